@@ -1,0 +1,31 @@
+# Every target makes the environment it needs; nothing has to be done first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.PHONY: demo test check bench
+
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[demo,dev]'
+	touch $@
+
+demo: $(INSTALLED)
+	$(BIN)/python train.py fit --config configs/demo.yaml
+
+test: $(INSTALLED)
+	$(BIN)/python -m pytest
+
+check: $(INSTALLED)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m tests.length
+	$(BIN)/python -m pytest --cov --cov-fail-under=90
+
+bench: $(INSTALLED)
+	$(BIN)/python -m benchmarks.extraction
+	$(BIN)/python -m benchmarks.probe_training
+	$(BIN)/python -m benchmarks.store
