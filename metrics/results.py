@@ -1,0 +1,145 @@
+"""What every experiment returns: numbers, frames, and figures as plain data. No drawing and no files here."""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+_FILE_STEM = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
+
+
+@dataclass(frozen=True, eq=False)
+class Bars:
+    """Grouped bars: one group per category, one bar per series in it.
+
+    Attributes:
+        title: Title of the figure.
+        categories: Names of the groups, in the order in which they are drawn.
+        series: Values `[categories]` per series, in the order of the legend.
+        label: What the values are, for the axis.
+        intervals: Low and high ends, each `[categories]`, of the series that have them; nan where one has none.
+        percent: Whether the values are fractions, to be shown ×100.
+
+    Raises:
+        ValueError: There is nothing to draw, a length differs from the categories', or an interval has no series.
+    """
+
+    title: str
+    categories: tuple[str, ...]
+    series: Mapping[str, Sequence[float]]
+    label: str
+    intervals: Mapping[str, tuple[Sequence[float], Sequence[float]]] = field(default_factory=dict)
+    percent: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse data that cannot be drawn, here, where the experiment that made it is on the stack."""
+        if not self.categories or not self.series:
+            raise ValueError(f"bars {self.title!r} have no categories or no series")
+        strangers = self.intervals.keys() - self.series.keys()
+        if strangers:
+            raise ValueError(f"bars {self.title!r} have intervals without a series: {sorted(strangers)}")
+        lengths = {f"series {name!r}": len(values) for name, values in self.series.items()}
+        for name, (low, high) in self.intervals.items():
+            lengths |= {f"low end of {name!r}": len(low), f"high end of {name!r}": len(high)}
+        for what, length in lengths.items():
+            if length != len(self.categories):
+                raise ValueError(f"bars {self.title!r}: {what} has {length} values, not {len(self.categories)}")
+
+
+@dataclass(frozen=True, eq=False)
+class HeatMap:
+    """A matrix as colours, for instance layers × heads.
+
+    Attributes:
+        title: Title of the figure.
+        values: `[rows, columns]`; nan is drawn as missing. The first row is drawn at the top.
+        row_labels: Names of the rows.
+        column_labels: Names of the columns.
+        row_label: What the rows are.
+        column_label: What the columns are.
+        value_label: What the values are, for the colour bar.
+        diverging: Whether zero is the middle of the scale: differences and signed weights.
+        percent: Whether the values are fractions, to be shown ×100.
+
+    Raises:
+        ValueError: `values` is not a matrix with one row and one column per label.
+    """
+
+    title: str
+    values: NDArray[np.float64]
+    row_labels: Sequence[str]
+    column_labels: Sequence[str]
+    row_label: str
+    column_label: str
+    value_label: str
+    diverging: bool = False
+    percent: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse a matrix that its labels do not fit."""
+        labels = (len(self.row_labels), len(self.column_labels))
+        if np.shape(self.values) != labels or 0 in labels:
+            raise ValueError(
+                f"heat map {self.title!r} has values of shape {np.shape(self.values)} for {labels[0]} row labels and "
+                f"{labels[1]} column labels"
+            )
+
+
+Figure = Bars | HeatMap
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """What an experiment found out.
+
+    Attributes:
+        experiment: Name of the experiment.
+        scores: Named numbers, fractions in 0–1 unless the name says otherwise; the ends of the 95 % interval of `name`
+            are `name.low` and `name.high`. nan where a score is undefined.
+        tables: Named frames; the names become file names.
+        figures: Named figures; the names become file names.
+        audit: What was left out or changed on the way, counted.
+        items: One row per test item, when the experiment has such.
+
+    Raises:
+        ValueError: A score has no name or is infinite, or the name of a table or figure cannot be a file name.
+    """
+
+    experiment: str
+    scores: Mapping[str, float]
+    tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
+    figures: Mapping[str, Figure] = field(default_factory=dict)
+    audit: Mapping[str, object] = field(default_factory=dict)
+    items: pd.DataFrame | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse names and numbers that could not be written down."""
+        for name, score in self.scores.items():
+            if not name.strip():
+                raise ValueError(f"a score of {self.experiment!r} has an empty name: {score}")
+            if math.isinf(score):
+                raise ValueError(f"the score {name!r} of {self.experiment!r} is infinite")
+        for name in (*self.tables, *self.figures):
+            if not _FILE_STEM.fullmatch(name):
+                raise ValueError(
+                    f"{name!r} of {self.experiment!r} cannot be a file name: use letters, digits and any of . _ + -"
+                )
+
+
+@dataclass(frozen=True, eq=False)
+class Provenance:
+    """What a datamodule says of its inputs.
+
+    Attributes:
+        encoder: The pretrained model: name, weights, layers, heads.
+        data: The corpus: files, hashes, numbers of sentences.
+        audit: What was left out or changed while reading and encoding, counted.
+    """
+
+    encoder: Mapping[str, object]
+    data: Mapping[str, object]
+    audit: Mapping[str, object]

@@ -1,0 +1,6 @@
+"""Results → files, figures and tables in the terminal."""
+
+from reports.figures import draw
+from reports.writer import ResultWriter
+
+__all__ = ["ResultWriter", "draw"]

@@ -1,0 +1,167 @@
+"""Data → matplotlib figure, for print: readable at the width of one column, in colours safe for the colour-blind.
+
+No files and no pyplot: a figure is an object of its own, so that nothing leaks between experiments and no display is
+needed.
+"""
+
+import math
+import textwrap
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from functools import singledispatch
+
+import numpy as np
+import seaborn as sns
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Canvas
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
+
+from metrics.results import Bars, HeatMap
+
+COLUMN = 3.4
+"""Width of one column of a two-column page, in inches."""
+PAGE = 7.0
+"""Width of both columns, in inches."""
+CHARACTER = 0.058
+"""Width of a character of a tick label, in inches."""
+
+
+@singledispatch
+def draw(figure: object) -> Canvas:
+    """Draw one of the kinds of figure in `metrics.results`; another raises TypeError."""
+    raise TypeError(f"no drawing is known for {type(figure).__name__}: it is neither Bars nor HeatMap")
+
+
+@draw.register
+def _(figure: Bars) -> Canvas:
+    """Draw upright bars where the names fit under them, and lying bars in a figure as tall as it takes otherwise."""
+    names, series = figure.categories, len(figure.series)
+    with _style():
+        needed = sum(max(len(name) * CHARACTER, 0.07 * series) + 0.06 for name in names)
+        lying = needed > COLUMN - 0.5
+        height = 0.9 + max(0.065 * series + 0.08, 0.17) * len(names) if lying else 2.4
+        canvas = Canvas(figsize=(COLUMN, height), layout=ConstrainedLayoutEngine(h_pad=0.06, w_pad=0.06))
+        axes = canvas.add_subplot()
+        _draw_series(axes, figure, lying)
+        label, ticks, margin = _unit(figure.label, figure.percent), range(len(names)), 0.6
+        if lying:
+            axes.set(xlabel=label, yticks=ticks, yticklabels=names, ylim=(len(names) - 1 + margin, -margin))
+        else:
+            axes.set(ylabel=label, xticks=ticks, xticklabels=names, xlim=(-margin, len(names) - 1 + margin))
+        axes.tick_params(axis="y" if lying else "x", length=0)
+        axes.grid(axis="x" if lying else "y")
+        (axes.axvline if lying else axes.axhline)(0.0, color="0.15", linewidth=0.6)
+        sns.despine(ax=axes, left=lying, bottom=not lying)
+        if series > 1:
+            widths = [len(name) * CHARACTER + 0.28 for name in figure.series]
+            room = COLUMN - 0.15
+            axes.legend(
+                loc="lower right",
+                bbox_to_anchor=(1.0, 1.0),
+                ncols=series if sum(widths) <= room else max(1, int(room / max(widths))),
+                frameon=False,
+                handlelength=1.0,
+                handletextpad=0.5,
+                columnspacing=1.0,
+                borderaxespad=0.2,
+            )
+        # The figure's title, not the axes': it stands above the legend.
+        canvas.suptitle(_wrapped(figure.title, COLUMN))
+        return canvas
+
+
+@draw.register
+def _(figure: HeatMap) -> Canvas:
+    """Draw square cells, the first row at the top; a map too wide for one column takes two."""
+    values = np.ma.masked_invalid(np.asarray(figure.values, dtype=np.float64) * (100.0 if figure.percent else 1.0))
+    rows, columns = values.shape
+    around = 1.0 + CHARACTER * max(len(name) for name in figure.row_labels)
+    cell = next((size for width in (COLUMN, PAGE) if (size := (width - around) / columns) >= 0.1), PAGE / 2 / columns)
+    cell = min(cell, 0.4, 7.5 / rows)
+    width = columns * cell + around
+    with _style():
+        canvas = Canvas(
+            figsize=(width, rows * cell + 0.85), layout=ConstrainedLayoutEngine(h_pad=0.06, w_pad=0.06, compress=True)
+        )
+        axes = canvas.add_subplot()
+        colours = sns.color_palette("vlag" if figure.diverging else "rocket_r", as_cmap=True).with_extremes(bad="0.8")
+        reach = float(np.abs(values).max()) if values.count() and figure.diverging else None
+        image = axes.imshow(values, cmap=colours, vmin=None if reach is None else -reach, vmax=reach)
+        axes.set(xlabel=figure.column_label, ylabel=figure.row_label, title=_wrapped(figure.title, width))
+        _name_columns(axes, figure.column_labels, cell)
+        step = math.ceil(0.11 / cell)
+        axes.set_yticks(range(0, rows, step), list(figure.row_labels)[::step])
+        axes.tick_params(length=0)
+        # Inside the axes' own box, since a colour bar beside square cells would keep the height of the figure.
+        bar = canvas.colorbar(image, cax=axes.inset_axes((1.03, 0.0, min(0.08 / (columns * cell), 0.1), 1.0)))
+        bar.locator = MaxNLocator(5)
+        bar.set_label(_unit(figure.value_label, figure.percent))
+        sns.despine(ax=axes, left=True, bottom=True)
+        bar.outline.set_visible(False)
+        return canvas
+
+
+def _style() -> AbstractContextManager[None]:
+    """Set sizes for print, for as long as the context lasts."""
+    return rc_context(
+        {
+            "font.family": "sans-serif",
+            "font.sans-serif": ["DejaVu Sans"],  # ships with matplotlib: the same figure on every machine
+            "font.size": 7.5,
+            "axes.titlesize": 8.5,
+            "axes.labelsize": 7.5,
+            "axes.linewidth": 0.6,
+            "axes.axisbelow": True,
+            "figure.titlesize": 8.5,
+            "xtick.labelsize": 7,
+            "ytick.labelsize": 7,
+            "xtick.major.width": 0.6,
+            "ytick.major.width": 0.6,
+            "xtick.major.size": 2.5,
+            "ytick.major.size": 2.5,
+            "legend.fontsize": 7,
+            "grid.linewidth": 0.4,
+            "grid.color": "0.88",
+        }
+    )
+
+
+def _draw_series(axes: Axes, figure: Bars, lying: bool) -> None:
+    """Draw the series side by side in each group, with their intervals."""
+    scale = 100.0 if figure.percent else 1.0
+    places = np.arange(len(figure.categories), dtype=np.float64)
+    width = 0.8 / len(figure.series)
+    colours = sns.color_palette("colorblind", len(figure.series))
+    for index, (name, series) in enumerate(figure.series.items()):
+        values: NDArray[np.float64] = np.asarray(series, dtype=np.float64) * scale
+        at = places + (index - (len(figure.series) - 1) / 2) * width
+        if lying:
+            axes.barh(at, values, width, label=name, color=colours[index], linewidth=0)
+        else:
+            axes.bar(at, values, width, label=name, color=colours[index], linewidth=0)
+        if name not in figure.intervals:
+            continue
+        low, high = np.asarray(figure.intervals[name], dtype=np.float64) * scale
+        known = np.isfinite(values) & np.isfinite(low) & np.isfinite(high)
+        # Lines from end to end: an interval need not hold the value itself, which an error bar takes for granted.
+        lines = axes.hlines if lying else axes.vlines
+        lines(at[known], low[known], high[known], color="0.15", linewidth=0.7)
+
+
+def _name_columns(axes: Axes, names: Sequence[str], cell: float) -> None:
+    """Label the columns: level where the names fit, turned where they do not, and not all where even that is tight."""
+    width = max(len(name) for name in names) * CHARACTER + 0.025
+    turned = width > cell and max(len(name) for name in names) > 2
+    step = math.ceil((0.11 if turned else width) / cell)
+    axes.set_xticks(range(0, len(names), step), list(names)[::step], rotation=90 if turned else 0)
+
+
+def _unit(label: str, percent: bool) -> str:
+    return f"{label} (%)" if percent and "%" not in label else label
+
+
+def _wrapped(title: str, width: float) -> str:
+    return textwrap.fill(title, max(16, int(width / 0.075)))

@@ -1,0 +1,174 @@
+"""The one callback that writes: an experiment's result becomes files in the run folder and tables in the terminal."""
+
+import json
+import math
+import os
+import platform
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import pytorch_lightning as pl
+from matplotlib import rc_context
+from rich.console import Console
+from rich.text import Text
+
+from metrics.results import Figure, Provenance, Result
+from reports.console import audit_table, frame_table, scores_table
+from reports.figures import draw
+
+SCHEMA = 1
+PACKAGES = ("torch", "pytorch-lightning", "transformers", "torchmetrics", "numpy", "attention-probing")
+
+
+@runtime_checkable
+class Experiment(Protocol):
+    """A module that has a result by the end of `on_test_epoch_end`."""
+
+    result: Result | None
+
+
+@runtime_checkable
+class Sourced(Protocol):
+    """A datamodule that says where its batches come from."""
+
+    @property
+    def provenance(self) -> Provenance:
+        """What encoder and data went in, and what was left out."""
+        ...
+
+
+class ResultWriter(pl.Callback):
+    """Writes the module's result when a test ends, on the first process only.
+
+    The run folder is the logger's, or the trainer's root folder without a logger. It receives the tables as CSV, the
+    figures as PNG and PDF, the items as Parquet, and last of all `results.json`, which names them: a folder with that
+    file is complete.
+    """
+
+    def __init__(self, console: Console | None = None) -> None:
+        """Print to `console`, or to the standard output."""
+        # No console of our own is kept: it has locks, and spawned processes receive the callback pickled.
+        self._console = console
+
+    def on_test_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Write the result, then print it; a module without one is named and skipped."""
+        # Every process has to ask for the folder: Lightning broadcasts the answer.
+        folder = Path(trainer.log_dir or trainer.default_root_dir)
+        if not trainer.is_global_zero:
+            return
+        console = self._console or Console()
+        result = pl_module.result if isinstance(pl_module, Experiment) else None
+        if result is None:
+            console.print(
+                Text(f"Warning: {type(pl_module).__name__} has no result after its test: nothing written", "yellow")
+            )
+            return
+        datamodule = getattr(trainer, "datamodule", None)
+        if isinstance(datamodule, Sourced):
+            provenance = datamodule.provenance
+        else:
+            console.print(
+                Text(f"Warning: {type(datamodule).__name__} has no provenance: encoder and data unknown", "yellow")
+            )
+            provenance = Provenance({}, {}, {})
+        write(folder, result, provenance)
+        audit = merged_audit(result, provenance)
+        tables = [frame_table(name, frame, f"{name}.csv") for name, frame in result.tables.items()]
+        tables.append(scores_table(f"{result.experiment}: scores", result.scores))
+        if audit:
+            tables.append(audit_table(audit))
+        for table in tables:
+            console.print(table)
+            console.print()
+        console.print(Text(f"Written to {folder}"), soft_wrap=True)
+
+
+def write(folder: Path, result: Result, provenance: Provenance) -> None:
+    """Write a result's files into `folder`, made if absent; files of the same names are replaced.
+
+    Raises:
+        TypeError: An audit, or the description of encoder or data, holds something that JSON has no form for.
+        ValueError: One holds an infinite number.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    record = folder / "results.json"
+    # An older run's record must not vouch for a mixture of its files and these.
+    record.unlink(missing_ok=True)
+    for name, frame in result.tables.items():
+        frame.to_csv(folder / f"{name}.csv", index=False, lineterminator="\n", encoding="utf-8")
+    for name, figure in result.figures.items():
+        _save_figure(folder / name, figure)
+    if result.items is not None:
+        result.items.to_parquet(folder / "items.parquet", index=False)
+    seed = os.environ.get("PL_GLOBAL_SEED")  # what seed_everything leaves behind
+    content = {
+        "schema": SCHEMA,
+        "experiment": result.experiment,
+        "scores": result.scores,
+        "tables": {name: f"{name}.csv" for name in result.tables},
+        "figures": {name: f"{name}.png" for name in result.figures},
+        "items": None if result.items is None else "items.parquet",
+        "audit": merged_audit(result, provenance),
+        "seed": None if seed is None else int(seed),
+        "encoder": provenance.encoder,
+        "data": provenance.data,
+        "versions": {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES},
+        "config": "config.yaml" if (folder / "config.yaml").exists() else None,
+    }
+    text = json.dumps(plain(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    partial = folder / f".results.{os.getpid()}.json"
+    with partial.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(partial, record)
+
+
+def merged_audit(result: Result, provenance: Provenance) -> dict[str, object]:
+    """Join what the inputs and the experiment left out; under a name that both use, the inputs' becomes `data.name`."""
+    shared = provenance.audit.keys() & result.audit.keys()
+    inputs = {f"data.{name}" if name in shared else name: value for name, value in provenance.audit.items()}
+    return {**inputs, **result.audit}
+
+
+def plain(value: object, at: str = "result") -> object:
+    """Turn numpy numbers, arrays, tuples and paths into what JSON knows; nan becomes None.
+
+    Raises:
+        TypeError: There is no form for a value; the message says where it stands.
+        ValueError: A number is infinite.
+    """
+    if isinstance(value, np.generic | np.ndarray):
+        return plain(value.tolist(), at)
+    if isinstance(value, float):
+        if math.isinf(value):
+            raise ValueError(f"{at} is infinite, which strict JSON cannot say")
+        return None if math.isnan(value) else value
+    if value is None or isinstance(value, str | int):
+        return value
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(key): plain(inner, f"{at}.{key}") for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(inner, f"{at}[{place}]") for place, inner in enumerate(value)]
+    raise TypeError(f"{at} is a {type(value).__name__}, which JSON has no form for")
+
+
+def _save_figure(stem: Path, figure: Figure) -> None:
+    canvas = draw(figure)
+    # Type 42 keeps the text of a PDF as text; publishers refuse the default. Without dates and versions the same data
+    # gives the same bytes.
+    with rc_context({"pdf.fonttype": 42}):
+        canvas.savefig(f"{stem}.png", dpi=200, metadata={"Software": None})
+        canvas.savefig(f"{stem}.pdf", metadata={"CreationDate": None, "Creator": None, "Producer": None})
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

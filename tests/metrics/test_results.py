@@ -1,0 +1,56 @@
+import dataclasses
+
+import numpy as np
+import pytest
+
+from metrics.results import Bars, HeatMap, Result
+
+HEADS = HeatMap("Heads", np.zeros((2, 3)), ["1", "2"], ["1", "2", "3"], "Layer", "Head", "Weight")
+BARS = Bars("Relations", ("det", "obj"), {"probe": [0.5, 0.6]}, "Accuracy", {"probe": ([0.4, 0.5], [0.6, 0.7])})
+
+
+class TestBars:
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"categories": ()}, "no categories or no series"),
+            ({"series": {}, "intervals": {}}, "no categories or no series"),
+            ({"series": {"probe": [0.5]}}, "series 'probe' has 1 values, not 2"),
+            ({"intervals": {"probe": ([0.4, 0.5], [0.6])}}, "high end of 'probe' has 1 values, not 2"),
+            ({"intervals": {"probe": ([0.4] * 3, [0.6] * 2)}}, "low end of 'probe' has 3 values, not 2"),
+            ({"intervals": {"offset": ([0.4] * 2, [0.6] * 2)}}, r"intervals without a series: \['offset'\]"),
+        ],
+    )
+    def test_misfits_are_refused(self, change: dict[str, object], message: str) -> None:
+        with pytest.raises(ValueError, match=f"'Relations'.*{message}"):
+            dataclasses.replace(BARS, **change)  # type: ignore[arg-type]
+
+
+class TestHeatMap:
+    @pytest.mark.parametrize("values", [np.zeros((3, 2)), np.zeros(6), np.zeros((2, 3, 1))])
+    def test_misfits_are_refused(self, values: np.ndarray) -> None:
+        with pytest.raises(ValueError, match=r"'Heads' has values of shape .* for 2 row labels and 3 column labels"):
+            dataclasses.replace(HEADS, values=values)
+
+    def test_an_empty_map_is_refused(self) -> None:
+        with pytest.raises(ValueError, match="for 0 row labels"):
+            dataclasses.replace(HEADS, values=np.zeros((0, 3)), row_labels=[])
+
+
+class TestResult:
+    def test_an_undefined_score_is_allowed(self) -> None:
+        assert np.isnan(Result("probe", {"uas": float("nan")}).scores["uas"])
+
+    @pytest.mark.parametrize(("name", "score"), [("", 0.5), (" ", 0.5), ("uas", float("inf")), ("uas", -float("inf"))])
+    def test_bad_scores_are_refused(self, name: str, score: float) -> None:
+        with pytest.raises(ValueError, match="empty name" if not name.strip() else "'uas' of 'probe' is infinite"):
+            Result("probe", {name: score})
+
+    @pytest.mark.parametrize("name", ["a/b", "..", "", ".hidden", "with space"])
+    def test_names_that_are_no_file_names_are_refused(self, name: str) -> None:
+        with pytest.raises(ValueError, match="cannot be a file name"):
+            Result("probe", {}, figures={name: HEADS})
+
+    def test_it_cannot_be_changed(self) -> None:
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            Result("probe", {}).experiment = "other"  # type: ignore[misc]

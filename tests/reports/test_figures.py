@@ -1,0 +1,187 @@
+from collections.abc import Sequence
+from itertools import pairwise
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+from matplotlib.container import BarContainer
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+from metrics.results import Bars, HeatMap
+from reports.figures import COLUMN, PAGE, draw
+
+RELATIONS = tuple(f"relation:{number}" for number in range(30))
+NAN = float("nan")
+
+
+def bars(categories: Sequence[str], series: int = 1, **changes: object) -> Bars:
+    values = {f"system {index}": np.linspace(0.1, 0.9, len(categories)).tolist() for index in range(series)}
+    return Bars("Accuracy", tuple(categories), values, "Accuracy", **changes)  # type: ignore[arg-type]
+
+
+def heat_map(rows: int, columns: int, **changes: object) -> HeatMap:
+    values = np.random.default_rng(0).uniform(-0.2, 0.8, (rows, columns))
+    names = ([str(row + 1) for row in range(rows)], [str(column + 1) for column in range(columns)])
+    return HeatMap("Weights", values, *names, "Layer", "Head", "Weight", **changes)  # type: ignore[arg-type]
+
+
+def main_axes(canvas: Figure) -> Axes:
+    return canvas.axes[0]
+
+
+def containers(axes: Axes) -> list[BarContainer]:
+    return [container for container in axes.containers if isinstance(container, BarContainer)]
+
+
+def shown(axes: Axes) -> np.ndarray:
+    values = axes.images[0].get_array()
+    assert values is not None
+    return values
+
+
+def texts(labels: Sequence[Text]) -> list[str]:
+    return [label.get_text() for label in labels]
+
+
+def assert_readable(canvas: Figure) -> None:
+    """No label of an axis touches the next, and nothing leaves the page."""
+    canvas.draw_without_rendering()
+    axes = main_axes(canvas)
+    for labels in (axes.get_xticklabels(), axes.get_yticklabels()):
+        boxes = [label.get_window_extent() for label in labels if label.get_text()]
+        for one, other in pairwise(boxes):
+            assert not one.overlaps(other)
+    tight = canvas.get_tightbbox()
+    width, height = canvas.get_size_inches()
+    assert tight.x0 >= -0.01
+    assert tight.y0 >= -0.01
+    assert tight.x1 <= width + 0.01
+    assert tight.y1 <= height + 0.01
+
+
+@pytest.mark.parametrize(
+    "figure",
+    [
+        bars(RELATIONS, 3),
+        bars(RELATIONS, 1),
+        bars(("probe", "offset"), 5),
+        bars([str(layer) for layer in range(1, 13)], 2),
+        bars(["attention-only probe", "best fixed offset", "right-branching"]),
+        heat_map(6, 12),
+        heat_map(24, 16, diverging=True),
+        heat_map(32, 64),
+        heat_map(2, 2),
+        heat_map(48, 3),
+        HeatMap("A title that is far too long for a small map", np.eye(9), RELATIONS[:9], RELATIONS[:9], "", "", ""),
+    ],
+    ids=lambda figure: f"{type(figure).__name__}-{figure.title}"[:20],
+)
+def test_figures_are_readable_at_their_printed_size(figure: Bars | HeatMap) -> None:
+    canvas = draw(figure)
+    assert_readable(canvas)
+    assert canvas.get_size_inches()[0] <= (PAGE if isinstance(figure, HeatMap) else COLUMN)
+
+
+def test_drawing_leaves_nothing_behind() -> None:
+    before = dict(mpl.rcParams)
+    draw(bars(RELATIONS, 3))
+    draw(heat_map(6, 12))
+    assert plt.get_fignums() == []
+    assert dict(mpl.rcParams) == before
+
+
+def test_another_kind_of_figure_is_refused() -> None:
+    with pytest.raises(TypeError, match="no drawing is known for dict"):
+        draw({"title": "Accuracy"})
+
+
+class TestBars:
+    def test_fractions_are_percent(self) -> None:
+        axes = main_axes(draw(bars(("a", "b", "c"))))
+        assert [bar.get_height() for bar in containers(axes)[0]] == pytest.approx([10, 50, 90])
+        assert axes.get_ylabel() == "Accuracy (%)"
+        assert texts(axes.get_xticklabels()) == ["a", "b", "c"]
+
+    def test_other_values_stay(self) -> None:
+        axes = main_axes(draw(bars(("a", "b", "c"), percent=False)))
+        assert [bar.get_height() for bar in containers(axes)[0]] == pytest.approx([0.1, 0.5, 0.9])
+        assert axes.get_ylabel() == "Accuracy"
+
+    def test_many_relations_lie_and_the_first_is_on_top(self) -> None:
+        axes = main_axes(draw(bars(RELATIONS, 3)))
+        series = containers(axes)
+        assert [bar.get_width() for bar in series[1]] == pytest.approx(np.linspace(10, 90, 30).tolist())
+        assert texts(axes.get_yticklabels()) == list(RELATIONS)
+        assert axes.yaxis_inverted()
+        # Side by side in the order of the legend, centred on the tick.
+        middles = [part[4].get_y() + part[4].get_height() / 2 for part in series]
+        assert middles == sorted(middles)
+        assert middles[1] == pytest.approx(4.0)
+        legend = axes.get_legend()
+        assert legend is not None
+        assert texts(legend.get_texts()) == ["system 0", "system 1", "system 2"]
+
+    def test_one_series_needs_no_legend(self) -> None:
+        assert main_axes(draw(bars(RELATIONS))).get_legend() is None
+
+    @pytest.mark.parametrize("lying", [False, True])
+    def test_intervals_run_from_end_to_end(self, lying: bool) -> None:
+        names = RELATIONS[:8] if lying else ("a", "b")
+        low, high = [0.05] * len(names), [0.95] * len(names)
+        low[1] = NAN
+        axes = main_axes(draw(bars(names, 2, intervals={"system 1": (low, high)})))
+        lines = [part for part in axes.collections if isinstance(part, LineCollection)]
+        assert len(lines) == 1
+        segments = np.array(lines[0].get_segments())
+        along, across = (0, 1) if lying else (1, 0)
+        assert len(segments) == len(names) - 1
+        np.testing.assert_allclose(segments[:, :, along], [[5, 95]] * (len(names) - 1))
+        bar = containers(axes)[1][0]
+        middle = bar.get_y() + bar.get_height() / 2 if lying else bar.get_x() + bar.get_width() / 2
+        np.testing.assert_allclose(segments[0, :, across], middle)
+
+
+class TestHeatMap:
+    def test_cells_are_the_values_and_the_first_row_is_on_top(self) -> None:
+        figure = heat_map(6, 12)
+        axes = main_axes(draw(figure))
+        np.testing.assert_array_equal(shown(axes), figure.values)
+        assert axes.yaxis_inverted()
+        assert texts(axes.get_yticklabels()) == list("123456")
+        assert texts(axes.get_xticklabels()) == [str(head) for head in range(1, 13)]
+        assert (axes.get_xlabel(), axes.get_ylabel()) == ("Head", "Layer")
+
+    def test_zero_is_the_middle_of_a_diverging_map(self) -> None:
+        figure = heat_map(6, 12, diverging=True)
+        low, high = main_axes(draw(figure)).images[0].get_clim()
+        assert -low == high == np.abs(figure.values).max()
+        assert main_axes(draw(heat_map(6, 12))).images[0].get_clim() == (figure.values.min(), figure.values.max())
+
+    def test_percent(self) -> None:
+        figure = heat_map(6, 12, percent=True)
+        canvas = draw(figure)
+        np.testing.assert_allclose(shown(main_axes(canvas)), 100 * figure.values)
+        bar = main_axes(canvas).child_axes[0]
+        assert bar.get_ylabel() == "Weight (%)"
+
+    def test_missing_values_are_grey_and_do_not_count(self) -> None:
+        figure = heat_map(6, 12)
+        figure.values[2, 3] = NAN
+        axes = main_axes(draw(figure))
+        assert np.argwhere(np.ma.getmaskarray(shown(axes))).tolist() == [[2, 3]]
+        assert axes.images[0].get_clim() == (np.nanmin(figure.values), np.nanmax(figure.values))
+        red, green, blue, _ = axes.images[0].to_rgba(shown(axes))[2, 3]
+        assert red == green == blue
+        figure.values[:] = NAN
+        assert_readable(draw(figure))
+
+    def test_wide_maps_take_both_columns_and_skip_labels(self) -> None:
+        canvas = draw(heat_map(32, 64))
+        assert COLUMN < canvas.get_size_inches()[0] <= PAGE
+        labels = texts(main_axes(canvas).get_xticklabels())
+        assert labels[0] == "1"
+        assert 8 < len(labels) < 64

@@ -1,0 +1,264 @@
+import csv
+import json
+import math
+import pickle
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import pytorch_lightning as pl
+import torch
+from pandas.testing import assert_frame_equal
+from pytorch_lightning.loggers import CSVLogger, Logger
+from rich.console import Console
+from torch.utils.data import DataLoader
+
+from metrics.results import Bars, HeatMap, Provenance, Result
+from reports import writer
+from reports.writer import ResultWriter, merged_audit, plain, write
+
+pytestmark = [
+    # Advice on speed, which does not matter for four numbers.
+    pytest.mark.filterwarnings("ignore:The 'test_dataloader' does not have many workers"),
+    pytest.mark.filterwarnings("ignore:GPU available but not used"),
+    # Lightning 2.6 itself asks torch 2.13 for what that calls deprecated.
+    pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated:FutureWarning"),
+]
+
+TABLE = pd.DataFrame(
+    {"relation": ["det", 'a, "b"', "[unused1]"], "n": [3, 2, 1], "accuracy": [1 / 3, 0.1, float("nan")]}
+)
+ITEMS = pd.DataFrame({"sentence": [0, 1], "correct": [1.5, 2.0]})
+PROVENANCE = Provenance(
+    encoder={"name": "tiny", "layers": np.int64(2), "heads": (4, 4)},
+    data={"path": Path("data/ud"), "sentences": 2, "loss": float("nan")},
+    audit={"too_long": 1, "range_rows": np.array([3, 4])},
+)
+RESULT = Result(
+    experiment="probe",
+    scores={"uas": 0.1 + 0.2, "uas.low": 0.25, "uas.high": np.float64(0.35), "empty": float("nan")},
+    tables={"relations": TABLE},
+    figures={
+        "relations": Bars("Relations", ("det", "obj"), {"probe": [0.5, 0.6]}, "Accuracy"),
+        "weights": HeatMap("Weights", np.eye(2), ["1", "2"], ["1", "2"], "Layer", "Head", "Weight"),
+    },
+    audit={"too_long": 2, "unscored": 0},
+    items=ITEMS,
+)
+FILES = {
+    "items.parquet",
+    "relations.csv",
+    "relations.pdf",
+    "relations.png",
+    "results.json",
+    "weights.pdf",
+    "weights.png",
+}
+
+
+class Numbers(pl.LightningDataModule):
+    def test_dataloader(self) -> DataLoader[torch.Tensor]:
+        return DataLoader(torch.arange(4.0))  # type: ignore[arg-type]
+
+
+class SourcedNumbers(Numbers):
+    @property
+    def provenance(self) -> Provenance:
+        return PROVENANCE
+
+
+class Bare(pl.LightningModule):
+    def test_step(self, batch: torch.Tensor) -> None:
+        pass
+
+
+class Adding(Bare):
+    """Sums the batches, so that its result can only come from the end of the epoch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.result: Result | None = None
+        self.total = 0.0
+
+    def test_step(self, batch: torch.Tensor) -> None:
+        self.total += float(batch.sum())
+
+    def on_test_epoch_end(self) -> None:
+        scores = {**RESULT.scores, "sum": self.total}
+        self.result = Result(
+            RESULT.experiment, scores, RESULT.tables, RESULT.figures, audit=RESULT.audit, items=RESULT.items
+        )
+
+
+class Configured(Adding):
+    """Leaves a config in the run folder, as the command line does."""
+
+    def on_test_start(self) -> None:
+        assert self.trainer.log_dir is not None
+        (Path(self.trainer.log_dir) / "config.yaml").write_text("seed_everything: 17\n")
+
+
+class Silent(Bare):
+    result: Result | None = None
+
+
+def run(module: pl.LightningModule, data: Numbers, root: Path, logger: Logger | bool = False) -> str:
+    """Test the module in a real trainer; returns what was printed."""
+    console = Console(width=120, color_system=None, force_terminal=False)
+    trainer = pl.Trainer(
+        accelerator="cpu",
+        logger=logger,
+        default_root_dir=root,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=[ResultWriter(console)],
+    )
+    with console.capture() as printed:
+        trainer.test(module, data, verbose=False)
+    return printed.get()
+
+
+def record_of(folder: Path) -> dict[str, object]:
+    def refuse(constant: str) -> float:
+        raise AssertionError(f"{constant} is not strict JSON")
+
+    record = json.loads((folder / "results.json").read_text(encoding="utf-8"), parse_constant=refuse)
+    assert isinstance(record, dict)
+    return record
+
+
+def test_a_test_run_writes_its_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PL_GLOBAL_SEED", "17")
+    printed = run(Adding(), SourcedNumbers(), tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == FILES
+    record = record_of(tmp_path)
+    versions = record.pop("versions")
+    assert isinstance(versions, dict)
+    assert versions["numpy"] == np.__version__
+    assert versions["pytorch-lightning"] == version("pytorch-lightning")
+    assert record == {
+        "schema": 1,
+        "experiment": "probe",
+        "scores": {"uas": 0.1 + 0.2, "uas.low": 0.25, "uas.high": 0.35, "empty": None, "sum": 6.0},
+        "tables": {"relations": "relations.csv"},
+        "figures": {"relations": "relations.png", "weights": "weights.png"},
+        "items": "items.parquet",
+        "audit": {"data.too_long": 1, "range_rows": [3, 4], "too_long": 2, "unscored": 0},
+        "seed": 17,
+        "encoder": {"name": "tiny", "layers": 2, "heads": [4, 4]},
+        "data": {"path": "data/ud", "sentences": 2, "loss": None},
+        "config": None,
+    }
+    # To the last digit.
+    with (tmp_path / "relations.csv").open(encoding="utf-8", newline="") as file:
+        assert list(csv.reader(file)) == [
+            ["relation", "n", "accuracy"],
+            ["det", "3", repr(1 / 3)],
+            ['a, "b"', "2", "0.1"],
+            ["[unused1]", "1", ""],
+        ]
+    assert_frame_equal(pd.read_parquet(tmp_path / "items.parquet"), ITEMS)
+    for text in ("30.0 [25.0, 35.0]", "[unused1]", "33.3", "data.too_long", str(tmp_path)):
+        assert text in printed
+    assert printed.index("relations") < printed.index("probe: scores") < printed.index("data.too_long")
+
+
+def test_it_writes_beside_the_logs_and_names_the_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PL_GLOBAL_SEED", raising=False)
+    logger = CSVLogger(tmp_path, name="demo", version="run")
+    run(Configured(), SourcedNumbers(), tmp_path / "root", logger)
+    record = record_of(tmp_path / "demo" / "run")
+    assert record["config"] == "config.yaml"
+    assert record["seed"] is None
+
+
+@pytest.mark.parametrize("module", [Silent(), Bare()], ids=["without a result", "without the attribute"])
+def test_a_module_without_a_result_is_named_and_skipped(module: Bare, tmp_path: Path) -> None:
+    printed = run(module, SourcedNumbers(), tmp_path)
+    assert f"Warning: {type(module).__name__} has no result after its test: nothing written" in printed
+    assert not list(tmp_path.iterdir())
+
+
+def test_data_of_unknown_origin_is_said_to_be(tmp_path: Path) -> None:
+    printed = run(Adding(), Numbers(), tmp_path)
+    assert "Warning: Numbers has no provenance: encoder and data unknown" in printed
+    record = record_of(tmp_path)
+    assert (record["encoder"], record["data"]) == ({}, {})
+    assert record["audit"] == RESULT.audit
+
+
+def test_only_the_first_process_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def log_dir(trainer: pl.Trainer) -> str:
+        asked.append(trainer)
+        return str(tmp_path)
+
+    monkeypatch.setattr(pl.Trainer, "log_dir", property(log_dir))
+    monkeypatch.setattr(pl.Trainer, "is_global_zero", False)
+    assert run(Adding(), SourcedNumbers(), tmp_path) == ""
+    # Asking for the folder is a broadcast, in which every process has to take part.
+    assert asked
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_callback_prints_to_the_standard_output_by_default(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trainer = pl.Trainer(accelerator="cpu", logger=False, default_root_dir=tmp_path, enable_progress_bar=False)
+    # Pickled and back, as a strategy that spawns its processes would have it.
+    pickle.loads(pickle.dumps(ResultWriter())).on_test_end(trainer, Silent())
+    assert "Silent has no result" in capsys.readouterr().out
+
+
+class TestWrite:
+    def test_the_same_result_gives_the_same_bytes(self, tmp_path: Path) -> None:
+        for name in ("one", "two"):
+            write(tmp_path / name, RESULT, PROVENANCE)
+        for file in FILES:
+            assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes(), file
+
+    def test_a_failed_run_leaves_no_record(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        write(tmp_path, RESULT, PROVENANCE)
+
+        def fail(figure: object) -> None:
+            raise RuntimeError("the disk is full")
+
+        monkeypatch.setattr(writer, "draw", fail)
+        with pytest.raises(RuntimeError, match="disk is full"):
+            write(tmp_path, RESULT, PROVENANCE)
+        assert {path.name for path in tmp_path.iterdir()} == FILES - {"results.json"}
+
+    def test_a_result_without_parts(self, tmp_path: Path) -> None:
+        write(tmp_path / "new" / "folder", Result("bare", {"uas": 0.5}), Provenance({}, {}, {}))
+        record = record_of(tmp_path / "new" / "folder")
+        assert (record["tables"], record["figures"], record["items"]) == ({}, {}, None)
+
+    def test_a_package_that_is_not_installed_has_no_version(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(writer, "PACKAGES", ("no-such-package", "torch"))
+        write(tmp_path, RESULT, PROVENANCE)
+        versions = record_of(tmp_path)["versions"]
+        assert isinstance(versions, dict)
+        assert versions["no-such-package"] is None
+        assert versions["torch"] == version("torch")
+
+    def test_what_json_cannot_say_is_named(self, tmp_path: Path) -> None:
+        with pytest.raises(TypeError, match=r"result\.audit\.heads\[1\] is a set"):
+            write(tmp_path, Result("probe", {}, audit={"heads": [1, {2}]}), PROVENANCE)
+        with pytest.raises(ValueError, match=r"result\.audit\.loss is infinite"):
+            write(tmp_path, Result("probe", {}, audit={"loss": np.float32(math.inf)}), PROVENANCE)
+        assert not list(tmp_path.iterdir())
+
+
+def test_plain_keeps_what_json_knows() -> None:
+    value = {"a": None, 2: True, "c": [1, 2.5, "x"], "d": np.array([[1.0, math.nan]]), "e": np.bool_(False)}
+    assert plain(value) == {"a": None, "2": True, "c": [1, 2.5, "x"], "d": [[1.0, None]], "e": False}
+
+
+def test_an_audit_keeps_both_counts_of_one_name() -> None:
+    assert merged_audit(RESULT, PROVENANCE)["data.too_long"] == 1
+    assert merged_audit(RESULT, PROVENANCE)["too_long"] == 2
