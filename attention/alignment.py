@@ -1,0 +1,176 @@
+"""Pieces to words: which word each piece belongs to, the windows of long sentences, and the reduction of weights.
+
+Attention TO a word is the sum over its pieces, attention FROM a word the mean over its pieces (Clark et al. 2019,
+§4.1), so that rows still sum to one. In a window of `n` words, slot 0 is the start delimiter, slots 1…n are the words
+and slot `n+1` is the end delimiter.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from transformers import BatchEncoding, PreTrainedTokenizerFast
+
+ALIGNMENT_VERSION = 1
+"""Part of every store's key: raise it when an alignment or a reduction would come out differently."""
+
+FromPieces = Literal["mean", "first"]
+
+
+class AlignmentError(ValueError):
+    """A sentence that cannot be aligned with its pieces, or does not fit the encoder."""
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """The pieces of `words` words, delimiters included.
+
+    Attributes:
+        ids: int32 `[pieces]`.
+        slots: int32 `[pieces]`, non-decreasing, each 0…words+1.
+        words: number of words.
+        first: 0-based position of the first of them in its sentence.
+        unknown: words that yielded no piece and were given the unknown token.
+    """
+
+    ids: NDArray[np.int32]
+    slots: NDArray[np.int32]
+    words: int
+    first: int = 0
+    unknown: int = 0
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+def split_words(tokenizer: PreTrainedTokenizerFast, sentences: Sequence[Sequence[str]]) -> list[Pieces]:
+    """Cut each sentence's words into pieces; no truncation.
+
+    A word without any piece (a lone zero-width joiner, say) becomes the tokenizer's unknown token and is counted.
+
+    Raises:
+        AlignmentError: a word without any piece, and a tokenizer without an unknown token.
+    """
+    # Byte-level BPE marks a word's beginning by the blank before it; is_split_into_words would leave it out.
+    blank = (
+        " " if '"ByteLevel"' in json.dumps(json.loads(tokenizer.backend_tokenizer.to_str())["pre_tokenizer"]) else ""
+    )
+    words = [[blank + word for word in sentence] for sentence in sentences]
+    encoded = _encode(tokenizer, words)
+    missing = [sorted(set(range(len(s))) - set(encoded.word_ids(index))) for index, s in enumerate(words)]
+    if any(missing):
+        for sentence, original, absent in zip(words, sentences, missing, strict=True):
+            for place in absent:
+                if tokenizer.unk_token is None:
+                    raise AlignmentError(
+                        f"The word {original[place]!r} yields no piece, and {type(tokenizer).__name__} has no unknown "
+                        f"token to stand for it. Remove the word from the corpus."
+                    )
+                sentence[place] = str(tokenizer.unk_token)
+        encoded = _encode(tokenizer, words)
+    return [
+        Pieces(
+            np.asarray(encoded["input_ids"][index], np.int32),
+            np.asarray(_slots(encoded.word_ids(index), len(sentence)), np.int32),
+            len(sentence),
+            unknown=len(missing[index]),
+        )
+        for index, sentence in enumerate(words)
+    ]
+
+
+def _encode(tokenizer: PreTrainedTokenizerFast, words: list[list[str]]) -> BatchEncoding:
+    encoded: BatchEncoding = tokenizer(
+        words,
+        is_split_into_words=True,
+        padding=False,
+        truncation=False,
+        return_attention_mask=False,
+        return_token_type_ids=False,
+        verbose=False,  # it would warn of sentences past the limit, which the caller deals with
+    )
+    return encoded
+
+
+def _slots(word_ids: Sequence[int | None], words: int) -> list[int]:
+    """Slot of every piece; a delimiter has no word, and stands before the first or after the last."""
+    slots, current = [], 0
+    last = max((place for place, word in enumerate(word_ids) if word is not None), default=-1)
+    for place, word in enumerate(word_ids):
+        # A piece without a word inside the sentence belongs to the word before it.
+        current = current if word is None else word + 1
+        slots.append(current if place <= last else words + 1)
+    return slots
+
+
+def windows(pieces: Pieces, limit: int) -> list[Pieces]:
+    """Overlapping windows of whole words, each of at most `limit` pieces, each next one half a window further.
+
+    Raises:
+        AlignmentError: one word alone does not fit.
+    """
+    if len(pieces) <= limit:
+        return [pieces]
+    sizes = np.bincount(pieces.slots, minlength=pieces.words + 2)
+    room = limit - sizes[0] - sizes[-1]
+    ends = np.cumsum(sizes)  # pieces up to and including a slot
+    if (widest := int(sizes[1:-1].max())) > room:
+        raise AlignmentError(f"word {int(sizes[1:-1].argmax()) + 1} alone has {widest} pieces; the limit is {room}")
+    found, first = [], 1
+    while True:
+        last = int(np.searchsorted(ends, ends[first - 1] + room, side="right")) - 1
+        last = min(last, pieces.words)
+        inside = (pieces.slots >= first) & (pieces.slots <= last)
+        chosen = inside | (pieces.slots == 0) | (pieces.slots == pieces.words + 1)
+        slots = np.where(inside, pieces.slots - first + 1, np.where(pieces.slots == 0, 0, last - first + 2))[chosen]
+        found.append(Pieces(pieces.ids[chosen], slots.astype(np.int32), last - first + 1, first - 1))
+        if last == pieces.words:
+            return found
+        half = int(np.searchsorted(ends, ends[first - 1] + room // 2, side="right"))
+        first = max(first + 1, min(half, last))
+
+
+def most_central(found: Sequence[Pieces], words: int) -> NDArray[np.int64]:
+    """For every word the window in which it lies farthest from both edges; the earlier one of two."""
+    position = np.arange(words)
+    depth = np.full((len(found), words), -1)
+    for index, window in enumerate(found):
+        inside = np.minimum(position - window.first, window.first + window.words - 1 - position)
+        depth[index] = np.where(inside >= 0, inside, -1)
+    chosen: NDArray[np.int64] = depth.argmax(0)
+    return chosen
+
+
+def reduction(batch: Sequence[Pieces], from_pieces: FromPieces, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The two factors that turn weights over pieces into weights over words.
+
+    Args:
+        batch: windows, padded to the longest.
+        from_pieces: the row of a word is the mean over its pieces, or (the original's released code) its first.
+        device: where the factors go.
+
+    Returns:
+        rows `[batch, slots, pieces]` and columns `[batch, pieces, slots]`; `rows @ weights @ columns` is the
+        reduced `[batch, slots, slots]`. Padding and absent delimiters have rows and columns of zeros.
+    """
+    pieces, slots = max(map(len, batch)), max(window.words for window in batch) + 2
+    columns = np.zeros((len(batch), pieces, slots), np.float32)
+    for index, window in enumerate(batch):
+        columns[index, np.arange(len(window)), window.slots] = 1
+    rows = columns.transpose(0, 2, 1)
+    if from_pieces == "first":
+        rows = rows * (rows.cumsum(2) == 1)
+    rows = rows / np.maximum(rows.sum(2, keepdims=True), 1)
+    return torch.from_numpy(np.ascontiguousarray(rows)).to(device), torch.from_numpy(columns).to(device)
+
+
+def reduce(weights: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """Weights over pieces `[batch, heads, from, to]` to weights over slots `[batch, heads, slots, slots]`."""
+    batch, heads, pieces, _ = weights.shape
+    to_words = weights.reshape(batch, heads * pieces, pieces) @ columns
+    return rows[:, None] @ to_words.view(batch, heads, pieces, -1)

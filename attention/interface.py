@@ -1,0 +1,117 @@
+"""The one attention function that every encoder runs: it computes attention openly and hands the weights over.
+
+transformers looks attention up by name at every layer. Ours is registered under `NAME`, together with the mask that
+eager attention uses: without that mask, decoders would silently stop being causal.
+"""
+
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, PreTrainedModel
+from transformers.masking_utils import AttentionMaskInterface, eager_mask
+
+NAME = "probing"
+
+Receive = Callable[[int, Tensor], None]
+"""Called with a 0-based layer and its weights `[batch, heads, from, to]`, fp32, rows summing to one."""
+
+
+class _Finished(Exception):
+    """Leaves a forward pass from within: what follows cannot change any attention weight that is still wanted."""
+
+
+@dataclass
+class _Capture:
+    receive: Receive
+    layers: frozenset[int]
+    seen: int = 0
+
+    def __call__(self, weights: Tensor) -> None:
+        layer, self.seen = self.seen, self.seen + 1
+        if layer in self.layers:
+            self.receive(layer, weights)
+        if layer == max(self.layers):
+            raise _Finished
+
+
+_ACTIVE: ContextVar[_Capture | None] = ContextVar("active capture", default=None)
+
+
+def attend(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    *,
+    softcap: float | None = None,
+    position_bias: Tensor | None = None,
+    **_: object,
+) -> tuple[Tensor, Tensor]:
+    """Softmax attention, with its weights handed to the capture in progress.
+
+    Args:
+        module: the attention layer that calls.
+        query: `[batch, heads, from, dim]`.
+        key: `[batch, key heads, to, dim]`; with grouped heads each serves `heads / key heads` queries.
+        value: as `key`.
+        attention_mask: added to the scores, `[batch, 1, from, to]`; `None` masks nothing.
+        scaling: factor of the dot product, `dim ** -0.5` when `None`.
+        dropout: probability, applied in training mode only.
+        softcap: Gemma's bound on the scores.
+        position_bias: T5's addition to the scores, `[batch, heads, from, to]`.
+
+    Returns:
+        The mixed values `[batch, from, heads, dim]` and the weights `[batch, heads, from, to]`.
+    """
+    groups = query.size(1) // key.size(1)
+    if groups > 1:
+        key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
+    scores = query @ key.transpose(2, 3) * (query.size(-1) ** -0.5 if scaling is None else scaling)
+    if position_bias is not None:
+        scores = scores + position_bias
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    if attention_mask is not None:
+        scores = scores + attention_mask
+    weights = scores.softmax(-1, dtype=torch.float32)
+    capture = _ACTIVE.get()
+    if capture is not None:
+        capture(weights)
+    weights = nn.functional.dropout(weights.to(query.dtype), dropout, module.training)
+    return (weights @ value).transpose(1, 2).contiguous(), weights
+
+
+AttentionInterface.register(NAME, attend)
+AttentionMaskInterface.register(NAME, eager_mask)
+
+
+@torch.inference_mode()
+def capture_attention(
+    model: PreTrainedModel, inputs: Mapping[str, Tensor], receive: Receive, layers: frozenset[int]
+) -> int:
+    """Run `model` once, handing each wanted layer's weights to `receive`; stop after the last of them.
+
+    Args:
+        model: loaded with `attn_implementation=NAME`, in eval mode.
+        inputs: what its forward takes, `input_ids` and `attention_mask` `[batch, pieces]`.
+        receive: gets layer and weights; the weights are valid during the call only.
+        layers: 0-based layers wanted, not empty.
+
+    Returns:
+        How many layers called the attention function. Less than wanted means that the architecture goes round it.
+    """
+    capture = _Capture(receive, layers)
+    token = _ACTIVE.set(capture)
+    try:
+        model(**inputs)
+    except _Finished:
+        pass
+    finally:
+        _ACTIVE.reset(token)
+    return capture.seen

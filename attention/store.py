@@ -1,0 +1,174 @@
+"""The store on disk: safetensors shards, one Parquet file of labels, and the manifest that vouches for them.
+
+Every file but the manifest carries the beginning of its own SHA-256 in its name, so that an interrupted run can tell
+its finished shards from damaged ones without a manifest. Reading maps the shards into memory; nothing is copied.
+"""
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from attention.digest import Digests, digest, write_atomically
+
+FORMAT = 1
+"""Part of every store's key: raise it when the layout on disk changes."""
+SHARD_ITEMS = 512
+MANIFEST = "manifest.json"
+_NAMED = 16  # hexadecimal digits of its digest in a file's name
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One file of a store, by name, length and SHA-256."""
+
+    file: str
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a store holds. It says nothing of when or where it was made, so equal inputs give equal manifests.
+
+    Attributes:
+        key: name of the folder, a hash of `identity`.
+        identity: everything the key is made from.
+        encoder: what is known of the encoder, in words; empty without one.
+        shape: of the quantity `attention`, for an item of n words: `layers, heads, n+2, n+2`.
+        delimiters: whether the tokenizer writes a start and an end delimiter; rows and columns are zero without.
+        items: number of items.
+        audit: counts of what was dropped, cut or replaced on the way.
+        labels: the Parquet file with one row per item.
+        shards: in order, `SHARD_ITEMS` items each but the last.
+    """
+
+    key: str
+    identity: Mapping[str, object]
+    encoder: Mapping[str, object]
+    layers: tuple[int, ...]
+    heads: tuple[int, ...]
+    delimiters: Mapping[str, bool]
+    items: int
+    audit: Mapping[str, int]
+    labels: Part
+    shards: tuple[Part, ...]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Precision of the quantities."""
+        options = self.identity.get("options")
+        return torch.float32 if isinstance(options, dict) and options["precision"] == "float32" else torch.float16
+
+    def dump(self) -> bytes:
+        """As JSON, with a digest of itself."""
+        body = asdict(self)
+        return json.dumps(body | {"digest": _own(body)}, indent=1, sort_keys=True).encode()
+
+    @classmethod
+    def load(cls, content: bytes) -> "Manifest":
+        """Read back what `dump` wrote.
+
+        Raises:
+            ValueError: cut short, or changed since.
+        """
+        body = json.loads(content)
+        if not isinstance(body, dict) or body.pop("digest", None) != _own(body):
+            raise ValueError("its digest does not match its content")
+        body["labels"] = Part(**body["labels"])
+        body["shards"] = tuple(Part(**part) for part in body["shards"])
+        body["layers"], body["heads"] = tuple(body["layers"]), tuple(body["heads"])
+        return cls(**body)
+
+
+def _own(body: Mapping[str, object]) -> str:
+    return digest(json.dumps(body, sort_keys=True).encode())
+
+
+def write_part(folder: Path, stem: str, suffix: str, content: bytes) -> None:
+    """Write a file whose name carries the beginning of its digest; all of it or nothing."""
+    write_atomically(folder / f"{stem}-{digest(content)[:_NAMED]}{suffix}", content)
+
+
+def find_part(folder: Path, stem: str, suffix: str, digests: Digests) -> Part | None:
+    """The undamaged file of that stem. Damaged ones are named in the log and deleted."""
+    for path in sorted(folder.glob(f"{stem}-*{suffix}")):
+        try:
+            part = Part(path.name, path.stat().st_size, digests.one(path))
+        except FileNotFoundError:
+            continue  # another process saw the damage and was quicker
+        if path.stem == f"{stem}-{part.sha256[:_NAMED]}":
+            return part
+        log.warning("%s: damaged or truncated; it is rebuilt", path)
+        path.unlink(missing_ok=True)
+    return None
+
+
+class Store:
+    """Read access to a complete store; safe to share with forked or spawned workers.
+
+    Attributes:
+        labels: one row per item.
+    """
+
+    def __init__(self, folder: Path, manifest: Manifest) -> None:
+        self.folder = folder
+        self.manifest = manifest
+        self.labels: pa.Table = pq.read_table(folder / manifest.labels.file)
+        self._open: dict[int, safe_open] = {}
+
+    @classmethod
+    def open(cls, folder: Path, digests: Digests) -> "Store | None":
+        """The store in `folder`, or None, with the reason in the log, when it is not there whole and undamaged."""
+        path = folder / MANIFEST
+        try:
+            manifest = Manifest.load(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except (ValueError, TypeError, KeyError) as error:
+            log.warning("%s: damaged or truncated (%s); it is rebuilt", path, error)
+            path.unlink(missing_ok=True)
+            return None
+        whole = True
+        for part in (manifest.labels, *manifest.shards):
+            if not _sound(folder, part, digests):
+                log.warning("%s: missing, damaged or truncated; it is rebuilt", folder / part.file)
+                (folder / part.file).unlink(missing_ok=True)  # at once, before another process has it rebuilt
+                whole = False
+        return cls(folder, manifest) if whole else None
+
+    def __len__(self) -> int:
+        return self.manifest.items
+
+    def __getstate__(self) -> dict[str, object]:
+        return self.__dict__ | {"_open": {}}
+
+    def read(self, quantity: str, item: int) -> Tensor:
+        """A view of the mapped file; `attention` is `[layers, heads, n+2, n+2]`, axes from and to."""
+        shard = item // SHARD_ITEMS
+        if shard not in self._open:
+            self._open[shard] = safe_open(self.folder / self.manifest.shards[shard].file, "pt")
+        tensor: Tensor = self._open[shard].get_tensor(tensor_name(quantity, item))  # type: ignore[no-untyped-call]
+        return tensor
+
+
+def tensor_name(quantity: str, item: int) -> str:
+    """Name of an item's tensor inside its shard."""
+    return f"{quantity}.{item}"
+
+
+def _sound(folder: Path, part: Part, digests: Digests) -> bool:
+    path = folder / part.file
+    try:
+        return path.stat().st_size == part.bytes and digests.one(path) == part.sha256
+    except FileNotFoundError:
+        return False
