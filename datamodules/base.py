@@ -1,0 +1,129 @@
+"""From a corpus and an encoder to opened stores: what every datamodule over attention shares."""
+
+import os
+import time
+from abc import abstractmethod
+from collections.abc import Mapping
+from functools import cache as once
+from pathlib import Path
+from typing import Literal
+
+import torch
+from pytorch_lightning import LightningDataModule
+from pytorch_lightning.utilities import rank_zero_info
+
+from attention.digest import Digests
+from attention.encoder import Encoder, EncoderSpec, resolve
+from attention.extraction import Ranks, prepare
+from attention.request import Options, Request
+from attention.store import Store
+from corpora.sentence import Treebank
+from metrics.results import Provenance
+
+Split = Literal["train", "dev", "test"]
+STAGES: dict[str, tuple[Split, ...]] = {
+    "fit": ("train", "dev"),
+    "validate": ("dev",),
+    "test": ("dev", "test"),
+    "predict": ("test",),
+}
+"""What each stage reads. Experiments choose on dev and report on test, so that a test needs both."""
+
+
+class AttentionDataModule(LightningDataModule):
+    """Opens, and where needed makes, one store per split.
+
+    Args:
+        encoder: the encoder; None keeps to what can be read off the corpus.
+        options: what is taken from the encoder, and what happens to sentences over its limit.
+        cache: folder of the stores; else `$PROBING_CACHE`, else `./stores`.
+
+    Attributes:
+        stores: the opened stores, by split.
+    """
+
+    def __init__(self, encoder: EncoderSpec | None, options: Options, cache: str | None) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.options = options
+        self.cache = Path(cache or os.environ.get("PROBING_CACHE") or "stores").expanduser()
+        self.stores: dict[Split, Store] = {}
+
+    @abstractmethod
+    def files(self) -> Mapping[str, Path]:
+        """The corpus file of every split there is."""
+
+    @abstractmethod
+    def read(self, path: Path) -> Treebank:
+        """Parse one of them."""
+
+    @property
+    @abstractmethod
+    def reader(self) -> Mapping[str, object]:
+        """What identifies the parser, its version included."""
+
+    def setup(self, stage: str) -> None:
+        """Open the stores of a stage; every rank takes part in making those that are missing."""
+        files = self.files()
+        wanted = [split for split in STAGES[stage] if split not in self.stores and split in files]
+        if not wanted:
+            return
+        entered = time.perf_counter()
+        digests = Digests(self.cache)
+        source = resolve(self.encoder) if self.encoder is not None else None
+
+        @once
+        def encoder() -> Encoder:
+            assert source is not None
+            return Encoder(source, self._device())
+
+        for split in wanted:
+            request = Request(files[split], self.read, self.reader, source, self.options)
+            self.stores[split] = prepare(request, self.cache, digests, encoder, self._ranks())
+        held = ", ".join(f"{split} {len(self.stores[split])} sentences" for split in wanted)
+        rank_zero_info(f"Ready {time.perf_counter() - entered:.1f} s after entering setup: {held}.")
+
+    def _device(self) -> torch.device:
+        return self.trainer.strategy.root_device if self.trainer is not None else torch.device("cpu")
+
+    def _ranks(self) -> Ranks:
+        return Ranks(self.trainer.global_rank, self.trainer.world_size) if self.trainer is not None else Ranks()
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """0-based layers of the encoder that the batches hold."""
+        return self._any.manifest.layers
+
+    @property
+    def heads(self) -> tuple[int, ...]:
+        """0-based heads of each layer that the batches hold."""
+        return self._any.manifest.heads
+
+    @property
+    def encoder_identity(self) -> Mapping[str, object] | None:
+        """What decides the attention weights: a trained probe fits no other encoder."""
+        identity = self._any.manifest.identity["encoder"]
+        return identity if isinstance(identity, dict) else None
+
+    @property
+    def _any(self) -> Store:
+        return next(iter(self.stores.values()))
+
+    @property
+    def provenance(self) -> Provenance:
+        """Which encoder, which files, and what was dropped, cut or replaced."""
+        manifests = {split: store.manifest for split, store in self.stores.items()}
+        files = self.files()
+        return Provenance(
+            encoder={**self._any.manifest.encoder, **(self.encoder_identity or {})},
+            data={
+                split: {
+                    "file": files[split].name,
+                    "sha256": manifest.identity["corpus_sha256"],
+                    "sentences": manifest.items,
+                    "store": manifest.key,
+                }
+                for split, manifest in manifests.items()
+            },
+            audit={split: dict(manifest.audit) for split, manifest in manifests.items()},
+        )

@@ -1,0 +1,134 @@
+"""Which sentences go into which batch: alike in length, bounded in cells, and on exactly one device each."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from datamodules.batch import AttentionBatch
+
+Lengths = NDArray[np.int64]
+
+
+class LengthBatches(Sampler[list[int]]):
+    """Batches of sentences of like length.
+
+    In training the sentences of one length are drawn anew every epoch, and so is the order of the batches; every rank
+    gets equally many, the first batches serving twice when they do not divide evenly, because a rank without a batch
+    would halt the others. In evaluation each sentence comes exactly once, on one rank.
+
+    Args:
+        lengths: words of every sentence.
+        max_cells: bound of `batch * (longest + 2) ** 2`; a sentence that exceeds it alone makes a batch of its own.
+        max_sentences: bound of the sentences in a batch.
+        shuffle: training if true.
+        seed: of the shuffling, together with the epoch.
+        rank: of this process, from 0.
+        world: number of processes.
+    """
+
+    def __init__(
+        self,
+        lengths: Lengths,
+        *,
+        max_cells: int,
+        max_sentences: int,
+        shuffle: bool,
+        seed: int = 0,
+        rank: int = 0,
+        world: int = 1,
+    ) -> None:
+        self._lengths = lengths
+        self._shuffle = shuffle
+        self.seed = seed
+        self._rank, self._world = rank, world
+        self._skip = 0
+        self._epoch = 0
+        self._bounds = _bounds(np.sort(lengths, kind="stable"), max_cells, max_sentences)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Called by Lightning before every epoch."""
+        self._epoch = epoch
+
+    def start_at(self, epoch: int, batch: int) -> None:
+        """Go on in the middle of an epoch: leave out the batches that an interrupted run has already seen."""
+        self._epoch, self._skip = epoch, batch
+
+    def __len__(self) -> int:
+        """Batches of this rank in a whole epoch."""
+        return max(len(self._mine()), 1)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        """Positions of the sentences of each batch of this rank."""
+        random = np.random.default_rng([self.seed, self._epoch])
+        order = random.permutation(len(self._lengths)) if self._shuffle else np.arange(len(self._lengths))
+        order = order[np.argsort(self._lengths[order], kind="stable")]
+        places = random.permutation(len(self._bounds)) if self._shuffle else np.arange(len(self._bounds))
+        mine = self._mine()
+        skip, self._skip = self._skip, 0
+        for number in mine[skip:]:
+            start, stop = self._bounds[places[number]]
+            yield order[start:stop].tolist()
+        if not mine:
+            yield []  # a rank that never ran its loop would miss the collective at the end of the epoch
+
+    def _mine(self) -> list[int]:
+        count = len(self._bounds)
+        if self._shuffle:
+            count = -(-count // self._world) * self._world
+        return [number % len(self._bounds) for number in range(self._rank, count, self._world)]
+
+
+class BatchLoader(DataLoader[AttentionBatch]):
+    """Serves the batches of a `LengthBatches` from a split that collates them itself.
+
+    It tells Lightning that a run can go on in the middle of an epoch: the order of the batches follows from seed and
+    epoch, and the datamodule skips those that the interrupted run has seen.
+    """
+
+    def __init__(self, data: Dataset[AttentionBatch], batches: LengthBatches, workers: int) -> None:
+        super().__init__(
+            data,
+            sampler=batches,
+            batch_size=None,  # the sampler yields whole batches: nothing to stack
+            collate_fn=_unchanged,
+            num_workers=workers,
+            persistent_workers=workers > 0,
+            pin_memory=torch.cuda.is_available(),
+        )
+        self._batches = batches
+
+    def state_dict(self) -> dict[str, int]:
+        """What the order of the batches depends on, beside the epoch."""
+        return {"seed": self._batches.seed}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Refuse to go on in another order.
+
+        Raises:
+            ValueError: the interrupted run shuffled with another seed.
+        """
+        if state["seed"] != self._batches.seed:
+            raise ValueError(
+                f"The interrupted run shuffled with seed {state['seed']}, this one with {self._batches.seed}: go on "
+                f"with --data.init_args.seed {state['seed']}."
+            )
+
+
+def _unchanged(batch: Any) -> Any:  # noqa: ANN401 # DataLoader types it for lists of items only
+    return batch
+
+
+def _bounds(ascending: Lengths, max_cells: int, max_sentences: int) -> list[tuple[int, int]]:
+    """Start and stop of every batch in the sentences sorted by length."""
+    cells = (ascending + 2) ** 2
+    bounds, start = [], 0
+    for stop in range(1, len(ascending) + 1):
+        full = stop == len(ascending) or stop - start == max_sentences
+        if full or (stop - start + 1) * cells[stop] > max_cells:
+            bounds.append((start, stop))
+            start = stop
+    return bounds

@@ -1,0 +1,65 @@
+"""The attention-only probe of Clark et al. (2019, §5)."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from datamodules import AttentionBatch
+from metrics.results import Figure, HeatMap
+from probes.base import ArcProbe
+
+
+class AttentionOnlyProbe(ArcProbe):
+    """Scores head i of word j by a weighted sum over attention heads: `Σ_k w_k α^k[j,i] + u_k α^k[i,j]`.
+
+    ROOT is scored by the delimiters, `start` and `end` being two learned scalars that all heads share:
+    `start·α[j,0] + end·α[j,n+1]` in the place of α[j,i], and `start·α[0,j] + end·α[n+1,j]` in the place of α[i,j].
+    The word itself stays a candidate, as in the paper. `2LH + 2` parameters.
+
+    The original trains one epoch on batches of one sentence; the batches here are larger, and the epochs are the
+    configuration's.
+
+    Args:
+        learning_rate: of Adam.
+        decay: factor of the learning rate after every epoch.
+    """
+
+    experiment = "attention_only"
+
+    def build(self, layers: int, heads: int) -> None:
+        """`weight` is `[2, layers, heads]`: from the dependent to the head, and back."""
+        self.weight = nn.Parameter(torch.zeros(2, layers, heads))
+        self.start, self.end = nn.Parameter(torch.ones(())), nn.Parameter(torch.ones(()))
+
+    def forward(self, batch: AttentionBatch) -> Tensor:
+        """Scores `[batch, n, n+1]` of the candidates of every word, ROOT first; -inf where there is no candidate."""
+        slots = batch.attention.size(-1)
+        features = batch.attention.flatten(3).flatten(1, 2)  # [batch, layers·heads, slots·slots]
+        out, back = (self.weight.flatten(1) @ features.float()).unflatten(2, (slots, slots)).unbind(1)
+        scores = out + back.mT  # [batch, dependent, head]
+        ends = (batch.lengths + 1)[:, None, None].expand(-1, slots, 1)
+        root = self.start * scores[:, :, :1] + self.end * scores.gather(2, ends)
+        scores = torch.cat([root, scores[:, :, 1:-1]], dim=2)[:, 1:-1]
+        absent = torch.arange(slots - 1, device=scores.device) > batch.lengths[:, None]
+        return scores.masked_fill(absent[:, None], -torch.inf)
+
+    def figures(self) -> Mapping[str, Figure]:
+        """The learned weights, one map per direction."""
+        assert self._size is not None
+        layers, heads = self._size
+        titles = ("dependent → head", "head → dependent")
+        return {
+            f"weights_{title.replace(' → ', '_to_')}": HeatMap(
+                title=f"Learned weights, {title}",
+                values=weight.double().cpu().numpy(),
+                row_labels=[str(layer + 1) for layer in layers],
+                column_labels=[str(head + 1) for head in heads],
+                row_label="layer",
+                column_label="head",
+                value_label="weight",
+                diverging=True,
+                percent=False,
+            )
+            for title, weight in zip(titles, self.weight.detach(), strict=True)
+        }

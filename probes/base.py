@@ -1,0 +1,184 @@
+"""What every experiment over gold arcs shares: predictions in, scores beside the baselines out."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from pytorch_lightning import LightningModule
+from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
+from torch import Tensor, nn
+
+from datamodules import AttentionBatch, AttentionDataModule, DependencyDataModule
+from metrics.attachment import ArcPredictions, Arcs, Integers, attached, edges_found
+from metrics.results import Figure, Result
+from metrics.scores import attachment_scores, sentence_scores
+from probes.comparison import baseline_scores, relation_bars, relation_table
+
+
+class ArcExperiment(LightningModule):
+    """Reads dev, where choices are made, and test, where they are scored.
+
+    Subclasses fill two holes: `predict_heads`, when they predict anything beyond the baselines, and `figures`.
+
+    Attributes:
+        result: filled at the end of a test.
+    """
+
+    experiment: str
+    example_input_array = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.result: Result | None = None
+        self._dev, self._test = ArcPredictions(), ArcPredictions()
+
+    def predict_heads(self, batch: AttentionBatch) -> Tensor | None:
+        """Predicted heads int64 `[batch, n]`, 0 = root; None for an experiment of baselines alone."""
+        return None
+
+    def figures(self) -> Mapping[str, Figure]:
+        """Figures of the experiment's own, beside the bars per relation."""
+        return {}
+
+    @property
+    def data(self) -> DependencyDataModule:
+        """The datamodule of the run.
+
+        Raises:
+            TypeError: it is not one of dependencies.
+        """
+        data = self.trainer.datamodule  # type: ignore[attr-defined]
+        if not isinstance(data, DependencyDataModule):
+            raise TypeError(
+                f"{type(self).__name__} needs gold arcs, and {type(data).__name__} has none: use DependencyDataModule."
+            )
+        return data
+
+    def test_step(self, batch: AttentionBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Gather dev (dataloader 0) and test (dataloader 1)."""
+        _gather(self._test if dataloader_idx else self._dev, batch, self.predict_heads(batch))
+
+    def on_test_epoch_end(self) -> None:
+        """Score, and fill `result`."""
+        (dev, _), (test, predicted) = self._dev.compute(), self._test.compute()
+        self._dev.reset()
+        self._test.reset()
+        self.result = self._result(dev, test, None if (predicted < 0).any() else predicted)
+
+    def _result(self, dev: Arcs, test: Arcs, predicted: Integers | None) -> Result:
+        names = self.data.relations
+        found = None if predicted is None else attached(test, predicted)
+        edges = None if predicted is None else edges_found(test, predicted)
+        scores = {} if found is None or edges is None else attachment_scores(test, found, edges)
+        table = relation_table(dev, test, names, found)
+        items = None
+        if found is not None and edges is not None:
+            items = sentence_scores(test, found, edges)
+            items.insert(1, "id", [self.data.splits["test"].ids[index] for index in items["sentence"]])
+        return Result(
+            experiment=self.experiment,
+            scores=scores | baseline_scores(dev, test, len(names)),
+            tables={"relations": table},
+            figures={"relations": relation_bars(table), **self.figures()},
+            items=items,
+        )
+
+
+def _gather(metric: ArcPredictions, batch: AttentionBatch, predicted: Tensor | None) -> None:
+    predicted = torch.full_like(batch.heads, -1) if predicted is None else predicted
+    metric.update(batch.index, batch.heads, batch.relations, batch.punctuation, batch.lengths, predicted)
+
+
+class ArcProbe(ArcExperiment):
+    """A trained probe that gives every word a score for every candidate head.
+
+    Subclasses fill `build`, which makes the parameters once the encoder's size is known, and `forward`.
+
+    Args:
+        learning_rate: of Adam.
+        decay: factor of the learning rate after every epoch; 1 keeps it, as the original does.
+    """
+
+    def __init__(self, learning_rate: float = 2e-3, decay: float = 1.0) -> None:
+        super().__init__()
+        self.learning_rate, self.decay = learning_rate, decay
+        self._val = ArcPredictions()
+        self._encoder: Mapping[str, object] | None = None
+        self._size: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+
+    def build(self, layers: int, heads: int) -> None:
+        """Make the parameters for that many layers, and heads in each."""
+        raise TypeError(f"{type(self).__name__} does not say how it is built.")
+
+    def setup(self, stage: str) -> None:
+        """Make the parameters for the encoder of the datamodule."""
+        data: AttentionDataModule = self.data
+        if data.encoder_identity is None:
+            raise TypeError(f"{type(self).__name__} needs attention: --data.init_args.encoder must not be null.")
+        self._encoder = data.encoder_identity
+        self._make(data.layers, data.heads)
+
+    def _make(self, layers: tuple[int, ...], heads: tuple[int, ...]) -> None:
+        if self._size is None:
+            self._size = layers, heads
+            self.build(len(layers), len(heads))
+
+    def training_step(self, batch: AttentionBatch, batch_idx: int) -> Tensor:
+        """Cross-entropy over the candidate heads, summed over the words, as in Clark et al. (2019, §5)."""
+        loss = nn.functional.cross_entropy(
+            self(batch).flatten(0, 1), batch.heads.flatten(), ignore_index=-1, reduction="sum"
+        )
+        words = int(batch.lengths.sum())
+        self.log("train_loss", loss.detach() / max(words, 1), on_step=False, on_epoch=True, batch_size=words)
+        return loss
+
+    def predict_heads(self, batch: AttentionBatch) -> Tensor:
+        """The candidate of the highest score for every word."""
+        heads: Tensor = self(batch).argmax(-1)
+        return heads
+
+    def predict_step(self, batch: AttentionBatch, batch_idx: int) -> Tensor:
+        """Predicted heads `[batch, n]`; -1 in the padding."""
+        return self.predict_heads(batch).masked_fill(~batch.mask, -1)
+
+    def validation_step(self, batch: AttentionBatch, batch_idx: int) -> None:
+        """Gather the predictions on dev."""
+        _gather(self._val, batch, self.predict_heads(batch))
+
+    def on_validation_epoch_end(self) -> None:
+        """Log `val_uas`, UAS on dev without punctuation."""
+        arcs, predicted = self._val.compute()
+        self._val.reset()
+        right = attached(arcs, predicted)[~arcs.punctuation]
+        self.log("val_uas", float(right.mean()) if len(right) else 0.0, prog_bar=True)
+
+    def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
+        """Adam, as in Clark et al. (2019)."""
+        adam = torch.optim.Adam(self.parameters(), self.learning_rate)
+        return {"optimizer": adam, "lr_scheduler": torch.optim.lr_scheduler.ExponentialLR(adam, self.decay)}
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keep what the parameters belong to."""
+        checkpoint["probe"] = {"encoder": self._encoder, "size": self._size}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Refuse the weights of another encoder.
+
+        Raises:
+            ValueError: the checkpoint was trained on another encoder, or on other layers or heads of it.
+        """
+        trained: dict[str, Any] = checkpoint["probe"]
+        layers, heads = trained["size"]
+        if self._size is not None and (trained["encoder"], (layers, heads)) != (self._encoder, self._size):
+            raise ValueError(
+                f"The checkpoint was trained on {_describe(trained['encoder'], layers, heads)}, and the data come from "
+                f"{_describe(self._encoder, *self._size)}. Give --data.init_args.encoder the encoder of the checkpoint."
+            )
+        self._encoder = trained["encoder"]
+        self._make(layers, heads)
+
+
+def _describe(encoder: Mapping[str, object] | None, layers: tuple[int, ...], heads: tuple[int, ...]) -> str:
+    encoder = encoder or {}
+    sha, weights = str(encoder.get("weights_sha256"))[:12], encoder.get("weights")
+    return f"{weights} weights {sha}…, {len(layers)} layers × {len(heads)} heads"

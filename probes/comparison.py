@@ -1,0 +1,93 @@
+"""The fixed baselines of Clark et al. (2019), in the same tables and figures as what is compared with them."""
+
+import numpy as np
+import pandas as pd
+
+from metrics.attachment import (
+    Arcs,
+    Floats,
+    Integers,
+    attached,
+    best_offsets,
+    edges_found,
+    left_branching,
+    offset_heads,
+    right_branching,
+    uniform_attached,
+    uniform_edges_found,
+)
+from metrics.results import Bars
+from metrics.scores import attachment_scores, relation_accuracies
+
+SHOWN = 25
+"""Relations in the figure: the most frequent ones."""
+
+
+def baseline_scores(dev: Arcs, test: Arcs, relations: int) -> dict[str, float]:
+    """Scores on test of every baseline, as `offset.uas`, `right_branching.uas`, …; the offset is chosen on dev."""
+    offset, _ = best_offsets(dev, relations)
+    heads: dict[str, Integers] = {
+        "offset": offset_heads(test, offset),
+        "right_branching": right_branching(test),
+        "left_branching": left_branching(test),
+    }
+    scores = attachment_scores(test, uniform_attached(test), uniform_edges_found(test), prefix="uniform.")
+    for name, predicted in heads.items():
+        scores |= attachment_scores(test, attached(test, predicted), edges_found(test, predicted), prefix=f"{name}.")
+    return scores
+
+
+def relation_table(dev: Arcs, test: Arcs, relations: tuple[str, ...], found: Floats | None) -> pd.DataFrame:
+    """Accuracy per relation of a probe beside the best fixed offset of that relation, chosen on dev, scored on test.
+
+    Args:
+        dev: gold arcs on which each relation's offset is chosen.
+        test: gold arcs that are scored.
+        relations: names of the labels.
+        found: `[words]` of test, 1 where the probe found the head; None without a probe.
+
+    Returns:
+        Columns `relation, n, probe, low, high, offset, best_offset`: accuracies as fractions, the interval of the
+        probe, and the offset itself as `best_offset`. Without a probe the interval is the offset's and follows it.
+    """
+    overall, own = best_offsets(dev, len(relations))
+    by_offset = np.zeros(len(test))
+    for k in np.unique(own[test.relation]):
+        chosen = own[test.relation] == k
+        by_offset[chosen] = attached(test, offset_heads(test, int(k)))[chosen]
+    table = relation_accuracies(test, by_offset, relations)
+    # The rows over all relations: one offset for all words, not each relation's own.
+    single = relation_accuracies(test, attached(test, offset_heads(test, overall)), relations)
+    over_all = ~table["relation"].isin(relations)
+    table[over_all] = single[over_all]
+    number = {name: place for place, name in enumerate(relations)}
+    offsets = [int(own[number[name]]) if name in number else overall for name in table["relation"]]
+    probe = table if found is None else relation_accuracies(test, found, relations)
+    columns = {
+        "relation": table["relation"],
+        "n": table["n"],
+        "probe": np.nan if found is None else probe["accuracy"],
+        "offset": table["accuracy"],
+        "best_offset": offsets,
+        "low": probe["low"],
+        "high": probe["high"],
+    }
+    # An interval stands behind what it belongs to.
+    order = ["probe", "offset", "low", "high"] if found is None else ["probe", "low", "high", "offset"]
+    return pd.DataFrame(columns)[["relation", "n", *order, "best_offset"]]
+
+
+def relation_bars(table: pd.DataFrame) -> Bars:
+    """The most frequent relations of a `relation_table`, as bars."""
+    shown = table.head(SHOWN)
+    probed = bool(shown["probe"].notna().any())
+    series = {"probe": shown["probe"].tolist()} if probed else {}
+    series["best fixed offset"] = shown["offset"].tolist()
+    interval = (shown["low"].tolist(), shown["high"].tolist())
+    return Bars(
+        title="Words with the right head, per relation",
+        categories=tuple(shown["relation"]),
+        series=series,
+        label="accuracy (%)",
+        intervals={next(iter(series)): interval},
+    )
