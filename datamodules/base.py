@@ -21,6 +21,7 @@ from corpora.sentence import Treebank
 from metrics.results import Provenance
 
 Split = Literal["train", "dev", "test"]
+SPLITS: tuple[Split, ...] = ("train", "dev", "test")
 STAGES: dict[str, tuple[Split, ...]] = {
     "fit": ("train", "dev"),
     "validate": ("dev",),
@@ -78,6 +79,8 @@ class AttentionDataModule(LightningDataModule):
             return Encoder(source, self._device())
 
         for split in wanted:
+            if not files[split].is_file():
+                self.read(files[split])  # it knows best what is wrong, and how to mend it
             request = Request(files[split], self.read, self.reader, source, self.options)
             self.stores[split] = prepare(request, self.cache, digests, encoder, self._ranks())
         held = ", ".join(f"{split} {len(self.stores[split])} sentences" for split in wanted)

@@ -15,11 +15,11 @@ from corpora.conllu import READER_VERSION, read_treebank
 from corpora.registry import CORPORA, data_root, locate
 from corpora.sample import write_sample_treebank
 from corpora.sentence import CorpusError, Treebank
-from datamodules.base import AttentionDataModule, Split
+from datamodules.base import SPLITS, AttentionDataModule, Split
 from datamodules.batch import AttentionBatch
 from datamodules.sampling import BatchLoader, LengthBatches
+from metrics.results import Provenance
 
-_SPLITS: tuple[Split, ...] = ("train", "dev", "test")
 _DEFAULT_ENCODER = EncoderSpec()
 _DEFAULT_OPTIONS = Options()
 
@@ -93,6 +93,11 @@ def relations_of(store: Store) -> list[str]:
     return labels
 
 
+def _shared(texts: Sequence[tuple[str, ...]], others: Sequence[tuple[str, ...]]) -> int:
+    among = set(others)
+    return sum(text in among for text in texts)
+
+
 def _base(relation: str) -> str:
     return relation.partition(":")[0]
 
@@ -161,12 +166,12 @@ class DependencyDataModule(AttentionDataModule):
                 )
             return locate(self.corpus, self.root)
         paths = (
-            {split: self.corpus.replace("{split}", split) for split in _SPLITS}
+            {split: self.corpus.replace("{split}", split) for split in SPLITS}
             if isinstance(self.corpus, str)
             else self.corpus
         )
-        if strangers := set(paths) - set(_SPLITS):
-            raise CorpusError(f"corpus: unknown splits {sorted(strangers)}. They are named {', '.join(_SPLITS)}.")
+        if strangers := set(paths) - set(SPLITS):
+            raise CorpusError(f"corpus: unknown splits {sorted(strangers)}. They are named {', '.join(SPLITS)}.")
         return {split: Path(path).expanduser() for split, path in paths.items()}
 
     def read(self, path: Path) -> Treebank:
@@ -188,6 +193,22 @@ class DependencyDataModule(AttentionDataModule):
             split: DependencySplit(store, names, self.relations, self.punctuation)
             for split, store in self.stores.items()
         }
+
+    @property
+    def provenance(self) -> Provenance:
+        """Which encoder, which files, what was dropped, cut or replaced, and what stands in an earlier split too."""
+        known = super().provenance
+        texts = {split: list(map(tuple, store.labels["words"].to_pylist())) for split, store in self.stores.items()}
+        audit = {
+            split: {
+                **known.audit[split],
+                **{f"also_in_{other}": _shared(texts[split], texts[other]) for other in earlier},
+            }
+            for place, split in enumerate(SPLITS)
+            if split in texts
+            for earlier in [[other for other in SPLITS[:place] if other in texts]]
+        }
+        return Provenance(known.encoder, known.data, audit)
 
     def train_dataloader(self) -> BatchLoader:
         """Shuffled batches of the train split."""

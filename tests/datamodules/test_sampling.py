@@ -10,9 +10,7 @@ LENGTHS[17] = 400
 
 
 def batches(shuffle: bool, rank: int = 0, world: int = 1, epoch: int = 0, cells: int = 4000) -> list[list[int]]:
-    sampler = LengthBatches(
-        LENGTHS, max_cells=cells, max_sentences=16, shuffle=shuffle, seed=3, rank=rank, world=world
-    )
+    sampler = LengthBatches(LENGTHS, max_cells=cells, max_sentences=16, shuffle=shuffle, seed=3, rank=rank, world=world)
     sampler.set_epoch(epoch)
     found = list(sampler)
     assert len(found) == len(sampler)

@@ -1,0 +1,186 @@
+import logging
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from attention import EncoderSpec, Options
+from corpora.conllu import read_treebank
+from corpora.sentence import CorpusError, Sentence
+from datamodules import AttentionBatch, DependencyDataModule
+from datamodules.sampling import BatchLoader
+
+
+@pytest.fixture
+def data(bert: Path, corpus: str, cache: str) -> DependencyDataModule:
+    module = DependencyDataModule(corpus, encoder=EncoderSpec(str(bert)), cache=cache, max_cells=400, max_sentences=5)
+    module.setup("fit")
+    module.setup("test")
+    return module
+
+
+def sentences(corpus: str, split: str) -> tuple[Sentence, ...]:
+    return read_treebank(Path(corpus.replace("{split}", split))).sentences
+
+
+def rows(loader: BatchLoader) -> Iterator[tuple[AttentionBatch, int, int]]:
+    """Batch, row and sentence of everything a loader yields."""
+    for batch in loader:
+        for row, index in enumerate(batch.index.tolist()):
+            yield batch, row, index
+
+
+def test_labels_are_those_of_the_file(data: DependencyDataModule, corpus: str) -> None:
+    gold = sentences(corpus, "test")
+    seen = []
+    for batch, row, index in rows(data.test_dataloader()[1]):
+        n = len(gold[index])
+        seen.append(index)
+        assert int(batch.lengths[row]) == n
+        assert tuple(batch.heads[row, :n].tolist()) == gold[index].heads
+        assert tuple(data.relations[code] for code in batch.relations[row, :n].tolist()) == gold[index].relations
+        assert batch.punctuation[row, :n].tolist() == [label == "punct" for label in gold[index].relations]
+        assert batch.mask[row].tolist() == [True] * n + [False] * (batch.heads.size(1) - n)
+        assert (batch.heads[row, n:] == -1).all()
+        assert (batch.relations[row, n:] == -1).all()
+        assert not batch.punctuation[row, n:].any()
+    assert sorted(seen) == list(range(len(gold)))
+
+
+def test_attention_is_that_of_the_store_and_zero_behind_it(data: DependencyDataModule) -> None:
+    uneven = 0
+    for batch, row, index in rows(data.train_dataloader()):
+        stored = data.stores["train"].read("attention", index)
+        n = stored.size(-1)
+        assert batch.attention.dtype == torch.float16
+        assert torch.equal(batch.attention[row, ..., :n, :n], stored)
+        assert not batch.attention[row, ..., n:, :].any()
+        assert not batch.attention[row, ..., :, n:].any()
+        uneven += n < batch.attention.size(-1)
+    assert uneven  # some batch was padded
+
+
+def test_base_labels_fold_the_subtypes(corpus: str, tmp_path: Path) -> None:
+    module = DependencyDataModule(corpus, relations="base", encoder=None, cache=str(tmp_path))
+    module.setup("validate")
+    assert module.relations == ("det", "nmod", "nsubj", "obj", "punct", "root")
+    gold = sentences(corpus, "dev")
+    for batch, row, index in rows(module.val_dataloader()):
+        labels = [module.relations[code] for code in batch.relations[row, : len(gold[index])].tolist()]
+        assert labels == [relation.partition(":")[0] for relation in gold[index].relations]
+
+
+def test_without_an_encoder_there_are_labels_and_no_attention(corpus: str, tmp_path: Path) -> None:
+    module = DependencyDataModule(corpus, encoder=None, cache=str(tmp_path))
+    module.setup("test")
+    batch = next(iter(module.test_dataloader()[1]))
+    assert batch.attention.shape[1:3] == (0, 0)
+    assert module.encoder_identity is None
+    assert not list(tmp_path.rglob("*.safetensors"))
+
+
+def test_loaders_start_their_workers_with_the_mapped_store(bert: Path, corpus: str, cache: str) -> None:
+    module = DependencyDataModule(corpus, encoder=EncoderSpec(str(bert)), cache=cache, workers=1)
+    module.setup("validate")
+    alone = DependencyDataModule(corpus, encoder=EncoderSpec(str(bert)), cache=cache)
+    alone.setup("validate")
+    for batch, other in zip(module.val_dataloader(), alone.val_dataloader(), strict=True):
+        assert torch.equal(batch.attention, other.attention)
+    copy = pickle.loads(pickle.dumps(module.splits["dev"]))
+    assert torch.equal(copy[[0, 1]].attention, module.splits["dev"][[0, 1]].attention)
+
+
+def test_provenance_names_encoder_files_and_counts(data: DependencyDataModule, corpus: str) -> None:
+    provenance = data.provenance
+    assert provenance.encoder["layers"] == 2
+    assert provenance.encoder["weights"] == "pretrained"
+    assert provenance.data["test"]["file"] == "tiny-test.conllu"
+    assert provenance.data["test"]["sentences"] == 17
+    assert provenance.audit["train"]["words"] == sum(map(len, sentences(corpus, "train")))
+    assert provenance.audit["train"]["skipped_too_long"] == 0
+
+
+def test_sentences_of_one_split_that_stand_in_another_are_counted(tmp_path: Path) -> None:
+    row = "1\t{}\t_\tX\t_\t_\t0\troot\t_\t_\n\n"
+    for split, words in {"train": "a b c", "dev": "b d", "test": "a b e"}.items():
+        text = "".join(row.format(word) for word in words.split())
+        (tmp_path / f"{split}.conllu").write_text(text, encoding="utf-8")
+    module = DependencyDataModule(str(tmp_path / "{split}.conllu"), encoder=None, cache=str(tmp_path))
+    module.setup("fit")
+    module.setup("test")
+    audit = module.provenance.audit
+    assert audit["dev"]["also_in_train"] == 1
+    assert audit["test"]["also_in_train"] == 2
+    assert audit["test"]["also_in_dev"] == 1
+
+
+def test_a_second_setup_extracts_and_parses_nothing(
+    bert: Path, corpus: str, cache: str, data: DependencyDataModule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("datamodules.base.Encoder", None)
+    monkeypatch.setattr(DependencyDataModule, "read", None)
+    again = DependencyDataModule(corpus, encoder=EncoderSpec(str(bert)), cache=cache)
+    again.setup("fit")
+    assert len(again.stores["train"]) == 41
+
+
+def test_too_long_sentences_follow_the_policy(bert: Path, tmp_path: Path) -> None:
+    long = "".join(f"{i}\tfox\t_\tX\t_\t_\t{i - 1}\t{'obj' if i > 1 else 'root'}\t_\t_\n" for i in range(1, 101))
+    short = "1\tfox\t_\tX\t_\t_\t0\troot\t_\t_\n"
+    (tmp_path / "a.conllu").write_text(f"# sent_id = long\n{long}\n{short}\n", encoding="utf-8")
+
+    def module(options: Options) -> DependencyDataModule:
+        made = DependencyDataModule(
+            {"dev": str(tmp_path / "a.conllu")}, encoder=EncoderSpec(str(bert)), options=options, cache=str(tmp_path)
+        )
+        made.setup("validate")
+        return made
+
+    with pytest.raises(ValueError, match=r"sentence long: 100 words.*limit of 64.*too_long window.*skip"):
+        module(Options())
+    assert not list(tmp_path.rglob("manifest.json"))
+    skipped = module(Options(too_long="skip"))
+    assert (len(skipped.stores["dev"]), skipped.provenance.audit["dev"]["skipped_too_long"]) == (1, 1)
+    cut = module(Options(too_long="window"))
+    assert (len(cut.stores["dev"]), cut.provenance.audit["dev"]["windowed"]) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("no_such_corpus", r"no_such_corpus: not a corpus of the registry \(ud_english_ewt.*\{split\}"),
+        ({"training": "a.conllu"}, r"unknown splits \['training'\].*train, dev, test"),
+        ("absent/{split}.conllu", r"absent/dev.conllu"),
+    ],
+)
+def test_a_wrong_corpus_is_named_with_the_remedy(given: str | dict[str, str], message: str, tmp_path: Path) -> None:
+    module = DependencyDataModule(given, encoder=None, cache=str(tmp_path))
+    with pytest.raises(CorpusError, match=message):
+        module.setup("validate")
+
+
+def test_a_missing_split_is_named(corpus: str, tmp_path: Path) -> None:
+    module = DependencyDataModule({"dev": corpus.replace("{split}", "dev")}, encoder=None, cache=str(tmp_path))
+    module.setup("test")
+    with pytest.raises(CorpusError, match="there is no test split"):
+        module.test_dataloader()
+
+
+def test_single_items_are_refused_with_the_remedy(data: DependencyDataModule) -> None:
+    with pytest.raises(TypeError, match="use_distributed_sampler=False"):
+        data.splits["dev"][0]  # type: ignore[index]
+
+
+def test_another_seed_cannot_resume_the_order(data: DependencyDataModule) -> None:
+    loader = data.train_dataloader()
+    loader.load_state_dict(loader.state_dict())
+    with pytest.raises(ValueError, match="seed 7"):
+        loader.load_state_dict({"seed": 7})
+
+
+def test_the_time_to_readiness_is_told(corpus: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "pytorch_lightning.utilities.rank_zero"):
+        DependencyDataModule(corpus, encoder=None, cache=str(tmp_path)).setup("test")
+    assert "after entering setup: dev 13 sentences, test 17 sentences" in caplog.text

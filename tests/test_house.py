@@ -1,0 +1,55 @@
+import importlib
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.length import too_long
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PACKAGES = [*PROJECT["tool"]["setuptools"]["packages"], *PROJECT["tool"]["setuptools"]["py-modules"]]
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_packages_come_from_the_checkout(name: str) -> None:
+    """Their names are plain words, and another distribution may have a package of the same name."""
+    file = importlib.import_module(name).__file__
+    assert file is not None
+    assert Path(file).is_relative_to(ROOT)
+
+
+def test_every_package_is_listed_and_none_of_the_tests() -> None:
+    found = {
+        ".".join(path.parent.relative_to(ROOT).parts)
+        for path in ROOT.glob("[a-z]*/**/__init__.py")
+        if "node_modules" not in path.parts
+    }
+    assert {name for name in found if name.partition(".")[0] not in {"tests", "build"}} == set(
+        PROJECT["tool"]["setuptools"]["packages"]
+    )
+
+
+def test_no_file_is_too_long() -> None:
+    assert too_long(ROOT) == []
+
+
+def test_the_length_check_sees_a_long_file(tmp_path: Path) -> None:
+    import subprocess
+
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    (tmp_path / "long.py").write_text("pass\n" * 301, encoding="utf-8")
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "free.py").write_text("pass\n" * 999, encoding="utf-8")
+    assert too_long(tmp_path) == ["long.py: 301 lines"]
+
+
+def test_no_bound_from_above_and_a_reason_beside_each() -> None:
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    extras = PROJECT["project"]["optional-dependencies"]
+    for requirement in [*PROJECT["project"]["dependencies"], *extras["demo"], *extras["dev"]]:
+        assert ">=" in requirement
+        assert "<" not in requirement
+        assert "==" not in requirement
+        line = next(line for line in text.splitlines() if f'"{requirement}"' in line)
+        assert "#" in line, f"{requirement}: say why"

@@ -1,0 +1,124 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import train
+from corpora.sentence import CorpusError
+
+ROOT = Path(__file__).parent.parent
+CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
+# Lightning 2.6 calls what jsonargparse 4.53 deprecates, and gives advice on workers and small data.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::jsonargparse._deprecated.JsonargparseDeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:The '.*' does not have many workers"),
+    pytest.mark.filterwarnings("ignore:The number of training batches"),
+    pytest.mark.filterwarnings("ignore:The dirpath has changed"),
+    pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty"),
+    pytest.mark.filterwarnings("ignore:LightningCLI's args parameter is intended"),
+]
+
+
+def arguments(config: Path, corpus: str, bert: Path, cache: str, runs: Path) -> list[str]:
+    """The command line of a shipped config on the tiny treebank and the tiny encoder."""
+    trains = "max_epochs" in config.read_text(encoding="utf-8")
+    encoder = [] if "encoder: null" in config.read_text(encoding="utf-8") else ["name", str(bert)]
+    return [
+        "fit" if trains else "test",
+        f"--config={config}",
+        f"--data.init_args.corpus={corpus}",
+        f"--data.init_args.cache={cache}",
+        f"--trainer.default_root_dir={runs}",
+        "--trainer.enable_progress_bar=false",
+        "--trainer.accelerator=cpu",
+        *([f"--data.init_args.encoder.{encoder[0]}={encoder[1]}"] if encoder else []),
+        *(["--trainer.max_epochs=2"] if trains else []),
+    ]
+
+
+def results(runs: Path) -> tuple[Path, dict[str, dict[str, object]]]:
+    found = sorted(runs.rglob("results.json"))
+    assert found
+    return found[-1].parent, json.loads(found[-1].read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda path: str(path.relative_to(ROOT / "configs")))
+def test_every_config_runs_and_leaves_whole_results(
+    config: Path, corpus: str, bert: Path, cache: str, tmp_path: Path
+) -> None:
+    train.main(arguments(config, corpus, bert, cache, tmp_path))
+    folder, found = results(tmp_path)
+    assert found["schema"] == 1
+    assert found["config"] == "config.yaml"
+    for name in [*found["tables"].values(), *found["figures"].values(), found["config"]]:
+        assert (folder / str(name)).stat().st_size > 0
+    relations = pd.read_csv(folder / str(found["tables"]["relations"]))
+    assert {"relation", "n", "probe", "offset", "best_offset"} <= set(relations)
+    prefixes = ["offset.", "right_branching.", "left_branching.", "uniform."]
+    for prefix in prefixes + ([""] if "max_epochs" in config.read_text(encoding="utf-8") else []):
+        for score in ("uas", "uuas", "uas_with_punctuation"):
+            low, value, high = (found["scores"][f"{prefix}{score}{end}"] for end in (".low", "", ".high"))
+            assert 0 <= float(str(low)) <= float(str(value)) <= float(str(high)) <= 1
+    assert found["audit"]["test"]["words"] == relations["n"][0]  # type: ignore[index]
+
+
+def test_a_second_run_has_a_folder_of_its_own_and_the_same_scores(
+    corpus: str, bert: Path, cache: str, tmp_path: Path
+) -> None:
+    command = arguments(ROOT / "configs" / "demo.yaml", corpus, bert, cache, tmp_path)
+    train.main(command)
+    train.main(command)
+    first, second = (tmp_path / "AttentionOnlyProbe" / f"version_{number}" for number in (0, 1))
+    scores = [json.loads((folder / "results.json").read_text())["scores"] for folder in (first, second)]
+    assert scores[0] == scores[1]
+    for folder in (first, second):
+        assert list((folder / "checkpoints").glob("*.ckpt"))
+        assert (folder / "metrics.csv").exists()
+        assert list((folder / "tensorboard").glob("events.*"))
+
+
+def test_a_checkpoint_is_tested_again_under_the_options_of_the_command_line(
+    corpus: str, bert: Path, cache: str, tmp_path: Path
+) -> None:
+    command = arguments(ROOT / "configs" / "demo.yaml", corpus, bert, cache, tmp_path)
+    train.main(command)
+    folder, found = results(tmp_path)
+    checkpoint = next((folder / "checkpoints").glob("*.ckpt"))
+    again = [*command[1:-1], "--data.init_args.eval_cells=200", f"--ckpt_path={checkpoint}"]
+    train.main(["test", *again])
+    assert results(tmp_path)[1]["scores"] == found["scores"]
+
+
+def test_bad_input_leaves_no_run_behind(corpus: str, bert: Path, cache: str, tmp_path: Path) -> None:
+    command = arguments(ROOT / "configs" / "demo.yaml", "absent-{split}.conllu", bert, cache, tmp_path)
+    with pytest.raises(CorpusError, match=r"absent-train\.conllu"):
+        train.main(command)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_bad_input_is_told_in_a_line_without_a_traceback(tmp_path: Path) -> None:
+    (tmp_path / "bad.conllu").write_text("1\tword\t_\tX\n\n", encoding="utf-8")
+    command = [
+        *("test", "--model=Baselines", "--data=DependencyDataModule", f"--data.init_args.cache={tmp_path}"),
+        f"--data.init_args.corpus={{test: {tmp_path}/bad.conllu, dev: {tmp_path}/bad.conllu}}",
+        *("--data.init_args.encoder=null", f"--trainer.default_root_dir={tmp_path}"),
+    ]
+    done = subprocess.run([sys.executable, "train.py", *command], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert f"Error: {tmp_path}/bad.conllu:1: " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_two_processes_score_as_one_does(corpus: str, bert: Path, cache: str, tmp_path: Path) -> None:
+    command = arguments(ROOT / "configs" / "clark2019" / "baselines.yaml", corpus, bert, cache, tmp_path / "one")
+    train.main(command)
+    extra = ["--trainer.devices=2", "--trainer.strategy=ddp", "--data.init_args.eval_cells=300"]
+    command = [item.replace(str(tmp_path / "one"), str(tmp_path / "two")) for item in command]
+    environment = {key: value for key, value in os.environ.items() if key != "PL_GLOBAL_SEED"}
+    subprocess.run([sys.executable, "train.py", *command, *extra], cwd=ROOT, check=True, env=environment, timeout=240)
+    assert results(tmp_path / "two")[1]["scores"] == results(tmp_path / "one")[1]["scores"]
+    assert [path.name for path in (tmp_path / "two" / "Baselines").iterdir()] == ["version_0"]

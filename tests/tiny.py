@@ -1,0 +1,174 @@
+"""Tiny encoders and treebanks, made in code: tests need neither a network nor data."""
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    BertTokenizer,
+    GPT2Tokenizer,
+    LlamaTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    RobertaTokenizer,
+)
+
+from corpora.sentence import Sentence, Treebank
+
+TEXTS = (
+    "The quick brown fox jumps over the lazy dogs .",
+    "A small café serves naïve guests unbelievably strong coffee , hourly .",
+    "The fox and the dogs sleep while the guests drink coffee .",
+    "He overslept yesterday , unquestionably , and missed the guests .",
+)
+"""What the tokenizers are trained on."""
+
+FAMILIAR = ("the", "fox", "dogs", "coffee", "guests", ".", ",")
+BROKEN = ("foxglove", "dogged", "overdrinks", "Jumpsuit", "unlazy", "smallest")
+"""Words that every tokenizer here knows whole, and words that each cuts into pieces."""
+
+
+def build(model_type: str, seed: int, **sizes: object) -> PreTrainedModel:
+    """Make a model with eager attention, in eval mode; of an encoder-decoder both.
+
+    Every parameter is drawn from the seed, layer norms and biases among them: no two are equal by initialisation.
+    """
+    config = AutoConfig.for_model(model_type, **sizes)
+    config.architectures = []  # AutoModel wants to see a list
+    model: PreTrainedModel = AutoModel.from_config(  # type: ignore[no-untyped-call]
+        config, attn_implementation="eager"
+    )
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(0, 0.3, generator=generator)
+    model.train(False)
+    return model
+
+
+@cache
+def bert_tokenizer() -> PreTrainedTokenizerFast:
+    """WordPiece, lower-cased and without accents, `[CLS] … [SEP]`."""
+    return _trained(BertTokenizer(), 120)
+
+
+@cache
+def roberta_tokenizer() -> PreTrainedTokenizerFast:
+    """Byte-level BPE whose pieces carry the blank before a word, `<s> … </s>`."""
+    return _trained(RobertaTokenizer(), 320)
+
+
+@cache
+def gpt2_tokenizer() -> PreTrainedTokenizerFast:
+    """Byte-level BPE without delimiters and without padding."""
+    return _trained(GPT2Tokenizer(), 320)
+
+
+@cache
+def llama_tokenizer() -> PreTrainedTokenizerFast:
+    """Metaspace BPE with a start delimiter and no end delimiter."""
+    words = [word for text in TEXTS for word in text.split()]  # it merges across blanks
+    return _trained(LlamaTokenizer(add_bos_token=True), 160, words)
+
+
+def _trained(untrained: PreTrainedTokenizerFast, size: int, texts: Sequence[str] = TEXTS) -> PreTrainedTokenizerFast:
+    trained: PreTrainedTokenizerFast = untrained.train_new_from_iterator(  # type: ignore[no-untyped-call]
+        [texts], size, show_progress=False
+    )
+    return trained
+
+
+def save(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> Path:
+    """Write an encoder as its authors would publish it; returns the folder."""
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def save_bert(folder: Path, *, layers: int = 2, heads: int = 4, max_length: int = 64, seed: int = 0) -> Path:
+    """Write a tiny BERT that takes inputs of `max_length` pieces; returns the folder."""
+    tokenizer = bert_tokenizer()
+    model = build(
+        "bert",
+        seed,
+        vocab_size=len(tokenizer),
+        hidden_size=8 * heads,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        intermediate_size=40,
+        max_position_embeddings=max_length,
+    )
+    return save(folder, model, tokenizer)
+
+
+def save_roberta(folder: Path, *, max_length: int = 64, seed: int = 0) -> Path:
+    """Write a tiny RoBERTa, whose positions count from 2 on; returns the folder."""
+    tokenizer = roberta_tokenizer()
+    model = build(
+        "roberta",
+        seed,
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=40,
+        max_position_embeddings=max_length + 2,
+        pad_token_id=1,
+    )
+    return save(folder, model, tokenizer)
+
+
+def save_gpt2(folder: Path, *, seed: int = 0) -> Path:
+    """Write a tiny GPT-2; returns the folder."""
+    tokenizer = gpt2_tokenizer()
+    model = build(
+        "gpt2",
+        seed,
+        vocab_size=len(tokenizer),
+        n_embd=32,
+        n_layer=2,
+        n_head=4,
+        n_positions=64,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    return save(folder, model, tokenizer)
+
+
+def save_llama(folder: Path, *, seed: int = 0) -> Path:
+    """Write a tiny Llama with two key heads for four query heads; returns the folder."""
+    tokenizer = llama_tokenizer()
+    model = build(
+        "llama",
+        seed,
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        intermediate_size=40,
+        max_position_embeddings=64,
+    )
+    return save(folder, model, tokenizer)
+
+
+def treebank(lengths: Sequence[int], seed: int = 0) -> Treebank:
+    """Sentences of these lengths, every third word in several pieces, each with a random tree."""
+    random = np.random.default_rng(seed)
+    sentences = tuple(_sentence(f"s{number}", n, random) for number, n in enumerate(lengths))
+    return Treebank(sentences, {"sentences": len(sentences), "words": sum(lengths)})
+
+
+def _sentence(name: str, n: int, random: np.random.Generator) -> Sentence:
+    words = [str(random.choice(BROKEN if place % 3 == 1 else FAMILIAR)) for place in range(n)]
+    order = random.permutation(n)
+    heads = [0] * n
+    for place in range(1, n):  # each word hangs on one that came earlier in the order, so there is no cycle
+        heads[order[place]] = int(order[random.integers(place)]) + 1
+    relations = ["root" if head == 0 else str(random.choice(["nsubj", "obj", "det", "punct"])) for head in heads]
+    upos = [str(random.choice(["NOUN", "VERB", "DET", "PUNCT"])) for _ in words]
+    return Sentence(name, tuple(words), tuple(heads), tuple(relations), tuple(upos))
