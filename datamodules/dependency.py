@@ -13,7 +13,7 @@ from attention.request import Options
 from attention.store import Store
 from corpora.conllu import READER_VERSION, read_treebank
 from corpora.registry import CORPORA, data_root, locate
-from corpora.sample import write_sample_treebank
+from corpora.sample import SAMPLE_VERSION, write_sample_treebank
 from corpora.sentence import CorpusError, Treebank
 from datamodules.base import SPLITS, AttentionDataModule, Split
 from datamodules.batch import AttentionBatch
@@ -109,7 +109,7 @@ class DependencyDataModule(AttentionDataModule):
         corpus: `sample` for the embedded treebank, a name of `python -m corpora.registry --list`, one path with
             `{split}` in the place of train, dev and test, or a mapping from these three to paths.
         root: folder of the public corpora; else `$PROBING_DATA`, else `./data`.
-        file_format: `conllu` or `conllx`; by default what the suffix says.
+        format: `conllu` or `conllx`; by default what the suffix says.
         relations: `full` labels (`nmod:poss` is its own) or `base` labels.
         punctuation: relations that UAS leaves out, with their subtypes.
         encoder: the encoder; None for what needs no attention.
@@ -129,7 +129,7 @@ class DependencyDataModule(AttentionDataModule):
         self,
         corpus: str | dict[str, str] = "sample",
         root: str | None = None,
-        file_format: Literal["conllu", "conllx"] | None = None,
+        format: Literal["conllu", "conllx"] | None = None,
         relations: Literal["full", "base"] = "full",
         punctuation: tuple[str, ...] = ("punct",),
         encoder: EncoderSpec | None = _DEFAULT_ENCODER,
@@ -144,7 +144,7 @@ class DependencyDataModule(AttentionDataModule):
         super().__init__(encoder, options, cache)
         self.corpus = corpus
         self.root = data_root(root)
-        self.file_format = file_format
+        self.format = format
         self.relation_labels = relations
         self.punctuation = punctuation
         self.max_cells, self.max_sentences, self.eval_cells = max_cells, max_sentences, eval_cells
@@ -156,7 +156,9 @@ class DependencyDataModule(AttentionDataModule):
     def files(self) -> Mapping[str, Path]:
         """The corpus file of every split there is."""
         if self.corpus == "sample":
-            return write_sample_treebank(self.cache / "sample")
+            folder = self.cache / f"sample-{SAMPLE_VERSION}"
+            written: dict[str, Path] = {split: folder / f"sample-{split}.conllu" for split in SPLITS}
+            return written if all(path.exists() for path in written.values()) else write_sample_treebank(folder)
         if isinstance(self.corpus, str) and "{split}" not in self.corpus:
             if self.corpus not in CORPORA:
                 raise CorpusError(
@@ -176,12 +178,12 @@ class DependencyDataModule(AttentionDataModule):
 
     def read(self, path: Path) -> Treebank:
         """Parse one treebank."""
-        return read_treebank(path, format=self.file_format)
+        return read_treebank(path, format=self.format)
 
     @property
     def reader(self) -> Mapping[str, object]:
         """What identifies the parser."""
-        return {"name": "treebank", "version": READER_VERSION, "format": self.file_format}
+        return {"name": "treebank", "version": READER_VERSION, "format": self.format}
 
     def setup(self, stage: str) -> None:
         """Open the stores of a stage, and number the relations of all of them together."""
@@ -199,15 +201,12 @@ class DependencyDataModule(AttentionDataModule):
         """Which encoder, which files, what was dropped, cut or replaced, and what stands in an earlier split too."""
         known = super().provenance
         texts = {split: list(map(tuple, store.labels["words"].to_pylist())) for split, store in self.stores.items()}
-        audit = {
-            split: {
-                **known.audit[split],
-                **{f"also_in_{other}": _shared(texts[split], texts[other]) for other in earlier},
-            }
-            for place, split in enumerate(SPLITS)
-            if split in texts
-            for earlier in [[other for other in SPLITS[:place] if other in texts]]
-        }
+        audit: dict[str, object] = {}
+        for place, split in enumerate(SPLITS):
+            if split in texts:
+                earlier = [other for other in SPLITS[:place] if other in texts]
+                shared = {f"also_in_{other}": _shared(texts[split], texts[other]) for other in earlier}
+                audit[split] = dict(self.stores[split].manifest.audit) | shared
         return Provenance(known.encoder, known.data, audit)
 
     def train_dataloader(self) -> BatchLoader:

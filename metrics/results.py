@@ -136,7 +136,7 @@ class Provenance:
 
     Attributes:
         encoder: The pretrained model: name, weights, layers, heads.
-        data: The corpus: files, hashes, numbers of sentences.
+        data: The corpus: per split file, hash and number of sentences.
         audit: What was left out or changed while reading and encoding, counted.
     """
 

@@ -36,7 +36,7 @@ class AttentionOnlyProbe(ArcProbe):
         """Scores `[batch, n, n+1]` of the candidates of every word, ROOT first; -inf where there is no candidate."""
         slots = batch.attention.size(-1)
         features = batch.attention.flatten(3).flatten(1, 2)  # [batch, layers·heads, slots·slots]
-        out, back = (self.weight.flatten(1) @ features.float()).unflatten(2, (slots, slots)).unbind(1)
+        out, back = (self.weight.flatten(1) @ features.float()).view(-1, 2, slots, slots).unbind(1)
         scores = out + back.mT  # [batch, dependent, head]
         ends = (batch.lengths + 1)[:, None, None].expand(-1, slots, 1)
         root = self.start * scores[:, :, :1] + self.end * scores.gather(2, ends)

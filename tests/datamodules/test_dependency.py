@@ -2,6 +2,7 @@ import logging
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import torch
@@ -23,6 +24,10 @@ def data(bert: Path, corpus: str, cache: str) -> DependencyDataModule:
 
 def sentences(corpus: str, split: str) -> tuple[Sentence, ...]:
     return read_treebank(Path(corpus.replace("{split}", split))).sentences
+
+
+def audit(module: DependencyDataModule) -> dict[str, dict[str, int]]:
+    return cast(dict[str, dict[str, int]], module.provenance.audit)
 
 
 def rows(loader: BatchLoader) -> Iterator[tuple[AttentionBatch, int, int]]:
@@ -96,10 +101,10 @@ def test_provenance_names_encoder_files_and_counts(data: DependencyDataModule, c
     provenance = data.provenance
     assert provenance.encoder["layers"] == 2
     assert provenance.encoder["weights"] == "pretrained"
-    assert provenance.data["test"]["file"] == "tiny-test.conllu"
-    assert provenance.data["test"]["sentences"] == 17
-    assert provenance.audit["train"]["words"] == sum(map(len, sentences(corpus, "train")))
-    assert provenance.audit["train"]["skipped_too_long"] == 0
+    described = cast(dict[str, Any], provenance.data)["test"]
+    assert (described["file"], described["sentences"]) == ("tiny-test.conllu", 17)
+    assert audit(data)["train"]["words"] == sum(map(len, sentences(corpus, "train")))
+    assert audit(data)["train"]["skipped_too_long"] == 0
 
 
 def test_sentences_of_one_split_that_stand_in_another_are_counted(tmp_path: Path) -> None:
@@ -110,10 +115,10 @@ def test_sentences_of_one_split_that_stand_in_another_are_counted(tmp_path: Path
     module = DependencyDataModule(str(tmp_path / "{split}.conllu"), encoder=None, cache=str(tmp_path))
     module.setup("fit")
     module.setup("test")
-    audit = module.provenance.audit
-    assert audit["dev"]["also_in_train"] == 1
-    assert audit["test"]["also_in_train"] == 2
-    assert audit["test"]["also_in_dev"] == 1
+    counts = audit(module)
+    assert counts["dev"]["also_in_train"] == 1
+    assert counts["test"]["also_in_train"] == 2
+    assert counts["test"]["also_in_dev"] == 1
 
 
 def test_a_second_setup_extracts_and_parses_nothing(
@@ -142,9 +147,9 @@ def test_too_long_sentences_follow_the_policy(bert: Path, tmp_path: Path) -> Non
         module(Options())
     assert not list(tmp_path.rglob("manifest.json"))
     skipped = module(Options(too_long="skip"))
-    assert (len(skipped.stores["dev"]), skipped.provenance.audit["dev"]["skipped_too_long"]) == (1, 1)
+    assert (len(skipped.stores["dev"]), audit(skipped)["dev"]["skipped_too_long"]) == (1, 1)
     cut = module(Options(too_long="window"))
-    assert (len(cut.stores["dev"]), cut.provenance.audit["dev"]["windowed"]) == (2, 1)
+    assert (len(cut.stores["dev"]), audit(cut)["dev"]["windowed"]) == (2, 1)
 
 
 @pytest.mark.parametrize(
@@ -184,3 +189,11 @@ def test_the_time_to_readiness_is_told(corpus: str, tmp_path: Path, caplog: pyte
     with caplog.at_level(logging.INFO, "pytorch_lightning.utilities.rank_zero"):
         DependencyDataModule(corpus, encoder=None, cache=str(tmp_path)).setup("test")
     assert "after entering setup: dev 13 sentences, test 17 sentences" in caplog.text
+
+
+def test_the_sample_is_written_once(tmp_path: Path) -> None:
+    module = DependencyDataModule("sample", encoder=None, cache=str(tmp_path))
+    first = {split: path.stat().st_mtime_ns for split, path in module.files().items()}
+    assert {split: path.stat().st_mtime_ns for split, path in module.files().items()} == first
+    module.setup("test")
+    assert {"det", "nsubj", "obj", "acl:relcl", "nmod:poss"} <= set(module.relations)

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from metrics.results import HeatMap
 from probes.attention_only import AttentionOnlyProbe
 from tests.probes.batches import random_batch
 
@@ -60,7 +61,7 @@ def test_loss_is_summed_over_real_words() -> None:
             expected += math.log(sum(map(math.exp, scores))) - scores[int(batch.heads[row, j - 1])]
     loss = model.training_step(batch, 0)
     assert loss.item() == pytest.approx(expected, rel=1e-5)
-    loss.backward()
+    loss.backward()  # type: ignore[no-untyped-call]
     assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in model.parameters())
 
 
@@ -85,7 +86,7 @@ def test_it_finds_a_head_that_one_attention_head_points_at() -> None:
     optimizer = torch.optim.Adam(model.parameters(), 0.1)
     for _ in range(60):
         optimizer.zero_grad()
-        model.training_step(batch, 0).backward()
+        model.training_step(batch, 0).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     assert (model.predict_heads(batch)[batch.mask] == batch.heads[batch.mask]).all()
     assert model.weight[0, 1, 2] == model.weight.max()
@@ -98,6 +99,8 @@ def test_figures_hold_the_weights_of_each_direction_with_labels_from_one() -> No
         model.weight.copy_(torch.arange(12.0).view(2, 2, 3))
     figures = model.figures()
     forth, back = figures["weights_dependent_to_head"], figures["weights_head_to_dependent"]
+    assert isinstance(forth, HeatMap)
+    assert isinstance(back, HeatMap)
     assert forth.values.tolist() == [[0, 1, 2], [3, 4, 5]]
     assert back.values.tolist() == [[6, 7, 8], [9, 10, 11]]
     assert (forth.row_labels, forth.column_labels) == (["2", "5"], ["1", "3", "6"])

@@ -143,7 +143,7 @@ def test_a_checkpoint_loads_without_a_trainer(data: MakeData, tmp_path: Path) ->
 
 
 def test_a_probe_without_attention_is_refused(data: MakeData, tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match="AttentionOnlyProbe needs attention: .*encoder must not be null"):
+    with pytest.raises(TypeError, match=r"AttentionOnlyProbe needs attention: .*encoder must not be null"):
         trainer(tmp_path).fit(AttentionOnlyProbe(), datamodule=data(None))
 
 

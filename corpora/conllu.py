@@ -1,0 +1,290 @@
+"""CoNLL-U and CoNLL-X files → sentences, validated row by row.
+
+Rows are parsed by the `conllu` library, one at a time: the library itself accepts rows with missing columns, takes two
+blanks for a tab and knows no line numbers, so the blocks are cut and the rows checked here. Only one block is held in
+memory beside the result.
+
+CoNLL-U: https://universaldependencies.org/format.html. CoNLL-X: Buchholz and Marsi 2006, "CoNLL-X shared task on
+multilingual dependency parsing", §3.
+"""
+
+import shlex
+from collections.abc import Callable, Iterator
+from itertools import count
+from operator import itemgetter
+from pathlib import Path
+from typing import Literal
+
+from conllu.exceptions import ParseException
+from conllu.parser import parse_comment_line, parse_id_value, parse_int_value, parse_line
+
+from corpora.sentence import CorpusError, Sentence, Treebank, find_cycle
+
+# Part of the key under which attention over a corpus is stored. Raise it with every change that makes the same file
+# give other sentences; else stores made before the change would be taken for current ones.
+READER_VERSION: int = 1
+
+Format = Literal["conllu", "conllx"]
+Id = int | tuple[int, str, int] | None  # 7; 3-4 as (3, "-", 4); 8.1 as (8, ".", 1); _
+Block = list[tuple[int, str]]  # line number, counted from 1, and text of each line
+
+_SUFFIXES: dict[str, Format] = {".conllu": "conllu", ".conll": "conllx", ".conllx": "conllx"}
+_COLUMNS = 10
+_COUNTS = (
+    "sentences",
+    "words",
+    "range_rows",
+    "empty_rows",
+    "multiple_roots",
+    "duplicates",
+    "generated_ids",
+    "repeated_ids",
+    "comment_blocks",
+)
+# What the library is given of a row: these columns alone, so that FEATS, DEPS and MISC are never taken apart.
+_FIELDS: dict[Format, dict[str, int]] = {
+    "conllu": {"id": 0, "form": 1, "upos": 3, "head": 6, "deprel": 7},
+    "conllx": {"id": 0, "form": 1, "cpostag": 3, "head": 6, "deprel": 7},
+}
+# The library matches every number with a regular expression; nearly all are among these.
+_NUMBERS = {str(number): number for number in range(512)}
+_PARSERS: dict[str, Callable[[list[str], int], Id]] = {
+    "id": lambda row, i: _NUMBERS.get(row[i]) or parse_id_value(row[i]),
+    "head": lambda row, i: _NUMBERS.get(row[i]) or parse_int_value(row[i]),
+}
+
+
+def read_treebank(path: Path, *, format: Format | None = None) -> Treebank:
+    """Read the sentences of a CoNLL-U or CoNLL-X file, and count what was dropped or unusual.
+
+    Multiword tokens (`3-4`) and empty nodes (`8.1`) are dropped and counted. Accepted, beside what the formats say:
+    several roots (counted), a missing last blank line, CRLF line ends, a byte-order mark. A sentence without `sent_id`
+    is named `<stem>-<ordinal>`; a name that is taken gets a suffix `.2`, `.3`, … (counted).
+
+    Args:
+        path: The file, in UTF-8.
+        format: `conllu` or `conllx`; None takes it from the suffix (.conllu; .conll and .conllx).
+
+    Raises:
+        CorpusError: The file is missing, empty, in another encoding, or breaks the format; the message names file,
+            line and remedy.
+
+    """
+    path = Path(path)
+    reader = _Reader(path, format or _format_of(path))
+    sentences = tuple(reader.sentences())
+    if not sentences:
+        raise CorpusError.at(path, None, "the file holds no sentence", "Check that it is the file you meant")
+    return Treebank(sentences, reader.audit)
+
+
+def _format_of(path: Path) -> Format:
+    found = _SUFFIXES.get(path.suffix.lower())
+    if found is None and path.is_dir():
+        raise _is_folder(path)
+    if found is None:
+        raise CorpusError.at(
+            path,
+            None,
+            f"the suffix {path.suffix!r} does not tell the format",
+            "Name it with the option `format`: conllu or conllx",
+        )
+    return found
+
+
+def _blocks(path: Path) -> Iterator[Block]:
+    """Cut a file into its runs of lines between blank lines, decoded, without line ends."""
+    block: Block = []
+    try:
+        # Read as bytes: a line that is not UTF-8 is then known by its number, and only \n ends a line.
+        with path.open("rb") as lines:
+            for number, raw in enumerate(lines, start=1):
+                try:
+                    line = raw.decode("utf-8").rstrip("\r\n")
+                except UnicodeDecodeError as error:
+                    raise _not_utf8(path, number, raw, error) from None
+                if number == 1:
+                    line = line.removeprefix("\ufeff")  # the byte-order mark of some editors
+                if line and (not line.isspace() or "\t" in line):
+                    block.append((number, line))
+                elif block:
+                    yield block
+                    block = []
+    except FileNotFoundError:
+        raise CorpusError.at(path, None, "there is no such file", _remedy_for_missing(path)) from None
+    except IsADirectoryError:
+        raise _is_folder(path) from None
+    except OSError as error:
+        raise CorpusError.at(
+            path, None, f"the file cannot be read ({error.strerror})", "Check the path and its permissions"
+        ) from None
+    if block:
+        yield block
+
+
+def _is_folder(path: Path) -> CorpusError:
+    return CorpusError.at(path, None, "this is a folder", "Name a file in it")
+
+
+def _not_utf8(path: Path, number: int, raw: bytes, error: UnicodeDecodeError) -> CorpusError:
+    encoding = "UTF-16" if number == 1 and raw.startswith((b"\xff\xfe", b"\xfe\xff")) else "LATIN1"
+    source, target = shlex.quote(str(path)), shlex.quote(f"{path.stem}.utf8{path.suffix}")
+    return CorpusError.at(
+        path,
+        number,
+        f"byte 0x{raw[error.start]:02x} at position {error.start + 1} of the line is not UTF-8",
+        f"Convert the file, for instance, if it is {encoding}: `iconv -f {encoding} -t UTF-8 {source} > {target}`",
+    )
+
+
+def _remedy_for_missing(path: Path) -> str:
+    # Imported here because `python -m corpora.registry` must not find the module loaded by its own package.
+    from corpora.registry import command_for
+
+    command = command_for(path)
+    return f"Fetch it: `{command}`" if command else "Check the path"
+
+
+class _Reader:
+    """The state of reading one file: what was interned, which names and texts were seen, what was counted."""
+
+    def __init__(self, path: Path, format: Format) -> None:
+        self.path = path
+        self.format = format
+        self.fields = tuple(_FIELDS[format])
+        self._wanted = itemgetter(*_FIELDS[format].values())
+        self.audit = dict.fromkeys(_COUNTS, 0)
+        self._strings: dict[str, str] = {}
+        self._names: set[str] = set()
+        self._texts: set[tuple[str, ...]] = set()
+
+    def sentences(self) -> Iterator[Sentence]:
+        """Yield the sentences of the file; one block is held at a time."""
+        for block in _blocks(self.path):
+            rows = [(number, line) for number, line in block if not line.startswith("#")]
+            if rows:
+                self.audit["sentences"] += 1
+                self.audit["words"] += len(sentence := self._sentence(block, rows))
+                yield sentence
+            else:
+                self.audit["comment_blocks"] += 1
+
+    def _sentence(self, block: Block, rows: Block) -> Sentence:
+        intern = self._strings.setdefault
+        words: list[str] = []
+        heads: list[int] = []
+        relations: list[str] = []
+        tags: list[str] = []
+        numbers: list[int] = []  # the line of each word
+        span_end, span_line = 0, 0  # the last multiword token
+        for number, line in rows:
+            position, form, tag, head, relation = self._values(number, line)
+            if position != len(words) + 1:
+                if end := self._dropped_until(number, position, len(words)):
+                    span_end, span_line = end, number
+                continue
+            if head is None or relation == "_":
+                column = "HEAD" if head is None else "DEPREL"
+                raise self._error(
+                    number,
+                    f"word {position} ({form}) has no {'head' if head is None else 'relation'}",
+                    f"Fill column {column}; a root has head 0 and relation root",
+                )
+            words.append(intern(form, form))
+            heads.append(head)
+            relations.append(intern(relation, relation))
+            tags.append(intern(tag, tag))
+            numbers.append(number)
+        if not words:
+            raise self._error(rows[0][0], "the sentence has no words", "Number its words 1, 2, 3, …, or remove it")
+        if span_end > len(words):
+            raise self._error(
+                span_line,
+                f"the multiword token ends at word {span_end} of {len(words)}",
+                "Correct its range",
+            )
+        self._check_tree(words, heads, numbers)
+        text = tuple(words)
+        self.audit["duplicates"] += text in self._texts
+        self._texts.add(text)
+        return Sentence(self._name(block), text, tuple(heads), tuple(relations), tuple(tags))
+
+    def _values(self, number: int, line: str) -> tuple[Id, str, str, int | None, str]:
+        """Check and parse one row: its id, form, tag, head and relation; id and head None stand for `_`."""
+        columns = line.split("\t")
+        if len(columns) != _COLUMNS:
+            wrong = f"the row has {len(columns)} columns instead of {_COLUMNS}"
+            if len(columns) == 1:
+                wrong = "the row has no tab; its columns seem to be separated by blanks"
+            raise self._error(number, wrong, f"Separate {_COLUMNS} columns by one tab each, with _ for an empty one")
+        wanted = self._wanted(columns)
+        for name, column in zip(self.fields, wanted, strict=True):
+            if not column or column.isspace():
+                raise self._error(number, f"column {name.upper()} is empty", "Fill it; _ stands for nothing")
+            if "  " in column:  # the library would split the column there
+                raise self._error(number, f"column {name.upper()} holds two blanks in a row", "Leave one of them")
+        try:
+            position, form, tag, head, relation = parse_line("\t".join(wanted), self.fields, _PARSERS).values()
+        except ParseException as error:
+            if "'head'" in str(error):
+                wrong, remedy = f"head {columns[6]!r} is not a number", "Write the position of the head, 0 for a root"
+            else:
+                wrong, remedy = f"id {columns[0]!r} is not valid", "Write 1, 2, 3, …; 3-4 for a multiword token"
+            raise self._error(number, wrong, remedy) from None
+        return position, form, tag, head, relation
+
+    def _dropped_until(self, number: int, position: Id, last: int) -> int:
+        """Count a row that is no word; return the last word that a multiword token spans, 0 for an empty node."""
+        match position, self.format:
+            case (int(start), "-", int(end)), "conllu" if start == last + 1:
+                self.audit["range_rows"] += 1
+                return end
+            case (int(before), ".", int()), "conllu" if before == last:
+                self.audit["empty_rows"] += 1
+                return 0
+            case (tuple(), "conllx"):
+                raise self._error(
+                    number, "CoNLL-X has no multiword tokens or empty nodes", "Read the file with format conllu"
+                )
+        shown = "".join(map(str, position)) if isinstance(position, tuple) else "_" if position is None else position
+        raise self._error(
+            number, f"the id is {shown} after word {last}", f"Number the words 1, 2, 3, …: the next one is {last + 1}"
+        )
+
+    def _check_tree(self, words: list[str], heads: list[int], numbers: list[int]) -> None:
+        """Refuse heads out of range, cycles and rootless sentences, at the line of the word concerned."""
+        n = len(words)
+        for i, head in enumerate(heads):
+            if not 0 <= head <= n:
+                raise self._error(
+                    numbers[i], f"word {i + 1} ({words[i]}) has head {head}, out of 0..{n}", "Correct column HEAD"
+                )
+        roots = heads.count(0)
+        if cycle := find_cycle(heads):
+            if len(cycle) == 1:
+                wrong = f"word {cycle[0]} ({words[cycle[0] - 1]}) is its own head"
+            else:
+                wrong = "the heads form a cycle: " + " → ".join(f"{i} ({words[i - 1]})" for i in (*cycle, cycle[0]))
+            remedy = "Correct column HEAD of one of them" if roots else "One of them must be the root, with head 0"
+            raise self._error(numbers[cycle[0] - 1], wrong if roots else f"the sentence has no root; {wrong}", remedy)
+        self.audit["multiple_roots"] += roots > 1
+
+    def _name(self, block: Block) -> str:
+        """Return the sentence's own name, or a made one; either is unique in the file."""
+        given = [
+            value
+            for _, line in block
+            if line.startswith("#") and "sent_id" in line
+            for key, value in parse_comment_line(line)
+            if key == "sent_id" and value
+        ]
+        name = given[0] if given else f"{self.path.stem}-{self.audit['sentences']}"
+        self.audit["generated_ids"] += not given
+        if name in self._names:
+            self.audit["repeated_ids"] += 1
+            name = next(new for k in count(2) if (new := f"{name}.{k}") not in self._names)
+        self._names.add(name)
+        return name
+
+    def _error(self, line: int, wrong: str, remedy: str) -> CorpusError:
+        return CorpusError.at(self.path, line, wrong, remedy)

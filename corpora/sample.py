@@ -1,0 +1,114 @@
+"""The embedded sample treebank: generated English with gold dependencies, for runs without any corpus at hand.
+
+The files are ordinary CoNLL-U in the conventions of Universal Dependencies 2 for English: `n't` and `'s` are words of
+their own under a multiword token, and `# text` is what the words spell. `corpora.grammar` writes the trees.
+"""
+
+import os
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from uuid import uuid4
+
+from corpora.grammar import Node, trees
+from corpora.grammar.lexicon import SOUNDS_CONSONANT, SOUNDS_VOWEL
+
+# Raise it with every change that makes a seed give other files.
+SAMPLE_VERSION: int = 1
+
+# Sentences of each split; they are dealt out in turn, so that the splits are alike.
+SIZES = {"train": 2000, "dev": 250, "test": 250}
+SHORTEST, LONGEST = 3, 30  # words, punctuation included
+
+_CLITICS = frozenset({"n't", "'s", "'", "'m", "'re", "'ll"})  # one token with the word before
+
+
+def write_sample_treebank(folder: Path, *, seed: int = 0) -> dict[str, Path]:
+    """Write the sample treebank; return the files of `train`, `dev` and `test`.
+
+    A seed gives the same bytes on every machine, and no two sentences of the three files have the same text. Each file
+    appears whole or not at all.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    blocks: dict[str, list[str]] = {split: [] for split in SIZES}
+    turn = sum(SIZES.values()) // SIZES["dev"]
+    for i, (text, rows) in enumerate(_distinct(seed, sum(SIZES.values()))):
+        split = {0: "dev", 1: "test"}.get(i % turn, "train")
+        number = len(blocks[split]) + 1
+        blocks[split].append(f"# sent_id = sample-{split}-{number:04}\n# text = {text}\n{rows}\n")
+    return {split: _write(folder / f"sample-{split}.conllu", "".join(found)) for split, found in blocks.items()}
+
+
+def _distinct(seed: int, count: int) -> Iterator[tuple[str, str]]:
+    """Yield text and rows of `count` sentences of fitting length whose texts differ."""
+    seen: set[str] = set()
+    for tree in trees(seed):
+        words = _spelled(tree)
+        text, rows = _render(words)
+        if SHORTEST <= len(words) <= LONGEST and text.lower() not in seen:
+            seen.add(text.lower())
+            yield text, rows
+        if len(seen) == count:
+            return
+
+
+def _spelled(tree: Node) -> list[tuple[Node, Node | None]]:
+    """Return the words with their heads as they are written: "an", a capital, no comma before another mark."""
+    found = list(tree.flatten())
+    words = [
+        (node, head)
+        for i, (node, head) in enumerate(found)
+        if not (node.form == "," and found[i + 1][0].upos == "PUNCT")
+    ]
+    for (node, _), (after, _) in pairwise(words):
+        if node.form == "a" and node.upos == "DET":
+            sound = after.form[0].lower() in "aeiou"
+            if (sound or after.lemma in SOUNDS_VOWEL) and after.lemma not in SOUNDS_CONSONANT:
+                node.form = "an"
+    first = words[0][0]
+    first.form = first.form[0].upper() + first.form[1:]
+    return words
+
+
+def _render(words: list[tuple[Node, Node | None]]) -> tuple[str, str]:
+    """Return the text of a sentence and its CoNLL-U rows, which end with a line end each."""
+    position = {id(node): i for i, (node, _) in enumerate(words, start=1)}
+    nodes = [node for node, _ in words]
+    clitic = [node.form in _CLITICS for node in nodes] + [False, False]
+    mark = [node.upos == "PUNCT" for node in nodes] + [False, False]
+    text = "".join(node.form if i == 0 or clitic[i] or mark[i] else f" {node.form}" for i, node in enumerate(nodes))
+    rows = []
+    for i, (node, head) in enumerate(words):
+        if clitic[i + 1]:
+            token = node.form + nodes[i + 1].form
+            rows.append(_row(f"{i + 1}-{i + 2}", token, misc="SpaceAfter=No" if mark[i + 2] else "_"))
+        rows.append(
+            _row(
+                str(i + 1),
+                node.form,
+                node.lemma,
+                node.upos,
+                str(position[id(head)] if head else 0),
+                node.relation,
+                "SpaceAfter=No" if mark[i + 1] and not clitic[i] else "_",
+            )
+        )
+    return text, "".join(rows)
+
+
+def _row(
+    id: str, form: str, lemma: str = "_", upos: str = "_", head: str = "_", deprel: str = "_", misc: str = "_"
+) -> str:
+    return "\t".join((id, form, lemma, upos, "_", "_", head, deprel, "_", misc)) + "\n"
+
+
+def _write(path: Path, text: str) -> Path:
+    """Write a file under a name of its own and move it to its place."""
+    temporary = path.with_name(f".{path.name}.{uuid4().hex}")
+    try:
+        temporary.write_text(text, encoding="utf-8", newline="\n")
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return path

@@ -1,0 +1,94 @@
+"""What every corpus reader returns or raises: a sentence with its dependency tree, a file of them, an error."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+
+class CorpusError(ValueError):
+    """A corpus that cannot be used; the message is `<path>:<line>: <what is wrong>. <remedy>`, or has no line."""
+
+    @classmethod
+    def at(cls, path: Path | str, line: int | None, wrong: str, remedy: str) -> "CorpusError":
+        """Build the error for one place; `line` counts from 1, `wrong` and `remedy` end without a full stop."""
+        place = f"{path}:{line}" if line is not None else f"{path}"
+        return cls(f"{place}: {wrong}. {remedy}.")
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """One sentence of n ≥ 1 syntactic words with its dependency tree; every column has n entries.
+
+    Attributes:
+        id: The sentence's name, unique within its file.
+        words: Word forms as they stand in the corpus.
+        heads: For each word the position of its head, counted from 1; 0 means that the word is a root.
+        relations: For each word the full label of the arc to its head, subtype included (`nmod:poss`).
+        upos: For each word its universal part of speech (the coarse tag of a CoNLL-X file).
+
+    Raises:
+        ValueError: The columns differ in length, or there is no word.
+
+    """
+
+    id: str
+    words: tuple[str, ...]
+    heads: tuple[int, ...]
+    relations: tuple[str, ...]
+    upos: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        """Check the lengths; that the heads form a tree is the reader's business, which knows file and line."""
+        n = len(self.words)
+        if n == 0:
+            raise ValueError(f"Sentence {self.id!r} has no words.")
+        if not n == len(self.heads) == len(self.relations) == len(self.upos):
+            raise ValueError(
+                f"Sentence {self.id!r} has {n} words, {len(self.heads)} heads, {len(self.relations)} relations and "
+                f"{len(self.upos)} upos: all four must be of one length."
+            )
+
+    def __len__(self) -> int:
+        """Return the number of words."""
+        return len(self.words)
+
+
+@dataclass(frozen=True)
+class Treebank:
+    """The sentences of one file in their order, and what the reader counted on the way.
+
+    Attributes:
+        sentences: At least one sentence.
+        audit: Counts by name. `sentences` and `words` are what is kept; `range_rows` (multiword tokens such as `3-4`)
+            and `empty_rows` (empty nodes such as `8.1`) are dropped rows; `multiple_roots` are sentences with more
+            than one root; `duplicates` are sentences whose words repeat those of an earlier one; `generated_ids` are
+            sentences without a `sent_id` of their own; `repeated_ids` are those whose id was taken and got a suffix;
+            `comment_blocks` are blocks of comments without a row.
+
+    """
+
+    sentences: tuple[Sentence, ...]
+    audit: Mapping[str, int]
+
+    def __len__(self) -> int:
+        """Return the number of sentences."""
+        return len(self.sentences)
+
+
+def find_cycle(heads: Sequence[int]) -> tuple[int, ...]:
+    """Find a cycle among `heads` (0 = root): its positions from 1, each followed by its head; () for a forest.
+
+    Every walk towards the root stops at a word that an earlier walk has passed: linear in the number of words.
+    """
+    walk_of = [0] * (len(heads) + 1)  # the walk that first passed the word; the root belongs to none
+    for start in range(1, len(heads) + 1):
+        word = start
+        while word and not walk_of[word]:
+            walk_of[word] = start
+            word = heads[word - 1]
+        if word and walk_of[word] == start:
+            cycle = [word]
+            while (word := heads[word - 1]) != cycle[0]:
+                cycle.append(word)
+            return tuple(cycle)
+    return ()

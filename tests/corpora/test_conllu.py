@@ -1,0 +1,239 @@
+import os
+import tracemalloc
+from pathlib import Path
+
+import conllu
+import pytest
+
+from corpora.conllu import Format, read_treebank
+from corpora.sentence import CorpusError, Sentence
+
+GOOD = """\
+# newdoc id = d
+# sent_id = s-1
+# text = Dogs didn't bark.
+1	Dogs	dog	NOUN	NNS	Number=Plur	4	nsubj	_	_
+2-3	didn't	_	_	_	_	_	_	_	_
+2	did	do	AUX	VBD	_	4	aux	_	_
+3	n't	not	PART	RB	_	4	advmod	_	_
+4	bark	bark	VERB	VB	_	0	root	_	SpaceAfter=No
+4.1	bark	bark	VERB	VB	_	_	_	4:conj	_
+5	.	.	PUNCT	.	_	4	punct	_	_
+
+1	_	_	SYM	_	_	0	root	_	_
+
+"""
+ROW = "1\tGo\tgo\tVERB\tVB\t_\t0\troot\t_\t_\n"
+
+
+def row(position: object, form: str, head: object, relation: str = "dep", tag: str = "X") -> str:
+    return f"{position}\t{form}\t_\t{tag}\t_\t_\t{head}\t{relation}\t_\t_\n"
+
+
+def write(folder: Path, content: str | bytes, name: str = "corpus.conllu") -> Path:
+    path = folder / name
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def test_words_heads_relations_and_tags_are_read_and_other_rows_counted(tmp_path: Path) -> None:
+    found = read_treebank(write(tmp_path, GOOD))
+    assert found.sentences == (
+        Sentence(
+            "s-1",
+            ("Dogs", "did", "n't", "bark", "."),
+            (4, 4, 4, 0, 4),
+            ("nsubj", "aux", "advmod", "root", "punct"),
+            ("NOUN", "AUX", "PART", "VERB", "PUNCT"),
+        ),
+        # "_" is a word here, and the sentence is named by the file and its place in it.
+        Sentence("corpus-2", ("_",), (0,), ("root",), ("SYM",)),
+    )
+    assert found.audit == {
+        "sentences": 2,
+        "words": 6,
+        "range_rows": 1,
+        "empty_rows": 1,
+        "multiple_roots": 0,
+        "duplicates": 0,
+        "generated_ids": 1,
+        "repeated_ids": 0,
+        "comment_blocks": 0,
+    }
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        GOOD.rstrip("\n"),
+        GOOD.replace("\n", "\r\n"),
+        "\ufeff" + GOOD,
+        "\n\n" + GOOD.replace("\n\n", "\n \n\n"),
+    ],
+    ids=["no final blank line", "CRLF", "byte-order mark", "more blank lines"],
+)
+def test_harmless_differences_of_layout_change_nothing(tmp_path: Path, content: str) -> None:
+    expected = read_treebank(write(tmp_path, GOOD))
+    assert read_treebank(write(tmp_path, content)) == expected
+
+
+def test_forms_keep_single_blanks_and_rare_characters(tmp_path: Path) -> None:
+    forms = ("New York", "a\u2028b", "👩\u200d🔬", "#", "10\u202f000")
+    rows = "".join(row(i, form, i - 1) for i, form in enumerate(forms, start=1))
+    assert read_treebank(write(tmp_path, rows)).sentences[0].words == forms
+
+
+def test_conllx_takes_the_coarse_tag_and_the_first_head(tmp_path: Path) -> None:
+    content = "1\tRuns\trun\tV\tVBZ\tx=y\t0\tROOT\t_\t_\n2\tit\tit\tP\tPRP\t_\t1\tSBJ\t0\tDEP\n"
+    expected = Sentence("wsj-1", ("Runs", "it"), (0, 1), ("ROOT", "SBJ"), ("V", "P"))
+    for name in ("wsj.conll", "wsj.conllx", "wsj.CONLL"):
+        assert read_treebank(write(tmp_path, content, name)).sentences == (expected,)
+    by_option = read_treebank(write(tmp_path, content, "wsj.txt"), format="conllx")
+    assert by_option.sentences == (expected,)
+
+
+def test_several_roots_and_repeated_sentences_are_counted(tmp_path: Path) -> None:
+    content = row(1, "Yes", 0) + row(2, "no", 0) + "\n" + row(1, "Yes", 0) + row(2, "no", 1) + "\n" + ROW
+    found = read_treebank(write(tmp_path, content))
+    assert (found.audit["multiple_roots"], found.audit["duplicates"], found.audit["sentences"]) == (1, 1, 3)
+    assert found.sentences[0].heads == (0, 0)
+
+
+def test_names_are_made_unique_and_counted(tmp_path: Path) -> None:
+    names = ["a", "a", "a.2", "a", None, "corpus-5"]
+    content = "\n".join((f"# sent_id = {name}\n" if name else "# sent_id\n") + ROW for name in names)
+    found = read_treebank(write(tmp_path, content))
+    assert [s.id for s in found.sentences] == ["a", "a.2", "a.2.2", "a.3", "corpus-5", "corpus-5.2"]
+    assert (found.audit["repeated_ids"], found.audit["generated_ids"]) == (4, 1)
+
+
+def test_comments_without_rows_are_counted_and_are_no_sentence(tmp_path: Path) -> None:
+    found = read_treebank(write(tmp_path, "# licence\n\n" + ROW + "\n# end\n"))
+    assert [s.id for s in found.sentences] == ["corpus-1"]
+    assert found.audit["comment_blocks"] == 2
+
+
+def test_equal_words_are_one_object(tmp_path: Path) -> None:
+    one, two = read_treebank(write(tmp_path, (row(1, "Gone", 0) + "\n") * 2)).sentences
+    assert one.words[0] is two.words[0]
+
+
+def test_reading_holds_little_more_than_its_result(tmp_path: Path) -> None:
+    block = "".join(row(i, f"word{i}", i - 1) for i in range(1, 41)) + "\n"
+    path = write(tmp_path, block * 1000)
+    tracemalloc.start()
+    try:
+        found = read_treebank(path)
+        kept, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert found.audit["words"] == 40_000
+    assert kept < 3e6  # four tuples of 40 references for each sentence; each string once
+    assert peak - kept < 1e6
+
+
+# What is wrong, the format, the file, the line at which it is found, and words of the message.
+BAD: list[tuple[str, Format, str | bytes, int | None, str]] = [
+    ("too few columns", "conllu", ROW + "\n1\tGo\tgo\tVERB\t0\troot\n", 3, "6 columns instead of 10.*tab"),
+    ("too many columns", "conllu", ROW[:-1] + "\tx\n", 1, "11 columns instead of 10"),
+    ("blanks for tabs", "conllu", ROW.replace("\t", "  "), 1, "no tab.*separated by blanks"),
+    ("two blanks in a form", "conllu", row(1, "New  York", 0), 1, "column FORM holds two blanks"),
+    ("ids start late", "conllu", row(2, "a", 0), 1, "the id is 2 after word 0.*next one is 1"),
+    ("ids skip", "conllu", "# c\n" + row(1, "a", 0) + row(3, "b", 1), 3, "the id is 3 after word 1"),
+    ("no blank line between", "conllu", ROW + ROW, 2, "the id is 1 after word 1"),
+    ("id missing", "conllu", row("_", "a", 0), 1, "the id is _ after"),
+    ("id no number", "conllu", row("x", "a", 0), 1, "id 'x' is not valid"),
+    ("id padded", "conllu", row(" 1", "a", 0), 1, "id ' 1' is not valid"),
+    ("head no number", "conllu", row(1, "a", "root"), 1, "head 'root' is not a number.*0 for a root"),
+    ("head with a fraction", "conllu", row(1, "a", "0.0"), 1, "head '0.0' is not a number"),
+    ("head missing", "conllu", row(1, "a", 0) + row(2, "b", "_"), 2, r"word 2 \(b\) has no head"),
+    ("head too large", "conllu", row(1, "a", 0) + row(2, "b", 3), 2, r"word 2 \(b\) has head 3, out of 0\.\.2"),
+    ("head negative", "conllu", row(1, "a", 0) + row(2, "b", -1), 2, r"head -1, out of 0\.\.2"),
+    ("own head", "conllu", row(1, "a", 0) + row(2, "b", 2), 2, r"word 2 \(b\) is its own head"),
+    (
+        "cycle",
+        "conllu",
+        row(1, "a", 0) + row(2, "b", 4) + row(3, "c", 2) + row(4, "d", 3),
+        2,
+        r"cycle: 2 \(b\) → 4 \(d\) → 3 \(c\) → 2 \(b\)",
+    ),
+    ("no root", "conllu", ROW + "\n" + row(1, "a", 2) + row(2, "b", 1), 3, "no root; .*cycle.*must be the root"),
+    ("form empty", "conllu", row(1, "", 0), 1, "column FORM is empty"),
+    ("form blank", "conllu", row(1, " ", 0), 1, "column FORM is empty"),
+    ("tag empty", "conllu", row(1, "a", 0, tag=""), 1, "column UPOS is empty"),
+    ("relation empty", "conllu", row(1, "a", 0, ""), 1, "column DEPREL is empty"),
+    ("relation missing", "conllu", row(1, "a", 0, "_"), 1, r"word 1 \(a\) has no relation"),
+    ("tabs only", "conllu", ROW + "\t" * 9 + "\n", 2, "column ID is empty"),
+    ("range out of place", "conllu", row("2-3", "ab", "_", "_") + ROW, 1, "the id is 2-3 after word 0"),
+    ("range too long", "conllu", row("1-2", "ab", "_", "_") + ROW, 1, "ends at word 2 of 1"),
+    ("range backwards", "conllu", row("2-1", "ab", "_", "_") + ROW, 1, "id '2-1' is not valid"),
+    ("empty node out of place", "conllu", ROW + row("3.1", "a", "_", "_"), 2, "the id is 3.1 after word 1"),
+    ("empty nodes alone", "conllu", row("0.1", "a", "_", "_"), 1, "the sentence has no words"),
+    ("range in CoNLL-X", "conllx", row("1-2", "ab", "_", "_") + ROW, 1, "CoNLL-X has no multiword.*format conllu"),
+    ("tag empty in CoNLL-X", "conllx", row(1, "a", 0, tag=""), 1, "column CPOSTAG is empty"),
+    ("Latin-1", "conllu", ROW.encode() + b"\n" + row(1, "café", 0).encode("latin-1"), 3, "0xe9 .*iconv -f LATIN1"),
+    ("UTF-16", "conllu", ROW.encode("utf-16"), 1, "iconv -f UTF-16"),
+    ("empty file", "conllu", "", None, "holds no sentence"),
+    ("comments only", "conllu", "# text = nothing\n\n", None, "holds no sentence"),
+]
+
+
+@pytest.mark.parametrize(
+    ("format", "content", "line", "message"), [bad[1:] for bad in BAD], ids=[bad[0] for bad in BAD]
+)
+def test_bad_input_is_an_error_with_file_line_and_remedy(
+    tmp_path: Path, format: Format, content: str | bytes, line: int | None, message: str
+) -> None:
+    path = write(tmp_path, content)
+    with pytest.raises(CorpusError, match=message) as caught:
+        read_treebank(path, format=format)
+    place, _, rest = str(caught.value).partition(": ")
+    assert place == (f"{path}:{line}" if line else str(path))
+    wrong, _, remedy = rest.partition(". ")
+    assert wrong
+    assert remedy.endswith(".")
+
+
+def test_missing_files_folders_and_unknown_suffixes_say_what_to_do(tmp_path: Path) -> None:
+    missing = tmp_path / "my.conllu"
+    with pytest.raises(CorpusError, match=f"^{missing}: there is no such file. Check the path"):
+        read_treebank(missing)
+    registered = tmp_path / "ud" / "en_ewt-ud-dev.conllu"
+    command = f"`python -m corpora.registry ud_english_ewt --root {tmp_path}`"
+    with pytest.raises(CorpusError, match=command):
+        read_treebank(registered)
+    (tmp_path / "folder.conllu").mkdir()
+    for folder in (tmp_path, tmp_path / "folder.conllu"):
+        with pytest.raises(CorpusError, match=f"^{folder}: this is a folder"):
+            read_treebank(folder)
+    with pytest.raises(CorpusError, match=r"suffix '\.txt'.*option `format`: conllu or conllx"):
+        read_treebank(write(tmp_path, ROW, "corpus.txt"))
+    with pytest.raises(CorpusError, match=r"cannot be read .*Check the path"):
+        read_treebank(tmp_path / ("x" * 300 + ".conllu"))
+
+
+# sentences, words, multiword tokens, empty nodes, as the corpus' own documentation counts them
+EWT = {"train": (12544, 204577, 2614, 37), "dev": (2001, 25147, 359, 4), "test": (2077, 25094, 354, 2)}
+
+
+@pytest.mark.parametrize("split", EWT)
+def test_english_ewt_has_its_published_counts(split: str) -> None:
+    root = os.environ.get("PROBING_DATA")
+    if not root:
+        pytest.skip("PROBING_DATA is not set: the corpora are not at hand")
+    path = Path(root) / "ud" / f"en_ewt-ud-{split}.conllu"
+    if not path.is_file():
+        pytest.skip(f"{path} is absent")
+    found = read_treebank(path)
+    audit = found.audit
+    assert (audit["sentences"], audit["words"], audit["range_rows"], audit["empty_rows"]) == EWT[split]
+    assert audit["multiple_roots"] == audit["generated_ids"] == audit["repeated_ids"] == 0
+    if split == "dev":  # word for word as the library reads the whole file
+        with path.open(encoding="utf-8") as file:
+            for sentence, tokens in zip(found.sentences, conllu.parse_incr(file), strict=True):
+                rows = [token for token in tokens if isinstance(token["id"], int)]
+                assert sentence.id == tokens.metadata["sent_id"]
+                assert list(sentence.words) == [token["form"] for token in rows]
+                assert list(sentence.heads) == [token["head"] for token in rows]
+                assert list(sentence.relations) == [token["deprel"] for token in rows]
+                assert list(sentence.upos) == [token["upos"] for token in rows]

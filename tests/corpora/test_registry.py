@@ -1,0 +1,196 @@
+import hashlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from corpora import registry
+from corpora.conllu import read_treebank
+from corpora.registry import CORPORA, Corpus, RemoteFile, Split, command_for, data_root, fetch, locate, main
+from corpora.sentence import CorpusError
+
+ROW = "1\tGo\tgo\tVERB\tVB\t_\t0\troot\t_\t_\n\n"
+FILES: dict[Split, str] = {"train": ROW * 3, "dev": ROW * 2, "test": ROW}
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    """Serves a folder and remembers what was asked for."""
+
+    asked: list[str] = []
+
+    def log_message(self, format: str, *args: object) -> None:
+        self.asked.append(self.path)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[tuple[str, Path]]:
+    """Address and folder of a server on this machine."""
+    folder = tmp_path / "served"
+    folder.mkdir()
+    Quiet.asked = []
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder))) as httpd:
+        thread = Thread(target=httpd.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield f"http://127.0.0.1:{httpd.server_port}", folder
+        httpd.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def tiny(server: tuple[str, Path], monkeypatch: pytest.MonkeyPatch) -> Corpus:
+    """A corpus of three small files in the registry."""
+    address, folder = server
+    for split, text in FILES.items():
+        (folder / f"{split}.conllu").write_bytes(text.encode())
+    corpus = Corpus(
+        name="tiny",
+        splits={
+            split: RemoteFile(f"ud/tiny-{split}.conllu", f"{address}/{split}.conllu", sha256(text))
+            for split, text in FILES.items()
+        },
+        licence="CC0",
+        citation="Nobody 2000",
+        homepage=address,
+    )
+    monkeypatch.setattr(registry, "CORPORA", {"tiny": corpus})
+    return corpus
+
+
+def sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def test_entries_are_pinned_and_have_their_own_places() -> None:
+    files = [remote for corpus in CORPORA.values() for remote in corpus.splits.values()]
+    assert all(name == corpus.name for name, corpus in CORPORA.items())
+    assert len({remote.path for remote in files}) == len({remote.sha256 for remote in files}) == len(files)
+    for remote in files:
+        assert remote.url.startswith("https://")
+        assert len(bytes.fromhex(remote.sha256)) == 32
+        assert not Path(remote.path).is_absolute()
+    ewt = CORPORA["ud_english_ewt"].splits["dev"]
+    assert ewt.path == "ud/en_ewt-ud-dev.conllu"
+    assert ewt.url == (
+        "https://raw.githubusercontent.com/UniversalDependencies/UD_English-EWT/"
+        "15d613d8447b3478787d4c278730a1e48a945efb/en_ewt-ud-dev.conllu"
+    )
+
+
+def test_the_data_root_is_the_option_or_the_variable_or_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PROBING_DATA", "/from/variable")
+    assert data_root("/from/option") == Path("/from/option")
+    assert data_root(None) == Path("/from/variable")
+    monkeypatch.setenv("PROBING_DATA", "")
+    assert data_root(None) == Path("data")
+    monkeypatch.delenv("PROBING_DATA")
+    assert data_root(None) == Path("data")
+
+
+@pytest.mark.usefixtures("tiny")
+def test_fetched_files_are_located_and_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = tmp_path / "data"
+    paths = fetch("tiny", root)
+    assert {split: path.read_text() for split, path in paths.items()} == FILES
+    assert paths == locate("tiny", root)
+    assert paths["train"] == root / "ud" / "tiny-train.conllu"
+    assert len(read_treebank(paths["train"])) == 3
+    assert sorted(path.name for path in (root / "ud").iterdir()) == sorted(path.name for path in paths.values())
+    assert "100%" in capsys.readouterr().err  # the progress bar
+
+
+@pytest.mark.usefixtures("tiny")
+def test_only_what_is_missing_is_fetched_again(tmp_path: Path) -> None:
+    paths = fetch("tiny", tmp_path)
+    paths["dev"].unlink()
+    Quiet.asked.clear()
+    assert fetch("tiny", tmp_path) == paths
+    assert Quiet.asked == ["/dev.conllu"]
+
+
+@pytest.mark.usefixtures("tiny")
+def test_another_file_in_its_place_is_named_and_kept(tmp_path: Path) -> None:
+    own = tmp_path / "ud" / "tiny-test.conllu"
+    own.parent.mkdir()
+    own.write_text("my own work")
+    with pytest.raises(CorpusError, match=f"^{own}: the file is there already, but is not the one of tiny .*Move"):
+        fetch("tiny", tmp_path)
+    assert own.read_text() == "my own work"
+    assert Quiet.asked == []
+    own.unlink()
+    own.mkdir()
+    with pytest.raises(CorpusError, match=f"^{own}: the file is there already"):
+        fetch("tiny", tmp_path)
+
+
+@pytest.mark.usefixtures("tiny")
+def test_a_changed_file_at_the_address_is_refused_and_not_kept(server: tuple[str, Path], tmp_path: Path) -> None:
+    address, folder = server
+    (folder / "train.conllu").write_text("changed")
+    root = tmp_path / "data"
+    with pytest.raises(CorpusError, match=f"what came from {address}/train.conllu is not the registered file"):
+        fetch("tiny", root)
+    assert list((root / "ud").iterdir()) == []
+
+
+def test_an_address_out_of_reach_is_named(tiny: Corpus, server: tuple[str, Path], tmp_path: Path) -> None:
+    (server[1] / "train.conllu").unlink()
+    with pytest.raises(CorpusError, match=rf"fetching {tiny.splits['train'].url} failed \(404"):
+        fetch("tiny", tmp_path)
+
+
+def test_a_dead_server_is_one_line_and_exit_code_1(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Quiet) as closed:
+        address = f"http://127.0.0.1:{closed.server_port}"
+    dead = Corpus("dead", {"train": RemoteFile("ud/dead.conllu", f"{address}/dead.conllu", "0" * 64)}, "", "", "")
+    monkeypatch.setattr(registry, "CORPORA", {"dead": dead})
+    assert main(["dead", "--root", str(tmp_path)]) == 1
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith(f"error: {tmp_path}/ud/dead.conllu: fetching {address}/dead.conllu failed (")
+    assert "Check the network" in last
+
+
+def test_absent_files_are_named_with_the_command_that_fetches_them(tmp_path: Path) -> None:
+    root = tmp_path / "my data"
+    with pytest.raises(CorpusError) as caught:
+        locate("ud_english_ewt", root)
+    assert str(caught.value) == (
+        f"{root}/ud/en_ewt-ud-train.conllu: there is no such file. "
+        f"Fetch it: `python -m corpora.registry ud_english_ewt --root '{root}'`."
+    )
+    for function in (locate, fetch):
+        with pytest.raises(CorpusError, match=r"^ewt: no corpus has this name.*knows: ud_english_ewt\.$"):
+            function("ewt", root)
+
+
+def test_a_path_tells_the_corpus_it_would_belong_to() -> None:
+    assert command_for(Path("/d/ud/en_ewt-ud-dev.conllu")) == "python -m corpora.registry ud_english_ewt --root /d"
+    assert command_for(Path("/elsewhere/en_ewt-ud-dev.conllu")) == "python -m corpora.registry ud_english_ewt"
+    assert command_for(Path("/d/ud/my.conllu")) is None
+
+
+@pytest.mark.usefixtures("tiny")
+def test_the_command_prints_the_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tiny", "--root", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"{split}: {tmp_path}/ud/tiny-{split}.conllu" for split in ("train", "dev", "test")
+    ]
+    with pytest.raises(SystemExit, match="2"):
+        main([])
+
+
+def test_the_module_runs_as_a_command() -> None:
+    command = [sys.executable, "-W", "error", "-m", "corpora.registry"]
+    root = Path(__file__).parents[2]
+    listed = subprocess.run([*command, "--list"], cwd=root, capture_output=True, text=True, check=True)
+    assert listed.stderr == ""
+    assert listed.stdout.startswith("ud_english_ewt: train, dev, test; CC BY-SA 4.0; Silveira et al. 2014")
+    unknown = subprocess.run([*command, "nothing"], cwd=root, capture_output=True, text=True, check=False)
+    assert unknown.returncode == 1
+    assert unknown.stderr == "error: nothing: no corpus has this name. The registry knows: ud_english_ewt.\n"
