@@ -7,6 +7,7 @@ import torch
 from pytorch_lightning import LightningModule
 from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
+from torchmetrics import SumMetric
 
 from datamodules import AttentionBatch, AttentionDataModule, DependencyDataModule
 from metrics.attachment import ArcPredictions, Arcs, Integers, attached, edges_found
@@ -103,6 +104,7 @@ class ArcProbe(ArcExperiment):
         super().__init__()
         self.learning_rate, self.decay = learning_rate, decay
         self._val = ArcPredictions()
+        self._loss, self._words = SumMetric(), SumMetric()
         self._encoder: Mapping[str, object] | None = None
         self._size: tuple[tuple[int, ...], tuple[int, ...]] | None = None
 
@@ -128,9 +130,16 @@ class ArcProbe(ArcExperiment):
         loss = nn.functional.cross_entropy(
             self(batch).flatten(0, 1), batch.heads.flatten(), ignore_index=-1, reduction="sum"
         )
-        words = int(batch.lengths.sum())
-        self.log("train_loss", loss.detach() / max(words, 1), on_step=False, on_epoch=True, batch_size=words)
+        # Summed here and logged once an epoch: Lightning's `log` costs more than this probe's forward pass.
+        self._loss.update(loss.detach())
+        self._words.update(batch.lengths.sum())
         return loss
+
+    def on_train_epoch_end(self) -> None:
+        """Log `train_loss`, nats per word."""
+        self.log("train_loss", self._loss.compute() / self._words.compute())
+        self._loss.reset()
+        self._words.reset()
 
     def predict_heads(self, batch: AttentionBatch) -> Tensor:
         """The candidate of the highest score for every word."""
