@@ -4,6 +4,7 @@ import hashlib
 import json
 import logging
 import os
+import platform
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -14,20 +15,29 @@ log = logging.getLogger(__name__)
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Write `content` so that `path` holds either all of it or what it held before, also after a power cut."""
-    temporary = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}.tmp")
+    partial = temporary(path)
     try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        partial.write_bytes(content)
+        sync(partial)
+        partial.replace(path)
     finally:
-        temporary.unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
+
+
+def temporary(path: Path) -> Path:
+    """Where this process writes what is to become `path`."""
+    return path.with_name(f".{path.name}.{platform.node()}.{os.getpid()}.tmp")
+
+
+def sync(path: Path) -> None:
+    """Wait until the content of a file is on the disk."""
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())
 
 
 def remove_leftovers(folder: Path) -> None:
     """Delete the temporary files of writers on this host that no longer live."""
-    for path in folder.glob(f".*.{os.uname().nodename}.*.tmp"):
+    for path in folder.glob(f".*.{platform.node()}.*.tmp"):
         process = int(path.name.split(".")[-2])
         if process != os.getpid() and not _alive(process):
             path.unlink(missing_ok=True)

@@ -1,6 +1,6 @@
 """A corpus through an encoder into a store: shared between ranks, resumable, and each byte a function of its inputs."""
 
-import io
+import ctypes
 import logging
 import shutil
 import time
@@ -13,14 +13,14 @@ from pathlib import Path
 import pyarrow.parquet as pq
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from safetensors.torch import save
 
-from attention.digest import Digests, remove_leftovers, write_atomically
+from attention.digest import Digests, remove_leftovers, temporary, write_atomically
 from attention.encoder import Encoder
-from attention.forward import extract
+from attention.forward import extract, shapes
 from attention.plan import Plan, plan
 from attention.request import Request, StoreError, key
-from attention.store import MANIFEST, Manifest, Part, Store, find_part, write_part
+from attention.shard import allocate
+from attention.store import MANIFEST, Manifest, Part, Store, find_part, seal_part
 from corpora.table import to_table
 
 _POLL_SECONDS = 0.5
@@ -75,7 +75,10 @@ def prepare(
         folder.mkdir(parents=True, exist_ok=True)
         remove_leftovers(folder)
         if ranks.rank == 0 and find_part(folder, "labels", ".parquet", digests) is None:
-            write_part(folder, "labels", ".parquet", _labels(planned))
+            partial = temporary(folder / "labels.parquet")
+            with _removed_on_failure(partial):
+                pq.write_table(to_table(planned.sentences), partial, compression="zstd")
+            seal_part(partial, "labels", ".parquet")
     if loaded is not None:
         _write_shards(request, planned, folder, digests, loaded, ranks)
     labels, *shards = _collect(folder, planned, digests, ranks)
@@ -94,12 +97,6 @@ def prepare(
     with _failed_writes_explained(folder):
         write_atomically(folder / MANIFEST, manifest.dump())
     return Store(folder, manifest)
-
-
-def _labels(planned: Plan) -> bytes:
-    sink = io.BytesIO()
-    pq.write_table(to_table(planned.sentences), sink, compression="zstd")
-    return sink.getvalue()
 
 
 def _write_shards(
@@ -127,16 +124,35 @@ def _write_shards(
         ThreadPoolExecutor(max_workers=1) as writer,
     ):
         task = progress.add_task("sentences", total=sum(len(planned.items(shard)) for shard in mine))
-        written: Future[None] | None = None
+        sealed: list[Future[None]] = []
         for shard in mine:
-            tensors = extract(encoder, planned, shard, request.options, lambda n: progress.advance(task, n))
-            if written is not None:
-                with _failed_writes_explained(folder):
-                    written.result()
-            written = writer.submit(lambda s, t: write_part(folder, _stem(s), ".safetensors", save(t)), shard, tensors)
-        if written is not None:
-            with _failed_writes_explained(folder):
-                written.result()
+            partial = temporary(folder / f"{_stem(shard)}.safetensors")
+            with _failed_writes_explained(folder), _removed_on_failure(partial):
+                tensors = allocate(partial, shapes(planned, shard), request.options.dtype)
+                extract(encoder, planned, shard, request.options, tensors, lambda n: progress.advance(task, n))
+                del tensors
+            _return_free_memory()
+            # Hashing one shard and waiting for the disk goes on while the next one is computed.
+            sealed.append(writer.submit(seal_part, partial, _stem(shard), ".safetensors"))
+        with _failed_writes_explained(folder):
+            for done in sealed:
+                done.result()
+
+
+def _return_free_memory() -> None:
+    """Give back what glibc keeps of activations of ever other sizes; else memory would creep up with the corpus."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # other C libraries have none, and no need of it
+    if trim is not None:
+        trim(0)
+
+
+@contextmanager
+def _removed_on_failure(partial: Path) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
 
 
 @contextmanager

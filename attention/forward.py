@@ -1,6 +1,6 @@
 """One shard through the encoder: forward passes of bounded size, reduced to words inside the attention function."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -15,23 +15,35 @@ from attention.store import tensor_name
 
 BATCH_PIECES = {"cpu": 1024, "cuda": 16384}
 """Bound of one forward pass by kind of device, padding included: what keeps a CPU's caches and a GPU's cores busy."""
-BATCH_CELLS = 2**19
+BATCH_CELLS = 2**17
 """Bound of pieces × pieces, padding included: what keeps the weights of one layer small."""
 
 _ROW_TOLERANCE = 1e-3
 
 
-def extract(
-    encoder: Encoder, planned: Plan, shard: int, options: Options, advance: Callable[[int], object] = lambda _: None
-) -> dict[str, Tensor]:
-    """The tensors of one shard, `attention.<item>` `[layers, heads, n+2, n+2]`, axes from and to."""
-    items = planned.items(shard)
-    tensors = {
-        item: torch.zeros(
-            len(planned.layers), len(planned.heads), *[len(planned.sentences[item]) + 2] * 2, dtype=options.dtype
-        )
-        for item in items
+def shapes(planned: Plan, shard: int) -> dict[str, tuple[int, ...]]:
+    """What a shard holds: `attention.<item>` `[layers, heads, n+2, n+2]`, axes from and to."""
+    return {
+        tensor_name("attention", item): (len(planned.layers), len(planned.heads), slots, slots)
+        for item in planned.items(shard)
+        for slots in [len(planned.sentences[item]) + 2]
     }
+
+
+def extract(
+    encoder: Encoder,
+    planned: Plan,
+    shard: int,
+    options: Options,
+    tensors: Mapping[str, Tensor],
+    advance: Callable[[int], object] = lambda _: None,
+) -> None:
+    """Fill the tensors of one shard, which hold zeros, of the `shapes` it wants.
+
+    Raises:
+        StoreError: a row that does not sum to one.
+    """
+    items = planned.items(shard)
     owners = {
         item: most_central(cut, len(planned.sentences[item])) for item in items if len(cut := planned.windows[item]) > 1
     }
@@ -40,13 +52,12 @@ def extract(
         parts = [planned.windows[item][part] for item, part in batch]
         reduced = forward(encoder, parts, planned, options).cpu()
         for (item, part), window, block in zip(batch, parts, reduced, strict=True):
-            block = block[..., : window.words + 2, : window.words + 2]
+            target, block = tensors[tensor_name("attention", item)], block[..., : window.words + 2, : window.words + 2]
             if item in owners:
-                _place(tensors[item], block, window, owners[item] == part)
+                _place(target, block, window, owners[item] == part)
             else:
-                tensors[item].copy_(block)
+                target.copy_(block)
             advance(int(part == len(planned.windows[item]) - 1))
-    return {tensor_name("attention", item): tensor for item, tensor in tensors.items()}
 
 
 def batches(parts: Sequence[tuple[int, int]], planned: Plan, most: int) -> Iterator[list[tuple[int, int]]]:

@@ -72,13 +72,14 @@ def attend(
     groups = query.size(1) // key.size(1)
     if groups > 1:
         key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
-    scores = query @ key.transpose(2, 3) * (query.size(-1) ** -0.5 if scaling is None else scaling)
+    # In place, which gradients allow here: for long inputs these are the largest tensors of the whole pass.
+    scores = (query @ key.transpose(2, 3)).mul_(query.size(-1) ** -0.5 if scaling is None else scaling)
     if position_bias is not None:
-        scores = scores + position_bias
+        scores.add_(position_bias)
     if softcap is not None:
-        scores = softcap * torch.tanh(scores / softcap)
+        scores = scores.div_(softcap).tanh_().mul_(softcap)
     if attention_mask is not None:
-        scores = scores + attention_mask
+        scores.add_(attention_mask)
     weights = scores.softmax(-1, dtype=torch.float32)
     capture = _ACTIVE.get()
     if capture is not None:

@@ -4,6 +4,7 @@ Every file but the manifest carries the beginning of its own SHA-256 in its name
 its finished shards from damaged ones without a manifest. Reading maps the shards into memory; nothing is copied.
 """
 
+import hashlib
 import json
 import logging
 from collections.abc import Mapping
@@ -16,7 +17,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from attention.digest import Digests, digest, write_atomically
+from attention.digest import Digests, digest, sync
 
 FORMAT = 1
 """Part of every store's key: raise it when the layout on disk changes."""
@@ -94,9 +95,19 @@ def _own(body: Mapping[str, object]) -> str:
     return digest(json.dumps(body, sort_keys=True).encode())
 
 
-def write_part(folder: Path, stem: str, suffix: str, content: bytes) -> None:
-    """Write a file whose name carries the beginning of its digest; all of it or nothing."""
-    write_atomically(folder / f"{stem}-{digest(content)[:_NAMED]}{suffix}", content)
+def seal_part(partial: Path, stem: str, suffix: str) -> None:
+    """Give a finished file its name, with the beginning of its digest in it, once it is on the disk.
+
+    Raises:
+        OSError: it cannot be written; then it is gone.
+    """
+    try:
+        sync(partial)
+        with partial.open("rb") as file:
+            sha = hashlib.file_digest(file, "sha256").hexdigest()
+        partial.replace(partial.with_name(f"{stem}-{sha[:_NAMED]}{suffix}"))
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def find_part(folder: Path, stem: str, suffix: str, digests: Digests) -> Part | None:

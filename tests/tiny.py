@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from string import ascii_lowercase, digits
 
 import numpy as np
 import torch
+from tokenizers.normalizers import BertNormalizer
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -25,7 +27,7 @@ TEXTS = (
     "The fox and the dogs sleep while the guests drink coffee .",
     "He overslept yesterday , unquestionably , and missed the guests .",
 )
-"""What the tokenizers are trained on."""
+"""What the tokenizers are made from."""
 
 FAMILIAR = ("the", "fox", "dogs", "coffee", "guests", ".", ",")
 BROKEN = ("foxglove", "dogged", "overdrinks", "Jumpsuit", "unlazy", "smallest")
@@ -52,8 +54,11 @@ def build(model_type: str, seed: int, **sizes: object) -> PreTrainedModel:
 
 @cache
 def bert_tokenizer() -> PreTrainedTokenizerFast:
-    """WordPiece, lower-cased and without accents, `[CLS] … [SEP]`."""
-    return _trained(BertTokenizer(), 120)
+    """WordPiece, lower-cased and without accents, `[CLS] … [SEP]`: the words of `TEXTS`, and every letter."""
+    words = BertNormalizer().normalize_str(" ".join(TEXTS)).split()  # the trainer's order changes from run to run
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words, *ascii_lowercase, *digits]
+    pieces += [f"##{letter}" for letter in ascii_lowercase + digits]
+    return BertTokenizer({piece: number for number, piece in enumerate(dict.fromkeys(pieces))})
 
 
 @cache

@@ -1,0 +1,178 @@
+"""Extraction to disk against a bare forward pass and against the original way; its bytes, its peak of memory.
+
+`python -m benchmarks.extraction [--json FILE]`
+"""
+
+import tempfile
+from pathlib import Path
+
+import torch
+from transformers import AutoModel
+
+from attention import Encoder, EncoderSpec, Options, Request, Store, prepare, resolve
+from attention.digest import Digests
+from attention.forward import extract, pad, shapes
+from attention.plan import Plan, plan
+from attention.shard import allocate
+from attention.store import seal_part
+from benchmarks.harness import Report, Settings, Treebanks, alternate, first_sentences, run, timed
+from benchmarks.memory import run_job
+from benchmarks.reference import Reference, shard_batches
+from corpora.conllu import read_treebank
+
+REFERENCE_SENTENCES = 400
+
+
+class Extraction:
+    """A parsed treebank into a store, each time into an empty folder.
+
+    From tokenising to the manifest: forward passes with the reduction and the cast, fsync, SHA-256 and rename of every
+    shard, and the check of all files. The encoder is loaded, and its files are hashed, beforehand.
+
+    Attributes:
+        store: the last one made.
+    """
+
+    def __init__(self, corpus: Path, encoder: Encoder, folder: Path) -> None:
+        self.treebank = treebank = read_treebank(corpus)
+        self._encoder, self._folder = encoder, folder
+        self._request = Request(corpus, lambda _: treebank, {"name": "benchmark"}, encoder.source, Options())
+        self._digests = Digests(folder)
+        self._request.identity(self._digests)
+        self.store: Store | None = None
+
+    def __call__(self) -> None:
+        """Extract once more."""
+        cache = Path(tempfile.mkdtemp(dir=self._folder))
+        self.store = prepare(self._request, cache, self._digests, lambda: self._encoder)
+
+
+class BareForward:
+    """The forward passes alone, by PyTorch's fused attention, over inputs that lie ready."""
+
+    def __init__(self, encoder: Encoder, planned: Plan) -> None:
+        self._model = AutoModel.from_pretrained(
+            encoder.source.folder, attn_implementation="sdpa", dtype=torch.float32
+        ).eval()
+        self._inputs = [
+            pad([planned.windows[item][part] for item, part in batch], encoder) for batch in shard_batches(planned)
+        ]
+
+    @torch.inference_mode()
+    def __call__(self) -> None:
+        """Run all batches once."""
+        for inputs in self._inputs:
+            self._model(**inputs)
+
+
+class Stages:
+    """What extraction does at once, one stage after the other: all forward passes, then all that follows them."""
+
+    def __init__(self, encoder: Encoder, planned: Plan, folder: Path) -> None:
+        self._encoder, self._planned, self._folder = encoder, planned, folder
+        self._partial: list[Path] = []
+
+    def forward(self) -> None:
+        """All shards into mapped files."""
+        folder = Path(tempfile.mkdtemp(dir=self._folder))
+        self._partial = [folder / f"partial-{shard}" for shard in range(self._planned.shards)]
+        for shard, path in enumerate(self._partial):
+            tensors = allocate(path, shapes(self._planned, shard), Options().dtype)
+            extract(self._encoder, self._planned, shard, Options(), tensors)
+
+    def seal(self) -> None:
+        """Wait for the disk, hash and name them."""
+        for shard, path in enumerate(self._partial):
+            seal_part(path, str(shard), ".safetensors")
+
+
+def measure(settings: Settings, folder: Path, report: Report) -> None:
+    """Extraction to disk against a bare forward pass and against the original way; its bytes, its peak of memory."""
+    treebanks = Treebanks.choose(settings, folder)
+    encoder = Encoder(resolve(EncoderSpec()))
+    report.figure("corpus", treebanks.corpus, "first sentences of its train split for memory, dev for all else")
+    _against_forward(settings, treebanks, encoder, folder, report)
+    _against_reference(settings, treebanks, encoder, folder, report)
+    if settings.memory:
+        _memory(treebanks, folder, report)
+
+
+def _against_forward(settings: Settings, treebanks: Treebanks, encoder: Encoder, folder: Path, report: Report) -> None:
+    extraction = Extraction(treebanks.dev, encoder, folder)
+    planned = plan(extraction.treebank, encoder, Options())
+    bare = BareForward(encoder, planned)
+    stages = Stages(encoder, planned, folder)
+    seconds = alternate(
+        settings.rounds,
+        bare=timed(bare),
+        extraction=timed(extraction),
+        plan=timed(lambda: plan(extraction.treebank, encoder, Options())),
+        forward=timed(stages.forward),
+        seal=timed(stages.seal),
+    )
+    report.ratio(
+        "to_bare_forward",
+        seconds["extraction"],
+        seconds["bare"],
+        "extraction to disk ÷ bare sdpa forward passes over the same batches",
+        wanted="≤ 1.0",
+    )
+    report.figure("sentences", len(planned.sentences), "extracted")
+    report.seconds("bare_forward_s", seconds["bare"], "the bare forward passes")
+    report.seconds("extraction_s", seconds["extraction"], "extraction; alone, its stages take:")
+    report.seconds("plan_s", seconds["plan"], "tokenising and alignment")
+    report.seconds(
+        "captured_forward_s", seconds["forward"], "forward passes with capture, reduction and cast, into mapped files"
+    )
+    report.seconds("seal_s", seconds["seal"], "fsync, SHA-256 and rename, which extraction hides behind forward passes")
+    store = extraction.store
+    assert store is not None
+    cells = sum((len(sentence) + 2) ** 2 for sentence in planned.sentences)
+    stored = sum(path.stat().st_size for path in store.folder.iterdir())
+    report.figure("store_bytes", stored, "all files of the store")
+    report.ratio(
+        "bytes",
+        [stored],
+        [cells * encoder.layers * encoder.heads * 2],
+        "all files of the store ÷ Σ(n+2)² · layers · heads · 2 bytes",
+        wanted="≤ 1.01",
+    )
+
+
+def _against_reference(
+    settings: Settings, treebanks: Treebanks, encoder: Encoder, folder: Path, report: Report
+) -> None:
+    some = first_sentences([treebanks.dev], folder / "reference.conllu", REFERENCE_SENTENCES)
+    extraction = Extraction(some, encoder, folder)
+    reference = Reference(extraction.treebank, encoder, folder / "reference.npz")
+    seconds = alternate(settings.rounds, reference=timed(reference), extraction=timed(extraction))
+    assert extraction.store is not None
+    difference = reference.check(extraction.store)
+    report.ratio(
+        "over_reference",
+        seconds["reference"],
+        seconds["extraction"],
+        "output_attentions and a NumPy loop over heads and words ÷ extraction, both to disk",
+        wanted="≥ 5",
+    )
+    report.figure("reference_sentences", len(extraction.treebank), "that both extracted")
+    report.seconds("reference_s", seconds["reference"], "the original way")
+    report.figure("reference_difference", difference, "largest difference between weights of the two")
+
+
+def _memory(treebanks: Treebanks, folder: Path, report: Report) -> None:
+    peaks = []
+    for size, train in (("small", treebanks.small), ("large", treebanks.large)):
+        peaks.append(run_job("setup", folder / f"cache-{size}", train=train).peak_mb)
+        sentences = len(read_treebank(train))
+        report.figure(f"peak_rss_mb_{size}", peaks[-1], f"peak anonymous memory of a run over {sentences:,} sentences")
+    report.ratio("peak_rss_large_over_small", peaks[1:], peaks[:1], "the one peak ÷ the other", wanted="0.9 – 1.1")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line; return the exit code."""
+    return run("extraction", measure, arguments)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,66 @@
+"""One user's run in a process of its own: `python -m benchmarks.job {setup,fit} CACHE TRAIN [--dev DEV]`.
+
+Prints one line of JSON: `startup_s`, from the start of the process to the first line of the job, `ready_s`, from
+entering the datamodule's `setup` to its end, and under `fit` `fit_s`, one epoch of training with its validation.
+"""
+
+import argparse
+import json
+import logging
+import time
+from pathlib import Path
+
+from pytorch_lightning import Callback, LightningModule, Trainer
+
+from attention.encoder import EncoderSpec
+from datamodules import DependencyDataModule
+from probes import AttentionOnlyProbe
+
+
+def datamodule(cache: Path, train: Path, dev: Path | None = None, max_sentences: int = 32) -> DependencyDataModule:
+    """The treebank in these files through the default encoder."""
+    files = {"train": str(train)} | ({"dev": str(dev)} if dev is not None else {})
+    return DependencyDataModule(files, encoder=EncoderSpec(), cache=str(cache), max_sentences=max_sentences)
+
+
+def fit(module: LightningModule, data: DependencyDataModule, *callbacks: Callback, validate: bool) -> None:
+    """One epoch on the CPU, nothing written and, but for warnings, nothing said."""
+    logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
+    Trainer(
+        accelerator="cpu",
+        devices=1,
+        max_epochs=1,
+        callbacks=list(callbacks),
+        limit_val_batches=None if validate else 0,
+        num_sanity_val_steps=0,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        use_distributed_sampler=False,
+    ).fit(module, datamodule=data)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line; return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.job")
+    parser.add_argument("kind", choices=("setup", "fit"))
+    parser.add_argument("cache", type=Path)
+    parser.add_argument("train", type=Path)
+    parser.add_argument("--dev", type=Path)
+    parser.add_argument("--started", type=float, default=time.monotonic(), help="monotonic clock before the process")
+    given = parser.parse_args(arguments)
+    data = datamodule(given.cache, given.train, given.dev)
+    begun = time.monotonic()
+    data.setup("fit")
+    ready = time.monotonic()
+    seconds = {"startup_s": begun - given.started, "ready_s": ready - begun}
+    if given.kind == "fit":
+        fit(AttentionOnlyProbe(), data, validate=True)
+        seconds["fit_s"] = time.monotonic() - ready
+    print(json.dumps(seconds))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,108 @@
+"""Training of the attention-only probe: its epoch against reading the data alone, its peak of memory.
+
+`python -m benchmarks.probe_training [--json FILE]`
+"""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from pytorch_lightning import Callback, LightningModule, Trainer
+from torch.optim import Optimizer
+
+from benchmarks.harness import Report, Settings, Treebanks, alternate, run
+from benchmarks.job import datamodule, fit
+from benchmarks.memory import run_job
+from datamodules import AttentionBatch, DependencyDataModule
+from probes import AttentionOnlyProbe
+
+
+class DataPass(LightningModule):
+    """Reads every training batch into float32 and does nothing with it."""
+
+    automatic_optimization = False
+
+    def training_step(self, batch: AttentionBatch, batch_idx: int) -> None:
+        """Make the float32 copy that a step needs at least."""
+        batch.attention.float()
+
+    def validation_step(self, batch: AttentionBatch, batch_idx: int) -> None:
+        """Never called; without it Lightning warns that the data have a dev split."""
+
+    def configure_optimizers(self) -> list[Optimizer]:
+        """None at all."""
+        return []
+
+
+class EpochTimer(Callback):
+    """Seconds of the training epoch, without the start of the Trainer."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Start the clock."""
+        self.seconds = -time.perf_counter()
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Stop it."""
+        self.seconds += time.perf_counter()
+
+
+def epoch(module: Callable[[], LightningModule], data: DependencyDataModule) -> Callable[[], float]:
+    """Something that trains a new module for one epoch, and returns the epoch's seconds."""
+
+    def seconds() -> float:
+        timer = EpochTimer()
+        fit(module(), data, timer, validate=False)
+        return timer.seconds
+
+    return seconds
+
+
+def measure(settings: Settings, folder: Path, report: Report) -> None:
+    """Training of the attention-only probe: its epoch against reading the data alone, its peak of memory."""
+    treebanks = Treebanks.choose(settings, folder)
+    report.figure("corpus", treebanks.corpus, "the first sentences of its train split")
+    cache = folder / "cache"
+    large, small = (datamodule(cache, train, treebanks.dev) for train in (treebanks.large, treebanks.small))
+    single = datamodule(cache, treebanks.small, treebanks.dev, max_sentences=1)
+    for data in (large, small, single):
+        data.setup("fit")
+    if settings.memory:
+        _memory(treebanks, cache, len(large.stores["train"]), len(small.stores["train"]), report)
+
+    epoch(DataPass, large)()  # every page is mapped once before anything is timed
+    whole = alternate(settings.rounds, training=epoch(AttentionOnlyProbe, large), data_pass=epoch(DataPass, large))
+    report.figure("sentences", len(large.stores["train"]), "trained on")
+    report.seconds("epoch_s", whole["training"], "a training epoch")
+    report.seconds("data_pass_s", whole["data_pass"], "the same batches read into float32, in the same Trainer")
+    report.ratio("epoch_over_data_pass", whole["training"], whole["data_pass"], "the one ÷ the other")
+
+    part = alternate(
+        settings.rounds, batches=epoch(AttentionOnlyProbe, small), single=epoch(AttentionOnlyProbe, single)
+    )
+    report.seconds(
+        "batch_of_one_s", part["single"], f"an epoch over {len(small.stores['train']):,} sentences, one a batch"
+    )
+    report.seconds("batches_s", part["batches"], "an epoch over the same, in batches bounded by cells")
+    report.ratio("over_batch_of_one", part["single"], part["batches"], "the one ÷ the other")
+
+
+def _memory(treebanks: Treebanks, cache: Path, large: int, small: int, report: Report) -> None:
+    peaks = []
+    for size, train, sentences in (("small", treebanks.small, small), ("large", treebanks.large, large)):
+        peaks.append(run_job("fit", cache, train=train, dev=treebanks.dev).peak_mb)
+        report.figure(
+            f"peak_rss_mb_{size}", peaks[-1], f"peak anonymous memory of a training on {sentences:,} sentences"
+        )
+    report.ratio("peak_rss_large_over_small", peaks[1:], peaks[:1], "the one peak ÷ the other", wanted="0.9 – 1.1")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line; return the exit code."""
+    return run("probe_training", measure, arguments)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

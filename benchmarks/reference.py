@@ -1,0 +1,91 @@
+"""Extraction as the code released with Clark et al. (2019) goes about it, after its description: what ours is held to.
+
+A forward pass returns all attention weights of a batch, over pieces and with the padding; NumPy then merges pieces to
+words, one sentence and one head after the other, in a loop over the words; everything is kept until the end and saved
+in float32. Two things are kinder to it here than in the original, which pads every input to the same length and cuts
+words into pieces one at a time: it gets our batches, bucketed by length, and our tokenising.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from transformers import AutoModel
+
+from attention import Options, Store
+from attention.encoder import Encoder
+from attention.forward import BATCH_PIECES, batches, pad
+from attention.plan import Plan, plan
+from corpora.sentence import Treebank
+
+TOLERANCE = 1e-3
+"""Most by which two weights may differ: float16 keeps eleven bits of them."""
+
+
+def shard_batches(planned: Plan) -> list[list[tuple[int, int]]]:
+    """The (item, window) pairs of every forward pass that extraction makes on a CPU, in its order."""
+    found: list[list[tuple[int, int]]] = []
+    for shard in range(planned.shards):
+        pairs = [(item, part) for item in planned.items(shard) for part in range(len(planned.windows[item]))]
+        found.extend(batches(pairs, planned, BATCH_PIECES["cpu"]))
+    return found
+
+
+def merge(attention: NDArray[np.float32], words: Sequence[Sequence[int]]) -> NDArray[np.float32]:
+    """One head's weights over pieces `[pieces, pieces]` to weights over words `[words, words]`, axes from and to.
+
+    Attention to a word is the sum over its pieces, attention from it their mean. `words` are the positions of the
+    pieces of every word, delimiters included.
+    """
+    to_words = np.stack([attention[:, pieces].sum(axis=1) for pieces in words], axis=1)
+    return np.stack([to_words[pieces].mean(axis=0) for pieces in words])
+
+
+class Reference:
+    """Extraction of a treebank by `output_attentions=True` and a loop over heads and words.
+
+    Args:
+        treebank: no sentence longer than the encoder's limit.
+        encoder: its tokenizer and its files are used, its own model is not.
+        target: the `.npz` file of all sentences.
+    """
+
+    def __init__(self, treebank: Treebank, encoder: Encoder, target: Path) -> None:
+        self.treebank, self.encoder, self.target = treebank, encoder, target
+        self._model = AutoModel.from_pretrained(
+            encoder.source.folder, attn_implementation="eager", dtype=torch.float32
+        ).eval()
+
+    @torch.inference_mode()
+    def __call__(self) -> None:
+        """Extract, from tokenising to the file on disk."""
+        planned = plan(self.treebank, self.encoder, Options())
+        merged: dict[str, NDArray[np.float32]] = {}
+        for batch in shard_batches(planned):
+            parts = [planned.windows[item][part] for item, part in batch]
+            layers = self._model(**pad(parts, self.encoder), output_attentions=True).attentions
+            weights = np.stack([layer.numpy() for layer in layers], axis=1)  # [batch, layers, heads, pieces, pieces]
+            for (item, _), window, maps in zip(batch, parts, weights, strict=True):
+                words = [np.flatnonzero(window.slots == slot).tolist() for slot in range(window.words + 2)]
+                maps = maps[..., : len(window), : len(window)]
+                merged[str(item)] = np.stack([[merge(head, words) for head in layer] for layer in maps])
+        np.savez(self.target, allow_pickle=False, **merged)
+
+    def check(self, store: Store) -> float:
+        """The largest difference between any weight in the file and the same one in a store.
+
+        Raises:
+            RuntimeError: it is over the tolerance: the two do not compute the same, and no ratio means anything.
+        """
+        worst = 0.0
+        with np.load(self.target) as saved:
+            if len(saved.files) != len(store):
+                raise RuntimeError(f"{len(saved.files)} sentences by the reference, {len(store)} in the store.")
+            for item in range(len(store)):
+                ours = store.read("attention", item).float().numpy()
+                worst = max(worst, float(np.abs(saved[str(item)] - ours).max()))
+        if not worst <= TOLERANCE:  # also when it is not a number
+            raise RuntimeError(f"Attention differs from the reference's by {worst:.1e}, over {TOLERANCE:.0e}.")
+        return worst

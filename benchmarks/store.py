@@ -1,0 +1,122 @@
+"""The store of attention: how soon a second run is ready, and how fast it is read, against a plain memory map.
+
+`python -m benchmarks.store [--json FILE]`
+"""
+
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attention import Store
+from attention.store import SHARD_ITEMS, tensor_name
+from benchmarks.harness import Report, Settings, Treebanks, alternate, run, timed
+from benchmarks.job import datamodule
+from benchmarks.memory import run_job
+
+READS = 2000
+
+
+class PlainMap:
+    """The same tensors through `numpy.memmap`, their places in the files looked up beforehand."""
+
+    def __init__(self, store: Store) -> None:
+        self._places: list[tuple[np.memmap[tuple[int], np.dtype[np.float16]], int, int, list[int]]] = []
+        for number, part in enumerate(store.manifest.shards):
+            path = store.folder / part.file
+            with path.open("rb") as file:
+                size = int.from_bytes(file.read(8), "little")
+                header = json.loads(file.read(size))
+            # Copy-on-write, because PyTorch warns of arrays that cannot be written; reading copies nothing.
+            values = np.memmap(path, np.float16, "c", offset=8 + size)
+            items = range(number * SHARD_ITEMS, min((number + 1) * SHARD_ITEMS, len(store)))
+            for entry in (header[tensor_name("attention", item)] for item in items):
+                start, stop = (offset // 2 for offset in entry["data_offsets"])
+                self._places.append((values, start, stop, entry["shape"]))
+
+    def read(self, item: int) -> Tensor:
+        """What `Store.read("attention", item)` gives."""
+        values, start, stop, shape = self._places[item]
+        return torch.from_numpy(values[start:stop].reshape(shape))
+
+
+def total(read: Callable[[int], Tensor], items: Sequence[int]) -> float:
+    """Read all items, and sum all they hold, so that every byte is touched."""
+    return sum(float(read(item).sum(dtype=torch.float32)) for item in items)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Sum in this thread alone: sharing sums of this size among threads would be most of what is measured."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def measure(settings: Settings, folder: Path, report: Report) -> None:
+    """The store of attention: how soon a second run is ready, and how fast it is read, against a plain memory map."""
+    treebanks = Treebanks.choose(settings, folder)
+    cache = folder / "cache"
+    data = datamodule(cache, treebanks.large, treebanks.dev)
+    first = timed(lambda: data.setup("fit"))()
+    later = [run_job("setup", cache, train=treebanks.large, dev=treebanks.dev).seconds for _ in range(settings.rounds)]
+    store = data.stores["train"]
+    size = sum(part.bytes for part in store.manifest.shards)
+    report.figure("corpus", treebanks.corpus, "train and dev are opened, train is read")
+    report.figure("sentences", len(store), "in the store of train")
+    report.figure("first_ready_s", first, "from entering setup to its end, all still to be extracted")
+    report.figure(
+        "ready_s",
+        max(seconds["ready_s"] for seconds in later),
+        f"the same in a second run, a new process; the slowest of {settings.rounds}",
+        wanted="≤ 5",
+    )
+    report.seconds(
+        "startup_s", [seconds["startup_s"] for seconds in later], "from the start of that process to setup: imports"
+    )
+    report.figure("store_bytes", size, "all shards of train")
+    report.figure("labels_bytes", store.manifest.labels.bytes, "words, heads, relations and tags of train")
+
+    def ours(item: int) -> Tensor:
+        return store.read("attention", item)
+
+    plain = PlainMap(store)
+    items = np.random.default_rng(0).integers(len(store), size=READS).tolist()
+    with one_thread():
+        sums = total(ours, items), total(plain.read, items)  # and the pages of both are warm from here on
+        if not math.isclose(*sums, rel_tol=1e-6):
+            raise RuntimeError(f"The store and a plain memory map of its files hold different numbers: {sums}.")
+        seconds = alternate(
+            settings.rounds,
+            ours=timed(lambda: total(ours, items)),
+            plain=timed(lambda: total(plain.read, items)),
+            sequential=timed(lambda: total(ours, range(len(store)))),
+        )
+    report.ratio(
+        "reads_to_numpy_memmap",
+        seconds["ours"],
+        seconds["plain"],
+        f"{READS:,} random sentences read and summed from warm pages ÷ the same through numpy.memmap",
+    )
+    report.figure("reads_per_s", READS / min(seconds["ours"]), "random sentences read and summed, one thread")
+    report.figure("memmap_reads_per_s", READS / min(seconds["plain"]), "the same through numpy.memmap")
+    report.figure(
+        "sequential_gb_per_s", size / min(seconds["sequential"]) / 1e9, "all sentences in order, read and summed"
+    )
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line; return the exit code."""
+    return run("store", measure, arguments)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,32 @@
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.attention.extractions import Extraction, small_shards
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Run on one thread: the models are too small for more, and the same bytes need the same number of threads."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def extraction(bert: Path, tmp_path: Path) -> Iterator[Extraction]:
+    """Ten sentences through the tiny BERT, in three shards."""
+    with small_shards():
+        yield Extraction(tmp_path / "run", bert)
+
+
+@pytest.fixture
+def undisturbed(bert: Path, tmp_path: Path) -> dict[str, bytes]:
+    """The files of the same store, made in one go."""
+    with small_shards():
+        other = Extraction(tmp_path / "undisturbed", bert)
+        other.prepare()
+        return other.files()

@@ -1,0 +1,157 @@
+"""One extraction over a generated treebank, to be run in this process or in others."""
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+from unittest.mock import patch
+
+import torch
+
+from attention.digest import Digests
+from attention.encoder import Encoder, EncoderSpec, resolve
+from attention.extraction import Ranks, prepare
+from attention.request import Options, Request, key
+from attention.store import Store, seal_part
+from corpora.sentence import Treebank
+from tests import tiny
+
+LENGTHS = (5, 1, 9, 3, 7, 2, 12, 4, 6, 8)
+SHARD_ITEMS = 4  # so that the ten sentences fill three shards
+
+# The server has imported everything once; each process is a fork of it.
+_processes = multiprocessing.get_context("forkserver")
+_processes.set_forkserver_preload([__name__])
+
+
+@dataclass
+class Extraction:
+    """A request, and what was called on its behalf.
+
+    Attributes:
+        root: gets the corpus file and the cache.
+        encoder: folder of the encoder; None for labels alone.
+        lengths: of the sentences.
+        options: what is taken.
+        spec: of the encoder, beside its name.
+        calls: `read` and `load`, in the order they came.
+    """
+
+    root: Path
+    encoder: Path | None
+    lengths: tuple[int, ...] = LENGTHS
+    options: Options = field(default_factory=Options)
+    calls: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.root.mkdir(parents=True, exist_ok=True)
+        self.corpus.write_text("\n".join(" ".join(sentence.words) for sentence in self.treebank.sentences))
+
+    @property
+    def corpus(self) -> Path:
+        return self.root / "corpus.conllu"
+
+    @property
+    def cache(self) -> Path:
+        return self.root / "stores"
+
+    @property
+    def treebank(self) -> Treebank:
+        return tiny.treebank(self.lengths)
+
+    @property
+    def request(self) -> Request:
+        source = resolve(EncoderSpec(str(self.encoder))) if self.encoder is not None else None
+        return Request(self.corpus, self.read, {"format": "made up", "version": 1}, source, self.options)
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the store."""
+        return self.cache / key(self.request.identity(Digests(self.cache)))
+
+    def files(self) -> dict[str, bytes]:
+        """Everything that lies in the store's folder."""
+        return {path.name: path.read_bytes() for path in sorted(self.folder.iterdir())}
+
+    def file(self, stem: str) -> Path:
+        """The one file of the store whose name begins like this."""
+        [path] = self.folder.glob(f"{stem}*")
+        return path
+
+    def read(self, corpus: Path) -> Treebank:
+        assert corpus == self.corpus
+        self.calls.append("read")
+        return self.treebank
+
+    def load(self) -> Encoder:
+        self.calls.append("load")
+        source = self.request.encoder
+        assert source is not None
+        return Encoder(source)
+
+    def prepare(self, ranks: Ranks | None = None) -> Store:
+        ranks = ranks or Ranks(patience=20)  # nothing here takes so long
+        return prepare(self.request, self.cache, Digests(self.cache), self.load, ranks)
+
+
+@contextmanager
+def small_shards() -> Iterator[None]:
+    with patch("attention.store.SHARD_ITEMS", SHARD_ITEMS), patch("attention.plan.SHARD_ITEMS", SHARD_ITEMS):
+        yield
+
+
+def prepare_and_record(extraction: Extraction, ranks: Ranks) -> tuple[list[str], int]:
+    """Stems of the files that this process wrote, in order, and the number of items of the store it returned."""
+    written: list[str] = []
+
+    def record(partial: Path, stem: str, suffix: str) -> None:
+        written.append(stem)
+        seal_part(partial, stem, suffix)
+
+    torch.set_num_threads(1)
+    with small_shards(), patch("attention.extraction.seal_part", record):
+        store = extraction.prepare(ranks)
+        return written, sum(bool(store.read("attention", item).any()) for item in range(len(store)))
+
+
+def prepare_at_once(extraction: Extraction, ranks: list[Ranks]) -> list[tuple[list[str], int]]:
+    """`prepare_and_record` in a process per rank, all started before any begins."""
+    meeting = _processes.Barrier(len(ranks))
+    with ProcessPoolExecutor(len(ranks), _processes, meet, (meeting,)) as pool:
+        return [future.result(60) for future in [pool.submit(prepare_and_record, extraction, rank) for rank in ranks]]
+
+
+def meet(barrier: Barrier) -> None:
+    barrier.wait(60)
+
+
+def prepare_and_die(extraction: Extraction, stem: str) -> int | None:
+    """Exit status of a process that is killed when the file of that stem is half-way to its name."""
+    process = _processes.Process(target=_die_while_writing, args=(extraction, stem))
+    process.start()
+    process.join(60)
+    return process.exitcode
+
+
+def _die_while_writing(extraction: Extraction, stem: str) -> None:
+    with before_fsync(extraction.folder, stem, lambda: os.kill(os.getpid(), signal.SIGKILL)):
+        prepare_and_record(extraction, Ranks(patience=20))
+
+
+@contextmanager
+def before_fsync(folder: Path, stem: str, act: Callable[[], None]) -> Iterator[None]:
+    """Act when the file of that stem is about to be synced: it is written, and does not have its name yet."""
+    fsync = os.fsync
+
+    def act_first(descriptor: int) -> None:
+        if os.fstat(descriptor).st_ino in [path.stat().st_ino for path in folder.glob(f".{stem}.*")]:
+            act()
+        fsync(descriptor)
+
+    with patch("attention.digest.os.fsync", act_first):
+        yield

@@ -1,0 +1,54 @@
+"""Slow, obvious versions of what is tested: one sentence at a time, word by word, in loops."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from transformers import AutoModel, PreTrainedTokenizerFast
+
+Floats = NDArray[np.float64]
+
+
+def split(tokenizer: PreTrainedTokenizerFast, words: Sequence[str], blank: str) -> tuple[list[int], list[int]]:
+    """Ids and slots of a sentence: each word is cut alone, and the delimiters go around."""
+    before, after = delimiters(tokenizer)
+    ids, slots = list(before), [0] * len(before)
+    for place, word in enumerate(words):
+        pieces = tokenizer(blank + word, add_special_tokens=False)["input_ids"] or [tokenizer.unk_token_id]
+        ids += pieces
+        slots += [place + 1] * len(pieces)
+    return ids + after, slots + [len(words) + 1] * len(after)
+
+
+def delimiters(tokenizer: PreTrainedTokenizerFast) -> tuple[list[int], list[int]]:
+    """What the tokenizer writes before and after a text."""
+    bare = tokenizer(" the", add_special_tokens=False)["input_ids"]
+    whole = tokenizer(" the")["input_ids"]
+    start = next(place for place in range(len(whole)) if whole[place : place + len(bare)] == bare)
+    return whole[:start], whole[start + len(bare) :]
+
+
+def attention(folder: Path, ids: Sequence[int]) -> Floats:
+    """The weights of every layer, `[layers, heads, pieces, pieces]`, as transformers itself returns them."""
+    model = AutoModel.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
+    with torch.inference_mode():
+        layers = model(input_ids=torch.tensor([list(ids)]), output_attentions=True).attentions
+    stacked: Floats = torch.stack([weights[0] for weights in layers]).double().numpy()
+    return stacked
+
+
+def reduced(weights: Floats, slots: Sequence[int], words: int, from_pieces: str = "mean") -> Floats:
+    """Weights over pieces `[..., from, to]` to weights over words: attention to is summed, attention from averaged."""
+    result = np.zeros((*weights.shape[:-2], words + 2, words + 2))
+    for source in range(words + 2):
+        rows = [piece for piece, slot in enumerate(slots) if slot == source]
+        if from_pieces == "first":
+            rows = rows[:1]
+        for target in range(words + 2):
+            columns = [piece for piece, slot in enumerate(slots) if slot == target]
+            for row in rows:
+                for column in columns:
+                    result[..., source, target] += weights[..., row, column] / len(rows)
+    return result

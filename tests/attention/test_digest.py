@@ -1,0 +1,204 @@
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from attention.digest import Digests, digest, remove_leftovers, write_atomically
+
+HOST = os.uname().nodename
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "weights.bin"
+    path.write_bytes(b"pretrained")
+    return path
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "stores"
+
+
+@pytest.fixture
+def hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The files that were really hashed, in order."""
+    names: list[str] = []
+    real = hashlib.file_digest
+
+    def spy(*args: object) -> object:
+        names.append(Path(args[0].name).name)  # type: ignore[attr-defined]
+        return real(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("attention.digest.hashlib.file_digest", spy)
+    return names
+
+
+def sha(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def test_digest_is_the_sha256_of_the_standard() -> None:
+    assert digest(b"abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"  # FIPS 180-2, B.1
+
+
+def test_every_path_has_its_digest(file: Path, cache: Path) -> None:
+    other = file.with_name("config.json")
+    other.write_bytes(b"{}")
+    assert Digests(cache).of([file, other]) == {file: sha(b"pretrained"), other: sha(b"{}")}
+    assert Digests(cache).one(other) == sha(b"{}")
+
+
+def test_an_unchanged_file_is_hashed_once(file: Path, cache: Path, hashed: list[str]) -> None:
+    digests = Digests(cache)
+    found = [digests.one(file), digests.one(file), Digests(cache).one(file)]
+    assert found == [sha(b"pretrained")] * 3
+    assert hashed == ["weights.bin"]
+
+
+def test_an_absent_file_is_an_error(cache: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        Digests(cache).one(cache / "nowhere")
+
+
+def rewrite(path: Path) -> None:
+    path.write_bytes(b"fine-tuned")
+
+
+def flip_and_hide(path: Path) -> None:
+    """Change one byte in place and set the time of change back: size, inode and mtime are as before."""
+    stat = path.stat()
+    with path.open("r+b") as file:
+        file.write(b"P")
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+
+def replace(path: Path) -> None:
+    """Put another file of the same size and time in its place."""
+    stat = path.stat()
+    other = path.with_name("other")
+    other.write_bytes(b"fine-tuned")
+    os.utime(other, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    other.replace(path)
+
+
+@pytest.mark.parametrize("change", [rewrite, flip_and_hide, replace])
+def test_a_changed_file_is_hashed_again(change: Callable[[Path], None], file: Path, cache: Path) -> None:
+    digests = Digests(cache)
+    digests.one(file)
+    time.sleep(0.02)  # longer than a tick of the file system's clock
+    change(file)
+    for seen in (digests, Digests(cache)):
+        assert seen.one(file) == sha(file.read_bytes()) != sha(b"pretrained")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"\xff\xfe\x00", b"[]", b"null", b'{"a": 1}', b'{"a": {}}', b'{"a": ["stamp", "sha256"]}'],
+)
+def test_a_damaged_index_is_ignored_and_written_anew(
+    content: bytes, file: Path, cache: Path, hashed: list[str]
+) -> None:
+    Digests(cache).one(file)
+    (cache / "digests.json").write_bytes(content)
+    assert Digests(cache).one(file) == sha(b"pretrained")
+    assert Digests(cache).one(file) == sha(b"pretrained")
+    assert hashed == ["weights.bin"] * 2
+
+
+def test_two_writers_keep_each_others_entries(file: Path, cache: Path, hashed: list[str]) -> None:
+    other = file.with_name("config.json")
+    other.write_bytes(b"{}")
+    one, two = Digests(cache), Digests(cache)
+    one.one(file)
+    two.one(other)
+    Digests(cache).of([file, other])
+    assert hashed == ["weights.bin", "config.json"]
+
+
+def test_an_index_that_cannot_be_written_costs_time_only(
+    file: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("attention.digest.os.fsync", full)
+    digests = Digests(cache)
+    assert digests.one(file) == sha(b"pretrained")
+    [record] = caplog.records
+    assert str(cache / "digests.json") in record.getMessage()
+    assert "No space left on device" in record.getMessage()
+    assert list(cache.iterdir()) == []
+
+
+def test_the_index_is_plain_json(file: Path, cache: Path) -> None:
+    Digests(cache).one(file)
+    [(name, entry)] = json.loads((cache / "digests.json").read_bytes()).items()
+    assert name == str(file)
+    assert entry["sha256"] == sha(b"pretrained")
+
+
+# Writing
+
+
+def test_writing_replaces_all_of_the_content(file: Path) -> None:
+    write_atomically(file, b"new")
+    assert file.read_bytes() == b"new"
+    assert [path.name for path in file.parent.iterdir()] == ["weights.bin"]
+
+
+@pytest.mark.parametrize("step", ["os.fsync", "Path.replace"])
+def test_a_failed_write_leaves_what_was_there(step: str, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("no more")
+
+    monkeypatch.setattr(f"attention.digest.{step}", fail)
+    with pytest.raises(OSError, match="no more"):
+        write_atomically(file, b"new")
+    assert file.read_bytes() == b"pretrained"
+    assert [path.name for path in file.parent.iterdir()] == ["weights.bin"]
+
+
+def test_content_is_on_the_disk_before_it_has_its_name(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[bytes, bytes]] = []
+
+    def look(descriptor: int) -> None:
+        [temporary] = (path for path in file.parent.iterdir() if path != file)
+        seen.append((temporary.read_bytes(), file.read_bytes()))
+
+    monkeypatch.setattr("attention.digest.os.fsync", look)
+    write_atomically(file, b"new")
+    assert seen == [(b"new", b"pretrained")]
+
+
+def test_leftovers_of_dead_processes_on_this_host_are_removed(tmp_path: Path) -> None:
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    kept = {
+        f".00000-abc.safetensors.{HOST}.{os.getpid()}.tmp",  # ours, in the making
+        f".00000-abc.safetensors.{HOST}.1.tmp",  # of a living process, of another user maybe
+        f".00000-abc.safetensors.elsewhere.{dead.pid}.tmp",  # of another host, where the process may live
+        "00000-abc.safetensors",
+    }
+    gone = {f".00000-abc.safetensors.{HOST}.{dead.pid}.tmp", f".manifest.json.{HOST}.{dead.pid}.tmp"}
+    for name in kept | gone:
+        (tmp_path / name).touch()
+    remove_leftovers(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == kept
+
+
+def test_a_process_of_another_user_counts_as_living(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(process: int, signal: int) -> None:
+        raise PermissionError
+
+    leftover = tmp_path / f".00000-abc.safetensors.{HOST}.1.tmp"
+    leftover.touch()
+    monkeypatch.setattr("attention.digest.os.kill", refuse)
+    remove_leftovers(tmp_path)
+    assert leftover.exists()

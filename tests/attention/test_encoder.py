@@ -1,0 +1,465 @@
+import importlib.util
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import AutoConfig, ByT5Tokenizer, PreTrainedModel, T5Config
+
+from attention.digest import Digests, digest
+from attention.encoder import BUNDLE, BUNDLE_SHA256, DEFAULT, Encoder, EncoderError, EncoderSpec, Source, resolve
+from attention.interface import Receive, capture_attention
+from tests import tiny
+
+SIZES: dict[str, object] = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 40,
+    "max_position_embeddings": 64,
+}
+GAPS: dict[str, dict[str, object]] = {
+    "longformer": SIZES | {"attention_window": 4, "max_position_embeddings": 66},
+    "mamba": {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4},
+    "deberta": SIZES,
+    "deberta-v2": SIZES,
+    "funnel": {"block_sizes": [1, 1], "d_model": 32, "n_head": 4, "d_head": 8, "d_inner": 40},
+    "xlnet": {"d_model": 32, "n_layer": 2, "n_head": 4, "d_inner": 40},
+    "mpnet": SIZES,
+    "bloom": {"hidden_size": 32, "n_layer": 2, "n_head": 4},
+}
+"""Model types whose attention cannot be had as a square of all pieces by the registered function."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tiny.save_bert(tmp_path / "bert")
+
+
+def load(folder: Path, **spec: object) -> Encoder:
+    return Encoder(source(folder, **spec))
+
+
+def source(folder: Path, **spec: object) -> Source:
+    return resolve(EncoderSpec(str(folder), **spec))  # type: ignore[arg-type]
+
+
+def captured(encoder: Encoder, ids: list[int]) -> list[Tensor]:
+    found: dict[int, Tensor] = {}
+    layers = frozenset(range(encoder.layers))
+    encoder.capture({"input_ids": torch.tensor([ids])}, found.__setitem__, layers)
+    return [found[layer] for layer in sorted(found)]
+
+
+def alter_weights(folder: Path, change: Callable[[dict[str, Tensor]], object]) -> None:
+    """Load the weights of a folder, change them, and write them back."""
+    weights = load_file(folder / "model.safetensors")
+    change(weights)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+# What loads
+
+
+@pytest.mark.parametrize("save", [tiny.save_bert, tiny.save_roberta, tiny.save_gpt2, tiny.save_llama])
+def test_a_folder_written_by_save_pretrained_is_an_encoder(save: Callable[[Path], Path], tmp_path: Path) -> None:
+    encoder = load(save(tmp_path / "encoder"))
+    assert (encoder.layers, encoder.heads, encoder.max_length) == (2, 4, 64)
+    assert encoder.source.origin == "folder"
+    weights = captured(encoder, [5, 6, 7])
+    assert [tuple(layer.shape) for layer in weights] == [(1, 4, 3, 3)] * 2
+    assert all(torch.allclose(layer.sum(-1), torch.ones(1, 4, 3)) for layer in weights)
+
+
+def test_description_is_plain_json(folder: Path) -> None:
+    description = load(folder).description
+    assert json.loads(json.dumps(description)) == {
+        "name": str(folder),
+        "origin": "folder",
+        "architecture": "BertModel",
+        "weights": "pretrained",
+        "layers": 2,
+        "heads": 4,
+        "max_length": 64,
+    }
+
+
+def test_of_an_encoder_decoder_the_encoder_is_taken(tmp_path: Path) -> None:
+    sizes = {"d_model": 32, "d_kv": 8, "d_ff": 40, "num_layers": 3, "num_decoder_layers": 2, "num_heads": 4}
+    tokenizer = tiny.bert_tokenizer()
+    encoder = load(tiny.save(tmp_path, tiny.build("t5", 0, vocab_size=len(tokenizer), **sizes), tokenizer))
+    assert encoder.layers == 3
+
+
+def test_positions_that_start_late_shorten_what_fits(tmp_path: Path) -> None:
+    folder = tiny.save_roberta(tmp_path, max_length=20)
+    assert AutoConfig.from_pretrained(folder).max_position_embeddings == 22
+    encoder = load(folder)
+    assert encoder.max_length == 20
+    assert captured(encoder, [5] * 20)[0].shape == (1, 4, 20, 20)
+    with pytest.raises((IndexError, RuntimeError)):
+        captured(encoder, [5] * 21)
+
+
+def test_the_shorter_of_the_two_limits_holds(folder: Path) -> None:
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"model_max_length": 30}))
+    assert load(folder).max_length == 30
+
+
+def test_a_vocabulary_as_large_as_the_position_table_is_no_position_table(tmp_path: Path) -> None:
+    size = len(tiny.bert_tokenizer())
+    assert load(tiny.save_bert(tmp_path, max_length=size)).max_length == size
+
+
+# What is refused
+
+
+@pytest.mark.parametrize("model_type", GAPS)
+def test_attention_that_cannot_be_captured_is_refused_by_name(model_type: str, tmp_path: Path) -> None:
+    tokenizer = tiny.bert_tokenizer()
+    model = tiny.build(model_type, 0, vocab_size=len(tokenizer), **GAPS[model_type])
+    folder = tiny.save(tmp_path / "refused", model, tokenizer)
+    with pytest.raises(EncoderError) as refusal:
+        load(folder)
+    assert str(folder) in str(refusal.value)
+    assert type(model).__name__ in str(refusal.value)
+
+
+def test_captured_attention_that_differs_from_the_models_own_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slightly_off(
+        model: PreTrainedModel, inputs: Mapping[str, Tensor], receive: Receive, layers: frozenset[int]
+    ) -> int:
+        return capture_attention(model, inputs, lambda layer, weights: receive(layer, weights * 1.001), layers)
+
+    monkeypatch.setattr("attention.encoder.capture_attention", slightly_off)
+    with pytest.raises(EncoderError, match=r"BertModel.*differs from its own eager attention by \d"):
+        load(folder)
+
+
+def test_a_model_that_takes_no_registered_function_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: PreTrainedModel, name: str) -> None:
+        raise ValueError(f"{name} is not supported")
+
+    monkeypatch.setattr(PreTrainedModel, "set_attn_implementation", refuse)
+    with pytest.raises(EncoderError, match=r"BertModel.*refuses a registered attention function: probing is not"):
+        load(folder)
+
+
+def test_a_model_that_wants_more_than_token_ids_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forward(self: PreTrainedModel, pixel_values: Tensor, **_: object) -> None: ...
+
+    monkeypatch.setattr("transformers.BertModel.forward", forward)
+    with pytest.raises(EncoderError, match=r"BertModel.*token ids alone.*pixel_values"):
+        load(folder)
+
+
+def test_a_tokenizer_without_alignment_is_refused(tmp_path: Path) -> None:
+    T5Config(d_model=32, d_kv=8, d_ff=40, num_layers=2, num_heads=4).save_pretrained(tmp_path)
+    ByT5Tokenizer().save_pretrained(tmp_path)
+    with pytest.raises(EncoderError, match=r"ByT5Tokenizer is no fast tokenizer.*tokenizer\.json"):
+        load(tmp_path)
+
+
+def break_config(folder: Path) -> None:
+    (folder / "config.json").write_text("{")
+
+
+def name_an_unknown_type(folder: Path) -> None:
+    (folder / "config.json").write_text('{"model_type": "nonesuch"}')
+
+
+def break_tokenizer(folder: Path) -> None:
+    (folder / "tokenizer.json").write_text("{")
+
+
+def remove_tokenizer(folder: Path) -> None:
+    (folder / "tokenizer.json").unlink()
+    (folder / "tokenizer_config.json").unlink()
+
+
+def truncate_weights(folder: Path) -> None:
+    os.truncate(folder / "model.safetensors", 1000)
+
+
+def remove_weights(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+
+
+def leave_out_a_layer(folder: Path) -> None:
+    alter_weights(folder, lambda w: [w.pop(name) for name in list(w) if "layer.1." in name])
+
+
+def change_a_shape(folder: Path) -> None:
+    alter_weights(folder, lambda w: w.update({"encoder.layer.0.attention.self.query.weight": torch.zeros(5, 5)}))
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (break_config, "not a valid JSON file"),
+        (name_an_unknown_type, "nonesuch"),
+        (break_tokenizer, "its tokenizer cannot be loaded"),
+        (remove_tokenizer, "no tokenizer"),
+        (truncate_weights, "cannot be loaded"),
+        (remove_weights, "cannot be loaded"),
+        (leave_out_a_layer, r"lack 16 weights of BertModel, encoder\.layer\.1"),
+        (change_a_shape, "cannot be loaded"),
+    ],
+)
+def test_a_damaged_folder_is_refused_by_name(damage: Callable[[Path], None], reason: str, folder: Path) -> None:
+    damage(folder)
+    with pytest.raises(EncoderError, match=reason) as refusal:
+        load(folder)
+    assert str(folder) in str(refusal.value)
+
+
+def test_a_folder_without_config_is_no_encoder(tmp_path: Path) -> None:
+    with pytest.raises(EncoderError, match=r"without config\.json.*save_pretrained") as refusal:
+        resolve(EncoderSpec(str(tmp_path)))
+    assert str(tmp_path) in str(refusal.value)
+
+
+def test_a_folder_without_weights_has_no_identity(folder: Path, tmp_path: Path) -> None:
+    remove_weights(folder)
+    with pytest.raises(EncoderError, match=r"no \*\.safetensors or pytorch_model\*\.bin") as refusal:
+        source(folder).identity(Digests(tmp_path))
+    assert str(folder) in str(refusal.value)
+
+
+@pytest.mark.parametrize("name", ["nobody/no-such-encoder", "no/such/folder/anywhere"])
+def test_an_unknown_name_is_refused_at_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    started = time.monotonic()
+    with pytest.raises(EncoderError, match=f"{name}: neither a local folder nor to be had from the hub.*save_pre"):
+        resolve(EncoderSpec(name))
+    assert time.monotonic() - started < 5
+
+
+def test_a_failure_of_the_network_without_words_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> str:
+        raise ConnectionError
+
+    monkeypatch.setattr("attention.encoder.snapshot_download", fail)
+    with pytest.raises(EncoderError, match=r"some/encoder.*ConnectionError: no reason given"):
+        resolve(EncoderSpec("some/encoder"))
+
+
+# Random weights
+
+
+def weights_of(encoder: Encoder) -> dict[str, Tensor]:
+    return dict(encoder._model.named_parameters())
+
+
+@pytest.mark.parametrize(
+    ("save", "embeddings"),
+    [
+        (tiny.save_bert, "embeddings."),
+        (tiny.save_roberta, "embeddings."),
+        (tiny.save_gpt2, ("wte.", "wpe.")),
+        (tiny.save_llama, "embed_tokens."),
+    ],
+)
+def test_random_weights_keep_the_embeddings_alone(
+    save: Callable[[Path], Path], embeddings: str | tuple[str, ...], tmp_path: Path
+) -> None:
+    folder = save(tmp_path)
+    pretrained, drawn = weights_of(load(folder)), weights_of(load(folder, weights="random"))
+    assert pretrained.keys() == drawn.keys()
+    equal = {name for name in pretrained if torch.equal(pretrained[name], drawn[name])}
+    assert equal == {name for name in pretrained if name.startswith(embeddings)}
+    assert equal
+
+
+def test_the_seed_decides_the_random_weights(folder: Path) -> None:
+    first, again, other = (weights_of(load(folder, weights="random", seed=seed)) for seed in (1, 1, 2))
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    drawn = [name for name in first if name.endswith("weight") and first[name].dim() == 2 and "embedd" not in name]
+    assert len(drawn) == 13  # six matrices a layer and the pooler's
+    assert not any(torch.equal(first[name], other[name]) for name in drawn)
+
+
+@pytest.mark.parametrize("weights", ["pretrained", "random"])
+@pytest.mark.parametrize("pooler", [True, False], ids=["whole", "without a pooler"])
+def test_loading_leaves_the_callers_random_numbers_alone(weights: str, pooler: bool, folder: Path) -> None:
+    if not pooler:
+        alter_weights(folder, lambda w: [w.pop(name) for name in list(w) if name.startswith("pooler")])
+    before = torch.random.get_rng_state()
+    load(folder, weights=weights)
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+# Identity
+
+
+def touch_nothing(folder: Path) -> None:
+    os.utime(folder / "model.safetensors", ns=(1, 1))
+    (folder / "README.md").write_text("About.")
+
+
+def change_tokenizer(folder: Path) -> None:
+    path = folder / "tokenizer.json"
+    path.write_text(path.read_text() + "\n")
+
+
+def change_config(folder: Path) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"layer_norm_eps": 0.1}))
+
+
+def change_weights(folder: Path) -> None:
+    alter_weights(folder, lambda w: w["encoder.layer.1.attention.self.key.bias"].add_(1e-3))
+
+
+def add_a_vocabulary(folder: Path) -> None:
+    (folder / "vocab.txt").write_text("the\n")
+
+
+@pytest.mark.parametrize(
+    ("change", "changed"),
+    [
+        (touch_nothing, set()),
+        (change_tokenizer, {"texts_sha256"}),
+        (change_config, {"texts_sha256"}),
+        (add_a_vocabulary, {"texts_sha256"}),
+        (change_weights, {"weights_sha256"}),
+    ],
+)
+def test_identity_is_that_of_the_files_that_matter(
+    change: Callable[[Path], None], changed: set[str], folder: Path, tmp_path: Path
+) -> None:
+    digests = Digests(tmp_path)
+    before = source(folder).identity(digests)
+    change(folder)
+    after = source(folder).identity(digests)
+    assert {name for name in before if before[name] != after[name]} == changed
+    elsewhere = shutil.copytree(folder, tmp_path / "elsewhere")
+    assert source(elsewhere).identity(digests) == after
+
+
+def test_identity_tells_random_weights_and_their_seeds_apart(folder: Path, tmp_path: Path) -> None:
+    digests = Digests(tmp_path)
+    specs: list[dict[str, object]] = [{}, {"weights": "random"}, {"weights": "random", "seed": 1}]
+    identities = [source(folder, **spec).identity(digests) for spec in specs]
+    assert len({json.dumps(identity) for identity in identities}) == 3
+    assert source(folder, seed=1).identity(digests) == identities[0]  # what is not drawn has no seed
+
+
+def test_weights_in_several_files_all_count(folder: Path, tmp_path: Path) -> None:
+    digests = Digests(tmp_path)
+    weights = load_file(folder / "model.safetensors")
+    for place, name in enumerate(["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]):
+        save_file(dict(list(weights.items())[place::2]), folder / name)
+    (folder / "model.safetensors").unlink()
+    before = source(folder).identity(digests)["weights_sha256"]
+    first, second = folder / "model-00001-of-00002.safetensors", folder / "model-00002-of-00002.safetensors"
+    content = first.read_bytes()
+    first.write_bytes(second.read_bytes())
+    second.write_bytes(content)
+    assert source(folder).identity(digests)["weights_sha256"] != before
+
+
+# The bundle
+
+
+@pytest.fixture
+def bundle(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package that stands in the place of the bundle; returns its folder of the model."""
+    package = tmp_path / BUNDLE
+    shutil.copytree(folder, package / "model")
+    find_spec = importlib.util.find_spec
+
+    def find(name: str, package_name: str | None = None) -> ModuleSpec | None:
+        if name == BUNDLE:
+            return ModuleSpec(BUNDLE, None, origin=str(package / "__init__.py"))
+        return find_spec(name, package_name)
+
+    monkeypatch.setattr(importlib.util, "find_spec", find)
+    return package / "model"
+
+
+def test_the_default_encoder_comes_from_the_bundle(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pinned = digest((bundle / "model.safetensors").read_bytes())
+    monkeypatch.setattr("attention.encoder.BUNDLE_SHA256", pinned)
+    found = resolve(EncoderSpec())
+    assert (found.origin, found.folder) == ("bundle", bundle)
+    assert found.identity(Digests(tmp_path))["weights_sha256"] == pinned
+    assert Encoder(found).description["origin"] == "bundle"
+
+
+def test_a_bundle_with_other_weights_is_refused(bundle: Path, tmp_path: Path) -> None:
+    path = bundle / "model.safetensors"
+    with pytest.raises(EncoderError) as refusal:
+        resolve(EncoderSpec()).identity(Digests(tmp_path))
+    for part in (str(path), digest(path.read_bytes()), BUNDLE_SHA256, DEFAULT, "reinstall"):
+        assert part in str(refusal.value)
+
+
+@pytest.mark.parametrize("spec", [EncoderSpec(revision="1110a243"), EncoderSpec("bert-base-uncased")])
+@pytest.mark.usefixtures("bundle")
+def test_the_bundle_stands_for_the_default_encoder_alone(spec: EncoderSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", "/nonexistent")
+    with pytest.raises(EncoderError, match="neither a local folder nor to be had from the hub"):
+        resolve(spec)
+
+
+def test_a_local_folder_of_the_default_name_comes_first(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(folder, tmp_path / DEFAULT)
+    monkeypatch.chdir(tmp_path)
+    assert resolve(EncoderSpec()).origin == "folder"
+
+
+@pytest.mark.skipif(importlib.util.find_spec(BUNDLE) is None, reason="the extra `demo` is not installed")
+def test_the_installed_bundle_is_the_pinned_one(tmp_path: Path) -> None:
+    found = resolve(EncoderSpec())
+    assert found.origin == "bundle"
+    assert found.identity(Digests(tmp_path))["weights_sha256"] == BUNDLE_SHA256
+    encoder = Encoder(found)
+    assert (encoder.layers, encoder.heads, encoder.max_length) == (6, 12, 512)
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "bin"])
+def test_the_hub_gives_a_snapshot_with_weights(
+    kind: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if kind == "bin":
+        torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+        remove_weights(folder)
+    asked: list[tuple[str, str | None, list[str]]] = []
+
+    def download(name: str, *, revision: str | None, allow_patterns: list[str], ignore_patterns: list[str]) -> str:
+        asked.append((name, revision, allow_patterns))
+        return str(folder)
+
+    monkeypatch.setattr("attention.encoder.snapshot_download", download)
+    found = resolve(EncoderSpec("some/encoder", revision="main"))
+    assert (found.origin, found.folder) == ("hub", folder)
+    assert {(name, revision) for name, revision, _ in asked} == {("some/encoder", "main")}
+    # The second kind of weights is asked for only when there is nothing of the first.
+    assert ["pytorch_model*.bin" in patterns for *_, patterns in asked] == ([False, True] if kind == "bin" else [False])
+    assert found.identity(Digests(tmp_path))["weights"] == "pretrained"
+    assert Encoder(found).layers == 2
+
+
+def test_a_hub_repository_without_weights_has_no_identity(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remove_weights(folder)
+    monkeypatch.setattr("attention.encoder.snapshot_download", lambda *_, **__: str(folder))
+    with pytest.raises(EncoderError, match=r"no \*\.safetensors or pytorch_model\*\.bin"):
+        resolve(EncoderSpec("some/encoder")).identity(Digests(tmp_path))

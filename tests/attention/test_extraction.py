@@ -1,0 +1,404 @@
+import errno
+import os
+import re
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterable
+from io import StringIO
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+from rich.console import Console
+
+from attention.digest import Digests
+from attention.extraction import Ranks
+from attention.forward import extract
+from attention.request import Options, StoreError
+from attention.store import MANIFEST, Store
+from corpora.table import from_table
+from tests import tiny
+from tests.attention.extractions import Extraction, before_fsync, prepare_and_die, prepare_at_once
+
+SHARDS = ("00000", "00001", "00002")
+
+
+class Usage(NamedTuple):
+    total: int
+    used: int
+    free: int
+
+
+@pytest.fixture
+def extracted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The shards that went through the encoder, in order."""
+    shards: list[int] = []
+
+    def spy(*args: object) -> None:
+        shards.append(args[2])  # type: ignore[arg-type]
+        extract(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("attention.extraction.extract", spy)
+    return shards
+
+
+def stems(files: Iterable[str]) -> list[str]:
+    return sorted(re.split(r"[-.]", name)[0] for name in files)
+
+
+def test_a_store_is_labels_shards_and_a_manifest(extraction: Extraction) -> None:
+    store = extraction.prepare()
+    assert stems(extraction.files()) == [*SHARDS, "labels", "manifest"]
+    assert store.folder == extraction.folder
+    assert len(store) == 10
+    assert from_table(store.labels) == extraction.treebank.sentences
+    manifest = store.manifest
+    assert (manifest.key, manifest.items) == (extraction.folder.name, 10)
+    assert (manifest.layers, manifest.heads) == ((0, 1), (0, 1, 2, 3))
+    assert manifest.delimiters == {"start": True, "end": True}
+    assert manifest.encoder["architecture"] == "BertModel"
+    assert manifest.audit == dict(extraction.treebank.audit) | dict.fromkeys(
+        ("unknown_words", "skipped_too_long", "windowed", "lost_arcs"), 0
+    )
+    for item, sentence in enumerate(extraction.treebank.sentences):
+        attention = store.read("attention", item)
+        assert attention.shape == (2, 4, len(sentence) + 2, len(sentence) + 2)
+        assert attention.dtype == torch.float16
+        torch.testing.assert_close(attention.float().sum(-1), torch.ones(2, 4, len(sentence) + 2), rtol=0, atol=5e-3)
+
+
+def test_a_second_run_reads_and_loads_nothing(extraction: Extraction, extracted: list[int]) -> None:
+    extraction.prepare()
+    assert (extraction.calls, extracted) == (["read", "load"], [0, 1, 2])
+    before = {path: path.stat() for path in extraction.folder.iterdir()}
+    store = extraction.prepare()
+    assert (extraction.calls, extracted) == (["read", "load"], [0, 1, 2])
+    assert {path: path.stat() for path in extraction.folder.iterdir()} == before
+    assert len(store) == 10
+
+
+def test_equal_inputs_give_equal_bytes(extraction: Extraction, undisturbed: dict[str, bytes]) -> None:
+    extraction.prepare()
+    assert extraction.files() == undisturbed
+
+
+def test_a_store_takes_little_more_than_its_numbers(tmp_path: Path) -> None:
+    bert = tiny.save_bert(tmp_path / "bert", max_length=128)
+    extraction = Extraction(tmp_path, bert, lengths=(30, 35, 34, 32) * 3)
+    store = extraction.prepare()
+    numbers = sum((n + 2) ** 2 for n in extraction.lengths) * 2 * 4 * 2
+    assert numbers < sum(part.bytes for part in store.manifest.shards) <= 1.01 * numbers
+
+
+def test_what_is_needed_is_printed_before_it_starts(extraction: Extraction, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(10**12, 10**12 - 7 * 10**9, 7 * 10**9))
+    monkeypatch.setattr("attention.plan._HEADER", 10**6)  # as if each sentence were that large
+    printed = []
+    for _ in range(2):
+        text = StringIO()
+        monkeypatch.setattr("attention.extraction.console", Console(file=text, width=300))
+        extraction.prepare()
+        printed.append(text.getvalue().strip())
+    expected = "Extracting corpus.conllu: 10 sentences, 3 of 3 shards, 10 MB of 7 GB free"
+    assert printed == [f"{expected} → {extraction.folder}", ""]
+
+
+# Damage
+
+
+def flip(path: Path) -> None:
+    """Change one bit in the middle, and hide the change behind the old time of modification."""
+    time.sleep(0.02)  # longer than a tick of the file system's clock
+    stat = path.stat()
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    with path.open("r+b") as file:
+        file.write(content)
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+
+def truncate(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def empty(path: Path) -> None:
+    os.truncate(path, 0)
+
+
+def change_a_number(path: Path) -> None:
+    content = path.read_text()
+    path.write_text(content.replace('"items": 10', '"items": 11'))
+    assert path.read_text() != content
+
+
+@pytest.mark.parametrize("damage", [flip, truncate, empty, Path.unlink])
+@pytest.mark.parametrize(
+    ("stem", "again"), [("00001", [1]), ("00002", [2]), ("labels", [])], ids=["middle shard", "last shard", "labels"]
+)
+def test_a_damaged_file_is_named_and_rebuilt(
+    damage: Callable[[Path], None],
+    stem: str,
+    again: list[int],
+    extraction: Extraction,
+    extracted: list[int],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    extraction.prepare()
+    before = extraction.files()
+    path = extraction.file(stem)
+    damage(path)
+    extracted.clear()
+    store = extraction.prepare()
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{path}: missing, damaged or truncated; it is rebuilt"
+    ]
+    assert extracted == again
+    assert extraction.files() == before
+    assert all(store.read("attention", item).any() for item in range(10))
+
+
+@pytest.mark.parametrize("damage", [truncate, empty, flip, change_a_number])
+def test_a_damaged_manifest_is_named_and_rebuilt(
+    damage: Callable[[Path], None], extraction: Extraction, extracted: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    extraction.prepare()
+    before = extraction.files()
+    path = extraction.folder / MANIFEST
+    damage(path)
+    extracted.clear()
+    extraction.prepare()
+    [record] = caplog.records
+    assert record.getMessage().startswith(f"{path}: damaged or truncated")
+    assert extracted == []
+    assert extraction.files() == before
+
+
+@pytest.mark.parametrize("damage", [flip, truncate, empty])
+def test_damage_is_found_without_a_manifest(
+    damage: Callable[[Path], None], extraction: Extraction, extracted: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    extraction.prepare()
+    before = extraction.files()
+    (extraction.folder / MANIFEST).unlink()
+    shard = extraction.file("00000")
+    damage(shard)
+    extracted.clear()
+    extraction.prepare()
+    assert [record.getMessage() for record in caplog.records] == [f"{shard}: damaged or truncated; it is rebuilt"]
+    assert extracted == [0]
+    assert extraction.files() == before
+
+
+def test_a_shard_that_another_process_takes_away_is_missing(
+    extraction: Extraction, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when two processes find the same damage, and one is quicker."""
+    extraction.prepare()
+    before = extraction.files()
+    shard = extraction.file("00001")
+    hashed = Digests.one
+
+    def vanish(digests: Digests, path: Path) -> str:
+        if path == shard and path.exists():
+            path.unlink()
+            monkeypatch.undo()
+        return hashed(digests, path)
+
+    monkeypatch.setattr(Digests, "one", vanish)
+    assert Store.open(extraction.folder, Digests(extraction.cache)) is None
+    extraction.prepare()
+    assert extraction.files() == before
+
+
+# Interruption
+
+
+def test_a_run_that_fails_goes_on_where_it_stopped(
+    extraction: Extraction, undisturbed: dict[str, bytes], monkeypatch: pytest.MonkeyPatch, extracted: list[int]
+) -> None:
+    def fail(*args: object) -> None:
+        if args[2] == 2:
+            raise KeyboardInterrupt
+        extract(*args)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patched:
+        patched.setattr("attention.extraction.extract", fail)
+        with pytest.raises(KeyboardInterrupt):
+            extraction.prepare()
+    assert stems(extraction.files()) == ["00000", "00001", "labels"]
+    extraction.prepare()
+    assert extracted == [2]
+    assert extraction.files() == undisturbed
+
+
+@pytest.mark.parametrize(
+    ("stem", "finished"),
+    [("00001", ["00000", "labels"]), ("labels", []), ("manifest", [*SHARDS, "labels"])],
+)
+def test_a_killed_run_goes_on_where_it_stopped(
+    stem: str, finished: list[str], extraction: Extraction, undisturbed: dict[str, bytes], extracted: list[int]
+) -> None:
+    assert prepare_and_die(extraction, stem) == -signal.SIGKILL
+    left = [name for name in extraction.files() if name.startswith(".")]
+    assert any(name.startswith(f".{stem}.") for name in left)  # it died in the middle of writing
+    assert stems(extraction.files().keys() - set(left)) == finished
+    extraction.prepare()
+    assert extracted == [shard for shard, name in enumerate(SHARDS) if name not in finished]
+    assert extraction.files() == undisturbed
+
+
+# Together
+
+
+def test_two_processes_at_once_end_well(extraction: Extraction, undisturbed: dict[str, bytes]) -> None:
+    assert [items for _, items in prepare_at_once(extraction, [Ranks(patience=20)] * 2)] == [10, 10]
+    assert extraction.files() == undisturbed
+
+
+def test_two_processes_that_find_the_same_damage_end_well(
+    extraction: Extraction, undisturbed: dict[str, bytes]
+) -> None:
+    extraction.prepare()
+    flip(extraction.file("00001"))
+    truncate(extraction.file("00002"))
+    assert [items for _, items in prepare_at_once(extraction, [Ranks(patience=20)] * 2)] == [10, 10]
+    assert extraction.files() == undisturbed
+
+
+def test_ranks_share_the_shards(extraction: Extraction, undisturbed: dict[str, bytes]) -> None:
+    first, second = prepare_at_once(extraction, [Ranks(0, 2, patience=20), Ranks(1, 2, patience=20)])
+    assert first == (["labels", "00000", "00002"], 10)
+    assert second == (["00001"], 10)
+    assert extraction.files() == undisturbed
+
+
+@pytest.mark.parametrize(("rank", "missing"), [(1, "labels"), (0, "00001")])
+def test_a_rank_that_never_comes_is_waited_for_no_longer_than_patience(
+    rank: int, missing: str, extraction: Extraction, monkeypatch: pytest.MonkeyPatch, undisturbed: dict[str, bytes]
+) -> None:
+    monkeypatch.setattr("attention.extraction._POLL_SECONDS", 0.01)
+    started = time.monotonic()
+    with pytest.raises(StoreError, match=f"waited 0 s for {missing}, which another rank was to write") as error:
+        extraction.prepare(Ranks(rank, 2, patience=0.2))
+    assert 0.2 <= time.monotonic() - started < 5
+    assert str(extraction.folder) in str(error.value)
+    assert MANIFEST not in extraction.files()
+    extraction.prepare()  # what was finished is used
+    assert extraction.files() == undisturbed
+
+
+# The disk
+
+
+def test_a_store_that_cannot_fit_is_refused_before_it_begins(
+    extraction: Extraction, undisturbed: dict[str, bytes], extracted: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "disk_usage", lambda _: Usage(10**9, 10**9 - 5 * 10**3, 5 * 10**3))
+        patched.setattr("attention.plan._HEADER", 10**8)  # as if each sentence were that large
+        with pytest.raises(StoreError) as refusal:
+            extraction.prepare()
+    for part in (str(extraction.folder), "1.00 GB are needed", "corpus.conllu", "0.00 GB are free", "--data.init_args"):
+        assert part in str(refusal.value)
+    assert extracted == []
+    assert stems(extraction.files()) == ["labels"]
+    extraction.prepare()
+    assert extraction.files() == undisturbed
+
+
+def test_only_what_is_missing_must_fit(extraction: Extraction, monkeypatch: pytest.MonkeyPatch) -> None:
+    shards = extraction.prepare().manifest.shards
+    extraction.file("00001").unlink()
+    free = shards[1].bytes + 4 * 100
+    assert free < sum(part.bytes for part in shards)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(10**9, 10**9 - free, free))
+    assert len(extraction.prepare()) == 10
+
+
+def no_space(*_: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("stem", ["labels", "00000", "00001", "00002", "manifest"])
+def test_a_disk_that_fills_up_is_explained_and_leaves_nothing_half_written(
+    stem: str, extraction: Extraction, undisturbed: dict[str, bytes]
+) -> None:
+    folder = extraction.folder
+    explained = pytest.raises(StoreError, match=f"{folder}: No space left on device.*run again")
+    with before_fsync(folder, stem, no_space), explained:
+        extraction.prepare()
+    assert not any(name.startswith((".", stem)) for name in extraction.files())
+    extraction.prepare()
+    assert extraction.files() == undisturbed
+
+
+def test_a_disk_without_room_for_a_shard_is_explained(
+    extraction: Extraction, undisturbed: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr("attention.shard.os.posix_fallocate", no_space)
+        with pytest.raises(StoreError, match=f"{extraction.folder}: No space left on device.*run again"):
+            extraction.prepare()
+    assert stems(extraction.files()) == ["labels"]
+    extraction.prepare()
+    assert extraction.files() == undisturbed
+
+
+# What is asked for
+
+
+def test_labels_alone_need_no_encoder(tmp_path: Path) -> None:
+    extraction = Extraction(tmp_path, None)
+    store = extraction.prepare()
+    assert stems(extraction.files()) == ["labels", "manifest"]
+    assert extraction.calls == ["read"]
+    assert from_table(store.labels) == extraction.treebank.sentences
+    manifest = store.manifest
+    assert (manifest.items, manifest.shards, manifest.layers, manifest.encoder) == (10, (), (), {})
+    assert manifest.audit == extraction.treebank.audit
+    extraction.prepare()
+    assert extraction.calls == ["read"]
+
+
+def test_the_manifest_says_that_a_decoder_writes_no_delimiters(tmp_path: Path) -> None:
+    store = Extraction(tmp_path, tiny.save_gpt2(tmp_path / "gpt2"), lengths=(3, 6)).prepare()
+    assert store.manifest.delimiters == {"start": False, "end": False}
+    for item in range(2):
+        attention = store.read("attention", item)
+        for slot in (0, -1):
+            assert not attention[:, :, slot].any()
+            assert not attention[..., slot].any()
+        assert bool((attention[:, :, 1:-1].float().sum(-1) > 0.99).all())
+
+
+@pytest.mark.parametrize("options", [Options(layers=(2,)), Options(heads=(1, 3)), Options(layers=(1,), heads=(4,))])
+def test_a_subset_is_the_slice_of_the_whole(
+    options: Options, extraction: Extraction, bert: Path, tmp_path: Path
+) -> None:
+    whole = extraction.prepare()
+    part = Extraction(tmp_path / "part", bert, options=options).prepare()
+    layers = [layer - 1 for layer in options.layers or (1, 2)]
+    heads = [head - 1 for head in options.heads or (1, 2, 3, 4)]
+    assert (part.manifest.layers, part.manifest.heads) == (tuple(layers), tuple(heads))
+    for item in range(10):
+        wanted = whole.read("attention", item)[layers][:, heads]
+        torch.testing.assert_close(part.read("attention", item), wanted, rtol=0, atol=2**-10)
+
+
+@pytest.mark.parametrize("options", [Options(layers=(3,)), Options(heads=(5,))])
+def test_what_the_encoder_lacks_makes_no_store(options: Options, bert: Path, tmp_path: Path) -> None:
+    extraction = Extraction(tmp_path, bert, options=options)
+    with pytest.raises(StoreError, match=r"(layers: 3|heads: 5) is asked for, and the encoder has [24]"):
+        extraction.prepare()
+    assert not extraction.folder.exists()
+
+
+def test_skipped_sentences_are_in_neither_labels_nor_shards(bert: Path, tmp_path: Path) -> None:
+    extraction = Extraction(tmp_path, bert, lengths=(3, 70, 5, 80), options=Options(too_long="skip"))
+    store = extraction.prepare()
+    kept = [sentence for sentence in extraction.treebank.sentences if len(sentence) < 10]
+    assert from_table(store.labels) == tuple(kept)
+    assert [store.read("attention", item).size(-1) for item in range(2)] == [5, 7]
+    assert (store.manifest.items, store.manifest.audit["skipped_too_long"]) == (2, 2)

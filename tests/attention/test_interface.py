@@ -1,0 +1,240 @@
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from attention.interface import NAME, attend, capture_attention
+from tests import tiny
+
+VOCABULARY, LAYERS, HEADS = 60, 3, 4
+SIZES: dict[str, object] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": HEADS,
+    "intermediate_size": 40,
+    "max_position_embeddings": 32,
+}
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """The sizes of a small model, and the module of each layer that takes what attention has mixed."""
+
+    sizes: dict[str, object]
+    after: str
+    causal: bool = False
+
+
+ARCHITECTURES = {
+    "bert": Architecture(SIZES, "attention.output.dense"),
+    "roberta": Architecture(SIZES | {"pad_token_id": 1}, "attention.output.dense"),
+    "distilbert": Architecture(
+        {"vocab_size": VOCABULARY, "dim": 32, "n_layers": LAYERS, "n_heads": HEADS, "hidden_dim": 40},
+        "attention.out_lin",
+    ),
+    "electra": Architecture(SIZES | {"embedding_size": 16}, "attention.output.dense"),
+    "albert": Architecture(SIZES | {"embedding_size": 16}, "attention.dense"),
+    "gpt2": Architecture(
+        {"vocab_size": VOCABULARY, "n_embd": 32, "n_layer": LAYERS, "n_head": HEADS, "n_positions": 32},
+        "attn.c_proj",
+        causal=True,
+    ),
+    "llama": Architecture(SIZES | {"num_key_value_heads": 2}, "self_attn.o_proj", causal=True),
+    # A window of 4 pieces in every other layer, and a bound on the scores low enough to be felt.
+    "gemma2": Architecture(
+        SIZES | {"num_key_value_heads": 2, "head_dim": 8, "sliding_window": 4, "attn_logit_softcapping": 0.5},
+        "self_attn.o_proj",
+        causal=True,
+    ),
+    "modernbert": Architecture(
+        SIZES
+        | {"global_attn_every_n_layers": 2, "local_attention": 6, "pad_token_id": 0}
+        | {"bos_token_id": 2, "eos_token_id": 3, "cls_token_id": 2, "sep_token_id": 3},
+        "attn.Wo",
+    ),
+    "t5": Architecture(
+        {"vocab_size": VOCABULARY, "d_model": 32, "d_kv": 8, "d_ff": 40, "num_layers": LAYERS, "num_heads": HEADS},
+        "SelfAttention.o",
+    ),
+}
+each_architecture = pytest.mark.parametrize("name", ARCHITECTURES)
+padded_or_not = pytest.mark.parametrize("lengths", [(9, 9, 9), (9, 4, 7)], ids=["unpadded", "padded"])
+
+
+@pytest.fixture
+def model(name: str) -> PreTrainedModel:
+    return build(name, {})
+
+
+def build(name: str, further: dict[str, object]) -> PreTrainedModel:
+    made = tiny.build(name, 0, **ARCHITECTURES[name].sizes | further)
+    return made.get_encoder() if made.config.is_encoder_decoder else made
+
+
+def inputs(lengths: tuple[int, ...]) -> dict[str, Tensor]:
+    ids = torch.randint(5, VOCABULARY, (len(lengths), max(lengths)), generator=torch.Generator().manual_seed(0))
+    mask = (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]).long()
+    return {"input_ids": ids * mask + 1 - mask, "attention_mask": mask}
+
+
+def captured(model: PreTrainedModel, lengths: tuple[int, ...], layers: set[int]) -> dict[int, Tensor]:
+    model.set_attn_implementation(NAME)
+    found: dict[int, Tensor] = {}
+    capture_attention(model, inputs(lengths), found.__setitem__, frozenset(layers))
+    return found
+
+
+@each_architecture
+@padded_or_not
+def test_capture_equals_eager_attention(model: PreTrainedModel, lengths: tuple[int, ...]) -> None:
+    with torch.inference_mode():
+        eager = model(**inputs(lengths), output_attentions=True).attentions
+    found = captured(model, lengths, set(range(LAYERS)))
+    assert len(eager) == len(found) == LAYERS
+    for layer, weights in enumerate(eager):
+        assert weights.shape == (3, HEADS, 9, 9)
+        assert found[layer].dtype == torch.float32
+        torch.testing.assert_close(found[layer], weights, rtol=0, atol=1e-6)
+
+
+@each_architecture
+@padded_or_not
+def test_padding_gets_no_attention(model: PreTrainedModel, lengths: tuple[int, ...]) -> None:
+    for weights in captured(model, lengths, set(range(LAYERS))).values():
+        for sentence, length in enumerate(lengths):
+            assert bool((weights[sentence, :, :length, length:] == 0).all())
+            torch.testing.assert_close(weights[sentence, :, :length].sum(-1), torch.ones(HEADS, length))
+
+
+@pytest.mark.parametrize("name", [name for name, architecture in ARCHITECTURES.items() if architecture.causal])
+@padded_or_not
+def test_decoders_stay_causal(model: PreTrainedModel, lengths: tuple[int, ...]) -> None:
+    future = torch.ones(9, 9, dtype=torch.bool).triu(1)
+    for weights in captured(model, lengths, set(range(LAYERS))).values():
+        for sentence, length in enumerate(lengths):
+            assert bool((weights[sentence, :, :length][:, future[:length]] == 0).all())
+
+
+@each_architecture
+@pytest.mark.parametrize("wanted", [{0}, {1}, {0, 2}])
+def test_a_subset_of_layers_is_that_of_all(model: PreTrainedModel, wanted: set[int]) -> None:
+    every = captured(model, (9, 4), set(range(LAYERS)))
+    found = captured(model, (9, 4), wanted)
+    assert found.keys() == wanted
+    assert all(torch.equal(found[layer], every[layer]) for layer in wanted)
+
+
+@each_architecture
+@pytest.mark.parametrize("last", range(LAYERS))
+def test_nothing_runs_after_the_last_wanted_attention(model: PreTrainedModel, name: str, last: int) -> None:
+    calls = 0
+
+    def count(*_: object) -> None:
+        nonlocal calls
+        calls += 1
+
+    followers = [module for path, module in model.named_modules() if path.endswith(f".{ARCHITECTURES[name].after}")]
+    for follower in followers:
+        follower.register_forward_pre_hook(count)
+    with torch.inference_mode():
+        model(**inputs((9,)))
+    assert calls == LAYERS  # a full pass goes through each of them
+    calls = 0
+    captured(model, (9,), {last})
+    assert calls == last
+
+
+@each_architecture
+@padded_or_not
+def test_a_full_pass_gives_what_eager_gives(model: PreTrainedModel, lengths: tuple[int, ...]) -> None:
+    with torch.inference_mode():
+        eager = model(**inputs(lengths)).last_hidden_state
+        model.set_attn_implementation(NAME)
+        ours = model(**inputs(lengths)).last_hidden_state
+    torch.testing.assert_close(ours, eager, rtol=0, atol=1e-6)
+
+
+DROPOUT: dict[str, dict[str, object]] = {
+    "bert": {"attention_probs_dropout_prob": 0.5, "hidden_dropout_prob": 0.0},
+    "gpt2": {"attn_pdrop": 0.5, "embd_pdrop": 0.0, "resid_pdrop": 0.0},
+}
+"""Half of the attention weights are dropped in training, and nothing else is."""
+
+
+@pytest.mark.parametrize("name", DROPOUT)
+def test_dropout_in_training_acts_on_the_values_and_not_on_what_is_captured(name: str) -> None:
+    model = build(name, DROPOUT[name])
+    with torch.inference_mode():
+        undropped = model(**inputs((9, 4)), output_attentions=True).attentions[0]
+        mixed = model(**inputs((9, 4))).last_hidden_state
+    model.train()
+
+    def trained() -> Tensor:
+        torch.manual_seed(1)
+        hidden: Tensor = model(**inputs((9, 4))).last_hidden_state
+        return hidden
+
+    eager = trained()
+    found = captured(model, (9, 4), {0})
+    torch.testing.assert_close(found[0], undropped, rtol=0, atol=1e-6)
+    torch.testing.assert_close(trained(), eager, rtol=0, atol=1e-6)
+    assert not torch.allclose(eager, mixed)  # something was dropped
+
+
+@pytest.mark.parametrize("name", ["bert"])
+def test_a_receiver_that_fails_leaves_no_capture_behind(model: PreTrainedModel) -> None:
+    expected = model(**inputs((9,))).last_hidden_state
+    model.set_attn_implementation(NAME)
+
+    def fail(layer: int, weights: Tensor) -> None:
+        raise RuntimeError("no room")
+
+    with pytest.raises(RuntimeError, match="no room"):
+        capture_attention(model, inputs((9,)), fail, frozenset({0, 2}))
+    torch.testing.assert_close(model(**inputs((9,))).last_hidden_state, expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["bert"])
+def test_a_model_that_goes_round_the_interface_is_counted(model: PreTrainedModel) -> None:
+    found: dict[int, Tensor] = {}
+    assert capture_attention(model, inputs((9,)), found.__setitem__, frozenset({0})) == 0  # it is eager still
+    assert found == {}
+    model.set_attn_implementation(NAME)
+    assert capture_attention(model, inputs((9,)), found.__setitem__, frozenset({1})) == 2
+    assert found.keys() == {1}
+
+
+def looped(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float, softcap: float | None, bias: Tensor
+) -> Iterator[tuple[int, int, int, Tensor, Tensor]]:
+    """Attention by the book, row by row: batch, head, from, the weights and the mixed value."""
+    groups = query.size(1) // key.size(1)
+    for batch, head, source in torch.cartesian_prod(*map(torch.arange, query.shape[:3])).tolist():
+        scores = torch.stack([query[batch, head, source] @ k for k in key[batch, head // groups]]) * scaling
+        scores = scores + bias[batch, head, source]
+        if softcap is not None:
+            scores = softcap * (scores / softcap).tanh()
+        exponents = (scores + mask[batch, 0, source]).exp()
+        weights = exponents / exponents.sum()
+        yield batch, head, source, weights, weights @ value[batch, head // groups]
+
+
+@pytest.mark.parametrize("key_heads", [1, 2, 4])
+@pytest.mark.parametrize("softcap", [None, 0.7])
+@pytest.mark.parametrize("scaling", [None, 0.3])
+def test_attention_by_the_book(key_heads: int, softcap: float | None, scaling: float | None) -> None:
+    generator = torch.Generator().manual_seed(0)
+    query = torch.randn(2, 4, 5, 3, generator=generator)
+    key, value = (torch.randn(2, key_heads, 5, 3, generator=generator) for _ in range(2))
+    mask = torch.randn(2, 1, 5, 5, generator=generator)
+    bias = torch.randn(2, 4, 5, 5, generator=generator)
+    mixed, weights = attend(
+        nn.Module().eval(), query, key, value, mask, scaling, 0.5, softcap=softcap, position_bias=bias
+    )
+    for batch, head, source, row, out in looped(query, key, value, mask, scaling or 3**-0.5, softcap, bias):
+        torch.testing.assert_close(weights[batch, head, source], row)
+        torch.testing.assert_close(mixed[batch, source, head], out)

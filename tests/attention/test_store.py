@@ -1,0 +1,204 @@
+import json
+import logging
+import pickle
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from attention.digest import Digests, digest
+from attention.request import Options
+from attention.store import MANIFEST, Manifest, Part, Store, find_part, seal_part, tensor_name
+from corpora.table import from_table
+from tests.attention.extractions import Extraction, small_shards
+
+MANIFEST_OF_TWO = Manifest(
+    key="abc",
+    identity={"format": 1, "options": {"layers": [1], "precision": "float32"}},
+    encoder={"name": "tiny"},
+    layers=(0,),
+    heads=(0, 1),
+    delimiters={"start": True, "end": False},
+    items=2,
+    audit={"sentences": 2, "words": 7},
+    labels=Part("labels-1.parquet", 10, "1" * 64),
+    shards=(Part("00000-2.safetensors", 20, "2" * 64), Part("00001-3.safetensors", 30, "3" * 64)),
+)
+
+
+@pytest.fixture
+def digests(tmp_path: Path) -> Digests:
+    return Digests(tmp_path / "index")
+
+
+# The manifest
+
+
+def test_a_manifest_comes_back_as_it_was() -> None:
+    assert Manifest.load(MANIFEST_OF_TWO.dump()) == MANIFEST_OF_TWO
+
+
+def test_a_manifest_is_json_in_a_fixed_order() -> None:
+    body = json.loads(MANIFEST_OF_TWO.dump())
+    assert list(body) == sorted(body)
+    assert body["shards"][1] == {"bytes": 30, "file": "00001-3.safetensors", "sha256": "3" * 64}
+    shuffled = replace(MANIFEST_OF_TWO, audit={"words": 7, "sentences": 2})
+    assert shuffled.dump() == MANIFEST_OF_TWO.dump()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: content[: len(content) // 2],
+        lambda content: b"",
+        lambda content: content.replace(b'"bytes": 20', b'"bytes": 21'),
+        lambda content: content.replace(b'"words": 7', b'"words": 8'),
+        lambda content: content.replace(b'"digest": "', b'"digest": "0'),
+        lambda content: b"[]",
+        lambda content: b"\xff" + content,
+    ],
+    ids=["half", "empty", "a size", "a count", "its digest", "a list", "no text"],
+)
+def test_a_damaged_manifest_does_not_load(damage: Callable[[bytes], bytes]) -> None:
+    content = MANIFEST_OF_TWO.dump()
+    assert damage(content) != content
+    with pytest.raises(ValueError, match=r"digest|JSON|Expect|delimiter|decode|Unterminated"):
+        Manifest.load(damage(content))
+
+
+@pytest.mark.parametrize(("precision", "dtype"), [("float16", torch.float16), ("float32", torch.float32)])
+def test_a_manifest_knows_its_precision(precision: str, dtype: torch.dtype) -> None:
+    assert replace(MANIFEST_OF_TWO, identity={"options": {"precision": precision}}).dtype == dtype
+
+
+def test_a_manifest_of_labels_alone_has_the_default_precision() -> None:
+    assert replace(MANIFEST_OF_TWO, identity={"encoder": None}).dtype == torch.float16
+
+
+# Parts
+
+
+def write_part(folder: Path, content: bytes) -> None:
+    (folder / "partial").write_bytes(content)
+    seal_part(folder / "partial", "00000", ".safetensors")
+
+
+def test_a_part_that_cannot_be_synced_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(descriptor: int) -> None:
+        raise OSError("no more")
+
+    monkeypatch.setattr("attention.digest.os.fsync", fail)
+    with pytest.raises(OSError, match="no more"):
+        write_part(tmp_path, b"content")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_part_carries_its_digest_in_its_name(tmp_path: Path, digests: Digests) -> None:
+    write_part(tmp_path, b"content")
+    sha = digest(b"content")
+    assert find_part(tmp_path, "00000", ".safetensors", digests) == Part(f"00000-{sha[:16]}.safetensors", 7, sha)
+    assert find_part(tmp_path, "00001", ".safetensors", digests) is None
+    assert find_part(tmp_path, "00000", ".parquet", digests) is None
+
+
+def test_the_undamaged_one_of_two_is_found(tmp_path: Path, digests: Digests, caplog: pytest.LogCaptureFixture) -> None:
+    damaged = tmp_path / "00000-0000000000000000.safetensors"  # sorts before the sound one
+    damaged.write_bytes(b"damaged")
+    write_part(tmp_path, b"content")
+    found = find_part(tmp_path, "00000", ".safetensors", digests)
+    assert found is not None
+    assert found.sha256 == digest(b"content")
+    assert not damaged.exists()
+    assert [record.getMessage() for record in caplog.records] == [f"{damaged}: damaged or truncated; it is rebuilt"]
+
+
+def test_a_part_that_vanishes_while_it_is_looked_at_is_missing(
+    tmp_path: Path, digests: Digests, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_part(tmp_path, b"content")
+
+    def vanish(self: Digests, path: Path) -> str:
+        path.unlink()
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(Digests, "one", vanish)
+    assert find_part(tmp_path, "00000", ".safetensors", digests) is None
+    assert caplog.records == []
+
+
+# The store
+
+
+def test_no_store_is_none_without_a_word(tmp_path: Path, digests: Digests, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    assert Store.open(tmp_path / "nowhere", digests) is None
+    assert caplog.records == []
+
+
+def test_a_store_opens_to_what_was_prepared(extraction: Extraction, digests: Digests) -> None:
+    prepared = extraction.prepare()
+    opened = Store.open(extraction.folder, digests)
+    assert opened is not None
+    assert (len(opened), opened.manifest) == (len(prepared), prepared.manifest)
+    assert from_table(opened.labels) == extraction.treebank.sentences
+    for item in range(10):
+        assert torch.equal(opened.read("attention", item), prepared.read("attention", item))
+
+
+def test_items_are_found_in_any_order(extraction: Extraction) -> None:
+    store = extraction.prepare()
+    sizes = {item: store.read("attention", item).size(-1) for item in (9, 0, 4, 3, 8, 7, 1, 2, 6, 5)}
+    assert sizes == {item: length + 2 for item, length in enumerate(extraction.lengths)}
+
+
+def test_reading_takes_no_memory_of_its_own(extraction: Extraction) -> None:
+    store = extraction.prepare()
+    assert store.read("attention", 6).data_ptr() == store.read("attention", 6).data_ptr()
+
+
+def test_every_damaged_file_is_named(
+    extraction: Extraction, digests: Digests, caplog: pytest.LogCaptureFixture
+) -> None:
+    extraction.prepare()
+    damaged = [extraction.file(stem) for stem in ("labels", "00000", "00002")]
+    for path in damaged:
+        path.write_bytes(path.read_bytes()[:-1] + b"\0\0")
+    assert Store.open(extraction.folder, digests) is None
+    messages = [record.getMessage() for record in caplog.records]
+    assert messages == [f"{path}: missing, damaged or truncated; it is rebuilt" for path in damaged]
+    assert not any(path.exists() for path in damaged)
+    assert extraction.file("00001").exists()
+
+
+def test_a_damaged_manifest_is_named_and_removed(
+    extraction: Extraction, digests: Digests, caplog: pytest.LogCaptureFixture
+) -> None:
+    extraction.prepare()
+    path = extraction.folder / MANIFEST
+    path.write_bytes(path.read_bytes()[:100])
+    assert Store.open(extraction.folder, digests) is None
+    [record] = caplog.records
+    assert record.getMessage().startswith(f"{path}: damaged or truncated (")
+    assert not path.exists()
+
+
+def test_a_store_goes_to_a_worker(extraction: Extraction) -> None:
+    store = extraction.prepare()
+    before = store.read("attention", 4)  # a shard is open already
+    sent = pickle.loads(pickle.dumps(store))
+    assert torch.equal(sent.read("attention", 4), before)
+    assert sent.labels == store.labels
+    assert sent.manifest == store.manifest
+
+
+def test_precision_on_disk_is_what_was_asked_for(bert: Path, tmp_path: Path) -> None:
+    with small_shards():
+        store = Extraction(tmp_path, bert, options=Options(precision="float32")).prepare()
+        assert store.manifest.dtype == torch.float32
+        assert store.read("attention", 9).dtype == torch.float32
+
+
+def test_names_of_tensors_say_quantity_and_item() -> None:
+    assert tensor_name("attention", 513) == "attention.513"
