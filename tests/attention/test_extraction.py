@@ -338,7 +338,7 @@ def test_a_disk_without_room_for_a_shard_is_explained(
     extraction: Extraction, undisturbed: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr("attention.shard.os.posix_fallocate", no_space)
+        patched.setattr("attention.extraction.allocate", no_space)
         with pytest.raises(StoreError, match=f"{extraction.folder}: No space left on device.*run again"):
             extraction.prepare()
     assert stems(extraction.files()) == ["labels"]
