@@ -1,6 +1,5 @@
 """A corpus through an encoder into a store: shared between ranks, resumable, and each byte a function of its inputs."""
 
-import ctypes
 import logging
 import shutil
 import time
@@ -16,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from attention.digest import Digests, remove_leftovers, temporary, write_atomically
 from attention.encoder import Encoder
-from attention.forward import extract, shapes
+from attention.forward import extract, return_free_memory, shapes
 from attention.plan import Plan, plan
 from attention.request import Request, StoreError, key
 from attention.shard import allocate
@@ -79,6 +78,7 @@ def prepare(
             with _removed_on_failure(partial):
                 pq.write_table(to_table(planned.sentences), partial, compression="zstd")
             seal_part(partial, "labels", ".parquet")
+            return_free_memory()
     if loaded is not None:
         _write_shards(request, planned, folder, digests, loaded, ranks)
     labels, *shards = _collect(folder, planned, digests, ranks)
@@ -131,19 +131,11 @@ def _write_shards(
                 tensors = allocate(partial, shapes(planned, shard), request.options.dtype)
                 extract(encoder, planned, shard, request.options, tensors, lambda n: progress.advance(task, n))
                 del tensors
-            _return_free_memory()
             # Hashing one shard and waiting for the disk goes on while the next one is computed.
             sealed.append(writer.submit(seal_part, partial, _stem(shard), ".safetensors"))
         with _failed_writes_explained(folder):
             for done in sealed:
                 done.result()
-
-
-def _return_free_memory() -> None:
-    """Give back what glibc keeps of activations of ever other sizes; else memory would creep up with the corpus."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # other C libraries have none, and no need of it
-    if trim is not None:
-        trim(0)
 
 
 @contextmanager

@@ -1,8 +1,10 @@
 """One shard through the encoder: forward passes of bounded size, reduced to words inside the attention function."""
 
+import ctypes
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
+import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -19,6 +21,7 @@ BATCH_CELLS = 2**17
 """Bound of pieces × pieces, padding included: what keeps the weights of one layer small."""
 
 _ROW_TOLERANCE = 1e-3
+_BATCHES_PER_TRIM = 4
 
 
 def shapes(planned: Plan, shard: int) -> dict[str, tuple[int, ...]]:
@@ -48,7 +51,8 @@ def extract(
         item: most_central(cut, len(planned.sentences[item])) for item in items if len(cut := planned.windows[item]) > 1
     }
     pairs = [(item, part) for item in items for part in range(len(planned.windows[item]))]
-    for batch in batches(pairs, planned, BATCH_PIECES.get(encoder.device.type, BATCH_PIECES["cuda"])):
+    most = BATCH_PIECES.get(encoder.device.type, BATCH_PIECES["cuda"])
+    for number, batch in enumerate(batches(pairs, planned, most)):
         parts = [planned.windows[item][part] for item, part in batch]
         reduced = forward(encoder, parts, planned, options).cpu()
         for (item, part), window, block in zip(batch, parts, reduced, strict=True):
@@ -58,6 +62,16 @@ def extract(
             else:
                 target.copy_(block)
             advance(int(part == len(planned.windows[item]) - 1))
+        if number % _BATCHES_PER_TRIM == 0:
+            return_free_memory()
+
+
+def return_free_memory() -> None:
+    """Give back what allocators keep: no batch is like the one before, and memory would creep up with the corpus."""
+    pa.default_memory_pool().release_unused()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc; other C libraries keep less
+    if trim is not None:
+        trim(0)
 
 
 def batches(parts: Sequence[tuple[int, int]], planned: Plan, most: int) -> Iterator[list[tuple[int, int]]]:

@@ -77,7 +77,7 @@ def attend(
     if position_bias is not None:
         scores.add_(position_bias)
     if softcap is not None:
-        scores = scores.div_(softcap).tanh_().mul_(softcap)
+        scores = scores.div_(softcap).tanh_() * softcap  # not in place: the gradient of tanh needs its result
     if attention_mask is not None:
         scores.add_(attention_mask)
     weights = scores.softmax(-1, dtype=torch.float32)

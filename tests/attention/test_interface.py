@@ -158,6 +158,24 @@ def test_a_full_pass_gives_what_eager_gives(model: PreTrainedModel, lengths: tup
     torch.testing.assert_close(ours, eager, rtol=0, atol=1e-6)
 
 
+@each_architecture
+@padded_or_not
+def test_gradients_are_what_eager_gives(model: PreTrainedModel, lengths: tuple[int, ...]) -> None:
+    def gradients() -> dict[str, Tensor]:
+        model.zero_grad()
+        hidden = model(**inputs(lengths)).last_hidden_state
+        real = inputs(lengths)["attention_mask"].bool()
+        hidden[real].square().sum().backward()
+        return {name: value.grad.clone() for name, value in model.named_parameters() if value.grad is not None}
+
+    eager = gradients()
+    model.set_attn_implementation(NAME)
+    ours = gradients()
+    assert ours.keys() == eager.keys()
+    for name, gradient in eager.items():
+        torch.testing.assert_close(ours[name], gradient, rtol=0, atol=1e-5 * max(1, float(gradient.abs().max())))
+
+
 DROPOUT: dict[str, dict[str, object]] = {
     "bert": {"attention_probs_dropout_prob": 0.5, "hidden_dropout_prob": 0.0},
     "gpt2": {"attn_pdrop": 0.5, "embd_pdrop": 0.0, "resid_pdrop": 0.0},
