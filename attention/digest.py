@@ -92,7 +92,9 @@ class Digests:
             self._known = self._read() | fresh
             try:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
-                write_atomically(self._path, json.dumps(self._known, indent=0, sort_keys=True).encode())
+                partial = temporary(self._path)
+                partial.write_text(json.dumps(self._known, indent=0, sort_keys=True), encoding="utf-8")
+                partial.replace(self._path)  # not synced: an index that a power cut damages is only made again
             except OSError as error:  # a full disk, or stores that may only be read: only time is lost
                 log.warning("%s: %s; the files are hashed again next time", self._path, error.strerror or error)
         return found

@@ -2,8 +2,8 @@
 
 A forward pass returns all attention weights of a batch, over pieces and with the padding; NumPy then merges pieces to
 words, one sentence and one head after the other, in a loop over the words; everything is kept until the end and saved
-in float32. Two things are kinder to it here than in the original, which pads every input to the same length and cuts
-words into pieces one at a time: it gets our batches, bucketed by length, and our tokenising.
+in float32. As there, inputs come in the order of the corpus, 16 at a time, and each is padded to 128 pieces. One thing
+is kinder to it here than in the original, which cuts words into pieces one at a time: it gets our tokenising.
 """
 
 from collections.abc import Sequence
@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 from transformers import AutoModel
 
 from attention import Options, Store
@@ -20,6 +21,8 @@ from attention.forward import BATCH_PIECES, batches, pad
 from attention.plan import Plan, plan
 from corpora.sentence import Treebank
 
+BATCH, PADDED_TO = 16, 128
+"""Sentences of a forward pass, and pieces of each, as in the original."""
 TOLERANCE = 1e-3
 """Most by which two weights may differ: float16 keeps eleven bits of them."""
 
@@ -63,11 +66,14 @@ class Reference:
         """Extract, from tokenising to the file on disk."""
         planned = plan(self.treebank, self.encoder, Options())
         merged: dict[str, NDArray[np.float32]] = {}
-        for batch in shard_batches(planned):
-            parts = [planned.windows[item][part] for item, part in batch]
-            layers = self._model(**pad(parts, self.encoder), output_attentions=True).attentions
+        for first in range(0, len(planned.windows), BATCH):
+            parts = [window for (window,) in planned.windows[first : first + BATCH]]
+            inputs = pad(parts, self.encoder)
+            missing = max(PADDED_TO - inputs["input_ids"].size(1), 0)
+            inputs = {name: nn.functional.pad(tensor, (0, missing)) for name, tensor in inputs.items()}
+            layers = self._model(**inputs, output_attentions=True).attentions
             weights = np.stack([layer.numpy() for layer in layers], axis=1)  # [batch, layers, heads, pieces, pieces]
-            for (item, _), window, maps in zip(batch, parts, weights, strict=True):
+            for item, (window, maps) in enumerate(zip(parts, weights, strict=True), start=first):
                 words = [np.flatnonzero(window.slots == slot).tolist() for slot in range(window.words + 2)]
                 maps = maps[..., : len(window), : len(window)]
                 merged[str(item)] = np.stack([[merge(head, words) for head in layer] for layer in maps])

@@ -125,10 +125,10 @@ def test_two_writers_keep_each_others_entries(file: Path, cache: Path, hashed: l
 def test_an_index_that_cannot_be_written_costs_time_only(
     file: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def full(descriptor: int) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("attention.digest.os.fsync", full)
+    monkeypatch.setattr(Path, "write_text", full)
     digests = Digests(cache)
     assert digests.one(file) == sha(b"pretrained")
     [record] = caplog.records

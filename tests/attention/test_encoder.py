@@ -81,7 +81,7 @@ def test_a_folder_written_by_save_pretrained_is_an_encoder(save: Callable[[Path]
 def test_description_is_plain_json(folder: Path) -> None:
     description = load(folder).description
     assert json.loads(json.dumps(description)) == {
-        "name": str(folder),
+        "name": folder.name,
         "origin": "folder",
         "architecture": "BertModel",
         "weights": "pretrained",
@@ -231,7 +231,7 @@ def test_a_folder_without_config_is_no_encoder(tmp_path: Path) -> None:
 
 def test_a_folder_without_weights_has_no_identity(folder: Path, tmp_path: Path) -> None:
     remove_weights(folder)
-    with pytest.raises(EncoderError, match=r"no \*\.safetensors or pytorch_model\*\.bin") as refusal:
+    with pytest.raises(EncoderError, match=r"no model\*\.safetensors or pytorch_model\*\.bin") as refusal:
         source(folder).identity(Digests(tmp_path))
     assert str(folder) in str(refusal.value)
 
@@ -461,5 +461,5 @@ def test_a_hub_repository_without_weights_has_no_identity(
 ) -> None:
     remove_weights(folder)
     monkeypatch.setattr("attention.encoder.snapshot_download", lambda *_, **__: str(folder))
-    with pytest.raises(EncoderError, match=r"no \*\.safetensors or pytorch_model\*\.bin"):
+    with pytest.raises(EncoderError, match=r"no model\*\.safetensors or pytorch_model\*\.bin"):
         resolve(EncoderSpec("some/encoder")).identity(Digests(tmp_path))
