@@ -1,6 +1,5 @@
 """A corpus through an encoder into a store: shared between ranks, resumable, and each byte a function of its inputs."""
 
-import logging
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -24,7 +23,6 @@ from corpora.table import to_table
 
 _POLL_SECONDS = 0.5
 
-log = logging.getLogger(__name__)
 console = Console(stderr=True)
 
 
