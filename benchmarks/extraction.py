@@ -11,13 +11,13 @@ from transformers import AutoModel
 
 from attention import Encoder, EncoderSpec, Options, Request, Store, prepare, resolve
 from attention.digest import Digests
-from attention.forward import extract, pad, shapes
+from attention.forward import BATCH_PIECES, batches, extract, pad, shapes
 from attention.plan import Plan, plan
 from attention.shard import allocate
 from attention.store import seal_part
 from benchmarks.harness import Report, Settings, Treebanks, alternate, first_sentences, run, timed
 from benchmarks.memory import run_job
-from benchmarks.reference import Reference, shard_batches
+from benchmarks.reference import Reference
 from corpora.conllu import read_treebank
 
 REFERENCE_SENTENCES = 400
@@ -45,6 +45,15 @@ class Extraction:
         """Extract once more."""
         cache = Path(tempfile.mkdtemp(dir=self._folder))
         self.store = prepare(self._request, cache, self._digests, lambda: self._encoder)
+
+
+def shard_batches(planned: Plan) -> list[list[tuple[int, int]]]:
+    """The (item, window) pairs of every forward pass that extraction makes on a CPU, in its order."""
+    found: list[list[tuple[int, int]]] = []
+    for shard in range(planned.shards):
+        pairs = [(item, part) for item in planned.items(shard) for part in range(len(planned.windows[item]))]
+        found.extend(batches(pairs, planned, BATCH_PIECES["cpu"]))
+    return found
 
 
 class BareForward:

@@ -17,23 +17,14 @@ from transformers import AutoModel
 
 from attention import Options, Store
 from attention.encoder import Encoder
-from attention.forward import BATCH_PIECES, batches, pad
-from attention.plan import Plan, plan
+from attention.forward import pad
+from attention.plan import plan
 from corpora.sentence import Treebank
 
 BATCH, PADDED_TO = 16, 128
 """Sentences of a forward pass, and pieces of each, as in the original."""
 TOLERANCE = 1e-3
 """Most by which two weights may differ: float16 keeps eleven bits of them."""
-
-
-def shard_batches(planned: Plan) -> list[list[tuple[int, int]]]:
-    """The (item, window) pairs of every forward pass that extraction makes on a CPU, in its order."""
-    found: list[list[tuple[int, int]]] = []
-    for shard in range(planned.shards):
-        pairs = [(item, part) for item in planned.items(shard) for part in range(len(planned.windows[item]))]
-        found.extend(batches(pairs, planned, BATCH_PIECES["cpu"]))
-    return found
 
 
 def merge(attention: NDArray[np.float32], words: Sequence[Sequence[int]]) -> NDArray[np.float32]:
