@@ -155,8 +155,8 @@ def reduction(batch: Sequence[Pieces], from_pieces: FromPieces, device: torch.de
         device: where the factors go.
 
     Returns:
-        rows `[batch, slots, pieces]` and columns `[batch, pieces, slots]`; `rows @ weights @ columns` is the
-        reduced `[batch, slots, slots]`. Padding and absent delimiters have rows and columns of zeros.
+        rows `[batch, 1, slots, pieces]` and columns `[batch, pieces, slots]`; `rows @ weights @ columns` is the
+        reduced `[batch, heads, slots, slots]`. Padding and absent delimiters have rows and columns of zeros.
     """
     pieces, slots = max(map(len, batch)), max(window.words for window in batch) + 2
     columns = np.zeros((len(batch), pieces, slots), np.float32)
@@ -166,11 +166,14 @@ def reduction(batch: Sequence[Pieces], from_pieces: FromPieces, device: torch.de
     if from_pieces == "first":
         rows = rows * (rows.cumsum(2) == 1)
     rows = rows / np.maximum(rows.sum(2, keepdims=True), 1)
-    return torch.from_numpy(np.ascontiguousarray(rows)).to(device), torch.from_numpy(columns).to(device)
+    return torch.from_numpy(np.ascontiguousarray(rows[:, None])).to(device), torch.from_numpy(columns).to(device)
 
 
 def reduce(weights: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Weights over pieces `[batch, heads, from, to]` to weights over slots `[batch, heads, slots, slots]`."""
+    """Weights over pieces `[batch, heads, from, to]` to weights over slots `[batch, heads, slots, slots]`.
+
+    `rows` may have been expanded to all heads, which spares every layer a copy of them.
+    """
     batch, heads, pieces, _ = weights.shape
     to_words = weights.reshape(batch, heads * pieces, pieces) @ columns
-    return rows[:, None] @ to_words.view(batch, heads, pieces, -1)
+    return rows @ to_words.view(batch, heads, pieces, -1)

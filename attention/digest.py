@@ -89,15 +89,22 @@ class Digests:
                 entry = fresh[name] = {"stamp": stamp, "sha256": sha}
             found[path] = entry["sha256"]
         if fresh:
-            self._known = self._read() | fresh
-            try:
-                self._path.parent.mkdir(parents=True, exist_ok=True)
-                partial = temporary(self._path)
-                partial.write_text(json.dumps(self._known, indent=0, sort_keys=True), encoding="utf-8")
-                partial.replace(self._path)  # not synced: an index that a power cut damages is only made again
-            except OSError as error:  # a full disk, or stores that may only be read: only time is lost
-                log.warning("%s: %s; the files are hashed again next time", self._path, error.strerror or error)
+            self._keep(fresh)
         return found
+
+    def remember(self, path: Path, sha256: str) -> None:
+        """Keep the digest of a file that was computed while it was written."""
+        self._keep({str(path.resolve()): {"stamp": _stamp(path), "sha256": sha256}})
+
+    def _keep(self, fresh: dict[str, dict[str, str]]) -> None:
+        self._known = self._read() | fresh
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            partial = temporary(self._path)
+            partial.write_text(json.dumps(self._known, indent=0, sort_keys=True), encoding="utf-8")
+            partial.replace(self._path)  # not synced: an index that a power cut damages is only made again
+        except OSError as error:  # a full disk, or stores that may only be read: only time is lost
+            log.warning("%s: %s; the files are hashed again next time", self._path, error.strerror or error)
 
     def one(self, path: Path) -> str:
         """Digest of one file."""

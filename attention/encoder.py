@@ -174,6 +174,12 @@ class Encoder:
             "max_length": self.max_length,
         }
 
+    @property
+    def reentrant(self) -> bool:
+        """Whether two threads may run it at once; not so where a pass changes the frequencies of rotary positions."""
+        kinds = [str(getattr(module, "rope_type", "")) for module in self._model.modules()]
+        return not any("dynamic" in kind or "longrope" in kind for kind in kinds)
+
     def capture(self, inputs: Mapping[str, Tensor], receive: Receive, layers: frozenset[int]) -> None:
         """Hand the weights `[batch, heads, from, to]` of each wanted layer (0-based) to `receive`."""
         capture_attention(self._model, inputs, receive, layers)

@@ -1,23 +1,28 @@
 """A corpus through an encoder into a store: shared between ranks, resumable, and each byte a function of its inputs."""
 
+import hashlib
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 
 import pyarrow.parquet as pq
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from torch import Tensor
 
 from attention.digest import Digests, remove_leftovers, temporary, write_atomically
 from attention.encoder import Encoder
-from attention.forward import extract, return_free_memory, shapes
+from attention.forward import extract, shapes
+from attention.memory import return_free_memory
 from attention.plan import Plan, plan
 from attention.request import Request, StoreError, key
-from attention.shard import allocate
+from attention.shard import write_shard
 from attention.store import MANIFEST, Manifest, Part, Store, find_part, seal_part
 from corpora.table import to_table
 
@@ -74,7 +79,7 @@ def prepare(
     parts: list[Part] | None = None
     while parts is None:  # twice when another process took a part of ours for damaged while we replaced it
         if ranks.rank == 0 and find_part(folder, "labels", ".parquet", digests) is None:
-            _write_labels(planned, folder)
+            _write_labels(planned, folder, digests)
         if loaded is not None:
             _write_shards(request, planned, folder, digests, loaded, ranks)
         parts = _collect(folder, planned, digests, ranks)
@@ -96,11 +101,13 @@ def prepare(
     return Store(folder, manifest)
 
 
-def _write_labels(planned: Plan, folder: Path) -> None:
+def _write_labels(planned: Plan, folder: Path, digests: Digests) -> None:
     partial = temporary(folder / "labels.parquet")
     with _failed_writes_explained(folder), _removed_on_failure(partial):
         pq.write_table(to_table(planned.sentences), partial, compression="zstd")
-        seal_part(partial, "labels", ".parquet")
+        with partial.open("rb") as file:
+            sha = hashlib.file_digest(file, "sha256").hexdigest()
+        seal_part(partial, sha, "labels", ".parquet", digests)
     return_free_memory()
 
 
@@ -128,23 +135,31 @@ def _write_shards(
     with (
         Progress(*columns, console=console, refresh_per_second=1, transient=True, disable=ranks.rank != 0) as progress,
         ThreadPoolExecutor(max_workers=1) as writer,
+        closing(extract(encoder, planned, mine, request.options)) as tensors,
     ):
         task = progress.add_task("sentences", total=sum(len(planned.items(shard)) for shard in mine))
         sealed: Future[None] | None = None
-        for shard in mine:
+        for shard, group in groupby(tensors, key=itemgetter(0)):
             partial = temporary(folder / f"{_stem(shard)}.safetensors")
             with _failed_writes_explained(folder), _removed_on_failure(partial):
-                tensors = allocate(partial, shapes(planned, shard), request.options.dtype)
-                extract(encoder, planned, shard, request.options, tensors, lambda n: progress.advance(task, n))
-                del tensors
+                named = _counted(group, progress, task)
+                sha = write_shard(partial, shapes(planned, shard), request.options.dtype, named)
                 if sealed is not None:
                     sealed.result()
             return_free_memory()
-            # Hashing one shard and waiting for the disk goes on while the next one is computed.
-            sealed = writer.submit(seal_part, partial, _stem(shard), ".safetensors")
+            # Waiting for the disk goes on while the next shard is computed.
+            sealed = writer.submit(seal_part, partial, sha, _stem(shard), ".safetensors", digests)
         with _failed_writes_explained(folder):
             if sealed is not None:
                 sealed.result()
+
+
+def _counted(
+    tensors: Iterable[tuple[int, str, Tensor]], progress: Progress, task: TaskID
+) -> Iterator[tuple[str, Tensor]]:
+    for _, name, tensor in tensors:
+        yield name, tensor
+        progress.advance(task)
 
 
 @contextmanager

@@ -1,89 +1,92 @@
 """One shard through the encoder: forward passes of bounded size, reduced to words inside the attention function."""
 
-import ctypes
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 
 import numpy as np
-import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from attention.alignment import Pieces, most_central, reduce, reduction
 from attention.encoder import Encoder
+from attention.memory import Allowance
+from attention.parallel import in_order
 from attention.plan import Plan
 from attention.request import Options, StoreError
 from attention.store import tensor_name
 
-BATCH_PIECES = {"cpu": 1024, "cuda": 16384}
-"""Bound of one forward pass by kind of device, padding included: what keeps a CPU's caches and a GPU's cores busy."""
-BATCH_CELLS = 2**17
+BATCH_PIECES = {"cpu": 512, "cuda": 16384}
+"""Bound of one forward pass by kind of device, padding included: what keeps a core's caches and a GPU's cores busy."""
+BATCH_CELLS = {"cpu": 2**16, "cuda": 2**22}
 """Bound of pieces × pieces, padding included: what keeps the weights of one layer small."""
+WORKERS = 8
+"""Most forward passes at once on a CPU: each takes memory."""
 
 _ROW_TOLERANCE = 1e-3
 
 
 def shapes(planned: Plan, shard: int) -> dict[str, tuple[int, ...]]:
-    """What a shard holds: `attention.<item>` `[layers, heads, n+2, n+2]`, axes from and to."""
+    """What a shard holds, in its order: `attention.<item>` `[layers, heads, n+2, n+2]`, axes from and to."""
     return {
         tensor_name("attention", item): (len(planned.layers), len(planned.heads), slots, slots)
-        for item in planned.items(shard)
+        for item in _longest_first(planned, shard)
         for slots in [len(planned.sentences[item]) + 2]
     }
 
 
 def extract(
-    encoder: Encoder,
-    planned: Plan,
-    shard: int,
-    options: Options,
-    tensors: Mapping[str, Tensor],
-    advance: Callable[[int], object] = lambda _: None,
-) -> None:
-    """Fill the tensors of one shard, which hold zeros, of the `shapes` it wants.
+    encoder: Encoder, planned: Plan, shards: Iterable[int], options: Options
+) -> Generator[tuple[int, str, Tensor], None, None]:
+    """Shard, name and tensor of everything the shards hold, by the `shapes` of each and in the order of those.
 
     Raises:
         StoreError: a row that does not sum to one.
     """
-    items = planned.items(shard)
-    owners = {
-        item: most_central(cut, len(planned.sentences[item])) for item in items if len(cut := planned.windows[item]) > 1
-    }
-    pairs = [(item, part) for item in items for part in range(len(planned.windows[item]))]
-    most = BATCH_PIECES.get(encoder.device.type, BATCH_PIECES["cuda"])
-    for batch in batches(pairs, planned, most):
-        parts = [planned.windows[item][part] for item, part in batch]
+    workers = min(torch.get_num_threads(), WORKERS) if encoder.device.type == "cpu" and encoder.reentrant else 1
+
+    def compute(job: tuple[int, list[tuple[int, int]]]) -> list[Tensor]:
+        parts = [planned.windows[item][part] for item, part in job[1]]
         reduced = forward(encoder, parts, planned, options).cpu()
-        for (item, part), window, block in zip(batch, parts, reduced, strict=True):
-            target, block = tensors[tensor_name("attention", item)], block[..., : window.words + 2, : window.words + 2]
-            if item in owners:
-                _place(target, block, window, owners[item] == part)
-            else:
-                target.copy_(block)
-            advance(int(part == len(planned.windows[item]) - 1))
+        return [
+            block[..., : part.words + 2, : part.words + 2].contiguous()
+            for part, block in zip(parts, reduced, strict=True)
+        ]
+
+    jobs = ((shard, batch) for shard in shards for batch in batches(planned, shard, encoder.device.type))
+    allowance = Allowance()
+    for (shard, batch), blocks in in_order(compute, jobs, workers):
+        for (item, part), block in zip(batch, blocks, strict=True):
+            cut, words = planned.windows[item], len(planned.sentences[item])
+            if len(cut) > 1:
+                if part == 0:  # an item's windows follow one another: there is never more than one such tensor
+                    whole = block.new_zeros((*block.shape[:2], words + 2, words + 2))
+                    owners = most_central(cut, words)
+                _place(whole, block, cut[part], owners == part)
+                block = whole
+            if part == len(cut) - 1:
+                yield shard, tensor_name("attention", item), block
+        allowance.check()
 
 
-def return_free_memory() -> None:
-    """Give back what allocators keep: no batch is like the one before, and memory would creep up with the corpus."""
-    pa.default_memory_pool().release_unused()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc; other C libraries keep less
-    if trim is not None:
-        trim(0)
-
-
-def batches(parts: Sequence[tuple[int, int]], planned: Plan, most: int) -> Iterator[list[tuple[int, int]]]:
-    """Cut (item, window) pairs, longest first, into forward passes of `most` pieces and `BATCH_CELLS` cells at most."""
+def batches(planned: Plan, shard: int, device: str) -> Iterator[list[tuple[int, int]]]:
+    """Cut the (item, window) pairs of a shard into forward passes within the bounds of a kind of device."""
+    most_pieces, most_cells = (bounds.get(device, bounds["cuda"]) for bounds in (BATCH_PIECES, BATCH_CELLS))
     batch: list[tuple[int, int]] = []
     longest = 0
-    for item, part in sorted(parts, key=lambda pair: -len(planned.windows[pair[0]][pair[1]])):
-        longest = longest or len(planned.windows[item][part])
-        size = (len(batch) + 1) * longest
-        if batch and (size > most or size * longest > BATCH_CELLS):
-            yield batch
-            batch, longest = [], len(planned.windows[item][part])
-        batch.append((item, part))
-    if batch:
-        yield batch
+    for item in _longest_first(planned, shard):
+        for part, window in enumerate(planned.windows[item]):
+            longest = max(longest, len(window))
+            size = (len(batch) + 1) * longest
+            if batch and (size > most_pieces or size * longest > most_cells):
+                yield batch
+                batch, longest = [], len(window)
+            batch.append((item, part))
+    yield batch
+
+
+def _longest_first(planned: Plan, shard: int) -> list[int]:
+    """The items of a shard, so that those of a forward pass are of about one length."""
+    return sorted(planned.items(shard), key=lambda item: -max(map(len, planned.windows[item])))
 
 
 def pad(parts: Sequence[Pieces], encoder: Encoder) -> dict[str, Tensor]:
@@ -103,12 +106,13 @@ def forward(encoder: Encoder, parts: Sequence[Pieces], planned: Plan, options: O
         StoreError: a row that does not sum to one.
     """
     rows, columns = reduction(parts, options.from_pieces, encoder.device)
-    slots = rows.size(1)
+    slots = rows.size(2)
     reduced = torch.empty(
         len(parts), len(planned.layers), len(planned.heads), slots, slots, dtype=options.dtype, device=encoder.device
     )
     every = len(planned.heads) == encoder.heads
-    real = rows.sum(2)[:, None]
+    real = rows.sum(3)
+    rows = rows.expand(-1, len(planned.heads), -1, -1).contiguous()
     worst = torch.zeros((), device=encoder.device)
 
     def receive(layer: int, weights: Tensor) -> None:

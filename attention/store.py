@@ -4,7 +4,6 @@ Every file but the manifest carries the beginning of its own SHA-256 in its name
 its finished shards from damaged ones without a manifest. Reading maps the shards into memory; nothing is copied.
 """
 
-import hashlib
 import json
 import logging
 from collections.abc import Mapping
@@ -19,7 +18,7 @@ from torch import Tensor
 
 from attention.digest import Digests, digest, sync
 
-FORMAT = 1
+FORMAT = 2
 """Part of every store's key: raise it when the layout on disk changes."""
 SHARD_ITEMS = 512
 MANIFEST = "manifest.json"
@@ -95,7 +94,7 @@ def _own(body: Mapping[str, object]) -> str:
     return digest(json.dumps(body, sort_keys=True).encode())
 
 
-def seal_part(partial: Path, stem: str, suffix: str) -> None:
+def seal_part(partial: Path, sha256: str, stem: str, suffix: str, digests: Digests) -> None:
     """Give a finished file its name, with the beginning of its digest in it, once it is on the disk.
 
     Raises:
@@ -103,9 +102,8 @@ def seal_part(partial: Path, stem: str, suffix: str) -> None:
     """
     try:
         sync(partial)
-        with partial.open("rb") as file:
-            sha = hashlib.file_digest(file, "sha256").hexdigest()
-        partial.replace(partial.with_name(f"{stem}-{sha[:_NAMED]}{suffix}"))
+        sealed = partial.replace(partial.with_name(f"{stem}-{sha256[:_NAMED]}{suffix}"))
+        digests.remember(sealed, sha256)
     finally:
         partial.unlink(missing_ok=True)
 

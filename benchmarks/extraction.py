@@ -4,6 +4,8 @@
 """
 
 import tempfile
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 
 import torch
@@ -11,9 +13,9 @@ from transformers import AutoModel
 
 from attention import Encoder, EncoderSpec, Options, Request, Store, prepare, resolve
 from attention.digest import Digests
-from attention.forward import BATCH_PIECES, batches, extract, pad, shapes
+from attention.forward import batches, extract, pad, shapes
 from attention.plan import Plan, plan
-from attention.shard import allocate
+from attention.shard import write_shard
 from attention.store import seal_part
 from benchmarks.harness import Report, Settings, Treebanks, alternate, first_sentences, run, timed
 from benchmarks.memory import run_job
@@ -26,8 +28,8 @@ REFERENCE_SENTENCES = 400
 class Extraction:
     """A parsed treebank into a store, each time into an empty folder.
 
-    From tokenising to the manifest: forward passes with the reduction and the cast, fsync, SHA-256 and rename of every
-    shard, and the check of all files. The encoder is loaded, and its files are hashed, beforehand.
+    From tokenising to the manifest: forward passes with the reduction and the cast, SHA-256, fsync and rename of every
+    shard. The encoder is loaded, and its files are hashed, beforehand.
 
     Attributes:
         store: the last one made.
@@ -51,8 +53,7 @@ def shard_batches(planned: Plan) -> list[list[tuple[int, int]]]:
     """The (item, window) pairs of every forward pass that extraction makes on a CPU, in its order."""
     found: list[list[tuple[int, int]]] = []
     for shard in range(planned.shards):
-        pairs = [(item, part) for item in planned.items(shard) for part in range(len(planned.windows[item]))]
-        found.extend(batches(pairs, planned, BATCH_PIECES["cpu"]))
+        found.extend(batches(planned, shard, "cpu"))
     return found
 
 
@@ -79,20 +80,23 @@ class Stages:
 
     def __init__(self, encoder: Encoder, planned: Plan, folder: Path) -> None:
         self._encoder, self._planned, self._folder = encoder, planned, folder
-        self._partial: list[Path] = []
+        self._digests = Digests(folder)
+        self._written: dict[Path, str] = {}
 
     def forward(self) -> None:
-        """All shards into mapped files."""
+        """All shards into files."""
         folder = Path(tempfile.mkdtemp(dir=self._folder))
-        self._partial = [folder / f"partial-{shard}" for shard in range(self._planned.shards)]
-        for shard, path in enumerate(self._partial):
-            tensors = allocate(path, shapes(self._planned, shard), Options().dtype)
-            extract(self._encoder, self._planned, shard, Options(), tensors)
+        self._written = {}
+        tensors = extract(self._encoder, self._planned, range(self._planned.shards), Options())
+        for shard, group in groupby(tensors, key=itemgetter(0)):
+            path = folder / f"partial-{shard}"
+            named = ((name, tensor) for _, name, tensor in group)
+            self._written[path] = write_shard(path, shapes(self._planned, shard), Options().dtype, named)
 
     def seal(self) -> None:
-        """Wait for the disk, hash and name them."""
-        for shard, path in enumerate(self._partial):
-            seal_part(path, str(shard), ".safetensors")
+        """Wait for the disk and name them."""
+        for shard, (path, sha) in enumerate(self._written.items()):
+            seal_part(path, sha, str(shard), ".safetensors", self._digests)
 
 
 def measure(settings: Settings, folder: Path, report: Report) -> None:
@@ -131,9 +135,9 @@ def _against_forward(settings: Settings, treebanks: Treebanks, encoder: Encoder,
     report.seconds("extraction_s", seconds["extraction"], "extraction; alone, its stages take:")
     report.seconds("plan_s", seconds["plan"], "tokenising and alignment")
     report.seconds(
-        "captured_forward_s", seconds["forward"], "forward passes with capture, reduction and cast, into mapped files"
+        "captured_forward_s", seconds["forward"], "forward passes with capture, reduction and cast, hashed and written"
     )
-    report.seconds("seal_s", seconds["seal"], "fsync, SHA-256 and rename, which extraction hides behind forward passes")
+    report.seconds("seal_s", seconds["seal"], "fsync and rename, which extraction hides behind forward passes")
     store = extraction.store
     assert store is not None
     cells = sum((len(sentence) + 2) ** 2 for sentence in planned.sentences)

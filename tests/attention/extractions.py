@@ -109,9 +109,9 @@ def prepare_and_record(extraction: Extraction, ranks: Ranks) -> tuple[list[str],
     """Stems of the files that this process wrote, in order, and the number of items of the store it returned."""
     written: list[str] = []
 
-    def record(partial: Path, stem: str, suffix: str) -> None:
+    def record(partial: Path, sha256: str, stem: str, suffix: str, digests: Digests) -> None:
         written.append(stem)
-        seal_part(partial, stem, suffix)
+        seal_part(partial, sha256, stem, suffix, digests)
 
     torch.set_num_threads(1)
     with small_shards(), patch("attention.extraction.seal_part", record):

@@ -4,7 +4,7 @@ import re
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from io import StringIO
 from pathlib import Path
 from typing import NamedTuple
@@ -12,10 +12,13 @@ from typing import NamedTuple
 import pytest
 import torch
 from rich.console import Console
+from torch import Tensor
 
 from attention.digest import Digests
+from attention.encoder import Encoder
 from attention.extraction import Ranks
-from attention.forward import extract
+from attention.forward import extract, shapes
+from attention.plan import Plan
 from attention.request import Options, StoreError
 from attention.store import MANIFEST, Store
 from corpora.table import from_table
@@ -36,9 +39,11 @@ def extracted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The shards that went through the encoder, in order."""
     shards: list[int] = []
 
-    def spy(*args: object) -> None:
-        shards.append(args[2])  # type: ignore[arg-type]
-        extract(*args)  # type: ignore[arg-type]
+    def spy(
+        encoder: Encoder, planned: Plan, wanted: Sequence[int], options: Options
+    ) -> Iterator[tuple[int, str, Tensor]]:
+        shards.extend(wanted)
+        yield from extract(encoder, planned, wanted, options)
 
     monkeypatch.setattr("attention.extraction.extract", spy)
     return shards
@@ -218,10 +223,11 @@ def test_a_shard_that_another_process_takes_away_is_missing(
 def test_a_run_that_fails_goes_on_where_it_stopped(
     extraction: Extraction, undisturbed: dict[str, bytes], monkeypatch: pytest.MonkeyPatch, extracted: list[int]
 ) -> None:
-    def fail(*args: object) -> None:
-        if args[2] == 2:
-            raise KeyboardInterrupt
-        extract(*args)  # type: ignore[arg-type]
+    def fail(encoder: Encoder, planned: Plan, shards: Sequence[int], options: Options) -> Iterator[object]:
+        yield from extract(encoder, planned, shards[:2], options)
+        name, shape = next(iter(shapes(planned, 2).items()))
+        yield 2, name, torch.zeros(shape, dtype=torch.float16)
+        raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
         patched.setattr("attention.extraction.extract", fail)
@@ -338,7 +344,7 @@ def test_a_disk_without_room_for_a_shard_is_explained(
     extraction: Extraction, undisturbed: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr("attention.extraction.allocate", no_space)
+        patched.setattr("attention.extraction.write_shard", no_space)
         with pytest.raises(StoreError, match=f"{extraction.folder}: No space left on device.*run again"):
             extraction.prepare()
     assert stems(extraction.files()) == ["labels"]

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from attention.alignment import FromPieces, Pieces, reduce
 from attention.encoder import Encoder, EncoderError, EncoderSpec, resolve
-from attention.forward import batches, extract, forward, pad, shapes
+from attention.forward import BATCH_CELLS, BATCH_PIECES, batches, extract, forward, pad, shapes
 from attention.plan import Plan, plan
 from attention.request import Options, StoreError
 from corpora.sentence import Sentence, Treebank
@@ -44,9 +44,9 @@ def tensors_of(encoder: Encoder, sentences: Sequence[Sentence], options: Options
 
 
 def extracted(encoder: Encoder, planned: Plan, shard: int, options: Options) -> dict[str, Tensor]:
-    tensors = {name: torch.zeros(shape, dtype=options.dtype) for name, shape in shapes(planned, shard).items()}
-    extract(encoder, planned, shard, options, tensors)
-    return tensors
+    found = {name: tensor for _, name, tensor in extract(encoder, planned, [shard], options)}
+    assert list(shapes(planned, shard).items()) == [(name, tuple(tensor.shape)) for name, tensor in found.items()]
+    return found
 
 
 def expected(folder: Path, blank: str, sentence: Sentence, from_pieces: str = "mean") -> reference.Floats:
@@ -144,14 +144,30 @@ def test_a_shard_depends_on_its_own_sentences_alone(encoder: Encoder) -> None:
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_progress_counts_each_sentence_once(tmp_path: Path) -> None:
+def test_shards_follow_one_another_whole(encoder: Encoder) -> None:
+    with small_shards():
+        planned = plan(tiny.treebank(LENGTHS), encoder, FLOAT32)
+        found = [(shard, name) for shard, name, _ in extract(encoder, planned, [0, 2], FLOAT32)]
+        assert found == [(shard, name) for shard in (0, 2) for name in shapes(planned, shard)]
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_threads_change_no_bit(threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(BATCH_PIECES, "cpu", 24)
     encoder = Encoder(resolve(EncoderSpec(str(tiny.save_bert(tmp_path, max_length=16)))))
     options = Options(too_long="window")
-    steps: list[int] = []
-    planned = plan(tiny.treebank((25, 4, 40, 1)), encoder, options)
-    tensors = {name: torch.zeros(shape, dtype=options.dtype) for name, shape in shapes(planned, 0).items()}
-    extract(encoder, planned, 0, options, tensors, steps.append)
-    assert sum(steps) == 4
+    planned = plan(tiny.treebank((25, 4, 40, 1, 2, 30, 3)), encoder, options)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads)
+        found = extracted(encoder, planned, 0, options)
+        assert torch.get_num_threads() == threads
+        torch.set_num_threads(1)
+        alone = extracted(encoder, planned, 0, options)
+    finally:
+        torch.set_num_threads(before)
+    assert len(found) == 7
+    assert all(torch.equal(found[name], alone[name]) for name in alone)
 
 
 # Batches
@@ -163,12 +179,13 @@ def planned_lengths(lengths: Sequence[int]) -> Plan:
     return Plan((), windows, (), (), {})
 
 
-@pytest.mark.parametrize("most", [8, 40, 1000])
-def test_batches_hold_every_window_once_and_stay_within_bounds(most: int) -> None:
+@pytest.mark.parametrize("most", [8, 40, 512])
+def test_batches_hold_every_window_once_and_stay_within_bounds(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     lengths = np.random.default_rng(0).integers(3, 30, 200).tolist()
     planned = planned_lengths(lengths)
     pairs = [(item, 0) for item in range(len(lengths))]
-    found = list(batches(pairs, planned, most))
+    monkeypatch.setitem(BATCH_PIECES, "cpu", most)
+    found = list(batches(planned, 0, "cpu"))
     assert sorted(pair for batch in found for pair in batch) == pairs
     sizes = [[lengths[item] for item, _ in batch] for batch in found]
     assert [size for batch in sizes for size in batch] == sorted(lengths, reverse=True)
@@ -179,10 +196,25 @@ def test_batches_hold_every_window_once_and_stay_within_bounds(most: int) -> Non
 
 
 def test_batches_of_long_windows_are_bounded_by_cells(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attention.forward.BATCH_CELLS", 2 * 100**2)
-    found = list(batches([(item, 0) for item in range(5)], planned_lengths([100] * 5), most=10**6))
+    monkeypatch.setitem(BATCH_CELLS, "cpu", 2 * 100**2)
+    found = list(batches(planned_lengths([100] * 5), 0, "cpu"))
     assert [len(batch) for batch in found] == [2, 2, 1]
-    assert [len(batch) for batch in batches([(0, 0)], planned_lengths([10**4]), most=10)] == [1]
+    assert [len(batch) for batch in batches(planned_lengths([10**4]), 0, "cpu")] == [1]
+
+
+def test_a_device_without_bounds_of_its_own_has_those_of_a_gpu() -> None:
+    planned = planned_lengths([100] * 50)
+    assert list(batches(planned, 0, "mps")) == list(batches(planned, 0, "cuda"))
+    assert len(list(batches(planned, 0, "mps"))) == 1 < len(list(batches(planned, 0, "cpu")))
+
+
+def test_windows_of_a_sentence_follow_one_another() -> None:
+    def pieces(length: int) -> Pieces:
+        return Pieces(np.zeros(length, np.int32), np.zeros(length, np.int32), 1)
+
+    windows = ((pieces(5),), (pieces(9), pieces(3)), (pieces(9), pieces(9), pieces(1)), (pieces(7),))
+    [batch] = batches(Plan((), windows, (), (), {}), 0, "cpu")
+    assert batch == [(1, 0), (1, 1), (2, 0), (2, 1), (2, 2), (3, 0), (0, 0)]
 
 
 def test_padding_is_on_the_right_and_masked(encoder: Encoder) -> None:

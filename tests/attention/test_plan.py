@@ -2,13 +2,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from attention.alignment import AlignmentError
 from attention.encoder import Encoder, EncoderSpec, resolve
 from attention.forward import shapes
 from attention.plan import Plan, lost_arcs, plan
 from attention.request import Options, Precision, StoreError
-from attention.shard import allocate
+from attention.shard import write_shard
 from corpora.sentence import Sentence, Treebank
 from tests import tiny
 from tests.attention.extractions import LENGTHS, small_shards
@@ -167,6 +168,8 @@ def test_shards_part_the_sentences(count: int, encoder: Encoder) -> None:
 def test_the_estimate_is_the_size_on_disk(precision: Precision, encoder: Encoder, tmp_path: Path) -> None:
     options = Options(precision=precision, too_long="window")
     planned: Plan = plan(tiny.treebank((*LENGTHS, 30, 40, 35)), encoder, options)
-    allocate(tmp_path / "shard", shapes(planned, 0), options.dtype)
+    announced = shapes(planned, 0)
+    zeros = ((name, torch.zeros(shape, dtype=options.dtype)) for name, shape in announced.items())
+    write_shard(tmp_path / "shard", announced, options.dtype, zeros)
     size = (tmp_path / "shard").stat().st_size
     assert size <= planned.bytes(0, options) <= 1.01 * size

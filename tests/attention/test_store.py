@@ -82,7 +82,7 @@ def test_a_manifest_of_labels_alone_has_the_default_precision() -> None:
 
 def write_part(folder: Path, content: bytes) -> None:
     (folder / "partial").write_bytes(content)
-    seal_part(folder / "partial", "00000", ".safetensors")
+    seal_part(folder / "partial", digest(content), "00000", ".safetensors", Digests(folder / "index"))
 
 
 def test_a_part_that_cannot_be_synced_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
