@@ -2,14 +2,16 @@
 
 import shutil
 import sys
+import warnings
 from itertools import count
 from pathlib import Path
 
+from jsonargparse import Namespace
 from pytorch_lightning import LightningModule, Trainer
-from pytorch_lightning.callbacks import Callback, ModelCheckpoint
-from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
+from pytorch_lightning.callbacks import ModelCheckpoint
+from pytorch_lightning.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from pytorch_lightning.loggers import CSVLogger, TensorBoardLogger
-from pytorch_lightning.utilities import rank_zero_only
+from pytorch_lightning.utilities import rank_zero_info, rank_zero_only
 from rich.console import Console
 from rich.text import Text
 
@@ -18,10 +20,29 @@ import datamodules  # noqa: F401
 import probes  # noqa: F401
 from attention import AlignmentError, EncoderError, StoreError
 from corpora.sentence import CorpusError
+from probes.base import ProbeError
 from reports import ResultWriter
 
-EXPECTED = (AlignmentError, CorpusError, EncoderError, StoreError)
+EXPECTED = (AlignmentError, CorpusError, EncoderError, ProbeError, StoreError)
 """Faults of the input: told in a line, without a traceback."""
+
+
+class RunConfig(SaveConfigCallback):
+    """Writes `config.yaml` into the run's folder, and removes the folder of a run that ended before it began."""
+
+    def __init__(self, parser: LightningArgumentParser, config: Namespace, folder: Path) -> None:
+        super().__init__(parser, config, save_to_log_dir=False)
+        self.folder = folder
+
+    def save_config(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Called on the first process, once the data are set up."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.parser.save(self.config, self.folder / "config.yaml", skip_none=False, overwrite=True)
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """A folder without `config.yaml` holds nothing yet; it is this run's own, and no other's."""
+        if trainer.is_global_zero and not (self.folder / "config.yaml").exists():
+            shutil.rmtree(self.folder, ignore_errors=True)
 
 
 class ProbingCLI(LightningCLI):
@@ -35,25 +56,31 @@ class ProbingCLI(LightningCLI):
     def instantiate_trainer(self, **kwargs: object) -> Trainer:
         """Put loggers, checkpoints and results into a folder of this run under `--trainer.default_root_dir`."""
         settings = self._get(self.config_init, "trainer")
+        folder = run_folder(Path(settings["default_root_dir"]), type(self.model))
         if settings.get("logger") in (None, True):
-            folder = run_folder(Path(settings["default_root_dir"]), type(self.model))
             kwargs["logger"] = [CSVLogger(folder, "", ""), TensorBoardLogger(folder, "", "tensorboard")]
-        return super().instantiate_trainer(**kwargs)
+        self.save_config_kwargs = {"folder": folder}
+        trainer: Trainer = super().instantiate_trainer(**kwargs)
+        for callback in trainer.callbacks:  # type: ignore[attr-defined]
+            if isinstance(callback, ResultWriter):
+                callback.folder = folder
+        for checkpoint in _checkpoints(trainer):
+            checkpoint.dirpath = checkpoint.dirpath or str(folder / "checkpoints")
+        return trainer
 
     def after_fit(self) -> None:
-        """Test the best checkpoint, when there is something to test on."""
-        if "test" in self.datamodule.files():
+        """Test the best checkpoint, when there is one, and something to test on."""
+        test = self.datamodule.files().get("test")
+        if test is None or not test.is_file():
+            rank_zero_info(f"Not tested: there is no test split{'' if test is None else f' at {test}'}.")
+        elif any(callback.best_model_path for callback in _checkpoints(self.trainer)):
             self.trainer.test(self.model, datamodule=self.datamodule, ckpt_path="best")
+        else:
+            rank_zero_info("Not tested: nothing was validated, so that no checkpoint is the best.")
 
 
-class NoEmptyRun(Callback):
-    """Removes the folder of a run that ended before it began, because of its input."""
-
-    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """`config.yaml` is written once data and model are set up."""
-        folder = Path(trainer.log_dir or "")
-        if isinstance(exception, EXPECTED) and trainer.is_global_zero and not (folder / "config.yaml").exists():
-            shutil.rmtree(folder, ignore_errors=True)
+def _checkpoints(trainer: Trainer) -> list[ModelCheckpoint]:
+    return [callback for callback in trainer.checkpoint_callbacks if isinstance(callback, ModelCheckpoint)]
 
 
 def run_folder(root: Path, model: type[LightningModule]) -> Path:
@@ -74,16 +101,21 @@ def _new_version(parent: Path) -> Path:
     return folder
 
 
+# Lightning 2.6 walks through batches by what torch 2.13 deprecates.
+warnings.filterwarnings("ignore", message=".*LeafSpec.*is deprecated")
+
+
 def main(args: list[str] | None = None) -> ProbingCLI:
     """Run the command line `args`, by default the program's own."""
     return ProbingCLI(
         subclass_mode_model=True,
         subclass_mode_data=True,
         seed_everything_default=0,
+        save_config_callback=RunConfig,
         trainer_defaults={
             "default_root_dir": "runs",
             "use_distributed_sampler": False,  # the datamodules share the batches themselves, each item once
-            "callbacks": [ResultWriter(), NoEmptyRun()],
+            "callbacks": [ResultWriter()],
         },
         args=args,
     )

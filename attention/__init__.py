@@ -3,12 +3,16 @@
 from attention.alignment import AlignmentError
 from attention.encoder import DEFAULT, Encoder, EncoderError, EncoderSpec, resolve
 from attention.extraction import Ranks, prepare
-from attention.request import Options, Request, StoreError
+from attention.options import Options, StoreError
+from attention.quantity import Antecedent, Candidates
+from attention.request import Request
 from attention.store import Store
 
 __all__ = [
     "DEFAULT",
     "AlignmentError",
+    "Antecedent",
+    "Candidates",
     "Encoder",
     "EncoderError",
     "EncoderSpec",

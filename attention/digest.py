@@ -73,7 +73,7 @@ class Digests:
         try:
             known = json.loads(self._path.read_bytes())
             return {name: {"stamp": entry["stamp"], "sha256": entry["sha256"]} for name, entry in known.items()}
-        except (FileNotFoundError, ValueError, AttributeError, TypeError, KeyError):
+        except (OSError, ValueError, AttributeError, TypeError, KeyError):
             return {}  # absent, or damaged: only time is lost
 
     def of(self, paths: Iterable[Path]) -> dict[Path, str]:
@@ -83,6 +83,9 @@ class Digests:
         for path in paths:
             name, stamp = str(path.resolve()), _stamp(path)
             entry = self._known.get(name)
+            if (entry is None or entry["stamp"] != stamp) and not fresh:
+                self._known |= self._read()  # another process may have been here meanwhile
+                entry = self._known.get(name)
             if entry is None or entry["stamp"] != stamp:
                 with path.open("rb") as file:
                     sha = hashlib.file_digest(file, "sha256").hexdigest()
@@ -97,7 +100,7 @@ class Digests:
         self._keep({str(path.resolve()): {"stamp": _stamp(path), "sha256": sha256}})
 
     def _keep(self, fresh: dict[str, dict[str, str]]) -> None:
-        self._known = self._read() | fresh
+        self._known |= self._read() | fresh
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             partial = temporary(self._path)

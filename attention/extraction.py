@@ -1,4 +1,4 @@
-"""A corpus through an encoder into a store: shared between ranks, resumable, and each byte a function of its inputs."""
+"""A corpus through an encoder into a store: shared between ranks, resumable; on one kind of device always the same."""
 
 import hashlib
 import shutil
@@ -20,11 +20,11 @@ from attention.digest import Digests, remove_leftovers, temporary, write_atomica
 from attention.encoder import Encoder
 from attention.forward import extract, shapes
 from attention.memory import return_free_memory
-from attention.plan import Plan, plan
-from attention.request import Request, StoreError, key
+from attention.options import StoreError
+from attention.plan import Plan
+from attention.request import Request, key
 from attention.shard import write_shard
 from attention.store import MANIFEST, Manifest, Part, Store, find_part, seal_part
-from corpora.table import to_table
 
 _POLL_SECONDS = 0.5
 
@@ -70,9 +70,9 @@ def prepare(
     folder = cache / key(identity)
     if (store := Store.open(folder, digests)) is not None:
         return store
-    treebank = request.read(request.corpus)
+    corpus = request.read(request.corpus)
     loaded = encoder() if request.encoder is not None else None
-    planned = plan(treebank, loaded, request.options)
+    planned = request.quantity.plan(corpus, loaded, request.options)
     with _failed_writes_explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
         remove_leftovers(folder)
@@ -91,7 +91,7 @@ def prepare(
         layers=planned.layers,
         heads=planned.heads,
         delimiters=planned.delimiters,
-        items=len(planned.sentences),
+        items=len(planned),
         audit=planned.audit,
         labels=labels,
         shards=tuple(shards),
@@ -104,7 +104,7 @@ def prepare(
 def _write_labels(planned: Plan, folder: Path, digests: Digests) -> None:
     partial = temporary(folder / "labels.parquet")
     with _failed_writes_explained(folder), _removed_on_failure(partial):
-        pq.write_table(to_table(planned.sentences), partial, compression="zstd")
+        pq.write_table(planned.labels(), partial, compression="zstd")
         with partial.open("rb") as file:
             sha = hashlib.file_digest(file, "sha256").hexdigest()
         seal_part(partial, sha, "labels", ".parquet", digests)
@@ -126,7 +126,7 @@ def _write_shards(
         )
     if ranks.rank == 0 and missing:
         console.print(
-            f"Extracting {request.corpus.name}: {len(planned.sentences)} sentences, "
+            f"Extracting {request.corpus.name}: {len(planned)} {planned.unit}, "
             f"{len(missing)} of {planned.shards} shards, {needed / 1e6:.0f} MB of {free / 1e9:.0f} GB free → {folder}",
             highlight=False,
             markup=False,
@@ -137,7 +137,7 @@ def _write_shards(
         ThreadPoolExecutor(max_workers=1) as writer,
         closing(extract(encoder, planned, mine, request.options)) as tensors,
     ):
-        task = progress.add_task("sentences", total=sum(len(planned.items(shard)) for shard in mine))
+        task = progress.add_task(planned.unit, total=sum(len(planned.items(shard)) for shard in mine))
         sealed: Future[None] | None = None
         for shard, group in groupby(tensors, key=itemgetter(0)):
             partial = temporary(folder / f"{_stem(shard)}.safetensors")

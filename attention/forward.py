@@ -1,6 +1,7 @@
-"""One shard through the encoder: forward passes of bounded size, reduced to words inside the attention function."""
+"""Shards through the encoder: forward passes of bounded size, reduced to words inside the attention function."""
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 
 import numpy as np
 import torch
@@ -10,9 +11,9 @@ from torch import Tensor
 from attention.alignment import Pieces, most_central, reduce, reduction
 from attention.encoder import Encoder
 from attention.memory import Allowance
+from attention.options import Options, StoreError
 from attention.parallel import in_order
 from attention.plan import Plan
-from attention.request import Options, StoreError
 from attention.store import tensor_name
 
 BATCH_PIECES = {"cpu": 512, "cuda": 16384}
@@ -20,18 +21,16 @@ BATCH_PIECES = {"cpu": 512, "cuda": 16384}
 BATCH_CELLS = {"cpu": 2**16, "cuda": 2**22}
 """Bound of pieces × pieces, padding included: what keeps the weights of one layer small."""
 WORKERS = 8
-"""Most forward passes at once on a CPU: each takes memory."""
+"""Most forward passes at once on a CPU."""
+MEMORY = {"cpu": 2 << 30, "cuda": 8 << 30}
+"""Bytes that the weights of all passes in flight may take, unless those of one window alone are more."""
 
 _ROW_TOLERANCE = 1e-3
 
 
 def shapes(planned: Plan, shard: int) -> dict[str, tuple[int, ...]]:
-    """What a shard holds, in its order: `attention.<item>` `[layers, heads, n+2, n+2]`, axes from and to."""
-    return {
-        tensor_name("attention", item): (len(planned.layers), len(planned.heads), slots, slots)
-        for item in _longest_first(planned, shard)
-        for slots in [len(planned.sentences[item]) + 2]
-    }
+    """What a shard holds, in its order: `<quantity>.<item>`, shaped as the plan says."""
+    return {tensor_name(planned.quantity, item): planned.shape(item) for item in _longest_first(planned, shard)}
 
 
 def extract(
@@ -42,35 +41,52 @@ def extract(
     Raises:
         StoreError: a row that does not sum to one.
     """
-    workers = min(torch.get_num_threads(), WORKERS) if encoder.device.type == "cpu" and encoder.reentrant else 1
+    on_gpu = encoder.device.type == "cuda"
 
     def compute(job: tuple[int, list[tuple[int, int]]]) -> list[Tensor]:
-        parts = [planned.windows[item][part] for item, part in job[1]]
-        reduced = forward(encoder, parts, planned, options).cpu()
-        return [
-            block[..., : part.words + 2, : part.words + 2].contiguous()
-            for part, block in zip(parts, reduced, strict=True)
-        ]
+        _, batch = job
+        parts = [planned.windows[item][part] for item, part in batch]
+        # The current GPU is a thread's own, and some kernels look at nothing else.
+        with torch.cuda.device(encoder.device) if on_gpu else nullcontext():
+            return planned.select(batch, forward(encoder, parts, planned, options))
 
     jobs = ((shard, batch) for shard in shards for batch in batches(planned, shard, encoder.device.type))
     allowance = Allowance()
-    for (shard, batch), blocks in in_order(compute, jobs, workers):
+    for (shard, batch), blocks in in_order(compute, jobs, _workers(encoder, planned)):
         for (item, part), block in zip(batch, blocks, strict=True):
-            cut, words = planned.windows[item], len(planned.sentences[item])
+            cut = planned.windows[item]
             if len(cut) > 1:
+                words = cut[-1].first + cut[-1].words
                 if part == 0:  # an item's windows follow one another: there is never more than one such tensor
                     whole = block.new_zeros((*block.shape[:2], words + 2, words + 2))
                     owners = most_central(cut, words)
                 _place(whole, block, cut[part], owners == part)
                 block = whole
             if part == len(cut) - 1:
-                yield shard, tensor_name("attention", item), block
+                yield shard, tensor_name(planned.quantity, item), block
         allowance.check()
+
+
+def _workers(encoder: Encoder, planned: Plan) -> int:
+    if encoder.device.type != "cpu" or not encoder.reentrant:
+        return 1
+    longest = max(len(window) for cut in planned.windows for window in cut)
+    # Of every pass there may be a result that waits beside the one that is computed.
+    fit = MEMORY["cpu"] // (2 * longest**2 * _bytes_per_cell(planned))
+    return max(min(torch.get_num_threads(), WORKERS, fit), 1)
+
+
+def _bytes_per_cell(planned: Plan) -> int:
+    """What a pair of pieces takes: its reduced weights twice over, and four intermediate results of one layer."""
+    return len(planned.layers) * len(planned.heads) * 2 * 4 + len(planned.heads) * 4 * 4
 
 
 def batches(planned: Plan, shard: int, device: str) -> Iterator[list[tuple[int, int]]]:
     """Cut the (item, window) pairs of a shard into forward passes within the bounds of a kind of device."""
-    most_pieces, most_cells = (bounds.get(device, bounds["cuda"]) for bounds in (BATCH_PIECES, BATCH_CELLS))
+    bounds = (BATCH_PIECES, BATCH_CELLS, MEMORY)
+    most_pieces, most_cells, memory = (bound.get(device, bound["cuda"]) for bound in bounds)
+    # For the most workers there can be, so that the cut, and with it every bit, does not depend on the machine.
+    most_cells = min(most_cells, memory // (2 * (WORKERS if device == "cpu" else 1) * _bytes_per_cell(planned)))
     batch: list[tuple[int, int]] = []
     longest = 0
     for item in _longest_first(planned, shard):

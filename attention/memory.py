@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,9 +13,10 @@ _STATM = Path("/proc/self/statm")
 def return_free_memory() -> None:
     """Give back what allocators keep: no batch is like the one before, and memory would creep up with the corpus."""
     pa.default_memory_pool().release_unused()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc; other C libraries keep less
-    if trim is not None:
-        trim(0)
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc; other C libraries keep less
+        if trim is not None:
+            trim(0)
 
 
 class Allowance:

@@ -14,10 +14,10 @@ Result = TypeVar("Result")
 def in_order(
     compute: Callable[[Job], Result], jobs: Iterable[Job], workers: int
 ) -> Generator[tuple[Job, Result], None, None]:
-    """Every job with its result, in order; `workers` are computed at once, and no more than one other waits.
+    """Every job with its result, in order, `workers` of them computed at once.
 
-    The threads of the process are shared out to the workers. While the caller looks at a result, the next ones are
-    being computed.
+    While the caller looks at a result, the next ones are computed: at most `workers` other results exist, or are about
+    to. The threads of the process are shared out to the workers.
     """
     threads = torch.get_num_threads()
     share = max(threads // workers, 1)

@@ -1,52 +1,82 @@
 """Before the encoder runs: what fits, what is cut into windows, what is left out, and how many bytes come of it."""
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
+from typing import ClassVar
 
 import numpy as np
+import pyarrow as pa
+from torch import Tensor
 
 from attention.alignment import AlignmentError, Pieces, split_words, windows
 from attention.encoder import Encoder
-from attention.request import Options, StoreError
+from attention.options import Options, StoreError
 from attention.store import SHARD_ITEMS
 from corpora.sentence import Sentence, Treebank
+from corpora.table import to_table
 
 _HEADER = 100  # bytes of a shard's header per item: name, shape and offsets
 _ENCODED_AT_ONCE = 1024  # sentences
 
 
 @dataclass(frozen=True)
-class Plan:
-    """The sentences that are kept, with the windows each is read in.
+class Plan(ABC):
+    """The items that are kept, what the encoder reads of each, and what of its attention goes into the store.
 
     Attributes:
-        sentences: in the order of the corpus.
-        windows: of each sentence; more than one only under the policy `window`. Empty without an encoder.
+        windows: of each item its pieces; several where a long sentence is cut. Empty without an encoder.
         layers: 0-based layers taken.
         heads: 0-based heads taken of each layer.
         audit: counts of what was found, dropped, cut or replaced.
     """
 
-    sentences: tuple[Sentence, ...]
+    quantity: ClassVar[str]
+    """The first part of the tensors' names."""
+    unit: ClassVar[str]
+    """What the items are called, in the plural."""
+
     windows: tuple[tuple[Pieces, ...], ...]
     layers: tuple[int, ...]
     heads: tuple[int, ...]
     audit: Mapping[str, int]
 
+    @abstractmethod
+    def __len__(self) -> int:
+        """Number of items, also without an encoder."""
+
+    @abstractmethod
+    def labels(self) -> pa.Table:
+        """One row per item: all that is known of it beside the attention."""
+
+    @abstractmethod
+    def shape(self, item: int) -> tuple[int, ...]:
+        """Shape of what is kept of an item."""
+
+    @abstractmethod
+    def select(self, batch: Sequence[tuple[int, int]], reduced: Tensor) -> list[Tensor]:
+        """What is kept of a forward pass over these (item, window) pairs, on the CPU.
+
+        Args:
+            batch: the pairs.
+            reduced: `[batch, layers, heads, slots, slots]`, padded to the longest of them, on any device.
+        """
+
     @property
     def shards(self) -> int:
-        """How many shards the sentences fill."""
+        """How many shards the items fill."""
         return -(-len(self.windows) // SHARD_ITEMS)
 
     def items(self, shard: int) -> range:
-        """The sentences of a shard."""
+        """The items of a shard."""
         return range(shard * SHARD_ITEMS, min((shard + 1) * SHARD_ITEMS, len(self.windows)))
 
     def bytes(self, shard: int, options: Options) -> int:
         """Size of a shard on disk, within one per cent."""
-        cells = sum((len(self.sentences[item]) + 2) ** 2 for item in self.items(shard))
-        return cells * len(self.layers) * len(self.heads) * options.dtype.itemsize + len(self.items(shard)) * _HEADER
+        numbers = sum(prod(self.shape(item)) for item in self.items(shard))
+        return numbers * options.dtype.itemsize + len(self.items(shard)) * _HEADER
 
     @property
     def delimiters(self) -> dict[str, bool]:
@@ -57,7 +87,39 @@ class Plan:
         return {"start": bool(slots[0] == 0), "end": bool(slots[-1] == self.windows[0][0].words + 1)}
 
 
-def plan(treebank: Treebank, encoder: Encoder | None, options: Options) -> Plan:
+@dataclass(frozen=True)
+class SentencePlan(Plan):
+    """Of a treebank: all attention within each sentence.
+
+    Attributes:
+        sentences: in the order of the corpus; they have more than one window only under the policy `window`.
+    """
+
+    quantity = "attention"
+    unit = "sentences"
+
+    sentences: tuple[Sentence, ...]
+
+    def __len__(self) -> int:
+        return len(self.sentences)
+
+    def labels(self) -> pa.Table:
+        """Its words and its tree."""
+        return to_table(self.sentences)
+
+    def shape(self, item: int) -> tuple[int, ...]:
+        """`layers, heads, n+2, n+2` for n words, axes from and to, delimiters first and last."""
+        slots = len(self.sentences[item]) + 2
+        return len(self.layers), len(self.heads), slots, slots
+
+    def select(self, batch: Sequence[tuple[int, int]], reduced: Tensor) -> list[Tensor]:
+        """All but the padding."""
+        reduced = reduced.cpu()
+        slots = [self.windows[item][part].words + 2 for item, part in batch]
+        return [block[..., :n, :n].contiguous() for block, n in zip(reduced, slots, strict=True)]
+
+
+def plan(treebank: Treebank, encoder: Encoder | None, options: Options) -> SentencePlan:
     """Align every sentence with its pieces and apply the policy for those over the encoder's limit.
 
     Raises:
@@ -65,9 +127,8 @@ def plan(treebank: Treebank, encoder: Encoder | None, options: Options) -> Plan:
         StoreError: a layer or head that the encoder does not have, or no sentence left.
     """
     if encoder is None:
-        return Plan(treebank.sentences, (), (), (), dict(treebank.audit))
-    layers = _chosen("layers", options.layers, encoder.layers)
-    heads = _chosen("heads", options.heads, encoder.heads)
+        return SentencePlan((), (), (), dict(treebank.audit), treebank.sentences)
+    layers, heads = chosen(encoder, options)
     kept: list[Sentence] = []
     cut: list[tuple[Pieces, ...]] = []
     found: Counter[str] = Counter(dict.fromkeys(("unknown_words", "skipped_too_long", "windowed", "lost_arcs"), 0))
@@ -87,7 +148,16 @@ def plan(treebank: Treebank, encoder: Encoder | None, options: Options) -> Plan:
             cut.append(parts)
     if not kept:
         raise StoreError(f"No sentence of {len(treebank.sentences)} fits {encoder.max_length} pieces; use `window`.")
-    return Plan(tuple(kept), tuple(cut), layers, heads, {**treebank.audit, **found})
+    return SentencePlan(tuple(cut), layers, heads, {**treebank.audit, **found}, tuple(kept))
+
+
+def chosen(encoder: Encoder, options: Options) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """0-based layers, and 0-based heads of each, that are taken.
+
+    Raises:
+        StoreError: one that the encoder does not have.
+    """
+    return _chosen("layers", options.layers, encoder.layers), _chosen("heads", options.heads, encoder.heads)
 
 
 def _chosen(name: str, wanted: tuple[int, ...] | None, available: int) -> tuple[int, ...]:

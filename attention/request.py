@@ -4,55 +4,15 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
-import torch
-
-from attention.alignment import ALIGNMENT_VERSION, FromPieces
+from attention.alignment import ALIGNMENT_VERSION
 from attention.digest import Digests, digest
 from attention.encoder import Source
+from attention.options import Options
+from attention.quantity import ATTENTION, Quantity
 from attention.store import FORMAT
+from corpora.document import Documents
 from corpora.sentence import Treebank
-
-TooLong = Literal["error", "skip", "window"]
-Precision = Literal["float16", "float32"]
-
-
-class StoreError(RuntimeError):
-    """A store that cannot be made."""
-
-
-@dataclass(frozen=True)
-class Options:
-    """What is taken from the encoder, and how.
-
-    Args:
-        layers: 1-based layers to keep; None keeps all.
-        heads: 1-based heads of each layer to keep; None keeps all.
-        precision: on disk; the forward pass is always in float32.
-        too_long: a sentence over the encoder's limit is an `error`, is skipped (`skip`), or is read in overlapping
-            windows (`window`), each word's row taken from the window in which it lies most central, with zeros for
-            the words outside that window.
-        from_pieces: the row of a word in several pieces is their `mean` (Clark et al. 2019, §4.1) or the `first`
-            piece's (their released code).
-    """
-
-    layers: tuple[int, ...] | None = None
-    heads: tuple[int, ...] | None = None
-    precision: Precision = "float16"
-    too_long: TooLong = "error"
-    from_pieces: FromPieces = "mean"
-
-    def __post_init__(self) -> None:
-        for name in ("layers", "heads"):
-            chosen = getattr(self, name)
-            if chosen is not None and (not chosen or list(chosen) != sorted(set(chosen)) or chosen[0] < 1):
-                raise ValueError(f"{name}: {chosen}. Give different numbers from 1 on, in ascending order.")
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The precision as torch names it."""
-        return torch.float16 if self.precision == "float16" else torch.float32
 
 
 @dataclass(frozen=True)
@@ -65,13 +25,17 @@ class Request:
         reader: what identifies the parser, its version included.
         encoder: where the encoder lies; None keeps the labels alone.
         options: what is taken from it.
+        quantity: what is kept of every item; it says which kind of corpus it wants.
+        companion: a second file that `read` looks into.
     """
 
     corpus: Path
-    read: Callable[[Path], Treebank]
+    read: Callable[[Path], Treebank | Documents]
     reader: Mapping[str, object]
     encoder: Source | None
     options: Options
+    quantity: Quantity = ATTENTION
+    companion: Path | None = None
 
     def identity(self, digests: Digests) -> dict[str, object]:
         """Everything that decides the bytes of the store."""
@@ -81,6 +45,8 @@ class Request:
             "reader": dict(self.reader),
             "encoder": None,
         }
+        if self.companion is not None:
+            identity["companion_sha256"] = digests.one(self.companion)
         if self.encoder is not None:
             identity |= {
                 "encoder": self.encoder.identity(digests),
@@ -92,7 +58,7 @@ class Request:
                     "too_long": self.options.too_long,
                     "from_pieces": self.options.from_pieces,
                 },
-                "quantities": ["attention"],
+                **self.quantity.identity,
             }
         return identity
 

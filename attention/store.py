@@ -38,13 +38,14 @@ class Part:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a store holds. It says nothing of when or where it was made, so equal inputs give equal manifests.
+    """What a store holds. It says nothing of when or where it was made: on one device equal inputs give equal manifests.
 
     Attributes:
         key: name of the folder, a hash of `identity`.
         identity: everything the key is made from.
         encoder: what is known of the encoder, in words; empty without one.
-        shape: of the quantity `attention`, for an item of n words: `layers, heads, n+2, n+2`.
+        layers: 0-based layers of the quantities.
+        heads: 0-based heads of each layer.
         delimiters: whether the tokenizer writes a start and an end delimiter; rows and columns are zero without.
         items: number of items.
         audit: counts of what was dropped, cut or replaced on the way.
@@ -162,7 +163,12 @@ class Store:
         return self.__dict__ | {"_open": {}}
 
     def read(self, quantity: str, item: int) -> Tensor:
-        """A view of the mapped file; `attention` is `[layers, heads, n+2, n+2]`, axes from and to."""
+        """A view of the mapped file.
+
+        For an item of n words `attention` is `[layers, heads, n+2, n+2]`, axes from and to. For one with U different
+        head words of mentions `antecedent` is `[layers, heads, U, U]`, axes from and to, or, where all words are
+        candidates, `[2, layers, heads, U, n]`: attention from the head words to all words, and to them from all.
+        """
         shard = item // SHARD_ITEMS
         if shard not in self._open:
             self._open[shard] = safe_open(self.folder / self.manifest.shards[shard].file, "pt")

@@ -9,11 +9,13 @@ from operator import itemgetter
 from pathlib import Path
 
 import torch
+from torch import Tensor
 from transformers import AutoModel
 
 from attention import Encoder, EncoderSpec, Options, Request, Store, prepare, resolve
 from attention.digest import Digests
-from attention.forward import batches, extract, pad, shapes
+from attention.forward import WORKERS, batches, extract, pad, shapes
+from attention.parallel import in_order
 from attention.plan import Plan, plan
 from attention.shard import write_shard
 from attention.store import seal_part
@@ -70,9 +72,19 @@ class BareForward:
 
     @torch.inference_mode()
     def __call__(self) -> None:
-        """Run all batches once."""
+        """Run all batches once, one after the other, each on all cores: what a script does."""
         for inputs in self._inputs:
             self._model(**inputs)
+
+    def side_by_side(self) -> None:
+        """Run them as extraction runs its own, one on each core: what of the ratio is not due to that."""
+
+        @torch.inference_mode()
+        def run(inputs: dict[str, Tensor]) -> None:
+            self._model(**inputs)
+
+        for _ in in_order(run, self._inputs, min(torch.get_num_threads(), WORKERS)):
+            pass
 
 
 class Stages:
@@ -118,6 +130,7 @@ def _against_forward(settings: Settings, treebanks: Treebanks, encoder: Encoder,
     seconds = alternate(
         settings.rounds,
         bare=timed(bare),
+        side_by_side=timed(bare.side_by_side),
         extraction=timed(extraction),
         plan=timed(lambda: plan(extraction.treebank, encoder, Options())),
         forward=timed(stages.forward),
@@ -129,6 +142,12 @@ def _against_forward(settings: Settings, treebanks: Treebanks, encoder: Encoder,
         seconds["bare"],
         "extraction to disk ÷ bare sdpa forward passes over the same batches",
         wanted="≤ 1.0",
+    )
+    report.ratio(
+        "to_bare_side_by_side",
+        seconds["extraction"],
+        seconds["side_by_side"],
+        "extraction to disk ÷ the same bare passes run side by side, one on each core, as extraction does",
     )
     report.figure("sentences", len(planned.sentences), "extracted")
     report.seconds("bare_forward_s", seconds["bare"], "the bare forward passes")

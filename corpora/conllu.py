@@ -92,7 +92,7 @@ def _format_of(path: Path) -> Format:
     return found
 
 
-def _blocks(path: Path) -> Iterator[Block]:
+def blocks(path: Path) -> Iterator[Block]:
     """Cut a file into its runs of lines between blank lines, decoded, without line ends."""
     block: Block = []
     try:
@@ -160,7 +160,7 @@ class _Reader:
 
     def sentences(self) -> Iterator[Sentence]:
         """Yield the sentences of the file; one block is held at a time."""
-        for block in _blocks(self.path):
+        for block in blocks(self.path):
             rows = [(number, line) for number, line in block if not line.startswith("#")]
             if rows:
                 self.audit["sentences"] += 1

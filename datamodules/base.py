@@ -15,9 +15,12 @@ from pytorch_lightning.utilities import rank_zero_info
 from attention.digest import Digests
 from attention.encoder import Encoder, EncoderSpec, resolve
 from attention.extraction import Ranks, prepare
-from attention.request import Options, Request
+from attention.options import Options
+from attention.quantity import ATTENTION, Quantity
+from attention.request import Request
 from attention.store import Store
-from corpora.sentence import Treebank
+from corpora.document import Documents
+from corpora.sentence import CorpusError, Treebank
 from metrics.results import Provenance
 
 Split = Literal["train", "dev", "test"]
@@ -31,8 +34,20 @@ STAGES: dict[str, tuple[Split, ...]] = {
 """What each stage reads. Experiments choose on dev and report on test, so that a test needs both."""
 
 
+def files_by_split(corpus: str | Mapping[str, str]) -> dict[str, Path]:
+    """The files of one path with `{split}` in it, or of a mapping from splits to paths.
+
+    Raises:
+        CorpusError: a split of another name.
+    """
+    paths = {split: corpus.replace("{split}", split) for split in SPLITS} if isinstance(corpus, str) else corpus
+    if strangers := set(paths) - set(SPLITS):
+        raise CorpusError(f"corpus: unknown splits {sorted(strangers)}. They are named {', '.join(SPLITS)}.")
+    return {split: Path(paths[split]).expanduser() for split in SPLITS if split in paths}
+
+
 class AttentionDataModule(LightningDataModule):
-    """Opens, and where needed makes, one store per split.
+    """Opens, and where needed makes, one store per split; splits of one file share its store.
 
     Args:
         encoder: the encoder; None keeps to what can be read off the corpus.
@@ -42,6 +57,9 @@ class AttentionDataModule(LightningDataModule):
     Attributes:
         stores: the opened stores, by split.
     """
+
+    unit = "sentences"
+    """What the items of a store are called, in the plural."""
 
     def __init__(self, encoder: EncoderSpec | None, options: Options, cache: str | None) -> None:
         super().__init__()
@@ -55,13 +73,22 @@ class AttentionDataModule(LightningDataModule):
         """The corpus file of every split there is."""
 
     @abstractmethod
-    def read(self, path: Path) -> Treebank:
+    def read(self, path: Path) -> Treebank | Documents:
         """Parse one of them."""
+
+    def companion(self, path: Path) -> Path | None:
+        """A second file that `read` looks into."""
+        return None
 
     @property
     @abstractmethod
     def reader(self) -> Mapping[str, object]:
         """What identifies the parser, its version included."""
+
+    @property
+    def quantity(self) -> Quantity:
+        """What is kept of every item."""
+        return ATTENTION
 
     def setup(self, stage: str) -> None:
         """Open the stores of a stage; every rank takes part in making those that are missing."""
@@ -78,12 +105,20 @@ class AttentionDataModule(LightningDataModule):
             assert source is not None
             return Encoder(source, self._device())
 
+        opened = {files[split]: store for split, store in self.stores.items()}
         for split in wanted:
-            if not files[split].is_file():
-                self.read(files[split])  # it knows best what is wrong, and how to mend it
-            request = Request(files[split], self.read, self.reader, source, self.options)
-            self.stores[split] = prepare(request, self.cache, digests, encoder, self._ranks())
-        held = ", ".join(f"{split} {len(self.stores[split])} sentences" for split in wanted)
+            path = files[split]
+            if path not in opened:
+                companion = self.companion(path)
+                if not path.is_file() or (companion is not None and not companion.is_file()):
+                    self.read(path)  # it knows best what is wrong, and how to mend it
+                request = Request(path, self.read, self.reader, source, self.options, self.quantity, companion)
+                opened[path] = prepare(request, self.cache, digests, encoder, self._ranks())
+            self.stores[split] = opened[path]
+        held = ", ".join(
+            f"{' and '.join(split for split in wanted if files[split] == path)} {len(opened[path])} {self.unit}"
+            for path in dict.fromkeys(files[split] for split in wanted)
+        )
         rank_zero_info(f"Ready {time.perf_counter() - entered:.1f} s after entering setup: {held}.")
 
     def _device(self) -> torch.device:
@@ -123,7 +158,7 @@ class AttentionDataModule(LightningDataModule):
                 split: {
                     "file": files[split].name,
                     "sha256": manifest.identity["corpus_sha256"],
-                    "sentences": manifest.items,
+                    self.unit: manifest.items,
                     "store": manifest.key,
                 }
                 for split, manifest in manifests.items()

@@ -1,9 +1,15 @@
 """What a datamodule hands to a probe: every field with its shape."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+
+from corpora.windows import Window
+
+Batch = TypeVar("Batch", "AttentionBatch", "AntecedentBatch")
 
 
 @dataclass(frozen=True)
@@ -34,10 +40,51 @@ class AttentionBatch:
 
     def to(self, device: torch.device, non_blocking: bool = False) -> "AttentionBatch":
         """The batch on another device."""
-        return replace(
-            self, **{f.name: getattr(self, f.name).to(device, non_blocking=non_blocking) for f in fields(self)}
-        )
+        return _each(self, lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
     def pin_memory(self) -> "AttentionBatch":
         """The batch in page-locked memory, for copies to a GPU that overlap with its work."""
-        return replace(self, **{f.name: getattr(self, f.name).pin_memory() for f in fields(self)})
+        return _each(self, Tensor.pin_memory)
+
+
+@dataclass(frozen=True)
+class AntecedentBatch:
+    """One window of a document, with m mentions that have U different head words among them; or none.
+
+    A device to which no window falls gets one batch without a window: `index` and `document` `[0]`, m = U = n = 0.
+
+    Attributes:
+        index: int64 `[1]`, position of the window in its split.
+        document: int64 `[1]`, position of its document among those of the split.
+        head_words: int64 `[m]`, 0-based place of each mention's head word in the window; mentions in their order.
+        clusters: int64 `[m]`, cluster of each mention, as numbered in the document.
+        types: int64 `[m]`, places in `MENTION_TYPES`: 0 pronoun, 1 proper, 2 nominal.
+        weights: attention between the head words, each once, in ascending order: `[layers, heads, U, U]`, axes from
+            and to, in the precision of the store. With all n words of the window as candidates
+            `[2, layers, heads, U, n]`: attention from the head words to all words, and to them from all words.
+        window: the text, which stays where it is.
+    """
+
+    index: Tensor
+    document: Tensor
+    head_words: Tensor
+    clusters: Tensor
+    types: Tensor
+    weights: Tensor
+    window: Window | None
+
+    def to(self, device: torch.device, non_blocking: bool = False) -> "AntecedentBatch":
+        """The batch on another device."""
+        return _each(self, lambda tensor: tensor.to(device, non_blocking=non_blocking))
+
+    def pin_memory(self) -> "AntecedentBatch":
+        """The batch in page-locked memory, for copies to a GPU that overlap with its work."""
+        return _each(self, Tensor.pin_memory)
+
+
+def _each(batch: Batch, move: Callable[[Tensor], Tensor]) -> Batch:
+    """The batch with all its tensors moved."""
+    moved: dict[str, Any] = {
+        field.name: move(value) for field in fields(batch) if isinstance(value := getattr(batch, field.name), Tensor)
+    }
+    return replace(batch, **moved)

@@ -1,25 +1,32 @@
 """A dependency treebank through an encoder, as batches of word-level attention with the gold arcs."""
 
+import logging
 from collections.abc import Collection, Mapping, Sequence
+from copy import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import torch
+from pytorch_lightning.utilities import rank_zero_only
 from torch.utils.data import Dataset
 
-from attention.encoder import EncoderSpec
-from attention.request import Options
+from attention.encoder import EncoderError, EncoderSpec
+from attention.options import Options
 from attention.store import Store
 from corpora.conllu import READER_VERSION, read_treebank
 from corpora.registry import CORPORA, data_root, locate
 from corpora.sample import SAMPLE_VERSION, write_sample_treebank
 from corpora.sentence import CorpusError, Treebank
-from datamodules.base import SPLITS, AttentionDataModule, Split
+from datamodules.base import SPLITS, STAGES, AttentionDataModule, Split, files_by_split
 from datamodules.batch import AttentionBatch
-from datamodules.sampling import BatchLoader, LengthBatches
+from datamodules.sampling import Batches, BatchLoader, LengthBatches
 from metrics.results import Provenance
 
+log = logging.getLogger(__name__)
+
+_MAPPING = "--data.init_args.corpus '{train: a.conllu, dev: b.conllu, test: c.conllu}'"
 _DEFAULT_ENCODER = EncoderSpec()
 _DEFAULT_OPTIONS = Options()
 
@@ -49,9 +56,15 @@ class DependencySplit(Dataset[AttentionBatch]):
         self._relations = np.array([number[names[label]] for label in own], np.int64)[codes]
         self._punctuation = np.array([_base(label) in punctuation for label in own], bool)[codes]
         self.lengths = np.diff(self._offsets).astype(np.int64)
+        self.punctuation_words = int(self._punctuation.sum())
 
     def __len__(self) -> int:
         return len(self.lengths)
+
+    def words(self, item: int) -> list[str]:
+        """The words of a sentence."""
+        words: list[str] = self.store.labels["words"][item].as_py()
+        return words
 
     def __getitem__(self, indices: list[int]) -> AttentionBatch:
         """The batch of these sentences; attention is copied once, from the mapped file to its place in the batch."""
@@ -119,6 +132,8 @@ class DependencyDataModule(AttentionDataModule):
         max_sentences: bound of the sentences in a training batch.
         eval_cells: bound of an evaluation batch, in padded cells.
         workers: processes that read batches ahead; 0 reads in the training process.
+        random_init: a test also reads dev and test through the same encoder with all weights but the embeddings drawn
+            anew, for experiments that ask what its training contributed.
         seed: of the order of the training batches.
 
     Raises:
@@ -139,6 +154,7 @@ class DependencyDataModule(AttentionDataModule):
         max_sentences: int = 32,
         eval_cells: int = 65536,
         workers: int = 0,
+        random_init: bool = False,
         seed: int = 0,
     ) -> None:
         super().__init__(encoder, options, cache)
@@ -149,7 +165,9 @@ class DependencyDataModule(AttentionDataModule):
         self.punctuation = punctuation
         self.max_cells, self.max_sentences, self.eval_cells = max_cells, max_sentences, eval_cells
         self.workers = workers
+        self.random_init = random_init
         self.seed = seed
+        self.control: DependencyDataModule | None = None
         self.splits: dict[Split, DependencySplit] = {}
         self.relations: tuple[str, ...] = ()
 
@@ -162,19 +180,11 @@ class DependencyDataModule(AttentionDataModule):
         if isinstance(self.corpus, str) and "{split}" not in self.corpus:
             if self.corpus not in CORPORA:
                 raise CorpusError(
-                    f"{self.corpus}: not a corpus of the registry ({', '.join(CORPORA)}). For files of your own give a "
-                    f"path with {{split}} in it, or a mapping: --data.init_args.corpus "
-                    f"'{{train: a.conllu, dev: b.conllu, test: c.conllu}}'."
+                    f"{self.corpus}: neither `sample` nor a corpus of the registry ({', '.join(CORPORA)}). For files "
+                    f"of your own give a path with {{split}} in it, or a mapping: {_MAPPING}."
                 )
             return locate(self.corpus, self.root)
-        paths = (
-            {split: self.corpus.replace("{split}", split) for split in SPLITS}
-            if isinstance(self.corpus, str)
-            else self.corpus
-        )
-        if strangers := set(paths) - set(SPLITS):
-            raise CorpusError(f"corpus: unknown splits {sorted(strangers)}. They are named {', '.join(SPLITS)}.")
-        return {split: Path(path).expanduser() for split, path in paths.items()}
+        return files_by_split(self.corpus)
 
     def read(self, path: Path) -> Treebank:
         """Parse one treebank."""
@@ -187,14 +197,40 @@ class DependencyDataModule(AttentionDataModule):
 
     def setup(self, stage: str) -> None:
         """Open the stores of a stage, and number the relations of all of them together."""
+        # Before hours of extraction; training alone needs no dev.
+        alone = stage == "fit" and (self.trainer is None or self.trainer.limit_val_batches == 0)
+        needed = ("train",) if alone else STAGES[stage]
+        if missing := [split for split in needed if split not in self.files()]:
+            raise CorpusError(f"The corpus has no {missing[0]} split, and it is needed. Name its file: {_MAPPING}.")
         super().setup(stage)
         labels = {label for store in self.stores.values() for label in relations_of(store)}
         names = {label: _base(label) if self.relation_labels == "base" else label for label in labels}
         self.relations = tuple(sorted(set(names.values())))
-        self.splits = {
-            split: DependencySplit(store, names, self.relations, self.punctuation)
-            for split, store in self.stores.items()
+        self.splits = self._numbered(self.stores, names)
+        if self.punctuation and not any(data.punctuation_words for data in self.splits.values()):
+            rank_zero_only(log.warning)(
+                f"No word is punctuation: no relation of the corpus is named {' or '.join(self.punctuation)}. Scores "
+                f"without punctuation leave nothing out. Name the relation with --data.init_args.punctuation."
+            )
+        if self.random_init and stage == "test":
+            self.control = self._with_random_weights()
+            self.control.setup(stage)
+            # Other splits may be open here: the numbers of the relations must be the same on both sides.
+            self.control.relations = self.relations
+            self.control.splits = self._numbered(self.control.stores, names)
+
+    def _numbered(self, stores: Mapping[Split, Store], names: Mapping[str, str]) -> dict[Split, DependencySplit]:
+        return {
+            split: DependencySplit(store, names, self.relations, self.punctuation) for split, store in stores.items()
         }
+
+    def _with_random_weights(self) -> "DependencyDataModule":
+        if self.encoder is None:
+            raise EncoderError("random_init needs an encoder: --data.init_args.encoder must not be null.")
+        control = copy(self)
+        control.encoder = replace(self.encoder, weights="random")
+        control.stores, control.splits, control.random_init = {}, {}, False
+        return control
 
     @property
     def provenance(self) -> Provenance:
@@ -206,8 +242,10 @@ class DependencyDataModule(AttentionDataModule):
             if split in texts:
                 earlier = [other for other in SPLITS[:place] if other in texts]
                 shared = {f"also_in_{other}": _shared(texts[split], texts[other]) for other in earlier}
-                audit[split] = dict(self.stores[split].manifest.audit) | shared
-        return Provenance(known.encoder, known.data, audit)
+                left_out = {"punctuation_words": self.splits[split].punctuation_words}
+                audit[split] = dict(self.stores[split].manifest.audit) | left_out | shared
+        control = {} if self.control is None else {"random_init": self.control.encoder_identity}
+        return Provenance({**known.encoder, **control}, known.data, audit)
 
     def train_dataloader(self) -> BatchLoader:
         """Shuffled batches of the train split."""
@@ -218,16 +256,15 @@ class DependencyDataModule(AttentionDataModule):
         return self._loader("dev")
 
     def test_dataloader(self) -> list[BatchLoader]:
-        """The dev split, for what is chosen, and the test split, for what is reported."""
-        return [self._loader("dev"), self._loader("test")]
+        """The dev split, for what is chosen, and the test split, for what is reported; then those of `random_init`."""
+        control = [] if self.control is None else self.control.test_dataloader()
+        return [self._loader("dev"), self._loader("test"), *control]
 
-    def predict_dataloader(self) -> BatchLoader:
+    def predict_dataloader(self) -> Batches:
         """The test split, each sentence once."""
-        return self._loader("test")
+        return Batches(self._loader("test"))
 
     def _loader(self, split: Split) -> BatchLoader:
-        if split not in self.splits:
-            raise CorpusError(f"{self.corpus}: there is no {split} split. Name one in --data.init_args.corpus.")
         data, train, trainer = self.splits[split], split == "train", self.trainer
         batches = LengthBatches(
             data.lengths,

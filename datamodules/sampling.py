@@ -118,6 +118,19 @@ class BatchLoader(DataLoader[AttentionBatch]):
             )
 
 
+class Batches:
+    """The batches of a loader, without the loader: for predictions Lightning would replace its sampler."""
+
+    def __init__(self, loader: BatchLoader) -> None:
+        self._loader = loader
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __iter__(self) -> Iterator[AttentionBatch]:
+        return iter(self._loader)
+
+
 def _unchanged(batch: Any) -> Any:  # noqa: ANN401 # DataLoader types it for lists of items only
     return batch
 

@@ -1,8 +1,19 @@
 """Formulas as functions, state as torchmetrics, and the plain data that experiments return."""
 
+from metrics.antecedent import (
+    ANTECEDENT_DIRECTIONS,
+    ANTECEDENT_GROUPS,
+    Accuracies,
+    AntecedentCounts,
+    Links,
+    accuracies,
+    anaphors,
+    antecedent_hits,
+    antecedent_hits_among_words,
+    find_links,
+)
 from metrics.attachment import (
     OFFSETS,
-    ArcPredictions,
     Arcs,
     attached,
     best_offsets,
@@ -13,24 +24,36 @@ from metrics.attachment import (
     uniform_attached,
     uniform_edges_found,
 )
-from metrics.results import Bars, Figure, HeatMap, Provenance, Result
+from metrics.predictions import ArcPredictions
+from metrics.results import AttentionLines, Bars, Figure, HeatMap, Provenance, Result
 from metrics.scores import attachment_scores, relation_accuracies, sentence_scores
 from metrics.significance import bootstrap_ratio
 
 __all__ = [
+    "ANTECEDENT_DIRECTIONS",
+    "ANTECEDENT_GROUPS",
     "OFFSETS",
+    "Accuracies",
+    "AntecedentCounts",
     "ArcPredictions",
     "Arcs",
+    "AttentionLines",
     "Bars",
     "Figure",
     "HeatMap",
+    "Links",
     "Provenance",
     "Result",
+    "accuracies",
+    "anaphors",
+    "antecedent_hits",
+    "antecedent_hits_among_words",
     "attached",
     "attachment_scores",
     "best_offsets",
     "bootstrap_ratio",
     "edges_found",
+    "find_links",
     "left_branching",
     "offset_heads",
     "relation_accuracies",

@@ -1,19 +1,14 @@
-"""Attachment: which words got their head right. Formulas on columns of arcs, and the metric that gathers the columns.
+"""Attachment: which words got their head right, as formulas on columns of arcs.
 
 A split's arcs are held as columns, one row per word, so that a formula over 200,000 words is a handful of array
 operations and the same predictions can be scored in several ways after the test epoch.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import wraps
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
-from torchmetrics import Metric
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -162,107 +157,6 @@ def best_offsets(arcs: Arcs, relations: int) -> tuple[int, Integers]:
     per_relation = np.stack([np.bincount(arcs.relation, weights=hit, minlength=relations) for hit in hits])
     occurs = np.bincount(arcs.relation, minlength=relations) > 0
     return int(overall), np.where(occurs, ordered[np.argmax(per_relation, axis=0)], overall)
-
-
-class ArcPredictions(Metric):
-    """Gathers gold arcs and predicted heads from any number of devices, in any order of batches.
-
-    The state is rows of integers, concatenated over batches and devices and sorted by (sentence, word) at the end. No
-    floating-point sum depends on how a split was divided, so every score is the same on one device and on eight.
-    """
-
-    full_state_update = False
-    higher_is_better = None
-    is_differentiable = False
-
-    rows: list[Tensor] | Tensor  # one tensor [words, 7] a batch; torchmetrics joins them into one when it syncs
-
-    def __init__(self) -> None:
-        """Start without a word."""
-        super().__init__()
-        self.add_state("rows", default=[], dist_reduce_fx="cat")
-
-    def update(
-        self,
-        sentence: Tensor,
-        heads: Tensor,
-        relations: Tensor,
-        punctuation: Tensor,
-        lengths: Tensor,
-        predicted: Tensor,
-    ) -> None:
-        """Add a batch; only words before the sentence's length are kept.
-
-        Args:
-            sentence: `[batch]` index of the sentence in its split.
-            heads: `[batch, n]` gold heads, 0 for ROOT.
-            relations: `[batch, n]` index of the relation.
-            punctuation: `[batch, n]` whether the word is punctuation.
-            lengths: `[batch]` number of words.
-            predicted: `[batch, n]` predicted heads.
-        """
-        if not heads.shape == relations.shape == punctuation.shape == predicted.shape:
-            raise ValueError(
-                "heads, relations, punctuation and predicted must all be [batch, n]: got "
-                f"{[tuple(part.shape) for part in (heads, relations, punctuation, predicted)]}"
-            )
-        place = torch.arange(1, heads.shape[1] + 1, device=heads.device).expand_as(heads)
-        length = lengths.long()[:, None].expand_as(heads)
-        columns = [sentence.long()[:, None].expand_as(heads), place, length, heads, relations, punctuation, predicted]
-        assert isinstance(self.rows, list)
-        self.rows.append(torch.stack([column.long() for column in columns], dim=-1)[place <= length])
-
-    def compute(self) -> tuple[Arcs, Integers]:
-        """Join all rows.
-
-        Returns:
-            The arcs, and `[words]` the predicted heads; both empty when nothing was added.
-
-        Raises:
-            ValueError: A sentence was added more than once.
-        """
-        parts = [self.rows] if isinstance(self.rows, Tensor) else self.rows
-        rows = torch.cat(parts).cpu().numpy() if parts else np.empty((0, 7), dtype=np.int64)
-        rows = rows[np.lexsort((rows[:, 1], rows[:, 0]))]
-        twice = rows[1:][(rows[1:, :2] == rows[:-1, :2]).all(axis=1), 0]
-        if twice.size:
-            raise ValueError(
-                f"{np.unique(twice).size} sentences were added more than once, the first of them sentence {twice[0]}: "
-                "the scores would count them twice. Reset the metric between epochs, and use a sampler that repeats "
-                "no item to even out the devices (Trainer(use_distributed_sampler=False))."
-            )
-        sentence, word, length, head, relation, punctuation, predicted = np.ascontiguousarray(rows.T)
-        return Arcs(sentence, word, length, head, relation, punctuation.astype(np.bool_)), predicted
-
-    def sync(
-        self,
-        dist_sync_fn: Callable[..., Any] | None = None,
-        process_group: Any | None = None,  # noqa: ANN401 - torchmetrics' own signature
-        should_sync: bool = True,
-        distributed_available: Callable[..., Any] | None = None,
-    ) -> None:
-        """Gather the rows of all devices."""
-        # For a device without a batch torchmetrics would send an empty vector of floats, which does not fit the
-        # others' matrices of integers.
-        if isinstance(self.rows, list) and not self.rows:
-            self.rows.append(torch.empty(0, 7, dtype=torch.long, device=self.device))
-        super().sync(dist_sync_fn, process_group, should_sync, distributed_available)
-
-    def _wrap_compute(self, compute: Callable[[], tuple[Arcs, Integers]]) -> Callable[[], tuple[Arcs, Integers]]:
-        """Sync around `compute`, and leave its result alone.
-
-        torchmetrics' own wrapper walks into the result to squeeze tensors and refuses frozen dataclasses; it also
-        warns when a device had no batch, which is no fault here.
-        """
-
-        @wraps(compute)
-        def synced() -> tuple[Arcs, Integers]:
-            with self.sync_context(
-                dist_sync_fn=self.dist_sync_fn, should_sync=self._to_sync, should_unsync=self._should_unsync
-            ):
-                return compute()
-
-        return synced
 
 
 def _edges(arcs: Arcs) -> tuple[Flags, Integers]:

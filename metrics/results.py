@@ -64,9 +64,10 @@ class HeatMap:
         value_label: What the values are, for the colour bar.
         diverging: Whether zero is the middle of the scale: differences and signed weights.
         percent: Whether the values are fractions, to be shown ×100.
+        marked: Row and column, 0-based, of a cell to put a frame around, for instance the best head.
 
     Raises:
-        ValueError: `values` is not a matrix with one row and one column per label.
+        ValueError: `values` is not a matrix with one row and one column per label, or has no cell `marked`.
     """
 
     title: str
@@ -78,18 +79,70 @@ class HeatMap:
     value_label: str
     diverging: bool = False
     percent: bool = False
+    marked: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a matrix that its labels do not fit."""
+        """Refuse a matrix that its labels do not fit, and a mark beside it."""
         labels = (len(self.row_labels), len(self.column_labels))
         if np.shape(self.values) != labels or 0 in labels:
             raise ValueError(
                 f"heat map {self.title!r} has values of shape {np.shape(self.values)} for {labels[0]} row labels and "
                 f"{labels[1]} column labels"
             )
+        if self.marked is not None and not _inside(self.marked, labels):
+            raise ValueError(f"heat map {self.title!r} of shape {labels} has no cell {self.marked} to mark")
 
 
-Figure = Bars | HeatMap
+@dataclass(frozen=True, eq=False)
+class AttentionLines:
+    """One sentence's attention in one head, as lines between two columns of its words.
+
+    Clark et al. (2019), fig. 5: the words that attend on the left, the words attended to on the right.
+
+    Attributes:
+        title: Title of the figure.
+        words: The words, from top to bottom; the delimiters are the first and the last, where they are to be shown.
+        weights: Attention `[words, words]` from the row's word to the column's, in 0–1.
+        arcs: Pairs *from, to* of places in `words`, 0-based, that are gold and stand out in colour. The pair runs as
+            the attention does: for a head that attends from dependents to heads it is (dependent, head).
+        from_label: What the words on the left are.
+        to_label: What the words on the right are.
+
+    Raises:
+        ValueError: There are no words, the weights are not one per pair of words or not within 0–1, or an arc leaves
+            the sentence.
+    """
+
+    title: str
+    words: tuple[str, ...]
+    weights: NDArray[np.floating]
+    arcs: frozenset[tuple[int, int]] = frozenset()
+    from_label: str = "from"
+    to_label: str = "to"
+
+    def __post_init__(self) -> None:
+        """Refuse attention that does not fit the words."""
+        size = (len(self.words), len(self.words))
+        if not self.words or np.shape(self.weights) != size:
+            raise ValueError(
+                f"attention lines {self.title!r} have weights of shape {np.shape(self.weights)} for {size[0]} words"
+            )
+        # Sums over the pieces of a word may pass one by a rounding error; nan is within nothing.
+        if not ((self.weights >= 0) & (self.weights <= 1 + 1e-3)).all():
+            raise ValueError(
+                f"attention lines {self.title!r} have weights from {np.min(self.weights)} to {np.max(self.weights)}, "
+                "not within 0–1"
+            )
+        strays = sorted(arc for arc in self.arcs if not _inside(arc, size))
+        if strays:
+            raise ValueError(f"attention lines {self.title!r} of {size[0]} words have arcs outside them: {strays}")
+
+
+Figure = Bars | HeatMap | AttentionLines
+
+
+def _inside(place: tuple[int, int], shape: tuple[int, int]) -> bool:
+    return all(0 <= index < length for index, length in zip(place, shape, strict=True))
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,11 +1,5 @@
-"""Results as rich tables for the terminal.
+"""Results as rich tables for the terminal, with numbers in the form of `reports.numbers`."""
 
-Which numbers are fractions follows from the numbers: a score, or a column of floats, whose finite values all lie in
-[−1, 1] is shown ×100 with one decimal. Other floats keep four significant digits, integers stay as they are, and nan is
-a dash. The files always hold the numbers as they were computed.
-"""
-
-import math
 from collections.abc import Iterator, Mapping, Sequence, Sized
 
 import numpy as np
@@ -13,6 +7,8 @@ import pandas as pd
 from rich import box
 from rich.table import Table
 from rich.text import Text
+
+from reports.numbers import are_fractions, intervals, number
 
 ROWS = 30
 """Rows of a table that are printed; the file has them all."""
@@ -27,7 +23,8 @@ def scores_table(title: str, scores: Mapping[str, float]) -> Table:
     for name, score in scores.items():
         if name not in ends:
             bounds = [scores[f"{name}{end}"] for end in (".low", ".high") if f"{name}{end}" in scores]
-            table.add_row(*_cells(name, _numbers([score, *bounds])))
+            values = [score, *bounds]
+            table.add_row(*_cells(name, _interval(values, are_fractions(name, np.asarray(values)))))
     return table
 
 
@@ -37,12 +34,12 @@ def frame_table(title: str, frame: pd.DataFrame, file: str) -> Table:
     Columns `x.low` and `x.high` become the interval of column `x`; plain `low` and `high` become that of the column of
     floats before them.
     """
-    intervals = _intervals(frame)
-    folded = {end for ends in intervals.values() for end in ends}
+    found = intervals(frame)
+    folded = {end for ends in found.values() for end in ends}
     columns = [column for column in frame.columns if column not in folded]
     numeric = {place for place, column in enumerate(columns) if pd.api.types.is_numeric_dtype(frame[column])}
     table = _table(title, [str(column) for column in columns], numbers=numeric)
-    texts = [_texts(frame, [column, *intervals.get(column, ())]) for column in columns]
+    texts = [_texts(frame, [column, *found.get(column, ())]) for column in columns]
     for cells in zip(*texts, strict=True):
         table.add_row(*_cells(*cells))
     if len(frame) > ROWS:
@@ -80,47 +77,22 @@ def _cells(*texts: str) -> Iterator[Text]:
     return (Text(text) for text in texts)
 
 
-def _intervals(frame: pd.DataFrame) -> dict[str, tuple[str, str]]:
-    """Find the columns that hold the ends of another column's interval."""
-    found: dict[str, tuple[str, str]] = {}
-    before: str | None = None
-    for column in frame.columns:
-        if column == "low" and "high" in frame.columns and before is not None:
-            found[before] = ("low", "high")
-        elif pd.api.types.is_float_dtype(frame[column]) and column != "high":
-            before = column
-            if {f"{column}.low", f"{column}.high"} <= set(frame.columns):
-                found[column] = (f"{column}.low", f"{column}.high")
-    return found
-
-
 def _texts(frame: pd.DataFrame, columns: Sequence[str]) -> list[str]:
     """Write the first rows of a column, with the ends of its interval where `columns` names them."""
     column = frame[columns[0]]
     if not pd.api.types.is_float_dtype(column):
-        return [str(value) for value in column.head(ROWS)]
+        first = column.head(ROWS)
+        return [DASH if missing else str(value) for value, missing in zip(first, first.isna(), strict=True)]
     # All rows decide whether these are fractions, not only those that are printed.
-    fractions = _are_fractions(column.to_numpy(dtype=np.float64))
+    fractions = are_fractions(columns[0], column.to_numpy(dtype=np.float64))
     values = frame[list(columns)].head(ROWS).to_numpy(dtype=np.float64)
-    return [_numbers(row.tolist(), fractions) for row in values]
+    return [_interval(row.tolist(), fractions) for row in values]
 
 
-def _numbers(values: Sequence[float], fractions: bool | None = None) -> str:
+def _interval(values: Sequence[float], fractions: bool) -> str:
     """Write a value, and the ends of its interval behind it when they come along and are known."""
-    if fractions is None:
-        fractions = _are_fractions(np.asarray(values, dtype=np.float64))
-    first, *bounds = (_number(value, fractions) for value in values)
+    first, *bounds = (number(value, fractions, missing=DASH) for value in values)
     return f"{first} [{bounds[0]}, {bounds[1]}]" if len(bounds) == 2 and DASH not in bounds else first
-
-
-def _number(value: float, fraction: bool) -> str:
-    if math.isnan(value):
-        return DASH
-    return f"{100 * value:.1f}" if fraction else f"{value:.4g}"
-
-
-def _are_fractions(values: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> bool:
-    return bool((np.abs(values[np.isfinite(values)]) <= 1).all())
 
 
 def _flat(entries: Mapping[str, object], above: str = "") -> Iterator[tuple[str, str]]:

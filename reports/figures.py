@@ -14,12 +14,16 @@ import numpy as np
 import seaborn as sns
 from matplotlib import rc_context
 from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure as Canvas
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
+from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from metrics.results import Bars, HeatMap
+from metrics.results import AttentionLines, Bars, HeatMap
 
 COLUMN = 3.4
 """Width of one column of a two-column page, in inches."""
@@ -27,12 +31,16 @@ PAGE = 7.0
 """Width of both columns, in inches."""
 CHARACTER = 0.058
 """Width of a character of a tick label, in inches."""
+LETTERS = 16
+"""Letters of a word beside attention lines; a longer one, such as an address, ends in an ellipsis."""
+UNSEEN, FAINT = 0.01, 0.1
+"""The least attention that is drawn, and the least at which a gold arc is no dashed line."""
 
 
 @singledispatch
 def draw(figure: object) -> Canvas:
     """Draw one of the kinds of figure in `metrics.results`; another raises TypeError."""
-    raise TypeError(f"no drawing is known for {type(figure).__name__}: it is neither Bars nor HeatMap")
+    raise TypeError(f"no drawing is known for {type(figure).__name__}: it is none of the figures of metrics.results")
 
 
 @draw.register
@@ -95,12 +103,60 @@ def _(figure: HeatMap) -> Canvas:
         step = math.ceil(0.11 / cell)
         axes.set_yticks(range(0, rows, step), list(figure.row_labels)[::step])
         axes.tick_params(length=0)
+        if figure.marked is not None:
+            _mark(axes, *figure.marked)
         # Inside the axes' own box, since a colour bar beside square cells would keep the height of the figure.
         bar = canvas.colorbar(image, cax=axes.inset_axes((1.03, 0.0, min(0.08 / (columns * cell), 0.1), 1.0)))
         bar.locator = MaxNLocator(5)
         bar.set_label(_unit(figure.value_label, figure.percent))
         sns.despine(ax=axes, left=True, bottom=True)
         bar.outline.set_visible(False)
+        return canvas
+
+
+@draw.register
+def _(figure: AttentionLines) -> Canvas:
+    """Draw one line per pair of words, as opaque as its weight; the more words, the smaller and closer they are.
+
+    Weights under `UNSEEN` are left out. Gold arcs lie on top, thicker, in colour and never paler than 0.4; one under
+    `FAINT` is a thin dashed line.
+    """
+    size = len(figure.words)
+    pitch = min(max(7.8 / size, 0.13), 0.18)
+    # Beyond what a column holds in height, wider too: lines between far words would run almost upright.
+    width = min(COLUMN + 0.08 * max(size - 30, 0), PAGE)
+    names = [word if len(word) <= LETTERS else f"{word[: LETTERS - 1]}…" for word in figure.words]
+    with _style(), rc_context({"ytick.labelsize": min(44 * pitch, 7.5)}):
+        canvas = Canvas(figsize=(width, size * pitch + 0.85), layout=ConstrainedLayoutEngine(h_pad=0.05, w_pad=0.05))
+        axes = canvas.add_subplot()
+        kinds = _draw_pairs(axes, figure)
+        for side, label in ((axes, figure.from_label), (axes.twinx(), figure.to_label)):
+            side.set(xlim=(0.0, 1.0), xticks=(), ylim=(size - 0.5, -0.5))
+            side.set_yticks(range(size), names)
+            side.tick_params(length=0, pad=2)
+            # Over the words, whose column ends or begins two points from the axes.
+            at, points, align = (0, -2, "right") if side is axes else (1, 2, "left")
+            side.annotate(
+                textwrap.fill(label, LETTERS),
+                (at, 1),
+                (points, 3),
+                xycoords="axes fraction",
+                textcoords="offset points",
+                horizontalalignment=align,
+                fontweight="bold",
+            )
+            sns.despine(ax=side, left=True, bottom=True)
+        if kinds:
+            canvas.legend(
+                handles=kinds,
+                loc="outside lower center",
+                ncols=len(kinds),
+                frameon=False,
+                handlelength=1.6,
+                handletextpad=0.5,
+                columnspacing=1.0,
+            )
+        canvas.suptitle(_wrapped(figure.title, width))
         return canvas
 
 
@@ -115,6 +171,7 @@ def _style() -> AbstractContextManager[None]:
             "axes.labelsize": 7.5,
             "axes.linewidth": 0.6,
             "axes.axisbelow": True,
+            "text.parse_math": False,  # a price in a corpus is no formula
             "figure.titlesize": 8.5,
             "xtick.labelsize": 7,
             "ytick.labelsize": 7,
@@ -149,6 +206,54 @@ def _draw_series(axes: Axes, figure: Bars, lying: bool) -> None:
         # Lines from end to end: an interval need not hold the value itself, which an error bar takes for granted.
         lines = axes.hlines if lying else axes.vlines
         lines(at[known], low[known], high[known], color="0.15", linewidth=0.7)
+
+
+def _draw_pairs(axes: Axes, figure: AttentionLines) -> list[Line2D]:
+    """Draw the lines between the two columns, which stand at 0 and 1; return a line of each kind for the legend."""
+    weights = np.minimum(np.asarray(figure.weights, dtype=np.float64), 1.0)
+    palette = sns.color_palette("colorblind")
+    blue, red = palette[0], palette[3]
+    seen = [(one, two) for one, two in np.argwhere(weights >= UNSEEN).tolist() if (one, two) not in figure.arcs]
+    strong = [arc for arc in figure.arcs if weights[arc] >= FAINT]
+    faint = [arc for arc in figure.arcs if weights[arc] < FAINT]
+    solid: tuple[float, Sequence[float]] = (0, ())
+    handles = []
+    for label, pairs, colour, least, width, dashes in (
+        ("attention", seen, blue, 0.0, 0.9, solid),
+        ("gold arc", strong, red, 0.4, 1.7, solid),
+        (f"gold arc, below {FAINT}", faint, red, 0.9, 0.7, (0, (4, 2))),
+    ):
+        if not pairs:
+            continue
+        # The heaviest last, so that nothing covers it.
+        pairs.sort(key=lambda pair: (weights[pair], pair))
+        lines = LineCollection(
+            [((0.01, one), (0.99, two)) for one, two in pairs],
+            colors=[(*colour, max(weights[pair], least)) for pair in pairs],
+            linewidths=width,
+            linestyles=[dashes],
+            label=label,
+        )
+        axes.add_collection(lines, autolim=False)
+        handles.append(Line2D([], [], color=colour, linewidth=width, linestyle=dashes, label=label))
+    return handles
+
+
+def _mark(axes: Axes, row: int, column: int) -> None:
+    """Put a frame around a cell, in black on white, which stands out from light cells and from dark ones."""
+    around = withStroke(linewidth=2.6, foreground="white")
+    axes.add_patch(
+        Rectangle(
+            (column - 0.5, row - 0.5),
+            1,
+            1,
+            fill=False,
+            edgecolor="black",
+            linewidth=1.1,
+            clip_on=False,
+            path_effects=[around],
+        )
+    )
 
 
 def _name_columns(axes: Axes, names: Sequence[str], cell: float) -> None:

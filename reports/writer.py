@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import numpy as np
+import pandas as pd
 import pytorch_lightning as pl
 from matplotlib import rc_context
 from rich.console import Console
@@ -18,6 +19,7 @@ from rich.text import Text
 from metrics.results import Figure, Provenance, Result
 from reports.console import audit_table, frame_table, scores_table
 from reports.figures import draw
+from reports.latex import latex_table
 
 SCHEMA = 1
 PACKAGES = ("torch", "pytorch-lightning", "transformers", "torchmetrics", "numpy", "attention-probing")
@@ -41,22 +43,37 @@ class Sourced(Protocol):
 
 
 class ResultWriter(pl.Callback):
-    """Writes the module's result when a test ends, on the first process only.
+    """Writes the module's result when a test ends, and its predictions, on the first process only.
 
-    The run folder is the logger's, or the trainer's root folder without a logger. It receives the tables as CSV, the
-    figures as PNG and PDF, the items as Parquet, and last of all `results.json`, which names them: a folder with that
-    file is complete.
+    The run folder receives the tables as CSV and LaTeX, the figures as PNG and PDF, the items as Parquet, and last of
+    all `results.json`, which names them: a folder with that file is complete. Predictions become `predictions.parquet`.
+
+    Attributes:
+        folder: The run folder; None takes the logger's, or the trainer's root folder without a logger.
     """
 
     def __init__(self, console: Console | None = None) -> None:
         """Print to `console`, or to the standard output."""
         # No console of our own is kept: it has locks, and spawned processes receive the callback pickled.
         self._console = console
+        self.folder: Path | None = None
+
+    def on_predict_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Write the predictions, if the module kept any."""
+        folder = self._folder(trainer)
+        predictions = getattr(pl_module, "predictions", None)
+        if trainer.is_global_zero and isinstance(predictions, pd.DataFrame):
+            folder.mkdir(parents=True, exist_ok=True)
+            predictions.to_parquet(folder / "predictions.parquet", index=False)
+            (self._console or Console()).print(Text(f"Written to {folder / 'predictions.parquet'}"), soft_wrap=True)
+
+    def _folder(self, trainer: pl.Trainer) -> Path:
+        # Every process has to ask the trainer: Lightning broadcasts the answer.
+        return self.folder or Path(trainer.log_dir or trainer.default_root_dir)
 
     def on_test_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Write the result, then print it; a module without one is named and skipped."""
-        # Every process has to ask for the folder: Lightning broadcasts the answer.
-        folder = Path(trainer.log_dir or trainer.default_root_dir)
+        folder = self._folder(trainer)
         if not trainer.is_global_zero:
             return
         console = self._console or Console()
@@ -99,6 +116,8 @@ def write(folder: Path, result: Result, provenance: Provenance) -> None:
     record.unlink(missing_ok=True)
     for name, frame in result.tables.items():
         frame.to_csv(folder / f"{name}.csv", index=False, lineterminator="\n", encoding="utf-8")
+        text = latex_table(frame, result.experiment, name)
+        (folder / f"{name}.tex").write_text(text, encoding="utf-8", newline="\n")
     for name, figure in result.figures.items():
         _save_figure(folder / name, figure)
     if result.items is not None:
@@ -109,6 +128,7 @@ def write(folder: Path, result: Result, provenance: Provenance) -> None:
         "experiment": result.experiment,
         "scores": result.scores,
         "tables": {name: f"{name}.csv" for name in result.tables},
+        "latex": {name: f"{name}.tex" for name in result.tables},
         "figures": {name: f"{name}.png" for name in result.figures},
         "items": None if result.items is None else "items.parquet",
         "audit": merged_audit(result, provenance),

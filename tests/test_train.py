@@ -9,10 +9,12 @@ import pandas as pd
 import pytest
 
 import train
+from corpora.conllu import read_treebank
 from corpora.sentence import CorpusError
+from probes.base import ProbeError
 
 ROOT = Path(__file__).parent.parent
-CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
+CONFIGS = [path for path in sorted((ROOT / "configs").rglob("*.yaml")) if not path.stem.startswith("coreference")]
 # Lightning 2.6 calls what jsonargparse 4.53 deprecates, and gives advice on workers and small data.
 pytestmark = [
     pytest.mark.filterwarnings("ignore::jsonargparse._deprecated.JsonargparseDeprecationWarning"),
@@ -55,16 +57,27 @@ def test_every_config_runs_and_leaves_whole_results(
     folder, found = results(tmp_path)
     assert found["schema"] == 1
     assert found["config"] == "config.yaml"
-    for name in [*found["tables"].values(), *found["figures"].values(), found["config"]]:
+    files = [*found["tables"].values(), *found["latex"].values(), *found["figures"].values(), found["config"]]
+    for name in files:
         assert (folder / name).stat().st_size > 0
-    relations = pd.read_csv(folder / found["tables"]["relations"])
-    assert {"relation", "n", "probe", "offset", "best_offset"} <= set(relations)
+    scores = found["scores"]
+    for name in [name for name in scores if f"{name}.low" in scores]:
+        assert 0 <= scores[f"{name}.low"] <= scores[name] <= scores[f"{name}.high"] <= 1
+    main, columns = TABLES[found["experiment"]]
+    table = pd.read_csv(folder / found["tables"][main])
+    assert columns <= set(table)
+    assert found["audit"]["test"]["words"] == table["n"][0]
     prefixes = ["offset.", "right_branching.", "left_branching.", "uniform."]
-    for prefix in prefixes + ([""] if "max_epochs" in config.read_text(encoding="utf-8") else []):
-        for score in ("uas", "uuas", "uas_with_punctuation"):
-            low, value, high = (found["scores"][f"{prefix}{score}{end}"] for end in (".low", "", ".high"))
-            assert 0 <= low <= value <= high <= 1
-    assert found["audit"]["test"]["words"] == relations["n"][0]
+    for prefix in prefixes + SCORED[found["experiment"]]:
+        assert {f"{prefix}{score}.low" for score in ("uas", "uuas", "uas_with_punctuation")} <= scores.keys()
+
+
+TABLES = {
+    "attention_only": ("relations", {"relation", "n", "probe", "offset", "best_offset"}),
+    "baselines": ("relations", {"relation", "n", "probe", "offset", "best_offset"}),
+    "heads": ("best_heads", {"relation", "n", "head", "direction", "dev", "test", "offset", "random_init", "p"}),
+}
+SCORED = {"attention_only": [""], "baselines": [], "heads": ["heads.", "random_init."]}
 
 
 def test_a_second_run_has_a_folder_of_its_own_and_the_same_scores(
@@ -92,6 +105,72 @@ def test_a_checkpoint_is_tested_again_under_the_options_of_the_command_line(
     again = [*command[1:-1], "--data.init_args.eval_cells=200", f"--ckpt_path={checkpoint}"]
     train.main(["test", *again])
     assert results(tmp_path)[1]["scores"] == found["scores"]
+
+
+def test_predictions_are_written(corpus: str, bert: Path, cache: str, tmp_path: Path) -> None:
+    command = arguments(ROOT / "configs" / "demo.yaml", corpus, bert, cache, tmp_path)
+    train.main(command)
+    folder, found = results(tmp_path)
+    checkpoint = next((folder / "checkpoints").glob("*.ckpt"))
+    train.main(["predict", *command[1:-1], f"--ckpt_path={checkpoint}"])
+    predictions = pd.read_parquet(next(tmp_path.rglob("predictions.parquet")))
+    assert list(predictions) == ["id", "word", "form", "head"]
+    assert len(predictions) == found["audit"]["test"]["words"]
+    gold = {sentence.id: sentence for sentence in read_treebank(Path(corpus.replace("{split}", "test"))).sentences}
+    rows = list(zip(predictions["id"], predictions["word"], predictions["form"], predictions["head"], strict=True))
+    assert all(gold[name].words[word - 1] == form for name, word, form, _ in rows)
+    right = [gold[name].heads[word - 1] == head for name, word, _, head in rows]
+    assert sum(right) / len(right) == pytest.approx(found["scores"]["uas_with_punctuation"])
+
+
+@pytest.mark.parametrize("stage", ["test", "validate", "predict"])
+def test_a_probe_without_training_is_refused(stage: str, corpus: str, bert: Path, cache: str, tmp_path: Path) -> None:
+    command = arguments(ROOT / "configs" / "demo.yaml", corpus, bert, cache, tmp_path)
+    with pytest.raises(ProbeError, match=r"AttentionOnlyProbe was not trained.*--ckpt_path"):
+        train.main([stage, *command[1:-1]])
+
+
+def test_a_corpus_without_a_test_split_is_trained_on(
+    corpus: str, bert: Path, cache: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    splits = {split: corpus.replace("{split}", split) for split in ("train", "dev")}
+    command = arguments(ROOT / "configs" / "demo.yaml", json.dumps(splits), bert, cache, tmp_path)
+    with caplog.at_level("INFO"):
+        train.main(command)
+    assert "Not tested: there is no test split" in caplog.text
+    assert list(tmp_path.rglob("*.ckpt"))
+    assert not list(tmp_path.rglob("results.json"))
+
+
+def test_a_missing_split_is_told_before_anything_is_extracted(bert: Path, corpus: str, tmp_path: Path) -> None:
+    only = json.dumps({"train": corpus.replace("{split}", "train")})
+    command = arguments(ROOT / "configs" / "demo.yaml", only, bert, str(tmp_path / "stores"), tmp_path / "runs")
+    with pytest.raises(CorpusError, match=r"no dev split, and it is needed.*--data\.init_args\.corpus"):
+        train.main(command)
+    assert not list(tmp_path.rglob("*.safetensors"))
+    assert not [path for path in (tmp_path / "runs").rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("logger", ["true", "false"])
+def test_bad_input_removes_the_folder_of_its_own_run_alone(
+    logger: str, corpus: str, bert: Path, cache: str, tmp_path: Path
+) -> None:
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "results.json").write_text("{}")
+    command = arguments(ROOT / "configs" / "demo.yaml", "absent-{split}.conllu", bert, cache, tmp_path)
+    with pytest.raises(CorpusError):
+        train.main([*command, f"--trainer.logger={logger}"])
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [tmp_path / "old" / "results.json"]
+
+
+def test_a_run_without_a_logger_has_a_folder_of_its_own(corpus: str, bert: Path, cache: str, tmp_path: Path) -> None:
+    command = arguments(ROOT / "configs" / "clark2019" / "baselines.yaml", corpus, bert, cache, tmp_path)
+    for _ in range(2):
+        train.main([*command, "--trainer.logger=false"])
+    for number in range(2):
+        folder = tmp_path / "Baselines" / f"version_{number}"
+        assert (folder / "results.json").exists()
+        assert (folder / "config.yaml").exists()
 
 
 def test_bad_input_leaves_no_run_behind(corpus: str, bert: Path, cache: str, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from unittest.mock import patch
@@ -16,12 +16,16 @@ import torch
 from attention.digest import Digests
 from attention.encoder import Encoder, EncoderSpec, resolve
 from attention.extraction import Ranks, prepare
-from attention.request import Options, Request, key
+from attention.options import Options
+from attention.quantity import Antecedent, Candidates
+from attention.request import Request, key
 from attention.store import Store, seal_part
+from corpora.document import Documents
 from corpora.sentence import Treebank
-from tests import tiny
+from tests import documents, tiny
 
 LENGTHS = (5, 1, 9, 3, 7, 2, 12, 4, 6, 8)
+DOCUMENT_LENGTHS = ((5, 9, 3), (7, 8, 12, 4), (6, 8, 9), (9, 2), (3, 1, 8, 10, 6), (4, 11), (7, 7, 7, 7, 7))
 SHARD_ITEMS = 4  # so that the ten sentences fill three shards
 
 # The server has imported everything once; each process is a fork of it.
@@ -50,7 +54,15 @@ class Extraction:
 
     def __post_init__(self) -> None:
         self.root.mkdir(parents=True, exist_ok=True)
-        self.corpus.write_text("\n".join(" ".join(sentence.words) for sentence in self.treebank.sentences))
+        self.corpus.write_text(self.text)
+
+    @property
+    def text(self) -> str:
+        return "\n".join(" ".join(sentence.words) for sentence in self.treebank.sentences)
+
+    @property
+    def quantity(self) -> str:
+        return "attention"
 
     @property
     def corpus(self) -> Path:
@@ -83,7 +95,7 @@ class Extraction:
         [path] = self.folder.glob(f"{stem}*")
         return path
 
-    def read(self, corpus: Path) -> Treebank:
+    def read(self, corpus: Path) -> Treebank | Documents:
         assert corpus == self.corpus
         self.calls.append("read")
         return self.treebank
@@ -97,6 +109,37 @@ class Extraction:
     def prepare(self, ranks: Ranks | None = None) -> Store:
         ranks = ranks or Ranks(patience=20)  # nothing here takes so long
         return prepare(self.request, self.cache, Digests(self.cache), self.load, ranks)
+
+
+@dataclass
+class DocumentExtraction(Extraction):
+    """As `Extraction`, over generated documents.
+
+    Attributes:
+        candidates: of the quantity.
+    """
+
+    candidates: Candidates = "mentions"
+
+    @property
+    def quantity(self) -> str:
+        return "antecedent"
+
+    @property
+    def documents(self) -> Documents:
+        return documents.corpus(DOCUMENT_LENGTHS)
+
+    @property
+    def text(self) -> str:
+        return repr(self.documents)
+
+    @property
+    def request(self) -> Request:
+        return replace(super().request, quantity=Antecedent(self.candidates))
+
+    def read(self, corpus: Path) -> Treebank | Documents:
+        super().read(corpus)
+        return self.documents
 
 
 @contextmanager
@@ -116,7 +159,7 @@ def prepare_and_record(extraction: Extraction, ranks: Ranks) -> tuple[list[str],
     torch.set_num_threads(1)
     with small_shards(), patch("attention.extraction.seal_part", record):
         store = extraction.prepare(ranks)
-        return written, sum(bool(store.read("attention", item).any()) for item in range(len(store)))
+        return written, sum(bool(store.read(extraction.quantity, item).any()) for item in range(len(store)))
 
 
 def prepare_at_once(extraction: Extraction, ranks: list[Ranks]) -> list[tuple[list[str], int]]:

@@ -18,8 +18,8 @@ from attention.digest import Digests
 from attention.encoder import Encoder
 from attention.extraction import Ranks
 from attention.forward import extract, shapes
+from attention.options import Options, StoreError
 from attention.plan import Plan
-from attention.request import Options, StoreError
 from attention.store import MANIFEST, Store
 from corpora.table import from_table
 from tests import tiny

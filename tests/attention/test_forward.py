@@ -8,9 +8,9 @@ from torch import Tensor
 
 from attention.alignment import FromPieces, Pieces, reduce
 from attention.encoder import Encoder, EncoderError, EncoderSpec, resolve
-from attention.forward import BATCH_CELLS, BATCH_PIECES, batches, extract, forward, pad, shapes
-from attention.plan import Plan, plan
-from attention.request import Options, StoreError
+from attention.forward import BATCH_CELLS, BATCH_PIECES, MEMORY, batches, extract, forward, pad, shapes
+from attention.options import Options, StoreError
+from attention.plan import Plan, SentencePlan, plan
 from corpora.sentence import Sentence, Treebank
 from tests import tiny
 from tests.attention import reference
@@ -176,7 +176,7 @@ def test_threads_change_no_bit(threads: int, tmp_path: Path, monkeypatch: pytest
 def planned_lengths(lengths: Sequence[int]) -> Plan:
     """A plan of sentences of one window each, of so many pieces."""
     windows = tuple((Pieces(np.zeros(n, np.int32), np.zeros(n, np.int32), 1),) for n in lengths)
-    return Plan((), windows, (), (), {})
+    return SentencePlan(windows, (0,), (0,), {}, ())
 
 
 @pytest.mark.parametrize("most", [8, 40, 512])
@@ -202,6 +202,17 @@ def test_batches_of_long_windows_are_bounded_by_cells(monkeypatch: pytest.Monkey
     assert [len(batch) for batch in batches(planned_lengths([10**4]), 0, "cpu")] == [1]
 
 
+def test_batches_of_many_heads_are_bounded_by_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    windows = planned_lengths([100] * 5).windows
+    heads = tuple(range(32))
+    # Two passes of two windows each: reduced weights twice in single precision, four intermediate results.
+    bytes_of_two = 2 * 100**2 * (32 * 32 * 2 * 4 + 32 * 4 * 4)
+    for budget, sizes in ((2 * bytes_of_two, [2, 2, 1]), (2 * bytes_of_two - 1, [1] * 5), (1, [1] * 5)):
+        monkeypatch.setitem(MEMORY, "cuda", budget)
+        found = batches(SentencePlan(windows, heads, heads, {}, ()), 0, "cuda")
+        assert [len(batch) for batch in found] == sizes
+
+
 def test_a_device_without_bounds_of_its_own_has_those_of_a_gpu() -> None:
     planned = planned_lengths([100] * 50)
     assert list(batches(planned, 0, "mps")) == list(batches(planned, 0, "cuda"))
@@ -213,7 +224,7 @@ def test_windows_of_a_sentence_follow_one_another() -> None:
         return Pieces(np.zeros(length, np.int32), np.zeros(length, np.int32), 1)
 
     windows = ((pieces(5),), (pieces(9), pieces(3)), (pieces(9), pieces(9), pieces(1)), (pieces(7),))
-    [batch] = batches(Plan((), windows, (), (), {}), 0, "cpu")
+    [batch] = batches(SentencePlan(windows, (0,), (0,), {}, ()), 0, "cpu")
     assert batch == [(1, 0), (1, 1), (2, 0), (2, 1), (2, 2), (3, 0), (0, 0)]
 
 

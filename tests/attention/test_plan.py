@@ -7,8 +7,8 @@ import torch
 from attention.alignment import AlignmentError
 from attention.encoder import Encoder, EncoderSpec, resolve
 from attention.forward import shapes
+from attention.options import Options, Precision, StoreError
 from attention.plan import Plan, lost_arcs, plan
-from attention.request import Options, Precision, StoreError
 from attention.shard import write_shard
 from corpora.sentence import Sentence, Treebank
 from tests import tiny

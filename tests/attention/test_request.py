@@ -5,11 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
 from attention.digest import Digests
 from attention.encoder import EncoderSpec, resolve
-from attention.request import Options, Request, key
+from attention.options import Options
+from attention.quantity import Antecedent
+from attention.request import Request, key
 from corpora.sentence import Treebank
 from tests import tiny
 
@@ -28,23 +29,6 @@ def request_(bert: Path, tmp_path: Path) -> Request:
 @pytest.fixture
 def digests(tmp_path: Path) -> Digests:
     return Digests(tmp_path / "stores")
-
-
-@pytest.mark.parametrize("name", ["layers", "heads"])
-@pytest.mark.parametrize("chosen", [(), (0,), (-1, 2), (2, 1), (1, 1)])
-def test_numbers_that_mean_nothing_are_refused(name: str, chosen: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=rf"{name}: .*from 1 on, in ascending order"):
-        Options(**{name: chosen})  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("chosen", [None, (1,), (3, 7, 12)])
-def test_numbers_from_one_on_are_accepted(chosen: tuple[int, ...] | None) -> None:
-    assert Options(layers=chosen, heads=chosen).layers == chosen
-
-
-def test_precision_is_a_dtype() -> None:
-    assert Options().dtype == torch.float16
-    assert Options(precision="float32").dtype == torch.float32
 
 
 def other_corpus(request: Request, tmp_path: Path) -> Request:
@@ -75,6 +59,9 @@ CHANGES: dict[str, Callable[[Request, Path], Request]] = {
     "heads": lambda request, _: replace(request, options=Options(heads=(1,))),
     "precision": lambda request, _: replace(request, options=Options(precision="float32")),
     "too long": lambda request, _: replace(request, options=Options(too_long="window")),
+    "companion": lambda request, tmp_path: replace(request, companion=other_corpus(request, tmp_path).corpus),
+    "mentions": lambda request, _: replace(request, quantity=Antecedent("mentions")),
+    "words": lambda request, _: replace(request, quantity=Antecedent("words")),
     "also too long": lambda request, _: replace(request, options=Options(too_long="skip")),
     "pieces": lambda request, _: replace(request, options=Options(from_pieces="first")),
 }
@@ -114,3 +101,29 @@ def test_identity_is_plain_json(request_: Request, digests: Digests) -> None:
     assert key(again) == key(identity)
     assert again["corpus_sha256"] == digests.one(request_.corpus)
     assert again["quantities"] == ["attention"]
+
+
+def test_a_companion_is_known_by_its_content(request_: Request, digests: Digests, tmp_path: Path) -> None:
+    (tmp_path / "a.conllu").write_text("a")
+    (tmp_path / "b.conllu").write_text("a")
+    (tmp_path / "c.conllu").write_text("c")
+    first, same, other = (
+        key(replace(request_, encoder=None, companion=tmp_path / f"{name}.conllu").identity(digests)) for name in "abc"
+    )
+    assert first == same != other
+    assert "companion_sha256" not in request_.identity(digests)
+
+
+def test_candidates_are_part_of_the_identity(request_: Request, digests: Digests) -> None:
+    identity = replace(request_, quantity=Antecedent("words")).identity(digests)
+    assert (identity["quantities"], identity["candidates"]) == (["antecedent"], "words")
+
+
+def test_the_key_of_a_treebank_is_what_it_was(tmp_path: Path) -> None:
+    """Stores that lie about stay valid."""
+    identity = {"format": 2, "corpus_sha256": "c", "reader": {"name": "r"}, "encoder": None}
+    corpus = tmp_path / "corpus"
+    corpus.write_text("c")
+    found = Request(corpus, unread, {"name": "r"}, None, Options()).identity(Digests(tmp_path))
+    assert found == identity | {"corpus_sha256": found["corpus_sha256"]}
+    assert key(identity) == "46edd588ab8e1ba9bcfc6836"

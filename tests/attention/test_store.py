@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from attention.digest import Digests, digest
-from attention.request import Options
+from attention.options import Options
 from attention.store import MANIFEST, Manifest, Part, Store, find_part, seal_part, tensor_name
 from corpora.table import from_table
 from tests.attention.extractions import Extraction, small_shards

@@ -31,7 +31,7 @@ def _measured(
 def test_extraction(tmp_path: Path) -> None:
     name, ratios, figures = _measured(extraction.main, tmp_path, "--limit", "30", "--no-memory")
     assert name == "extraction"
-    assert ratios.keys() == {"to_bare_forward", "over_reference", "bytes"}
+    assert ratios.keys() == {"to_bare_forward", "to_bare_side_by_side", "over_reference", "bytes"}
     assert 1 < ratios["bytes"] < 1.05  # a few sentences weigh little beside the labels and the manifest
     assert ratios["to_bare_forward"] == pytest.approx(figures["extraction_s"] / figures["bare_forward_s"])
     assert figures["sentences"] == figures["reference_sentences"] == 30

@@ -1,4 +1,5 @@
 import hashlib
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,7 +12,18 @@ import pytest
 
 from corpora import registry
 from corpora.conllu import read_treebank
-from corpora.registry import CORPORA, Corpus, RemoteFile, Split, command_for, data_root, fetch, locate, main
+from corpora.registry import (
+    CORPORA,
+    Corpus,
+    RemoteFile,
+    Split,
+    command_for,
+    data_root,
+    fetch,
+    locate,
+    main,
+    remedy_for,
+)
 from corpora.sentence import CorpusError
 
 ROW = "1\tGo\tgo\tVERB\tVB\t_\t0\troot\t_\t_\n\n"
@@ -66,11 +78,11 @@ def sha256(text: str) -> str:
 
 
 def test_entries_are_pinned_and_have_their_own_places() -> None:
-    files = [remote for corpus in CORPORA.values() for remote in corpus.splits.values()]
+    files = [remote for corpus in CORPORA.values() for remote in corpus.files]
     assert all(name == corpus.name for name, corpus in CORPORA.items())
     assert len({remote.path for remote in files}) == len({remote.sha256 for remote in files}) == len(files)
     for remote in files:
-        assert remote.url.startswith("https://")
+        assert remote.url is None or remote.url.startswith("https://")
         assert len(bytes.fromhex(remote.sha256)) == 32
         assert not Path(remote.path).is_absolute()
     ewt = CORPORA["ud_english_ewt"].splits["dev"]
@@ -165,7 +177,9 @@ def test_absent_files_are_named_with_the_command_that_fetches_them(tmp_path: Pat
         f"Fetch it: `python -m corpora.registry ud_english_ewt --root '{root}'`."
     )
     for function in (locate, fetch):
-        with pytest.raises(CorpusError, match=r"^ewt: no corpus has this name.*knows: ud_english_ewt\.$"):
+        with pytest.raises(
+            CorpusError, match=r"^ewt: no corpus has this name.*knows: litbank, ontogum, ud_english_ewt\.$"
+        ):
             function("ewt", root)
 
 
@@ -173,6 +187,11 @@ def test_a_path_tells_the_corpus_it_would_belong_to() -> None:
     assert command_for(Path("/d/ud/en_ewt-ud-dev.conllu")) == "python -m corpora.registry ud_english_ewt --root /d"
     assert command_for(Path("/elsewhere/en_ewt-ud-dev.conllu")) == "python -m corpora.registry ud_english_ewt"
     assert command_for(Path("/d/ud/my.conllu")) is None
+    assert remedy_for(Path("/d/ud/my.conllu")) == "Check the path"
+    assert remedy_for(Path("/d/ud/en_ewt-ud-dev.conllu")) == (
+        "Fetch it: `python -m corpora.registry ud_english_ewt --root /d`"
+    )
+    assert "to make litbank, " in remedy_for(Path("/elsewhere/litbank.dev.conll"))
 
 
 @pytest.mark.usefixtures("tiny")
@@ -193,4 +212,72 @@ def test_the_module_runs_as_a_command() -> None:
     assert listed.stdout.startswith("ud_english_ewt: train, dev, test; CC BY-SA 4.0; Silveira et al. 2014")
     unknown = subprocess.run([*command, "nothing"], cwd=root, capture_output=True, text=True, check=False)
     assert unknown.returncode == 1
-    assert unknown.stderr == "error: nothing: no corpus has this name. The registry knows: ud_english_ewt.\n"
+    assert unknown.stderr == (
+        "error: nothing: no corpus has this name. The registry knows: litbank, ontogum, ud_english_ewt.\n"
+    )
+
+
+def test_made_corpora_are_listed_as_such(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--list"]) == 0
+    made = {
+        line.partition(":")[0]: line.endswith("; made, not fetched") for line in capsys.readouterr().out.splitlines()
+    }
+    assert made == {"ud_english_ewt": False, "ontogum": True, "litbank": True}
+    for name, is_made in made.items():
+        assert CORPORA[name].can_be_fetched is not is_made
+        assert bool(CORPORA[name].recipe) is is_made
+
+
+@pytest.mark.parametrize(
+    ("name", "first"), [("ontogum", "ontogum.train40.conll2012"), ("litbank", "litbank.train.conll")]
+)
+def test_absent_files_without_an_address_say_how_they_are_made(
+    name: str, first: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    expected = (
+        f"{tmp_path}/coref/{name}/{first}: there is no such file. It cannot be fetched, as no address holds "
+        f"exactly this file; to make {name}, {CORPORA[name].recipe}."
+    )
+    for function in (locate, fetch):
+        with pytest.raises(CorpusError) as caught:
+            function(name, tmp_path)
+        assert str(caught.value) == expected
+    assert main([name, "--root", str(tmp_path)]) == 1
+    assert capsys.readouterr().err == f"error: {expected}\n"
+    assert list(tmp_path.iterdir()) == []
+    path = tmp_path / "coref" / name / first
+    assert f"{path}: there is no such file. {remedy_for(path)}." == expected
+    assert command_for(path) is None
+
+
+def test_made_files_are_located_and_checked_with_those_beside_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main_file, beside = (RemoteFile(f"coref/own.{suffix}", None, sha256(suffix)) for suffix in ("conll2012", "conllu"))
+    own = Corpus("own", {"all": main_file}, "CC0", "Nobody 2000", "", (beside,), "write both by hand")
+    monkeypatch.setattr(registry, "CORPORA", {"own": own})
+    (tmp_path / "coref").mkdir()
+    (tmp_path / main_file.path).write_text("conll2012")
+    for function in (locate, fetch):
+        with pytest.raises(
+            CorpusError, match=r"own\.conllu: there is no such file.*to make own, write both by hand\.$"
+        ):
+            function("own", tmp_path)
+    (tmp_path / beside.path).write_text("conllu")
+    assert locate("own", tmp_path) == fetch("own", tmp_path) == {"all": tmp_path / main_file.path}
+    assert main(["own", "--root", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == f"all: {tmp_path}/coref/own.conll2012\n"
+    (tmp_path / beside.path).write_text("something else")
+    with pytest.raises(CorpusError, match=r"own\.conllu: the file is there already, but is not the one of own"):
+        fetch("own", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["ontogum", "litbank"])
+def test_real_made_files_have_the_registered_hashes(name: str) -> None:
+    if not os.environ.get("PROBING_DATA"):
+        pytest.skip("PROBING_DATA is not set: the corpora are not at hand")
+    try:
+        paths = locate(name, None)
+    except CorpusError as error:
+        pytest.skip(str(error))
+    assert fetch(name, None) == paths

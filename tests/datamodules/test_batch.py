@@ -2,6 +2,9 @@ from dataclasses import fields
 
 import torch
 
+from corpora.windows import cut
+from datamodules import AntecedentBatch
+from tests.documents import document
 from tests.probes.batches import random_batch
 
 
@@ -16,3 +19,18 @@ def test_every_field_moves() -> None:
         there, here = getattr(moved, field.name), getattr(batch, field.name)
         assert there.device.type == "meta"
         assert (there.shape, there.dtype) == (here.shape, here.dtype)
+
+
+def test_every_tensor_of_an_antecedent_batch_moves_and_the_text_stays() -> None:
+    window = cut(0, document("d", ["a b c"], [(0, 0, 1, 0, 0), (0, 1, 3, 2, 0)]), 0, 1)
+    numbers = torch.tensor([0, 2])
+    batch = AntecedentBatch(
+        torch.tensor([5]), torch.tensor([1]), numbers, numbers, numbers, torch.rand(2, 3, 2, 2), window
+    )
+    moved = batch.to(torch.device("meta"))
+    assert moved.window is window
+    for field in fields(batch):
+        there, here = getattr(moved, field.name), getattr(batch, field.name)
+        if field.name != "window":
+            assert there.device.type == "meta"
+            assert (there.shape, there.dtype) == (here.shape, here.dtype)

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 import torch
 
-from attention import EncoderSpec, Options
+from attention import EncoderError, EncoderSpec, Options
 from corpora.conllu import read_treebank
 from corpora.sentence import CorpusError, Sentence
 from datamodules import AttentionBatch, DependencyDataModule
@@ -155,7 +155,10 @@ def test_too_long_sentences_follow_the_policy(bert: Path, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("no_such_corpus", r"no_such_corpus: not a corpus of the registry \(ud_english_ewt.*\{split\}"),
+        (
+            "no_such_corpus",
+            r"no_such_corpus: neither `sample` nor a corpus of the registry \(ud_english_ewt.*\{split\}",
+        ),
         ({"training": "a.conllu"}, r"unknown splits \['training'\].*train, dev, test"),
         ("absent/{split}.conllu", r"absent/dev.conllu"),
     ],
@@ -168,9 +171,8 @@ def test_a_wrong_corpus_is_named_with_the_remedy(given: str | dict[str, str], me
 
 def test_a_missing_split_is_named(corpus: str, tmp_path: Path) -> None:
     module = DependencyDataModule({"dev": corpus.replace("{split}", "dev")}, encoder=None, cache=str(tmp_path))
-    module.setup("test")
-    with pytest.raises(CorpusError, match="there is no test split"):
-        module.test_dataloader()
+    with pytest.raises(CorpusError, match="has no test split, and it is needed"):
+        module.setup("test")
 
 
 def test_single_items_are_refused_with_the_remedy(data: DependencyDataModule) -> None:
@@ -197,3 +199,72 @@ def test_the_sample_is_written_once(tmp_path: Path) -> None:
     assert {split: path.stat().st_mtime_ns for split, path in module.files().items()} == first
     module.setup("test")
     assert {"det", "nsubj", "obj", "acl:relcl", "nmod:poss"} <= set(module.relations)
+
+
+@pytest.fixture
+def with_control(bert: Path, corpus: str, cache: str) -> DependencyDataModule:
+    module = DependencyDataModule(corpus, encoder=EncoderSpec(str(bert)), cache=cache, random_init=True)
+    module.setup("test")
+    return module
+
+
+def test_a_random_encoder_reads_dev_and_test_beside_the_trained_one(with_control: DependencyDataModule) -> None:
+    loaders = with_control.test_dataloader()
+    assert len(loaders) == 4
+    for trained, random in zip(loaders[:2], loaders[2:], strict=True):
+        differ = 0
+        for one, other in zip(trained, random, strict=True):
+            for name in ("index", "lengths", "heads", "relations", "punctuation"):
+                assert torch.equal(getattr(one, name), getattr(other, name)), name
+            assert one.attention.shape == other.attention.shape
+            differ += not torch.equal(one.attention, other.attention)
+        assert differ
+
+
+def test_what_is_random_about_it_are_its_weights_alone(with_control: DependencyDataModule) -> None:
+    control = with_control.control
+    assert control is not None
+    trained, random = with_control.encoder_identity, control.encoder_identity
+    assert trained is not None
+    assert random is not None
+    assert (trained["weights"], random["weights"]) == ("pretrained", "random")
+    assert trained["weights_sha256"] == random["weights_sha256"]
+    assert with_control.provenance.encoder["random_init"] == random
+    assert with_control.stores["test"].manifest.key != control.stores["test"].manifest.key
+
+
+def test_only_a_test_reads_it(bert: Path, corpus: str, cache: str) -> None:
+    module = DependencyDataModule(corpus, encoder=EncoderSpec(str(bert)), cache=cache, random_init=True)
+    for stage in ("fit", "validate"):
+        module.setup(stage)
+        assert module.control is None
+    without = DependencyDataModule(corpus, encoder=EncoderSpec(str(bert)), cache=cache)
+    without.setup("test")
+    assert len(without.test_dataloader()) == 2
+    assert "random_init" not in without.provenance.encoder
+
+
+def test_relations_have_one_number_on_both_sides(bert: Path, tmp_path: Path) -> None:
+    # A relation of train alone shifts the numbers of those that follow it in the alphabet.
+    row = "1\tfox\t_\tX\t_\t_\t0\troot\t_\t_\n2\tfox\t_\tX\t_\t_\t1\t{}\t_\t_\n\n"
+    for split, relation in {"train": "amod", "dev": "det", "test": "obj"}.items():
+        (tmp_path / f"{split}.conllu").write_text(row.format(relation), encoding="utf-8")
+    module = DependencyDataModule(
+        str(tmp_path / "{split}.conllu"),
+        encoder=EncoderSpec(str(bert)),
+        cache=str(tmp_path),
+        punctuation=(),
+        random_init=True,
+    )
+    module.setup("fit")
+    module.setup("test")
+    assert module.relations == ("amod", "det", "obj", "root")
+    for loader, relation in zip(module.test_dataloader(), ("det", "obj", "det", "obj"), strict=True):
+        [batch] = list(loader)
+        assert [module.relations[code] for code in batch.relations[0].tolist()] == ["root", relation]
+
+
+def test_a_random_encoder_needs_an_encoder(corpus: str, tmp_path: Path) -> None:
+    module = DependencyDataModule(corpus, encoder=None, cache=str(tmp_path), random_init=True)
+    with pytest.raises(EncoderError, match=r"random_init needs an encoder: .*encoder must not be null"):
+        module.setup("test")

@@ -1,19 +1,11 @@
-import copy
-import pickle
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import fields, replace
-from multiprocessing import get_context
-from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from metrics.attachment import (
     OFFSETS,
-    ArcPredictions,
     Arcs,
-    Integers,
     attached,
     best_offsets,
     edges_found,
@@ -23,7 +15,6 @@ from metrics.attachment import (
     uniform_attached,
     uniform_edges_found,
 )
-from tests.metrics.gather import padded_batch, score_shares
 from tests.metrics.samples import arcs, column, random_arcs, slow_edges_found
 
 NAN = float("nan")
@@ -145,80 +136,3 @@ class TestBaselines:
         gold = replace(gold, head=np.where(gold.relation == 3, 9, gold.head))
         overall, per_relation = best_offsets(gold, 5)
         assert per_relation.tolist()[1:] == [1, 1, 1, overall]
-
-
-class TestArcPredictions:
-    @staticmethod
-    def assert_same(one: tuple[Arcs, Integers], other: tuple[Arcs, Integers]) -> None:
-        for field in fields(Arcs):
-            got, expected = getattr(one[0], field.name), getattr(other[0], field.name)
-            assert got.dtype == expected.dtype
-            np.testing.assert_array_equal(got, expected)
-        assert one[1].dtype == np.int64
-        np.testing.assert_array_equal(one[1], other[1])
-
-    @staticmethod
-    def sample(sentences: int = 11) -> tuple[Arcs, Integers]:
-        gold = random_arcs(sentences, seed=sentences)
-        return gold, np.random.default_rng(0).integers(-1, gold.length + 1)
-
-    def test_the_order_and_size_of_batches_do_not_matter(self) -> None:
-        data = self.sample()
-        sentences = np.unique(data[0].sentence)
-        for seed, size in enumerate((1, 3, 11)):
-            metric = ArcPredictions()
-            shuffled = np.random.default_rng(seed).permutation(sentences).tolist()
-            for start in range(0, len(shuffled), size):
-                metric.update(*padded_batch(*data, shuffled[start : start + size]))
-            self.assert_same(metric.compute(), data)
-
-    def test_without_an_update_it_is_empty(self) -> None:
-        gold, predicted = ArcPredictions().compute()
-        self.assert_same((gold, predicted), (arcs([]), column([])))
-
-    def test_a_sentence_seen_twice_is_refused(self) -> None:
-        data = self.sample()
-        first, second = np.unique(data[0].sentence)[:2].tolist()
-        metric = ArcPredictions()
-        metric.update(*padded_batch(*data, [first, second]))
-        metric.update(*padded_batch(*data, [second]))
-        with pytest.raises(ValueError, match=f"1 sentences were added more than once.* sentence {second}: .*sampler"):
-            metric.compute()
-
-    def test_parts_of_different_shapes_are_refused(self) -> None:
-        data = self.sample()
-        sentence, heads, relations, punctuation, lengths, predicted = padded_batch(*data, [int(data[0].sentence[0])])
-        with pytest.raises(ValueError, match=r"must all be \[batch, n\]"):
-            ArcPredictions().update(sentence, heads, relations, punctuation, lengths, predicted[:, :-1])
-
-    def test_it_starts_again_after_a_reset(self) -> None:
-        data = self.sample()
-        metric = ArcPredictions()
-        for _ in range(2):
-            metric.update(*padded_batch(*data, np.unique(data[0].sentence).tolist()))
-            self.assert_same(metric.compute(), data)
-            metric.reset()
-        assert len(metric.compute()[0]) == 0
-
-    def test_copies_and_pickles_keep_the_state(self) -> None:
-        data = self.sample()
-        metric = ArcPredictions()
-        metric.update(*padded_batch(*data, np.unique(data[0].sentence).tolist()))
-        metric.compute()
-        self.assert_same(copy.deepcopy(metric).compute(), data)
-        self.assert_same(pickle.loads(pickle.dumps(metric)).compute(), data)
-        self.assert_same(metric.to(torch.float64).compute(), data)
-
-    def test_two_processes_equal_one_to_the_integer(self, tmp_path: Path) -> None:
-        data = self.sample(11)
-        sentences = np.unique(data[0].sentence).tolist()
-        # Unevenly, in batches of several sizes; then with nothing for the second process.
-        rounds = [([sentences[0:8:2], sentences[8:]], [sentences[1:8:2]]), ([sentences], [])]
-        with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
-            jobs = [
-                pool.submit(score_shares, rank, 2, tmp_path / "rendezvous", [shares[rank] for shares in rounds], data)
-                for rank in range(2)
-            ]
-            for job in jobs:
-                for computed in job.result():
-                    self.assert_same(computed, data)

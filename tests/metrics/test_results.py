@@ -3,10 +3,11 @@ import dataclasses
 import numpy as np
 import pytest
 
-from metrics.results import Bars, HeatMap, Result
+from metrics.results import AttentionLines, Bars, HeatMap, Result
 
 HEADS = HeatMap("Heads", np.zeros((2, 3)), ["1", "2"], ["1", "2", "3"], "Layer", "Head", "Weight")
 BARS = Bars("Relations", ("det", "obj"), {"probe": [0.5, 0.6]}, "Accuracy", {"probe": ([0.4, 0.5], [0.6, 0.7])})
+LINES = AttentionLines("Head 3-9", ("[CLS]", "Go", "[SEP]"), np.eye(3), frozenset({(1, 0)}), "dependent", "head")
 
 
 class TestBars:
@@ -35,6 +36,40 @@ class TestHeatMap:
     def test_an_empty_map_is_refused(self) -> None:
         with pytest.raises(ValueError, match="for 0 row labels"):
             dataclasses.replace(HEADS, values=np.zeros((0, 3)), row_labels=[])
+
+    @pytest.mark.parametrize("cell", [(2, 0), (0, 3), (-1, 0), (0, -1)])
+    def test_a_mark_beside_the_map_is_refused(self, cell: tuple[int, int]) -> None:
+        with pytest.raises(ValueError, match=r"'Heads' of shape \(2, 3\) has no cell .* to mark"):
+            dataclasses.replace(HEADS, marked=cell)
+
+    def test_a_mark_may_stand_in_any_corner(self) -> None:
+        assert dataclasses.replace(HEADS, marked=(1, 2)).marked == (1, 2)
+
+
+class TestAttentionLines:
+    @pytest.mark.parametrize("weights", [np.eye(2), np.zeros(3), np.zeros((3, 4)), np.zeros((3, 3, 1))])
+    def test_misfits_are_refused(self, weights: np.ndarray) -> None:
+        with pytest.raises(ValueError, match=r"'Head 3-9' have weights of shape .* for 3 words"):
+            dataclasses.replace(LINES, weights=weights)
+
+    def test_a_sentence_without_words_is_refused(self) -> None:
+        with pytest.raises(ValueError, match="for 0 words"):
+            dataclasses.replace(LINES, words=(), weights=np.zeros((0, 0)), arcs=frozenset())
+
+    @pytest.mark.parametrize("weight", [-0.1, 1.1, float("nan"), float("inf")])
+    def test_what_is_no_attention_is_refused(self, weight: float) -> None:
+        weights = np.eye(3)
+        weights[1, 2] = weight
+        with pytest.raises(ValueError, match=r"'Head 3-9' have weights from .* to .*, not within 0–1"):
+            dataclasses.replace(LINES, weights=weights)
+
+    def test_a_rounding_error_is_no_misfit(self) -> None:
+        assert dataclasses.replace(LINES, weights=np.eye(3, dtype=np.float32) * np.float32(1.0001)).words[1] == "Go"
+
+    @pytest.mark.parametrize("arc", [(3, 0), (0, 3), (-1, 0), (0, -1)])
+    def test_an_arc_outside_the_words_is_refused(self, arc: tuple[int, int]) -> None:
+        with pytest.raises(ValueError, match=r"'Head 3-9' of 3 words have arcs outside them: \[\("):
+            dataclasses.replace(LINES, arcs=frozenset({(1, 0), arc}))
 
 
 class TestResult:

@@ -87,6 +87,7 @@ def test_a_trained_probe_is_scored_on_test_beside_the_same_baselines(data: MakeD
 def test_validation_logs_uas_without_punctuation(data: MakeData, tmp_path: Path) -> None:
     probe, module = AttentionOnlyProbe(), data()
     run = trainer(tmp_path)
+    run.fit(probe, datamodule=module)
     metrics = run.validate(probe, datamodule=module, verbose=False)[0]
     right = total = 0
     for batch in module.val_dataloader():

@@ -39,6 +39,17 @@ class TestScores:
             ["one", "100.0"],
         ]
 
+    def test_p_values_are_no_percentages(self) -> None:
+        scores = {"uas": 0.5, "uas.p": 0.000999, "p": 0.25, "loop": 0.25}
+        assert cells(scores_table("heads", scores))[1:] == [
+            ["uas", "50.0"],
+            ["uas.p", "0.000999"],
+            ["p", "0.25"],
+            ["loop", "25.0"],
+        ]
+        frame = pd.DataFrame({"p": [0.04, NAN], "accuracy": [0.04, NAN]})
+        assert cells(frame_table("t", frame, "t.csv"))[1:] == [["0.04", "4.0"], ["–", "–"]]
+
     def test_an_unknown_interval_is_left_out(self) -> None:
         scores = {"uas": 0.5, "uas.low": NAN, "uas.high": NAN, "half.low": 0.25}
         assert cells(scores_table("probe", scores))[1:] == [["uas", "50.0"], ["half.low", "25.0"]]
@@ -65,6 +76,10 @@ class TestFrames:
             ["[unused1]", "12", "50.0 [40.0, 60.0]", "12.5 [10.0, 20.0]", "-1", "0.5"],
             ["det", "3", "25.0", "100.0 [100.0, 100.0]", "1", "3"],
         ]
+
+    def test_what_is_missing_is_a_dash_in_any_column(self) -> None:
+        frame = pd.DataFrame({"head": ["3-9", None], "offset": pd.array([2, None], dtype="Int64")})
+        assert cells(frame_table("t", frame, "t.csv"))[1:] == [["3-9", "2"], ["–", "–"]]
 
     def test_low_without_high_is_a_column_of_its_own(self) -> None:
         frame = pd.DataFrame({"accuracy": [0.5], "low": [0.4]})

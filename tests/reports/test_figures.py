@@ -1,21 +1,26 @@
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import cast
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 
-from metrics.results import Bars, HeatMap
+from metrics.results import AttentionLines, Bars, HeatMap
+from metrics.results import Figure as Data
 from reports.figures import COLUMN, PAGE, draw
 
 RELATIONS = tuple(f"relation:{number}" for number in range(30))
 NAN = float("nan")
+BLUE, RED = (sns.color_palette("colorblind")[place] for place in (0, 3))
 
 
 def bars(categories: Sequence[str], series: int = 1, **changes: object) -> Bars:
@@ -27,6 +32,14 @@ def heat_map(rows: int, columns: int, **changes: object) -> HeatMap:
     values = np.random.default_rng(0).uniform(-0.2, 0.8, (rows, columns))
     names = ([str(row + 1) for row in range(rows)], [str(column + 1) for column in range(columns)])
     return HeatMap("Weights", values, *names, "Layer", "Head", "Weight", **changes)  # type: ignore[arg-type]
+
+
+def sentence(words: int, arcs: int = 0, **changes: object) -> AttentionLines:
+    """Words that attend at random, with gold arcs from the first ones to the next word."""
+    weights = np.random.default_rng(0).dirichlet(np.full(words, 0.1), words)
+    names = tuple(f"word{place}" for place in range(words))
+    fields = {"arcs": frozenset((place, place + 1) for place in range(arcs)), **changes}
+    return AttentionLines("Head 3-9", names, weights, **fields)  # type: ignore[arg-type]
 
 
 def main_axes(canvas: Figure) -> Axes:
@@ -76,20 +89,27 @@ def assert_readable(canvas: Figure) -> None:
         heat_map(32, 64),
         heat_map(2, 2),
         heat_map(48, 3),
+        heat_map(6, 12, marked=(0, 11)),
+        sentence(1),
+        sentence(20, 15, from_label="the words that attend", to_label="the words attended to"),
+        sentence(60, 50),
+        sentence(90, 3),
+        AttentionLines("Long words and a title that is far too long", ("W" * 16, "http" * 20), np.eye(2)),
         HeatMap("A title that is far too long for a small map", np.eye(9), RELATIONS[:9], RELATIONS[:9], "", "", ""),
     ],
     ids=lambda figure: f"{type(figure).__name__}-{figure.title}"[:20],
 )
-def test_figures_are_readable_at_their_printed_size(figure: Bars | HeatMap) -> None:
+def test_figures_are_readable_at_their_printed_size(figure: Data) -> None:
     canvas = draw(figure)
     assert_readable(canvas)
-    assert canvas.get_size_inches()[0] <= (PAGE if isinstance(figure, HeatMap) else COLUMN)
+    assert canvas.get_size_inches()[0] <= (COLUMN if isinstance(figure, Bars) else PAGE)
 
 
 def test_drawing_leaves_nothing_behind() -> None:
     before = dict(mpl.rcParams)
     draw(bars(RELATIONS, 3))
     draw(heat_map(6, 12))
+    draw(sentence(5))
     assert plt.get_fignums() == []
     assert dict(mpl.rcParams) == before
 
@@ -97,6 +117,15 @@ def test_drawing_leaves_nothing_behind() -> None:
 def test_another_kind_of_figure_is_refused() -> None:
     with pytest.raises(TypeError, match="no drawing is known for dict"):
         draw({"title": "Accuracy"})
+
+
+def test_a_price_is_no_formula() -> None:
+    for figure in (bars(("$a$", "b")), AttentionLines("$5", ("$", "$x$"), np.eye(2), from_label="$a$")):
+        canvas = draw(figure)
+        canvas.draw_without_rendering()
+        labels = [text for text in canvas.findobj(Text) if isinstance(text, Text) and "$" in text.get_text()]
+        assert labels
+        assert not any(label.get_parse_math() for label in labels)
 
 
 class TestBars:
@@ -185,3 +214,92 @@ class TestHeatMap:
         labels = texts(main_axes(canvas).get_xticklabels())
         assert labels[0] == "1"
         assert 8 < len(labels) < 64
+
+    def test_no_cell_is_framed_unasked(self) -> None:
+        assert not main_axes(draw(heat_map(6, 12))).patches
+
+    def test_the_marked_cell_is_framed_and_keeps_its_colour(self) -> None:
+        axes = main_axes(draw(heat_map(6, 12, marked=(2, 10))))
+        (frame,) = axes.patches
+        assert isinstance(frame, Rectangle)
+        assert frame.get_xy() == (9.5, 1.5)
+        assert (frame.get_width(), frame.get_height()) == (1, 1)
+        assert not frame.get_fill()
+        # At the edge of the map, half of the frame lies outside.
+        assert not frame.get_clip_on()
+
+
+class TestAttentionLines:
+    WORDS = ("[CLS]", "She", "left", "[SEP]")
+    WEIGHTS = np.array([[0.0, 0.0, 0.2, 0.8], [0.005, 0.015, 0.6, 0.38], [0.0, 0.95, 0.0, 0.05], [0.2, 0.2, 0.1, 0.5]])
+
+    def drawn(self, *arcs: tuple[int, int]) -> dict[str, LineCollection]:
+        axes = main_axes(draw(AttentionLines("Head 3-9", self.WORDS, self.WEIGHTS, frozenset(arcs))))
+        parts = [part for part in axes.collections if isinstance(part, LineCollection)]
+        return {str(part.get_label()): part for part in parts}
+
+    def pairs(self, lines: LineCollection) -> list[tuple[int, int]]:
+        segments = np.array(lines.get_segments())
+        assert (segments[:, 0, 0] < 0.05).all()
+        assert (segments[:, 1, 0] > 0.95).all()
+        return [(int(one), int(two)) for one, two in segments[:, :, 1]]
+
+    def test_every_pair_that_is_seen_is_a_line_as_opaque_as_its_weight(self) -> None:
+        kinds = self.drawn()
+        assert list(kinds) == ["attention"]
+        pairs = self.pairs(kinds["attention"])
+        assert set(pairs) == {(int(one), int(two)) for one, two in np.argwhere(self.WEIGHTS >= 0.01)}
+        assert len(pairs) == 11
+        colours = np.asarray(kinds["attention"].get_colors())
+        np.testing.assert_allclose(colours[:, 3], [self.WEIGHTS[pair] for pair in pairs])
+        np.testing.assert_allclose(colours[:, :3], np.tile(BLUE, (11, 1)))
+        assert list(colours[:, 3]) == sorted(colours[:, 3])
+
+    def test_gold_arcs_lie_on_top_in_their_own_colour(self) -> None:
+        # One with much attention, one with some, one with little and one with none.
+        kinds = self.drawn((1, 2), (3, 2), (2, 3), (0, 1))
+        assert list(kinds) == ["attention", "gold arc", "gold arc, below 0.1"]
+        assert self.pairs(kinds["gold arc"]) == [(3, 2), (1, 2)]
+        assert self.pairs(kinds["gold arc, below 0.1"]) == [(0, 1), (2, 3)]
+        assert len(self.pairs(kinds["attention"])) == 11 - 3
+        np.testing.assert_allclose(np.asarray(kinds["gold arc"].get_colors()), [(*RED, 0.4), (*RED, 0.6)])
+        np.testing.assert_allclose(np.asarray(kinds["gold arc, below 0.1"].get_colors()), [(*RED, 0.9)] * 2)
+        widths = {name: np.asarray(part.get_linewidth()).item() for name, part in kinds.items()}
+        assert widths["gold arc"] > widths["attention"] > widths["gold arc, below 0.1"]
+        # The offset and the lengths on and off, which are None for a solid line.
+        styles = {
+            name: cast(list[tuple[float, list[float] | None]], part.get_linestyle()) for name, part in kinds.items()
+        }
+        dashes = {name: lengths for name, ((_, lengths),) in styles.items()}
+        assert dashes["gold arc, below 0.1"]
+        assert not dashes["gold arc"]
+        assert not dashes["attention"]
+
+    def test_the_legend_names_what_is_drawn(self) -> None:
+        canvas = draw(AttentionLines("Head 3-9", self.WORDS, self.WEIGHTS, frozenset({(1, 2)})))
+        (legend,) = canvas.legends
+        assert texts(legend.get_texts()) == ["attention", "gold arc"]
+        assert [line.get_color() for line in legend.get_lines()] == [BLUE, RED]
+        assert not draw(AttentionLines("None", ("a",), np.zeros((1, 1)))).legends
+
+    def test_words_stand_on_both_sides_from_top_to_bottom(self) -> None:
+        canvas = draw(AttentionLines("Head 3-9", self.WORDS, self.WEIGHTS, from_label="dependent", to_label="head"))
+        left, right = canvas.axes
+        for axes, label in ((left, "dependent"), (right, "head")):
+            assert texts(axes.get_yticklabels()) == list(self.WORDS)
+            assert axes.yaxis_inverted()
+            assert texts(axes.texts) == [label]
+        assert left.get_ylim() == right.get_ylim()
+        assert right.yaxis.get_ticks_position() == "right"
+
+    def test_a_word_that_is_too_long_ends_in_an_ellipsis(self) -> None:
+        axes = main_axes(draw(AttentionLines("t", ("a" * 16, "b" * 17), np.eye(2))))
+        assert texts(axes.get_yticklabels()) == ["a" * 16, "b" * 15 + "…"]
+
+    def test_more_words_are_smaller_and_fit_a_page(self) -> None:
+        few, many = draw(sentence(20)), draw(sentence(60))
+        sizes = [float(canvas.axes[0].get_yticklabels()[0].get_fontsize()) for canvas in (few, many)]
+        assert sizes[0] == 7.5
+        assert 5.5 < sizes[1] < 6.5
+        assert few.get_size_inches()[1] < 5
+        assert many.get_size_inches()[1] < 9

@@ -15,8 +15,9 @@ from pytorch_lightning.loggers import CSVLogger, Logger
 from rich.console import Console
 from torch.utils.data import DataLoader
 
-from metrics.results import Bars, HeatMap, Provenance, Result
+from metrics.results import AttentionLines, Bars, HeatMap, Provenance, Result
 from reports import writer
+from reports.latex import latex_table
 from reports.writer import ResultWriter, merged_audit, plain, write
 
 pytestmark = [
@@ -42,7 +43,8 @@ RESULT = Result(
     tables={"relations": TABLE},
     figures={
         "relations": Bars("Relations", ("det", "obj"), {"probe": [0.5, 0.6]}, "Accuracy"),
-        "weights": HeatMap("Weights", np.eye(2), ["1", "2"], ["1", "2"], "Layer", "Head", "Weight"),
+        "weights": HeatMap("Weights", np.eye(2), ["1", "2"], ["1", "2"], "Layer", "Head", "Weight", marked=(1, 1)),
+        "sentence": AttentionLines("2-1", ("costs", "$5", "&"), np.full((3, 3), 1 / 3), frozenset({(1, 0), (2, 1)})),
     },
     audit={"too_long": 2, "unscored": 0},
     items=ITEMS,
@@ -52,7 +54,10 @@ FILES = {
     "relations.csv",
     "relations.pdf",
     "relations.png",
+    "relations.tex",
     "results.json",
+    "sentence.pdf",
+    "sentence.png",
     "weights.pdf",
     "weights.png",
 }
@@ -143,7 +148,8 @@ def test_a_test_run_writes_its_result(tmp_path: Path, monkeypatch: pytest.Monkey
         "experiment": "probe",
         "scores": {"uas": 0.1 + 0.2, "uas.low": 0.25, "uas.high": 0.35, "empty": None, "sum": 6.0},
         "tables": {"relations": "relations.csv"},
-        "figures": {"relations": "relations.png", "weights": "weights.png"},
+        "latex": {"relations": "relations.tex"},
+        "figures": {"relations": "relations.png", "weights": "weights.png", "sentence": "sentence.png"},
         "items": "items.parquet",
         "audit": {"data.too_long": 1, "range_rows": [3, 4], "too_long": 2, "unscored": 0},
         "seed": 17,
@@ -159,6 +165,7 @@ def test_a_test_run_writes_its_result(tmp_path: Path, monkeypatch: pytest.Monkey
             ['a, "b"', "2", "0.1"],
             ["[unused1]", "1", ""],
         ]
+    assert (tmp_path / "relations.tex").read_bytes().decode() == latex_table(TABLE, "probe", "relations")
     assert_frame_equal(pd.read_parquet(tmp_path / "items.parquet"), ITEMS)
     for text in ("30.0 [25.0, 35.0]", "[unused1]", "33.3", "data.too_long", str(tmp_path)):
         assert text in printed
@@ -234,7 +241,7 @@ class TestWrite:
     def test_a_result_without_parts(self, tmp_path: Path) -> None:
         write(tmp_path / "new" / "folder", Result("bare", {"uas": 0.5}), Provenance({}, {}, {}))
         record = record_of(tmp_path / "new" / "folder")
-        assert (record["tables"], record["figures"], record["items"]) == ({}, {}, None)
+        assert (record["tables"], record["latex"], record["figures"], record["items"]) == ({}, {}, {}, None)
 
     def test_a_package_that_is_not_installed_has_no_version(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

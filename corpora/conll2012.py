@@ -1,0 +1,269 @@
+"""CoNLL-2011 and CoNLL-2012 files → documents with their mentions, validated row by row.
+
+Format: Pradhan et al. 2012, "CoNLL-2012 Shared Task: Modeling Multilingual Unrestricted Coreference in OntoNotes", and
+https://conll.cemantix.org/2012/data.html. The columns used are 3 (place of the word in its sentence), 4 (word), 5 (part
+of speech), 6 (parse bit) and the last (coreference); before the last there are as many as a sentence has predicates.
+"""
+
+import os
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from corpora.brackets import Brackets
+from corpora.conllu import Block, blocks
+from corpora.constituents import ParseBitError
+from corpora.document import Document, Documents, Mention
+from corpora.mentions import WAYS, Tokens, attach_parses, find_head, find_type
+from corpora.sentence import CorpusError
+
+# Part of the key under which attention over documents is stored. Raise it with every change that makes the same files
+# give other documents, heads or types; else stores made before the change would be taken for current ones.
+DOCUMENTS_VERSION: int = 1
+
+_COLUMNS = 12  # eleven and the coreference; more with every predicate
+_NOTHING = {"", "-", "_"}
+_BEGIN = re.compile(r"#begin document \((.+)\);\s*part\s+([0-9]+)\s*")
+_END = re.compile(r"#end document\s*")
+_BLANKS = re.compile(" +")
+_GENRES = (re.compile(r"(?:AMAL)?GUM_([^_]+)_"), re.compile(r"([a-z]{2})/"))  # GUM_academic_art, bc/cctv/00/cctv_0001
+_COUNTS = (
+    "documents",
+    "sentences",
+    "words",
+    "mentions",
+    "clusters",
+    "singletons",
+    "crossing",
+    "spans_in_two_clusters",
+    "repeated_mentions",
+    "documents_without_mentions",
+    *(f"heads_by_{way}" for way in WAYS),
+    "several_heads",
+    "types_by_heuristic",
+)
+
+
+class _Span(NamedTuple):
+    sentence: int
+    start: int
+    end: int
+    cluster: int  # its number in the file
+
+
+@dataclass
+class _Text:
+    """A document as it stands between its two marks."""
+
+    name: str
+    part: str
+    line: int
+    sentences: list[Tokens]
+    spans: list[_Span]
+
+
+def read_documents(path: Path, parses: Path | None = None) -> Documents:
+    """Read the documents of a CoNLL-2011 or CoNLL-2012 file, and find the head and the type of every mention.
+
+    Heads come from `parses` or, when that is None, from a `.conllu` of the same name beside the file; where neither is,
+    from the parse column, the parts of speech, or a heuristic (see `corpora.mentions`). Accepted: columns separated by
+    one tab each or by blanks; 12 columns or more, one number of them in a sentence; `-`, `_` or nothing in the last for
+    "no coreference"; mentions that nest or cross, also within a cluster; one span in several clusters; a document
+    without a mention; comments; CRLF line ends; a byte-order mark. A mention cannot reach over the end of a sentence.
+
+    The audit counts what is kept (`documents`, `sentences`, `words`, `mentions`, `clusters`), clusters of one mention
+    (`singletons`), pairs of spans that overlap without nesting (`crossing`), `spans_in_two_clusters` or more, mentions
+    dropped because span and cluster repeat an earlier one (`repeated_mentions`), `documents_without_mentions`, the
+    mentions whose head was found by each way (`heads_by_parse`, `heads_by_constituents`, `heads_by_last_noun`,
+    `heads_by_last_word`, `heads_by_heuristic`; together all mentions), those for whose head the dependency tree offered
+    more than one word (`several_heads`), and those whose type was guessed (`types_by_heuristic`).
+
+    Args:
+        path: The file, in UTF-8.
+        parses: A treebank of the same sentences, word for word.
+
+    Raises:
+        CorpusError: A file is missing, empty, in another encoding, or breaks the format, or the treebank differs from
+            the documents; the message names file, line and remedy.
+
+    """
+    path = Path(path)
+    _check_there(path)
+    texts = list(_Reader(path).texts())
+    if not texts:
+        raise CorpusError.at(path, None, "the file holds no document", "Check that it is the file you meant")
+    beside = path.with_suffix(".conllu")
+    if parses is None and beside != path and beside.is_file():
+        parses = beside
+    if parses is not None:
+        _check_there(parses := Path(parses))
+        attach_parses(path, [sentence for text in texts for sentence in text.sentences], parses)
+    audit = dict.fromkeys(_COUNTS, 0)
+    parts = Counter(text.name for text in texts)
+    ids: dict[str, int] = {}
+    documents = []
+    for text in texts:
+        name = text.name if parts[text.name] == 1 else f"{text.name}:{text.part}"
+        if name in ids:  # a document may be named as another one's part
+            wrong = f"the document would be called {name}, as the one of line {ids[name]}"
+            raise CorpusError.at(path, text.line, wrong, "Rename it")
+        ids[name] = text.line
+        documents.append(_document(path, name, text, audit))
+    return Documents(tuple(documents), audit)
+
+
+def _check_there(path: Path) -> None:
+    if not os.path.exists(path):  # unlike the method, false for every path that no file can have
+        # Imported here because `python -m corpora.registry` must not find the module loaded by its own package.
+        from corpora.registry import remedy_for
+
+        raise CorpusError.at(path, None, "there is no such file", remedy_for(path))
+
+
+def _document(path: Path, name: str, text: _Text, audit: dict[str, int]) -> Document:
+    """Find heads and types, number the clusters by their first mentions, and count."""
+    spans = sorted(set(text.spans), key=lambda span: (span.sentence, span.start, -span.end, span.cluster))
+    numbers = {cluster: number for number, cluster in enumerate(dict.fromkeys(span.cluster for span in spans))}
+    mentions = []
+    for index, start, end, cluster in spans:
+        sentence = text.sentences[index]
+        try:
+            head, way, candidates = find_head(sentence, start, end)
+        except ParseBitError as error:
+            remedy = "Correct the parse column of the sentence, or write - in all of it"
+            raise CorpusError.at(path, sentence.lines[error.word], str(error), remedy) from None
+        kind, guessed = find_type(sentence, start, end, head)
+        mentions.append(Mention(index, start, end, head, kind, numbers[cluster]))
+        audit[f"heads_by_{way}"] += 1
+        audit["several_heads"] += candidates > 1
+        audit["types_by_heuristic"] += guessed
+    mentions.sort(key=lambda mention: (mention.sentence, mention.start, -mention.end, mention.cluster))
+    audit["documents"] += 1
+    audit["sentences"] += len(text.sentences)
+    audit["words"] += sum(len(sentence.words) for sentence in text.sentences)
+    audit["mentions"] += len(mentions)
+    audit["repeated_mentions"] += len(text.spans) - len(mentions)
+    audit["clusters"] += len(numbers)
+    audit["singletons"] += sum(size == 1 for size in Counter(span.cluster for span in spans).values())
+    audit["documents_without_mentions"] += not spans
+    places = Counter(span[:3] for span in spans)
+    audit["spans_in_two_clusters"] += sum(number > 1 for number in places.values())
+    audit["crossing"] += _crossing(places)
+    genre = next((found[1] for pattern in _GENRES if (found := pattern.match(name))), "")
+    sentences = tuple(sentence.words for sentence in text.sentences)
+    return Document(name, genre, sentences, tuple(sentence.tags for sentence in text.sentences), tuple(mentions))
+
+
+def _crossing(places: Counter[tuple[int, int, int]]) -> int:
+    """Count the pairs of spans (sentence, start, end) that overlap, though neither holds the other."""
+    by_sentence = defaultdict(list)
+    for sentence, start, end in places:
+        by_sentence[sentence].append((start, end))
+    return sum(a < c < b < d for spans in by_sentence.values() for a, b in spans for c, d in spans)
+
+
+class _Reader:
+    """The state of reading one file: the open document, the documents seen, and what was interned."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._open: _Text | None = None
+        self._seen: dict[tuple[str, int], int] = {}
+        self._strings: dict[str, str] = {}
+
+    def texts(self) -> Iterator[_Text]:
+        """Yield the documents of the file as they end."""
+        for block in blocks(self.path):
+            rows: Block = []
+            for number, line in block:
+                if not line.startswith("#"):
+                    rows.append((number, line))
+                elif found := _BEGIN.fullmatch(line):
+                    self._sentence(rows)
+                    rows = []
+                    self._begin(number, found[1], found[2])
+                elif _END.fullmatch(line):
+                    self._sentence(rows)
+                    rows = []
+                    yield self._ended(number)
+                elif line.startswith(("#begin", "#end")):
+                    remedy = "Write `#begin document (NAME); part 000` or `#end document`"
+                    raise self._error(number, f"the mark {line!r} is malformed", remedy)
+            self._sentence(rows)
+        if self._open is not None:
+            wrong = f"the document {self._open.name} begins here and does not end"
+            raise self._error(self._open.line, wrong, "The file may be cut off; a document ends with `#end document`")
+
+    def _begin(self, number: int, name: str, part: str) -> None:
+        if self._open is not None:
+            wrong = f"a document begins inside another, {self._open.name} of line {self._open.line}"
+            raise self._error(number, wrong, "End that one with `#end document`")
+        if line := self._seen.get((name, int(part))):
+            wrong = f"document {name}, part {part}, is there already, at line {line}"
+            raise self._error(number, wrong, "Remove one of them, or give it another part")
+        self._seen[name, int(part)] = number
+        self._open = _Text(name, part, number, [], [])
+
+    def _ended(self, number: int) -> _Text:
+        text, self._open = self._open, None
+        if text is None:
+            raise self._error(number, "no document is open here", "Remove the mark, or write its `#begin document`")
+        if not text.sentences:
+            wrong = f"the document {text.name}, which begins here, has no sentence"
+            raise self._error(text.line, wrong, "Remove it, or check whether its text was lost")
+        return text
+
+    def _sentence(self, rows: Block) -> None:
+        """Read one sentence, and add it and its spans to the open document."""
+        if not rows:
+            return
+        if self._open is None:
+            remedy = "Put `#begin document (NAME); part 000` before it and `#end document` behind"
+            raise self._error(rows[0][0], "there is text outside a document", remedy)
+        intern = self._strings.setdefault
+        words: list[str] = []
+        tags: list[str] = []
+        bits: list[str] = []
+        brackets = Brackets()
+        width = 0
+        for number, line in rows:
+            cells = line.split("\t") if "\t" in line else _BLANKS.split(line.strip(" "))
+            if len(cells) != width:
+                width = self._checked_width(number, len(cells), width)
+            _, _, place, word, tag, bit = cells[:6]
+            if place != str(len(words)):
+                wrong = f"the word has number {place!r} in column 3 instead of {len(words)}"
+                remedy = "Number the words of a sentence 0, 1, 2, …, and put a blank line between sentences"
+                raise self._error(number, wrong, remedy)
+            if not word or word.isspace():
+                raise self._error(number, "column 4, the word, is empty", "Fill it")
+            tag = "_" if tag in _NOTHING else tag
+            if (cell := cells[-1].strip(" ")) not in _NOTHING and (trouble := brackets.read(cell, len(words), number)):
+                raise self._error(number, *trouble)
+            words.append(intern(word, word))
+            tags.append(intern(tag, tag))
+            bits.append(intern(bit, bit))
+        for cluster, line_opened in brackets.left_open():
+            wrong = (
+                f"the mention ({cluster} opens here and is not closed by the end of its sentence, line {rows[-1][0]}"
+            )
+            raise self._error(line_opened, wrong, f"Write {cluster}) at its last word")
+        index = len(self._open.sentences)
+        self._open.sentences.append(Tokens(tuple(words), tuple(tags), tuple(bits), tuple(number for number, _ in rows)))
+        self._open.spans += [_Span(index, *span) for span in brackets.closed]
+
+    def _checked_width(self, number: int, width: int, before: int) -> int:
+        if before:
+            wrong = f"the row has {width} columns, the rows before it in the sentence {before}"
+            remedy = "Every row of a sentence has as many; if the last tab was stripped, put it back"
+            raise self._error(number, wrong, remedy)
+        if width < _COLUMNS:
+            wrong = f"the row has {width} columns, the format at least {_COLUMNS}"
+            raise self._error(number, wrong, "Separate them by one tab each or by blanks, with - for an empty one")
+        return width
+
+    def _error(self, line: int, wrong: str, remedy: str) -> CorpusError:
+        return CorpusError.at(self.path, line, wrong, remedy)

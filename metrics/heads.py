@@ -1,0 +1,173 @@
+"""What single attention heads predict, and how far it can be trusted: kernels and statistics over all heads at once.
+
+Clark et al. (2019, §4.2) take one word per word and head. There are two ways to ask: which word a word attends to most
+(`dependent→head`), and which word attends to it most (`head→dependent`, the transpose). A *predictor* is one head asked
+in one way; L layers of H heads are K = 2LH of them, in the order way, layer, head.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torchmetrics import Metric
+
+from metrics.attachment import Arcs, Flags, Floats, Integers
+
+Direction = Literal["dependent→head", "head→dependent"]
+DIRECTIONS: tuple[Direction, Direction] = ("dependent→head", "head→dependent")
+LENGTHS: Mapping[str, tuple[int, float]] = {"1": (1, 1), "2": (2, 2), "3–5": (3, 5), "6+": (6, np.inf)}
+"""Classes of arcs by the distance between their ends, in words."""
+ALL, PLAIN = "all", "all (no punctuation)"
+
+_FIXED = 1 << 24
+"""What weights are multiplied by to be summed as integers; every float16 up to one is a multiple of 1 / _FIXED."""
+_NOWHERE = np.int16(32767)
+_ROOM = (1, 2, 3, 4, 5, 6, 8, 10, 13, 17, 22, 28, 36, 46)
+"""Where the classes of words by the number of words on one side of them begin: exact at first, then coarser."""
+
+
+def most_attended(attention: Tensor, lengths: Tensor) -> Tensor:
+    """The other word that each word attends to most, and the one that attends to it most.
+
+    Args:
+        attention: `[batch, layers, heads, n+2, n+2]`, axes from and to, delimiters before and behind the words, zeros
+            in the padding.
+        lengths: `[batch]` words of each sentence.
+
+    Returns:
+        int64 `[batch, n, 2, layers, heads]`, positions from 1; the first of equals; -1 where there is no other word.
+        Delimiters and the word itself are never chosen. What stands in the padding means nothing.
+    """
+    if not lengths.numel():  # the batch of a device to which no sentence falls
+        return lengths.new_empty(0, 0, 2, *attention.shape[1:3])
+    words = _between_words(attention, lengths)
+    words.diagonal(dim1=-2, dim2=-1).fill_(-1.0)
+    # A transposed copy costs less than looking down the columns.
+    found = torch.stack([words.argmax(-1), words.mT.contiguous().argmax(-1)], dim=1) + 1
+    alone = (lengths == 1)[:, None, None, None, None]
+    return found.masked_fill(alone, -1).permute(0, 4, 1, 2, 3)
+
+
+def _between_words(attention: Tensor, lengths: Tensor) -> Tensor:
+    """A copy of the weights between words, float32 `[batch, layers, heads, n, n]`; zeros in the padding."""
+    words = attention[..., 1:-1, 1:-1].to(torch.float32, copy=True)
+    # Before its padding a shorter sentence still has its end delimiter.
+    short = (lengths < words.size(-1)).nonzero().squeeze(1)
+    words[short, :, :, lengths[short]] = 0
+    words[short, :, :, :, lengths[short]] = 0
+    return words
+
+
+class RowPeaks(Metric):
+    """Mean over words of the largest weight in a word's row, for every head: its confidence (Voita et al. 2019, §4).
+
+    Delimiters do not count, as theirs leaves out the end of the sentence. The states are integers, so that the same
+    split gives the same numbers on any number of devices.
+
+    Args:
+        layers: Layers of the encoder.
+        heads: Heads of each layer.
+    """
+
+    full_state_update = False
+    peaks: Tensor
+    words: Tensor
+
+    def __init__(self, layers: int, heads: int) -> None:
+        """Start without a word."""
+        super().__init__()
+        self.add_state("peaks", torch.zeros(layers, heads, dtype=torch.int64), dist_reduce_fx="sum")
+        self.add_state("words", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
+
+    def update(self, attention: Tensor, lengths: Tensor) -> None:
+        """Add a batch: attention `[batch, layers, heads, n+2, n+2]` and the lengths of its sentences `[batch]`."""
+        if not lengths.numel():  # the batch of a device to which no sentence falls
+            return
+        rows = _between_words(attention, lengths).amax(-1)  # [batch, layers, heads, n]; zeros in the padding
+        self.peaks += (rows.double() * _FIXED).round().long().sum(dim=(0, 3))
+        self.words += lengths.sum()
+
+    def compute(self) -> Tensor:
+        """Means as float64 `[layers, heads]`."""
+        return self.peaks.double() / _FIXED / self.words
+
+
+def groups_of(arcs: Arcs, relations: Sequence[str]) -> dict[str, Flags]:
+    """The words over which accuracies are taken, `[words]` each: all, all but punctuation, and every relation.
+
+    The relations that occur follow in the order of their frequency; ROOT and punctuation count in `all`.
+    """
+    frequency = np.bincount(arcs.relation, minlength=len(relations))
+    order = [int(place) for place in np.argsort(-frequency, kind="stable") if frequency[place]]
+    everything = np.ones(len(arcs), dtype=np.bool_)
+    return {ALL: everything, PLAIN: ~arcs.punctuation} | {relations[r]: arcs.relation == r for r in order}
+
+
+def hit_counts(arcs: Arcs, predicted: NDArray[np.integer], groups: Mapping[str, Flags]) -> Integers:
+    """Words of each group whose gold head each predictor names, `[groups, K]`, from `[words, K]` positions."""
+    hits = predicted == arcs.head[:, None]
+    return np.stack([np.count_nonzero(hits[words], axis=0) for words in groups.values()]).astype(np.int64)
+
+
+def offset_shares(arcs: Arcs, predicted: NDArray[np.integer]) -> tuple[Integers, Floats]:
+    """The offset at which each predictor looks most often, and how often `[K]` (Voita et al. 2019, §5.1).
+
+    The share is one of the words that are not alone in their sentence; the others look nowhere.
+    """
+    among_others = arcs.length > 1
+    offsets = predicted[among_others] - arcs.word[among_others, None]
+    low = int(min(offsets.min(initial=0), 0))
+    counts = [np.bincount(column - low, minlength=1) for column in offsets.T]
+    commonest = np.array([int(of_head.argmax()) + low for of_head in counts], dtype=np.int64)
+    return commonest, np.array([int(of_head.max()) for of_head in counts]) / max(len(offsets), 1)
+
+
+def permutation_p(
+    arcs: Arcs,
+    predicted: NDArray[np.integer],
+    groups: Mapping[str, Flags],
+    observed: Sequence[int],
+    *,
+    permutations: int = 1000,
+    seed: int = 0,
+) -> Floats:
+    """p-values against the best of all predictors under permutation, `[groups]`.
+
+    Is a head's accuracy on a relation more than luck in choosing among K predictors, and more than positions alone
+    would give? Where a word's head stands, relative to the word, is shuffled among the words of the relation that have
+    about as many words before and behind them; what the heads attend to is left as it is. Among all words of the
+    relation the shuffle would put heads outside of sentences, where no predictor looks, and even a random one would
+    seem to know something. A predictor that looks at one near offset wherever there is such a word gets as much right
+    as before, so it is never significant; one that follows the arcs loses. In each permutation the maximum over all
+    predictors is taken (the max statistic of Westfall & Young 1993), so that the p-value needs no further correction
+    for the choice.
+
+    Args:
+        arcs: Gold arcs.
+        predicted: `[words, K]` positions.
+        groups: `[words]` flags of each group.
+        observed: Hits of the chosen predictor in each group.
+        permutations: How many; the smallest p-value is 1 / (permutations + 1).
+        seed: Of the shuffling.
+    """
+    rng = np.random.default_rng(seed)
+    # ROOT is at no offset, and a prediction of nothing hits no arc: neither can match anything when shuffled.
+    gold = np.where(arcs.head > 0, arcs.head - arcs.word, _NOWHERE).astype(np.int16)
+    offsets = np.where(predicted > 0, predicted - arcs.word[:, None], -_NOWHERE).astype(np.int16)
+    values = np.empty(len(groups))
+    room = np.digitize(arcs.word - 1, _ROOM) * (len(_ROOM) + 1) + np.digitize(arcs.length - arcs.word, _ROOM)
+    for place, (words, reached) in enumerate(zip(groups.values(), observed, strict=True)):
+        rows = np.flatnonzero(words)
+        rows = rows[np.argsort(room[rows], kind="stable")]
+        columns, inside, alike = np.ascontiguousarray(offsets[rows].T), gold[rows], room[rows]
+        as_good = 0
+        for _ in range(permutations):
+            # A random number below one on top of the class: sorting shuffles inside the classes alone.
+            shuffled = inside[np.argsort(alike + rng.random(len(rows)))]
+            best = max(int(np.count_nonzero(column == shuffled)) for column in columns)
+            as_good += best >= reached
+        values[place] = (1 + as_good) / (permutations + 1)
+    return values

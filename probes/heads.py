@@ -1,0 +1,187 @@
+"""Every single head as a predictor of dependencies (Clark et al. 2019, §4.2), with intervals, controls and tests."""
+
+from collections.abc import Mapping
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import nn
+
+from datamodules import AttentionBatch
+from datamodules.dependency import DependencySplit
+from metrics.attachment import Floats, Integers, attached, edges_found
+from metrics.heads import ALL, DIRECTIONS, PLAIN, RowPeaks, most_attended
+from metrics.predictions import ArcPredictions
+from metrics.results import Figure, Result
+from metrics.scores import attachment_scores, sentence_scores
+from metrics.significance import bootstrap_ratio
+from metrics.trees import gold_in_trees, tree_counts
+from probes.base import DependencyExperiment
+from probes.comparison import baseline_scores
+from probes.ensembles import choose, hits
+from probes.head_figures import Drawing, best_bars, draw_sentence, examples, relation_maps
+from probes.head_tables import Names, Predictions, all_heads, best_heads, by_length, roles
+
+_DRAWN = 3  # sentences, when none are named
+
+
+class HeadsProbe(DependencyExperiment):
+    """Accuracy of every head of every layer, in both directions, per relation and overall, from one pass.
+
+    The best head of each relation is chosen on dev and scored on test. It stands beside the best fixed offset, the
+    best head of an encoder with random weights (the datamodule's `random_init`), its 95 % interval over sentences,
+    and the p-value of a permutation test against the best of all heads. Nothing is trained: run it with
+    `python train.py test`.
+
+    Args:
+        mode: `held_out` chooses on dev and scores on test; `paper` chooses and scores on dev, as the original does.
+        permutations: of the test behind `p`.
+        ensemble: most heads of an ensemble (Limisiewicz et al. 2020); 1 makes none.
+        minimum: words of a relation on dev that make it count for ensembles and for the roles of heads.
+        maps: relations whose accuracies are drawn as a map of layers and heads: the most frequent ones.
+        drawings: sentences whose attention is drawn; by default one each for the best heads of three relations.
+        seed: of bootstrap and permutations.
+    """
+
+    experiment = "heads"
+
+    def __init__(
+        self,
+        mode: Literal["held_out", "paper"] = "held_out",
+        permutations: int = 1000,
+        ensemble: int = 4,
+        minimum: int = 50,
+        maps: int = 12,
+        drawings: tuple[Drawing, ...] = (),
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        self.mode = mode
+        self.permutations, self.ensemble, self.minimum, self.maps = permutations, ensemble, minimum, maps
+        self.drawings = drawings
+        self.seed = seed
+        self._gathered, self._peaks = nn.ModuleList(), nn.ModuleList()
+
+    def setup(self, stage: str) -> None:
+        """Make a metric for each of dev, test, and the two of `random_init`."""
+        data = self.attention
+        size = len(data.layers), len(data.heads)
+        heads = size[0] * size[1]
+        self._gathered = nn.ModuleList(ArcPredictions(k * heads) for k in (3, 3, 2, 2))
+        self._peaks = nn.ModuleList(RowPeaks(*size) for _ in range(2))
+
+    def test_step(self, batch: AttentionBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Gather what every head says: dev (dataloader 0), test (1), and both with random weights (2, 3)."""
+        predicted = most_attended(batch.attention, batch.lengths).flatten(2)
+        if dataloader_idx < 2:
+            trees = gold_in_trees(batch.attention, batch.heads, batch.punctuation, batch.lengths)
+            predicted = torch.cat([predicted, trees], dim=2)
+            self._peaks[dataloader_idx].update(batch.attention, batch.lengths)  # type: ignore[operator]
+        self._gathered[dataloader_idx].update(  # type: ignore[operator]
+            batch.index, batch.heads, batch.relations, batch.punctuation, batch.lengths, predicted
+        )
+
+    def on_test_epoch_end(self) -> None:
+        """Choose, score, and fill `result`."""
+        names = Names(self.data.layers, self.data.heads)
+        parts = [metric.compute() for metric in self._gathered]  # type: ignore[operator]
+        confidence: Floats = self._peaks[0].compute().cpu().numpy()  # type: ignore[operator]
+        for metric in (*self._gathered, *self._peaks):
+            metric.reset()
+        labels = self.data.relations
+        dev, test, random_dev, random_test = (
+            Predictions(arcs, labels, rows[:, : 2 * len(names)]) for arcs, rows in parts
+        )
+        paper = self.mode == "paper"
+        scored, drawn = (dev, parts[0][1]) if paper else (test, parts[1][1])
+        control = (random_dev, random_dev if paper else random_test) if len(random_dev.arcs) else None
+        split = self.data.splits["dev" if paper else "test"]
+        best = best_heads(dev, scored, control, names, permutations=self.permutations, seed=self.seed)
+        trees = [tree_counts(arcs, rows[:, 2 * len(names) :]) for arcs, rows in (parts[0], (scored.arcs, drawn))]
+        chosen = scored.column(dev.best(PLAIN))
+        found = attached(scored.arcs, chosen), edges_found(scored.arcs, chosen)
+        scores = attachment_scores(scored.arcs, *found, prefix="heads.", seed=self.seed)
+        scores |= _best_tree(trees[0], trees[1], self.seed)
+        role_table, shares = roles(dev, confidence, _ratio(trees[0]), names, minimum=self.minimum)
+        if control is not None:
+            arcs, random_best = control[1].arcs, control[1].column(control[0].best(PLAIN))
+            found_by_random = attached(arcs, random_best), edges_found(arcs, random_best)
+            scores |= attachment_scores(arcs, *found_by_random, prefix="random_init.", seed=self.seed)
+        items = sentence_scores(scored.arcs, *found)
+        items.insert(1, "id", [split.ids[index] for index in items["sentence"]])
+        tables = {
+            "best_heads": best,
+            "best_heads_by_length": by_length(dev, scored, names),
+            "heads": all_heads(dev, scored, names),
+            "roles": role_table,
+        }
+        if self.ensemble > 1:
+            tables["ensembles"] = self._ensembles(dev, scored, names, split)
+        self.result = Result(
+            experiment=self.experiment,
+            scores=scores | shares | baseline_scores(dev.arcs, scored.arcs, len(labels)),
+            tables=tables,
+            figures={
+                "best_heads": best_bars(best),
+                **relation_maps(scored, best, names, self.maps),
+                **self._drawn(scored, best, names, split),
+            },
+            audit={"mode": self.mode, "permutations": self.permutations},
+            items=items,
+        )
+
+    def _ensembles(self, dev: Predictions, scored: Predictions, names: Names, split: DependencySplit) -> pd.DataFrame:
+        """`relation, n, direction, heads, dev, test, low, high, single`: greedy on dev; `single` is the first alone."""
+        relations = [name for name in scored.groups if name not in (ALL, PLAIN) and name in dev.groups]
+        rows = []
+        store = self.data.splits["dev"].store
+        for name in relations:
+            total = int(np.count_nonzero(dev.groups[name]))
+            if total < self.minimum:
+                continue
+            for direction, way in enumerate(DIRECTIONS):
+                found = choose(store, dev.arcs, dev.groups[name], direction, self.ensemble)
+                right = hits(split.store, scored.arcs, scored.groups[name], found)
+                low, high = _interval(scored.arcs.sentence[scored.groups[name]], right, self.seed)
+                single = scored.accuracy(name, found.heads[0] + direction * len(names))
+                together = " + ".join(names.head(head) for head in found.heads)
+                test = float("nan") if scored is dev else float(right.mean())
+                rows.append((name, len(right), way, together, found.hits / total, test, low, high, single))
+        columns = ["relation", "n", "direction", "heads", "dev", "test", "low", "high", "single"]
+        return pd.DataFrame(rows, columns=columns)
+
+    def _drawn(
+        self, scored: Predictions, best: pd.DataFrame, names: Names, split: DependencySplit
+    ) -> Mapping[str, Figure]:
+        wanted = self.drawings or examples(scored, best, names, split)
+        return {
+            f"attention_{place}_{one.head}": draw_sentence(one, scored, names, split)
+            for place, one in enumerate(wanted, 1)
+        }
+
+
+Trees = tuple[Integers, Integers]
+"""Gold edges found `[sentences, heads]`, and those that count `[sentences]`."""
+
+
+def _ratio(trees: Trees) -> Floats:
+    found, edges = trees
+    shares: Floats = found.sum(axis=0) / max(int(edges.sum()), 1)
+    return shares
+
+
+def _best_tree(dev: Trees, scored: Trees, seed: int) -> dict[str, float]:
+    """UUAS of the head whose spanning trees find most on dev."""
+    head = int(dev[0].sum(axis=0).argmax())
+    found = scored[0][:, head]
+    low, high = bootstrap_ratio(found, scored[1], seed=seed)
+    value = float(found.sum() / scored[1].sum()) if scored[1].any() else float("nan")
+    return {"heads.tree_uuas": value, "heads.tree_uuas.low": float(low), "heads.tree_uuas.high": float(high)}
+
+
+def _interval(sentence: Integers, right: Floats, seed: int) -> tuple[float, float]:
+    """95 % interval of the mean over words, bootstrapped over the sentences that have such words."""
+    _, unit = np.unique(sentence, return_inverse=True)
+    low, high = bootstrap_ratio(np.bincount(unit, weights=right), np.bincount(unit), seed=seed)
+    return float(low), float(high)

@@ -1,0 +1,179 @@
+"""What rules know of antecedents: the nearest mention, the same head word, and a short sieve.
+
+Each baseline names, for every mention of a window, one mention before it under another head word. `sieve` is a
+rule-based system in the manner of Stanford's multi-pass sieve (Lee et al. 2011), much shorter: four passes instead of
+ten, one mention at a time instead of growing clusters, no speakers, appositions or name lists. Clark et al. (2019,
+§4.3) set their heads against a rule-based system of that family, by pronoun, proper name and nominal; the figures here
+are those of these rules, not of the published system.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple
+
+from corpora.document import Mention
+
+Words = Sequence[Sequence[str]]
+Pass = Callable[[int, int], bool]
+
+
+class Attributes(NamedTuple):
+    """What two mentions of one thing have in common; None is unknown, and agrees with everything."""
+
+    number: Literal["singular", "plural"] | None = None
+    gender: Literal["masculine", "feminine", "neuter"] | None = None
+    person: Literal[1, 2, 3] | None = None
+
+
+PRONOUNS = {
+    word: attributes
+    for words, attributes in (
+        ("i me my mine myself", Attributes("singular", None, 1)),
+        ("we us our ours ourselves 's ’s", Attributes("plural", None, 1)),  # let's
+        ("thou thee thy thine thyself yourself", Attributes("singular", None, 2)),
+        ("you your yours", Attributes(None, None, 2)),
+        ("ye yourselves", Attributes("plural", None, 2)),
+        ("he him his himself", Attributes("singular", "masculine", 3)),
+        ("she her hers herself", Attributes("singular", "feminine", 3)),
+        ("it its itself", Attributes("singular", "neuter", 3)),
+        ("they them their theirs themselves 'em ’em em these those", Attributes("plural", None, 3)),
+        ("this that one oneself", Attributes("singular", None, 3)),
+        ("who whom whose which", Attributes(None, None, 3)),
+    )
+    for word in words.split()
+}
+"""Number, gender and person of the pronouns, lower-cased; a pronoun outside the table is unknown in all three."""
+
+MASCULINE = """
+    mr mister sir lord king prince duke baron emperor master monsieur father dad papa grandfather son grandson brother
+    uncle nephew husband widower man gentleman boy lad fellow men gentlemen boys sons brothers
+"""
+FEMININE = """
+    mrs ms miss madam madame mme mademoiselle lady dame queen princess duchess baroness countess empress mistress mother
+    mom mum mamma mama grandmother daughter granddaughter sister aunt niece wife widow woman girl lass women ladies
+    girls daughters sisters
+"""
+GENDERS: dict[str, Literal["masculine", "feminine"]] = {
+    **dict.fromkeys(MASCULINE.split(), "masculine"),
+    **dict.fromkeys(FEMININE.split(), "feminine"),
+}
+"""Gender of titles and nouns, lower-cased and without a full stop."""
+
+OPENING = "a an the this that these those my your his her its our their thy thine"
+"""Determiners and possessives that two mentions of one thing need not share at their beginning."""
+
+BOUNDARIES = """
+    of in on at by for from with without to into about over under between among against during after before behind near
+    through like as who whom whose which that where when
+"""
+"""Prepositions and relative pronouns: what stands behind the first of them does not coordinate the mention."""
+
+POSSESSIVE_MARKERS = frozenset(("'s", "’s", "'", "’"))
+_OPENING, _BOUNDARIES = frozenset(OPENING.split()), frozenset(BOUNDARIES.split())
+
+
+def nearest(sentences: Words, tags: Words, mentions: Sequence[Mention]) -> list[int | None]:
+    """Take the last mention before each mention.
+
+    Args:
+        sentences: The words of each sentence of the window.
+        tags: Part of speech of each word; `_` where the corpus has none.
+        mentions: In window order, `(sentence, start, -end, cluster)`; `sentence` counts in `sentences`.
+
+    Returns:
+        `[mentions]` index of the chosen mention, whose head word is another word than the mention's own; None where no
+        such mention stands before it.
+    """
+    return _choose(mentions, _any)
+
+
+def head_match(sentences: Words, tags: Words, mentions: Sequence[Mention]) -> list[int | None]:
+    """Take the last mention before each mention whose head word is spelt alike, in any case; without one the nearest.
+
+    Arguments and result are those of `nearest`.
+    """
+    heads = [_head(sentences, mention) for mention in mentions]
+    return _choose(mentions, lambda later, earlier: heads[later] == heads[earlier], _any)
+
+
+def sieve(sentences: Words, tags: Words, mentions: Sequence[Mention]) -> list[int | None]:
+    """Take the last mention before each mention that the first fruitful pass accepts.
+
+    1. Both are spelt alike, in any case, determiners and possessives at the beginning apart. Not for pronouns.
+    2. Their head words are spelt alike. Not for pronouns.
+    3. They agree in number, gender and person. Pronouns begin here.
+    4. Any mention will do.
+
+    Number, gender and person are those of `PRONOUNS` for a pronoun. Of other mentions the number is plural where the
+    head's tag is NNS or NNPS or the mention is coordinated by *and*, singular where the tag is NN or NNP, and unknown
+    under other tags; the gender is that of the head in `GENDERS`, or of a title before a proper head; the person is the
+    third, so that *I* and *you* look for their own kind alone. Without tags, a modifier with *and* in it (a black and
+    white cat) is mistaken for a coordination.
+
+    Arguments and result are those of `nearest`.
+    """
+    pronoun = [mention.type == "pronoun" for mention in mentions]
+    heads = [_head(sentences, mention) for mention in mentions]
+    names = [_name(sentences, mention) for mention in mentions]
+    attributes = [_attributes(sentences, tags, mention) for mention in mentions]
+    return _choose(
+        mentions,
+        lambda later, earlier: not pronoun[later] and names[later] == names[earlier],
+        lambda later, earlier: not pronoun[later] and heads[later] == heads[earlier],
+        lambda later, earlier: _agree(attributes[later], attributes[earlier]),
+        _any,
+    )
+
+
+def _choose(mentions: Sequence[Mention], *passes: Pass) -> list[int | None]:
+    """For each mention, take the nearest before it that the first pass with any choice accepts."""
+    words = [(mention.sentence, mention.head) for mention in mentions]
+    chosen = []
+    for later, word in enumerate(words):
+        before = [earlier for earlier in reversed(range(later)) if words[earlier] != word]
+        chosen.append(next((earlier for accepts in passes for earlier in before if accepts(later, earlier)), None))
+    return chosen
+
+
+def _any(later: int, earlier: int) -> bool:
+    return True
+
+
+def _head(sentences: Words, mention: Mention) -> str:
+    return sentences[mention.sentence][mention.head].lower()
+
+
+def _name(sentences: Words, mention: Mention) -> tuple[str, ...]:
+    """Spell a mention without the determiners and possessives at its beginning, unless it has nothing else."""
+    words = [word.lower() for word in sentences[mention.sentence][mention.start : mention.end]]
+    opening = next((place for place, word in enumerate(words) if word not in _OPENING), 0)
+    return tuple(words[opening:])
+
+
+def _agree(one: Attributes, other: Attributes) -> bool:
+    return all(a is None or b is None or a == b for a, b in zip(one, other, strict=True))
+
+
+def _attributes(sentences: Words, tags: Words, mention: Mention) -> Attributes:
+    words = [word.lower() for word in sentences[mention.sentence][mention.start : mention.end]]
+    head = mention.head - mention.start
+    if mention.type == "pronoun":
+        return PRONOUNS.get(words[head], Attributes())
+    tag = tags[mention.sentence][mention.head]
+    boundary = next((place for place, word in enumerate(words) if word in _BOUNDARIES and place > head), len(words))
+    # The head is one of the coordinated nouns: the first in a treebank, the last where no tree says so. Before a head
+    # whose tag is known to be singular, *and* joins its modifiers.
+    joined = "and" in words[head + 1 : boundary] or (tag not in ("NN", "NNP") and "and" in words[:head])
+    if joined:
+        return Attributes("plural", None, 3)
+    number: Literal["singular", "plural"] | None = None
+    if tag in ("NN", "NNP", "NNS", "NNPS"):
+        number = "plural" if tag.endswith("S") else "singular"
+    naming = [words[head]]
+    if mention.type == "proper":
+        # Mrs. Bennet is a woman; what belongs to Mr. Bennet is no man.
+        for word in reversed(words[:head]):
+            if word in POSSESSIVE_MARKERS:
+                break
+            naming.append(word)
+    gender = next((GENDERS[word.rstrip(".")] for word in naming if word.rstrip(".") in GENDERS), None)
+    return Attributes(number, gender, 3)

@@ -1,0 +1,42 @@
+"""The form of numbers in tables, the same in the terminal and in print.
+
+Which numbers are fractions follows from the numbers: a score, or a column of floats, whose finite values all lie in
+[−1, 1] is shown ×100 with one decimal, unless its name says that they are p-values, which nobody reads in percent.
+Other floats keep four significant digits. CSV and JSON always hold the numbers as they were computed.
+"""
+
+import math
+
+import numpy as np
+import pandas as pd
+
+
+def are_fractions(name: str, values: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> bool:
+    """Say whether the values of a column or a score are shown ×100; p-values are those named `p` or `something.p`."""
+    p_values = name.rpartition(".")[2] == "p"
+    return not p_values and bool((np.abs(values[np.isfinite(values)]) <= 1).all())
+
+
+def number(value: float, fraction: bool, *, missing: str) -> str:
+    """Write a float, ×100 with one decimal when it is a fraction; nan becomes `missing`."""
+    if math.isnan(value):
+        return missing
+    return f"{100 * value:.1f}" if fraction else f"{value:.4g}"
+
+
+def intervals(frame: pd.DataFrame) -> dict[str, tuple[str, str]]:
+    """Find the columns that hold the ends of another column's interval.
+
+    Columns `x.low` and `x.high` are those of column `x`; plain `low` and `high` are those of the column of floats
+    before them.
+    """
+    found: dict[str, tuple[str, str]] = {}
+    before: str | None = None
+    for column in frame.columns:
+        if column == "low" and "high" in frame.columns and before is not None:
+            found[before] = ("low", "high")
+        elif pd.api.types.is_float_dtype(frame[column]) and column != "high":
+            before = column
+            if {f"{column}.low", f"{column}.high"} <= set(frame.columns):
+                found[column] = (f"{column}.low", f"{column}.high")
+    return found

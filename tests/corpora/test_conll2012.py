@@ -1,0 +1,381 @@
+import os
+import random
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from corpora.conll2012 import DOCUMENTS_VERSION, read_documents
+from corpora.document import Document, Mention
+from corpora.sentence import CorpusError
+
+BEGIN, END = "#begin document (d); part 000\n", "#end document\n"
+
+
+def row(place: int, word: str, coref: str = "-", tag: str = "NN", bit: str = "-", columns: int = 12) -> str:
+    fill = ["-"] * (columns - 7)
+    return "\t".join(["d", "0", str(place), word, tag, bit, *fill, coref]) + "\n"
+
+
+def sentence(text: str, columns: int = 12) -> str:
+    """Write `the/DT/(1 lid/NN/1) .` as rows and a blank line; tag and coreference may be missing."""
+    lines = []
+    for place, item in enumerate(text.split()):
+        word, *rest = item.split("/")
+        tag, coref = [*rest, *("NN", "-")[len(rest) :]]
+        lines.append(row(place, word, coref, tag, columns=columns))
+    return "".join(lines) + "\n"
+
+
+def write(folder: Path, content: str | bytes, name: str = "corpus.conll2012") -> Path:
+    path = folder / name
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def spans(document: Document) -> set[tuple[int, int, int, int]]:
+    return {(m.sentence, m.start, m.end, m.cluster) for m in document.mentions}
+
+
+GOOD = (
+    "#begin document (bc/cctv/00/cctv_0001); part 000\n"
+    + sentence("The/DT/(12 lid/NN/- of/IN/- his/PRP$/(7) box/NN/12) _/SYM")
+    + sentence("It/PRP/(12) broke/VBD ./.", columns=15)
+    + END
+    + "#begin document (LITBANK_brat); part 0\n"
+    + sentence("Nothing/NN here/RB", columns=17)
+    + END
+)
+
+
+def test_documents_sentences_tags_and_mentions_are_read(tmp_path: Path) -> None:
+    found = read_documents(write(tmp_path, GOOD))
+    assert len(found) == 2
+    assert found.documents == (
+        Document(
+            "bc/cctv/00/cctv_0001",
+            "bc",
+            (("The", "lid", "of", "his", "box", "_"), ("It", "broke", ".")),
+            (("DT", "NN", "IN", "PRP$", "NN", "SYM"), ("PRP", "VBD", ".")),
+            (
+                Mention(0, 0, 5, 4, "nominal", 0),  # the last noun
+                Mention(0, 3, 4, 3, "pronoun", 1),
+                Mention(1, 0, 1, 0, "pronoun", 0),
+            ),
+        ),
+        Document("LITBANK_brat", "", (("Nothing", "here"),), (("NN", "RB"),), ()),
+    )
+    assert found.audit == {
+        "documents": 2,
+        "sentences": 3,
+        "words": 11,
+        "mentions": 3,
+        "clusters": 2,
+        "singletons": 1,
+        "crossing": 0,
+        "spans_in_two_clusters": 0,
+        "repeated_mentions": 0,
+        "documents_without_mentions": 1,
+        "heads_by_parse": 0,
+        "heads_by_constituents": 0,
+        "heads_by_last_noun": 3,
+        "heads_by_last_word": 0,
+        "heads_by_heuristic": 0,
+        "several_heads": 0,
+        "types_by_heuristic": 0,
+    }
+    assert isinstance(DOCUMENTS_VERSION, int)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        GOOD.replace("\n\n#end", "\n#end").rstrip("\n"),
+        GOOD.replace("\n", "\r\n"),
+        "\ufeff" + GOOD,
+        "\n\n" + GOOD.replace("\n\n", "\n  \n\n\n"),
+        "\n".join(re.sub("\t", "  " * (1 + number % 3), line) for number, line in enumerate(GOOD.split("\n"))),
+        "\n".join("  " + line.replace("\t", " ") + " " if line[:1] == "d" else line for line in GOOD.split("\n")),
+        GOOD.replace("); part 000", ");  part  000 "),
+        GOOD.replace("\n\n", "\n\n# a comment\n\n"),
+        GOOD.replace("\t-\n", "\t_\n"),
+        GOOD.replace("\t-\n", "\t\n"),
+        GOOD.replace("(7)", "(7|7)").replace("(12)", " (012) "),
+    ],
+    ids=[
+        "no blank line before the end, none behind",
+        "CRLF",
+        "byte-order mark",
+        "more blank lines",
+        "runs of blanks",
+        "blanks around",
+        "blanks in a mark",
+        "comments",
+        "_ for no coreference",
+        "nothing for no coreference",
+        "numbers written otherwise",
+    ],
+)
+def test_harmless_differences_of_layout_change_nothing(tmp_path: Path, content: str) -> None:
+    expected = read_documents(write(tmp_path, GOOD))
+    assert read_documents(write(tmp_path, content)) == expected
+
+
+def test_an_empty_last_column_of_thirteen_is_no_coreference(tmp_path: Path) -> None:
+    rows = [
+        f"d\t0\t{i}\t{word}" + "\t_" * 8 + f"\t{coref}\n" for i, (word, coref) in enumerate([("_", ""), ("I", "(0)")])
+    ]
+    (document,) = read_documents(write(tmp_path, "#begin document (d); part 0\n" + "".join(rows) + END)).documents
+    assert document == Document("d", "", (("_", "I"),), (("_", "_"),), (Mention(0, 1, 2, 1, "pronoun", 0),))
+
+
+def test_nested_crossing_and_doubly_marked_spans_are_kept_and_counted(tmp_path: Path) -> None:
+    text = "a/NN/(1|(2 b/NN/(3|(1) c/NN/2) d/NN/1)|(4)|(5)|(4) e/NN/3)"
+    found = read_documents(write(tmp_path, BEGIN + sentence(text) + END))
+    (document,) = found.documents
+    # Clusters 1, 2, 3, 4, 5 of the file by their first mentions, longer ones first.
+    assert [(m.start, m.end, m.cluster) for m in document.mentions] == [
+        (0, 4, 0),
+        (0, 3, 1),
+        (1, 5, 2),
+        (1, 2, 0),
+        (3, 4, 3),
+        (3, 4, 4),
+    ]
+    audit = found.audit
+    assert audit["crossing"] == 2  # (0, 4) and (0, 3), each with (1, 5)
+    assert audit["spans_in_two_clusters"] == 1
+    assert audit["repeated_mentions"] == 1
+    assert (audit["mentions"], audit["clusters"], audit["singletons"]) == (6, 5, 4)
+
+
+def test_clusters_belong_to_their_document_and_parts_name_it_when_there_are_several(tmp_path: Path) -> None:
+    body = sentence("It/PRP/(3)") + END
+    marks = [
+        "(d); part 000",
+        "(GUM_academic_art); part 000",
+        "(d); part 001",
+        "(wb/a (b)/c); part 7",
+        "(GUM_x); part 0",
+    ]
+    found = read_documents(write(tmp_path, "".join(f"#begin document {mark}\n{body}" for mark in marks)))
+    assert [(d.id, d.genre) for d in found.documents] == [
+        ("d:000", ""),
+        ("GUM_academic_art", "academic"),
+        ("d:001", ""),
+        ("wb/a (b)/c", "wb"),
+        ("GUM_x", ""),
+    ]
+    assert [spans(d) for d in found.documents] == [{(0, 0, 1, 0)}] * 5
+    assert found.audit["clusters"] == found.audit["singletons"] == 5
+
+
+def test_words_keep_rare_characters(tmp_path: Path) -> None:
+    words = ("New York", "a\u2028b", "#", "10\u202f000", "(5)", "-")
+    rows = "".join(row(i, word) for i, word in enumerate(words))
+    assert read_documents(write(tmp_path, BEGIN + rows + END)).documents[0].sentences == (words,)
+    blanks = "".join(row(i, word).replace("\t", " ") for i, word in enumerate(("a\u00a0b", "c\u3000d")))
+    assert read_documents(write(tmp_path, BEGIN + blanks + END)).documents[0].sentences == (("a\u00a0b", "c\u3000d"),)
+
+
+def random_spans(draw: random.Random, words: int) -> set[tuple[int, int, int]]:
+    """Draw spans (start, end, cluster); those of one cluster nest or lie apart, as brackets can say no more."""
+    chosen: set[tuple[int, int, int]] = set()
+    for _ in range(draw.randrange(12)):
+        start = draw.randrange(words)
+        end = draw.randint(start + 1, words)
+        cluster = draw.randrange(4)
+        if not any(c == cluster and (a < start < b < end or start < a < end < b) for a, b, c in chosen):
+            chosen.add((start, end, cluster))
+    return chosen
+
+
+def test_random_spans_written_as_brackets_are_read_back(tmp_path: Path) -> None:
+    draw = random.Random(0)
+    content, expected, crossing, doubles = "", [], 0, 0
+    for number in range(60):
+        content += f"#begin document (d{number}); part 000\n"
+        document: list[set[tuple[int, int, int]]] = []
+        for _ in range(draw.randint(1, 4)):
+            words, columns = draw.randint(1, 9), draw.randint(12, 17)
+            drawn = random_spans(draw, words)
+            for word in range(words):
+                cells = [f"({c})" for a, b, c in drawn if (a, b) == (word, word + 1)]
+                cells += [f"({c}" for a, b, c in drawn if a == word < b - 1]
+                cells += [f"{c})" for a, b, c in drawn if a < word == b - 1]
+                draw.shuffle(cells)
+                content += row(word, f"w{word}", "|".join(cells) or draw.choice("-_"), columns=columns)
+            content += "\n"
+            document.append(drawn)
+            places = sorted({(a, b) for a, b, _ in drawn})
+            doubles += sum(len({c for *place, c in drawn if tuple(place) == wanted}) > 1 for wanted in places)
+            crossing += sum(a < c < b < d for a, b in places for c, d in places)
+        content += END
+        expected.append(document)
+    found = read_documents(write(tmp_path, content))
+    assert found.audit["crossing"] == crossing > 20
+    assert found.audit["spans_in_two_clusters"] == doubles > 20
+    for document, read in zip(expected, found.documents, strict=True):
+        drawn_spans = {(i, a, b, c) for i, drawn in enumerate(document) for a, b, c in drawn}
+        assert len(read.mentions) == len(drawn_spans)
+        # The same spans in the same clusters: only the clusters' numbers may differ.
+        assert {(s, a, b) for s, a, b, _ in spans(read)} == {(s, a, b) for s, a, b, _ in drawn_spans}
+        clusters = {
+            frozenset(span[:3] for span in of if span[3] == c) for of in [drawn_spans] for c in {s[3] for s in of}
+        }
+        assert {
+            frozenset(s[:3] for s in spans(read) if s[3] == c) for c in {m.cluster for m in read.mentions}
+        } == clusters
+        order = [(m.sentence, m.start, -m.end, m.cluster) for m in read.mentions]
+        assert order == sorted(order)
+        firsts = list(dict.fromkeys(m.cluster for m in read.mentions))
+        assert firsts == list(range(len(firsts)))
+
+
+OTHER = BEGIN.replace("(d)", "(e)")
+ERRORS = [
+    (
+        BEGIN + sentence("a/NN/(1 b/NN/2)|1)") + END,
+        3,
+        r"2\) closes a mention of cluster 2, but none is open",
+        r"Write \(2 ",
+    ),
+    (
+        BEGIN + sentence("a/NN/(1") + sentence("b/NN/1)") + END,
+        2,
+        r"\(1 opens here and is not closed .*line 2",
+        r"Write 1\)",
+    ),
+    (BEGIN + sentence("a b/NN/(1|(1 c/NN/1) d") + END, 3, r"\(1 opens here and is not closed .*line 5", r"Write 1\)"),
+    (BEGIN + sentence("a/NN/(x)") + END, 2, r"the coreference '\(x\)' is malformed", r"Write \(5 where"),
+    (BEGIN + sentence("a/NN/5") + END, 2, "the coreference '5' is malformed", r"Write \(5 where"),
+    (BEGIN + sentence("a", columns=11) + END, 2, "has 11 columns, the format at least 12", "Separate"),
+    (BEGIN + "d 0 0 word\n" + END, 2, "has 4 columns", "Separate"),
+    (BEGIN + row(0, "a", columns=13) + row(1, "b") + END, 3, "has 12 columns, the rows before it .* 13", "last tab"),
+    (BEGIN + row(0, "a") + row(2, "b") + END, 3, "number '2' in column 3 instead of 1", "Number the words"),
+    (BEGIN + row(1, "a") + END, 2, "number '1' in column 3 instead of 0", "Number the words"),
+    (BEGIN + row(0, "a") + row(0, "b") + END, 3, "number '0' in column 3 instead of 1", "blank line between"),
+    (BEGIN + row(0, "") + END, 2, "the word, is empty", "Fill it"),
+    (BEGIN + row(0, " ") + END, 2, "the word, is empty", "Fill it"),
+    (
+        BEGIN + row(0, "a", "(1)", bit="(NP*") + END,
+        2,
+        "constituent NP that opens here is never closed",
+        "write - in all",
+    ),
+    (BEGIN + row(0, "a", "(1)", bit="(NP*)") + row(1, "b") + END, 3, "parse bit '-' is malformed", "Correct the parse"),
+    ("\n" + sentence("a") + BEGIN + sentence("a") + END, 2, "text outside a document", "Put `#begin document"),
+    (BEGIN + sentence("a") + END + "\n\n" + sentence("b"), 7, "text outside a document", "Put `#begin document"),
+    (BEGIN + sentence("a") + END + END, 5, "no document is open", "Remove the mark"),
+    (BEGIN + sentence("a") + OTHER + sentence("a") + END, 4, "begins inside another, d of line 1", "End that one"),
+    (
+        BEGIN + sentence("a") + END + BEGIN + sentence("a") + END,
+        5,
+        "d, part 000, is there already, at line 1",
+        "Remove",
+    ),
+    (
+        BEGIN + sentence("a") + END + BEGIN.replace("000", "0") + sentence("a") + END,
+        5,
+        "d, part 0, is there already, at line 1",
+        "Remove",
+    ),
+    (
+        "".join(
+            f"#begin document ({mark}\n{sentence('a')}{END}" for mark in ("d); part 0", "d); part 1", "d:1); part 0")
+        ),
+        9,
+        "would be called d:1, as the one of line 5",
+        "Rename",
+    ),
+    (BEGIN + sentence("a") + END + OTHER + sentence("a"), 5, "the document e begins here and does not end", "cut off"),
+    (BEGIN + sentence("a").rstrip("\n"), 1, "the document d begins here and does not end", "cut off"),
+    (BEGIN + sentence("a") + END + OTHER + "\n# nothing\n" + END, 5, "document e, .* has no sentence", "Remove it"),
+    ("#begin document d\n" + sentence("a") + END, 1, "mark '#begin document d' is malformed", "Write `#begin"),
+    (BEGIN + sentence("a") + "#end documents\n", 4, "mark '#end documents' is malformed", "Write `#begin"),
+    ("", None, "holds no document", "Check that it is the file"),
+    ("\n\n# only a comment\n", None, "holds no document", "Check that it is the file"),
+    (
+        BEGIN.encode() + sentence("caf\xe9").encode("latin-1") + END.encode(),
+        2,
+        "byte 0xe9 .* is not UTF-8",
+        "iconv -f LATIN1",
+    ),
+]
+
+
+@pytest.mark.parametrize(("content", "line", "wrong", "remedy"), ERRORS)
+def test_errors_name_file_line_and_remedy(
+    tmp_path: Path, content: str | bytes, line: int | None, wrong: str, remedy: str
+) -> None:
+    path = write(tmp_path, content)
+    with pytest.raises(CorpusError) as caught:
+        read_documents(path)
+    place, _, rest = str(caught.value).partition(": ")
+    assert place == (f"{path}:{line}" if line else str(path))
+    assert re.search(rf"{wrong}.*\. .*{remedy}", rest)
+    assert rest.endswith(".")
+
+
+def test_missing_files_and_folders_say_what_to_do(tmp_path: Path) -> None:
+    for name in ("my.conll", "x" * 300 + ".conll"):
+        with pytest.raises(CorpusError, match=f"^{tmp_path / name}: there is no such file. Check the path.$"):
+            read_documents(tmp_path / name)
+    registered = tmp_path / "coref" / "litbank" / "litbank.dev.conll"
+    with pytest.raises(
+        CorpusError, match=f"^{registered}: there is no such file. It cannot be fetched.*make litbank, "
+    ):
+        read_documents(registered)
+    with pytest.raises(CorpusError, match=f"^{tmp_path}: this is a folder"):
+        read_documents(tmp_path)
+
+
+# documents, sentences, words, mentions, clusters, singletons, pairs that cross, spans in two clusters
+REAL = {
+    "litbank/litbank.train.conll": (80, 6755, 169456, 23218, 6344, 4635, 3, 0),
+    "litbank/litbank.dev.conll": (10, 927, 20438, 3053, 776, 563, 0, 0),
+    "litbank/litbank.test.conll": (10, 880, 20638, 2832, 807, 565, 0, 0),
+    "ontogum/ontogum.train40.conll2012": (40, 1630, 34765, 4030, 1036, 1, 2, 2),
+}
+COUNTED = (
+    "documents",
+    "sentences",
+    "words",
+    "mentions",
+    "clusters",
+    "singletons",
+    "crossing",
+    "spans_in_two_clusters",
+)
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_real_corpora_have_their_published_counts(name: str) -> None:
+    root = os.environ.get("PROBING_DATA")
+    if not root:
+        pytest.skip("PROBING_DATA is not set: the corpora are not at hand")
+    path = Path(root) / "coref" / name
+    if not path.is_file():
+        pytest.skip(f"{path} is absent")
+    began = time.perf_counter()
+    found = read_documents(path)
+    assert time.perf_counter() - began < 5
+    audit = found.audit
+    assert tuple(audit[key] for key in COUNTED) == REAL[name]
+    assert audit["repeated_mentions"] == audit["documents_without_mentions"] == 0
+    assert sum(count for key, count in audit.items() if key.startswith("heads_by_")) == audit["mentions"]
+    litbank = name.startswith("litbank")
+    assert audit["heads_by_heuristic" if litbank else "heads_by_parse"] == audit["mentions"]
+    assert audit["types_by_heuristic"] == (audit["mentions"] if litbank else 0)
+    genres = [document.genre for document in found.documents]
+    if litbank:
+        assert set(genres) == {""}
+    else:
+        assert {genre: genres.count(genre) for genre in genres} == dict.fromkeys(
+            ("academic", "bio", "interview", "news", "voyage"), 8
+        )
+    for document in found.documents:
+        assert len(document.sentences) == len(document.tags)
+        for mention in document.mentions:
+            assert 0 <= mention.start <= mention.head < mention.end <= len(document.sentences[mention.sentence])

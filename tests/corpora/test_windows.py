@@ -1,0 +1,99 @@
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from corpora.document import Document, Mention
+from corpora.windows import SCHEMA, Window, anaphoric, cut, windows_from_table, windows_to_table
+from tests.documents import corpus, document
+
+# Ann sees her dog . | It barks . | She calls it .
+STORY = Document(
+    "bn/story",
+    "bn",
+    (("Ann", "sees", "her", "dog", "."), ("It", "barks", "."), ("She", "calls", "it", ".")),
+    (("NNP", "VBZ", "PRP$", "NN", "."), ("PRP", "VBZ", "."), ("PRP", "VBZ", "PRP", ".")),
+    (
+        Mention(0, 0, 1, 0, "proper", 0),
+        Mention(0, 2, 4, 3, "nominal", 1),
+        Mention(0, 2, 3, 2, "pronoun", 0),
+        Mention(1, 0, 1, 0, "pronoun", 1),
+        Mention(2, 0, 1, 0, "pronoun", 0),
+        Mention(2, 2, 3, 2, "pronoun", 1),
+    ),
+)
+
+
+def test_a_whole_document_is_a_window_that_loses_nothing() -> None:
+    assert cut(4, STORY, 0, 3) == Window(4, 0, 0, STORY)
+
+
+def test_sentences_count_from_the_window_and_clusters_as_in_the_document() -> None:
+    window = cut(4, STORY, 1, 3)
+    assert (window.number, window.first) == (4, 1)
+    assert (window.text.id, window.text.genre) == ("bn/story", "bn")
+    assert window.text.sentences == STORY.sentences[1:]
+    assert window.text.tags == STORY.tags[1:]
+    assert window.text.mentions == (
+        Mention(0, 0, 1, 0, "pronoun", 1),
+        Mention(1, 0, 1, 0, "pronoun", 0),
+        Mention(1, 2, 3, 2, "pronoun", 1),
+    )
+    assert window.lost == 2  # It and She have their earlier mentions in the first sentence; it has It
+    assert len(window) == 7
+    assert window.words == ("It", "barks", ".", "She", "calls", "it", ".")
+    assert window.mention_heads == (0, 3, 5)
+
+
+def test_head_words_stand_once_and_ascend() -> None:
+    text = document("d", ["a b c d", "e f g"], [(0, 0, 4, 3, 0), (0, 1, 4, 3, 1), (0, 0, 1, 0, 0), (1, 1, 2, 1, 2)])
+    window = cut(0, text, 0, 2)
+    assert window.mention_heads == (3, 0, 3, 5)
+    assert window.head_words == (0, 3, 5)
+
+
+def test_anaphoric_mentions_have_an_earlier_one_of_their_cluster() -> None:
+    assert anaphoric(STORY.mentions) == [False, False, True, True, True, True]
+    assert anaphoric(()) == []
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_lost_counts_mentions_with_an_antecedent_elsewhere_only(seed: int) -> None:
+    lost = 0
+    for text in corpus([(4, 1, 7, 3, 5, 2)] * 4, seed).documents:
+        for start, stop in ((0, 2), (2, 3), (4, 6)):
+            window = cut(0, text, start, stop)
+            expected = 0
+            for place, mention in enumerate(text.mentions):
+                if start <= mention.sentence < stop:
+                    earlier = [other for other in text.mentions[:place] if other.cluster == mention.cluster]
+                    expected += bool(earlier) and not any(start <= other.sentence < stop for other in earlier)
+            assert window.lost == expected
+            lost += expected
+    assert lost
+
+
+WINDOWS = (
+    cut(0, STORY, 0, 1),
+    cut(0, STORY, 1, 3),
+    cut(7, document("empty", ["_ 👩\u200d🔬", "New"]), 0, 2),
+    *(cut(9, text, 1, 3) for text in corpus([(4, 5, 6)] * 3).documents),
+)
+
+
+def test_windows_come_back_from_the_table_and_from_parquet(tmp_path: Path) -> None:
+    table = windows_to_table(WINDOWS)
+    assert table.schema == SCHEMA
+    assert windows_from_table(table) == WINDOWS
+    pq.write_table(table, tmp_path / "x.parquet", compression="zstd", row_group_size=2)
+    assert windows_from_table(pq.read_table(tmp_path / "x.parquet")) == WINDOWS
+
+
+def test_slices_and_no_windows_come_back() -> None:
+    assert windows_from_table(windows_to_table(WINDOWS).slice(1, 2)) == WINDOWS[1:3]
+    assert windows_from_table(windows_to_table([])) == ()
+
+
+def test_another_table_is_refused() -> None:
+    with pytest.raises(ValueError, match="lacks the columns lost, type"):
+        windows_from_table(windows_to_table(WINDOWS).drop_columns(["lost", "type"]))

@@ -1,0 +1,367 @@
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import fields
+from datetime import timedelta
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from metrics.antecedent import (
+    ANTECEDENT_GROUPS,
+    AntecedentCounts,
+    Links,
+    accuracies,
+    anaphors,
+    antecedent_hits,
+    antecedent_hits_among_words,
+    find_links,
+)
+from metrics.attachment import Integers
+from metrics.significance import bootstrap_ratio
+
+Window = tuple[Integers, Integers, Integers]
+
+
+def window(head_words: list[int], clusters: list[int], types: list[int]) -> Window:
+    return np.array(head_words, dtype=np.int64), np.array(clusters, dtype=np.int64), np.array(types, dtype=np.int64)
+
+
+# John 's father saw his son ; he smiled at the boy .
+# The mentions: [John's father] 2, [John] 0, [his son] 5, [his] 4, [he] 7, [the boy] 11, and [the boy] in a second
+# cluster. The boy is John.
+FATHER = window([2, 0, 5, 4, 7, 11, 11], [0, 1, 1, 0, 0, 1, 9], [2, 1, 2, 0, 0, 2, 2])
+
+
+def random_window(seed: int, mentions: int = 25) -> Window:
+    """Few words and clusters, so that mentions share head words within clusters and across them."""
+    rng = np.random.default_rng(seed)
+    head_words = np.sort(rng.integers(30, size=mentions)) - rng.integers(4, size=mentions)  # not quite in order
+    return head_words.clip(0), rng.integers(7, size=mentions) * 3, rng.integers(3, size=mentions)
+
+
+def slow_candidates(window: Window, mention: int) -> tuple[set[int], set[int]]:
+    """Candidates and gold candidates of a mention, as words."""
+    words, clusters, _ = (column.tolist() for column in window)
+    earlier = [other for other in range(mention) if words[other] != words[mention]]
+    gold = {words[other] for other in earlier if clusters[other] == clusters[mention]}
+    return {words[other] for other in earlier}, gold
+
+
+def random_weights(*shape: int, seed: int) -> Tensor:
+    """A dozen different values, so that ties are common."""
+    return torch.tensor(np.random.default_rng(seed).integers(12, size=shape) / 16)
+
+
+def slow_hit(weights: dict[int, float], gold: set[int]) -> bool:
+    """Whether the candidate of greatest weight is gold; the later of equals."""
+    best = -1
+    for word in sorted(weights):
+        if best < 0 or weights[word] >= weights[best]:
+            best = word
+    return best in gold
+
+
+class TestFindLinks:
+    def test_hand_worked(self) -> None:
+        links = find_links(*FATHER)
+        assert links.heads.tolist() == [0, 2, 4, 5, 7, 11]
+        # His son is John's later mention, and so on; the second boy is alone in its cluster.
+        assert links.mention.tolist() == [2, 3, 4, 5]
+        assert links.source.tolist() == [3, 2, 4, 5]
+        assert links.type.tolist() == [2, 0, 0, 2]
+        words = [(links.heads[row].tolist(), links.heads[gold].tolist()) for row, gold in zip_flags(links)]
+        assert words == [
+            ([0, 2], [0]),
+            ([0, 2, 5], [2]),  # his son stands before his
+            ([0, 2, 4, 5], [2, 4]),
+            ([0, 2, 4, 5, 7], [0, 5]),
+        ]
+
+    def test_the_same_head_word_makes_no_link(self) -> None:
+        # The third mention has its own word under another mention of the cluster, and nothing else.
+        links = find_links(*window([3, 1, 3, 5], [0, 1, 0, 0], [1, 1, 1, 1]))
+        assert links.mention.tolist() == [3]
+        assert links.heads[links.gold[0]].tolist() == [3]
+
+    @pytest.mark.parametrize("seed", range(20))
+    def test_against_pairs_one_by_one(self, seed: int) -> None:
+        drawn = random_window(seed)
+        links = find_links(*drawn)
+        expected = [m for m in range(drawn[0].size) if slow_candidates(drawn, m)[1]]
+        assert links.mention.tolist() == expected
+        assert links.heads.tolist() == sorted(set(drawn[0].tolist()))
+        assert links.heads[links.source].tolist() == drawn[0][expected].tolist()
+        assert links.type.tolist() == drawn[2][expected].tolist()
+        for mention, (candidates, gold) in zip(links.mention, zip_flags(links), strict=True):
+            assert (set(links.heads[candidates]), set(links.heads[gold])) == slow_candidates(drawn, int(mention))
+        assert 5 < len(links) <= anaphors(drawn[1]) <= 24
+
+    def test_the_random_windows_have_mentions_that_are_no_links(self) -> None:
+        drawn = [random_window(seed) for seed in range(20)]
+        assert sum(anaphors(clusters) - len(find_links(words, clusters, types)) for words, clusters, types in drawn) > 5
+
+    @pytest.mark.parametrize("mentions", [([], [], []), ([4], [0], [1]), ([4, 4], [0, 0], [1, 1])])
+    def test_no_link(self, mentions: tuple[list[int], list[int], list[int]]) -> None:
+        links = find_links(*window(*mentions))
+        assert len(links) == 0
+        assert links.gold.shape == links.candidates.shape == (0, links.heads.size)
+
+    def test_dtypes(self) -> None:
+        for mentions in (0, 7):
+            links = find_links(*(column[:mentions] for column in FATHER))
+            kinds = {field.name: getattr(links, field.name).dtype for field in fields(Links)}
+            assert {name for name, kind in kinds.items() if kind == np.bool_} == {"candidates", "gold"}
+            assert {kind for kind in kinds.values() if kind != np.bool_} == {np.dtype(np.int64)}
+
+    def test_bad_columns_are_refused(self) -> None:
+        with pytest.raises(ValueError, match=r"must all be \[mentions\]: got \[\(2,\), \(1,\), \(2,\)\]"):
+            find_links(*window([1, 2], [0], [0, 0]))
+        with pytest.raises(ValueError, match="mention type 3: 0 is a pronoun"):
+            find_links(*window([1, 2], [0, 0], [0, 3]))
+
+    def test_anaphors_are_mentions_with_an_earlier_one(self) -> None:
+        assert anaphors(FATHER[1]) == 4
+        assert anaphors(np.array([5, 5, 2, 5])) == 2
+        assert anaphors(np.array([], dtype=np.int64)) == 0
+
+
+def zip_flags(links: Links) -> list[tuple[np.ndarray, np.ndarray]]:
+    return list(zip(links.candidates, links.gold, strict=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+class TestHits:
+    def test_hand_worked(self, dtype: torch.dtype) -> None:
+        links = find_links(*FATHER)
+        weights = torch.zeros(1, 2, 6, 6)
+        # Head 1: his son (5) attends to John (0), his (4) most to itself and then to his son; he (7) to nothing more
+        # than to another, so to the nearest, his son; the boy (11) to his son.
+        weights[0, 0, 3, 0] = weights[0, 0, 5, 3] = weights[0, 0, 2, 3] = 0.5
+        weights[0, 0, 2, 2] = 0.9
+        # Head 2: all attend to what follows; John (0) is nobody's object.
+        weights[0, 1, 1, 2] = weights[0, 1, 2, 4] = weights[0, 1, 4, 5] = weights[0, 1, 1, 3] = 0.5
+        hits = antecedent_hits(weights.to(dtype), links)
+        assert hits.shape == (2, 1, 2, 4)
+        assert hits.dtype == torch.bool
+        assert hits[0, 0, 0].tolist() == [True, False, False, True]
+        # Upwards nothing in head 2 is greater than another: the nearest candidate (2, 5, 5, 7) is right nowhere.
+        assert hits[0, 0, 1].tolist() == [False, False, False, False]
+        # Downwards: the father (2) attends to his son (wrong) and to his (right), his to he (right), he to the boy.
+        assert hits[1, 0, 1].tolist() == [False, True, True, False]
+
+    @pytest.mark.parametrize("seed", range(5))
+    def test_against_loops(self, dtype: torch.dtype, seed: int) -> None:
+        drawn = random_window(seed)
+        links = find_links(*drawn)
+        size = links.heads.size
+        weights = random_weights(2, 3, size, size, seed=seed).to(dtype)
+        hits = antecedent_hits(weights, links)
+        place = {int(word): index for index, word in enumerate(links.heads)}
+        values = weights.tolist()
+        for at, mention in enumerate(links.mention):
+            candidates, gold = slow_candidates(drawn, int(mention))
+            own = place[int(drawn[0][mention])]
+            for layer in range(2):
+                for head in range(3):
+                    out = {word: values[layer][head][own][place[word]] for word in candidates}
+                    back = {word: values[layer][head][place[word]][own] for word in candidates}
+                    assert hits[:, layer, head, at].tolist() == [slow_hit(out, gold), slow_hit(back, gold)]
+        assert 0 < hits.float().mean() < 1
+
+    @pytest.mark.parametrize("seed", range(5))
+    def test_among_words_against_loops(self, dtype: torch.dtype, seed: int) -> None:
+        drawn = random_window(seed)
+        links = find_links(*drawn)
+        rows, columns = (random_weights(2, 2, links.heads.size, 30, seed=seed + k).to(dtype) for k in (0, 99))
+        hits = antecedent_hits_among_words(rows, columns, links)
+        assert hits.shape == (2, 2, 2, len(links))
+        for at, mention in enumerate(links.mention):
+            word = int(drawn[0][mention])
+            gold = {other for other in slow_candidates(drawn, int(mention))[1] if other < word}
+            for direction, weights in enumerate((rows, columns)):
+                for layer in range(2):
+                    for head in range(2):
+                        values = dict(enumerate(weights[layer, head, links.source[at], :word].tolist()))
+                        assert hits[direction, layer, head, at].item() == slow_hit(values, gold)
+        assert hits.any()
+        assert not hits.all()
+
+    def test_no_gold_word_before_the_mention_is_wrong(self, dtype: torch.dtype) -> None:
+        # As in [[Tom] 's self]: the longer mention comes first, its head word last; no word stands before Tom.
+        links = find_links(*window([2, 0], [0, 0], [2, 0]))
+        assert links.heads[links.gold[0]].tolist() == [2]
+        weights = torch.ones(1, 1, 2, 3, dtype=dtype)
+        assert antecedent_hits(weights[..., :2], links).all()
+        assert not antecedent_hits_among_words(weights, weights, links).any()
+
+    def test_no_links(self, dtype: torch.dtype) -> None:
+        for mentions in (0, 1):
+            links = find_links(*(column[:mentions] for column in FATHER))
+            weights = torch.ones(3, 4, mentions, mentions, dtype=dtype)
+            rows = torch.ones(3, 4, mentions, 5, dtype=dtype)
+            for hits in (antecedent_hits(weights, links), antecedent_hits_among_words(rows, rows, links)):
+                assert hits.shape == (2, 3, 4, 0)
+                assert hits.dtype == torch.bool
+
+    def test_shapes_that_do_not_fit_are_refused(self, dtype: torch.dtype) -> None:
+        links = find_links(*FATHER)
+        with pytest.raises(ValueError, match=r"\[layers, heads, 6, 6\].*got \(1, 1, 6, 7\)"):
+            antecedent_hits(torch.ones(1, 1, 6, 7, dtype=dtype), links)
+        rows = torch.ones(1, 1, 6, 12, dtype=dtype)
+        assert antecedent_hits_among_words(rows, rows, links).shape == (2, 1, 1, 4)
+        for other in (rows[..., :11], rows[:, :, :5]):
+            with pytest.raises(ValueError, match=r"\[layers, heads, 6, words\], where the last head word is word 11"):
+                antecedent_hits_among_words(other, other, links)
+            with pytest.raises(ValueError, match="rows and columns must both be"):
+                antecedent_hits_among_words(rows, other, links)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+def test_the_device_does_not_matter() -> None:
+    for seed in range(10):
+        drawn = random_window(seed)
+        links, types = find_links(*drawn), torch.tensor(drawn[2])
+        rows, columns = (random_weights(2, 3, links.heads.size, 30, seed=seed + k).half() for k in (0, 99))
+        weights = rows[..., : links.heads.size]
+        metric = AntecedentCounts(1, 2, 3).cuda()
+        expected = antecedent_hits(weights, links)
+        hits = antecedent_hits(weights.cuda(), links)
+        assert hits.is_cuda
+        assert torch.equal(hits.cpu(), expected)
+        among = antecedent_hits_among_words(rows.cuda(), columns.cuda(), links)
+        assert torch.equal(among.cpu(), antecedent_hits_among_words(rows, columns, links))
+        metric.update(0, hits, types[links.mention])
+        assert metric.compute()[0].sum().item() == expected.sum().item()
+
+
+DOCUMENTS, LAYERS, HEADS = 4, 2, 3
+
+
+def random_counts(windows: int) -> list[tuple[int, Tensor, Tensor]]:
+    """Windows of documents 0 to 2 (document 3 has none), of 0 to 9 links."""
+    made = []
+    for seed in range(windows):
+        rng = np.random.default_rng(seed)
+        links = seed % 10
+        hits = torch.tensor(rng.random((2, LAYERS, HEADS, links)) < 0.4)
+        made.append((int(rng.integers(3)), hits, torch.tensor(rng.integers(3, size=links))))
+    return made
+
+
+def count(windows: list[tuple[int, Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    metric = AntecedentCounts(DOCUMENTS, LAYERS, HEADS)
+    for each in windows:
+        metric.update(*each)
+    hits, links = metric.compute()
+    return hits, links
+
+
+def count_shares(rank: int, rendezvous: Path, rounds: list[list[int]], windows: int) -> list[tuple[Tensor, Tensor]]:
+    """In each round, count this rank's windows and compute together with the other rank."""
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=2, timeout=timedelta(seconds=60)
+    )
+    try:
+        made = random_counts(windows)
+        return [count([made[index] for index in share]) for share in rounds]
+    finally:
+        dist.destroy_process_group()
+
+
+class TestAntecedentCounts:
+    def test_against_loops(self) -> None:
+        windows = random_counts(23)
+        hits, links = count(windows)
+        assert hits.dtype == links.dtype == torch.int64
+        assert (hits.shape, links.shape) == ((DOCUMENTS, 2, LAYERS, HEADS, 3), (DOCUMENTS, 3))
+        for document in range(DOCUMENTS):
+            for code in range(3):
+                of_type = [(w[1], (w[2] == code).tolist()) for w in windows if w[0] == document]
+                assert links[document, code] == sum(sum(flags) for _, flags in of_type)
+                for place in np.ndindex(2, LAYERS, HEADS):
+                    right = sum(sum(f for f, h in zip(flags, h[place], strict=True) if h) for h, flags in of_type)
+                    assert hits[(document, *place, code)] == right
+        assert hits[3].sum() == links[3].sum() == 0
+        assert links[:3].min() > 0
+
+    def test_order_of_windows_does_not_matter_and_reset_forgets(self) -> None:
+        windows = random_counts(9)
+        expected = count(windows)
+        metric = AntecedentCounts(DOCUMENTS, LAYERS, HEADS)
+        for each in reversed(windows):
+            metric.update(*each)
+        for got, wanted in zip(metric.compute(), expected, strict=True):
+            assert torch.equal(got, wanted)
+        before = metric.compute()[1]
+        metric.update(*windows[5])
+        assert torch.equal(before, expected[1])  # what was computed is not the state itself
+        assert metric.compute()[1].sum() == before.sum() + 5
+        metric.reset()
+        assert metric.compute()[0].sum() == 0
+
+    def test_two_processes_count_as_one(self, tmp_path: Path) -> None:
+        windows = 11
+        # Unevenly; then with nothing for the first process, which is the one that warns.
+        rounds = [([0, 2, 4, 6, 8, 9, 10], [1, 3, 5, 7]), ([], list(range(windows)))]
+        with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+            jobs = [
+                pool.submit(count_shares, rank, tmp_path / "rendezvous", [shares[rank] for shares in rounds], windows)
+                for rank in range(2)
+            ]
+            expected = count(random_counts(windows))
+            assert expected[0].sum() > 50
+            for job in jobs:
+                for hits, links in job.result():
+                    assert torch.equal(hits, expected[0])
+                    assert torch.equal(links, expected[1])
+
+    def test_bad_windows_are_refused(self) -> None:
+        metric = AntecedentCounts(DOCUMENTS, LAYERS, HEADS)
+        hits, types = torch.zeros(2, LAYERS, HEADS, 2, dtype=torch.bool), torch.tensor([0, 2])
+        for document in (-1, 4):
+            with pytest.raises(ValueError, match=f"document {document} of 4"):
+                metric.update(document, hits, types)
+        for bad in (hits[:1], hits[..., :1], hits.long()):
+            with pytest.raises(ValueError, match=r"hits must be bool \[2, 2, 3, 'links'\] and types \[links\]"):
+                metric.update(0, bad, types)
+        with pytest.raises(ValueError, match="mention type 3"):
+            metric.update(0, hits, types + 1)
+        assert metric.compute()[1].sum() == 0
+
+
+class TestAccuracies:
+    def test_hand_worked(self) -> None:
+        links = torch.tensor([[4, 2, 0], [6, 0, 0], [0, 0, 0]])
+        hits = torch.tensor([[[1, 2, 0], [4, 2, 0]], [[2, 0, 0], [0, 0, 0]], [[0, 0, 0], [0, 0, 0]]])
+        found = accuracies(hits, links)
+        assert ANTECEDENT_GROUPS == ("all", "pronoun", "proper", "nominal")
+        nan = float("nan")
+        np.testing.assert_allclose(found.value, [[5 / 12, 3 / 10, 1, nan], [6 / 12, 4 / 10, 1, nan]])
+        # Proper names stand in one document alone.
+        assert np.isnan(found.low).tolist() == np.isnan(found.high).tolist() == [[False, False, True, True]] * 2
+
+    def test_intervals_are_those_of_documents(self) -> None:
+        rng = np.random.default_rng(0)
+        links = rng.integers(40, size=(30, 3))
+        hits = rng.binomial(links[:, None, None, :], 0.3, size=(30, 2, 4, 3))
+        found = accuracies(torch.tensor(hits), torch.tensor(links), draws=200, seed=7)
+        assert found.value.shape == found.low.shape == found.high.shape == (2, 4, 4)
+        for place in np.ndindex(2, 4):
+            for group, columns in enumerate(([0, 1, 2], [0], [1], [2])):
+                right, total = hits[(slice(None), *place)][:, columns].sum(1), links[:, columns].sum(1)
+                low, high = bootstrap_ratio(right, total, draws=200, seed=7)
+                at = (*place, group)
+                assert found.value[at] == pytest.approx(right.sum() / total.sum())
+                assert (found.low[at], found.high[at]) == pytest.approx((float(low), float(high)))
+                assert found.low[at] < found.value[at] < found.high[at]
+        one = accuracies(torch.tensor(hits[:, 1, 2]), torch.tensor(links), draws=200, seed=7)
+        np.testing.assert_array_equal(one.low, found.low[1, 2])
+
+    def test_shapes_that_do_not_fit_are_refused(self) -> None:
+        with pytest.raises(ValueError, match=r"got \[3, 2, 3\] and \[2, 3\]"):
+            accuracies(torch.ones(3, 2, 3), torch.ones(2, 3))

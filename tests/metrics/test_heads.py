@@ -1,0 +1,289 @@
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import kstest
+from torch import Tensor
+
+from metrics.attachment import Arcs, Flags, Integers
+from metrics.heads import (
+    ALL,
+    PLAIN,
+    RowPeaks,
+    groups_of,
+    hit_counts,
+    most_attended,
+    offset_shares,
+    permutation_p,
+)
+from tests.metrics.gather import HEADS, LAYERS, padded_attention
+from tests.metrics.samples import arcs, random_arcs
+
+
+def random_attention(lengths: Sequence[int], dtype: torch.dtype, seed: int = 0) -> Tensor:
+    """Few different weights, so that there are ties, and the greatest of all to delimiters and to the word itself."""
+    random = np.random.default_rng(seed)
+    size = max(lengths) + 2
+    attention = torch.zeros(len(lengths), 2, 3, size, size, dtype=dtype)
+    for row, n in enumerate(lengths):
+        weights = random.integers(0, 6, (2, 3, n + 2, n + 2)) / 16
+        weights[..., [0, n + 1]] = 0.75
+        weights[..., [0, n + 1], :] = 0.75
+        weights[..., range(n + 2), range(n + 2)] = 0.75
+        attention[row, ..., : n + 2, : n + 2] = torch.from_numpy(weights)
+    return attention
+
+
+def slowly_most_attended(matrix: Tensor, n: int, word: int) -> tuple[int, int]:
+    """Over all other words in turn; matrix `[n+2, n+2]`, word from 1."""
+    to, by = -1, -1
+    for other in range(1, n + 1):
+        if other != word and (to < 0 or float(matrix[word, other]) > float(matrix[word, to])):
+            to = other
+        if other != word and (by < 0 or float(matrix[other, word]) > float(matrix[by, word])):
+            by = other
+    return to, by
+
+
+class TestMostAttended:
+    @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+    def test_it_equals_a_loop_over_all_pairs_of_words(self, dtype: torch.dtype) -> None:
+        lengths = (5, 1, 7, 2, 3)
+        attention = random_attention(lengths, dtype)
+        before = attention.clone()
+        found = most_attended(attention, torch.tensor(lengths))
+        assert torch.equal(attention, before)
+        assert (found.dtype, found.shape) == (torch.int64, (5, 7, 2, 2, 3))
+        ties = 0
+        for row, n in enumerate(lengths):
+            for layer in range(2):
+                for head in range(3):
+                    matrix = attention[row, layer, head]
+                    for word in range(1, n + 1):
+                        expected = slowly_most_attended(matrix, n, word)
+                        assert tuple(found[row, word - 1, :, layer, head].tolist()) == expected
+                        others = [float(matrix[word, other]) for other in range(1, n + 1) if other != word]
+                        ties += others.count(max(others, default=0)) > 1
+        assert ties > 20
+
+    def test_of_equals_it_is_the_first(self) -> None:
+        found = most_attended(torch.full((1, 1, 1, 6, 6), 0.25), torch.tensor([4]))[0, :, :, 0, 0]
+        assert found.tolist() == [[2, 2], [1, 1], [1, 1], [1, 1]]
+
+    @pytest.mark.parametrize("n", [2, 3, 5])
+    def test_without_any_weight_the_padding_is_not_chosen(self, n: int) -> None:
+        found = most_attended(torch.zeros(2, 1, 1, 8, 8), torch.tensor([n, 6]))[0, :n, :, 0, 0]
+        assert found.tolist() == [[2, 2]] + [[1, 1]] * (n - 1)
+
+    def test_a_word_alone_has_no_other(self) -> None:
+        for longest in (1, 4):
+            attention = random_attention((1, longest), torch.float16)
+            assert (most_attended(attention, torch.tensor([1, longest]))[0, 0] == -1).all()
+
+    def test_the_end_delimiter_of_a_shorter_sentence_is_no_word(self) -> None:
+        attention = random_attention((3, 6), torch.float32)
+        attention[0, :, :, :, 4] = 1
+        attention[0, :, :, 4, :] = 1
+        found = most_attended(attention, torch.tensor([3, 6]))[0, :3]
+        assert found.max() <= 3
+        alone = most_attended(attention[:1, ..., :5, :5], torch.tensor([3]))
+        assert torch.equal(found, alone[0])
+
+    def test_a_batch_without_a_sentence(self) -> None:
+        found = most_attended(torch.zeros(0, 2, 3, 2, 2), torch.zeros(0, dtype=torch.int64))
+        assert found.shape == (0, 0, 2, 2, 3)
+
+
+class TestRowPeaks:
+    @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+    def test_it_equals_a_loop(self, dtype: torch.dtype) -> None:
+        lengths = (5, 1, 7, 2, 3)
+        attention = random_attention(lengths, dtype, seed=1)
+        metric = RowPeaks(2, 3)
+        metric.update(attention, torch.tensor(lengths))
+        for layer in range(2):
+            for head in range(3):
+                total = 0.0
+                for row, n in enumerate(lengths):
+                    for word in range(1, n + 1):
+                        total += max(float(attention[row, layer, head, word, other]) for other in range(1, n + 1))
+                assert metric.compute()[layer, head] == pytest.approx(total / sum(lengths), abs=1e-7)
+
+    def test_however_the_split_is_divided_it_is_the_same_number(self) -> None:
+        gold = random_arcs(15, seed=3)
+        sentences = np.unique(gold.sentence).tolist()
+        computed = []
+        for size in (1, 4, 15):
+            metric = RowPeaks(LAYERS, HEADS)
+            shuffled = np.random.default_rng(size).permutation(sentences).tolist()
+            for start in range(0, 15, size):
+                metric.update(*padded_attention(gold, shuffled[start : start + size]))
+            computed.append(metric.compute())
+        assert torch.equal(computed[0], computed[1])
+        assert torch.equal(computed[0], computed[2])
+
+    def test_a_half_precision_weight_is_kept_whole(self) -> None:
+        attention = torch.zeros(1, 1, 1, 3, 3, dtype=torch.float16)
+        metric = RowPeaks(1, 1)
+        for weight in (2.0**-24, 0.333):
+            attention[..., 1, 1] = weight
+            metric.reset()
+            metric.update(attention, torch.tensor([1]))
+            assert metric.compute().item() == float(attention[0, 0, 0, 1, 1])
+
+
+class TestCounts:
+    def test_groups_by_hand(self) -> None:
+        # The relations det, nsubj, root, never, punct; the most frequent first.
+        gold = arcs(
+            [[2, 3, 0, 3], [2, 0, 2]],
+            relations=[[0, 1, 2, 4], [1, 2, 1]],
+            punctuation=[[False, False, False, True], [False, False, False]],
+        )
+        groups = groups_of(gold, ("det", "nsubj", "root", "never", "punct"))
+        assert list(groups) == [ALL, PLAIN, "nsubj", "root", "det", "punct"]
+        assert groups[ALL].all()
+        assert groups[PLAIN].tolist() == [True] * 3 + [False] + [True] * 3
+        assert np.flatnonzero(groups["nsubj"]).tolist() == [1, 4, 6]
+        assert np.flatnonzero(groups["punct"]).tolist() == [3]
+
+    def test_hits_equal_counting_one_by_one(self) -> None:
+        gold = random_arcs(20, seed=1)
+        predicted = random_predictions(gold, 6, seed=2)
+        groups = groups_of(gold, tuple("abcde"))
+        found = hit_counts(gold, predicted, groups)
+        assert found.dtype == np.int64
+        for row, words in enumerate(groups.values()):
+            for k in range(6):
+                rows = [i for i in range(len(gold)) if words[i]]
+                assert found[row, k] == sum(int(predicted[i, k]) == int(gold.head[i]) for i in rows)
+
+    def test_the_commonest_offset_by_hand(self) -> None:
+        gold = arcs([[2, 0, 2, 3], [0], [0], [0]])
+        # The first looks one ahead twice of four times, the second one back three times; of lone words neither.
+        predicted = np.array([[2, 3], [1, 1], [4, 2], [1, 3], [-1, -1], [-1, -1], [-1, -1]])
+        offsets, shares = offset_shares(gold, predicted)
+        assert offsets.tolist() == [1, -1]
+        assert shares.tolist() == [0.5, 0.75]
+
+    def test_without_a_word_no_offset_has_a_share(self) -> None:
+        assert offset_shares(arcs([]), np.zeros((0, 2), np.int64))[1].tolist() == [0, 0]
+
+
+def random_predictions(gold: Arcs, predictors: int, seed: int) -> Integers:
+    """Another word of the sentence, each as likely."""
+    random = np.random.default_rng(seed)
+    drawn = np.empty((len(gold), predictors), dtype=np.int64)
+    for row, (word, n) in enumerate(zip(gold.word.tolist(), gold.length.tolist(), strict=True)):
+        others = [other for other in range(1, n + 1) if other != word]
+        drawn[row] = random.choice(others, predictors) if others else -1
+    return drawn
+
+
+def looking_at(gold: Arcs, k: int) -> Integers:
+    """The word at offset k, and where there is none, the next one in the other direction."""
+    target = gold.word + k
+    target = np.where((target >= 1) & (target <= gold.length), target, gold.word - np.sign(k))
+    return np.where(gold.length > 1, np.clip(target, 1, gold.length), -1)[:, None]
+
+
+def best_hits(gold: Arcs, predicted: Integers, groups: Mapping[str, Flags]) -> list[int]:
+    best: list[int] = hit_counts(gold, predicted, groups).max(axis=1).tolist()
+    return best
+
+
+ROOM = (1, 2, 3, 4, 5, 6, 8, 10, 13, 17, 22, 28, 36, 46)
+
+
+def slow_p(
+    gold: Arcs, predicted: Integers, groups: Mapping[str, Flags], observed: Sequence[int], permutations: int, seed: int
+) -> list[float]:
+    """Shuffle class by class, and count word by word and predictor by predictor."""
+    random = np.random.default_rng(seed)
+
+    def room(row: int) -> tuple[int, int]:
+        before, behind = int(gold.word[row]) - 1, int(gold.length[row] - gold.word[row])
+        return sum(before >= start for start in ROOM), sum(behind >= start for start in ROOM)
+
+    values = []
+    for words, reached in zip(groups.values(), observed, strict=True):
+        rows = sorted(np.flatnonzero(words).tolist(), key=room)
+        beaten = 0
+        for _ in range(permutations):
+            drawn = dict(zip(rows, random.random(len(rows)), strict=True))
+            taken: dict[int, int] = {}
+            for kind in {room(row) for row in rows}:
+                alike = [row for row in rows if room(row) == kind]
+                taken |= dict(zip(alike, sorted(alike, key=drawn.__getitem__), strict=True))
+            best = 0
+            for column in predicted.T:
+                hits = 0
+                for row in rows:
+                    giver = taken[row]
+                    if gold.head[giver] > 0 and column[row] > 0:
+                        hits += int(column[row] - gold.word[row]) == int(gold.head[giver] - gold.word[giver])
+                best = max(best, hits)
+            beaten += best >= reached
+        values.append((1 + beaten) / (1 + permutations))
+    return values
+
+
+class TestPermutation:
+    def test_it_equals_a_slow_one_with_the_same_draws(self) -> None:
+        gold = random_arcs(25, seed=8, relations=3)
+        predicted = random_predictions(gold, 4, seed=1)
+        groups = groups_of(gold, tuple("abc"))
+        # Around what chance reaches, so that all kinds of p-values come out.
+        for shift in (-1, 0, 2):
+            observed = [hits + shift for hits in best_hits(gold, predicted, groups)]
+            found = permutation_p(gold, predicted, groups, observed, permutations=19, seed=5)
+            assert found.tolist() == slow_p(gold, predicted, groups, observed, 19, 5)
+            assert len(set(found.tolist())) > 2
+
+    @pytest.mark.parametrize("k", [-3, -2, -1, 1, 2, 3])
+    def test_a_fixed_offset_is_never_significant(self, k: int) -> None:
+        gold = random_arcs(60, seed=2)
+        groups = groups_of(gold, tuple("abcde"))
+        predicted = looking_at(gold, k)
+        found = permutation_p(gold, predicted, groups, best_hits(gold, predicted, groups), permutations=99)
+        assert (found == 1).all()
+
+    def test_one_that_follows_the_arcs_is_as_significant_as_can_be(self) -> None:
+        gold = random_arcs(60, seed=2)
+        groups = groups_of(gold, tuple("abcde"))
+        predicted = np.concatenate([random_predictions(gold, 9, seed=0), gold.head[:, None]], axis=1)
+        found = permutation_p(gold, predicted, groups, best_hits(gold, predicted, groups), permutations=99)
+        assert (found == 1 / 100).all()
+
+    def test_heads_that_know_nothing_have_uniform_values(self) -> None:
+        # Uniform but for ties, which make p-values greater, never smaller.
+        values = []
+        for seed in range(120):
+            gold = random_arcs(30, seed=seed, relations=2)
+            predicted = random_predictions(gold, 5, seed=1000 + seed)
+            groups = {ALL: np.ones(len(gold), dtype=np.bool_)}
+            observed = best_hits(gold, predicted, groups)
+            values.append(permutation_p(gold, predicted, groups, observed, permutations=39, seed=seed)[0])
+        assert 0.45 < np.mean(values) < 0.65
+        assert np.mean(np.array(values) <= 0.05) <= 0.1
+        # One-sided: not smaller than uniform, but for chance.
+        assert kstest(values, "uniform", alternative="greater").pvalue > 0.01
+
+    def test_root_and_lone_words_match_nothing_when_shuffled(self) -> None:
+        gold = arcs([[0]] * 5 + [[0, 1]] * 5)
+        predicted = np.where(gold.length == 1, -1, 3 - gold.word)[:, None]
+        groups = {"lone": gold.length == 1, "root": gold.head == 0, "second": gold.head == 1}
+        found = permutation_p(gold, predicted, groups, [1, 1, 5], permutations=19)
+        assert found.tolist() == [1 / 20, 1 / 20, 1]
+
+    def test_the_seed_decides(self) -> None:
+        gold = random_arcs(30, seed=4)
+        predicted = random_predictions(gold, 5, seed=1)
+        groups = groups_of(gold, tuple("abcde"))
+        observed = best_hits(gold, predicted, groups)
+        first, again, other = (
+            permutation_p(gold, predicted, groups, observed, permutations=50, seed=seed).tolist() for seed in (0, 0, 1)
+        )
+        assert first == again
+        assert first != other

@@ -1,0 +1,55 @@
+import numpy as np
+import pandas as pd
+import pytest
+
+from reports.numbers import are_fractions, intervals, number
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "expected"),
+    [
+        ("uas", [0.0, 1.0], True),
+        ("change", [-1.0, 0.5], True),
+        ("bits", [0.5, 1.001], False),
+        ("change", [-1.001, 0.5], False),
+        ("uas", [NAN, 0.5], True),
+        ("uas", [float("inf"), 0.5], True),
+        ("empty", [], True),
+        ("p", [0.5], False),
+        ("heads.uas.p", [0.5], False),
+        ("heads.p.low", [0.5], True),
+        ("map", [0.5], True),
+    ],
+)
+def test_fractions_lie_within_one_and_are_no_p_values(name: str, values: list[float], expected: bool) -> None:
+    assert are_fractions(name, np.array(values)) is expected
+
+
+@pytest.mark.parametrize(
+    ("value", "fraction", "expected"),
+    [(0.80849, True, "80.8"), (0.80849, False, "0.8085"), (-0.05, True, "-5.0"), (3.0, False, "3"), (NAN, True, "?")],
+)
+def test_numbers_are_short(value: float, fraction: bool, expected: str) -> None:
+    assert number(value, fraction, missing="?") == expected
+
+
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        ("a b.low b b.high", {"b": ("b.low", "b.high")}),
+        ("a low high b", {"a": ("low", "high")}),
+        ("a high low", {"a": ("low", "high")}),
+        ("low high", {}),
+        ("a low", {}),
+        ("a a.high", {}),
+    ],
+)
+def test_ends_are_found_by_name(columns: str, expected: dict[str, tuple[str, str]]) -> None:
+    assert intervals(pd.DataFrame([[0.5] * len(columns.split())], columns=columns.split())) == expected
+
+
+def test_plain_ends_belong_to_the_column_of_floats_before_them() -> None:
+    frame = pd.DataFrame({"accuracy": [0.5], "head": ["3-9"], "n": [2], "low": [0.4], "high": [0.6]})
+    assert intervals(frame) == {"accuracy": ("low", "high")}
