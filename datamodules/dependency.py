@@ -277,6 +277,8 @@ class DependencyDataModule(AttentionDataModule):
         )
         if train and trainer is not None:
             # Nothing in a fresh run; in a resumed one what the checkpoint says.
-            seen = trainer.fit_loop.epoch_loop.batch_progress.current.ready % len(batches)
+            limit = trainer.limit_train_batches  # a number of batches, or a share of them
+            epoch = min(len(batches), limit if isinstance(limit, int) else int(limit * len(batches)))
+            seen = trainer.fit_loop.epoch_loop.batch_progress.current.ready % max(epoch, 1)
             batches.start_at(trainer.current_epoch, seen)
         return BatchLoader(data, batches, self.workers)

@@ -44,7 +44,10 @@ def most_attended(attention: Tensor, lengths: Tensor) -> Tensor:
     if not lengths.numel():  # the batch of a device to which no sentence falls
         return lengths.new_empty(0, 0, 2, *attention.shape[1:3])
     words = _between_words(attention, lengths)
-    words.diagonal(dim1=-2, dim2=-1).fill_(-1.0)
+    if words.dtype == torch.float16:
+        # Numbers from zero on stand in the order of their bits, and integers are compared several times as fast.
+        words = words.view(torch.int16)
+    words.diagonal(dim1=-2, dim2=-1).fill_(-1)
     # A transposed copy costs less than looking down the columns.
     found = torch.stack([words.argmax(-1), words.mT.contiguous().argmax(-1)], dim=1) + 1
     alone = (lengths == 1)[:, None, None, None, None]
@@ -52,8 +55,8 @@ def most_attended(attention: Tensor, lengths: Tensor) -> Tensor:
 
 
 def _between_words(attention: Tensor, lengths: Tensor) -> Tensor:
-    """A copy of the weights between words, float32 `[batch, layers, heads, n, n]`; zeros in the padding."""
-    words = attention[..., 1:-1, 1:-1].to(torch.float32, copy=True)
+    """A copy of the weights between words, `[batch, layers, heads, n, n]`; zeros in the padding."""
+    words = attention[..., 1:-1, 1:-1].clone(memory_format=torch.contiguous_format)
     # Before its padding a shorter sentence still has its end delimiter.
     short = (lengths < words.size(-1)).nonzero().squeeze(1)
     words[short, :, :, lengths[short]] = 0

@@ -20,8 +20,9 @@ from metrics.antecedent import (
     antecedent_hits_among_words,
     find_links,
 )
-from metrics.results import Bars, Figure, HeatMap, Result
+from metrics.results import Bars, Figure, Result
 from probes.base import ProbeError
+from probes.head_figures import head_map
 from probes.head_tables import Names
 from probes.sieve import head_match, nearest, sieve
 
@@ -135,7 +136,7 @@ class AntecedentProbe(LightningModule):
                 for name, score in _scores(rule, rules, place).items()
             },
             tables=tables,
-            figures=_figures(tables["antecedent"], heads, names, data, own),
+            figures=_figures(tables["antecedent"], heads, names, own),
             audit={"mode": self.mode, "candidates": data.candidates, "scored_links": totals[0]},
             items=pd.DataFrame(items),
         )
@@ -205,9 +206,7 @@ def _all_heads(dev: Accuracies, heads: Accuracies, totals: Sequence[int], names:
     return pd.concat(frames, ignore_index=True)
 
 
-def _figures(
-    table: pd.DataFrame, heads: Accuracies, names: Names, data: CoreferenceDataModule, own: Sequence[int]
-) -> Mapping[str, Figure]:
+def _figures(table: pd.DataFrame, heads: Accuracies, names: Names, own: Sequence[int]) -> Mapping[str, Figure]:
     scored = "test" if table["test"].notna().any() else "dev"
     bars: Figure = Bars(
         title=f"Antecedent selection: head {table['head'][0]}, {table['direction'][0]}, chosen on dev",
@@ -222,18 +221,10 @@ def _figures(
         intervals={"best head": (table["low"].tolist(), table["high"].tolist())},
     )
     figures: dict[str, Figure] = {"antecedent": bars}
-    shape = 2, len(data.layers), len(data.heads)
+    shape = 2, len(names.layers), len(names.heads)
     for group, of_mentions in enumerate(ANTECEDENT_GROUPS):
         direction, layer, head = (int(place) for place in np.unravel_index(own[group], shape))
-        figures[f"heads_{of_mentions}"] = HeatMap(
-            title=f"Antecedents, {of_mentions}, {ANTECEDENT_DIRECTIONS[direction]}",
-            values=heads.value[:, group].reshape(shape)[direction],
-            row_labels=[str(number + 1) for number in data.layers],
-            column_labels=[str(number + 1) for number in data.heads],
-            row_label="layer",
-            column_label="head",
-            value_label="accuracy (%)",
-            percent=True,
-            marked=(layer, head),
-        )
+        title = f"Antecedents, {of_mentions}, {ANTECEDENT_DIRECTIONS[direction]}"
+        accuracy = heads.value[:, group].reshape(shape)[direction]
+        figures[f"heads_{of_mentions}"] = head_map(title, accuracy, names, (layer, head))
     return figures

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from datamodules.dependency import DependencySplit
+from metrics.attachment import Floats
 from metrics.heads import ALL, DIRECTIONS, PLAIN, Direction
 from metrics.results import AttentionLines, Bars, Figure, HeatMap
 from probes.base import ProbeError
@@ -51,6 +52,21 @@ def best_bars(best: pd.DataFrame) -> Bars:
     )
 
 
+def head_map(title: str, accuracy: Floats, names: Names, marked: tuple[int, int]) -> HeatMap:
+    """Accuracies of all heads `[layers, heads]`, with a frame around one of them."""
+    return HeatMap(
+        title=title,
+        values=accuracy,
+        row_labels=[str(number + 1) for number in names.layers],
+        column_labels=[str(number + 1) for number in names.heads],
+        row_label="layer",
+        column_label="head",
+        value_label="accuracy (%)",
+        percent=True,
+        marked=marked,
+    )
+
+
 def _found(best: pd.DataFrame) -> pd.DataFrame:
     """Relations that some head or offset finds: no word can attend to ROOT."""
     return best[(best["dev"].fillna(0.0) > 0) | (best["offset"] > 0)]
@@ -64,17 +80,9 @@ def relation_maps(scored: Predictions, best: pd.DataFrame, names: Names, most: i
         direction = DIRECTIONS.index(row["direction"])
         counts = scored.counts[row["relation"]].reshape(2, *size)[direction]
         layer, head = (int(number) - 1 for number in row["head"].split("-"))
-        figures[f"heads_{re.sub('[^A-Za-z0-9]+', '_', row['relation']).strip('_')}"] = HeatMap(
-            title=f"{row['relation']}, {row['direction']}",
-            values=counts / row["n"],
-            row_labels=[str(number + 1) for number in names.layers],
-            column_labels=[str(number + 1) for number in names.heads],
-            row_label="layer",
-            column_label="head",
-            value_label="accuracy (%)",
-            percent=True,
-            marked=(names.layers.index(layer), names.heads.index(head)),
-        )
+        stem = re.sub("[^A-Za-z0-9]+", "_", row["relation"]).strip("_")
+        place = names.layers.index(layer), names.heads.index(head)
+        figures[f"heads_{stem}"] = head_map(f"{row['relation']}, {row['direction']}", counts / row["n"], names, place)
     return figures
 
 

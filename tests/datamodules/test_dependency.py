@@ -2,6 +2,7 @@ import logging
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -178,6 +179,19 @@ def test_a_missing_split_is_named(corpus: str, tmp_path: Path) -> None:
 def test_single_items_are_refused_with_the_remedy(data: DependencyDataModule) -> None:
     with pytest.raises(TypeError, match="use_distributed_sampler=False"):
         data.splits["dev"][0]  # type: ignore[index]
+
+
+@pytest.mark.parametrize(("limit", "ready", "skipped"), [(1.0, 3, 3), (2, 2, 0), (2, 1, 1), (0.5, 5, 1), (10**6, 1, 1)])
+def test_a_resumed_run_skips_what_its_epoch_has_seen(
+    limit: float, ready: int, skipped: int, data: DependencyDataModule
+) -> None:
+    whole = list(data.train_dataloader().sampler)
+    assert len(whole) == 8
+    progress = SimpleNamespace(current=SimpleNamespace(ready=ready))
+    loop = SimpleNamespace(epoch_loop=SimpleNamespace(batch_progress=progress))
+    trainer = SimpleNamespace(global_rank=0, world_size=1, limit_train_batches=limit, current_epoch=0, fit_loop=loop)
+    data.trainer = trainer  # type: ignore[assignment]
+    assert list(data.train_dataloader().sampler) == whole[skipped:]
 
 
 def test_another_seed_cannot_resume_the_order(data: DependencyDataModule) -> None:
