@@ -28,4 +28,5 @@ check: $(INSTALLED)
 bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.extraction
 	$(BIN)/python -m benchmarks.probe_training
+	$(BIN)/python -m benchmarks.heads
 	$(BIN)/python -m benchmarks.store

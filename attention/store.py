@@ -38,7 +38,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a store holds. It says nothing of when or where it was made: on one device equal inputs give equal manifests.
+    """What a store holds; nothing of when or where it was made: on one device equal inputs give equal manifests.
 
     Attributes:
         key: name of the folder, a hash of `identity`.

@@ -1,6 +1,7 @@
 """The figures of single heads: bars beside the controls, a map of all heads per relation, one sentence's attention."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -80,9 +81,11 @@ def relation_maps(scored: Predictions, best: pd.DataFrame, names: Names, most: i
         direction = DIRECTIONS.index(row["direction"])
         counts = scored.counts[row["relation"]].reshape(2, *size)[direction]
         layer, head = (int(number) - 1 for number in row["head"].split("-"))
-        stem = re.sub("[^A-Za-z0-9]+", "_", row["relation"]).strip("_")
+        stem = "heads_" + re.sub("[^A-Za-z0-9]+", "_", row["relation"]).strip("_")
+        if stem in figures:  # labels that differ in other letters alone
+            stem += f"_{len(figures) + 1}"
         place = names.layers.index(layer), names.heads.index(head)
-        figures[f"heads_{stem}"] = head_map(f"{row['relation']}, {row['direction']}", counts / row["n"], names, place)
+        figures[stem] = head_map(f"{row['relation']}, {row['direction']}", counts / row["n"], names, place)
     return figures
 
 
@@ -105,21 +108,24 @@ def examples(scored: Predictions, best: pd.DataFrame, names: Names, split: Depen
     return tuple(found)
 
 
-def draw_sentence(wanted: Drawing, scored: Predictions, names: Names, split: DependencySplit) -> AttentionLines:
-    """One head's attention in one sentence, delimiters included where the tokenizer writes them.
+def check_drawing(wanted: Drawing, names: Names, split: DependencySplit, relations: Sequence[str]) -> None:
+    """Refuse what cannot be drawn.
 
     Raises:
         ProbeError: there is no such head, sentence or relation.
     """
-    try:
-        layer, head = (int(number) - 1 for number in wanted.head.split("-"))
-        place = names.layers.index(layer), names.heads.index(head)
-    except ValueError as error:
-        raise ProbeError(f"drawings: there is no head {wanted.head!r}; heads are called layer-head, as 3-9.") from error
+    if wanted.head not in [names.head(index) for index in range(len(names))]:
+        raise ProbeError(f"drawings: there is no head {wanted.head!r}; heads are called layer-head, as 3-9.")
     if wanted.sentence not in split.ids:
         raise ProbeError(f"drawings: the split that is scored has no sentence {wanted.sentence!r}.")
-    if wanted.relation is not None and wanted.relation not in {*scored.relations, ALL, PLAIN}:
+    if wanted.relation is not None and wanted.relation not in {*relations, ALL, PLAIN}:
         raise ProbeError(f"drawings: there is no relation {wanted.relation!r} in the corpus.")
+
+
+def draw_sentence(wanted: Drawing, scored: Predictions, names: Names, split: DependencySplit) -> AttentionLines:
+    """One head's attention in one sentence, delimiters included where the tokenizer writes them."""
+    layer, head = (int(number) - 1 for number in wanted.head.split("-"))
+    place = names.layers.index(layer), names.heads.index(head)
     item = split.ids.index(wanted.sentence)
     arcs = scored.arcs
     here = (arcs.sentence == item) & (arcs.head > 0)

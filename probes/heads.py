@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from datamodules import AttentionBatch
+from datamodules.base import Split
 from datamodules.dependency import DependencySplit
 from metrics.attachment import Floats, Integers, attached, edges_found
 from metrics.heads import ALL, DIRECTIONS, PLAIN, RowPeaks, most_attended
@@ -20,7 +21,7 @@ from metrics.trees import gold_in_trees, tree_counts
 from probes.base import DependencyExperiment
 from probes.comparison import baseline_scores
 from probes.ensembles import choose, hits
-from probes.head_figures import Drawing, best_bars, draw_sentence, examples, relation_maps
+from probes.head_figures import Drawing, best_bars, check_drawing, draw_sentence, examples, relation_maps
 from probes.head_tables import Names, Predictions, all_heads, best_heads, by_length, roles
 
 _DRAWN = 3  # sentences, when none are named
@@ -69,7 +70,13 @@ class HeadsProbe(DependencyExperiment):
         size = len(data.layers), len(data.heads)
         heads = size[0] * size[1]
         self._gathered = nn.ModuleList(ArcPredictions(k * heads) for k in (3, 3, 2, 2))
-        self._peaks = nn.ModuleList(RowPeaks(*size) for _ in range(2))
+        self._peaks = nn.ModuleList([RowPeaks(*size)])  # of dev
+        for wanted in self.drawings:
+            check_drawing(wanted, Names(data.layers, data.heads), data.splits[self._scored], data.relations)
+
+    @property
+    def _scored(self) -> Split:
+        return "dev" if self.mode == "paper" else "test"
 
     def test_step(self, batch: AttentionBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Gather what every head says: dev (dataloader 0), test (1), and both with random weights (2, 3)."""
@@ -77,7 +84,8 @@ class HeadsProbe(DependencyExperiment):
         if dataloader_idx < 2:
             trees = gold_in_trees(batch.attention, batch.heads, batch.punctuation, batch.lengths)
             predicted = torch.cat([predicted, trees], dim=2)
-            self._peaks[dataloader_idx].update(batch.attention, batch.lengths)  # type: ignore[operator]
+        if dataloader_idx == 0:
+            self._peaks[0].update(batch.attention, batch.lengths)  # type: ignore[operator]
         self._gathered[dataloader_idx].update(  # type: ignore[operator]
             batch.index, batch.heads, batch.relations, batch.punctuation, batch.lengths, predicted
         )
@@ -96,7 +104,7 @@ class HeadsProbe(DependencyExperiment):
         paper = self.mode == "paper"
         scored, drawn = (dev, parts[0][1]) if paper else (test, parts[1][1])
         control = (random_dev, random_dev if paper else random_test) if len(random_dev.arcs) else None
-        split = self.data.splits["dev" if paper else "test"]
+        split = self.data.splits[self._scored]
         best = best_heads(dev, scored, control, names, permutations=self.permutations, seed=self.seed)
         trees = [tree_counts(arcs, rows[:, 2 * len(names) :]) for arcs, rows in (parts[0], (scored.arcs, drawn))]
         chosen = scored.column(dev.best(PLAIN))

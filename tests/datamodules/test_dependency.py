@@ -186,7 +186,7 @@ def test_a_resumed_run_skips_what_its_epoch_has_seen(
     limit: float, ready: int, skipped: int, data: DependencyDataModule
 ) -> None:
     whole = list(data.train_dataloader().sampler)
-    assert len(whole) == 8
+    assert len(whole) == 9
     progress = SimpleNamespace(current=SimpleNamespace(ready=ready))
     loop = SimpleNamespace(epoch_loop=SimpleNamespace(batch_progress=progress))
     trainer = SimpleNamespace(global_rank=0, world_size=1, limit_train_batches=limit, current_epoch=0, fit_loop=loop)

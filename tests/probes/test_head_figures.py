@@ -14,7 +14,7 @@ from metrics.heads import DIRECTIONS, most_attended
 from metrics.predictions import ArcPredictions
 from metrics.results import AttentionLines, Figure, HeatMap
 from probes.base import ProbeError
-from probes.head_figures import Drawing, best_bars, draw_sentence, examples, relation_maps
+from probes.head_figures import Drawing, best_bars, check_drawing, draw_sentence, examples, relation_maps
 from probes.head_tables import Names, Predictions, best_heads
 from tests.probes.hand_drawn import DEV, NAMES, TEST, counted, predictions
 from tests.tiny import save_gpt2
@@ -141,7 +141,7 @@ def test_delimiters_are_drawn_where_the_tokenizer_writes_them(corpus: str, tmp_p
         np.testing.assert_array_equal(lines.weights, attention[0, 0, 1:-1, 1:-1].double().numpy())
         assert all(scored.arcs.head[scored.arcs.sentence == data.ids.index(name)][i] == j + 1 for i, j in lines.arcs)
     with pytest.raises(ProbeError, match="no head '1-1'"):
-        draw_sentence(Drawing("1-1", data.ids[0]), scored, names, data)
+        check_drawing(Drawing("1-1", data.ids[0]), names, data, scored.relations)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_what_cannot_be_drawn_is_named(
 ) -> None:
     data, scored, names = split
     with pytest.raises(ProbeError, match=re.escape(message)):
-        draw_sentence(wanted, scored, names, data)
+        check_drawing(wanted, names, data, scored.relations)
 
 
 def test_examples_show_the_heads_furthest_above_the_best_offset(
