@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
+from attention.alignment import AlignmentError
 from attention.digest import Digests, remove_leftovers, temporary, write_atomically
 from attention.encoder import Encoder
 from attention.forward import extract, shapes
@@ -72,7 +73,10 @@ def prepare(
         return store
     corpus = request.read(request.corpus)
     loaded = encoder() if request.encoder is not None else None
-    planned = request.quantity.plan(corpus, loaded, request.options)
+    try:
+        planned = request.quantity.plan(corpus, loaded, request.options)
+    except (AlignmentError, StoreError) as error:
+        raise type(error)(f"{request.corpus}: {error}") from error
     with _failed_writes_explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
         remove_leftovers(folder)

@@ -84,7 +84,8 @@ class HeadByHead:
                 weights = weights.T
             # The original writes zeros, so that a word may be its own head where all other weights are zero.
             weights[range(len(weights)), range(len(weights))] = -1
-            predicted = weights[1:-1, 1:-1].argmax(axis=-1) + 1
+            words = weights[1:-1, 1:-1]
+            predicted = np.where(words.max(axis=-1) > 0, words.argmax(axis=-1) + 1, -1)
             for found, gold, relation in zip(predicted, heads, relations, strict=True):
                 count = right if found == gold else wrong
                 count[relation] += 1

@@ -12,6 +12,7 @@ from attention.options import Options
 from attention.quantity import Antecedent, Candidates
 from attention.store import Store
 from corpora.conll2012 import DOCUMENTS_VERSION, read_documents
+from corpora.conllu import READER_VERSION
 from corpora.document import MENTION_TYPES, Documents
 from corpora.registry import CORPORA, data_root, locate
 from corpora.sentence import CorpusError
@@ -194,7 +195,7 @@ class CoreferenceDataModule(AttentionDataModule):
     @property
     def reader(self) -> Mapping[str, object]:
         """What identifies the parser, and the cut into windows."""
-        return {"name": "documents", "version": DOCUMENTS_VERSION, "windows": WINDOWS_VERSION}
+        return {"name": "documents", "version": DOCUMENTS_VERSION, "windows": WINDOWS_VERSION, "parses": READER_VERSION}
 
     @property
     def quantity(self) -> Antecedent:

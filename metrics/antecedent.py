@@ -57,7 +57,7 @@ def find_links(head_words: Integers, clusters: Integers, types: Integers) -> Lin
     """Find the links of one window.
 
     A mention whose cluster has an earlier mention only in another window, or only under the same head word, is no
-    link: no head could be right about it. `anaphors` counts what there would be without the two.
+    link: no head could be right about it.
 
     Args:
         head_words: `[mentions]` 0-based place of each mention's head word in the window; mentions in window order.
@@ -91,15 +91,6 @@ def find_links(head_words: Integers, clusters: Integers, types: Integers) -> Lin
         candidates=candidates[mention],
         gold=gold[mention],
     )
-
-
-def anaphors(clusters: Integers) -> int:
-    """Count the mentions that are not the first of their cluster.
-
-    Over a whole document these are the links that could be; what is left of them after subtracting the links of its
-    windows was lost to the cut into windows, or to two mentions with one head word.
-    """
-    return int(clusters.size - np.unique(clusters).size)
 
 
 def antecedent_hits(weights: Tensor, links: Links) -> Tensor:
@@ -170,8 +161,9 @@ def _hits(rows: Tensor, columns: Tensor, links: Links, candidates: Flags, gold: 
         scores = weights[:, :, source].masked_fill(barred, -torch.inf)  # [layers, heads, links, c]
         # argmax takes the first of equals, hence the last when it reads backwards. A link without a candidate gets
         # some word that is not gold.
-        chosen = scores.size(-1) - 1 - scores.flip(-1).argmax(-1)
-        hits.append(right[each, chosen])
+        most, chosen = scores.flip(-1).max(-1)
+        # A head that gives no candidate any weight, as behind a causal mask, chooses none.
+        hits.append(right[each, scores.size(-1) - 1 - chosen] & (most > 0))
     return torch.stack(hits)
 
 

@@ -38,8 +38,9 @@ def most_attended(attention: Tensor, lengths: Tensor) -> Tensor:
         lengths: `[batch]` words of each sentence.
 
     Returns:
-        int64 `[batch, n, 2, layers, heads]`, positions from 1; the first of equals; -1 where there is no other word.
-        Delimiters and the word itself are never chosen. What stands in the padding means nothing.
+        int64 `[batch, n, 2, layers, heads]`, positions from 1; the first of equals; -1 where no other word has any
+        weight, as behind a causal mask. Delimiters and the word itself are never chosen. What stands in the padding
+        means nothing.
     """
     if not lengths.numel():  # the batch of a device to which no sentence falls
         return lengths.new_empty(0, 0, 2, *attention.shape[1:3])
@@ -49,9 +50,9 @@ def most_attended(attention: Tensor, lengths: Tensor) -> Tensor:
         words = words.view(torch.int16)
     words.diagonal(dim1=-2, dim2=-1).fill_(-1)
     # A transposed copy costs less than looking down the columns.
-    found = torch.stack([words.argmax(-1), words.mT.contiguous().argmax(-1)], dim=1) + 1
-    alone = (lengths == 1)[:, None, None, None, None]
-    return found.masked_fill(alone, -1).permute(0, 4, 1, 2, 3)
+    (most, forth), (most_back, back) = words.max(-1), words.mT.contiguous().max(-1)
+    found = torch.stack([forth, back], dim=1) + 1
+    return found.masked_fill_(torch.stack([most, most_back], dim=1) <= 0, -1).permute(0, 4, 1, 2, 3)
 
 
 def _between_words(attention: Tensor, lengths: Tensor) -> Tensor:
@@ -90,12 +91,12 @@ class RowPeaks(Metric):
         if not lengths.numel():  # the batch of a device to which no sentence falls
             return
         rows = _between_words(attention, lengths).amax(-1)  # [batch, layers, heads, n]; zeros in the padding
-        self.peaks += (rows.double() * _FIXED).round().long().sum(dim=(0, 3))
+        self.peaks += (rows.float() * _FIXED).round().long().sum(dim=(0, 3))
         self.words += lengths.sum()
 
     def compute(self) -> Tensor:
         """Means as float64 `[layers, heads]`."""
-        return self.peaks.double() / _FIXED / self.words
+        return self.peaks.cpu().double() / _FIXED / self.words.cpu()
 
 
 def groups_of(arcs: Arcs, relations: Sequence[str]) -> dict[str, Flags]:
@@ -116,16 +117,18 @@ def hit_counts(arcs: Arcs, predicted: NDArray[np.integer], groups: Mapping[str, 
 
 
 def offset_shares(arcs: Arcs, predicted: NDArray[np.integer]) -> tuple[Integers, Floats]:
-    """The offset at which each predictor looks most often, and how often `[K]` (Voita et al. 2019, §5.1).
+    """The offset at which each predictor looks most often, and how often `[K]` (after Voita et al. 2019, §5.1).
 
-    The share is one of the words that are not alone in their sentence; the others look nowhere.
+    The share is one of the words that are not alone in their sentence. Theirs is of all tokens and counts delimiters
+    and the word itself; a head that leaves only a residue to other words may look positional here: see its confidence.
     """
-    among_others = arcs.length > 1
-    offsets = predicted[among_others] - arcs.word[among_others, None]
-    low = int(min(offsets.min(initial=0), 0))
-    counts = [np.bincount(column - low, minlength=1) for column in offsets.T]
-    commonest = np.array([int(of_head.argmax()) + low for of_head in counts], dtype=np.int64)
-    return commonest, np.array([int(of_head.max()) for of_head in counts]) / max(len(offsets), 1)
+    low = -int(arcs.length.max(initial=0))
+    commonest, most = np.zeros(predicted.shape[1], dtype=np.int64), np.zeros(predicted.shape[1])
+    for k, column in enumerate(predicted.T):
+        looks = column > 0
+        counts = np.bincount(column[looks] - arcs.word[looks] - low, minlength=1)
+        commonest[k], most[k] = int(counts.argmax()) + low, int(counts.max())
+    return commonest, most / max(int(np.count_nonzero(arcs.length > 1)), 1)
 
 
 def permutation_p(
@@ -155,6 +158,10 @@ def permutation_p(
         observed: Hits of the chosen predictor in each group.
         permutations: How many; the smallest p-value is 1 / (permutations + 1).
         seed: Of the shuffling.
+
+    Returns:
+        `[groups]`; nan where the shuffling moves nothing, because no two words of the group that have different gold
+        offsets have about the same room, so that there is nothing to test.
     """
     rng = np.random.default_rng(seed)
     # ROOT is at no offset, and a prediction of nothing hits no arc: neither can match anything when shuffled.
@@ -166,6 +173,11 @@ def permutation_p(
         rows = np.flatnonzero(words)
         rows = rows[np.argsort(room[rows], kind="stable")]
         columns, inside, alike = np.ascontiguousarray(offsets[rows].T), gold[rows], room[rows]
+        # Sorted by class and, within it, by offset: something can move where two neighbours differ in offset alone.
+        order = np.lexsort((inside, alike))
+        if not ((np.diff(inside[order]) != 0) & (np.diff(alike[order]) == 0)).any():
+            values[place] = np.nan
+            continue
         as_good = 0
         for _ in range(permutations):
             # A random number below one on top of the class: sorting shuffles inside the classes alone.

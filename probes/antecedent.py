@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import torch
 from pytorch_lightning import LightningModule
-from torch import nn
+from torch import Tensor, nn
 
 from datamodules import AntecedentBatch, CoreferenceDataModule
 from metrics.antecedent import (
@@ -94,11 +94,23 @@ class AntecedentProbe(LightningModule):
         by_rule = []
         for predict in BASELINES.values():
             found = predict(text.sentences, text.tags, text.mentions)
-            by_rule.append([clusters[found[m]] == clusters[m] for m in links.mention.tolist()])
+            # As a head is: right if its word heads an earlier mention of the cluster.
+            words = np.searchsorted(links.heads, [head_words[found[m]] for m in links.mention.tolist()])
+            by_rule.append(links.gold[np.arange(len(links)), words].tolist())
         document, of_type = int(batch.document), torch.from_numpy(links.type)
         rules = torch.tensor(by_rule, dtype=torch.bool).view(1, 1, len(BASELINES), len(links)).expand(2, -1, -1, -1)
         self._heads[dataloader_idx].update(document, hits, of_type)  # type: ignore[operator]
         self._rules[dataloader_idx].update(document, rules, of_type)  # type: ignore[operator]
+
+    def _left_out(self, dev: Tensor, scored: Tensor) -> dict[str, dict[str, int]]:
+        """Links that are scored, and those whose antecedents in the window all share their head word: no links."""
+        audit = {}
+        for split, links in {"dev": dev, "dev" if self.mode == "paper" else "test": scored}.items():
+            held = self.data.splits["dev" if split == "dev" else "test"].counts
+            count = int(links.sum())
+            same_head = held["links"] - held["lost_links"] - count
+            audit[f"{split}_links"] = {"scored": count, "same_head_word": same_head}
+        return audit
 
     def on_test_epoch_end(self) -> None:
         """Choose, score, and fill `result`."""
@@ -136,8 +148,8 @@ class AntecedentProbe(LightningModule):
                 for name, score in _scores(rule, rules, place).items()
             },
             tables=tables,
-            figures=_figures(tables["antecedent"], heads, names, own),
-            audit={"mode": self.mode, "candidates": data.candidates, "scored_links": totals[0]},
+            figures=_figures(tables["antecedent"], heads, names, own, paper=paper),
+            audit={"mode": self.mode, "candidates": data.candidates, **self._left_out(dev_links, links)},
             items=pd.DataFrame(items),
         )
 
@@ -206,10 +218,12 @@ def _all_heads(dev: Accuracies, heads: Accuracies, totals: Sequence[int], names:
     return pd.concat(frames, ignore_index=True)
 
 
-def _figures(table: pd.DataFrame, heads: Accuracies, names: Names, own: Sequence[int]) -> Mapping[str, Figure]:
-    scored = "test" if table["test"].notna().any() else "dev"
+def _figures(
+    table: pd.DataFrame, heads: Accuracies, names: Names, own: Sequence[int], *, paper: bool
+) -> Mapping[str, Figure]:
+    scored, chosen = ("dev", "chosen and scored on dev") if paper else ("test", "chosen on dev")
     bars: Figure = Bars(
-        title=f"Antecedent selection: head {table['head'][0]}, {table['direction'][0]}, chosen on dev",
+        title=f"Antecedent selection: head {table['head'][0]}, {table['direction'][0]}, {chosen}",
         categories=ANTECEDENT_GROUPS,
         series={
             "best head": table[scored].tolist(),

@@ -42,11 +42,11 @@ class DependencyExperiment(LightningModule):
         """The datamodule of the run.
 
         Raises:
-            TypeError: it is not one of dependencies.
+            ProbeError: it is not one of dependencies.
         """
         data = self.trainer.datamodule  # type: ignore[attr-defined]
         if not isinstance(data, DependencyDataModule):
-            raise TypeError(
+            raise ProbeError(
                 f"{type(self).__name__} needs gold arcs, and {type(data).__name__} has none: use DependencyDataModule."
             )
         return data
@@ -56,10 +56,10 @@ class DependencyExperiment(LightningModule):
         """The datamodule of the run, with attention.
 
         Raises:
-            TypeError: it has no encoder.
+            ProbeError: it has no encoder.
         """
         if self.data.encoder_identity is None:
-            raise TypeError(f"{type(self).__name__} needs attention: --data.init_args.encoder must not be null.")
+            raise ProbeError(f"{type(self).__name__} needs attention: --data.init_args.encoder must not be null.")
         return self.data
 
 

@@ -45,7 +45,7 @@ def choose(store: Store, arcs: Arcs, words: Flags, direction: int, most: int) ->
         counts: Tensor | int = 0
         for rows, gold in _chunks(store, arcs, words, direction):
             together = rows + sum(rows[:, head, None] for head in chosen)
-            counts = counts + (together.argmax(-1) + 1 == gold[:, None]).sum(0)
+            counts = counts + _right(together, gold[:, None]).sum(0)
         assert isinstance(counts, Tensor)
         counts[list(chosen)] = -1
         best = int(counts.argmax())
@@ -61,10 +61,16 @@ def hits(store: Store, arcs: Arcs, words: Flags, ensemble: Ensemble) -> Floats:
     order = _order(arcs, words)
     start = 0
     for rows, gold in _chunks(store, arcs, words, ensemble.direction):
-        right = rows[:, list(ensemble.heads)].sum(1).argmax(-1) + 1 == gold
+        right = _right(rows[:, list(ensemble.heads)].sum(1), gold)
         found[order[start : start + len(gold)]] = right.numpy()
         start += len(gold)
     return found
+
+
+def _right(weights: Tensor, gold: Tensor) -> Tensor:
+    """Whether the greatest weight `[..., n]` is the gold head's `[...]`; where all are zero nothing is predicted."""
+    most, place = weights.max(-1)
+    return (place + 1 == gold) & (most > 0)
 
 
 def _order(arcs: Arcs, words: Flags) -> Integers:

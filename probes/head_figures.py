@@ -89,9 +89,14 @@ def relation_maps(scored: Predictions, best: pd.DataFrame, names: Names, most: i
     return figures
 
 
-def examples(scored: Predictions, best: pd.DataFrame, names: Names, split: DependencySplit) -> tuple[Drawing, ...]:
-    """For the heads furthest above the best offset, the sentence in which they find most arcs of their relation."""
-    relations = best[~best["relation"].isin([ALL, PLAIN])]
+def examples(
+    scored: Predictions, best: pd.DataFrame, names: Names, split: DependencySplit, minimum: int
+) -> tuple[Drawing, ...]:
+    """For the heads furthest above the best offset, the sentence in which they find most arcs of their relation.
+
+    Relations of less than `minimum` words are left out.
+    """
+    relations = best[~best["relation"].isin([ALL, PLAIN]) & (best["n"] >= minimum)]
     accuracy = relations["test"].fillna(relations["dev"])
     order = (accuracy - relations["offset"]).sort_values(ascending=False, kind="stable").index
     found: list[Drawing] = []

@@ -97,6 +97,8 @@ class HeadsProbe(DependencyExperiment):
         confidence: Floats = self._peaks[0].compute().cpu().numpy()  # type: ignore[operator]
         for metric in (*self._gathered, *self._peaks):
             metric.reset()
+        if not self.trainer.is_global_zero:
+            return  # the statistics are the first process's, which writes them
         labels = self.data.relations
         dev, test, random_dev, random_test = (
             Predictions(arcs, labels, rows[:, : 2 * len(names)]) for arcs, rows in parts
@@ -123,6 +125,7 @@ class HeadsProbe(DependencyExperiment):
             "best_heads_by_length": by_length(dev, scored, names),
             "heads": all_heads(dev, scored, names),
             "roles": role_table,
+            "trees": _tree_table(trees[0], trees[1], names, paper=paper),
         }
         if self.ensemble > 1:
             tables["ensembles"] = self._ensembles(dev, scored, names, split)
@@ -157,12 +160,14 @@ class HeadsProbe(DependencyExperiment):
                 test = float("nan") if scored is dev else float(right.mean())
                 rows.append((name, len(right), way, together, found.hits / total, test, low, high, single))
         columns = ["relation", "n", "direction", "heads", "dev", "test", "low", "high", "single"]
-        return pd.DataFrame(rows, columns=columns)
+        table = pd.DataFrame(rows, columns=columns)
+        # An interval stands behind what it belongs to.
+        return table[[*columns[:4], "test", "dev", *columns[6:]]] if scored is dev else table
 
     def _drawn(
         self, scored: Predictions, best: pd.DataFrame, names: Names, split: DependencySplit
     ) -> Mapping[str, Figure]:
-        wanted = self.drawings or examples(scored, best, names, split)
+        wanted = self.drawings or examples(scored, best, names, split, self.minimum)
         return {
             f"attention_{place}_{one.head}": draw_sentence(one, scored, names, split)
             for place, one in enumerate(wanted, 1)
@@ -177,6 +182,12 @@ def _ratio(trees: Trees) -> Floats:
     found, edges = trees
     shares: Floats = found.sum(axis=0) / max(int(edges.sum()), 1)
     return shares
+
+
+def _tree_table(dev: Trees, scored: Trees, names: Names, *, paper: bool) -> pd.DataFrame:
+    """UUAS of every head's maximum spanning trees: `head, dev, test`."""
+    test = np.full(len(names), np.nan) if paper else _ratio(scored)
+    return pd.DataFrame({"head": [names.head(k) for k in range(len(names))], "dev": _ratio(dev), "test": test})
 
 
 def _best_tree(dev: Trees, scored: Trees, seed: int) -> dict[str, float]:

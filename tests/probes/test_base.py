@@ -12,6 +12,7 @@ from attention import EncoderSpec, Options
 from datamodules import DependencyDataModule
 from metrics.results import Result
 from probes import AttentionOnlyProbe, Baselines
+from probes.base import ProbeError
 from tests.tiny import save_bert
 
 # Lightning's advice when a checkpoint is loaded without the callback that wrote it, as these tests do.
@@ -144,7 +145,7 @@ def test_a_checkpoint_loads_without_a_trainer(data: MakeData, tmp_path: Path) ->
 
 
 def test_a_probe_without_attention_is_refused(data: MakeData, tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match=r"AttentionOnlyProbe needs attention: .*encoder must not be null"):
+    with pytest.raises(ProbeError, match=r"AttentionOnlyProbe needs attention: .*encoder must not be null"):
         trainer(tmp_path).fit(AttentionOnlyProbe(), datamodule=data(None))
 
 

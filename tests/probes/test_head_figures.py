@@ -175,7 +175,7 @@ def test_examples_show_the_heads_furthest_above_the_best_offset(
         for _, row in best.iterrows()
         if not row["relation"].startswith("all")
     }
-    found = examples(scored, best, names, data)
+    found = examples(scored, best, names, data, minimum=1)
     assert len(found) == 3
     order = sorted(margins, key=lambda name: -margins[name])
     assert [order.index(str(one.relation)) for one in found] == sorted(order.index(str(one.relation)) for one in found)
