@@ -135,7 +135,7 @@ def test_a_corpus_without_a_test_split_is_trained_on(
 ) -> None:
     splits = {split: corpus.replace("{split}", split) for split in ("train", "dev")}
     command = arguments(ROOT / "configs" / "demo.yaml", json.dumps(splits), bert, cache, tmp_path)
-    with caplog.at_level("INFO"):
+    with caplog.at_level("INFO", "pytorch_lightning"):
         train.main(command)
     assert "Not tested: there is no test split" in caplog.text
     assert list(tmp_path.rglob("*.ckpt"))
