@@ -37,11 +37,16 @@ class RunConfig(SaveConfigCallback):
     def save_config(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Called on the first process, once the data are set up."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.parser.save(self.config, self.folder / "config.yaml", skip_none=False, overwrite=True)
+        with warnings.catch_warnings():
+            # jsonargparse 4.49 deprecates what Lightning 2.6 uses as well; without it `encoder: null` would be lost.
+            warnings.filterwarnings("ignore", message=".*skip_none.*deprecated")
+            self.parser.save(self.config, self.folder / "config.yaml", skip_none=False, overwrite=True)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """A folder without `config.yaml` holds nothing yet; it is this run's own, and no other's."""
-        if trainer.is_global_zero and not (self.folder / "config.yaml").exists():
+        """The folder is this run's own, and no other's; a fault of the input is found before anything is computed."""
+        begun = any(self.folder.rglob("*.ckpt")) or (self.folder / "results.json").exists()
+        early = isinstance(exception, EXPECTED) or not (self.folder / "config.yaml").exists()
+        if trainer.is_global_zero and early and not begun:
             shutil.rmtree(self.folder, ignore_errors=True)
 
 

@@ -152,8 +152,11 @@ class AttentionDataModule(LightningDataModule):
         """Which encoder, which files, and what was dropped, cut or replaced."""
         manifests = {split: store.manifest for split, store in self.stores.items()}
         files = self.files()
+        encoder = {**self._any.manifest.encoder, **(self.encoder_identity or {})}
+        if encoder.get("weights") == "random":  # of the file only the embeddings were kept
+            encoder["embeddings_of_sha256"] = encoder.pop("weights_sha256")
         return Provenance(
-            encoder={**self._any.manifest.encoder, **(self.encoder_identity or {})},
+            encoder=encoder,
             data={
                 split: {
                     "file": files[split].name,

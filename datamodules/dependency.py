@@ -244,7 +244,7 @@ class DependencyDataModule(AttentionDataModule):
                 shared = {f"also_in_{other}": _shared(texts[split], texts[other]) for other in earlier}
                 left_out = {"punctuation_words": self.splits[split].punctuation_words}
                 audit[split] = dict(self.stores[split].manifest.audit) | left_out | shared
-        control = {} if self.control is None else {"random_init": self.control.encoder_identity}
+        control = {} if self.control is None else {"random_init": self.control.provenance.encoder}
         return Provenance({**known.encoder, **control}, known.data, audit)
 
     def train_dataloader(self) -> BatchLoader:

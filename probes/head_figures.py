@@ -120,9 +120,15 @@ def check_drawing(wanted: Drawing, names: Names, split: DependencySplit, relatio
         ProbeError: there is no such head, sentence or relation.
     """
     if wanted.head not in [names.head(index) for index in range(len(names))]:
-        raise ProbeError(f"drawings: there is no head {wanted.head!r}; heads are called layer-head, as 3-9.")
+        raise ProbeError(
+            f"drawings: there is no head {wanted.head!r}; heads are called layer-head, from {names.head(0)} to "
+            f"{names.head(len(names) - 1)}."
+        )
     if wanted.sentence not in split.ids:
-        raise ProbeError(f"drawings: the split that is scored has no sentence {wanted.sentence!r}.")
+        raise ProbeError(
+            f"drawings: the split that is scored has no sentence {wanted.sentence!r}; they are called as "
+            f"{split.ids[0]!r}, see items.parquet."
+        )
     if wanted.relation is not None and wanted.relation not in {*relations, ALL, PLAIN}:
         raise ProbeError(f"drawings: there is no relation {wanted.relation!r} in the corpus.")
 

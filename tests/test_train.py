@@ -163,6 +163,15 @@ def test_bad_input_removes_the_folder_of_its_own_run_alone(
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [tmp_path / "old" / "results.json"]
 
 
+def test_a_drawing_that_cannot_be_made_leaves_no_run_behind(
+    corpus: str, bert: Path, cache: str, tmp_path: Path
+) -> None:
+    command = arguments(ROOT / "configs" / "clark2019" / "heads.yaml", corpus, bert, cache, tmp_path)
+    with pytest.raises(ProbeError, match=r"no head '9-9'; heads are called layer-head, from 1-1 to 2-4"):
+        train.main([*command, "--model.init_args.drawings=[{head: 9-9, sentence: tiny-test-0}]"])
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
 def test_a_run_without_a_logger_has_a_folder_of_its_own(corpus: str, bert: Path, cache: str, tmp_path: Path) -> None:
     command = arguments(ROOT / "configs" / "clark2019" / "baselines.yaml", corpus, bert, cache, tmp_path)
     for _ in range(2):

@@ -243,7 +243,11 @@ def test_what_is_random_about_it_are_its_weights_alone(with_control: DependencyD
     assert random is not None
     assert (trained["weights"], random["weights"]) == ("pretrained", "random")
     assert trained["weights_sha256"] == random["weights_sha256"]
-    assert with_control.provenance.encoder["random_init"] == random
+    told = with_control.provenance.encoder["random_init"]
+    assert isinstance(told, dict)
+    assert told["embeddings_of_sha256"] == random["weights_sha256"]
+    assert "weights_sha256" not in told
+    assert {name: told[name] for name in ("weights", "seed")} == {"weights": "random", "seed": random["seed"]}
     assert with_control.stores["test"].manifest.key != control.stores["test"].manifest.key
 
 
