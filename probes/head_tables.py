@@ -199,9 +199,7 @@ def all_heads(dev: Predictions, scored: Predictions, names: Names) -> pd.DataFra
     return pd.concat(frames, ignore_index=True)
 
 
-def roles(
-    dev: Predictions, confidence: Floats, tree_uuas: Floats, names: Names, *, minimum: int
-) -> tuple[pd.DataFrame, dict[str, float]]:
+def roles(dev: Predictions, confidence: Floats, names: Names, *, minimum: int) -> tuple[pd.DataFrame, dict[str, float]]:
     """What kind of head each is (Voita et al. 2019, §5), on dev, and how many of each kind there are.
 
     A head is positional if it looks at one offset for at least 90 % of the words, and syntactic if on some relation of
@@ -210,12 +208,11 @@ def roles(
     Args:
         dev: what all is read off.
         confidence: `[layers, heads]` of `RowPeaks`.
-        tree_uuas: `[heads]` UUAS of each head's maximum spanning tree.
         names: of the heads.
         minimum: words of a relation that counts.
 
     Returns:
-        `head, confidence, offset, offset_share, positional, relation, direction, margin, syntactic, tree_uuas`, where
+        `head, confidence, offset, offset_share, positional, relation, direction, margin, syntactic`, where
         `relation` is that of the greatest margin; and `positional_heads`, `syntactic_heads` as shares of all heads.
     """
     offset, share = offset_shares(dev.arcs, dev.predicted[:, : len(names)])
@@ -234,6 +231,5 @@ def roles(
     table.insert(1, "confidence", confidence.flatten())
     table.insert(2, "offset", offset)
     table.insert(3, "offset_share", share)
-    table["tree_uuas"] = tree_uuas
     shares = {f"{kind}_heads": float(table[kind].mean()) for kind in ("positional", "syntactic")}
     return table, shares

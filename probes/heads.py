@@ -113,7 +113,7 @@ class HeadsProbe(DependencyExperiment):
         found = attached(scored.arcs, chosen), edges_found(scored.arcs, chosen)
         scores = attachment_scores(scored.arcs, *found, prefix="heads.", seed=self.seed)
         scores |= _best_tree(trees[0], trees[1], self.seed)
-        role_table, shares = roles(dev, confidence, _ratio(trees[0]), names, minimum=self.minimum)
+        role_table, shares = roles(dev, confidence, names, minimum=self.minimum)
         if control is not None:
             arcs, random_best = control[1].arcs, control[1].column(control[0].best(PLAIN))
             found_by_random = attached(arcs, random_best), edges_found(arcs, random_best)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from attention.alignment import FromPieces, Pieces, reduce
 from attention.encoder import Encoder, EncoderError, EncoderSpec, resolve
-from attention.forward import BATCH_CELLS, BATCH_PIECES, MEMORY, batches, extract, forward, pad, shapes
+from attention.forward import BATCH_CELLS, BATCH_PIECES, MEMORY, _workers, batches, extract, forward, pad, shapes
 from attention.options import Options, StoreError
 from attention.plan import Plan, SentencePlan, plan
 from corpora.sentence import Sentence, Treebank
@@ -226,6 +226,19 @@ def test_windows_of_a_sentence_follow_one_another() -> None:
     windows = ((pieces(5),), (pieces(9), pieces(3)), (pieces(9), pieces(9), pieces(1)), (pieces(7),))
     [batch] = batches(SentencePlan(windows, (0,), (0,), {}, ()), 0, "cpu")
     assert batch == [(1, 0), (1, 1), (2, 0), (2, 1), (2, 2), (3, 0), (0, 0)]
+
+
+def test_fewer_passes_run_at_once_when_one_window_is_large(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    heads = tuple(range(32))
+    planned = SentencePlan(planned_lengths([3, 100, 7]).windows, heads, heads, {}, ())
+    one = 100**2 * (32 * 32 * 2 * 4 + 32 * 4 * 4)
+    monkeypatch.setattr("attention.forward.torch.get_num_threads", lambda: 64)
+    for budget, workers in ((2 * one * 64, 8), (2 * one * 5, 5), (2 * one * 5 - 1, 4), (one, 1)):
+        monkeypatch.setitem(MEMORY, "cpu", budget)
+        assert _workers(encoder, planned) == workers
+    monkeypatch.setattr("attention.forward.torch.get_num_threads", lambda: 3)
+    monkeypatch.setitem(MEMORY, "cpu", 2 * one * 64)
+    assert _workers(encoder, planned) == 3
 
 
 def test_padding_is_on_the_right_and_masked(encoder: Encoder) -> None:

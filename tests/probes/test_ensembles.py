@@ -8,7 +8,7 @@ import torch
 
 from attention.store import Store
 from metrics.attachment import Arcs, Flags
-from probes.ensembles import Ensemble, choose, hits
+from probes.ensembles import Ensemble, _right, choose, hits
 from tests.attention.extractions import Extraction
 from tests.metrics.samples import arcs
 
@@ -113,3 +113,8 @@ def test_a_word_alone_has_no_head_to_find(split: tuple[Store, Arcs]) -> None:
     assert words.sum() == 1
     assert choose(store, gold, words, 0, 4) == Ensemble(0, (0,), 0)
     assert hits(store, gold, words, Ensemble(1, (2, 5), 0)).tolist() == [0]
+
+
+def test_where_nothing_has_any_weight_nothing_is_found() -> None:
+    weights = torch.tensor([[-torch.inf, 0.0, 0.0], [0.0, -torch.inf, 0.5]])
+    assert _right(weights, torch.tensor([2, 3])).tolist() == [False, True]

@@ -180,13 +180,10 @@ def test_accuracy_by_length_equals_counting() -> None:
 
 def test_roles_by_hand() -> None:
     confidence = np.array([[0.1, 0.2], [0.3, 0.4]])
-    table, shares = roles(predictions(DEV), confidence, np.array([0.5, 0.6, 0.7, 0.8]), NAMES, minimum=1)
-    assert names(table) == (
-        "head confidence offset offset_share positional relation direction margin syntactic tree_uuas"
-    )
+    table, shares = roles(predictions(DEV), confidence, NAMES, minimum=1)
+    assert names(table) == ("head confidence offset offset_share positional relation direction margin syntactic")
     assert table["head"].tolist() == ["1-1", "1-2", "2-1", "2-2"]
     assert table["confidence"].tolist() == [0.1, 0.2, 0.3, 0.4]
-    assert table["tree_uuas"].tolist() == [0.5, 0.6, 0.7, 0.8]
     # 1-1 looks ahead by one at the, dog | a, cat, sees, dog, of nine words.
     assert rows(table, "offset offset_share")[0] == (1, 6 / 9)
     # No head is better than the best offset of a relation, which finds every arc there is: the margin is zero.
@@ -202,7 +199,7 @@ def test_roles_know_positional_and_syntactic_heads() -> None:
         Drawn("x→0/root y→1/obj " + "z→1/punct " * 8, ("", "", "", f"{back} 1>2")),
         Drawn("x→0/root z→1/det y→1/obj " + "z→1/punct " * 7, ("", "", "", f"{back} 1>2")),
     )
-    table, shares = roles(predictions(drawn), np.zeros((2, 2)), np.zeros(4), NAMES, minimum=3)
+    table, shares = roles(predictions(drawn), np.zeros((2, 2)), NAMES, minimum=3)
     found = {head: rest for head, *rest in rows(table, "head offset offset_share positional relation margin syntactic")}
     # Of fifteen full stops two are three words behind the first word: no offset finds more.
     assert found["1-2"] == [-9, 0.1, False, "punct", pytest.approx(1 - 2 / 15), True]
@@ -210,7 +207,7 @@ def test_roles_know_positional_and_syntactic_heads() -> None:
     assert found["2-2"] == [-1, 0.9, True, "punct", 0, False]
     assert shares == {"positional_heads": 0.25, "syntactic_heads": 0.75}
     # With a higher minimum no relation is left, and no head is syntactic.
-    table, shares = roles(predictions(drawn), np.zeros((2, 2)), np.zeros(4), NAMES, minimum=99)
+    table, shares = roles(predictions(drawn), np.zeros((2, 2)), NAMES, minimum=99)
     assert table["margin"].isna().all()
     assert shares["syntactic_heads"] == 0
 

@@ -1,0 +1,50 @@
+"""What every datamodule over attention shares, seen through the one of dependencies."""
+
+from pathlib import Path
+
+import pytest
+
+from attention.encoder import EncoderSpec
+from corpora.sentence import CorpusError
+from datamodules import DependencyDataModule
+from datamodules.base import files_by_split
+
+
+def test_a_template_and_a_mapping_name_the_same_files() -> None:
+    template = files_by_split("a/{split}-{split}.conllu")
+    assert template == {split: Path(f"a/{split}-{split}.conllu") for split in ("train", "dev", "test")}
+    assert files_by_split({"dev": "~/b.conllu"}) == {"dev": Path.home() / "b.conllu"}
+
+
+def test_a_split_of_another_name_is_refused() -> None:
+    with pytest.raises(CorpusError, match=r"unknown splits \['valid'\]. They are named train, dev, test"):
+        files_by_split({"train": "a", "valid": "b"})
+
+
+def test_the_folder_of_stores_is_given_or_from_the_environment_or_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PROBING_CACHE", raising=False)
+    assert DependencyDataModule().cache == Path("stores")
+    monkeypatch.setenv("PROBING_CACHE", str(tmp_path))
+    assert DependencyDataModule().cache == tmp_path
+    assert DependencyDataModule(cache="other").cache == Path("other")
+
+
+def test_a_stage_opens_its_own_splits_and_keeps_those_that_are_open(corpus: str, bert: Path, cache: str) -> None:
+    module = DependencyDataModule(corpus, encoder=EncoderSpec(str(bert)), cache=cache)
+    module.setup("validate")
+    assert list(module.stores) == ["dev"]
+    dev = module.stores["dev"]
+    module.setup("test")
+    assert module.stores.keys() == {"dev", "test"}
+    assert module.stores["dev"] is dev
+
+
+@pytest.mark.parametrize("weights", ["pretrained", "random"])
+def test_provenance_says_what_of_the_file_was_used(weights: str, corpus: str, bert: Path, cache: str) -> None:
+    module = DependencyDataModule(corpus, encoder=EncoderSpec(str(bert), weights=weights), cache=cache)  # type: ignore[arg-type]
+    module.setup("validate")
+    told = module.provenance.encoder
+    assert told["weights"] == weights
+    assert ("weights_sha256" in told, "embeddings_of_sha256" in told) == (weights == "pretrained", weights == "random")
