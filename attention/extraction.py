@@ -99,6 +99,7 @@ def prepare(
         audit=planned.audit,
         labels=labels,
         shards=tuple(shards),
+        hidden=planned.hidden,
     )
     with _failed_writes_explained(folder):
         write_atomically(folder / MANIFEST, manifest.dump())
@@ -123,10 +124,11 @@ def _write_shards(
     needed = sum(planned.bytes(shard, request.options) for shard in missing)
     free = shutil.disk_usage(folder).free
     if needed > free:
+        kept = "attention and hidden states" if planned.hidden.layers else "attention"
         raise StoreError(
-            f"{folder}: {needed / 1e9:.2f} GB are needed for the attention of {request.corpus.name}, and "
+            f"{folder}: {needed / 1e9:.2f} GB are needed for the {kept} of {request.corpus.name}, and "
             f"{free / 1e9:.2f} GB are free. Free some, put the stores elsewhere (--data.init_args.cache), or keep "
-            f"fewer layers (--data.init_args.options.layers)."
+            f"fewer layers (--data.init_args.options.layers, --data.init_args.hidden)."
         )
     if ranks.rank == 0 and missing:
         console.print(
@@ -146,7 +148,7 @@ def _write_shards(
         for shard, group in groupby(tensors, key=itemgetter(0)):
             partial = temporary(folder / f"{_stem(shard)}.safetensors")
             with _failed_writes_explained(folder), _removed_on_failure(partial):
-                named = _counted(group, progress, task)
+                named = _counted(group, planned.quantity, progress, task)
                 sha = write_shard(partial, shapes(planned, shard), request.options.dtype, named)
                 if sealed is not None:
                     sealed.result()
@@ -159,11 +161,12 @@ def _write_shards(
 
 
 def _counted(
-    tensors: Iterable[tuple[int, str, Tensor]], progress: Progress, task: TaskID
+    tensors: Iterable[tuple[int, str, Tensor]], quantity: str, progress: Progress, task: TaskID
 ) -> Iterator[tuple[str, Tensor]]:
     for _, name, tensor in tensors:
         yield name, tensor
-        progress.advance(task)
+        if name.startswith(quantity):  # of which every item has one
+            progress.advance(task)
 
 
 @contextmanager

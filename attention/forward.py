@@ -2,6 +2,8 @@
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
+from math import isfinite
 
 import numpy as np
 import torch
@@ -23,14 +25,18 @@ BATCH_CELLS = {"cpu": 2**16, "cuda": 2**22}
 WORKERS = 8
 """Most forward passes at once on a CPU."""
 MEMORY = {"cpu": 2 << 30, "cuda": 8 << 30}
-"""Bytes that the weights of all passes in flight may take, unless those of one window alone are more."""
+"""Bytes that what is kept of all passes in flight may take, unless that of one window alone is more."""
 
 _ROW_TOLERANCE = 1e-3
 
 
 def shapes(planned: Plan, shard: int) -> dict[str, tuple[int, ...]]:
     """What a shard holds, in its order: `<quantity>.<item>`, shaped as the plan says."""
-    return {tensor_name(planned.quantity, item): planned.shape(item) for item in _longest_first(planned, shard)}
+    return {
+        tensor_name(quantity, item): shape
+        for item in _longest_first(planned, shard)
+        for quantity, shape in planned.shapes(item).items()
+    }
 
 
 def extract(
@@ -39,31 +45,38 @@ def extract(
     """Shard, name and tensor of everything the shards hold, by the `shapes` of each and in the order of those.
 
     Raises:
-        StoreError: a row that does not sum to one.
+        StoreError: a row that does not sum to one, or a hidden state that is too large for the precision.
     """
     on_gpu = encoder.device.type == "cuda"
 
-    def compute(job: tuple[int, list[tuple[int, int]]]) -> list[Tensor]:
+    def compute(job: tuple[int, list[tuple[int, int]]]) -> list[tuple[Tensor, ...]]:
         _, batch = job
         parts = [planned.windows[item][part] for item, part in batch]
         # The current GPU is a thread's own, and some kernels look at nothing else.
         with torch.cuda.device(encoder.device) if on_gpu else nullcontext():
-            return planned.select(batch, forward(encoder, parts, planned, options))
+            reduced = forward(encoder, parts, planned, options)
+            kept = [planned.select(batch, reduced.attention)]
+            if planned.hidden.layers:
+                states = reduced.hidden.cpu()
+                kept.append([of[:, : part.words] for of, part in zip(states, parts, strict=True)])
+            return list(zip(*kept, strict=True))
 
     jobs = ((shard, batch) for shard in shards for batch in batches(planned, shard, encoder.device.type))
     allowance = Allowance()
-    for (shard, batch), blocks in in_order(compute, jobs, _workers(encoder, planned)):
-        for (item, part), block in zip(batch, blocks, strict=True):
-            cut = planned.windows[item]
+    for (shard, batch), found in in_order(compute, jobs, _workers(encoder, planned)):
+        for (item, part), blocks in zip(batch, found, strict=True):
+            cut, kept = planned.windows[item], planned.shapes(item)
             if len(cut) > 1:
-                words = cut[-1].first + cut[-1].words
-                if part == 0:  # an item's windows follow one another: there is never more than one such tensor
-                    whole = block.new_zeros((*block.shape[:2], words + 2, words + 2))
-                    owners = most_central(cut, words)
-                _place(whole, block, cut[part], owners == part)
-                block = whole
+                if part == 0:  # an item's windows follow one another: there is never more than one such item
+                    whole = tuple(block.new_zeros(shape) for block, shape in zip(blocks, kept.values(), strict=True))
+                    owners = most_central(cut, cut[-1].first + cut[-1].words)
+                _place(whole[0], blocks[0], cut[part], owners == part)
+                for target, block in zip(whole[1:], blocks[1:], strict=True):
+                    _place_states(target, block, cut[part], owners == part)
+                blocks = whole
             if part == len(cut) - 1:
-                yield shard, tensor_name(planned.quantity, item), block
+                for quantity, block in zip(kept, blocks, strict=True):
+                    yield shard, tensor_name(quantity, item), block
         allowance.check()
 
 
@@ -72,13 +85,18 @@ def _workers(encoder: Encoder, planned: Plan) -> int:
         return 1
     longest = max(len(window) for cut in planned.windows for window in cut)
     # Of every pass there may be a result that waits beside the one that is computed.
-    fit = MEMORY["cpu"] // (2 * longest**2 * _bytes_per_cell(planned))
+    fit = MEMORY["cpu"] // (2 * _bytes(planned, longest, longest))
     return max(min(torch.get_num_threads(), WORKERS, fit), 1)
 
 
-def _bytes_per_cell(planned: Plan) -> int:
-    """What a pair of pieces takes: its reduced weights twice over, and four intermediate results of one layer."""
-    return len(planned.layers) * len(planned.heads) * 2 * 4 + len(planned.heads) * 4 * 4
+def _bytes(planned: Plan, pieces: int, longest: int) -> int:
+    """What is kept of a pass over so many pieces takes, in windows of at most `longest`.
+
+    Of every pair of pieces its reduced weights twice over, and four intermediate results of one layer; of every piece
+    its reduced hidden states twice over.
+    """
+    weights = len(planned.layers) * len(planned.heads) * 2 * 4 + len(planned.heads) * 4 * 4
+    return pieces * (longest * weights + len(planned.hidden.layers) * planned.hidden.size * 2 * 4)
 
 
 def batches(planned: Plan, shard: int, device: str) -> Iterator[list[tuple[int, int]]]:
@@ -86,14 +104,15 @@ def batches(planned: Plan, shard: int, device: str) -> Iterator[list[tuple[int, 
     bounds = (BATCH_PIECES, BATCH_CELLS, MEMORY)
     most_pieces, most_cells, memory = (bound.get(device, bound["cuda"]) for bound in bounds)
     # For the most workers there can be, so that the cut, and with it every bit, does not depend on the machine.
-    most_cells = min(most_cells, memory // (2 * (WORKERS if device == "cpu" else 1) * _bytes_per_cell(planned)))
+    room = memory // (2 * (WORKERS if device == "cpu" else 1))
     batch: list[tuple[int, int]] = []
     longest = 0
     for item in _longest_first(planned, shard):
         for part, window in enumerate(planned.windows[item]):
             longest = max(longest, len(window))
             size = (len(batch) + 1) * longest
-            if batch and (size > most_pieces or size * longest > most_cells):
+            full = size > most_pieces or size * longest > most_cells or _bytes(planned, size, longest) > room
+            if batch and full:
                 yield batch
                 batch, longest = [], len(window)
             batch.append((item, part))
@@ -115,11 +134,24 @@ def pad(parts: Sequence[Pieces], encoder: Encoder) -> dict[str, Tensor]:
     return {"input_ids": ids.to(encoder.device), "attention_mask": mask.to(encoder.device)}
 
 
-def forward(encoder: Encoder, parts: Sequence[Pieces], planned: Plan, options: Options) -> Tensor:
-    """One forward pass, reduced layer by layer: `[batch, layers, heads, slots, slots]`, on the encoder's device.
+@dataclass(frozen=True)
+class Reduced:
+    """One forward pass over words, on the encoder's device.
+
+    Attributes:
+        attention: `[batch, layers, heads, slots, slots]`.
+        hidden: `[batch, layers', words, size]`; not zero behind the words of a shorter window.
+    """
+
+    attention: Tensor
+    hidden: Tensor
+
+
+def forward(encoder: Encoder, parts: Sequence[Pieces], planned: Plan, options: Options) -> Reduced:
+    """One forward pass, reduced layer by layer.
 
     Raises:
-        StoreError: a row that does not sum to one.
+        StoreError: a row that does not sum to one, or a hidden state that is too large for the precision.
     """
     rows, columns = reduction(parts, options.from_pieces, encoder.device)
     slots = rows.size(2)
@@ -128,6 +160,11 @@ def forward(encoder: Encoder, parts: Sequence[Pieces], planned: Plan, options: O
     )
     every = len(planned.heads) == encoder.heads
     real = rows.sum(3)
+    states, means = planned.hidden, rows[:, 0, 1:-1]
+    hidden = torch.empty(
+        len(parts), len(states.layers), slots - 2, states.size, dtype=options.dtype, device=encoder.device
+    )
+    largest = torch.zeros(len(states.layers), device=encoder.device)
     rows = rows.expand(-1, len(planned.heads), -1, -1).contiguous()
     worst = torch.zeros((), device=encoder.device)
 
@@ -137,10 +174,37 @@ def forward(encoder: Encoder, parts: Sequence[Pieces], planned: Plan, options: O
         worst = torch.maximum(worst, (words.sum(3) - real).abs().max())
         reduced[:, planned.layers.index(layer)] = words
 
-    encoder.capture(pad(parts, encoder), receive, frozenset(planned.layers))
+    def receive_state(number: int, state: Tensor) -> None:
+        words, place = means @ state, states.layers.index(number)
+        largest[place] = words.abs().max()
+        hidden[:, place] = words
+
+    encoder.capture(pad(parts, encoder), receive, frozenset(planned.layers), receive_state, frozenset(states.layers))
     if not float(worst) <= _ROW_TOLERANCE:  # also when it is not a number
         raise StoreError(f"{encoder.source.spec.name}: a row of attention sums to 1 ± {float(worst):.1e}.")
-    return reduced
+    if states.layers:
+        _check_range(largest, states.layers, encoder, options)
+    return Reduced(reduced, hidden)
+
+
+def _check_range(largest: Tensor, layers: Sequence[int], encoder: Encoder, options: Options) -> None:
+    """Hidden states are finite, and stay so in the precision of the store."""
+    name = encoder.source.spec.name
+    for layer, value, stored in zip(layers, largest.tolist(), largest.to(options.dtype).tolist(), strict=True):
+        if not isfinite(value):
+            raise StoreError(f"{name}: a hidden state of layer {layer} is not a finite number.")
+        if not isfinite(stored):
+            raise StoreError(
+                f"{name}: the hidden states of layer {layer} reach {value:.4g}, and {options.precision} ends at "
+                f"{torch.finfo(options.dtype).max:.0f}. Keep them in single precision: "
+                f"--data.init_args.options.precision float32."
+            )
+
+
+def _place_states(target: Tensor, block: Tensor, window: Pieces, owned: NDArray[np.bool_]) -> None:
+    """Copy the hidden states of a window's own words."""
+    words = torch.from_numpy(owned.nonzero()[0])
+    target[:, words] = block[:, words - window.first]
 
 
 def _place(target: Tensor, block: Tensor, window: Pieces, owned: NDArray[np.bool_]) -> None:

@@ -4,9 +4,10 @@ transformers looks attention up by name at every layer. Ours is registered under
 eager attention uses: without that mask, decoders would silently stop being causal.
 """
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -16,24 +17,40 @@ from transformers.masking_utils import AttentionMaskInterface, eager_mask
 NAME = "probing"
 
 Receive = Callable[[int, Tensor], None]
-"""Called with a 0-based layer and its weights `[batch, heads, from, to]`, fp32, rows summing to one."""
+"""Called with a 0-based layer and its weights `[batch, heads, from, to]`, fp32, rows summing to one; or with the number
+of a hidden state, 0 for that of the embeddings and k for that of layer k, and itself: `[batch, pieces, size]`."""
 
 
 class _Finished(Exception):
-    """Leaves a forward pass from within: what follows cannot change any attention weight that is still wanted."""
+    """Leaves a forward pass from within: what follows cannot change anything that is still wanted."""
 
 
 @dataclass
 class _Capture:
     receive: Receive
     layers: frozenset[int]
+    receive_state: Receive | None
+    states: frozenset[int]
     seen: int = 0
+    calls: Counter[Hashable] = field(default_factory=Counter)
 
-    def __call__(self, weights: Tensor) -> None:
+    def __post_init__(self) -> None:
+        self._missing = len(self.layers) + len(self.states)
+
+    def weights(self, weights: Tensor) -> None:
         layer, self.seen = self.seen, self.seen + 1
         if layer in self.layers:
             self.receive(layer, weights)
-        if layer == max(self.layers):
+            self._received()
+
+    def state(self, number: int, state: Tensor) -> None:
+        if self.receive_state is not None and number in self.states:
+            self.receive_state(number, state)
+            self._received()
+
+    def _received(self) -> None:
+        self._missing -= 1
+        if not self._missing:
             raise _Finished
 
 
@@ -83,7 +100,7 @@ def attend(
     weights = scores.softmax(-1, dtype=torch.float32)
     capture = _ACTIVE.get()
     if capture is not None:
-        capture(weights)
+        capture.weights(weights)
     weights = nn.functional.dropout(weights.to(query.dtype), dropout, module.training)
     return (weights @ value).transpose(1, 2).contiguous(), weights
 
@@ -92,22 +109,46 @@ AttentionInterface.register(NAME, attend)
 AttentionMaskInterface.register(NAME, eager_mask)
 
 
+def pass_state(place: Hashable, numbers: Mapping[int, int], state: Tensor | None) -> None:
+    """Hand a hidden state to the capture in progress, if there is one and wants it.
+
+    Args:
+        place: where it passes; called once for every call of the module there.
+        numbers: from such calls, counted from 0 in every pass, to hidden states.
+        state: the hidden state `[batch, pieces, size]`.
+    """
+    capture = _ACTIVE.get()
+    if capture is None or not capture.states:
+        return
+    call = capture.calls[place]
+    capture.calls[place] += 1
+    if state is not None and call in numbers:
+        capture.state(numbers[call], state)
+
+
 @torch.inference_mode()
 def capture_attention(
-    model: PreTrainedModel, inputs: Mapping[str, Tensor], receive: Receive, layers: frozenset[int]
+    model: PreTrainedModel,
+    inputs: Mapping[str, Tensor],
+    receive: Receive,
+    layers: frozenset[int],
+    receive_state: Receive | None = None,
+    states: frozenset[int] = frozenset(),
 ) -> int:
-    """Run `model` once, handing each wanted layer's weights to `receive`; stop after the last of them.
+    """Run `model` once, handing over the weights of each wanted layer, and hidden states; stop after the last of them.
 
     Args:
         model: loaded with `attn_implementation=NAME`, in eval mode.
         inputs: what its forward takes, `input_ids` and `attention_mask` `[batch, pieces]`.
         receive: gets layer and weights; the weights are valid during the call only.
-        layers: 0-based layers wanted, not empty.
+        layers: 0-based layers wanted.
+        receive_state: gets number and hidden state, valid during the call only.
+        states: hidden states wanted, by number, of a model that `attention.states.States` was made of.
 
     Returns:
         How many layers called the attention function. Less than wanted means that the architecture goes round it.
     """
-    capture = _Capture(receive, layers)
+    capture = _Capture(receive, layers, receive_state, states)
     token = _ACTIVE.set(capture)
     try:
         model(**inputs)

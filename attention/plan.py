@@ -14,11 +14,11 @@ from torch import Tensor
 from attention.alignment import AlignmentError, Pieces, split_words, windows
 from attention.encoder import Encoder
 from attention.options import Options, StoreError
-from attention.store import SHARD_ITEMS
+from attention.store import NO_HIDDEN, SHARD_ITEMS, Hidden
 from corpora.sentence import Sentence, Treebank
 from corpora.table import to_table
 
-_HEADER = 100  # bytes of a shard's header per item: name, shape and offsets
+_HEADER = 100  # bytes of a shard's header per tensor: name, shape and offsets
 _ENCODED_AT_ONCE = 1024  # sentences
 
 
@@ -53,7 +53,16 @@ class Plan(ABC):
 
     @abstractmethod
     def shape(self, item: int) -> tuple[int, ...]:
-        """Shape of what is kept of an item."""
+        """Shape of what is kept of the attention within an item."""
+
+    @property
+    def hidden(self) -> Hidden:
+        """The hidden states that are kept beside it."""
+        return NO_HIDDEN
+
+    def shapes(self, item: int) -> dict[str, tuple[int, ...]]:
+        """All that is kept of an item, by the first part of the tensors' names."""
+        return {self.quantity: self.shape(item)}
 
     @abstractmethod
     def select(self, batch: Sequence[tuple[int, int]], reduced: Tensor) -> list[Tensor]:
@@ -75,8 +84,8 @@ class Plan(ABC):
 
     def bytes(self, shard: int, options: Options) -> int:
         """Size of a shard on disk, within one per cent."""
-        numbers = sum(prod(self.shape(item)) for item in self.items(shard))
-        return numbers * options.dtype.itemsize + len(self.items(shard)) * _HEADER
+        shapes = [shape for item in self.items(shard) for shape in self.shapes(item).values()]
+        return sum(map(prod, shapes)) * options.dtype.itemsize + len(shapes) * _HEADER
 
     @property
     def delimiters(self) -> dict[str, bool]:
@@ -89,16 +98,18 @@ class Plan(ABC):
 
 @dataclass(frozen=True)
 class SentencePlan(Plan):
-    """Of a treebank: all attention within each sentence.
+    """Of a treebank: all attention within each sentence, and hidden states of its words.
 
     Attributes:
         sentences: in the order of the corpus; they have more than one window only under the policy `window`.
+        hidden: the hidden states.
     """
 
     quantity = "attention"
     unit = "sentences"
 
     sentences: tuple[Sentence, ...]
+    hidden: Hidden = NO_HIDDEN
 
     def __len__(self) -> int:
         return len(self.sentences)
@@ -112,6 +123,13 @@ class SentencePlan(Plan):
         slots = len(self.sentences[item]) + 2
         return len(self.layers), len(self.heads), slots, slots
 
+    def shapes(self, item: int) -> dict[str, tuple[int, ...]]:
+        """Attention as above, and hidden states `layers', n, size` where any are kept."""
+        shapes = super().shapes(item)
+        if self.hidden.layers:
+            shapes["hidden"] = len(self.hidden.layers), len(self.sentences[item]), self.hidden.size
+        return shapes
+
     def select(self, batch: Sequence[tuple[int, int]], reduced: Tensor) -> list[Tensor]:
         """All but the padding."""
         reduced = reduced.cpu()
@@ -119,16 +137,18 @@ class SentencePlan(Plan):
         return [block[..., :n, :n].contiguous() for block, n in zip(reduced, slots, strict=True)]
 
 
-def plan(treebank: Treebank, encoder: Encoder | None, options: Options) -> SentencePlan:
+def plan(treebank: Treebank, encoder: Encoder | None, options: Options, hidden: tuple[int, ...] = ()) -> SentencePlan:
     """Align every sentence with its pieces and apply the policy for those over the encoder's limit.
 
     Raises:
         AlignmentError: a sentence over the limit under the policy `error`, or one that no policy can save.
-        StoreError: a layer or head that the encoder does not have, or no sentence left.
+        StoreError: a layer or head that the encoder does not have, hidden states that cannot be kept, or no sentence
+            left.
     """
     if encoder is None:
         return SentencePlan((), (), (), dict(treebank.audit), treebank.sentences)
     layers, heads = chosen(encoder, options)
+    states = _hidden(hidden, encoder)
     kept: list[Sentence] = []
     cut: list[tuple[Pieces, ...]] = []
     found: Counter[str] = Counter(dict.fromkeys(("unknown_words", "skipped_too_long", "windowed", "lost_arcs"), 0))
@@ -148,7 +168,7 @@ def plan(treebank: Treebank, encoder: Encoder | None, options: Options) -> Sente
             cut.append(parts)
     if not kept:
         raise StoreError(f"No sentence of {len(treebank.sentences)} fits {encoder.max_length} pieces; use `window`.")
-    return SentencePlan(tuple(cut), layers, heads, {**treebank.audit, **found}, tuple(kept))
+    return SentencePlan(tuple(cut), layers, heads, {**treebank.audit, **found}, tuple(kept), states)
 
 
 def chosen(encoder: Encoder, options: Options) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -166,6 +186,17 @@ def _chosen(name: str, wanted: tuple[int, ...] | None, available: int) -> tuple[
     if max(wanted) > available:
         raise StoreError(f"{name}: {max(wanted)} is asked for, and the encoder has {available}.")
     return tuple(number - 1 for number in wanted)
+
+
+def _hidden(wanted: tuple[int, ...], encoder: Encoder) -> Hidden:
+    if not wanted:
+        return NO_HIDDEN
+    if list(wanted) != sorted(set(wanted)) or wanted[0] < 0 or wanted[-1] > encoder.layers:
+        raise StoreError(
+            f"hidden: {list(wanted)} is asked for. Give different layers in ascending order, from 0 (the embeddings) "
+            f"to {encoder.layers} (the encoder's last)."
+        )
+    return Hidden(wanted, encoder.states.size)
 
 
 def _fit(sentence: Sentence, whole: Pieces, encoder: Encoder, options: Options) -> tuple[Pieces, ...]:

@@ -34,18 +34,28 @@ class Quantity(ABC):
 
 @dataclass(frozen=True)
 class Attention(Quantity):
-    """All attention within each sentence of a treebank."""
+    """All attention within each sentence of a treebank, and hidden states of its words.
+
+    Args:
+        hidden: layers whose hidden states are kept, in ascending order: 0 for those that leave the embeddings, k for
+            those that leave layer k. That of a word in several pieces is their mean, or the first's, as the options
+            say of rows of attention.
+    """
+
+    hidden: tuple[int, ...] = ()
 
     @property
     def identity(self) -> Mapping[str, object]:
-        """The name of the quantity."""
-        return {"quantities": ["attention"]}
+        """The names of the quantities, and the layers of the hidden states."""
+        if not self.hidden:
+            return {"quantities": ["attention"]}
+        return {"quantities": ["attention", "hidden"], "hidden": list(self.hidden)}
 
     def plan(self, corpus: Treebank | Documents, encoder: Encoder | None, options: Options) -> Plan:
         """An item is a sentence."""
         if not isinstance(corpus, Treebank):
             raise TypeError(f"The quantity attention is taken of a treebank, not of {type(corpus).__name__}.")
-        return plan(corpus, encoder, options)
+        return plan(corpus, encoder, options, self.hidden)
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,22 @@ class Part:
 
 
 @dataclass(frozen=True)
+class Hidden:
+    """The hidden states that a store keeps.
+
+    Attributes:
+        layers: whose, in ascending order: 0 for those that leave the embeddings, k for those that leave layer k.
+        size: numbers in each; 0 where none are kept.
+    """
+
+    layers: tuple[int, ...] = ()
+    size: int = 0
+
+
+NO_HIDDEN = Hidden()
+
+
+@dataclass(frozen=True)
 class Manifest:
     """What a store holds; nothing of when or where it was made: on one device equal inputs give equal manifests.
 
@@ -51,6 +67,7 @@ class Manifest:
         audit: counts of what was dropped, cut or replaced on the way.
         labels: the Parquet file with one row per item.
         shards: in order, `SHARD_ITEMS` items each but the last.
+        hidden: the hidden states beside the attention.
     """
 
     key: str
@@ -63,6 +80,7 @@ class Manifest:
     audit: Mapping[str, int]
     labels: Part
     shards: tuple[Part, ...]
+    hidden: Hidden = NO_HIDDEN
 
     @property
     def dtype(self) -> torch.dtype:
@@ -73,6 +91,8 @@ class Manifest:
     def dump(self) -> bytes:
         """As JSON, with a digest of itself."""
         body = asdict(self)
+        if not self.hidden.layers:
+            del body["hidden"]  # as before there were any: stores that lie about stay what they are
         return json.dumps(body | {"digest": _own(body)}, indent=1, sort_keys=True).encode()
 
     @classmethod
@@ -88,6 +108,8 @@ class Manifest:
         body["labels"] = Part(**body["labels"])
         body["shards"] = tuple(Part(**part) for part in body["shards"])
         body["layers"], body["heads"] = tuple(body["layers"]), tuple(body["heads"])
+        if "hidden" in body:
+            body["hidden"] = Hidden(tuple(body["hidden"]["layers"]), body["hidden"]["size"])
         return cls(**body)
 
 
@@ -165,7 +187,8 @@ class Store:
     def read(self, quantity: str, item: int) -> Tensor:
         """A view of the mapped file.
 
-        For an item of n words `attention` is `[layers, heads, n+2, n+2]`, axes from and to. For one with U different
+        For an item of n words `attention` is `[layers, heads, n+2, n+2]`, axes from and to, and `hidden` is
+        `[layers, n, size]`, where `manifest.hidden` says which layers and what size. For one with U different
         head words of mentions `antecedent` is `[layers, heads, U, U]`, axes from and to, or, where all words are
         candidates, `[2, layers, heads, U, n]`: attention from the head words to all words, and to them from all.
         """

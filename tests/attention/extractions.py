@@ -17,7 +17,7 @@ from attention.digest import Digests
 from attention.encoder import Encoder, EncoderSpec, resolve
 from attention.extraction import Ranks, prepare
 from attention.options import Options
-from attention.quantity import Antecedent, Candidates
+from attention.quantity import Antecedent, Attention, Candidates
 from attention.request import Request, key
 from attention.store import Store, seal_part
 from corpora.document import Documents
@@ -44,6 +44,7 @@ class Extraction:
         options: what is taken.
         spec: of the encoder, beside its name.
         calls: `read` and `load`, in the order they came.
+        hidden: layers whose hidden states are kept.
     """
 
     root: Path
@@ -51,6 +52,7 @@ class Extraction:
     lengths: tuple[int, ...] = LENGTHS
     options: Options = field(default_factory=Options)
     calls: list[str] = field(default_factory=list)
+    hidden: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         self.root.mkdir(parents=True, exist_ok=True)
@@ -79,7 +81,8 @@ class Extraction:
     @property
     def request(self) -> Request:
         source = resolve(EncoderSpec(str(self.encoder))) if self.encoder is not None else None
-        return Request(self.corpus, self.read, {"format": "made up", "version": 1}, source, self.options)
+        reader = {"format": "made up", "version": 1}
+        return Request(self.corpus, self.read, reader, source, self.options, Attention(self.hidden))
 
     @property
     def folder(self) -> Path:

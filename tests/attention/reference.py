@@ -39,6 +39,27 @@ def attention(folder: Path, ids: Sequence[int]) -> Floats:
     return stacked
 
 
+def hidden(folder: Path, ids: Sequence[int]) -> Floats:
+    """All hidden states, `[layers+1, pieces, size]`, as transformers itself returns them."""
+    model = AutoModel.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
+    with torch.inference_mode():
+        states = model(input_ids=torch.tensor([list(ids)]), output_hidden_states=True).hidden_states
+    stacked: Floats = torch.stack([state[0] for state in states]).double().numpy()
+    return stacked
+
+
+def of_words(states: Floats, slots: Sequence[int], words: int, from_pieces: str = "mean") -> Floats:
+    """Hidden states of pieces `[layers, pieces, size]` to those of words: averaged, or the first piece's."""
+    result = np.zeros((len(states), words, states.shape[2]))
+    for word in range(words):
+        pieces = [piece for piece, slot in enumerate(slots) if slot == word + 1]
+        if from_pieces == "first":
+            pieces = pieces[:1]
+        for piece in pieces:
+            result[:, word] += states[:, piece] / len(pieces)
+    return result
+
+
 def reduced(weights: Floats, slots: Sequence[int], words: int, from_pieces: str = "mean") -> Floats:
     """Weights over pieces `[..., from, to]` to weights over words: attention to is summed, attention from averaged."""
     result = np.zeros((*weights.shape[:-2], words + 2, words + 2))

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import pytest
 import torch
 from rich.console import Console
+from rich.progress import Progress
 from torch import Tensor
 
 from attention.digest import Digests
@@ -23,7 +24,7 @@ from attention.plan import Plan
 from attention.store import MANIFEST, Store
 from corpora.table import from_table
 from tests import tiny
-from tests.attention.extractions import Extraction, before_fsync, prepare_and_die, prepare_at_once
+from tests.attention.extractions import Extraction, before_fsync, prepare_and_die, prepare_at_once, small_shards
 
 SHARDS = ("00000", "00001", "00002")
 
@@ -350,6 +351,116 @@ def test_a_disk_without_room_for_a_shard_is_explained(
     assert stems(extraction.files()) == ["labels"]
     extraction.prepare()
     assert extraction.files() == undisturbed
+
+
+# Hidden states
+
+
+@pytest.fixture
+def with_states(bert: Path, tmp_path: Path) -> Iterator[Extraction]:
+    """As `extraction`, and the hidden states of the embeddings and of the last layer."""
+    with small_shards():
+        yield Extraction(tmp_path / "states", bert, hidden=(0, 2))
+
+
+def everything(store: Store) -> dict[str, Tensor]:
+    return {
+        f"{quantity}.{item}": store.read(quantity, item).clone()
+        for quantity in ("attention", "hidden")
+        for item in range(len(store))
+    }
+
+
+def test_hidden_states_lie_in_a_store_of_their_own_beside_the_same_attention(
+    with_states: Extraction, undisturbed: dict[str, bytes], extraction: Extraction
+) -> None:
+    plain, store = extraction.prepare(), with_states.prepare()
+    assert extraction.files() == undisturbed
+    assert plain.manifest.hidden.layers == ()
+    assert store.folder.name != plain.folder.name
+    assert stems(with_states.files()) == [*SHARDS, "labels", "manifest"]
+    assert (store.manifest.hidden.layers, store.manifest.hidden.size) == ((0, 2), 32)
+    for item, sentence in enumerate(with_states.treebank.sentences):
+        states = store.read("hidden", item)
+        assert (states.shape, states.dtype) == ((2, len(sentence), 32), torch.float16)
+        assert bool(states.isfinite().all())
+        assert bool(states.any(-1).all())
+        assert torch.equal(store.read("attention", item), plain.read("attention", item))
+
+
+@pytest.mark.parametrize("stem", ["00001", "manifest"])
+def test_with_hidden_states_a_killed_run_goes_on_where_it_stopped(
+    stem: str, with_states: Extraction, bert: Path, tmp_path: Path
+) -> None:
+    other = Extraction(tmp_path / "other", bert, hidden=(0, 2))
+    other.prepare()
+    assert prepare_and_die(with_states, stem) == -signal.SIGKILL
+    with_states.prepare()
+    assert with_states.files() == other.files()
+
+
+@pytest.mark.parametrize("damage", [flip, truncate])
+def test_with_hidden_states_a_damaged_shard_is_named_and_rebuilt(
+    damage: Callable[[Path], None], with_states: Extraction, extracted: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    before = everything(with_states.prepare())
+    files = with_states.files()
+    path = with_states.file("00001")
+    damage(path)
+    extracted.clear()
+    after = everything(with_states.prepare())
+    messages = [record.getMessage() for record in caplog.records]
+    assert messages == [f"{path}: missing, damaged or truncated; it is rebuilt"]
+    assert extracted == [1]
+    assert with_states.files() == files
+    assert all(torch.equal(after[name], before[name]) for name in before)
+
+
+def test_with_hidden_states_ranks_share_the_shards(with_states: Extraction, bert: Path, tmp_path: Path) -> None:
+    other = Extraction(tmp_path / "other", bert, hidden=(0, 2))
+    other.prepare()
+    first, second = prepare_at_once(with_states, [Ranks(0, 2, patience=20), Ranks(1, 2, patience=20)])
+    assert first == (["labels", "00000", "00002"], 10)
+    assert second == (["00001"], 10)
+    assert with_states.files() == other.files()
+
+
+def test_a_second_run_finds_the_hidden_states(with_states: Extraction, extracted: list[int]) -> None:
+    before = everything(with_states.prepare())
+    after = everything(with_states.prepare())
+    assert (with_states.calls, extracted) == (["read", "load"], [0, 1, 2])
+    assert all(torch.equal(after[name], before[name]) for name in before)
+
+
+def test_progress_counts_sentences_and_not_tensors(with_states: Extraction, monkeypatch: pytest.MonkeyPatch) -> None:
+    advanced: list[float] = []
+    monkeypatch.setattr(Progress, "advance", lambda _, task, by=1: advanced.append(by))
+    with_states.prepare()
+    assert sum(advanced) == 10
+
+
+def test_hidden_states_must_fit_on_the_disk_too(
+    with_states: Extraction, extracted: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = with_states.prepare()
+    attention = sum(store.read("attention", item).nbytes for item in range(10)) + 10 * 100
+    for shard in SHARDS:
+        with_states.file(shard).unlink()
+    extracted.clear()
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(10**9, 10**9 - attention, attention))
+    with pytest.raises(StoreError, match=r"needed for the attention and hidden states of corpus\.conllu.*args\.hidden"):
+        with_states.prepare()
+    assert extracted == []
+
+
+@pytest.mark.parametrize("hidden", [(3,), (1, 0)])
+def test_hidden_states_that_the_encoder_lacks_make_no_store(
+    hidden: tuple[int, ...], bert: Path, tmp_path: Path
+) -> None:
+    extraction = Extraction(tmp_path, bert, hidden=hidden)
+    with pytest.raises(StoreError, match=rf"corpus\.conllu: hidden: \[{hidden[0]}.* from 0 .* to 2 "):
+        extraction.prepare()
+    assert not extraction.folder.exists()
 
 
 # What is asked for

@@ -10,6 +10,7 @@ from attention.forward import shapes
 from attention.options import Options, Precision, StoreError
 from attention.plan import Plan, lost_arcs, plan
 from attention.shard import write_shard
+from attention.store import Hidden
 from corpora.sentence import Sentence, Treebank
 from tests import tiny
 from tests.attention.extractions import LENGTHS, small_shards
@@ -138,6 +139,24 @@ def test_what_the_encoder_lacks_is_refused(options: Options, which: str, encoder
         plan(treebank(SHORT), encoder, options)
 
 
+def test_hidden_states_are_those_of_the_layers_asked_for(encoder: Encoder) -> None:
+    planned = plan(treebank(SHORT, EXACT), encoder, Options(layers=(2,)), (0, 2))
+    assert planned.hidden == Hidden((0, 2), 32)
+    assert planned.shapes(0) == {"attention": (1, 4, 4, 4), "hidden": (2, 2, 32)}
+    assert plan(treebank(SHORT), encoder, Options()).shapes(0) == {"attention": (2, 4, 4, 4)}
+    assert plan(treebank(SHORT), None, Options(), (0, 99)).hidden == Hidden((), 0)
+
+
+@pytest.mark.parametrize("hidden", [(3,), (0, 3), (-1, 2), (2, 1), (1, 1)])
+def test_hidden_states_of_layers_that_there_are_not_are_refused(hidden: tuple[int, ...], encoder: Encoder) -> None:
+    with pytest.raises(StoreError) as error:
+        plan(treebank(SHORT), encoder, Options(), hidden)
+    assert str(error.value) == (
+        f"hidden: {list(hidden)} is asked for. Give different layers in ascending order, from 0 (the embeddings) to 2 "
+        f"(the encoder's last)."
+    )
+
+
 @pytest.mark.parametrize(
     ("save_encoder", "start", "end"),
     [
@@ -164,10 +183,13 @@ def test_shards_part_the_sentences(count: int, encoder: Encoder) -> None:
     assert 1 <= len(parts[-1]) <= 4
 
 
+@pytest.mark.parametrize("hidden", [(), (1,), (0, 1, 2)])
 @pytest.mark.parametrize("precision", ["float16", "float32"])
-def test_the_estimate_is_the_size_on_disk(precision: Precision, encoder: Encoder, tmp_path: Path) -> None:
+def test_the_estimate_is_the_size_on_disk(
+    precision: Precision, hidden: tuple[int, ...], encoder: Encoder, tmp_path: Path
+) -> None:
     options = Options(precision=precision, too_long="window")
-    planned: Plan = plan(tiny.treebank((*LENGTHS, 30, 40, 35)), encoder, options)
+    planned: Plan = plan(tiny.treebank((*LENGTHS, 30, 40, 35)), encoder, options, hidden)
     announced = shapes(planned, 0)
     zeros = ((name, torch.zeros(shape, dtype=options.dtype)) for name, shape in announced.items())
     write_shard(tmp_path / "shard", announced, options.dtype, zeros)

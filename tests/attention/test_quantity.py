@@ -3,7 +3,7 @@ import pytest
 from attention.antecedent import WindowPlan
 from attention.options import Options
 from attention.plan import SentencePlan
-from attention.quantity import ATTENTION, Antecedent
+from attention.quantity import ATTENTION, Antecedent, Attention
 from tests import tiny
 from tests.documents import corpus
 
@@ -14,6 +14,12 @@ def test_attention_is_of_sentences() -> None:
     assert isinstance(planned, SentencePlan)
     assert planned.sentences == treebank.sentences
     assert (planned.quantity, planned.unit, len(planned)) == ("attention", "sentences", 2)
+
+
+def test_hidden_states_want_an_encoder() -> None:
+    planned = Attention((1,)).plan(tiny.treebank((3, 4)), None, Options())
+    assert planned.hidden.layers == ()
+    assert planned.shapes(0).keys() == {"attention"}
 
 
 def test_antecedents_are_sought_in_windows() -> None:
@@ -34,4 +40,5 @@ def test_each_wants_its_own_kind_of_corpus() -> None:
 
 def test_the_identities_differ() -> None:
     assert ATTENTION.identity == {"quantities": ["attention"]}
+    assert Attention((0, 2)).identity == {"quantities": ["attention", "hidden"], "hidden": [0, 2]}
     assert Antecedent().identity == {"quantities": ["antecedent"], "candidates": "mentions"}

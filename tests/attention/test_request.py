@@ -9,7 +9,7 @@ import pytest
 from attention.digest import Digests
 from attention.encoder import EncoderSpec, resolve
 from attention.options import Options
-from attention.quantity import Antecedent
+from attention.quantity import Antecedent, Attention
 from attention.request import Request, key
 from corpora.sentence import Treebank
 from tests import tiny
@@ -62,6 +62,8 @@ CHANGES: dict[str, Callable[[Request, Path], Request]] = {
     "companion": lambda request, tmp_path: replace(request, companion=other_corpus(request, tmp_path).corpus),
     "mentions": lambda request, _: replace(request, quantity=Antecedent("mentions")),
     "words": lambda request, _: replace(request, quantity=Antecedent("words")),
+    "hidden": lambda request, _: replace(request, quantity=Attention((1,))),
+    "other hidden": lambda request, _: replace(request, quantity=Attention((0, 1))),
     "also too long": lambda request, _: replace(request, options=Options(too_long="skip")),
     "pieces": lambda request, _: replace(request, options=Options(from_pieces="first")),
 }
@@ -117,6 +119,13 @@ def test_a_companion_is_known_by_its_content(request_: Request, digests: Digests
 def test_candidates_are_part_of_the_identity(request_: Request, digests: Digests) -> None:
     identity = replace(request_, quantity=Antecedent("words")).identity(digests)
     assert (identity["quantities"], identity["candidates"]) == (["antecedent"], "words")
+
+
+def test_hidden_states_of_no_layer_leave_the_key_as_it_was(request_: Request, digests: Digests) -> None:
+    none = replace(request_, quantity=Attention(()))
+    assert key(none.identity(digests)) == key(request_.identity(digests))
+    alone = [replace(request_, encoder=None, quantity=Attention(hidden)) for hidden in ((), (1,))]
+    assert key(alone[0].identity(digests)) == key(alone[1].identity(digests))
 
 
 def test_the_key_of_a_treebank_is_what_it_was(tmp_path: Path) -> None:

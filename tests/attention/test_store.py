@@ -10,9 +10,9 @@ import torch
 
 from attention.digest import Digests, digest
 from attention.options import Options
-from attention.store import MANIFEST, Manifest, Part, Store, find_part, seal_part, tensor_name
+from attention.store import MANIFEST, Hidden, Manifest, Part, Store, find_part, seal_part, tensor_name
 from corpora.table import from_table
-from tests.attention.extractions import Extraction, small_shards
+from tests.attention.extractions import LENGTHS, Extraction, small_shards
 
 MANIFEST_OF_TWO = Manifest(
     key="abc",
@@ -38,6 +38,18 @@ def digests(tmp_path: Path) -> Digests:
 
 def test_a_manifest_comes_back_as_it_was() -> None:
     assert Manifest.load(MANIFEST_OF_TWO.dump()) == MANIFEST_OF_TWO
+
+
+def test_a_manifest_comes_back_with_its_hidden_states() -> None:
+    manifest = replace(MANIFEST_OF_TWO, hidden=Hidden((0, 2), 384))
+    assert json.loads(manifest.dump())["hidden"] == {"layers": [0, 2], "size": 384}
+    assert Manifest.load(manifest.dump()) == manifest
+
+
+def test_a_manifest_without_hidden_states_is_what_it_was_before_there_were_any() -> None:
+    assert "hidden" not in json.loads(MANIFEST_OF_TWO.dump())
+    assert digest(MANIFEST_OF_TWO.dump()) == "3f387254090905f0045cc9ab627f14c5472012cd16f841d31e07a669ea1515b8"
+    assert Manifest.load(MANIFEST_OF_TWO.dump()).hidden == Hidden((), 0)
 
 
 def test_a_manifest_is_json_in_a_fixed_order() -> None:
@@ -198,6 +210,19 @@ def test_precision_on_disk_is_what_was_asked_for(bert: Path, tmp_path: Path) -> 
         store = Extraction(tmp_path, bert, options=Options(precision="float32")).prepare()
         assert store.manifest.dtype == torch.float32
         assert store.read("attention", 9).dtype == torch.float32
+
+
+def test_hidden_states_are_read_beside_the_attention(bert: Path, tmp_path: Path) -> None:
+    with small_shards():
+        store = Extraction(tmp_path, bert, hidden=(0, 2)).prepare()
+        opened = Store.open(store.folder, Digests(tmp_path / "index"))
+        assert opened is not None
+        assert opened.manifest.hidden == Hidden((0, 2), 32)
+        for item, length in enumerate(LENGTHS):
+            states = opened.read("hidden", item)
+            assert (states.shape, states.dtype) == ((2, length, 32), torch.float16)
+            assert torch.equal(states, store.read("hidden", item))
+            assert opened.read("attention", item).size(-1) == length + 2
 
 
 def test_names_of_tensors_say_quantity_and_item() -> None:
