@@ -11,6 +11,7 @@ from metrics.antecedent import (
     antecedent_hits_among_words,
     find_links,
 )
+from metrics.arborescence import maximum_arborescence, tree_heads
 from metrics.attachment import (
     OFFSETS,
     Arcs,
@@ -26,7 +27,7 @@ from metrics.attachment import (
 from metrics.predictions import ArcPredictions
 from metrics.results import AttentionLines, Bars, Figure, HeatMap, Provenance, Result
 from metrics.scores import attachment_scores, relation_accuracies, sentence_scores
-from metrics.significance import bootstrap_ratio
+from metrics.significance import PairedDifference, bootstrap_ratio, holm, paired_bootstrap, paired_permutation
 
 __all__ = [
     "ANTECEDENT_DIRECTIONS",
@@ -41,6 +42,7 @@ __all__ = [
     "Figure",
     "HeatMap",
     "Links",
+    "PairedDifference",
     "Provenance",
     "Result",
     "accuracies",
@@ -52,11 +54,16 @@ __all__ = [
     "bootstrap_ratio",
     "edges_found",
     "find_links",
+    "holm",
     "left_branching",
+    "maximum_arborescence",
     "offset_heads",
+    "paired_bootstrap",
+    "paired_permutation",
     "relation_accuracies",
     "right_branching",
     "sentence_scores",
+    "tree_heads",
     "uniform_attached",
     "uniform_edges_found",
 ]

@@ -32,7 +32,7 @@ class Arcs:
 
     Raises:
         ValueError: A column differs in shape, a sentence is not exactly the words 1 to length in order, or a head lies
-            outside its sentence or is the word itself.
+            outside its sentence.
     """
 
     sentence: Integers
@@ -59,7 +59,7 @@ class Arcs:
                 f"sentence {self.sentence[at]} is not the words 1 to {self.length[at]} in order: "
                 f"its row {rank[at]} is word {self.word[at]}, and it has {np.repeat(sizes, sizes)[at]} rows"
             )
-        wrong = (self.head < 0) | (self.head > self.length) | (self.head == self.word)
+        wrong = (self.head < 0) | (self.head > self.length)
         if wrong.any():
             at = int(np.argmax(wrong))
             raise ValueError(
@@ -160,9 +160,12 @@ def best_offsets(arcs: Arcs, relations: int) -> tuple[int, Integers]:
 
 
 def _edges(arcs: Arcs) -> tuple[Flags, Integers]:
-    """Find the words with an edge that counts, and the row of each word's head (its own under ROOT); both `[words]`."""
+    """Find the words with an edge that counts, and the row of each word's head (its own under ROOT); both `[words]`.
+
+    A word that is its own head, as in control tasks, has no edge.
+    """
     rows = np.arange(len(arcs))
-    inside = arcs.head > 0
+    inside = (arcs.head > 0) & (arcs.head != arcs.word)
     return inside & ~arcs.punctuation, np.where(inside, rows + arcs.head - arcs.word, rows)
 
 

@@ -157,9 +157,12 @@ class Result:
         figures: Named figures; the names become file names.
         audit: What was left out or changed on the way, counted.
         items: One row per test item, when the experiment has such.
+        ratios: Scores that are the sum of one column of `items` divided by the sum of another: what two runs on the
+            same items are compared by.
 
     Raises:
-        ValueError: A score has no name or is infinite, or the name of a table or figure cannot be a file name.
+        ValueError: A score has no name or is infinite, the name of a table or figure cannot be a file name, or a ratio
+            belongs to no score or names no columns of the items.
     """
 
     experiment: str
@@ -168,9 +171,14 @@ class Result:
     figures: Mapping[str, Figure] = field(default_factory=dict)
     audit: Mapping[str, object] = field(default_factory=dict)
     items: pd.DataFrame | None = None
+    ratios: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Refuse names and numbers that could not be written down."""
+        columns = () if self.items is None else tuple(self.items)
+        for name, pair in self.ratios.items():
+            if name not in self.scores or not set(pair) <= set(columns):
+                raise ValueError(f"{name!r} of {self.experiment!r} is no score, or {pair} are no columns of its items")
         for name, score in self.scores.items():
             if not name.strip():
                 raise ValueError(f"a score of {self.experiment!r} has an empty name: {score}")

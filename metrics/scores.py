@@ -4,7 +4,7 @@ Each takes what `metrics.attachment` says word by word (right or not, edge found
 under a random baseline; both are averaged the same way.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -12,6 +12,13 @@ from numpy.typing import NDArray
 
 from metrics.attachment import Arcs, Floats, Integers
 from metrics.significance import bootstrap_ratio
+
+RATIOS = {
+    "uas": ("correct", "scored"),
+    "uuas": ("edges_found", "edges"),
+    "uas_with_punctuation": ("correct_with_punctuation", "words"),
+}
+"""The scores that `sentence_scores` holds the counts of: right ones, and all that were scored."""
 
 
 def attachment_scores(
@@ -29,18 +36,29 @@ def attachment_scores(
     Returns:
         `uas`, `uuas` and `uas_with_punctuation`, each with `.low` and `.high`; nan where nothing was scored.
     """
-    table = sentence_scores(arcs, attached, edges)
-    pairs = {
-        "uas": ("correct", "scored"),
-        "uuas": ("edges_found", "edges"),
-        "uas_with_punctuation": ("correct_with_punctuation", "words"),
-    }
-    right = table[[numerator for numerator, _ in pairs.values()]].to_numpy(dtype=np.float64)
-    scored = table[[denominator for _, denominator in pairs.values()]].to_numpy(dtype=np.float64)
+    return ratio_scores(sentence_scores(arcs, attached, edges), RATIOS, prefix=prefix, seed=seed)
+
+
+def ratio_scores(
+    items: pd.DataFrame, ratios: Mapping[str, tuple[str, str]], *, prefix: str = "", seed: int = 0
+) -> dict[str, float]:
+    """Scores that are one column's sum over another's, with 95 % intervals over the rows.
+
+    Args:
+        items: One row per unit that was sampled independently, for instance a sentence.
+        ratios: Numerator and denominator of each score.
+        prefix: Put before each name.
+        seed: Seed of the bootstrap.
+
+    Returns:
+        Each score, with `.low` and `.high`; nan where nothing was scored.
+    """
+    right = items[[numerator for numerator, _ in ratios.values()]].to_numpy(dtype=np.float64)
+    scored = items[[denominator for _, denominator in ratios.values()]].to_numpy(dtype=np.float64)
     values = _ratio(right.sum(axis=0), scored.sum(axis=0))
     low, high = bootstrap_ratio(right, scored, seed=seed)
     scores: dict[str, float] = {}
-    for column, name in enumerate(pairs):
+    for column, name in enumerate(ratios):
         scores[f"{prefix}{name}"] = float(values[column])
         scores[f"{prefix}{name}.low"] = float(low[column])
         scores[f"{prefix}{name}.high"] = float(high[column])
@@ -110,21 +128,23 @@ def sentence_scores(arcs: Arcs, attached: Floats, edges: Floats) -> pd.DataFrame
     sentence, sentences = _sentences(arcs)
     plain = ~arcs.punctuation
     has_edge = plain & ~np.isnan(edges)
-
-    def count(of_words: Floats | NDArray[np.bool_]) -> Floats:
-        return np.bincount(sentence, weights=of_words.astype(np.float64), minlength=sentences).astype(np.float64)
-
     return pd.DataFrame(
         {
             "sentence": arcs.sentence[arcs.word == 1],
             "words": np.bincount(sentence, minlength=sentences),
-            "scored": count(plain).astype(np.int64),
-            "correct": count(attached * plain),
-            "correct_with_punctuation": count(attached),
-            "edges": count(has_edge).astype(np.int64),
-            "edges_found": count(np.where(has_edge, edges, 0.0)),
+            "scored": count(arcs, plain).astype(np.int64),
+            "correct": count(arcs, attached * plain),
+            "correct_with_punctuation": count(arcs, attached),
+            "edges": count(arcs, has_edge).astype(np.int64),
+            "edges_found": count(arcs, np.where(has_edge, edges, 0.0)),
         }
     )
+
+
+def count(arcs: Arcs, of_words: Floats | NDArray[np.bool_]) -> Floats:
+    """Sum what is said of words `[words]` over each sentence `[sentences]`."""
+    sentence, sentences = _sentences(arcs)
+    return np.bincount(sentence, weights=of_words.astype(np.float64), minlength=sentences).astype(np.float64)
 
 
 def _sentences(arcs: Arcs) -> tuple[Integers, int]:

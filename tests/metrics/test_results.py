@@ -1,6 +1,7 @@
 import dataclasses
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from metrics.results import AttentionLines, Bars, HeatMap, Result
@@ -85,6 +86,13 @@ class TestResult:
     def test_names_that_are_no_file_names_are_refused(self, name: str) -> None:
         with pytest.raises(ValueError, match="cannot be a file name"):
             Result("probe", {}, figures={name: HEADS})
+
+    @pytest.mark.parametrize("ratios", [{"las": ("right", "all")}, {"uas": ("right", "of")}])
+    def test_a_ratio_is_a_score_and_two_columns(self, ratios: dict[str, tuple[str, str]]) -> None:
+        items = pd.DataFrame({"right": [1], "all": [2]})
+        assert Result("probe", {"uas": 0.5}, items=items, ratios={"uas": ("right", "all")}).ratios
+        with pytest.raises(ValueError, match=r"is no score, or .* are no columns of its items"):
+            Result("probe", {"uas": 0.5}, items=items, ratios=ratios)
 
     def test_it_cannot_be_changed(self) -> None:
         with pytest.raises(dataclasses.FrozenInstanceError):

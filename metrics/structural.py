@@ -1,0 +1,217 @@
+"""Trees as distances and depths, and how well predicted ones fit them (Hewitt & Manning 2019)."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torchmetrics import Metric
+
+from metrics.attachment import Floats, Integers
+
+LENGTHS = (5, 50)
+"""Words of the sentences whose rank correlations are averaged, both ends included (Hewitt & Manning 2019)."""
+
+
+def tree_distances(heads: Tensor, lengths: Tensor) -> Tensor:
+    """Length of the path between every two words of a tree, int64 `[batch, n, n]`; 0 in the padding.
+
+    In a forest, as some control tasks make, paths between two trees lead over ROOT.
+
+    Args:
+        heads: `[batch, n]`, 1-based, 0 for ROOT; anything in the padding.
+        lengths: `[batch]`.
+
+    Raises:
+        ValueError: a head outside its sentence, or a cycle.
+    """
+    lines = _lines(heads, lengths)
+    shared = lines @ lines.mT  # the words that lie on both words' ways to ROOT
+    own = shared.diagonal(dim1=1, dim2=2)
+    distances = own[:, :, None] + own[:, None, :] - 2 * shared
+    real = _real(heads.size(1), lengths)
+    return (distances * (real[:, :, None] & real[:, None, :])).long()
+
+
+def tree_depths(heads: Tensor, lengths: Tensor) -> Tensor:
+    """Arcs between every word and the root of its tree, int64 `[batch, n]`: 0 at the root, and in the padding.
+
+    Args:
+        heads: `[batch, n]`, 1-based, 0 for ROOT; anything in the padding.
+        lengths: `[batch]`.
+
+    Raises:
+        ValueError: a head outside its sentence, or a cycle.
+    """
+    return (_lines(heads, lengths).sum(-1) - 1).clamp(min=0).long()
+
+
+def _lines(heads: Tensor, lengths: Tensor) -> Tensor:
+    """Float32 `[batch, n, n]`: 1 where the second word lies on the first one's way to ROOT, or is it."""
+    n = heads.size(1)
+    real = _real(n, lengths)
+    heads = torch.where(real, heads, 0)
+    if bool(((heads < 0) | (heads > lengths[:, None])).any()):
+        raise ValueError("a head lies outside its sentence: heads are 1-based, and 0 is ROOT")
+    up = torch.zeros(*heads.shape, n + 1, device=heads.device).scatter_(2, heads[:, :, None], 1.0)[:, :, 1:]
+    lines = torch.diag_embed(real.float())
+    # Twice as far up each time: `lines` has all words less than `steps` arcs up, `up` the one that is `steps` up.
+    steps = 1
+    while steps <= n:
+        lines = lines + up @ lines
+        up, steps = up @ up, 2 * steps
+    if bool(up.any()):
+        raise ValueError("the heads of a sentence have a cycle: they are no tree, and there are no distances in it")
+    return lines
+
+
+def _real(n: int, lengths: Tensor) -> Tensor:
+    return torch.arange(n, device=lengths.device) < lengths[:, None]
+
+
+def distance_losses(predicted: Tensor, gold: Tensor, lengths: Tensor) -> Tensor:
+    """Σ |gold − predicted| over all ordered pairs of words / n², of each sentence (Hewitt & Manning 2019, §2).
+
+    Args:
+        predicted: `[batch, k, n, n]` of k probes; anything in the padding.
+        gold: `[batch, n, n]`.
+        lengths: `[batch]`.
+
+    Returns:
+        `[batch, k]`.
+    """
+    real = _real(gold.size(1), lengths)
+    pairs = (real[:, :, None] & real[:, None, :])[:, None]
+    return ((predicted - gold[:, None]).abs() * pairs).sum((-2, -1)) / lengths[:, None] ** 2
+
+
+def depth_losses(predicted: Tensor, gold: Tensor, lengths: Tensor) -> Tensor:
+    """Σ |gold − predicted| over the words / n, of each sentence (Hewitt & Manning 2019, §2).
+
+    Args:
+        predicted: `[batch, k, n]` of k probes; anything in the padding.
+        gold: `[batch, n]`.
+        lengths: `[batch]`.
+
+    Returns:
+        `[batch, k]`.
+    """
+    return ((predicted - gold[:, None]).abs() * _real(gold.size(1), lengths)[:, None]).sum(-1) / lengths[:, None]
+
+
+def spearman(predicted: Tensor, gold: Tensor, mask: Tensor) -> Tensor:
+    """Spearman's rank correlation along the last axis; ties share their mean rank.
+
+    Args:
+        predicted: `[..., n]`, finite where it counts.
+        gold: `[..., n]`.
+        mask: bool `[..., n]`, what counts. The three are broadcast against one another.
+
+    Returns:
+        `[...]`: nan where all that counts of gold is equal, so that there is no order to find; 0 where all predictions
+        are equal: no order was found.
+    """
+    one, other = _centred_ranks(predicted.float(), mask), _centred_ranks(gold.float(), mask)
+    spread, expected = one.square().sum(-1), other.square().sum(-1)
+    correlation = (one * other).sum(-1) / (spread * expected).clamp(min=torch.finfo(torch.float32).tiny).sqrt()
+    return correlation.masked_fill(expected == 0, torch.nan)
+
+
+def _centred_ranks(values: Tensor, mask: Tensor) -> Tensor:
+    values = torch.where(mask, values, torch.inf).contiguous()
+    ascending = values.sort(dim=-1).values
+    # From 0 on, a rank is the number of smaller values; with ties, half-way to the number of those not larger.
+    twice = torch.searchsorted(ascending, values) + torch.searchsorted(ascending, values, right=True)
+    return (twice - mask.sum(-1, keepdim=True)) / 2 * mask
+
+
+def length_weights(lengths: Integers, counted: NDArray[np.bool_]) -> Floats:
+    """Weights `[sentences]` under which a mean over sentences is a mean over lengths of the means per length.
+
+    So Hewitt & Manning (2019) average rank correlations: over the sentences of each length from 5 to 50, then
+    over the lengths that occur.
+
+    Args:
+        lengths: words of each sentence.
+        counted: sentences that take part, if their length does.
+
+    Returns:
+        One over the number of lengths, times one over the sentences of that length, a sum of 1; 0 for sentences that
+        do not take part.
+    """
+    among = counted & (lengths >= LENGTHS[0]) & (lengths <= LENGTHS[1])
+    occurring, which, number = np.unique(lengths[among], return_inverse=True, return_counts=True)
+    weights = np.zeros(len(lengths))
+    weights[among] = 1.0 / (len(occurring) * number[which])
+    return weights
+
+
+class SentenceRows(Metric):
+    """Gathers a row of numbers of every sentence, from any number of devices, in any order of batches.
+
+    The rows are joined and sorted by sentence; nothing is summed before, so that what is made of them is the same
+    however the split was divided.
+
+    Args:
+        width: Numbers in a row.
+    """
+
+    full_state_update = False
+    higher_is_better = None
+    is_differentiable = False
+
+    rows: list[Tensor] | Tensor  # one tensor [sentences, 1 + width] a batch; torchmetrics joins them when it syncs
+
+    def __init__(self, width: int) -> None:
+        """Start without a sentence."""
+        super().__init__()
+        self.width = width
+        self.add_state("rows", default=[], dist_reduce_fx="cat")
+
+    def update(self, sentence: Tensor, values: Tensor) -> None:
+        """Add a batch.
+
+        Args:
+            sentence: `[batch]` index of the sentence in its split, below 2²⁴.
+            values: `[batch, width]`; kept in float32.
+        """
+        if values.shape != (len(sentence), self.width):
+            raise ValueError(f"values must be {[len(sentence), self.width]}, and they are {list(values.shape)}")
+        assert isinstance(self.rows, list)
+        self.rows.append(torch.cat([sentence[:, None].float(), values.float()], dim=1))
+
+    def compute(self) -> tuple[Integers, Floats]:
+        """Join all rows.
+
+        Returns:
+            `[sentences]` the sentences in ascending order, and `[sentences, width]` their numbers.
+
+        Raises:
+            ValueError: A sentence was added more than once.
+        """
+        parts = [self.rows] if isinstance(self.rows, Tensor) else self.rows
+        rows = torch.cat(parts).cpu().double().numpy() if parts else np.empty((0, 1 + self.width))
+        rows = rows[np.argsort(rows[:, 0], kind="stable")]
+        sentences = rows[:, 0].astype(np.int64)
+        if (twice := sentences[1:][np.diff(sentences) == 0]).size:
+            raise ValueError(
+                f"{np.unique(twice).size} sentences were added more than once, the first of them sentence {twice[0]}. "
+                "Reset the metric between epochs, and use a sampler that repeats no item to even out the devices "
+                "(Trainer(use_distributed_sampler=False))."
+            )
+        return sentences, rows[:, 1:]
+
+    def sync(
+        self,
+        dist_sync_fn: Callable[..., Any] | None = None,
+        process_group: Any | None = None,  # noqa: ANN401 - torchmetrics' own signature
+        should_sync: bool = True,
+        distributed_available: Callable[..., Any] | None = None,
+    ) -> None:
+        """Gather the rows of all devices."""
+        # Of a device without a batch torchmetrics would send an empty vector, which does not fit the others' matrices.
+        if isinstance(self.rows, list) and not self.rows:
+            self.rows.append(torch.empty(0, 1 + self.width, device=self.device))
+        super().sync(dist_sync_fn, process_group, should_sync, distributed_available)

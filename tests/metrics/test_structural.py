@@ -1,0 +1,212 @@
+import copy
+import pickle
+from collections import deque
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor
+
+from metrics.structural import (
+    SentenceRows,
+    depth_losses,
+    distance_losses,
+    length_weights,
+    spearman,
+    tree_depths,
+    tree_distances,
+)
+from tests.metrics.samples import random_arcs
+from tests.metrics.sentence_rows import gather_shares, rows
+
+
+def padded(sentences: list[list[int]], fill: int = -1) -> tuple[Tensor, Tensor]:
+    """Heads and lengths; the padding holds what would show."""
+    heads = torch.full((len(sentences), max(map(len, sentences))), fill)
+    for row, sentence in enumerate(sentences):
+        heads[row, : len(sentence)] = torch.tensor(sentence)
+    return heads, torch.tensor([len(sentence) for sentence in sentences])
+
+
+def random_trees(sentences: int = 30) -> list[list[int]]:
+    arcs = random_arcs(sentences, seed=3)
+    return [arcs.head[arcs.sentence == sentence].tolist() for sentence in np.unique(arcs.sentence)]
+
+
+def walked(heads: list[int]) -> list[list[int]]:
+    """Distances of all nodes, ROOT the first, by walking from each in all directions."""
+    near: list[set[int]] = [set() for _ in range(len(heads) + 1)]
+    for word, head in enumerate(heads, start=1):
+        near[word].add(head)
+        near[head].add(word)
+    found = []
+    for start in range(len(near)):
+        steps, waiting = {start: 0}, deque([start])
+        while waiting:
+            node = waiting.popleft()
+            for other in near[node] - steps.keys():
+                steps[other] = steps[node] + 1
+                waiting.append(other)
+        found.append([steps[node] for node in range(len(near))])
+    return found
+
+
+FORESTS = [[0, 0, 0], [0, 1, 0, 3, 4, 0], [2, 0, 2, 0, 4]]
+"""More than one root, as in a control task."""
+
+
+@pytest.mark.parametrize("fill", [-1, 99])
+@pytest.mark.parametrize(
+    "sentences",
+    [random_trees(), FORESTS, [list(range(40))], [[*range(2, 34), 0], [0]]],
+    ids=["trees", "forests", "chain", "chain of 33"],
+)
+def test_distances_and_depths_equal_a_walk_through_the_tree(sentences: list[list[int]], fill: int) -> None:
+    heads, lengths = padded(sentences, fill)
+    distances, depths = tree_distances(heads, lengths), tree_depths(heads, lengths)
+    assert distances.dtype == depths.dtype == torch.int64
+    for row, sentence in enumerate(sentences):
+        n, expected = len(sentence), torch.tensor(walked(sentence))
+        assert torch.equal(distances[row, :n, :n], expected[1:, 1:])
+        assert torch.equal(depths[row, :n], expected[0, 1:] - 1)
+        assert not distances[row, n:].any()
+        assert not distances[row, :, n:].any()
+        assert not depths[row, n:].any()
+
+
+@pytest.mark.parametrize("heads", [[2, 1], [0, 3, 4, 2], [1], [0, 2, 1]])
+def test_a_cycle_is_refused(heads: list[int]) -> None:
+    batch = padded([heads, [0]])
+    for what in (tree_distances, tree_depths):
+        with pytest.raises(ValueError, match="have a cycle"):
+            what(*batch)
+
+
+@pytest.mark.parametrize("head", [-2, 3])
+def test_a_head_outside_its_sentence_is_refused(head: int) -> None:
+    heads, lengths = padded([[0, head], [0, 1, 1]])
+    with pytest.raises(ValueError, match="a head lies outside its sentence"):
+        tree_distances(heads, lengths)
+
+
+def test_a_batch_without_a_sentence_has_nothing_to_measure() -> None:
+    heads, lengths = torch.zeros(0, 0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64)
+    assert tree_distances(heads, lengths).shape == (0, 0, 0)
+    assert tree_depths(heads, lengths).shape == (0, 0)
+    assert distance_losses(torch.zeros(0, 3, 0, 0), tree_distances(heads, lengths), lengths).shape == (0, 3)
+    assert depth_losses(torch.zeros(0, 3, 0), tree_depths(heads, lengths), lengths).shape == (0, 3)
+    assert spearman(torch.zeros(0, 3, 0), torch.zeros(0, 1, 0), torch.zeros(0, 1, 0, dtype=torch.bool)).shape == (0, 3)
+
+
+def test_losses_equal_double_loops() -> None:
+    heads, lengths = padded(random_trees(6))
+    gold, depths = tree_distances(heads, lengths), tree_depths(heads, lengths)
+    predicted = torch.rand(6, 2, *gold.shape[1:], generator=torch.Generator().manual_seed(0)) * 5
+    for row, n in enumerate(lengths.tolist()):
+        for k in range(2):
+            both = one = 0.0
+            for i in range(n):
+                one += abs(float(depths[row, i]) - float(predicted[row, k, 0, i]))
+                for j in range(n):
+                    both += abs(float(gold[row, i, j]) - float(predicted[row, k, i, j]))
+            found = distance_losses(predicted, gold, lengths)[row, k]
+            assert float(found) == pytest.approx(both / n**2, rel=1e-5)
+            assert float(depth_losses(predicted[:, :, 0], depths, lengths)[row, k]) == pytest.approx(one / n, rel=1e-5)
+
+
+def test_spearman_equals_scipy_row_by_row_with_ties_on_both_sides() -> None:
+    random = np.random.default_rng(0)
+    predicted, gold = random.integers(0, 6, (7, 3, 9)).astype(float), random.integers(0, 4, (7, 1, 9))
+    predicted[0] = random.normal(size=(3, 9)) * 1e4
+    mask = np.arange(9) < random.integers(3, 10, 7)[:, None]
+    found = spearman(torch.tensor(predicted), torch.tensor(gold), torch.tensor(mask)[:, None])
+    assert found.shape == (7, 3)
+    for row, k in np.ndindex(7, 3):
+        counted = mask[row]
+        expected = stats.spearmanr(predicted[row, k, counted], gold[row, 0, counted]).statistic
+        assert float(found[row, k]) == pytest.approx(expected, abs=1e-6)
+
+
+def test_spearman_where_one_side_has_no_order() -> None:
+    mask = torch.tensor([True, True, True, False])
+    order, none = torch.tensor([1.0, 2.0, 3.0, 0.0]), torch.tensor([4.0, 4.0, 4.0, 9.0])
+    assert float(spearman(none, order, mask)) == 0
+    assert spearman(order, none, mask).isnan()
+    assert spearman(order, order, torch.tensor([True, False, False, False])).isnan()
+    assert float(spearman(-order, order, mask)) == -1
+
+
+def test_length_weights_make_a_mean_over_lengths() -> None:
+    random = np.random.default_rng(1)
+    lengths = random.integers(1, 60, 200)
+    values, counted = random.random(200), random.random(200) < 0.9
+    means = []
+    for length in range(5, 51):
+        of_length = [value for value, n, c in zip(values, lengths, counted, strict=True) if n == length and c]
+        if of_length:
+            means.append(sum(of_length) / len(of_length))
+    weights = length_weights(lengths, counted)
+    assert weights.sum() == pytest.approx(1)
+    assert weights @ values == pytest.approx(sum(means) / len(means))
+    assert not weights[~counted].any()
+    assert {4, 5, 50, 51} <= set(lengths.tolist())
+    assert not weights[(lengths < 5) | (lengths > 50)].any()
+    assert weights[counted & ((lengths == 5) | (lengths == 50))].all()
+    assert not length_weights(np.array([3, 60]), np.array([True, True])).any()
+
+
+class TestSentenceRows:
+    def test_the_order_and_size_of_batches_do_not_matter(self) -> None:
+        sentences = [4, 0, 17, 2, 9]
+        expected = rows(sorted(sentences))
+        for batches in ([sentences], [[2], [17, 4], [], [9, 0]]):
+            metric = SentenceRows(3)
+            for batch in batches:
+                metric.update(*rows(batch))
+            for again in (metric, copy.deepcopy(metric), pickle.loads(pickle.dumps(metric))):
+                found, values = again.compute()
+                np.testing.assert_array_equal(found, expected[0].numpy())
+                np.testing.assert_array_equal(values, expected[1].double().numpy())
+
+    def test_without_a_sentence_it_is_empty(self) -> None:
+        metric = SentenceRows(3)
+        metric.update(*rows([]))
+        sentences, values = metric.compute()
+        assert sentences.shape == (0,)
+        assert values.shape == (0, 3)
+
+    def test_a_sentence_seen_twice_is_refused_until_a_reset(self) -> None:
+        metric = SentenceRows(3)
+        metric.update(*rows([5, 1]))
+        metric.update(*rows([5]))
+        with pytest.raises(ValueError, match=r"1 sentences were added more than once.* sentence 5\. .*sampler"):
+            metric.compute()
+        metric.reset()
+        metric.update(*rows([5]))
+        assert metric.compute()[0].tolist() == [5]
+
+    def test_other_widths_are_refused(self) -> None:
+        with pytest.raises(ValueError, match=r"must be \[2, 4\], and they are \[2, 3\]"):
+            SentenceRows(4).update(*rows([0, 1]))
+
+    def test_two_processes_equal_one(self, tmp_path: Path) -> None:
+        sentences = list(range(7))
+        # Unevenly; then with nothing for the second process: no batch at all, and one without a sentence.
+        shares: list[tuple[list[list[int]], list[list[int]]]] = [
+            ([[0, 5], [3, 2, 6]], [[4, 1]]),
+            ([[*sentences]], []),
+            ([[*sentences]], [[]]),
+        ]
+        with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+            jobs = [
+                pool.submit(gather_shares, rank, tmp_path / "meet", [share[rank] for share in shares])
+                for rank in range(2)
+            ]
+            for job in jobs:
+                for found, values in job.result():
+                    np.testing.assert_array_equal(found, sentences)
+                    np.testing.assert_array_equal(values, rows(sentences)[1].double().numpy())
