@@ -4,6 +4,8 @@ from datamodules.base import AttentionDataModule
 from datamodules.batch import AntecedentBatch, AttentionBatch
 from datamodules.coreference import CoreferenceDataModule
 from datamodules.dependency import DependencyDataModule
+from datamodules.vector_files import VectorError
+from datamodules.vectors import VectorSpec
 
 __all__ = [
     "AntecedentBatch",
@@ -11,4 +13,6 @@ __all__ = [
     "AttentionDataModule",
     "CoreferenceDataModule",
     "DependencyDataModule",
+    "VectorError",
+    "VectorSpec",
 ]

@@ -3,6 +3,7 @@
 import os
 import time
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Mapping
 from functools import cache as once
 from pathlib import Path
@@ -21,6 +22,7 @@ from attention.request import Request
 from attention.store import Store
 from corpora.document import Documents
 from corpora.sentence import CorpusError, Treebank
+from datamodules.vectors import VectorSpec, WordVectors, load_vectors
 from metrics.results import Provenance
 
 Split = Literal["train", "dev", "test"]
@@ -53,20 +55,33 @@ class AttentionDataModule(LightningDataModule):
         encoder: the encoder; None keeps to what can be read off the corpus.
         options: what is taken from the encoder, and what happens to sentences over its limit.
         cache: folder of the stores; else `$PROBING_CACHE`, else `./stores`.
+        root: folder of the public corpora and word vectors.
+        vectors: word vectors; None for none.
 
     Attributes:
         stores: the opened stores, by split.
+        vectors: the word vectors, once the stage is set up.
     """
 
     unit = "sentences"
     """What the items of a store are called, in the plural."""
 
-    def __init__(self, encoder: EncoderSpec | None, options: Options, cache: str | None) -> None:
+    def __init__(
+        self,
+        encoder: EncoderSpec | None,
+        options: Options,
+        cache: str | None,
+        root: Path,
+        vectors: VectorSpec | None = None,
+    ) -> None:
         super().__init__()
         self.encoder = encoder
         self.options = options
         self.cache = Path(cache or os.environ.get("PROBING_CACHE") or "stores").expanduser()
+        self.root = root
+        self.vector_spec = vectors
         self.stores: dict[Split, Store] = {}
+        self.vectors: WordVectors | None = None
 
     @abstractmethod
     def files(self) -> Mapping[str, Path]:
@@ -115,6 +130,19 @@ class AttentionDataModule(LightningDataModule):
                 request = Request(path, self.read, self.reader, source, self.options, self.quantity, companion)
                 opened[path] = prepare(request, self.cache, digests, encoder, self._ranks())
             self.stores[split] = opened[path]
+        if self.vector_spec is not None:
+            counts = Counter(
+                word for store in opened.values() for word in store.labels["words"].combine_chunks().values.to_pylist()
+            )
+            self.vectors = load_vectors(
+                self.vector_spec,
+                counts,
+                root=self.root,
+                cache=self.cache,
+                digests=digests,
+                encoder=encoder if source is not None else None,
+                source=source,
+            )
         held = ", ".join(
             f"{' and '.join(split for split in wanted if files[split] == path)} {len(opened[path])} {self.unit}"
             for path in dict.fromkeys(files[split] for split in wanted)
@@ -144,6 +172,11 @@ class AttentionDataModule(LightningDataModule):
         return identity if isinstance(identity, dict) else None
 
     @property
+    def vectors_size(self) -> int:
+        """Size of a word vector; 0 without."""
+        return 0 if self.vectors is None else self.vectors.size
+
+    @property
     def _any(self) -> Store:
         return next(iter(self.stores.values()))
 
@@ -155,9 +188,13 @@ class AttentionDataModule(LightningDataModule):
         encoder = {**self._any.manifest.encoder, **(self.encoder_identity or {})}
         if encoder.get("weights") == "random":  # of the file only the embeddings were kept
             encoder["embeddings_of_sha256"] = encoder.pop("weights_sha256")
+        vectors, coverage = {}, {}
+        if self.vectors is not None:
+            vectors, coverage = {"vectors": dict(self.vectors.identity)}, {"vectors": dict(self.vectors.audit)}
         return Provenance(
             encoder=encoder,
-            data={
+            data=vectors
+            | {
                 split: {
                     "file": files[split].name,
                     "sha256": manifest.identity["corpus_sha256"],
@@ -166,5 +203,5 @@ class AttentionDataModule(LightningDataModule):
                 }
                 for split, manifest in manifests.items()
             },
-            audit={split: dict(manifest.audit) for split, manifest in manifests.items()},
+            audit=coverage | {split: dict(manifest.audit) for split, manifest in manifests.items()},
         )

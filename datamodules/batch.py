@@ -24,6 +24,11 @@ class AttentionBatch:
         punctuation: bool `[batch, n]`, words that UAS leaves out; False in the padding.
         attention: `[batch, layers, heads, n+2, n+2]`, axes from and to, in the precision of the store. Slot 0 is the
             start delimiter, slots 1…length are the words, slot length+1 is the end delimiter; zeros behind it.
+            Without slots, `[batch, layers, heads, 0, 0]`, for a probe that does not read it.
+        hidden: `[batch, layers', n, size]`, hidden states in the precision of the store, zeros in the padding; those
+            of no layer where none are kept or read.
+        vectors: float32 `[batch, n, size]`, word vectors; zeros for unknown words and in the padding, and of size 0
+            where there are none or they are not read.
     """
 
     index: Tensor
@@ -32,6 +37,8 @@ class AttentionBatch:
     relations: Tensor
     punctuation: Tensor
     attention: Tensor
+    hidden: Tensor
+    vectors: Tensor
 
     @property
     def mask(self) -> Tensor:
@@ -62,6 +69,8 @@ class AntecedentBatch:
         weights: attention between the head words, each once, in ascending order: `[layers, heads, U, U]`, axes from
             and to, in the precision of the store. With all n words of the window as candidates
             `[2, layers, heads, U, n]`: attention from the head words to all words, and to them from all words.
+        vectors: float32 `[U, size]`, word vectors of the head words in the same order; zeros for unknown words, and of
+            size 0 where there are none.
         window: the text, which stays where it is.
     """
 
@@ -71,6 +80,7 @@ class AntecedentBatch:
     clusters: Tensor
     types: Tensor
     weights: Tensor
+    vectors: Tensor
     window: Window | None
 
     def to(self, device: torch.device, non_blocking: bool = False) -> "AntecedentBatch":

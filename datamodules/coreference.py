@@ -4,112 +4,25 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-import torch
-from torch.utils.data import DataLoader, Dataset
 
 from attention.encoder import EncoderSpec
 from attention.options import Options
 from attention.quantity import Antecedent, Candidates
-from attention.store import Store
 from corpora.conll2012 import DOCUMENTS_VERSION, read_documents
 from corpora.conllu import READER_VERSION
-from corpora.document import MENTION_TYPES, Documents
+from corpora.document import Documents
 from corpora.registry import CORPORA, data_root, locate
 from corpora.sentence import CorpusError
-from corpora.windows import WINDOWS_VERSION, Window, anaphoric, windows_from_table
-from datamodules.base import STAGES, AttentionDataModule, Split, files_by_split
+from corpora.windows import WINDOWS_VERSION, Window, windows_from_table
+from datamodules.base import SPLITS, STAGES, AttentionDataModule, Split, files_by_split
 from datamodules.batch import AntecedentBatch
-from datamodules.sampling import LengthBatches
+from datamodules.sampling import BatchLoader, LengthBatches, run_seed
+from datamodules.vectors import VectorSpec
+from datamodules.windows import CoreferenceSplit, parted
 from metrics.results import Provenance
 
 _DEFAULT_ENCODER = EncoderSpec()
 _DEFAULT_OPTIONS = Options()
-
-
-class CoreferenceSplit(Dataset[AntecedentBatch]):
-    """Some documents of a store, indexed by batches of one window.
-
-    Args:
-        store: its weights.
-        windows: all windows of the store.
-        documents: numbers of the documents that belong to the split; None for all.
-        candidates: what the store holds: attention between `mentions`, or between them and all `words`.
-
-    Attributes:
-        windows: those of the split, in the order of the corpus.
-        documents: ids of its documents, in the order of the corpus.
-    """
-
-    def __init__(
-        self, store: Store, windows: Sequence[Window], documents: frozenset[int] | None, candidates: Candidates
-    ) -> None:
-        self.store = store
-        self._candidates = candidates
-        self._items = [item for item, window in enumerate(windows) if documents is None or window.number in documents]
-        self.windows = [windows[item] for item in self._items]
-        names = {window.number: window.text.id for window in self.windows}
-        self.documents = tuple(names.values())
-        self._places = {number: place for place, number in enumerate(names)}
-
-    def __len__(self) -> int:
-        return len(self.windows)
-
-    def __getitem__(self, indices: list[int]) -> AntecedentBatch:
-        """The batch of this one window, or of none."""
-        if not isinstance(indices, list):
-            raise TypeError(
-                "A split is read by batches of one window. A Trainer that replaces the sampler asks for single items: "
-                "give it use_distributed_sampler=False; the datamodule shares the windows between devices itself."
-            )
-        windows = [self.windows[index] for index in indices]
-        assert len(windows) <= 1
-        heads = [head for window in windows for head in window.mention_heads]
-        mentions = [mention for window in windows for mention in window.text.mentions]
-        manifest = self.store.manifest
-        if windows and manifest.shards:
-            # A copy: a batch is its receiver's own, the mapped file is not.
-            weights = self.store.read("antecedent", self._items[indices[0]]).clone()
-        else:
-            size, between, words = (len(manifest.layers), len(manifest.heads)), len(set(heads)), sum(map(len, windows))
-            shape = (2, *size, between, words) if self._candidates == "words" else (*size, between, between)
-            weights = torch.zeros(shape, dtype=manifest.dtype)
-        return AntecedentBatch(
-            index=torch.tensor(indices, dtype=torch.int64),
-            document=torch.tensor([self._places[window.number] for window in windows], dtype=torch.int64),
-            head_words=torch.tensor(heads, dtype=torch.int64),
-            clusters=torch.tensor([mention.cluster for mention in mentions], dtype=torch.int64),
-            types=torch.tensor([MENTION_TYPES.index(mention.type) for mention in mentions], dtype=torch.int64),
-            weights=weights,
-            window=windows[0] if windows else None,
-        )
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """Documents, windows, mentions, the links among these, and how many of them the cut into windows lost."""
-        lost = sum(window.lost for window in self.windows)
-        return {
-            "documents": len(self.documents),
-            "windows": len(self.windows),
-            "mentions": sum(len(window.text.mentions) for window in self.windows),
-            "links": sum(sum(anaphoric(window.text.mentions)) for window in self.windows) + lost,
-            "lost_links": lost,
-        }
-
-
-def halves(genres: Mapping[int, str], seed: int) -> tuple[frozenset[int], frozenset[int]]:
-    """Part numbered documents into two halves with the same genres.
-
-    The documents of each genre are shuffled and halved; of those genres that have an odd number of them, by the order
-    of their names, the first gives its odd one to the first half, the second to the second half, and so on.
-    """
-    random = np.random.default_rng(seed)
-    first: set[int] = set()
-    extra = 1
-    for genre in sorted(set(genres.values())):
-        numbers = random.permutation(sorted(number for number, other in genres.items() if other == genre))
-        first.update(numbers[: (len(numbers) + extra) // 2].tolist())
-        extra = (extra + len(numbers)) % 2
-    return frozenset(first), frozenset(genres) - first
 
 
 class CoreferenceDataModule(AttentionDataModule):
@@ -117,8 +30,8 @@ class CoreferenceDataModule(AttentionDataModule):
 
     Args:
         corpus: a name of `python -m corpora.registry --list`, a path with `{split}` in the place of train, dev and
-            test, a mapping from these three to paths, or one path. The documents of a corpus in one file are parted
-            into dev and test, half and half within each genre.
+            test, a mapping from these three to paths, or one path. The documents of a corpus in one file are parted,
+            within each genre.
         root: folder of the public corpora; else `$PROBING_DATA`, else `./data`.
         parses: a treebank of the same sentences, which gives the heads of the mentions, a path that may have
             `{split}` in it; else the `.conllu` of the same name beside the corpus, if there is one.
@@ -126,12 +39,16 @@ class CoreferenceDataModule(AttentionDataModule):
             all `words` of the window.
         encoder: the encoder; None for what needs no attention: each document is one window then.
         options: what is taken from it, and what happens to sentences over its limit.
+        vectors: word vectors; None for none.
         cache: folder of the stores; else `$PROBING_CACHE`, else `./stores`.
         workers: processes that read batches ahead; 0 reads in the training process.
-        seed: of the halving.
+        parts: shares of the documents of a corpus in one file: of dev and test, or of train, dev and test.
+        split_seed: of the parting.
+        seed: of the order of the training windows; None for that of the run.
 
     Raises:
-        CorpusError: a corpus that is absent or malformed, on `setup`.
+        CorpusError: shares that cannot be; a corpus that is absent or malformed, on `setup`.
+        VectorError: word vectors that are absent, malformed, or know too few of the words, on `setup`.
     """
 
     unit = "windows"
@@ -144,23 +61,31 @@ class CoreferenceDataModule(AttentionDataModule):
         candidates: Candidates = "mentions",
         encoder: EncoderSpec | None = _DEFAULT_ENCODER,
         options: Options = _DEFAULT_OPTIONS,
+        vectors: VectorSpec | None = None,
         cache: str | None = None,
         workers: int = 0,
-        seed: int = 0,
+        parts: tuple[float, ...] = (0.5, 0.5),
+        split_seed: int = 0,
+        seed: int | None = None,
     ) -> None:
-        super().__init__(encoder, options, cache)
+        super().__init__(encoder, options, cache, data_root(root), vectors)
+        if len(parts) not in (2, 3) or min(parts) <= 0 or abs(sum(parts) - 1) > 1e-6:
+            raise CorpusError(
+                f"parts: {list(parts)} are no shares of dev and test, or of train, dev and test, that add up to 1: "
+                f"--data.init_args.parts [0.5,0.25,0.25]."
+            )
         self.corpus = corpus
-        self.root = data_root(root)
         self.parses = parses
         self.candidates = candidates
         self.workers = workers
-        self.seed = seed
+        self.parts = parts
+        self.split_seed, self.seed = split_seed, seed
         self.splits: dict[Split, CoreferenceSplit] = {}
 
     def files(self) -> Mapping[str, Path]:
-        """The corpus file of every split there is; dev and test share the one file that is parted into them."""
+        """The corpus file of every split there is; splits that are parts of one file share it."""
         if (single := self._single()) is not None:
-            return {"dev": single, "test": single}
+            return dict.fromkeys(SPLITS[-len(self.parts) :], single)
         if isinstance(self.corpus, str) and self.corpus in CORPORA:
             return locate(self.corpus, self.root)
         return files_by_split(self.corpus)
@@ -204,27 +129,33 @@ class CoreferenceDataModule(AttentionDataModule):
 
     def setup(self, stage: str) -> None:
         """Open the stores of a stage, and part the documents of a corpus in one file."""
-        if missing := [split for split in STAGES[stage] if split not in self.files()]:
-            raise CorpusError(
-                f"The corpus has no {missing[0]} split, and it is needed. Name its file: --data.init_args.corpus "
-                f"'{{train: a.conll, dev: b.conll, test: c.conll}}'."
-            )
+        # Training alone needs no dev.
+        alone = stage == "fit" and self.trainer is not None and self.trainer.limit_val_batches == 0
+        single = self._single() is not None
+        if missing := [split for split in (("train",) if alone else STAGES[stage]) if split not in self.files()]:
+            remedy = "Part its documents in three: --data.init_args.parts [0.5,0.25,0.25]"
+            if not single:
+                remedy = "Name its file: --data.init_args.corpus '{train: a.conll, dev: b.conll, test: c.conll}'"
+            raise CorpusError(f"The corpus has no {missing[0]} split, and it is needed. {remedy}.")
         super().setup(stage)
-        halved = self._single() is not None
         for split, store in self.stores.items():
             if split not in self.splits:
                 windows = windows_from_table(store.labels)
-                documents = self._half(split, windows) if halved else None
-                self.splits[split] = CoreferenceSplit(store, windows, documents, self.candidates)
+                documents = self._part(split, windows) if single else None
+                self.splits[split] = CoreferenceSplit(store, windows, documents, self.candidates, self.vectors)
 
-    def _half(self, split: Split, windows: Sequence[Window]) -> frozenset[int]:
-        dev, test = halves({window.number: window.text.genre for window in windows}, self.seed)
-        if not test:
+    def _part(self, split: Split, windows: Sequence[Window]) -> frozenset[int]:
+        genres = {window.number: window.text.genre for window in windows}
+        names = SPLITS[-len(self.parts) :]
+        parts = dict(zip(names, parted(genres, self.parts, self.split_seed), strict=True))
+        if not all(parts.values()):
+            count = "one document" if len(genres) == 1 else f"{len(genres)} documents"
             raise CorpusError(
-                f"{self.corpus}: one document with mentions cannot be parted into dev and test. Name both in "
-                f"--data.init_args.corpus '{{dev: a.conll, test: b.conll}}'."
+                f"{self.corpus}: {count} with mentions cannot be parted into {', '.join(names[:-1])} and {names[-1]}. "
+                f"Name the file of each: --data.init_args.corpus "
+                f"'{{{', '.join(f'{name}: {name}.conll' for name in names)}}}'."
             )
-        return dev if split == "dev" else test
+        return parts[split]
 
     @property
     def provenance(self) -> Provenance:
@@ -233,9 +164,9 @@ class CoreferenceDataModule(AttentionDataModule):
         Where one file is parted, the audit of a split counts what is in it, and `file` is the audit of the whole.
         """
         known = super().provenance
-        halved = self._single() is not None
-        data: dict[str, object] = {}
-        audit: dict[str, object] = {}
+        parted = self._single() is not None
+        data: dict[str, object] = {name: value for name, value in known.data.items() if name not in SPLITS}
+        audit: dict[str, object] = {name: value for name, value in known.audit.items() if name not in SPLITS}
         for split, held in self.splits.items():
             manifest = held.store.manifest
             described = known.data[split]
@@ -245,36 +176,36 @@ class CoreferenceDataModule(AttentionDataModule):
                 **({"parses_sha256": sha} if (sha := manifest.identity.get("companion_sha256")) else {}),
                 "documents": len(held.documents),
                 "windows": len(held),
-                **({"seed": self.seed, "ids": list(held.documents)} if halved else {}),
+                **({"split_seed": self.split_seed, "ids": list(held.documents)} if parted else {}),
             }
-            audit[split] = held.counts if halved else dict(manifest.audit)
-            if halved:
+            audit[split] = held.counts if parted else dict(manifest.audit)
+            if parted:
                 audit["file"] = dict(manifest.audit)
         return Provenance(known.encoder, data, audit)
 
-    def val_dataloader(self) -> DataLoader[AntecedentBatch]:
+    def train_dataloader(self) -> BatchLoader[AntecedentBatch]:
+        """The windows of the train split, shuffled."""
+        return self._loader("train")
+
+    def val_dataloader(self) -> BatchLoader[AntecedentBatch]:
         """The dev split, each window once."""
         return self._loader("dev")
 
-    def test_dataloader(self) -> list[DataLoader[AntecedentBatch]]:
+    def test_dataloader(self) -> list[BatchLoader[AntecedentBatch]]:
         """The dev split, for what is chosen, and the test split, for what is reported."""
         return [self._loader("dev"), self._loader("test")]
 
-    def _loader(self, split: Split) -> DataLoader[AntecedentBatch]:
-        data, trainer = self.splits[split], self.trainer
+    def _loader(self, split: Split) -> BatchLoader[AntecedentBatch]:
+        data, train, trainer = self.splits[split], split == "train", self.trainer
         batches = LengthBatches(
             np.array([len(window) for window in data.windows], np.int64),
             max_cells=0,
             max_sentences=1,  # windows share no words: nothing is gained by padding them together
-            shuffle=False,
+            shuffle=train,
+            seed=run_seed(self.seed),
             rank=trainer.global_rank if trainer is not None else 0,
             world=trainer.world_size if trainer is not None else 1,
         )
-        return DataLoader(
-            data,
-            sampler=batches,
-            batch_size=None,  # the sampler yields whole batches: nothing to stack
-            num_workers=self.workers,
-            persistent_workers=self.workers > 0,
-            pin_memory=torch.cuda.is_available(),
-        )
+        if train and trainer is not None:
+            batches.resume(trainer)
+        return BatchLoader(data, batches, self.workers)

@@ -1,16 +1,24 @@
 """Which sentences go into which batch: alike in length, bounded in cells, and on exactly one device each."""
 
-from collections.abc import Iterator
-from typing import Any
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pytorch_lightning import Trainer
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from datamodules.batch import AttentionBatch
 
 Lengths = NDArray[np.int64]
+Item = TypeVar("Item")
+
+
+def run_seed(seed: int | None) -> int:
+    """The seed itself, or for None that of the run: what `seed_everything` left behind, else 0."""
+    return int(os.environ.get("PL_GLOBAL_SEED", 0)) if seed is None else seed
 
 
 class LengthBatches(Sampler[list[int]]):
@@ -22,6 +30,7 @@ class LengthBatches(Sampler[list[int]]):
 
     Args:
         lengths: words of every sentence.
+        items: positions of the sentences that take part; None for all.
         max_cells: bound of `batch * (longest + 2) ** 2`; a sentence that exceeds it alone makes a batch of its own.
         max_sentences: bound of the sentences in a batch.
         shuffle: training if true.
@@ -34,6 +43,7 @@ class LengthBatches(Sampler[list[int]]):
         self,
         lengths: Lengths,
         *,
+        items: Sequence[int] | None = None,
         max_cells: int,
         max_sentences: int,
         shuffle: bool,
@@ -41,21 +51,25 @@ class LengthBatches(Sampler[list[int]]):
         rank: int = 0,
         world: int = 1,
     ) -> None:
-        self._lengths = lengths
+        self._items = np.arange(len(lengths)) if items is None else np.asarray(items, np.int64)
+        self._lengths = lengths[self._items]
         self._shuffle = shuffle
         self.seed = seed
         self._rank, self._world = rank, world
         self._skip = 0
         self._epoch = 0
-        self._bounds = _bounds(np.sort(lengths, kind="stable"), max_cells, max_sentences)
+        self._bounds = _bounds(np.sort(self._lengths, kind="stable"), max_cells, max_sentences)
 
     def set_epoch(self, epoch: int) -> None:
         """Called by Lightning before every epoch."""
         self._epoch = epoch
 
-    def start_at(self, epoch: int, batch: int) -> None:
-        """Go on in the middle of an epoch: leave out the batches that an interrupted run has already seen."""
-        self._epoch, self._skip = epoch, batch
+    def resume(self, trainer: Trainer) -> None:
+        """Leave out the batches of an epoch that an interrupted run has seen: none, in a run that was not resumed."""
+        limit = trainer.limit_train_batches  # a number of batches, or a share of them
+        epoch = min(len(self), limit if isinstance(limit, int) else int(limit * len(self)))
+        seen = trainer.fit_loop.epoch_loop.batch_progress.current.ready
+        self._epoch, self._skip = trainer.current_epoch, seen % max(epoch, 1)
 
     def __len__(self) -> int:
         """Batches of this rank in a whole epoch."""
@@ -65,7 +79,7 @@ class LengthBatches(Sampler[list[int]]):
         """Positions of the sentences of each batch of this rank."""
         random = np.random.default_rng([self.seed, self._epoch])
         order = random.permutation(len(self._lengths)) if self._shuffle else np.arange(len(self._lengths))
-        order = order[np.argsort(self._lengths[order], kind="stable")]
+        order = self._items[order[np.argsort(self._lengths[order], kind="stable")]]
         places = random.permutation(len(self._bounds)) if self._shuffle else np.arange(len(self._bounds))
         mine = self._mine()
         skip, self._skip = self._skip, 0
@@ -82,14 +96,14 @@ class LengthBatches(Sampler[list[int]]):
         return [number % len(self._bounds) for number in range(self._rank, count, self._world)]
 
 
-class BatchLoader(DataLoader[AttentionBatch]):
+class BatchLoader(DataLoader[Item]):
     """Serves the batches of a `LengthBatches` from a split that collates them itself.
 
     It tells Lightning that a run can go on in the middle of an epoch: the order of the batches follows from seed and
     epoch, and the datamodule skips those that the interrupted run has seen.
     """
 
-    def __init__(self, data: Dataset[AttentionBatch], batches: LengthBatches, workers: int) -> None:
+    def __init__(self, data: Dataset[Item], batches: LengthBatches, workers: int) -> None:
         super().__init__(
             data,
             sampler=batches,
@@ -121,7 +135,7 @@ class BatchLoader(DataLoader[AttentionBatch]):
 class Batches:
     """The batches of a loader, without the loader: for predictions Lightning would replace its sampler."""
 
-    def __init__(self, loader: BatchLoader) -> None:
+    def __init__(self, loader: BatchLoader[AttentionBatch]) -> None:
         self._loader = loader
 
     def __len__(self) -> int:

@@ -25,7 +25,14 @@ def test_every_tensor_of_an_antecedent_batch_moves_and_the_text_stays() -> None:
     window = cut(0, document("d", ["a b c"], [(0, 0, 1, 0, 0), (0, 1, 3, 2, 0)]), 0, 1)
     numbers = torch.tensor([0, 2])
     batch = AntecedentBatch(
-        torch.tensor([5]), torch.tensor([1]), numbers, numbers, numbers, torch.rand(2, 3, 2, 2), window
+        index=torch.tensor([5]),
+        document=torch.tensor([1]),
+        head_words=numbers,
+        clusters=numbers,
+        types=numbers,
+        weights=torch.rand(2, 3, 2, 2),
+        vectors=torch.rand(2, 5),
+        window=window,
     )
     moved = batch.to(torch.device("meta"))
     assert moved.window is window

@@ -7,8 +7,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
+from pytorch_lightning import Trainer
 
 from attention import AlignmentError, EncoderSpec, Options
 from corpora.conll2012 import read_documents
@@ -16,7 +18,9 @@ from corpora.document import MENTION_TYPES, Documents
 from corpora.sentence import CorpusError
 from datamodules import AntecedentBatch, CoreferenceDataModule
 from datamodules.base import SPLITS, Split
-from datamodules.coreference import halves
+from datamodules.vector_files import VectorError
+from datamodules.vectors import VectorSpec
+from datamodules.windows import parted
 from tests.documents import corpus, document, write
 
 LENGTHS = ((3, 1, 2), (4, 6, 2, 5, 8), (7, 7, 7, 7), (2,), (5, 5, 9, 1), (3, 9, 8, 9, 9), (8, 2, 2, 9))
@@ -60,7 +64,7 @@ def data(request: pytest.FixtureRequest, bert: Path, by_split: str, cache: str) 
 
 
 def halved(single: Path, cache: str, encoder: EncoderSpec | None = None, seed: int = 0) -> CoreferenceDataModule:
-    module = CoreferenceDataModule(str(single), encoder=encoder, cache=cache, seed=seed)
+    module = CoreferenceDataModule(str(single), encoder=encoder, cache=cache, split_seed=seed)
     module.setup("test")
     return module
 
@@ -177,6 +181,126 @@ def test_train_is_a_split_like_another(data: CoreferenceDataModule) -> None:
     assert data.stores["train"].folder != data.stores["dev"].folder
 
 
+# Training
+
+
+def order(module: CoreferenceDataModule, epoch: int = 0) -> list[int]:
+    loader = module.train_dataloader()
+    cast(Any, loader.sampler).set_epoch(epoch)
+    return [index for batch in loader for index in batch.index.tolist()]
+
+
+def training(by_split: str, cache: str, seed: int | None = None) -> CoreferenceDataModule:
+    module = CoreferenceDataModule(by_split, encoder=None, cache=cache, seed=seed)
+    module.setup("fit")
+    return module
+
+
+def test_every_epoch_reads_each_window_once_in_an_order_of_its_own(data: CoreferenceDataModule) -> None:
+    orders = [order(data, epoch) for epoch in range(4)]
+    assert len(orders[0]) > 5
+    assert all(sorted(found) == list(range(len(data.splits["train"]))) for found in orders)
+    assert len(set(map(tuple, orders))) > 2
+    assert order(data, 2) == orders[2]
+
+
+def test_the_seed_of_the_order_is_the_runs_own_unless_given(
+    by_split: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PL_GLOBAL_SEED", raising=False)
+    given = {seed: order(training(by_split, str(tmp_path), seed)) for seed in (0, 1, 2)}
+    assert order(training(by_split, str(tmp_path))) == given[0]
+    monkeypatch.setenv("PL_GLOBAL_SEED", "2")
+    assert order(training(by_split, str(tmp_path))) == given[2] != given[0]
+    assert order(training(by_split, str(tmp_path), 1)) == given[1]
+
+
+def in_training(rank: int = 0, world: int = 1, limit: float = 1.0, ready: int = 0) -> Trainer:
+    """What the loader asks of a trainer that has read `ready` batches."""
+    progress = SimpleNamespace(current=SimpleNamespace(ready=ready))
+    loop = SimpleNamespace(epoch_loop=SimpleNamespace(batch_progress=progress))
+    trainer = SimpleNamespace(
+        global_rank=rank, world_size=world, limit_train_batches=limit, current_epoch=0, fit_loop=loop
+    )
+    return cast(Trainer, trainer)
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_devices_train_on_equally_many_windows(data: CoreferenceDataModule, world: int) -> None:
+    orders = []
+    for rank in range(world):
+        data.trainer = in_training(rank, world)
+        orders.append(order(data))
+    assert {len(found) for found in orders} == {-(-len(data.splits["train"]) // world)}
+    assert {index for found in orders for index in found} == set(range(len(data.splits["train"])))
+
+
+@pytest.mark.parametrize(("limit", "ready", "skipped"), [(1.0, 3, 3), (2, 2, 0), (2, 1, 1), (10**6, 1, 1)])
+def test_a_resumed_run_skips_what_its_epoch_has_seen(
+    limit: float, ready: int, skipped: int, data: CoreferenceDataModule
+) -> None:
+    whole = list(data.train_dataloader().sampler)
+    data.trainer = in_training(limit=limit, ready=ready)
+    assert list(data.train_dataloader().sampler) == whole[skipped:]
+
+
+def test_another_seed_cannot_resume_the_order(by_split: str, tmp_path: Path) -> None:
+    loader = cast(Any, training(by_split, str(tmp_path), 7).train_dataloader())
+    loader.load_state_dict(loader.state_dict())
+    with pytest.raises(ValueError, match=r"with seed 3, this one with 7: go on with --data.init_args.seed 3"):
+        loader.load_state_dict({"seed": 3})
+
+
+# Word vectors
+
+
+VECTORS = {"the": (1, 2, 3), "fox": (4, 5, 6), "dogs": (7, 8, 9), "jumpsuit": (-1, 0, 1), "unlazy": (2, 0, 2)}
+
+
+@pytest.fixture
+def vectors(tmp_path: Path) -> str:
+    lines = [f"{word} {' '.join(map(str, values))}" for word, values in VECTORS.items()]
+    path = tmp_path / "vectors.txt"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return str(path)
+
+
+def test_batches_hold_the_vectors_of_the_head_words(by_split: str, vectors: str, bert: Path, cache: str) -> None:
+    module = CoreferenceDataModule(
+        by_split, encoder=EncoderSpec(str(bert)), cache=cache, vectors=VectorSpec(vectors, min_coverage=0.1)
+    )
+    module.setup("fit")
+    module.setup("test")
+    known = unknown = 0
+    for split in SPLITS:
+        for index, window in enumerate(module.splits[split].windows):
+            batch = module.splits[split][[index]]
+            forms = [window.words[place] for place in sorted(set(batch.head_words.tolist()))]
+            expected = [VECTORS.get(form.lower(), (0, 0, 0)) for form in forms]
+            assert batch.vectors.tolist() == [list(values) for values in expected]
+            assert batch.vectors.dtype == torch.float32
+            known += sum(form.lower() in VECTORS for form in forms)
+            unknown += sum(form.lower() not in VECTORS for form in forms)
+    assert min(known, unknown) > 10
+    assert module.splits["dev"][[]].vectors.shape == (0, 3)
+    provenance = module.provenance
+    assert cast(dict[str, Any], provenance.data["vectors"])["file"] == "vectors.txt"
+    assert 0.1 < cast(dict[str, Any], provenance.audit["vectors"])["coverage"] < 0.9
+    assert {"train", "dev", "test"} <= provenance.audit.keys() & provenance.data.keys()
+
+
+def test_without_vectors_their_size_is_zero(data: CoreferenceDataModule) -> None:
+    batch = data.splits["dev"][[0]]
+    assert batch.vectors.shape == (batch.weights.size(-2), 0)
+    assert data.vectors_size == 0
+
+
+def test_vectors_that_know_too_few_words_are_refused(by_split: str, vectors: str, tmp_path: Path) -> None:
+    module = CoreferenceDataModule(by_split, encoder=None, cache=str(tmp_path), vectors=VectorSpec(vectors))
+    with pytest.raises(VectorError, match="min_coverage"):
+        module.setup("test")
+
+
 # Halves
 
 
@@ -227,23 +351,101 @@ def test_the_encoder_does_not_change_the_halves(single: Path, bert: Path, tmp_pa
     assert ids(halved(single, str(tmp_path), EncoderSpec(str(bert))), "test") == ids(without, "test")
 
 
-@pytest.mark.parametrize("sizes", [(8, 8, 8, 8, 8), (1, 1, 1, 1), (3, 5, 2, 7), (1, 4, 9), (2,), (1,)])
+SIZES = [(8, 8, 8, 8, 8), (1, 1, 1, 1), (3, 5, 2, 7), (1, 4, 9), (2,), (1,)]
+
+
+def of_genres(sizes: tuple[int, ...]) -> Mapping[int, str]:
+    """As many documents of each genre, numbered through."""
+    return dict(enumerate(f"g{place}" for place, size in enumerate(sizes) for _ in range(size)))
+
+
+@pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize("seed", [0, 7])
 def test_halves_are_even_in_every_genre_and_over_all(sizes: tuple[int, ...], seed: int) -> None:
-    genres: Mapping[int, str] = dict(enumerate(f"g{place}" for place, size in enumerate(sizes) for _ in range(size)))
-    first, second = halves(genres, seed)
+    genres = of_genres(sizes)
+    first, second = parted(genres, (0.5, 0.5), seed)
     assert first | second == set(genres)
     assert not first & second
     assert len(first) - len(second) == sum(sizes) % 2
     for genre in set(genres.values()):
         one, other = (sum(genres[number] == genre for number in half) for half in (first, second))
         assert abs(one - other) <= 1
-    assert halves(genres, seed) == (first, second)
+    assert parted(genres, (0.5, 0.5), seed) == (first, second)
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+def test_halves_are_those_of_the_rule_that_published_figures_rest_on(sizes: tuple[int, ...]) -> None:
+    genres = of_genres(sizes)
+    random = np.random.default_rng(3)
+    first: set[int] = set()
+    odd = 1  # whose turn it is to get the odd document: 1 the first half's, 0 the second's
+    for genre in sorted(set(genres.values())):
+        numbers = random.permutation([number for number in genres if genres[number] == genre])
+        first.update(numbers[: (len(numbers) + odd) // 2].tolist())
+        odd = (odd + len(numbers)) % 2
+    assert parted(genres, (0.5, 0.5), 3) == (frozenset(first), frozenset(genres) - first)
+
+
+@pytest.mark.parametrize("shares", [(0.5, 0.25, 0.25), (0.8, 0.1, 0.1), (0.6, 0.2, 0.2), (1 / 3, 1 / 3, 1 / 3)])
+@pytest.mark.parametrize("sizes", SIZES)
+def test_every_part_has_its_share_over_all(shares: tuple[float, ...], sizes: tuple[int, ...]) -> None:
+    genres = of_genres(sizes)
+    parts = parted(genres, shares, 0)
+    assert sorted(number for part in parts for number in part) == sorted(genres)
+    for part, share in zip(parts, shares, strict=True):
+        assert abs(len(part) - share * len(genres)) < 1
+
+
+def test_every_part_has_its_share_of_every_genre() -> None:
+    genres = of_genres((8, 8, 8, 8, 8))
+    for part, size in zip(parted(genres, (0.5, 0.25, 0.25), 1), (4, 2, 2), strict=True):
+        assert Counter(genres[number] for number in part) == dict.fromkeys(set(genres.values()), size)
+
+
+THIRDS = (1 / 3, 1 / 3, 1 / 3)
+
+
+def test_one_file_is_parted_in_three_for_training(single: Path, bert: Path, tmp_path: Path) -> None:
+    module = CoreferenceDataModule(
+        str(single), parts=THIRDS, encoder=EncoderSpec(str(bert)), cache=str(tmp_path), split_seed=2
+    )
+    module.setup("fit")
+    module.setup("test")
+    every = [text.id for text in read_documents(single).documents if text.mentions]
+    assert sorted(name for split in SPLITS for name in ids(module, split)) == sorted(every)
+    sizes = [len(ids(module, split)) for split in SPLITS]
+    assert max(sizes) - min(sizes) <= 1
+    assert len(list(tmp_path.rglob("manifest.json"))) == 1
+    described = cast(dict[str, dict[str, Any]], module.provenance.data)
+    assert [described[split]["ids"] for split in SPLITS] == [list(ids(module, split)) for split in SPLITS]
+    audit = cast(dict[str, dict[str, int]], module.provenance.audit)
+    assert sum(audit[split]["links"] for split in SPLITS) == audit["file"]["links"]
+
+
+def test_training_on_one_file_in_halves_is_refused_with_the_remedy(single: Path, tmp_path: Path) -> None:
+    module = CoreferenceDataModule(str(single), encoder=None, cache=str(tmp_path))
+    with pytest.raises(CorpusError, match=r"no train split.*Part its documents in three: --data.init_args.parts"):
+        module.setup("fit")
+
+
+@pytest.mark.parametrize("parts", [(1.0,), (0.5, 0.4), (0.5, 0.5, 0.0), (0.4, 0.2, 0.2, 0.2), (1.5, -0.5)])
+def test_shares_that_cannot_be_are_named(parts: tuple[float, ...]) -> None:
+    with pytest.raises(CorpusError, match=r"are no shares of dev and test.*parts \[0.5,0.25,0.25\]"):
+        CoreferenceDataModule(encoder=None, parts=parts)
+
+
+def test_few_documents_cannot_be_parted_in_three(tmp_path: Path) -> None:
+    path = write(tmp_path / "two.conll", named(corpus([(4, 4), (6, 6, 6)]), ("news",)))
+    module = CoreferenceDataModule(str(path), encoder=None, cache=str(tmp_path), parts=THIRDS)
+    with pytest.raises(
+        CorpusError, match=r"2 documents with mentions cannot be parted into train, dev and test\..*train: train"
+    ):
+        module.setup("fit")
 
 
 def test_one_document_cannot_be_halved(tmp_path: Path) -> None:
     path = write(tmp_path / "one.conll", named(corpus([(4, 4)]), ("news",)))
-    with pytest.raises(CorpusError, match=r"one.conll: one document with mentions cannot be parted.*dev: a.conll"):
+    with pytest.raises(CorpusError, match=r"one.conll: one document with mentions cannot be parted.*dev: dev.conll"):
         halved(path, str(tmp_path))
 
 
@@ -363,7 +565,7 @@ def test_provenance_of_halves_says_what_is_in_each(single: Path, bert: Path, tmp
         assert data[split]["ids"] == list(ids(module, split))
         assert data[split]["documents"] == len(data[split]["ids"]) == audit[split]["documents"]
         assert data[split]["windows"] == audit[split]["windows"]
-        assert data[split]["seed"] == 0
+        assert data[split]["split_seed"] == 0
 
 
 # Errors

@@ -31,7 +31,7 @@ def audit(module: DependencyDataModule) -> dict[str, dict[str, int]]:
     return cast(dict[str, dict[str, int]], module.provenance.audit)
 
 
-def rows(loader: BatchLoader) -> Iterator[tuple[AttentionBatch, int, int]]:
+def rows(loader: BatchLoader[AttentionBatch]) -> Iterator[tuple[AttentionBatch, int, int]]:
     """Batch, row and sentence of everything a loader yields."""
     for batch in loader:
         for row, index in enumerate(batch.index.tolist()):

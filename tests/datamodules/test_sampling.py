@@ -1,4 +1,6 @@
 from collections import Counter
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -59,7 +61,10 @@ def test_more_ranks_than_batches_leave_none_without_a_step() -> None:
 def test_an_interrupted_epoch_goes_on_where_it_stopped() -> None:
     whole = batches(True, epoch=4)
     sampler = LengthBatches(LENGTHS, max_cells=4000, max_sentences=16, shuffle=True, seed=3)
-    sampler.start_at(4, 10)
+    done = SimpleNamespace(
+        epoch_loop=SimpleNamespace(batch_progress=SimpleNamespace(current=SimpleNamespace(ready=10)))
+    )
+    sampler.resume(cast(Any, SimpleNamespace(current_epoch=4, limit_train_batches=1.0, fit_loop=done)))
     assert list(sampler) == whole[10:]
     sampler.set_epoch(5)
     assert list(sampler) == batches(True, epoch=5)
