@@ -7,7 +7,8 @@ from torch import Tensor, nn
 
 from datamodules import AttentionBatch
 from metrics.results import Figure, HeatMap
-from probes.base import ArcProbe
+from probes.arc_probe import ArcProbe, Sizes
+from probes.scorers import attention_scores, candidates
 
 
 class AttentionOnlyProbe(ArcProbe):
@@ -19,35 +20,24 @@ class AttentionOnlyProbe(ArcProbe):
 
     The original trains one epoch on batches of one sentence; the batches here are larger, and the epochs are the
     configuration's.
-
-    Args:
-        learning_rate: of Adam.
-        decay: factor of the learning rate after every epoch.
     """
 
     experiment = "attention_only"
 
-    def build(self, layers: int, heads: int) -> None:
+    def build(self, sizes: Sizes) -> None:
         """`weight` is `[2, layers, heads]`: from the dependent to the head, and back."""
-        self.weight = nn.Parameter(torch.zeros(2, layers, heads))
+        self.weight = nn.Parameter(torch.zeros(2, len(sizes.layers), len(sizes.heads)))
         self.start, self.end = nn.Parameter(torch.ones(())), nn.Parameter(torch.ones(()))
 
     def forward(self, batch: AttentionBatch) -> Tensor:
         """Scores `[batch, n, n+1]` of the candidates of every word, ROOT first; -inf where there is no candidate."""
-        slots = batch.attention.size(-1)
-        features = batch.attention.flatten(3).flatten(1, 2)  # [batch, layers·heads, slots·slots]
-        out, back = (self.weight.flatten(1) @ features.float()).view(-1, 2, slots, slots).unbind(1)
-        scores = out + back.mT  # [batch, dependent, head]
-        ends = (batch.lengths + 1)[:, None, None].expand(-1, slots, 1)
-        root = self.start * scores[:, :, :1] + self.end * scores.gather(2, ends)
-        scores = torch.cat([root, scores[:, :, 1:-1]], dim=2)[:, 1:-1]
-        absent = torch.arange(slots - 1, device=scores.device) > batch.lengths[:, None]
-        return scores.masked_fill(absent[:, None], -torch.inf)
+        scores = attention_scores(batch.attention.flatten(1, 2), self.weight.flatten(1))
+        return candidates(scores, batch.lengths, self.start, self.end)
 
     def figures(self) -> Mapping[str, Figure]:
         """The learned weights, one map per direction."""
-        assert self._size is not None
-        layers, heads = self._size
+        assert self._sizes is not None
+        layers, heads = self._sizes.layers, self._sizes.heads
         titles = ("dependent → head", "head → dependent")
         return {
             f"weights_{title.replace(' → ', '_to_')}": HeatMap(

@@ -10,7 +10,7 @@ from torch import nn
 
 from datamodules import AttentionBatch
 from datamodules.base import Split
-from datamodules.dependency import DependencySplit
+from datamodules.treebank import DependencySplit
 from metrics.attachment import Floats, Integers, attached, edges_found
 from metrics.heads import ALL, DIRECTIONS, PLAIN, RowPeaks, most_attended
 from metrics.predictions import ArcPredictions
@@ -66,6 +66,7 @@ class HeadsProbe(DependencyExperiment):
 
     def setup(self, stage: str) -> None:
         """Make a metric for each of dev, test, and the two of `random_init`."""
+        super().setup(stage)
         data = self.attention
         size = len(data.layers), len(data.heads)
         heads = size[0] * size[1]

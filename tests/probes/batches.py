@@ -6,7 +6,16 @@ from torch import Tensor
 from datamodules import AttentionBatch
 
 
-def random_batch(lengths: list[int], layers: int = 2, heads: int = 3, seed: int = 0) -> AttentionBatch:
+def random_batch(
+    lengths: list[int],
+    layers: int = 2,
+    heads: int = 3,
+    seed: int = 0,
+    *,
+    vectors: int = 0,
+    hidden: tuple[int, int] = (0, 0),
+) -> AttentionBatch:
+    """`hidden` is layers and size."""
     random = torch.Generator().manual_seed(seed)
     words = max(lengths)
     attention = torch.zeros(len(lengths), layers, heads, words + 2, words + 2)
@@ -18,6 +27,7 @@ def random_batch(lengths: list[int], layers: int = 2, heads: int = 3, seed: int 
         gold[row, :n] = _tree(n, random)
         relations[row, :n] = torch.randint(0, 4, (n,), generator=random)
         punctuation[row, :n] = relations[row, :n] == 3
+    real = (gold >= 0)[..., None]
     return AttentionBatch(
         index=torch.arange(len(lengths)),
         lengths=torch.tensor(lengths),
@@ -25,6 +35,8 @@ def random_batch(lengths: list[int], layers: int = 2, heads: int = 3, seed: int 
         relations=relations,
         punctuation=punctuation,
         attention=attention.half(),
+        hidden=(torch.randn(len(lengths), hidden[0], words, hidden[1], generator=random) * real[:, None]).half(),
+        vectors=torch.randn(len(lengths), words, vectors, generator=random) * real,
     )
 
 

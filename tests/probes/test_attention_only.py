@@ -5,13 +5,14 @@ import torch
 from torch import Tensor
 
 from metrics.results import HeatMap
+from probes.arc_probe import Sizes
 from probes.attention_only import AttentionOnlyProbe
 from tests.probes.batches import random_batch
 
 
 def probe(layers: int = 2, heads: int = 3) -> AttentionOnlyProbe:
     model = AttentionOnlyProbe()
-    model.build(layers, heads)
+    model.build(Sizes(tuple(range(layers)), tuple(range(heads))))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
@@ -80,19 +81,19 @@ def test_it_finds_a_head_that_one_attention_head_points_at() -> None:
             batch.attention[row, 1, 2, j] = 0
             batch.attention[row, 1, 2, j, gold] = 1
     model = AttentionOnlyProbe()
-    model.build(2, 3)
+    model.build(Sizes((0, 1), (0, 1, 2)))
     optimizer = torch.optim.Adam(model.parameters(), 0.1)
     for _ in range(60):
         optimizer.zero_grad()
         model.training_step(batch, 0).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-    assert (model.predict_heads(batch)[batch.mask] == batch.heads[batch.mask]).all()
+    assert (model.guess(batch, tree=False).heads[batch.mask] == batch.heads[batch.mask]).all()
     assert model.weight[0, 1, 2] == model.weight.max()
 
 
 def test_figures_hold_the_weights_of_each_direction_with_labels_from_one() -> None:
     model = AttentionOnlyProbe()
-    model._make((1, 4), (0, 2, 5))
+    model._make(Sizes((1, 4), (0, 2, 5)), ())
     with torch.no_grad():
         model.weight.copy_(torch.arange(12.0).view(2, 2, 3))
     figures = model.figures()

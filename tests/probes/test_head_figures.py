@@ -9,7 +9,7 @@ import torch
 
 from attention import EncoderSpec, Options
 from datamodules import DependencyDataModule
-from datamodules.dependency import DependencySplit
+from datamodules.treebank import DependencySplit
 from metrics.heads import DIRECTIONS, most_attended
 from metrics.predictions import ArcPredictions
 from metrics.results import AttentionLines, Figure, HeatMap

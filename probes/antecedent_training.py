@@ -1,0 +1,261 @@
+"""Trained probes of coreference: the two scorers of Clark et al. (2019, §5) over antecedents instead of heads."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any, ClassVar, Literal
+
+import torch
+from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
+from torch import Tensor, nn
+from torchmetrics import SumMetric
+
+from datamodules import AntecedentBatch
+from metrics.antecedent import ANTECEDENT_DIRECTIONS, Links
+from metrics.results import Figure, HeatMap
+from probes.antecedent import AntecedentExperiment, links_of
+from probes.antecedent_tables import TRAINED
+from probes.arc_probe import Sizes, describe
+from probes.base import ProbeError
+from probes.scorers import attention_scores, weighted_scores
+
+
+def candidate_scores(scores: Tensor, links: Links) -> Tensor:
+    """Scores `[U, U]` of mentions × antecedents to those of the candidates of every link, `[links, U]`, else -inf."""
+    source = torch.tensor(links.source, device=scores.device)
+    barred = torch.tensor(~links.candidates, device=scores.device)
+    return scores[source].masked_fill(barred, -torch.inf)
+
+
+def antecedent_nats(scores: Tensor, links: Links) -> Tensor:
+    """`-ln Σ p(j)` over the gold candidates j of every link, p being the softmax over all its candidates.
+
+    A cluster may have many earlier mentions, and it does not matter which of them is found: the probability of all of
+    them is learned, as in the mention ranking of Durrett & Klein (2013).
+
+    Args:
+        scores: `[U, U]`, of mentions × antecedents.
+        links: of the window.
+
+    Returns:
+        `[links]`, in nats; 0 where all candidates are gold.
+    """
+    among = candidate_scores(scores, links)
+    wrong = torch.tensor(~links.gold, device=scores.device)
+    return among.logsumexp(-1) - among.masked_fill(wrong, -torch.inf).logsumexp(-1)
+
+
+class TrainedAntecedentProbe(AntecedentExperiment):
+    """A trained probe that gives every earlier head word a score as the antecedent of a mention.
+
+    It sees what a single head sees: attention between the head words of two mentions, in both directions. It is
+    scored on test beside the best single head, chosen on dev, and beside the baselines, on the same links.
+    Subclasses fill `build`, which makes the parameters once the sizes are known, and `forward`.
+
+    Args:
+        learning_rate: of Adam.
+        decay: factor of the learning rate after every epoch; 1 keeps it.
+        seed: of the bootstrap.
+    """
+
+    others = (*AntecedentExperiment.others, TRAINED)
+    needs_vectors: ClassVar[bool] = False
+    monitor: ClassVar[tuple[str, Literal["min", "max"]]] = ("val_accuracy", "max")
+    """What is best at the dev optimum."""
+    headline: ClassVar[str] = f"{TRAINED}.all"
+    """The main score."""
+
+    def __init__(self, learning_rate: float = 1e-2, decay: float = 1.0, seed: int = 0) -> None:
+        super().__init__("held_out", seed)
+        self.learning_rate, self.decay = learning_rate, decay
+        self._loss, self._links = SumMetric(nan_strategy="disable"), SumMetric()
+        self._val_loss, self._val_links = SumMetric(nan_strategy="disable"), SumMetric()
+        self._val_right = SumMetric()
+        self._source: Mapping[str, object] = {}
+        self._sizes: Sizes | None = None
+        self._trained = False
+
+    def build(self, sizes: Sizes) -> None:
+        """Make the parameters."""
+        raise TypeError(f"{type(self).__name__} does not say how it is built.")
+
+    def forward(self, batch: AntecedentBatch) -> Tensor:
+        """Scores `[U, U]`: of every head word's mention × every head word as its antecedent."""
+        raise TypeError(f"{type(self).__name__} does not say how it scores.")
+
+    def setup(self, stage: str) -> None:
+        """Make the parameters for the encoder and the word vectors of the datamodule.
+
+        Raises:
+            ProbeError: it has no word vectors, where they are needed, or not the attention between mentions.
+        """
+        super().setup(stage)
+        data = self.data
+        if data.candidates != "mentions":
+            raise ProbeError(
+                f"{type(self).__name__} chooses among mentions: --data.init_args.candidates must be mentions, not "
+                f"{data.candidates}."
+            )
+        self._source = {"encoder": data.encoder_identity}
+        if self.needs_vectors:
+            if data.vectors is None:
+                raise ProbeError(
+                    f"{type(self).__name__} needs word vectors: --data.init_args.vectors.name glove.6B.50d, another "
+                    f"name, a file, or `encoder` for the encoder's own input embeddings."
+                )
+            self._source = {**self._source, "vectors": dict(data.vectors.identity)}
+        self._make(Sizes(data.layers, data.heads, data.vectors_size if self.needs_vectors else 0))
+
+    def _make(self, sizes: Sizes) -> None:
+        if self._sizes is None:
+            self._sizes = sizes
+            self.build(sizes)
+
+    def on_fit_start(self) -> None:
+        """From here on the parameters mean something."""
+        self._trained = True
+
+    def on_validation_start(self) -> None:
+        """Refuse to score a probe that has learned nothing.
+
+        Raises:
+            ProbeError: it was not trained, and comes from no checkpoint.
+        """
+        if not self._trained:
+            raise ProbeError(
+                f"{type(self).__name__} was not trained: train it with `fit`, or give the checkpoint of one that was "
+                f"with --ckpt_path."
+            )
+
+    on_test_start = on_validation_start
+
+    def training_step(self, batch: AntecedentBatch, batch_idx: int) -> Tensor:
+        """`antecedent_nats`, summed over the links."""
+        links = links_of(batch)
+        loss = antecedent_nats(self(batch), links).sum()
+        self._loss.update(loss.detach())
+        self._links.update(len(links))
+        return loss
+
+    def on_train_epoch_end(self) -> None:
+        """Log `train_loss`, nats per link."""
+        self.log("train_loss", self._loss.compute() / self._links.compute().clamp(min=1))
+        self._loss.reset()
+        self._links.reset()
+
+    def choose(self, batch: AntecedentBatch, links: Links) -> Tensor:
+        """The candidate of the highest score for every link; of equals the later one, as for a single head."""
+        return _choice(candidate_scores(self(batch), links))
+
+    def validation_step(self, batch: AntecedentBatch, batch_idx: int) -> None:
+        """Count the right choices on dev, and sum the loss."""
+        right = loss = torch.zeros((), device=self.device)
+        count = 0
+        if batch.window is not None:  # else this device has none: it adds nothing, but must not be found empty
+            links, scores = links_of(batch), self(batch)
+            chosen = _choice(candidate_scores(scores, links))
+            right = torch.tensor(links.gold, device=scores.device).gather(1, chosen[:, None]).sum()
+            loss, count = antecedent_nats(scores, links).sum(), len(links)
+        self._val_right.update(right)
+        self._val_loss.update(loss)
+        self._val_links.update(count)
+
+    def on_validation_epoch_end(self) -> None:
+        """Log `val_accuracy`, over all links of dev, and `val_loss`, nats per link."""
+        links = self._val_links.compute().clamp(min=1)
+        self.log("val_accuracy", self._val_right.compute() / links, prog_bar=True)
+        self.log("val_loss", self._val_loss.compute() / links)
+        for metric in (self._val_right, self._val_loss, self._val_links):
+            metric.reset()
+
+    def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
+        """Adam, as for the probes of dependencies."""
+        adam = torch.optim.Adam(self.parameters(), self.learning_rate)
+        return {"optimizer": adam, "lr_scheduler": torch.optim.lr_scheduler.ExponentialLR(adam, self.decay)}
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keep what the parameters belong to."""
+        assert self._sizes is not None
+        checkpoint["probe"] = {"source": dict(self._source), "sizes": asdict(self._sizes)}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Refuse the weights of another encoder.
+
+        Raises:
+            ProbeError: the checkpoint was trained on another encoder, on other layers or heads of it, or on other word
+                vectors.
+        """
+        trained: dict[str, Any] = checkpoint["probe"]
+        sizes = Sizes(**trained["sizes"])
+        if self._sizes is not None and (trained["source"], sizes) != (self._source, self._sizes):
+            raise ProbeError(
+                f"The checkpoint was trained on {describe(trained['source'], sizes)}, and the data come from "
+                f"{describe(self._source, self._sizes)}. Give --data.init_args.encoder and --data.init_args.vectors "
+                f"those of the checkpoint."
+            )
+        self._source, self.epochs = trained["source"], checkpoint["epoch"] + 1
+        self._trained = True
+        self._make(sizes)
+
+
+def _choice(scores: Tensor) -> Tensor:
+    """Of `[links, U]` the last of the greatest in every row."""
+    return scores.size(-1) - 1 - scores.flip(-1).argmax(-1)
+
+
+class AntecedentAttentionProbe(TrainedAntecedentProbe):
+    """Scores antecedent j of mention i by a weighted sum over attention heads: `Σ_k w_k α^k[i,j] + u_k α^k[j,i]`.
+
+    i and j are the head words of the two mentions. `2LH` parameters: there is no ROOT, a mention without an antecedent
+    being no link.
+    """
+
+    experiment = "antecedent_attention"
+
+    def build(self, sizes: Sizes) -> None:
+        """`weight` is `[2, layers, heads]`: from the mention to the antecedent, and back."""
+        self.weight = nn.Parameter(torch.zeros(2, len(sizes.layers), len(sizes.heads)))
+
+    def forward(self, batch: AntecedentBatch) -> Tensor:
+        """Scores `[U, U]`: of every head word's mention × every head word as its antecedent."""
+        return attention_scores(batch.weights.flatten(0, 1)[None], self.weight.flatten(1))[0]
+
+    def figures(self) -> Mapping[str, Figure]:
+        """The learned weights, one map per direction."""
+        assert self._sizes is not None
+        return {
+            f"weights_{direction.replace('→', '_to_')}": HeatMap(
+                title=f"Learned weights, {direction}",
+                values=weight.double().cpu().numpy(),
+                row_labels=[str(layer + 1) for layer in self._sizes.layers],
+                column_labels=[str(head + 1) for head in self._sizes.heads],
+                row_label="layer",
+                column_label="head",
+                value_label="weight",
+                diverging=True,
+                percent=False,
+            )
+            for direction, weight in zip(ANTECEDENT_DIRECTIONS, self.weight.detach(), strict=True)
+        }
+
+
+class AntecedentWordsProbe(TrainedAntecedentProbe):
+    """As `AntecedentAttentionProbe`, with weights that the two head words decide: `w_k = W_k·(v_i ⊕ v_j) + b_k`.
+
+    v are fixed word vectors, zeros for unknown words; U and c give the other direction its weights u_k likewise.
+    `2LH·(2d + 1)` parameters.
+    """
+
+    experiment = "antecedent_words"
+    needs_vectors = True
+
+    def build(self, sizes: Sizes) -> None:
+        """`weight` is `[2, 2, heads, size]`: direction, then the word of the mention and that of the antecedent."""
+        heads = len(sizes.layers) * len(sizes.heads)
+        self.weight = nn.Parameter(torch.zeros(2, 2, heads, sizes.vectors))
+        self.bias = nn.Parameter(torch.zeros(2, heads))
+
+    def forward(self, batch: AntecedentBatch) -> Tensor:
+        """Scores `[U, U]`: of every head word's mention × every head word as its antecedent."""
+        first, second = (self.weight @ batch.vectors.mT).unbind(1)  # [2, heads, U] each
+        first = first + self.bias[:, :, None]
+        return weighted_scores(batch.weights.flatten(0, 1)[None], first[None], second[None])[0]

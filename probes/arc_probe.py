@@ -1,0 +1,273 @@
+"""A trained probe over arcs: every word gets a score for every candidate head."""
+
+from collections.abc import Mapping, Set
+from dataclasses import asdict, dataclass, replace
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import pandas as pd
+import torch
+from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
+from torch import Tensor, nn
+from torchmetrics import SumMetric
+
+from datamodules import AttentionBatch
+from datamodules.treebank import Field
+from metrics.arborescence import tree_heads
+from metrics.attachment import attached
+from metrics.predictions import ArcPredictions
+from probes.base import ArcExperiment, Guess, ProbeError, gather
+from probes.labels import RelationClassifier
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What a probe's parameters are shaped by.
+
+    Attributes:
+        layers: 0-based layers of the encoder whose attention is read.
+        heads: 0-based heads of each layer.
+        vectors: size of the word vectors that are read.
+    """
+
+    layers: tuple[int, ...] = ()
+    heads: tuple[int, ...] = ()
+    vectors: int = 0
+
+
+class ArcProbe(ArcExperiment):
+    """A trained probe that gives every word a score for every candidate head.
+
+    Subclasses fill `build`, which makes the parameters once the sizes are known, and `forward`.
+
+    Args:
+        learning_rate: of Adam.
+        decay: factor of the learning rate; 1 keeps it, as the original does.
+        schedule: whether the rate falls after every `epoch`, or on a `plateau`: after an epoch that did not lower the
+            loss on dev.
+        labels: whether a classifier of relations is trained beside, for `las`; see `RelationClassifier`.
+    """
+
+    reads: ClassVar[Set[Field]] = frozenset(("attention",))
+    monitor: ClassVar[tuple[str, Literal["min", "max"]]] = ("val_uas", "max")
+    """What is best at the dev optimum."""
+    headline: ClassVar[str] = "uas"
+    """The main score."""
+
+    def __init__(
+        self,
+        learning_rate: float = 2e-3,
+        decay: float = 1.0,
+        schedule: Literal["epoch", "plateau"] = "epoch",
+        labels: bool = False,
+    ) -> None:
+        super().__init__()
+        self.learning_rate, self.decay, self.schedule, self.labels = learning_rate, decay, schedule, labels
+        self._val, self._found = ArcPredictions(3), ArcPredictions(3)
+        self._loss, self._words = SumMetric(nan_strategy="disable"), SumMetric()
+        self._val_loss, self._val_words = SumMetric(nan_strategy="disable"), SumMetric()
+        self._source: Mapping[str, object] = {}
+        self._sizes: Sizes | None = None
+        self._relations: tuple[str, ...] = ()
+        self._trained = False
+        self.predictions: pd.DataFrame | None = None
+
+    def build(self, sizes: Sizes) -> None:
+        """Make the parameters."""
+        raise TypeError(f"{type(self).__name__} does not say how it is built.")
+
+    def forward(self, batch: AttentionBatch) -> Tensor:
+        """Scores `[batch, n, n+1]` of the candidates of every word, ROOT first; -inf where there is no candidate."""
+        raise TypeError(f"{type(self).__name__} does not say how it scores.")
+
+    def setup(self, stage: str) -> None:
+        """Make the parameters for the encoder and the word vectors of the datamodule.
+
+        Raises:
+            ProbeError: it has none of what the probe reads.
+        """
+        super().setup(stage)
+        data, sizes = self.data, Sizes()
+        reads: Set[Field] = self.reads | (ArcProbe.reads if self.labels else frozenset())
+        data.read_only(reads)
+        if "attention" in reads:
+            self._source = {"encoder": self.attention.encoder_identity}
+            sizes = replace(sizes, layers=data.layers, heads=data.heads)
+        if "vectors" in reads:
+            if data.vectors is None:
+                raise ProbeError(
+                    f"{type(self).__name__} needs word vectors: --data.init_args.vectors.name glove.6B.50d, another "
+                    f"name, a file, or `encoder` for the encoder's own input embeddings."
+                )
+            self._source = {**self._source, "vectors": dict(data.vectors.identity)}
+            sizes = replace(sizes, vectors=data.vectors_size)
+        self._make(sizes, data.relations)
+
+    def _make(self, sizes: Sizes, relations: tuple[str, ...]) -> None:
+        if self._sizes is None:
+            self._sizes = sizes
+            self.build(sizes)
+            self._classify(relations)
+
+    def _classify(self, relations: tuple[str, ...]) -> None:
+        self._relations = relations
+        if self.labels and self._sizes is not None:
+            heads = len(self._sizes.layers) * len(self._sizes.heads)
+            self.classifier = RelationClassifier(heads, len(relations))
+
+    def on_fit_start(self) -> None:
+        """From here on the parameters mean something."""
+        self._trained = True
+
+    def on_validation_start(self) -> None:
+        """Refuse to score a probe that has learned nothing."""
+        self._require_training()
+
+    on_test_start = on_predict_start = on_validation_start
+
+    def _require_training(self) -> None:
+        if not self._trained:
+            raise ProbeError(
+                f"{type(self).__name__} was not trained: train it with `fit`, or give the checkpoint of one that was "
+                f"with --ckpt_path."
+            )
+
+    def nats(self, batch: AttentionBatch) -> Tensor:
+        """Cross-entropy of the gold head of every word over its candidates, `[batch, n]`; 0 in the padding."""
+        return _nats(self(batch), batch)
+
+    def training_step(self, batch: AttentionBatch, batch_idx: int) -> Tensor:
+        """Cross-entropy over the candidate heads, summed over the words, as in Clark et al. (2019, §5)."""
+        loss = self.nats(batch).sum()
+        # Summed here and logged once an epoch: Lightning's `log` costs more than this probe's forward pass.
+        self._loss.update(loss.detach())
+        self._words.update(batch.lengths.sum())
+        if self.labels:
+            loss = loss + self._label_loss(batch)
+        return loss
+
+    def on_train_epoch_end(self) -> None:
+        """Log `train_loss`, nats per word."""
+        self.log("train_loss", self._loss.compute() / self._words.compute())
+        self._loss.reset()
+        self._words.reset()
+
+    def guess(self, batch: AttentionBatch, tree: bool) -> Guess:
+        """The candidate of the highest score for every word, and the tree of the highest score."""
+        return self._guess(self(batch), batch, tree)
+
+    def _guess(self, scores: Tensor, batch: AttentionBatch, tree: bool) -> Guess:
+        heads = scores.argmax(-1)
+        relations = None
+        if self.labels:
+            known = self._numbers().to(heads.device)
+            relations = known[self.classifier(batch, heads).argmax(-1)]
+        return Guess(heads, tree_heads(scores, batch.lengths) if tree else None, relations)
+
+    def _numbers(self) -> Tensor:
+        """The datamodule's number of each relation that was trained; -1 for one that its splits do not have."""
+        places = {name: place for place, name in enumerate(self.data.relations)}
+        return torch.tensor([places.get(name, -1) for name in self._relations])
+
+    def _label_loss(self, batch: AttentionBatch) -> Tensor:
+        """Cross-entropy of the relations, at the gold heads, summed over the words."""
+        numbers = self._numbers()
+        own = torch.full((len(self.data.relations) + 1,), -1)  # the last place is that of the padding, -1
+        own[numbers] = torch.where(numbers >= 0, torch.arange(len(numbers)), -1)
+        own[-1] = -1
+        logits = self.classifier(batch, batch.heads.clamp(min=0))
+        gold = own.to(logits.device)[batch.relations]
+        return nn.functional.cross_entropy(logits.flatten(0, 1), gold.flatten(), ignore_index=-1, reduction="sum")
+
+    def predict_step(self, batch: AttentionBatch, batch_idx: int) -> Tensor:
+        """Predicted heads `[batch, n]`, -1 in the padding; gathered for `predictions` too."""
+        guess = self.guess(batch, tree=True)
+        gather(self._found, batch, guess)
+        return guess.heads.masked_fill(~batch.mask, -1)
+
+    def on_predict_epoch_end(self) -> None:
+        """Fill `predictions`: `id, word, form, head, tree_head` and, with labels, `relation`; 0 = root."""
+        arcs, predicted = self._found.compute()
+        self._found.reset()
+        split = self.data.splits["test"]
+        self.predictions = pd.DataFrame(
+            {
+                "id": [split.ids[index] for index in arcs.sentence],
+                "word": arcs.word,
+                "form": [form for index in np.unique(arcs.sentence) for form in split.words(int(index))],
+                "head": predicted[:, 0],
+                "tree_head": predicted[:, 1],
+            }
+        )
+        if self.labels:
+            names = (*self.data.relations, None)  # the last, -1, is a relation that these data do not have
+            self.predictions["relation"] = [names[number] for number in predicted[:, 2].tolist()]
+
+    def validation_step(self, batch: AttentionBatch, batch_idx: int) -> None:
+        """Gather the predictions on dev, and the loss."""
+        scores = self(batch)
+        self._val_loss.update(_nats(scores, batch).double().sum())
+        self._val_words.update(batch.lengths.sum())
+        gather(self._val, batch, self._guess(scores, batch, tree=False))
+
+    def on_validation_epoch_end(self) -> None:
+        """Log `val_uas`, UAS on dev without punctuation, and `val_loss`, nats per word."""
+        arcs, predicted = self._val.compute()
+        self._val.reset()
+        right = attached(arcs, predicted[:, 0].astype(np.int64))[~arcs.punctuation]
+        self.log("val_uas", float(right.mean()) if len(right) else 0.0, prog_bar=True)
+        self.log("val_loss", self._val_loss.compute() / self._val_words.compute())
+        self._val_loss.reset()
+        self._val_words.reset()
+
+    def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
+        """Adam, as in Clark et al. (2019)."""
+        adam = torch.optim.Adam(self.parameters(), self.learning_rate)
+        if self.schedule == "epoch":
+            return {"optimizer": adam, "lr_scheduler": torch.optim.lr_scheduler.ExponentialLR(adam, self.decay)}
+        plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(adam, factor=self.decay, patience=0)
+        return {"optimizer": adam, "lr_scheduler": {"scheduler": plateau, "monitor": "val_loss"}}
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keep what the parameters belong to."""
+        assert self._sizes is not None
+        checkpoint["probe"] = {"source": self._source, "sizes": asdict(self._sizes), "relations": self._relations}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Refuse the weights of another encoder.
+
+        Raises:
+            ProbeError: the checkpoint was trained on another encoder, on other layers or heads of it, or on other word
+                vectors.
+        """
+        trained: dict[str, Any] = checkpoint["probe"]
+        sizes = Sizes(**trained["sizes"])
+        if self._sizes is not None and (trained["source"], sizes) != (self._source, self._sizes):
+            raise ProbeError(
+                f"The checkpoint was trained on {describe(trained['source'], sizes)}, and the data come from "
+                f"{describe(self._source, self._sizes)}. Give --data.init_args.encoder and --data.init_args.vectors "
+                f"those of the checkpoint."
+            )
+        self._source, self.epochs = trained["source"], checkpoint["epoch"] + 1
+        self._trained = True
+        self._make(sizes, trained["relations"])
+        if self._relations != trained["relations"]:  # other splits are open than those that it was trained with
+            self._classify(trained["relations"])
+
+
+def _nats(scores: Tensor, batch: AttentionBatch) -> Tensor:
+    words = nn.functional.cross_entropy(scores.flatten(0, 1), batch.heads.flatten(), ignore_index=-1, reduction="none")
+    return words.view_as(batch.heads)
+
+
+def describe(source: Mapping[str, Any], sizes: Sizes) -> str:
+    """Which encoder and word vectors a probe belongs to, for people."""
+    parts = []
+    if encoder := source.get("encoder"):
+        of = f"{encoder['weights']} weights {str(encoder['weights_sha256'])[:12]}…"
+        parts.append(f"{of}, {len(sizes.layers)} layers × {len(sizes.heads)} heads")
+    if vectors := source.get("vectors"):
+        parts.append(
+            f"vectors of {sizes.vectors} numbers ({', '.join(f'{k} {str(v)[:12]}' for k, v in vectors.items())})"
+        )
+    return " and ".join(parts)

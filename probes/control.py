@@ -1,0 +1,150 @@
+"""Control tasks: what a probe learns of labels that mean nothing (Hewitt & Liang 2019)."""
+
+from collections.abc import Sequence
+from functools import partial
+from hashlib import blake2b
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+from pytorch_lightning.utilities import rank_zero_info
+
+from datamodules import DependencyDataModule
+from metrics.results import Result
+from metrics.significance import paired_bootstrap
+from probes.arc_probe import ArcProbe
+from probes.base import DependencyExperiment
+from probes.training import NestedExperiment, Trained, result_of
+
+Behaviour = Literal["self", "first", "last"]
+BEHAVIOURS: tuple[Behaviour, ...] = ("self", "first", "last")
+"""Where a word's head is in the control task."""
+
+
+def behaviour(word: str, seed: int) -> Behaviour:
+    """The behaviour of a word type, each with probability 1/3.
+
+    Drawn by a hash of the form as it is written, so that the types of every split have one, the same in all of them
+    and on every machine.
+    """
+    digest = blake2b(f"{seed} {word}".encode(), digest_size=8).digest()
+    return BEHAVIOURS[int.from_bytes(digest, "big") % len(BEHAVIOURS)]
+
+
+def control_arcs(words: Sequence[str], seed: int) -> list[int]:
+    """Heads of the control task for arcs, 1-based: the word itself, the first or the last word of the sentence.
+
+    As in Hewitt & Liang (2019, §2.2). They make no tree, and a word may be its own head.
+    """
+    heads = {"first": 1, "last": len(words)}
+    return [heads.get(behaviour(word, seed), place) for place, word in enumerate(words, start=1)]
+
+
+def control_tree(words: Sequence[str], seed: int) -> list[int]:
+    """Heads of the control task for probes of trees, 1-based, 0 = ROOT.
+
+    Ours, Hewitt & Liang (2019) have no control for them: the control arcs, with a word that would be its own head
+    under ROOT instead, and so the first and the last word whatever their type. All other words hang on one of these
+    two or on ROOT: there is no cycle, and any number of roots.
+    """
+    arcs = control_arcs(words, seed)
+    return [0 if place in (1, len(words), head) else head for place, head in enumerate(arcs, start=1)]
+
+
+class ControlTask(NestedExperiment):
+    """Selectivity of a probe: its score less that of a copy trained on a control task (Hewitt & Liang 2019).
+
+    In the control task every word type has a behaviour drawn at random: its head is the word itself, the first or the
+    last word of the sentence (`control_arcs`; for probes of trees `control_tree`). Nothing in attention or hidden
+    states tells which, so that whatever a copy scores beyond the best guess from positions it has learned by heart. One
+    copy is trained on the gold heads and one on the control, each to its own optimum on dev, where the heads are of the
+    same kind. UAS leaves out the same words in both. The audit counts words of test whose type is not in train: their
+    behaviour can only be guessed.
+
+    Args:
+        probe: what is trained.
+        max_epochs: looks at dev after which either training ends at the latest.
+        patience: looks at dev in a row without a better one after which it ends.
+        batches: dev is looked at after every epoch; on small data only after as many as make this number of batches.
+        seed: of the behaviours and of the initialisation; None for that of the run.
+    """
+
+    experiment = "control"
+
+    def outcome(self) -> Result:
+        """Scores of task and control, and their difference with an interval over sentences."""
+        arcs = isinstance(self.probe, ArcProbe)
+        heads = partial(control_arcs if arcs else control_tree, seed=self.seed)
+        on_task, task = self._scored("task", self.data.variant())
+        on_control, control = self._scored("control", self.data.variant(heads=heads))
+        headline = self.contract.headline
+        # Where the arcs of the control make no tree, scores of trees say nothing of it.
+        names = [headline] if arcs else list(dict.fromkeys((headline, *task.ratios)))
+        table = pd.DataFrame([_row(name, task, control) for name in names])
+        scores: dict[str, float] = {}
+        for row in table.to_dict("records"):
+            name = row["score"]
+            places = {name: "task", f"control.{name}": "control", _selectivity(name, headline): "selectivity"}
+            for score, column in places.items():
+                scores |= {f"{score}{end}": row[f"{column}{end}"] for end in ("", ".low", ".high")}
+        items, ratios = _paired(names, task, control)
+        if headline in ratios:
+            (right, scored), (by_chance, _) = ratios[headline], ratios[f"control.{headline}"]
+            if (items[scored] == items[f"control.{scored}"]).all():
+                # Of the same words: a ratio of its own, in which two probes can be compared.
+                items["selective"] = items[right] - items[by_chance]
+                ratios["selectivity"] = ("selective", scored)
+        audit = {
+            **task.audit,
+            "epochs": on_task.epochs,
+            "control_epochs": on_control.epochs,
+            "cut_off": sum(not copy.stopped for copy in (on_task, on_control)),
+            **self._unseen(),
+        }
+        return Result(self.experiment, scores, {"selectivity": table}, audit=audit, items=items, ratios=ratios)
+
+    def _scored(self, name: str, data: DependencyDataModule) -> tuple[Trained[DependencyExperiment], Result]:
+        copy = self.train_copy(data, *self.contract.monitor)
+        result = result_of(copy.probe, data, self.device)
+        headline = self.contract.headline
+        rank_zero_info(f"{name}: {headline} {result.scores[headline]:.4f} at epoch {copy.epochs}{copy.note}.")
+        return copy, result
+
+    def _unseen(self) -> dict[str, int]:
+        """Words whose behaviour cannot have been learned."""
+        train, test = (self.data.splits[split] for split in ("train", "test"))
+        seen = {word for item in range(len(train)) for word in train.words(item)}
+        words = [word for item in range(len(test)) for word in test.words(item)]
+        return {"test_words": len(words), "test_words_not_in_train": sum(word not in seen for word in words)}
+
+
+def _selectivity(score: str, headline: str) -> str:
+    return "selectivity" if score == headline else f"{score}.selectivity"
+
+
+def _row(name: str, task: Result, control: Result) -> dict[str, str | float]:
+    """One score of both, and the difference."""
+    row: dict[str, str | float] = {"score": name}
+    for column, result in (("task", task), ("control", control)):
+        row |= {f"{column}{end}": result.scores.get(f"{name}{end}", np.nan) for end in ("", ".low", ".high")}
+    difference, low, high = task.scores[name] - control.scores[name], np.nan, np.nan
+    if name in task.ratios and task.items is not None and control.items is not None:
+        of_task, of_control = ([items[column] for column in task.ratios[name]] for items in (task.items, control.items))
+        paired = paired_bootstrap(*of_task, *of_control)
+        low, high = paired.low, paired.high
+    return row | {"selectivity": difference, "selectivity.low": low, "selectivity.high": high}
+
+
+def _paired(names: Sequence[str], task: Result, control: Result) -> tuple[pd.DataFrame, dict[str, tuple[str, str]]]:
+    """One row per sentence with the counts of both, and the scores that are ratios of them."""
+    assert task.items is not None
+    assert control.items is not None
+    items, ratios = task.items[["sentence", "id"]].copy(), {}
+    for name in names:
+        if name in task.ratios:
+            for column in task.ratios[name]:
+                items[column], items[f"control.{column}"] = task.items[column], control.items[column]
+            numerator, denominator = task.ratios[name]
+            ratios[name] = (numerator, denominator)
+            ratios[f"control.{name}"] = (f"control.{numerator}", f"control.{denominator}")
+    return items, ratios

@@ -1,0 +1,203 @@
+"""Description length: how many bits the heads of a treebank cost someone who has the probe (Voita & Titov 2020)."""
+
+import math
+import time
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from pytorch_lightning.utilities import rank_zero_info
+
+from datamodules import AttentionBatch
+from datamodules.sampling import BatchLoader
+from metrics.results import Bars, Result
+from metrics.scores import ratio_scores
+from probes.base import DependencyExperiment, ProbeError
+from probes.training import NestedExperiment, Trained, TrainedProbe, result_of
+
+PORTIONS = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.0625, 0.125, 0.25, 0.5, 1.0)
+"""Where the blocks of the online code end, as shares of the train split (Voita & Titov 2020, §2.2.2)."""
+
+
+def borders(portions: Sequence[float], sentences: int) -> list[int]:
+    """Number of sentences up to the end of each block: rounded shares, at least 1, and equal ones merged."""
+    return sorted({max(1, round(portion * sentences)) for portion in portions})
+
+
+def code_bits(
+    probe: DependencyExperiment, loader: BatchLoader[AttentionBatch], sentences: int, device: torch.device
+) -> NDArray[np.float64]:
+    """Bits of the gold heads under a trained probe, `[sentences]`, one sum per sentence of the split.
+
+    Args:
+        probe: a trained probe with `nats`.
+        loader: gives the sentences that are coded, each once.
+        sentences: of the whole split; those that the loader does not give cost nothing.
+        device: where the probe is run.
+
+    Raises:
+        ProbeError: a head has probability zero: no code for it is finite.
+    """
+    assert isinstance(probe, TrainedProbe)
+    bits = np.zeros(sentences)
+    probe = probe.to(device).eval()
+    with torch.inference_mode():
+        for batch in loader:
+            nats = probe.nats(batch.to(device)).double().sum(dim=1).cpu().numpy()
+            bits[batch.index.numpy()] = nats / math.log(2)
+    if not np.isfinite(bits).all():
+        at = int(np.argmax(~np.isfinite(bits)))
+        raise ProbeError(
+            f"{type(probe).__name__} gives a gold head of sentence {at} of train no probability: there is no code for "
+            f"it. Every one of the n+1 candidates must have a score."
+        )
+    return bits
+
+
+class DescriptionLength(NestedExperiment):
+    """Description length of the gold heads by the online code (Voita & Titov 2020, §2.2.2), in bits.
+
+    The train split, shuffled, is sent in blocks. The first is coded uniformly, log₂(n+1) bits for each of the n words
+    of a sentence, since its head is one of n+1 candidates; every other by a copy of the probe that was trained on all
+    blocks before it, to its optimum on dev: that of the code, the lowest `val_loss`. All words are coded, punctuation
+    too. Compression is the length of the uniform code of the whole split over that of the online code.
+
+    With `final` another copy is trained on the whole split. Its scores on test stand beside, and what train costs under
+    it is the part of the code that describes the data, `data_bits`; the rest, `model_bits`, describes the probe.
+
+    The interval of the compression is over sentences of train, with the trained copies as they are: it says nothing of
+    the order of the blocks or of the initialisation, for which there are seeds.
+
+    Args:
+        probe: what is trained.
+        portions: ends of the blocks, ascending shares of the sentences of train; the last is 1.
+        final: whether a copy is trained on the whole split, which costs about as much as all the others.
+        max_epochs: looks at dev after which every training ends at the latest.
+        patience: looks at dev in a row without a better one after which a training ends.
+        batches: dev is looked at after every epoch; on small portions only after as many as make this number of
+            batches, so that a portion of a dozen sentences is neither cut off nor spends its time on dev.
+        seed: of the order of the sentences and of the initialisation; None for that of the run.
+
+    Raises:
+        ProbeError: the portions do not ascend to 1.
+    """
+
+    experiment = "description_length"
+
+    def __init__(
+        self,
+        probe: DependencyExperiment,
+        portions: tuple[float, ...] = PORTIONS,
+        final: bool = True,
+        max_epochs: int = 100,
+        patience: int = 5,
+        batches: int = 50,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(probe, max_epochs, patience, batches, seed)
+        ascending = all(low < high for low, high in pairwise((0.0, *portions)))
+        if not ascending or not portions or portions[-1] != 1:
+            raise ProbeError(f"portions must ascend from above 0 to 1, not {', '.join(map(str, portions))}.")
+        self.portions, self.final = portions, final
+
+    def outcome(self) -> Result:
+        """Code every block, the first without a probe."""
+        train = self.data.splits["train"]
+        ends = borders(self.portions, len(train))
+        order = np.random.default_rng(self.seed).permutation(len(train))
+        uniform: NDArray[np.float64] = train.lengths * np.log2(train.lengths + 1)
+        bits, copies = uniform.copy(), list[Trained[DependencyExperiment]]()
+        for start, stop in pairwise(ends):
+            began = time.perf_counter()
+            data = self.data.variant(train=order[:start].tolist())
+            copy = self.train_copy(data, "val_loss", "min")
+            block = order[start:stop]
+            loader = data.batches("train", block.tolist())
+            bits[block] = code_bits(copy.probe, loader, len(train), self.device)[block]
+            copies.append(copy)
+            rank_zero_info(
+                f"{start} sentences: best on dev at epoch {copy.epochs}{copy.note}; the next {stop - start} cost "
+                f"{bits[block].sum() / train.lengths[block].sum():.3f} bits a word "
+                f"({time.perf_counter() - began:.1f} s)."
+            )
+        table = _blocks(order, ends, train.lengths, bits, copies)
+        items = pd.DataFrame(
+            {
+                "sentence": np.arange(len(train)),
+                "id": train.ids,
+                "words": train.lengths,
+                "bits": bits,
+                "uniform": uniform,
+            }
+        )
+        ratios = {"compression": ("uniform", "bits")}
+        scores = {"codelength_bits": float(bits.sum()), "uniform_bits": float(uniform.sum())}
+        scores |= ratio_scores(items, ratios)
+        if self.final:
+            copy, final = self._final()
+            copies.append(copy)
+            scores |= final | {"model_bits": scores["codelength_bits"] - final["data_bits"]}
+        return Result(
+            experiment=self.experiment,
+            scores=scores,
+            tables={"blocks": table},
+            figures={"blocks": _curve(table, uniform[order], train.lengths[order], ends)},
+            audit={
+                "epochs": copies[-1].epochs if copies else 0,
+                "cut_off": sum(not copy.stopped for copy in copies),
+                "merged_portions": len(self.portions) - len(ends),
+            },
+            items=items,
+            ratios=ratios,
+        )
+
+    def _final(self) -> tuple[Trained[DependencyExperiment], dict[str, float]]:
+        """A copy trained on the whole split: its main score on test, and the bits of train under it."""
+        data = self.data.variant()
+        copy = self.train_copy(data, "val_loss", "min")
+        data_bits = code_bits(copy.probe, data.batches("train"), len(data.splits["train"]), self.device).sum()
+        result, headline = result_of(copy.probe, data, self.device), self.contract.headline
+        names = [f"{headline}{end}" for end in ("", ".low", ".high")]
+        rank_zero_info(f"All sentences: {headline} {result.scores[headline]:.4f} at epoch {copy.epochs}{copy.note}.")
+        known = {name: result.scores[name] for name in names if name in result.scores}
+        return copy, known | {"data_bits": float(data_bits)}
+
+
+def _blocks(
+    order: NDArray[np.int64],
+    ends: Sequence[int],
+    lengths: NDArray[np.int64],
+    bits: NDArray[np.float64],
+    copies: Sequence[Trained[DependencyExperiment]],
+) -> pd.DataFrame:
+    """One row per block; epochs and dev loss are those of the copy that coded it, which the first has not."""
+    starts = [0, *ends[:-1]]
+    words = [int(lengths[order[start:stop]].sum()) for start, stop in zip(starts, ends, strict=True)]
+    cost = [float(bits[order[start:stop]].sum()) for start, stop in zip(starts, ends, strict=True)]
+    return pd.DataFrame(
+        {
+            "portion": np.array(ends) / len(order),
+            "sentences": np.diff(ends, prepend=0),
+            "words": words,
+            "epochs": [0, *(copy.epochs for copy in copies)],
+            "bits": cost,
+            "bits_per_word": np.array(cost) / np.array(words),
+            "dev_loss": [np.nan, *(copy.dev for copy in copies)],
+        }
+    )
+
+
+def _curve(table: pd.DataFrame, uniform: NDArray[np.float64], lengths: NDArray[np.int64], ends: Sequence[int]) -> Bars:
+    """Bits a word of every block beside those of the uniform code; both in the order of sending."""
+    starts = [0, *ends[:-1]]
+    per_word = [uniform[a:b].sum() / lengths[a:b].sum() for a, b in zip(starts, ends, strict=True)]
+    return Bars(
+        title="Cost of every block",
+        categories=tuple(f"{100 * portion:.3g} %" for portion in table["portion"]),
+        series={"online code": table["bits_per_word"].tolist(), "uniform code": per_word},
+        label="bits per word",
+        percent=False,
+    )

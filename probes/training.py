@@ -1,0 +1,260 @@
+"""Training inside a test: copies of one probe, each on data of its own, as control tasks and online codes need them."""
+
+import logging
+import math
+from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from tempfile import TemporaryDirectory
+from typing import ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
+
+import torch
+from lightning_fabric.plugins.environments.lightning import LightningEnvironment
+from pytorch_lightning import Callback, LightningModule, Trainer
+from pytorch_lightning.callbacks import EarlyStopping, ModelCheckpoint
+from pytorch_lightning.utilities.seed import isolate_rng
+from torch import Tensor
+
+from datamodules import AttentionBatch, DependencyDataModule
+from datamodules.sampling import run_seed
+from metrics.results import Result
+from probes.base import DependencyExperiment, ProbeError
+
+Mode = Literal["min", "max"]
+Probe = TypeVar("Probe", bound=DependencyExperiment)
+
+
+@runtime_checkable
+class TrainedProbe(Protocol):
+    """What a dependency probe that is trained says of itself."""
+
+    monitor: ClassVar[tuple[str, Mode]]
+    """What is logged on dev and best at the dev optimum."""
+    headline: ClassVar[str]
+    """The main score of its result."""
+
+    def nats(self, batch: AttentionBatch) -> Tensor:
+        """−ln p of the gold head of every word, `[batch, n]`; 0 in the padding."""
+        ...
+
+
+class Trained(NamedTuple, Generic[Probe]):
+    """A probe at its dev optimum.
+
+    Attributes:
+        probe: with the weights of its best epoch, on the CPU.
+        epochs: the best epoch, counted from 1: passes over its data.
+        dev: what was monitored, at that epoch.
+        stopped: whether training ended because dev got no better, rather than at `max_epochs`.
+    """
+
+    probe: Probe
+    epochs: int
+    dev: float
+    stopped: bool
+
+    @property
+    def note(self) -> str:
+        """What is to be told of a training that was cut off."""
+        return "" if self.stopped else ", cut off by max_epochs before dev got no better"
+
+
+def trained(
+    probe: Probe,
+    data: DependencyDataModule,
+    *,
+    monitor: str,
+    mode: Mode,
+    max_epochs: int,
+    patience: int,
+    seed: int,
+    batches: int = 1,
+    device: torch.device | None = None,
+) -> Trained[Probe]:
+    """Train a copy of a probe to its optimum on dev; the probe itself and the random numbers outside stay as they are.
+
+    Args:
+        probe: as it was constructed, never trained.
+        data: what it is trained on; a variant of its own, because a trainer is attached to it.
+        monitor: what the probe logs on dev.
+        mode: whether the lowest or the highest is best.
+        max_epochs: looks at dev after which training ends at the latest.
+        patience: looks at dev in a row without a better one after which it ends.
+        seed: of the initialisation.
+        batches: dev is looked at after every epoch; on small data only after as many as make this number of batches.
+            Schedules of the learning rate that go by the epoch go by the look at dev then.
+        device: where it is trained; None for the CPU.
+
+    Raises:
+        ProbeError: nothing was monitored, or what was is not a finite number.
+    """
+    # The test around is in inference mode, and what is made in it can never be trained.
+    with isolate_rng(), torch.inference_mode(False), TemporaryDirectory(prefix="probe-") as folder:
+        fresh = deepcopy(probe)
+        data.setup("fit")
+        every = -(-batches // len(data.train_dataloader()))
+        torch.manual_seed(seed)
+        keep = ModelCheckpoint(folder, monitor=monitor, mode=mode, save_weights_only=True)
+        stop = EarlyStopping(monitor, mode=mode, patience=patience)
+        trainer = _trainer(device, keep, stop, _ScheduleByLooks(every), epochs=max_epochs * every, every=every)
+        with _quiet():
+            trainer.fit(fresh, datamodule=data)
+        dev = math.nan if keep.best_model_score is None else float(keep.best_model_score)
+        if not math.isfinite(dev):
+            raise ProbeError(
+                f"{type(probe).__name__} has no optimum on dev: {monitor} is {dev} at best. A lower learning rate may "
+                f"help; dev must have a sentence, and every gold head must be among the candidates."
+            )
+        checkpoint = torch.load(keep.best_model_path, map_location="cpu", weights_only=True)
+        fresh.on_load_checkpoint(checkpoint)
+        fresh.load_state_dict(checkpoint["state_dict"])
+    stopped = stop.stopped_epoch > 0 or trainer.current_epoch < max_epochs * every  # some probes stop by themselves
+    return Trained(fresh, int(checkpoint["epoch"]) + 1, dev, stopped)
+
+
+class _ScheduleByLooks(Callback):
+    """Lets a schedule that goes by the epoch move on only where dev is looked at: a plateau knows nothing before."""
+
+    def __init__(self, every: int) -> None:
+        self.every = every
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        for config in trainer.lr_scheduler_configs:
+            if config.interval == "epoch":
+                config.frequency *= self.every
+
+
+def result_of(probe: DependencyExperiment, data: DependencyDataModule, device: torch.device | None = None) -> Result:
+    """The result of a trained probe on dev and test of these data."""
+    with isolate_rng(), _quiet():
+        _trainer(device).test(probe, datamodule=data, verbose=False)
+    assert probe.result is not None
+    return probe.result
+
+
+def _trainer(device: torch.device | None, *callbacks: Callback, epochs: int | None = None, every: int = 1) -> Trainer:
+    device = device or torch.device("cpu")
+    with _quiet():
+        return Trainer(
+            accelerator=device.type,
+            devices=1 if device.index is None else [device.index],
+            plugins=[LightningEnvironment()],  # one process, whatever cluster the outer trainer found itself on
+            max_epochs=epochs,
+            check_val_every_n_epoch=every,
+            callbacks=list(callbacks),
+            logger=False,
+            enable_checkpointing=bool(callbacks),
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            num_sanity_val_steps=0,
+            use_distributed_sampler=False,
+        )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep back what every Trainer tells anew of devices and of the end of training."""
+    log = logging.getLogger("pytorch_lightning.utilities.rank_zero")
+    level = log.level
+    log.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+
+
+class NestedExperiment(DependencyExperiment):
+    """An experiment that trains copies of a probe itself: run it with `python train.py test`.
+
+    Subclasses fill one hole, `outcome`. The copies are trained where the test runs; no other option of its trainer is
+    passed on to theirs.
+
+    Args:
+        probe: what is trained.
+        max_epochs: looks at dev after which every training ends at the latest.
+        patience: looks at dev in a row without a better one after which a training ends.
+        batches: dev is looked at after every epoch; on small data only after as many as make this number of batches.
+        seed: of the initialisation and of whatever else is drawn; None for that of the run. The order of the training
+            batches has the seed of the datamodule.
+    """
+
+    reads = frozenset()  # of the test around: the nested trainers read batches of their own
+
+    def __init__(
+        self,
+        probe: DependencyExperiment,
+        max_epochs: int = 100,
+        patience: int = 5,
+        batches: int = 50,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__()
+        # Not as a submodule: Lightning would attach this module's trainer to it, and every copy would copy that.
+        self._untrained = (probe,)
+        self.max_epochs, self.patience, self.batches = max_epochs, patience, batches
+        self._seed = seed
+
+    @abstractmethod
+    def outcome(self) -> Result:
+        """Train, score, and say what came out."""
+
+    @property
+    def probe(self) -> DependencyExperiment:
+        """The probe as it was constructed."""
+        return self._untrained[0]
+
+    @property
+    def seed(self) -> int:
+        """Its own seed, or that of the run."""
+        return run_seed(self._seed)
+
+    @property
+    def contract(self) -> TrainedProbe:
+        """What the probe says of itself.
+
+        Raises:
+            ProbeError: it is none that is trained.
+        """
+        if not isinstance(self.probe, TrainedProbe):
+            raise ProbeError(
+                f"{type(self).__name__} trains a probe, and {type(self.probe).__name__} is not trained: give "
+                f"--model.init_args.probe one that is, for instance AttentionOnlyProbe."
+            )
+        return self.probe
+
+    def setup(self, stage: str) -> None:
+        """Open the train split beside dev and test.
+
+        Raises:
+            ProbeError: there are several devices, or the probe is none that is trained.
+        """
+        if self.trainer.world_size > 1:
+            raise ProbeError(
+                f"{type(self).__name__} trains on one device, and this run has {self.trainer.world_size}: "
+                f"--trainer.devices 1 --trainer.num_nodes 1."
+            )
+        assert self.contract
+        super().setup(stage)
+        self.data.setup("fit")
+
+    def train_copy(self, data: DependencyDataModule, monitor: str, mode: Mode) -> Trained[DependencyExperiment]:
+        """A copy of the probe at its dev optimum on these data."""
+        return trained(
+            self.probe,
+            data,
+            monitor=monitor,
+            mode=mode,
+            max_epochs=self.max_epochs,
+            patience=self.patience,
+            batches=self.batches,
+            seed=self.seed,
+            device=self.device,
+        )
+
+    def test_step(self, batch: AttentionBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Nothing: the copies are tested by trainers of their own."""
+
+    def on_test_epoch_end(self) -> None:
+        """Fill `result`."""
+        self.result = self.outcome()

@@ -1,0 +1,235 @@
+"""Codes whose length is known, and an online code computed sentence by sentence."""
+
+import json
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from pytorch_lightning import Trainer
+from torch import Tensor, nn
+
+import train
+from attention import EncoderSpec
+from datamodules import AttentionBatch, DependencyDataModule
+from metrics.results import Result
+from probes import AttentionOnlyProbe
+from probes.arc_probe import ArcProbe, Sizes
+from probes.base import DependencyExperiment, ProbeError
+from probes.description_length import PORTIONS, DescriptionLength, borders
+from probes.training import trained
+
+CONFIG = Path(__file__).parent.parent.parent / "configs" / "voita2020" / "mdl.yaml"
+
+
+@pytest.fixture
+def data(bert: Path, corpus: str, cache: str) -> DependencyDataModule:
+    module = DependencyDataModule(corpus, encoder=EncoderSpec(str(bert)), cache=cache, max_sentences=4, seed=0)
+    module.setup("fit")
+    module.setup("test")
+    return module
+
+
+class Uniform(ArcProbe):
+    """All candidates are alike to it; keeps what it was trained on and what it coded, in the order of the copies."""
+
+    experiment = "uniform"
+    trained_on: list[set[int]] = []
+    coded: list[list[int]] = []
+
+    def build(self, sizes: Sizes) -> None:
+        self.nothing = nn.Parameter(torch.zeros(()))
+
+    def forward(self, batch: AttentionBatch) -> Tensor:
+        scores = torch.zeros(*batch.heads.shape, batch.heads.size(1) + 1) * self.nothing
+        absent = torch.arange(scores.size(-1)) > batch.lengths[:, None]
+        return scores.masked_fill(absent[:, None], -torch.inf)
+
+    def on_fit_start(self) -> None:
+        super().on_fit_start()
+        self.trained_on.append(set())
+        self.coded.append([])
+
+    def training_step(self, batch: AttentionBatch, batch_idx: int) -> Tensor:
+        self.trained_on[-1] |= set(batch.index.tolist())
+        return super().training_step(batch, batch_idx)
+
+    def nats(self, batch: AttentionBatch) -> Tensor:
+        if not torch.is_grad_enabled():
+            self.coded[-1] += batch.index.tolist()
+        return super().nats(batch)
+
+
+class Coin(Uniform):
+    """The gold head of every word has the same probability."""
+
+    probability = 1 / 8
+
+    def nats(self, batch: AttentionBatch) -> Tensor:
+        return -math.log(self.probability) * batch.mask + 0 * super().nats(batch)
+
+
+class Never(Coin):
+    """Excludes what is gold in one sentence of train."""
+
+    def nats(self, batch: AttentionBatch) -> Tensor:
+        nats = super().nats(batch)
+        return nats if torch.is_grad_enabled() else nats.masked_fill((batch.index == 4)[:, None], torch.inf)
+
+
+def run(experiment: DescriptionLength, data: DependencyDataModule, folder: Path) -> Result:
+    trainer = Trainer(
+        accelerator="cpu",
+        default_root_dir=folder,
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        use_distributed_sampler=False,
+    )
+    trainer.test(experiment, datamodule=data, verbose=False)
+    assert experiment.result is not None
+    return experiment.result
+
+
+def short(
+    probe: DependencyExperiment, portions: Sequence[float] = (0.1, 0.3, 1.0), *, final: bool
+) -> DescriptionLength:
+    return DescriptionLength(probe, tuple(portions), final, max_epochs=2, patience=1, batches=1, seed=4)
+
+
+def test_blocks_end_at_rounded_shares() -> None:
+    assert borders(PORTIONS, 12544) == [13, 25, 50, 100, 201, 401, 784, 1568, 3136, 6272, 12544]
+    assert borders(PORTIONS, 100) == [1, 2, 3, 6, 12, 25, 50, 100]
+    assert borders(PORTIONS, 1) == [1]
+
+
+def test_a_coin_costs_its_closed_form(data: DependencyDataModule, tmp_path: Path) -> None:
+    result = run(short(Coin(), final=True), data, tmp_path)
+    lengths = data.splits["train"].lengths
+    first, *others = np.split(np.random.default_rng(4).permutation(41), [4, 12])
+    by_rule = sum(n * math.log2(n + 1) for n in lengths[first].tolist())
+    words = int(lengths[np.concatenate(others)].sum())
+    assert result.scores["codelength_bits"] == pytest.approx(by_rule + 3 * words)
+    uniform = sum(n * math.log2(n + 1) for n in lengths.tolist())
+    assert result.scores["uniform_bits"] == pytest.approx(uniform)
+    assert result.scores["compression"] == pytest.approx(uniform / (by_rule + 3 * words))
+    assert result.scores["data_bits"] == pytest.approx(3 * lengths.sum())
+    assert result.scores["model_bits"] == pytest.approx(by_rule + 3 * words - 3 * lengths.sum())
+    assert result.tables["blocks"]["bits_per_word"].tolist()[1:] == pytest.approx([3.0, 3.0])
+
+
+def test_a_probe_without_a_preference_compresses_nothing(data: DependencyDataModule, tmp_path: Path) -> None:
+    result = run(short(Uniform(), final=False), data, tmp_path)
+    for end in ("", ".low", ".high"):
+        assert result.scores[f"compression{end}"] == pytest.approx(1.0)
+    assert result.items is not None
+    assert result.items["bits"].tolist() == pytest.approx(result.items["uniform"].tolist())
+    assert not {"uas", "data_bits", "model_bits"} & set(result.scores)
+
+
+def test_portions_partition_the_corpus_and_each_is_coded_before_it_is_learned(
+    data: DependencyDataModule, tmp_path: Path
+) -> None:
+    Uniform.trained_on, Uniform.coded = [], []
+    result = run(DescriptionLength(Uniform(), max_epochs=1, patience=1, batches=1, seed=4), data, tmp_path)
+    order = np.random.default_rng(4).permutation(41).tolist()
+    ends = [1, 3, 5, 10, 20, 41]  # eleven portions of 41 sentences: the first six of them hold one
+    for place, (start, stop) in enumerate(pairwise(ends)):
+        assert Uniform.trained_on[place] == set(order[:start])
+        assert sorted(Uniform.coded[place][-(stop - start) :]) == sorted(order[start:stop])
+    assert Uniform.trained_on[-1] == set(range(41))
+    assert len(Uniform.trained_on) == len(ends)
+    table = result.tables["blocks"]
+    assert table["sentences"].tolist() == [1, 2, 2, 5, 10, 21]
+    assert table["words"].sum() == data.splits["train"].lengths.sum()
+    assert table["bits"].sum() == pytest.approx(result.scores["codelength_bits"])
+    assert table["portion"].tolist() == pytest.approx([end / 41 for end in ends])
+    assert result.audit["merged_portions"] == 5
+
+
+def test_the_code_equals_one_of_trainings_and_sentences_by_hand(data: DependencyDataModule, tmp_path: Path) -> None:
+    result = run(short(AttentionOnlyProbe(0.3), final=True), data, tmp_path)
+    whole = data.variant()
+    whole.read_only({"attention"})
+    whole.setup("fit")
+    train, order = whole.splits["train"], np.random.default_rng(4).permutation(41).tolist()
+    bits = {item: train.lengths[item] * math.log2(train.lengths[item] + 1) for item in order[:4]}
+    epochs, devs = [0], [math.nan]
+    for start, stop in ((4, 12), (12, 41)):
+        copy = trained(
+            AttentionOnlyProbe(0.3),
+            data.variant(train=order[:start]),
+            monitor="val_loss",
+            mode="min",
+            max_epochs=2,
+            patience=1,
+            seed=4,
+        )
+        epochs.append(copy.epochs)
+        devs.append(copy.dev)
+        for item in order[start:stop]:
+            batch = train[[item]]
+            chances = copy.probe(batch).detach().softmax(-1)
+            bits[item] = -sum(
+                math.log2(chances[0, word, int(head)]) for word, head in enumerate(batch.heads[0].tolist())
+            )
+    assert result.items is not None
+    assert result.items["bits"].tolist() == pytest.approx([bits[item] for item in range(41)], rel=1e-4)
+    assert result.items["id"].tolist() == train.ids
+    assert result.scores["codelength_bits"] == pytest.approx(sum(bits.values()), rel=1e-5)
+    low, value, high = (result.scores[f"compression{end}"] for end in (".low", "", ".high"))
+    assert low < value < high
+    assert value == pytest.approx(result.scores["uniform_bits"] / result.scores["codelength_bits"])
+    table = result.tables["blocks"]
+    assert table["epochs"].tolist() == epochs
+    assert table["dev_loss"].tolist() == pytest.approx(devs, nan_ok=True)
+    last = trained(AttentionOnlyProbe(0.3), whole, monitor="val_loss", mode="min", max_epochs=2, patience=1, seed=4)
+    assert result.audit["epochs"] == last.epochs
+    assert 0 <= result.scores["uas.low"] <= result.scores["uas"] <= result.scores["uas.high"] <= 1
+
+
+def test_a_head_that_was_excluded_has_no_code(data: DependencyDataModule, tmp_path: Path) -> None:
+    with pytest.raises(ProbeError, match="Never gives a gold head of sentence 4 of train no probability"):
+        run(short(Never(), (0.01, 1.0), final=False), data, tmp_path)
+
+
+@pytest.mark.parametrize("portions", [(), (0.5,), (0.5, 0.2, 1.0), (0.0, 1.0), (0.1, 0.1, 1.0), (0.5, 1.5)])
+def test_portions_must_ascend_to_the_whole(portions: tuple[float, ...]) -> None:
+    with pytest.raises(ProbeError, match="portions must ascend from above 0 to 1"):
+        DescriptionLength(AttentionOnlyProbe(), portions)
+
+
+@pytest.mark.filterwarnings("ignore::jsonargparse._deprecated.JsonargparseDeprecationWarning")
+@pytest.mark.filterwarnings("ignore:LightningCLI's args parameter is intended")
+def test_the_shipped_config_builds_its_probe_and_writes_the_result(
+    corpus: str, bert: Path, cache: str, tmp_path: Path
+) -> None:
+    cli = train.main(
+        [
+            "test",
+            f"--config={CONFIG}",
+            "--model.init_args.max_epochs=1",
+            "--model.init_args.batches=1",
+            "--model.init_args.portions=[0.3,1]",
+            f"--data.init_args.corpus={corpus}",
+            f"--data.init_args.cache={cache}",
+            f"--data.init_args.encoder.name={bert}",
+            f"--trainer.default_root_dir={tmp_path}",
+            "--trainer.enable_progress_bar=false",
+            "--trainer.accelerator=cpu",
+        ]
+    )
+    assert isinstance(cli.model, DescriptionLength)
+    assert isinstance(cli.model.probe, AttentionOnlyProbe)
+    (path,) = tmp_path.rglob("results.json")
+    found = json.loads(path.read_text(encoding="utf-8"))
+    scores, table = found["scores"], pd.read_csv(path.parent / found["tables"]["blocks"])
+    assert table["sentences"].tolist() == [12, 29]
+    assert table["bits"].sum() == pytest.approx(scores["codelength_bits"])
+    items = pd.read_parquet(path.parent / found["items"])
+    assert items["uniform"].sum() / items["bits"].sum() == pytest.approx(scores["compression"])
+    assert found["ratios"] == {"compression": ["uniform", "bits"]}

@@ -1,0 +1,206 @@
+"""Nested training against an ordinary Trainer whose every epoch is kept, and what it must leave alone."""
+
+import os
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from pytorch_lightning import Callback, LightningModule, Trainer
+from torch import Tensor
+
+from attention import EncoderSpec
+from datamodules import AttentionBatch, DependencyDataModule
+from metrics.results import Result
+from probes import AttentionOnlyProbe, Baselines
+from probes.base import DependencyExperiment, ProbeError
+from probes.training import NestedExperiment, result_of, trained
+
+MakeData = Callable[[], DependencyDataModule]
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def data(bert: Path, corpus: str, cache: str) -> MakeData:
+    def make() -> DependencyDataModule:
+        module = DependencyDataModule(corpus, encoder=EncoderSpec(str(bert)), cache=cache, max_sentences=4, seed=0)
+        module.setup("fit")
+        module.setup("test")
+        return module
+
+    return make
+
+
+class Nested(NestedExperiment):
+    experiment = "nested"
+
+    def outcome(self) -> Result:
+        copy = self.train_copy(self.data.variant(), *self.contract.monitor)
+        return Result(self.experiment, {"dev": copy.dev}, audit={"epochs": copy.epochs})
+
+
+class EveryEpoch(Callback):
+    """Keeps the loss on dev and the weights of every epoch."""
+
+    def __init__(self) -> None:
+        self.losses: list[float] = []
+        self.weights: list[dict[str, Tensor]] = []
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.losses.append(float(trainer.callback_metrics["val_loss"]))
+        self.weights.append({name: tensor.clone() for name, tensor in pl_module.state_dict().items()})
+
+
+class Watched(AttentionOnlyProbe):
+    """Tells at every look at dev how many epochs have passed, and the rate of the optimizer by then."""
+
+    looks: list[tuple[int, float]] = []
+
+    def on_validation_epoch_end(self) -> None:
+        rate = self.trainer.optimizers[0].param_groups[0]["lr"]
+        type(self).looks.append((self.trainer.current_epoch + 1, rate))
+        super().on_validation_epoch_end()
+
+
+class NotANumber(AttentionOnlyProbe):
+    def forward(self, batch: AttentionBatch) -> Tensor:
+        return super().forward(batch) * torch.nan
+
+
+def ordinary(folder: Path, *callbacks: Callback, epochs: int = 1) -> Trainer:
+    return Trainer(
+        max_epochs=epochs,
+        default_root_dir=folder,
+        accelerator="cpu",
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        enable_checkpointing=False,
+        use_distributed_sampler=False,
+        num_sanity_val_steps=0,
+        callbacks=list(callbacks),
+    )
+
+
+@pytest.mark.parametrize("rate", [0.3, 3.0])
+def test_the_epoch_after_which_dev_got_no_better_is_kept(rate: float, data: MakeData, tmp_path: Path) -> None:
+    every = EveryEpoch()
+    ordinary(tmp_path, every, epochs=12).fit(AttentionOnlyProbe(rate), datamodule=data())
+    best = 0
+    for epoch, loss in enumerate(every.losses):
+        if loss < every.losses[best]:
+            best = epoch
+        elif epoch - best == 3:
+            break
+    found = trained(
+        AttentionOnlyProbe(rate), data().variant(), monitor="val_loss", mode="min", max_epochs=12, patience=3, seed=0
+    )
+    assert (found.epochs, found.stopped) == (best + 1, epoch < 11)
+    assert found.dev == every.losses[best]
+    for name, tensor in found.probe.state_dict().items():
+        assert torch.equal(tensor, every.weights[best][name]), name
+
+
+def test_a_training_that_was_still_getting_better_says_so(data: MakeData) -> None:
+    found = trained(
+        AttentionOnlyProbe(0.01), data().variant(), monitor="val_loss", mode="min", max_epochs=2, patience=1, seed=0
+    )
+    assert (found.epochs, found.stopped) == (2, False)
+    assert "cut off" in found.note
+
+
+@pytest.mark.parametrize(("batches", "every"), [(1, 1), (7, 4)])
+def test_on_small_data_dev_is_looked_at_after_so_many_batches(batches: int, every: int, data: MakeData) -> None:
+    Watched.looks = []
+    few = data().variant(train=[3, 5, 8, 11, 20, 33])
+    few.setup("fit")
+    assert len(few.train_dataloader()) == 2
+    found = trained(
+        Watched(0.5, 0.5, "epoch"),
+        few,
+        monitor="val_loss",
+        mode="min",
+        max_epochs=3,
+        patience=3,
+        seed=0,
+        batches=batches,
+    )
+    assert Watched.looks == [(every, 0.25), (2 * every, 0.125), (3 * every, 0.0625)]
+    assert found.epochs in (every, 2 * every, 3 * every)
+
+
+def test_a_plateau_is_judged_where_dev_is_looked_at(data: MakeData) -> None:
+    Watched.looks = []
+    few = data().variant(train=[3, 5, 8, 11, 20, 33])
+    trained(
+        Watched(20.0, 0.5, "plateau"), few, monitor="val_loss", mode="min", max_epochs=8, patience=8, seed=0, batches=8
+    )
+    rates = [rate for _, rate in Watched.looks]
+    assert len(rates) == 8
+    assert rates[-1] < 20.0
+    assert all(later in (rate, rate / 2) for rate, later in pairwise(rates))
+
+
+def test_nothing_outside_is_disturbed(data: MakeData, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PL_GLOBAL_SEED", "17")
+    probe, outer = AttentionOnlyProbe(0.1), data()
+    before, random = outer.variant(), torch.random.get_rng_state()
+    with torch.inference_mode():  # as in a test
+        variant = outer.variant()
+        found = trained(probe, variant, monitor="val_uas", mode="max", max_epochs=2, patience=2, seed=5)
+        result_of(found.probe, variant, CPU)
+        assert torch.is_inference_mode_enabled()
+    assert torch.equal(torch.random.get_rng_state(), random)
+    assert os.environ["PL_GLOBAL_SEED"] == "17"
+    assert outer.trainer is None
+    assert before.splits == {}
+    assert not list(probe.parameters())
+    assert found.probe.weight.requires_grad
+    assert not found.probe.weight.is_inference()
+
+
+def test_the_seed_decides_the_initialisation(data: MakeData) -> None:
+    class Drawn(AttentionOnlyProbe):
+        def build(self, sizes: Any) -> None:  # noqa: ANN401
+            super().build(sizes)
+            torch.nn.init.normal_(self.weight)
+
+    def weight(seed: int) -> Tensor:
+        return trained(
+            Drawn(0.0), data().variant(), monitor="val_loss", mode="min", max_epochs=1, patience=1, seed=seed
+        ).probe.weight
+
+    assert torch.equal(weight(1), weight(1))
+    assert not torch.equal(weight(1), weight(2))
+
+
+def test_a_loss_that_is_no_number_is_refused(data: MakeData) -> None:
+    with pytest.raises(ProbeError, match="NotANumber has no optimum on dev: val_loss is"):
+        trained(NotANumber(), data().variant(), monitor="val_loss", mode="min", max_epochs=2, patience=2, seed=0)
+
+
+def test_an_experiment_gets_its_result_in_the_test_around(data: MakeData, tmp_path: Path) -> None:
+    experiment, module = Nested(AttentionOnlyProbe(0.3), max_epochs=5, patience=2, batches=1, seed=0), data()
+    ordinary(tmp_path).test(experiment, datamodule=module, verbose=False)
+    found = trained(
+        AttentionOnlyProbe(0.3), data().variant(), monitor="val_uas", mode="max", max_epochs=5, patience=2, seed=0
+    )
+    assert experiment.result is not None
+    assert experiment.result.scores == {"dev": found.dev}
+    assert experiment.result.audit == {"epochs": found.epochs}
+
+
+def test_several_devices_are_refused() -> None:
+    experiment = Nested(AttentionOnlyProbe())
+    experiment._trainer = SimpleNamespace(world_size=2)  # type: ignore[assignment]
+    with pytest.raises(ProbeError, match=r"Nested trains on one device, and this run has 2: --trainer.devices 1"):
+        experiment.setup("test")
+
+
+def test_what_is_not_trained_is_refused(data: MakeData, tmp_path: Path) -> None:
+    untrained: DependencyExperiment = Baselines()
+    with pytest.raises(ProbeError, match=r"Baselines is not trained: give .*probe one that is"):
+        ordinary(tmp_path).test(Nested(untrained), datamodule=data(), verbose=False)
