@@ -8,7 +8,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from reports.numbers import are_fractions, intervals, number
+from reports.numbers import are_fractions, intervals, number, spread_of
 
 ROWS = 30
 """Rows of a table that are printed; the file has them all."""
@@ -39,7 +39,8 @@ def frame_table(title: str, frame: pd.DataFrame, file: str) -> Table:
     columns = [column for column in frame.columns if column not in folded]
     numeric = {place for place, column in enumerate(columns) if pd.api.types.is_numeric_dtype(frame[column])}
     table = _table(title, [str(column) for column in columns], numbers=numeric)
-    texts = [_texts(frame, [column, *found.get(column, ())]) for column in columns]
+    owners = spread_of(frame)
+    texts = [_texts(frame, [column, *found.get(column, ())], owners.get(column, column)) for column in columns]
     for cells in zip(*texts, strict=True):
         table.add_row(*_cells(*cells))
     if len(frame) > ROWS:
@@ -77,14 +78,17 @@ def _cells(*texts: str) -> Iterator[Text]:
     return (Text(text) for text in texts)
 
 
-def _texts(frame: pd.DataFrame, columns: Sequence[str]) -> list[str]:
-    """Write the first rows of a column, with the ends of its interval where `columns` names them."""
+def _texts(frame: pd.DataFrame, columns: Sequence[str], owner: str) -> list[str]:
+    """Write the first rows of a column, with the ends of its interval where `columns` names them.
+
+    `owner`, which is the column itself unless it holds standard deviations, says if ×100.
+    """
     column = frame[columns[0]]
     if not pd.api.types.is_float_dtype(column):
         first = column.head(ROWS)
         return [DASH if missing else str(value) for value, missing in zip(first, first.isna(), strict=True)]
     # All rows decide whether these are fractions, not only those that are printed.
-    fractions = are_fractions(columns[0], column.to_numpy(dtype=np.float64))
+    fractions = are_fractions(owner, frame[owner].to_numpy(dtype=np.float64))
     values = frame[list(columns)].head(ROWS).to_numpy(dtype=np.float64)
     return [_interval(row.tolist(), fractions) for row in values]
 

@@ -9,7 +9,7 @@ import re
 import numpy as np
 import pandas as pd
 
-from reports.numbers import are_fractions, intervals, number
+from reports.numbers import are_fractions, intervals, number, spread_of
 
 MISSING = "--"
 
@@ -53,7 +53,7 @@ def latex_table(frame: pd.DataFrame, experiment: str, name: str) -> str:
     Columns of numbers are right-aligned, others left-aligned. The ends of an interval are columns of their own, ×100
     when the values they belong to are.
     """
-    owners = {end: column for column, ends in intervals(frame).items() for end in ends}
+    owners = spread_of(frame) | {end: column for column, ends in intervals(frame).items() for end in ends}
     numeric = [pd.api.types.is_numeric_dtype(frame[column]) for column in frame.columns]
     columns = [_cells(frame[column], frame[owners.get(column, column)]) for column in frame.columns]
     lines = [
@@ -78,7 +78,7 @@ def escape(text: str) -> str:
 
 
 def _cells(column: pd.Series, owner: pd.Series) -> list[str]:
-    """Write a column; `owner`, which is the column itself unless it holds ends of intervals, says if ×100."""
+    """Write a column; `owner`, the column whose ends of intervals or deviations it holds, or itself, says if ×100."""
     if pd.api.types.is_float_dtype(column):
         fractions = are_fractions(str(owner.name), owner.to_numpy(dtype=np.float64))
         texts = [number(value, fractions, missing="") for value in column.to_numpy(dtype=np.float64)]

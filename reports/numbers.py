@@ -24,6 +24,16 @@ def number(value: float, fraction: bool, *, missing: str) -> str:
     return f"{100 * value:.1f}" if fraction else f"{value:.4g}"
 
 
+def spread_of(frame: pd.DataFrame) -> dict[str, str]:
+    """Find the columns that hold the standard deviation of another column, which decides whether it is shown ×100.
+
+    Column `x.sd` is that of column `x`; plain `sd` is that of the first column of floats.
+    """
+    floats = [str(column) for column in frame.columns if pd.api.types.is_float_dtype(frame[column])]
+    owners = {f"{column}.sd": column for column in floats if f"{column}.sd" in frame.columns}
+    return owners | ({"sd": floats[0]} if "sd" in frame.columns and floats[0] != "sd" else {})
+
+
 def intervals(frame: pd.DataFrame) -> dict[str, tuple[str, str]]:
     """Find the columns that hold the ends of another column's interval.
 

@@ -131,6 +131,7 @@ def write(folder: Path, result: Result, provenance: Provenance) -> None:
         "latex": {name: f"{name}.tex" for name in result.tables},
         "figures": {name: f"{name}.png" for name in result.figures},
         "items": None if result.items is None else "items.parquet",
+        "ratios": result.ratios,
         "audit": merged_audit(result, provenance),
         "seed": None if seed is None else int(seed),
         "encoder": provenance.encoder,

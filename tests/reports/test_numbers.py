@@ -2,7 +2,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from reports.numbers import are_fractions, intervals, number
+from reports.numbers import are_fractions, intervals, number, spread_of
 
 NAN = float("nan")
 
@@ -53,3 +53,9 @@ def test_ends_are_found_by_name(columns: str, expected: dict[str, tuple[str, str
 def test_plain_ends_belong_to_the_column_of_floats_before_them() -> None:
     frame = pd.DataFrame({"accuracy": [0.5], "head": ["3-9"], "n": [2], "low": [0.4], "high": [0.6]})
     assert intervals(frame) == {"accuracy": ("low", "high")}
+
+
+def test_a_deviation_is_judged_by_the_column_it_belongs_to() -> None:
+    frame = pd.DataFrame({"probe": ["a"], "bits": [9.5], "bits.sd": [0.5], "uas": [0.5], "uas.sd": [0.1], "sd": [0.2]})
+    assert spread_of(frame) == {"bits.sd": "bits", "uas.sd": "uas", "sd": "bits"}
+    assert spread_of(pd.DataFrame({"sd": [0.2], "uas": [0.5]})) == {}

@@ -48,6 +48,7 @@ RESULT = Result(
     },
     audit={"too_long": 2, "unscored": 0},
     items=ITEMS,
+    ratios={"uas": ("correct", "sentence")},
 )
 FILES = {
     "items.parquet",
@@ -93,7 +94,13 @@ class Adding(Bare):
     def on_test_epoch_end(self) -> None:
         scores = {**RESULT.scores, "sum": self.total}
         self.result = Result(
-            RESULT.experiment, scores, RESULT.tables, RESULT.figures, audit=RESULT.audit, items=RESULT.items
+            RESULT.experiment,
+            scores,
+            RESULT.tables,
+            RESULT.figures,
+            audit=RESULT.audit,
+            items=RESULT.items,
+            ratios=RESULT.ratios,
         )
 
 
@@ -151,6 +158,7 @@ def test_a_test_run_writes_its_result(tmp_path: Path, monkeypatch: pytest.Monkey
         "latex": {"relations": "relations.tex"},
         "figures": {"relations": "relations.png", "weights": "weights.png", "sentence": "sentence.png"},
         "items": "items.parquet",
+        "ratios": {"uas": ["correct", "sentence"]},
         "audit": {"data.too_long": 1, "range_rows": [3, 4], "too_long": 2, "unscored": 0},
         "seed": 17,
         "encoder": {"name": "tiny", "layers": 2, "heads": [4, 4]},

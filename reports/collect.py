@@ -1,0 +1,227 @@
+"""What the runs of a sweep found out, as one table.
+
+A score of a row is the mean over its seeds, `sd` their standard deviation (n − 1). The interval of a row of one seed is
+that run's own. Over several seeds it is the bootstrap over items, with the counts of all seeds added up per item, and
+tells of the items, not of the seeds; a score that the results do not call a ratio of such counts has none.
+"""
+
+import json
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from metrics.results import Provenance, Result
+from metrics.significance import bootstrap_ratio
+from reports.plan import STATISTICS, Row, Run, Sweep, SweepError
+from reports.yaml_fields import near
+
+UNITS = ("document", "sentence", "id")
+"""Columns of items that say what a row of them is about."""
+
+NAN = float("nan")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run left behind.
+
+    Attributes:
+        path: Its `results.json`.
+        scores: Its scores; nan where one is undefined.
+        epochs: The epoch of what was tested, from 1; nan where nothing was trained, or nobody knows.
+        ratios: Scores that are ratios of sums of two columns of the items.
+        items: File of the items.
+        encoder: The encoder it went through.
+        data: Per split the data it is about.
+    """
+
+    path: Path
+    scores: Mapping[str, float]
+    epochs: float
+    ratios: Mapping[str, Sequence[str]]
+    items: Path | None
+    encoder: Mapping[str, object]
+    data: Mapping[str, object]
+
+    def counts(self, score: str) -> pd.DataFrame | None:
+        """Per item the numerator and the denominator of a score; None where it is not known to be a ratio."""
+        if score not in self.ratios or self.items is None:
+            return None
+        frame = pd.read_parquet(self.items)
+        counts = frame[list(self.ratios[score])].set_axis(["numerator", "denominator"], axis=1).astype(np.float64)
+        units = [column for column in UNITS if column in frame]
+        return counts.set_index(pd.MultiIndex.from_frame(frame[units])) if units else counts
+
+
+@dataclass(frozen=True)
+class Collected:
+    """A sweep's results.
+
+    Attributes:
+        result: The table of the sweep, and one of its runs.
+        provenance: What encoder and data all runs share.
+        faults: Cells that could not be filled, and why.
+        warnings: What whoever reads the table should know.
+    """
+
+    result: Result
+    provenance: Provenance
+    faults: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+def read_outcome(path: Path) -> Outcome:
+    """Read a `results.json`.
+
+    Raises:
+        SweepError: It is not what a run of this application writes.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        epochs = content["audit"].get("epochs")
+        return Outcome(
+            path,
+            {name: NAN if score is None else float(score) for name, score in content["scores"].items()},
+            float(epochs) if isinstance(epochs, int | float) else NAN,
+            dict(content.get("ratios", {})),
+            None if content["items"] is None else path.parent / content["items"],
+            dict(content["encoder"]),
+            dict(content["data"]),
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise SweepError(
+            f"{path} is not what a run writes ({type(error).__name__}: {error}); remove its folder to run it again"
+        ) from None
+
+
+def collect(sweep: Sweep, outcomes: Mapping[str, Outcome]) -> Collected:
+    """Make the table of a sweep, and one of its runs, of the outcomes by their runs' keys.
+
+    A row whose runs are not all there has the seeds of those that are.
+    """
+    faults: list[str] = []
+    frame = pd.DataFrame([_row(sweep, row, outcomes, faults) for row in sweep.rows])
+    frame["epochs"] = _whole(frame["epochs"])
+    scores = {
+        f"{row.name}.{score}{end}": float(frame[column][place])
+        for place, row in enumerate(sweep.rows)
+        for score in sweep.scores
+        for end, column in {"": score, **{f".{name}": sweep.column(score, name) for name in STATISTICS}}.items()
+    }
+    warnings = _other_data(sweep, outcomes)
+    chosen = frame[[sweep.source(column) for column in sweep.columns]].set_axis(list(sweep.columns), axis=1)
+    tables = {sweep.name: chosen, f"{sweep.name}_runs": _runs_table(sweep, outcomes)}
+    runs = {run.key for row in sweep.rows for runs in row.runs.values() for run in runs}
+    audit = {"runs": len(runs), "done": len(outcomes), "faults": faults, "warnings": warnings}
+    every = list(outcomes.values())
+    encoder, data = _shared([one.encoder for one in every]), _shared([one.data for one in every])
+    return Collected(
+        Result(sweep.name, scores, tables, audit=audit), Provenance(encoder, data, {}), tuple(faults), tuple(warnings)
+    )
+
+
+def _row(sweep: Sweep, row: Row, outcomes: Mapping[str, Outcome], faults: list[str]) -> dict[str, object]:
+    done = {
+        seed: [outcomes[run.key] for run in runs]
+        for seed, runs in row.runs.items()
+        if all(run.key in outcomes for run in runs)
+    }
+    cells: dict[str, object] = {**dict(zip(sweep.labels, row.labels, strict=True)), "seeds": len(done), "epochs": NAN}
+    trained: list[float] = []
+    for column, score in row.scores.items():
+        values, (low, high) = [], (NAN, NAN)
+        if score is not None:
+            found = [_giver(row, seed, score, runs, faults) for seed, runs in done.items()]
+            givers = [outcome for outcome in found if outcome is not None]
+            values = [outcome.scores[score] for outcome in givers]
+            trained = trained or [outcome.epochs for outcome in givers]
+            low, high = _interval(row, score, givers, faults)
+        cells[column] = statistics.fmean(values) if values else NAN
+        cells[sweep.column(column, "low")], cells[sweep.column(column, "high")] = low, high
+        cells[sweep.column(column, "sd")] = statistics.stdev(values) if len(values) > 1 else NAN
+    if trained:
+        cells["epochs"] = statistics.fmean(trained)
+    return cells
+
+
+def _giver(row: Row, seed: int, score: str, runs: Sequence[Outcome], faults: list[str]) -> Outcome | None:
+    """The first run that has a score."""
+    for outcome in runs:
+        if score in outcome.scores:
+            return outcome
+    there = [name for run in runs for name in run.scores if not name.endswith((".low", ".high"))]
+    files = ", ".join(str(run.path) for run in runs)
+    faults.append(
+        f"row `{row.name}`, seed {seed}: {files} has no score `{score}`{near(score, there)}; there are "
+        f"{', '.join(there)}. Say under the row's `scores` what it is called there, or null"
+    )
+    return None
+
+
+def _interval(row: Row, score: str, givers: Sequence[Outcome], faults: list[str]) -> tuple[float, float]:
+    if len(givers) == 1 and f"{score}.low" in givers[0].scores:
+        return givers[0].scores[f"{score}.low"], givers[0].scores[f"{score}.high"]
+    counts = [found for outcome in givers if (found := outcome.counts(score)) is not None]
+    if not counts or len(counts) < len(givers):
+        return NAN, NAN
+    table = pd.concat(counts)
+    pooled = table.groupby(level=list(range(table.index.nlevels)), sort=False, dropna=False).sum()
+    if len(pooled) < max(map(len, counts)):
+        faults.append(f"row `{row.name}`: items of {givers[0].items} have the same {' and '.join(UNITS)}: no interval")
+        return NAN, NAN
+    low, high = bootstrap_ratio(pooled["numerator"].to_numpy(), pooled["denominator"].to_numpy())
+    return float(low), float(high)
+
+
+def _runs_table(sweep: Sweep, outcomes: Mapping[str, Outcome]) -> pd.DataFrame:
+    """One line per run that is done, in the order of the rows: where it is, how long it took, what it gave."""
+    lines = []
+    for row in sweep.rows:
+        for seed, runs in row.runs.items():
+            for run in runs:
+                if run.key in outcomes:
+                    lines.append(dict(zip(sweep.labels, row.labels, strict=True)) | _line(row, seed, run, outcomes))
+    columns = [*sweep.labels, "seed", "command", "config", "folder", "epochs", *sweep.scores]
+    frame = pd.DataFrame(lines, columns=columns)
+    frame["epochs"] = _whole(frame["epochs"])
+    return frame
+
+
+def _line(row: Row, seed: int, run: Run, outcomes: Mapping[str, Outcome]) -> dict[str, object]:
+    outcome = outcomes[run.key]
+    folder = outcome.path.parent.relative_to(outcome.path.parents[3]).as_posix()
+    values = {column: outcome.scores.get(score, NAN) if score else NAN for column, score in row.scores.items()}
+    place = {"seed": seed, "command": run.command, "config": run.config.as_posix(), "folder": folder}
+    return {**place, "epochs": outcome.epochs, **values}
+
+
+def _whole(epochs: pd.Series) -> pd.Series:
+    """Epochs as whole numbers, where they are: a column of floats that are all 1 would be shown as percent."""
+    floats = epochs.astype(np.float64)
+    return floats.astype("Int64") if (floats.dropna() % 1 == 0).all() else floats
+
+
+def _shared(descriptions: Sequence[Mapping[str, object]]) -> dict[str, object]:
+    """What all of them say that say anything."""
+    told = [description for description in descriptions if description]
+    return {name: value for name, value in told[0].items() if all(d.get(name) == value for d in told)} if told else {}
+
+
+def _other_data(sweep: Sweep, outcomes: Mapping[str, Outcome]) -> list[str]:
+    """Files of one name that were not the same to all rows: a corpus that was changed while its results were kept."""
+    rows: dict[str, dict[object, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for row in sweep.rows:
+        for run in (run for runs in row.runs.values() for run in runs if run.key in outcomes):
+            for split in outcomes[run.key].data.values():
+                if isinstance(split, dict) and row.name not in rows[str(split.get("file"))][split.get("sha256")]:
+                    rows[str(split.get("file"))][split.get("sha256")].append(row.name)
+    return [
+        f"{file} was not the same file to all rows: {' | '.join(map(', '.join, kinds.values()))}"
+        for file, kinds in rows.items()
+        if len(kinds) > 1
+    ]

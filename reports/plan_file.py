@@ -1,0 +1,210 @@
+"""The file of a sweep: rows, or a grid, in YAML become runs of `train.py`.
+
+    name: table3                 # of the sweep, and of its table
+    label: probe                 # name of the first column
+    scores: [uas]                # the scores the table is about
+    seeds: [0, 1, 2]
+    rows:
+      attention: {config: attention_only.yaml}
+      right branching: {config: baselines.yaml, command: test, seeds: [0], scores: {uas: right_branching.uas}}
+      two runs in a row: {runs: [{config: control.yaml}, {config: mdl.yaml}]}
+
+A row has a `config`, a `command` of train.py (`fit`, the default, or `test`), options to `set` and its own `seeds`. Its
+`scores` say what a column is called in the results of its runs (null: the row has no such score). In a row of several
+`runs` the first that has a score gives it; what the row itself says holds for all of them.
+
+Instead of `rows`, a `grid` has a row for each combination of its axes, which are then the first columns:
+
+    grid:
+      config: base.yaml
+      axes:
+        encoder: {lstm: {}, gru: {set: {model.init_args.encoder.cell: gru}}}
+        regularizer: {base: {}, tying: {config: tying.yaml}}
+
+`columns` may choose the columns of the table and their order; plain `low`, `high` and `sd` are the first score's. Paths
+of configs are relative to the file's folder; what is `set` goes to train.py as it is.
+"""
+
+import hashlib
+import itertools
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from reports.plan import COUNTS, STATISTICS, Row, Run, Sweep, SweepError
+from reports.yaml_fields import fields, integers, load, mapping, near, text, texts
+
+COMMANDS = ("fit", "test")
+
+_OWN = {
+    "config": "`config` names the one config of a run",
+    "seed_everything": "`seeds` are the seeds of the runs",
+    "trainer.default_root_dir": "`--out` is where the runs are kept",
+    "ckpt_path": "every run of a sweep begins anew",
+}
+
+
+def read_sweep(path: Path, extra: Sequence[str] = ()) -> Sweep:
+    """Read a sweep; `extra` are arguments for every run, `--name=value` or `--name value`, which win over the file's.
+
+    Raises:
+        SweepError: The file, or a config it names, is not there or makes no sense; the message says where and why.
+    """
+    content = fields(load(path), {"name", "label", "scores", "seeds", "rows", "grid", "columns"}, str(path))
+    name = content.get("name", path.stem)
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.+-]*", name):
+        raise SweepError(f"{path}: `name` becomes a file name: letters, digits and any of . _ + -, not {name!r}")
+    scores = texts(content.get("scores"), f"{path}: `scores`")
+    seeds = integers(content.get("seeds", [0]), f"{path}: `seeds`")
+    if ("rows" in content) == ("grid" in content):
+        raise SweepError(f"{path}: a sweep has either `rows` or a `grid`")
+    if "grid" in content:
+        if "label" in content:
+            raise SweepError(f"{path}: `label` is for `rows`; the first columns of a `grid` are called as its axes")
+        labels, entries = _grid(content["grid"], f"{path}: `grid`")
+    else:
+        labels = (text(content.get("label", "row"), f"{path}: `label`"),)
+        rows = mapping(content["rows"], f"{path}: `rows`")
+        entries = {(row,): [_entry(value, f"{path}: row `{row}`", runs=True)] for row, value in rows.items()}
+    options = _arguments(extra)
+    made = tuple(_row(path, row, layers, scores, seeds, options) for row, layers in entries.items())
+    sweep = Sweep(name, labels, scores, made, ())
+    return replace(sweep, columns=_columns(sweep, content.get("columns"), f"{path}: `columns`"))
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """What a row, a run of a row, or a value of an axis says."""
+
+    config: str | None = None
+    command: str | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+    scores: Mapping[str, str | None] = field(default_factory=dict)
+    seeds: tuple[int, ...] | None = None
+    runs: tuple["_Entry", ...] = ()
+
+    def over(self, below: "_Entry") -> "_Entry":
+        """This entry, and what another says that this one does not."""
+        return _Entry(
+            self.config or below.config,
+            self.command or below.command,
+            {**below.options, **self.options},
+            {**below.scores, **self.scores},
+            self.seeds or below.seeds,
+            self.runs or below.runs,
+        )
+
+
+def _entry(value: object, where: str, *, runs: bool = False, part: bool = False) -> _Entry:
+    known = {"config", "command", "set"} | (set() if part else {"scores", "seeds"}) | ({"runs"} if runs else set())
+    content = fields({} if value is None else value, known, where)
+    command = content.get("command")
+    if "command" in content and command not in COMMANDS:
+        raise SweepError(f"{where}: `command` is one of {', '.join(COMMANDS)}, not {command!r}")
+    scores = mapping(content["scores"], f"{where}, `scores`") if "scores" in content else {}
+    parts = content.get("runs", [])
+    if not isinstance(parts, list) or ("runs" in content and not parts):
+        raise SweepError(f"{where}: `runs` is a list of runs, each with its `config`")
+    return _Entry(
+        text(content["config"], f"{where}: `config`") if "config" in content else None,
+        str(command) if command else None,
+        {
+            _option(option, where): _text(given, f"{where}, `set`: {option}")
+            for option, given in mapping(content.get("set", {}), f"{where}, `set`", empty=True).items()
+        },
+        {name: None if score is None else text(score, f"{where}, `scores`: {name}") for name, score in scores.items()},
+        integers(content["seeds"], f"{where}: `seeds`") if "seeds" in content else None,
+        tuple(_entry(one, f"{where}, run {place}", part=True) for place, one in enumerate(parts, 1)),
+    )
+
+
+def _grid(value: object, where: str) -> tuple[tuple[str, ...], dict[tuple[str, ...], list[_Entry]]]:
+    content = dict(fields(value, {"config", "command", "set", "axes"}, where))
+    axes = {
+        text(axis, f"{where}, axis"): {
+            label: _entry(entry, f"{where}, {axis} `{label}`")
+            for label, entry in mapping(entries, f"{where}, axis `{axis}`").items()
+        }
+        for axis, entries in mapping(content.pop("axes", None), f"{where}, `axes`").items()
+    }
+    base = _entry(content, where)
+    cells = itertools.product(*(entries.items() for entries in axes.values()))
+    return tuple(axes), {tuple(label for label, _ in cell): [base, *(entry for _, entry in cell)] for cell in cells}
+
+
+def _row(
+    path: Path,
+    labels: tuple[str, ...],
+    layers: Sequence[_Entry],
+    scores: Sequence[str],
+    seeds: tuple[int, ...],
+    extra: Mapping[str, str],
+) -> Row:
+    """A row of what its layers say; a later one wins."""
+    entry = _Entry()
+    for layer in layers:
+        entry = layer.over(entry)
+    where = f"{path}: row `{' × '.join(labels)}`"
+    if strange := sorted(entry.scores.keys() - set(scores)):
+        raise SweepError(f"{where}: `{strange[0]}` is none of the table's `scores`: {', '.join(scores)}")
+    runs: dict[int, list[Run]] = {seed: [] for seed in entry.seeds or seeds}
+    for one in entry.runs or (_Entry(),):
+        part = one.over(entry)
+        if part.config is None:
+            raise SweepError(f"{where} has no `config`")
+        config = path.parent / part.config
+        if not config.is_file():
+            raise SweepError(f"{where}: there is no config {config} (paths are relative to the folder of {path.name})")
+        digest = hashlib.sha256(config.read_bytes()).hexdigest()
+        options = tuple(sorted({**part.options, **extra}.items()))
+        for seed, found in runs.items():
+            found.append(Run(part.command or "fit", config, digest, options, seed))
+    names = {score: entry.scores.get(score, score) for score in scores}
+    return Row(labels, {seed: tuple(found) for seed, found in runs.items()}, names)
+
+
+def _columns(sweep: Sweep, chosen: object, where: str) -> tuple[str, ...]:
+    scores = [(score, *(sweep.column(score, name) for name in STATISTICS)) for score in sweep.scores]
+    everything = (*sweep.labels, *COUNTS, *itertools.chain.from_iterable(scores))
+    if twice := sorted({name for name in everything if everything.count(name) > 1}):
+        raise SweepError(f"{where}: `{twice[0]}` would be the name of two columns: rename the label or the axis")
+    if chosen is None:
+        return everything
+    names = texts(chosen, where)
+    for name in names:
+        if sweep.source(name) not in everything:
+            there = ", ".join(everything)
+            raise SweepError(f"{where}: there is no `{name}`{near(name, everything)}; there are {there}")
+    return names
+
+
+def _arguments(extra: Sequence[str]) -> dict[str, str]:
+    """The options among arguments of a command line."""
+    found: dict[str, str] = {}
+    rest = list(extra)
+    while rest:
+        name, given, value = rest.pop(0).partition("=")
+        if not name.startswith("--") or (not given and (not rest or rest[0].startswith("--"))):
+            raise SweepError(f"behind `--` come options of train.py, each with its value: --name=value, not {name!r}")
+        found[_option(name[2:], "behind `--`")] = value if given else rest.pop(0)
+    return found
+
+
+def _option(name: str, where: str) -> str:
+    if name in _OWN:
+        raise SweepError(f"{where}: `{name}` cannot be set: {_OWN[name]}")
+    if name.startswith("-"):
+        raise SweepError(f"{where}: options are named without dashes: `{name.lstrip('-')}`, not `{name}`")
+    return name
+
+
+def _text(value: object, where: str) -> str:
+    """A value as train.py's command line takes it."""
+    if isinstance(value, str):
+        return value
+    try:
+        return json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise SweepError(f"{where} has no form on a command line ({error}): write it as text, in quotes") from None

@@ -1,0 +1,240 @@
+"""Run the rows of a table: `python -m reports.sweep SPEC.yaml [--out DIR] [--jobs N] [-- options of train.py]`.
+
+Each run is a call of train.py, in a folder of its own under `DIR/runs`. What is done is not run again: a killed sweep
+goes on from where it was when the same command is given again (a run that was cut off begins anew, on the attention
+that is stored by then), and a sweep with more rows or seeds runs these alone. Two runs are the same when the bytes of
+their configs, the options and the seed are. A corpus or a program that was changed does not make them others: that
+takes another DIR.
+
+At the end the table is printed, and DIR has it as CSV and LaTeX, with `results.json` and a copy of SPEC, `config.yaml`.
+`reports.plan_file` says what stands in SPEC.
+"""
+
+import argparse
+import os
+import shutil
+import signal
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import numpy as np
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from reports.collect import Outcome, collect, read_outcome
+from reports.console import DASH, frame_table
+from reports.numbers import are_fractions, number
+from reports.plan import Row, Sweep, SweepError
+from reports.plan_file import read_sweep
+from reports.run_folder import Process, RunFolder, stop
+from reports.writer import write
+
+PROGRAM = (sys.executable, str(Path(__file__).resolve().parent.parent / "train.py"))
+INTERVAL = 0.2
+"""Seconds between two looks at what has ended."""
+
+
+class Sweeper:
+    """Runs what is not done, some at a time, and says how it goes.
+
+    Args:
+        sweep: what to run.
+        out: the sweep's folder.
+        jobs: how many runs at a time; they share the cores evenly.
+        program: the command before the arguments of train.py.
+        console: where progress is told.
+
+    Attributes:
+        outcomes: what the runs that are done left behind, by their keys.
+        failed: titles of those that failed.
+        begun: how many were begun.
+    """
+
+    def __init__(self, sweep: Sweep, out: Path, *, jobs: int, program: Sequence[str], console: Console) -> None:
+        self.jobs, self.program, self.console = jobs, program, console
+        self.rows: dict[str, list[Row]] = {}
+        self.folders: dict[str, RunFolder] = {}
+        for row in sweep.rows:
+            for run in dict.fromkeys(run for runs in row.runs.values() for run in runs):
+                self.folders.setdefault(run.key, RunFolder(run, out / "runs" / run.key))
+                self.rows.setdefault(run.key, []).append(row)
+        self.outcomes: dict[str, Outcome] = {}
+        self.failed: list[str] = []
+        self.begun = 0
+        self._waiting = deque(self.folders)
+        self._going: dict[str, tuple[Process, TaskID]] = {}
+        self._elsewhere: set[str] = set()
+        columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+        self._bars = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+
+    def run(self) -> None:
+        """Run all; those that fail are told, and the others go on."""
+        with self._bars:
+            try:
+                while self._waiting or self._going:
+                    self._reap()
+                    # Once around: what another process is at goes back into the queue.
+                    for _ in range(len(self._waiting)):
+                        if len(self._going) < self.jobs:
+                            self._begin(self._waiting.popleft())
+                    if self._waiting or self._going:
+                        time.sleep(INTERVAL)
+            finally:
+                stop([process for process, _ in self._going.values()])
+
+    def _begin(self, key: str) -> None:
+        folder, title = self.folders[key], self._title(key)
+        if folder.results() is not None:
+            self._finish(key, "done by another process" if key in self._elsewhere else "done before")
+            return
+        try:
+            process = folder.start(self.program, _environment(self.jobs))
+        except (SweepError, OSError) as error:
+            self._fail(key, f"not begun: {error}")
+            return
+        if process is not None:
+            self._say(f"{title}: begun")
+            self._going[key] = process, self._bars.add_task(title, total=None)
+            self.begun += 1
+        else:
+            self._waiting.append(key)
+            if key not in self._elsewhere:
+                self._elsewhere.add(key)
+                self._say(f"{title}: another process is at it; its end is waited for")
+
+    def _reap(self) -> None:
+        for key, (process, task) in list(self._going.items()):
+            how = process.ended()
+            if how is None:
+                continue
+            del self._going[key]
+            self._bars.remove_task(task)
+            took = f"{process.seconds:.0f} s"
+            if self.folders[key].results() is not None:
+                # Results are written last of all, and whole: what happened after them cannot touch them.
+                self._finish(key, took if how == "exit code 0" else f"{took}, then {how}, after its results")
+            else:
+                self._fail(key, f"no results after {took}: {how}; {self.folders[key].why()}")
+
+    def _finish(self, key: str, how: str) -> None:
+        path = self.folders[key].results()
+        try:
+            outcome = read_outcome(path) if path is not None else None
+        except SweepError as error:
+            self._fail(key, str(error))
+            return
+        if outcome is not None:
+            self.outcomes[key] = outcome
+            names = dict.fromkeys(name for row in self.rows[key] for name in row.scores.values())
+            shown = [_shown(name, outcome.scores[name]) for name in names if name and name in outcome.scores]
+            self._say("; ".join([f"{self._title(key)}: {how}", *shown]))
+
+    def _fail(self, key: str, why: str) -> None:
+        self.failed.append(self._title(key))
+        self._say(f"{self._title(key)}: {why}", "red")
+
+    def _title(self, key: str) -> str:
+        place, run = list(self.folders).index(key) + 1, self.folders[key].run
+        rows = ", ".join(dict.fromkeys(row.name for row in self.rows[key]))
+        return f"[{place:{len(str(len(self.folders)))}}/{len(self.folders)}] {rows}, {run.config.stem}, seed {run.seed}"
+
+    def _say(self, text: str, style: str = "") -> None:
+        self.console.print(Text(text, style), soft_wrap=True)
+
+
+def _shown(name: str, value: float) -> str:
+    return f"{name} {number(value, are_fractions(name, np.array([value])), missing=DASH)}"
+
+
+def _environment(jobs: int) -> dict[str, str]:
+    """The environment of a run: its share of the cores, where there are several, unless the user says otherwise."""
+    # A seed that this process was given is not the run's, and its words are read as UTF-8.
+    environment = {name: value for name, value in os.environ.items() if name != "PL_GLOBAL_SEED"} | {"PYTHONUTF8": "1"}
+    if jobs > 1:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        environment.setdefault("OMP_NUM_THREADS", str(max(1, cores // jobs)))
+    return environment
+
+
+@contextmanager
+def _ending_in_order() -> Iterator[None]:
+    """Turn what ends a process into an exception, so that its runs are stopped with it."""
+
+    def end(number: int, _: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    signals = (signal.SIGTERM, signal.SIGHUP)
+    before = {one: signal.getsignal(one) for one in signals}
+    for one in signals:
+        if before[one] is not signal.SIG_IGN:  # as under nohup
+            signal.signal(one, end)
+    try:
+        yield
+    finally:
+        for one in signals:
+            signal.signal(one, before[one])
+
+
+def main(args: Sequence[str], *, program: Sequence[str] = PROGRAM, console: Console | None = None) -> int:
+    """Run the command line `args`; returns the exit code, 1 when a run failed or a cell of the table stays empty.
+
+    Raises:
+        SweepError: The sweep cannot be run as it is written.
+    """
+    console = console or Console()
+    own, extra = _parted(args)
+    parser = argparse.ArgumentParser(prog="python -m reports.sweep", description="Run the rows of a table.")
+    parser.add_argument("spec", type=Path, metavar="SPEC.yaml", help="what to run; reports/plan_file.py says how")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the runs and the table (runs/NAME)")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at a time; they share the cores (1)")
+    parser.epilog = "Behind -- stand options for each of the runs, such as --data.init_args.cache=DIR."
+    options = parser.parse_args(own)
+    if options.jobs < 1:
+        raise SweepError(f"--jobs {options.jobs}: at least one run at a time")
+    sweep = read_sweep(options.spec, extra)
+    # Runs are told the folder, and it must be the same wherever they are begun.
+    out = (options.out or Path("runs") / sweep.name).resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    sweeper = Sweeper(sweep, out, jobs=options.jobs, program=program, console=console)
+    with _ending_in_order():
+        try:
+            sweeper.run()
+        except KeyboardInterrupt:
+            console.print(Text("Stopped. The same command goes on from here.", "yellow"))
+            return 130
+    collected = collect(sweep, sweeper.outcomes)
+    (out / "results.json").unlink(missing_ok=True)  # it must not vouch for another sweep
+    shutil.copyfile(options.spec, out / "config.yaml")
+    write(out, collected.result, collected.provenance)
+    console.print()
+    console.print(frame_table(sweep.name, collected.result.tables[sweep.name], f"{sweep.name}.csv"))
+    console.print()
+    for warning in collected.warnings:
+        console.print(Text(f"Warning: {warning}", "yellow"), soft_wrap=True)
+    faults = [*(f"failed: {title}" for title in sweeper.failed), *collected.faults]
+    for fault in faults:
+        console.print(Text(fault, "red"), soft_wrap=True)
+    runs, done = len(sweeper.folders), len(sweeper.outcomes)
+    console.print(Text(f"{runs} runs: {done} done ({sweeper.begun} begun now), {len(sweeper.failed)} failed"))
+    console.print(Text(f"Written to {out}"), soft_wrap=True)
+    return 1 if faults else 0
+
+
+def _parted(args: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The arguments before and behind `--`."""
+    place = args.index("--") if "--" in args else len(args)
+    return list(args[:place]), list(args[place + 1 :])
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except (SweepError, OSError) as error:
+        Console(stderr=True).print(Text.assemble(("Error: ", "bold red"), str(error)), soft_wrap=True)
+        sys.exit(1)

@@ -1,0 +1,174 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from metrics.significance import bootstrap_ratio
+from reports.collect import NAN, Outcome, collect, read_outcome
+from reports.plan import Row, Run, Sweep, SweepError
+
+
+def run(seed: int, config: str = "a.yaml") -> Run:
+    return Run("fit", Path(config), config, (), seed)
+
+
+def sweep(*rows: Row, scores: tuple[str, ...] = ("uas",)) -> Sweep:
+    statistics = ("low", "high", "sd") if scores == ("uas",) else ()
+    return Sweep("table", ("probe",), scores, rows, ("probe", "seeds", "epochs", *scores, *statistics))
+
+
+def outcome(
+    tmp_path: Path,
+    key: str,
+    scores: dict[str, float],
+    epochs: float = NAN,
+    items: pd.DataFrame | None = None,
+    **data: str,
+) -> Outcome:
+    path = tmp_path / "runs" / key / "Probe" / "version_0" / "results.json"
+    path.parent.mkdir(parents=True)
+    file = None
+    if items is not None:
+        items.to_parquet(file := path.parent / "items.parquet")
+    ratios = {"uas": ("correct", "scored")} if items is not None else {}
+    splits = {"test": {"file": "t.conllu", "sha256": data.get("sha", "1")}}
+    return Outcome(path, scores, epochs, ratios, file, {"name": data.get("encoder", "tiny")}, splits)
+
+
+def items(correct: list[float], scored: list[int], order: list[int] | None = None) -> pd.DataFrame:
+    frame = pd.DataFrame({"sentence": range(len(correct)), "id": "x", "scored": scored, "correct": correct})
+    return frame.iloc[order] if order else frame
+
+
+def test_one_seed_has_the_interval_of_its_run(tmp_path: Path) -> None:
+    row = Row(("right branching",), {0: (run(0),)}, {"uas": "right.uas"})
+    scores = {"right.uas": 0.3, "right.uas.low": 0.2, "right.uas.high": 0.4}
+    result = collect(sweep(row), {run(0).key: outcome(tmp_path, run(0).key, scores)}).result
+    (line,) = result.tables["table"].to_dict("records")
+    assert list(line) == ["probe", "seeds", "epochs", "uas", "low", "high", "sd"]
+    assert [line[name] for name in ("probe", "seeds", "uas", "low", "high")] == ["right branching", 1, 0.3, 0.2, 0.4]
+    assert pd.isna(line["epochs"])
+    assert np.isnan(line["sd"])
+    assert result.scores == {
+        **{f"right branching.uas{end}": value for end, value in {"": 0.3, ".low": 0.2, ".high": 0.4}.items()},
+        "right branching.uas.sd": pytest.approx(NAN, nan_ok=True),
+    }
+
+
+def test_seeds_are_averaged_and_their_counts_added_up_per_item(tmp_path: Path) -> None:
+    row = Row(("attention",), {0: (run(0),), 1: (run(1),)}, {"uas": "uas"})
+    scored = [3, 9, 5, 1]
+    counts = [[1.0, 4, 5, 0], [2.0, 8, 0, 1]]
+    outcomes = {
+        run(0).key: outcome(tmp_path, run(0).key, {"uas": 10 / 18}, 3.0, items(counts[0], scored)),
+        # Items are matched by what they are, not by where they stand.
+        run(1).key: outcome(tmp_path, run(1).key, {"uas": 11 / 18}, 5.0, items(counts[1], scored, [2, 0, 3, 1])),
+    }
+    (line,) = collect(sweep(row), outcomes).result.tables["table"].to_dict("records")
+    low, high = bootstrap_ratio(np.add(*map(np.array, counts)), 2 * np.array(scored))
+    assert line["uas"] == pytest.approx(10.5 / 18)
+    assert (line["low"], line["high"]) == (low, high)
+    assert 0 < low < high < 1
+    assert line["sd"] == pytest.approx(np.std([10 / 18, 11 / 18], ddof=1))
+    assert (line["seeds"], line["epochs"]) == (2, 4)
+
+
+def test_seeds_whose_items_are_not_known_have_no_interval(tmp_path: Path) -> None:
+    row = Row(("a",), {0: (run(0),), 1: (run(1),)}, {"uas": "uas"})
+    outcomes = {
+        run(0).key: outcome(tmp_path, run(0).key, {"uas": 0.5, "uas.low": 0.4, "uas.high": 0.6}, 1.0),
+        run(1).key: outcome(tmp_path, run(1).key, {"uas": 0.7}, 2.0, items([1.0], [2])),
+    }
+    (line,) = collect(sweep(row), outcomes).result.tables["table"].to_dict("records")
+    assert line["uas"] == pytest.approx(0.6)
+    assert np.isnan([line["low"], line["high"]]).all()
+    assert line["epochs"] == 1.5
+
+
+def test_the_first_of_several_runs_that_has_a_score_gives_it(tmp_path: Path) -> None:
+    row = Row(("a",), {0: (run(0, "a"), run(0, "b"))}, {"uas": "uas", "bits": "codelength", "more": None})
+    outcomes = {
+        run(0, "a").key: outcome(tmp_path, "1", {"uas": 0.5}, 4.0),
+        run(0, "b").key: outcome(tmp_path, "2", {"uas": 0.9, "codelength": 8.0}, 2.0),
+    }
+    collected = collect(sweep(row, scores=("uas", "bits", "more")), outcomes)
+    (line,) = collected.result.tables["table"].to_dict("records")
+    assert (line["uas"], line["bits"], line["epochs"]) == (0.5, 8.0, 4)
+    assert np.isnan(line["more"])
+    assert collected.faults == ()
+    runs = collected.result.tables["table_runs"]
+    assert runs["folder"].tolist() == ["1/Probe/version_0", "2/Probe/version_0"]
+    assert runs["epochs"].tolist() == [4, 2]
+    assert runs["bits"].tolist() == pytest.approx([NAN, 8.0], nan_ok=True)
+
+
+def test_a_seed_of_which_a_run_is_missing_does_not_count(tmp_path: Path) -> None:
+    row = Row(("a",), {0: (run(0, "a"), run(0, "b")), 1: (run(1, "a"), run(1, "b"))}, {"uas": "uas"})
+    nothing = Row(("b",), {0: (run(0, "c"),)}, {"uas": "uas"})
+    outcomes = {one.key: outcome(tmp_path, one.key, {"uas": 0.1}) for one in (run(0, "a"), run(1, "a"), run(1, "b"))}
+    outcomes[run(0, "a").key] = outcome(tmp_path, "other", {"uas": 0.9})
+    result = collect(sweep(row, nothing), outcomes).result
+    assert result.tables["table"]["seeds"].tolist() == [1, 0]
+    assert result.tables["table"]["uas"].tolist() == pytest.approx([0.1, NAN], nan_ok=True)
+    assert result.audit["runs"] == 5
+    assert result.audit["done"] == 3
+
+
+def test_a_score_that_no_run_has_is_a_fault(tmp_path: Path) -> None:
+    row = Row(("a",), {4: (run(4),)}, {"uas": "usa"})
+    collected = collect(sweep(row), {run(4).key: outcome(tmp_path, run(4).key, {"uas": 0.5, "uas.low": 0.1, "x": 1.0})})
+    (fault,) = collected.faults
+    assert "row `a`, seed 4" in fault
+    assert "has no score `usa` (did you mean `uas`?); there are uas, x. Say under the row's `scores`" in fault
+    assert collected.result.audit["faults"] == [fault]
+
+
+def test_items_of_one_name_are_a_fault(tmp_path: Path) -> None:
+    row = Row(("a",), {0: (run(0),), 1: (run(1),)}, {"uas": "uas"})
+    twins = pd.DataFrame({"id": ["x", "x", "y"], "scored": 1, "correct": 1.0})
+    outcomes = {one.key: outcome(tmp_path, one.key, {"uas": 1.0}, 1.0, twins) for one in (run(0), run(1))}
+    (fault,) = collect(sweep(row), outcomes).faults
+    assert "row `a`: items of" in fault
+
+
+def test_other_data_and_what_all_runs_share(tmp_path: Path) -> None:
+    rows = [Row((name,), {0: (run(0, name),)}, {"uas": "uas"}) for name in ("a", "b", "c")]
+    kinds = [("1", "tiny"), ("2", "tiny"), ("1", "large")]
+    outcomes = {
+        run(0, name).key: outcome(tmp_path, name, {"uas": 0.5}, sha=sha, encoder=encoder)
+        for name, (sha, encoder) in zip("abc", kinds, strict=True)
+    }
+    collected = collect(sweep(*rows), outcomes)
+    assert collected.warnings == ("t.conllu was not the same file to all rows: a, c | b",)
+    assert collected.provenance.encoder == {}
+    alike = collect(sweep(*rows[:1]), {run(0, "a").key: outcomes[run(0, "a").key]})
+    assert alike.warnings == ()
+    assert alike.provenance.encoder == {"name": "tiny"}
+    assert alike.provenance.data == {"test": {"file": "t.conllu", "sha256": "1"}}
+
+
+def test_results_are_read(tmp_path: Path) -> None:
+    content = {
+        **{"scores": {"uas": 1, "none": None}, "audit": {"epochs": 3}, "items": "items.parquet"},
+        **{"ratios": {"uas": ["correct", "scored"]}, "encoder": {"name": "tiny"}, "data": {}},
+    }
+    path = tmp_path / "results.json"
+    path.write_text(json.dumps(content), encoding="utf-8")
+    read = read_outcome(path)
+    assert read.scores == pytest.approx({"uas": 1.0, "none": NAN}, nan_ok=True)
+    assert (read.epochs, read.items, read.encoder) == (3.0, tmp_path / "items.parquet", {"name": "tiny"})
+    items([1.0, 2], [3, 4]).to_parquet(tmp_path / "items.parquet")
+    counts = read.counts("uas")
+    assert counts is not None
+    assert counts.index.names == ["sentence", "id"]
+    assert counts.to_numpy().tolist() == [[1, 3], [2, 4]]
+    assert read.counts("none") is None
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"scores": {"uas": "x"}}', '{"scores": 1, "audit": 1}'])
+def test_what_no_run_writes_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "results.json").write_text(text, encoding="utf-8")
+    with pytest.raises(SweepError, match=r"results\.json is not what a run writes .*; remove its folder"):
+        read_outcome(tmp_path / "results.json")

@@ -1,0 +1,318 @@
+import json
+import runpy
+import sys
+from collections.abc import Mapping
+from io import StringIO
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+from rich.console import Console
+
+from metrics.results import Provenance, Result
+from metrics.significance import bootstrap_ratio, paired_bootstrap, paired_permutation
+from reports.compare import CompareError, compare, grouped, main, read_run, warnings
+from reports.writer import write
+
+SENTENCES = 60
+
+
+def items(seed: int, gain: float = 0.0) -> pd.DataFrame:
+    """Items of one treebank; `seed` decides which words are right."""
+    shape = np.random.default_rng(99)
+    scored, ease = shape.integers(1, 25, SENTENCES), shape.beta(3, 2, SENTENCES)
+    right = np.random.default_rng(seed).binomial(scored, np.clip(ease + gain, 0, 1))
+    names = [f"text-{number}" for number in range(SENTENCES)]
+    return pd.DataFrame(
+        {"sentence": np.arange(SENTENCES), "id": names, "scored": scored, "correct": right.astype(np.float64)}
+    )
+
+
+def config(seed: int = 0, folder: str = "runs", **model: object) -> dict[str, object]:
+    return {
+        "seed_everything": seed,
+        "trainer": {"max_epochs": 4, "default_root_dir": folder, "callbacks": [{"init_args": {"dirpath": folder}}]},
+        "model": {"class_path": "probes.AttentionOnlyProbe", "init_args": {"learning_rate": 0.01, **model}},
+        "data": {"init_args": {"cache": folder, "root": None, "seed": seed, "encoder": {"name": "a", "seed": seed}}},
+    }
+
+
+def make_run(
+    folder: Path,
+    frame: pd.DataFrame,
+    settings: Mapping[str, object] | None,
+    *,
+    sha256: str = "1",
+    ratios: Mapping[str, tuple[str, str]] | None = None,
+) -> Path:
+    """A run's folder, as the callback leaves it."""
+    folder.mkdir(parents=True)
+    if settings is not None:
+        (folder / "config.yaml").write_text(yaml.safe_dump(settings))
+    pairs = {"uas": ("correct", "scored")} if ratios is None else ratios
+    scores = {name: frame[right].sum() / frame[of].sum() for name, (right, of) in pairs.items()} | {"nats": 2.5}
+    data = {"train": {"file": "train.conllu", "sha256": "0"}, "test": {"file": "test.conllu", "sha256": sha256}}
+    result = Result("attention_only", scores, items=frame, ratios=pairs)
+    write(folder, result, Provenance({"name": "a"}, data, {}))
+    return folder
+
+
+def run_main(*arguments: object) -> str:
+    text = StringIO()
+    assert main([str(argument) for argument in arguments], console=Console(file=text, width=200)) == 0
+    return text.getvalue()
+
+
+def test_two_runs_are_compared_as_the_tests_say(tmp_path: Path) -> None:
+    a, b = items(1), items(2, gain=0.05)
+    first = make_run(tmp_path / "Probe" / "version_0", a, config())
+    second = make_run(tmp_path / "Words" / "version_0", b, config(learning_rate=0.5))
+    printed = run_main(first, second / "results.json", "--json", tmp_path / "out.json")
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert (found["score"], found["items"], found["warnings"]) == ("uas", SENTENCES, [])
+    reference, other = found["lines"]
+    assert [line["run"] for line in found["lines"]] == ["Probe/version_0", "Words/version_0"]
+    assert [line["seeds"] for line in found["lines"]] == [1, 1]
+    for line, frame in ((reference, a), (other, b)):
+        low, high = bootstrap_ratio(frame["correct"], frame["scored"])
+        assert line["uas"] == pytest.approx(frame["correct"].sum() / frame["scored"].sum())
+        assert [line["uas.low"], line["uas.high"]] == [float(low), float(high)]
+        assert line["sd"] is None
+    assert reference["difference"] is reference["permutation.p"] is reference["bootstrap.p"] is None
+    counts = (b["correct"], b["scored"], a["correct"], a["scored"])
+    expected = paired_bootstrap(*counts)
+    assert [other[key] for key in ("difference", "difference.low", "difference.high", "bootstrap.p")] == list(expected)
+    assert other["permutation.p"] == paired_permutation(*counts)
+    assert "holm.p" not in other
+    assert other["runs"][0]["folder"] == str(second)
+    # The table says the same, ×100, but for p.
+    row = next(line for line in printed.splitlines() if line.startswith("Words/version_0"))
+    assert f"{100 * other['uas']:.1f} [" in row
+    assert f"{100 * expected.difference:.1f} [{100 * expected.low:.1f}, {100 * expected.high:.1f}]" in row
+    assert row.split()[-2:] == [f"{other['permutation.p']:.4g}", f"{expected.p:.4g}"]
+    assert f"{SENTENCES} items, matched by id" in printed
+
+
+def test_seeds_of_one_config_are_one_line(tmp_path: Path) -> None:
+    frames = [items(seed) for seed in (1, 2, 3)]
+    runs = [make_run(tmp_path / f"a{seed}", frame, config(seed, f"runs{seed}")) for seed, frame in enumerate(frames)]
+    others = [items(seed, gain=0.03) for seed in (4, 5)]
+    runs += [make_run(tmp_path / f"b{seed}", frame, config(seed, decay=0.5)) for seed, frame in enumerate(others)]
+    groups = grouped([read_run(run, "uas") for run in runs])
+    assert [[run.folder.name for run in group] for group in groups] == [["a0", "a1", "a2"], ["b0", "b1"]]
+    reference, other = compare(groups, "uas").to_dict("records")
+    assert (reference["run"], reference["seeds"], other["seeds"]) == ("a0", 3, 2)
+    scores = [frame["correct"].sum() / frame["scored"].sum() for frame in frames]
+    assert reference["uas"] == pytest.approx(np.mean(scores))
+    assert reference["sd"] == pytest.approx(np.std(scores, ddof=1))
+    a = sum(frame["correct"] for frame in frames) / 3
+    b = sum(frame["correct"] for frame in others) / 2
+    low, high = bootstrap_ratio(a, frames[0]["scored"])
+    assert [reference["uas.low"], reference["uas.high"]] == pytest.approx([float(low), float(high)])
+    counts = (b, others[0]["scored"], a, frames[0]["scored"])
+    expected = paired_bootstrap(*counts)
+    assert other["difference"] == pytest.approx(other["uas"] - reference["uas"])
+    found = [other[key] for key in ("difference", "difference.low", "difference.high", "bootstrap.p")]
+    assert found == pytest.approx(list(expected))
+    assert other["permutation.p"] == pytest.approx(paired_permutation(*counts))
+
+
+def test_what_differs_in_more_than_seeds_is_another_line(tmp_path: Path) -> None:
+    frame = items(1)
+    same = config(5)
+    same["model"] = {"class_path": "probes.AttentionOnlyProbe", "init_args": {"learning_rate": 0.01, "seed": 8}}
+    with_seed = config(5)
+    with_seed["model"] = {"class_path": "probes.AttentionOnlyProbe", "init_args": {"learning_rate": 0.01, "seed": 9}}
+    folders = [
+        make_run(tmp_path / "one", frame, config(0)),
+        make_run(tmp_path / "again", frame, config(0)),  # the same seed: nothing that a mean over seeds is made of
+        make_run(tmp_path / "seed", frame, config(1)),
+        make_run(tmp_path / "split", frame, {**config(2), "split_seed": 1}),  # decides which items there are
+        make_run(tmp_path / "own seed", frame, same),
+        make_run(tmp_path / "other own seed", frame, with_seed),
+        make_run(tmp_path / "data", frame, config(3), sha256="2"),
+        make_run(tmp_path / "bare", frame, None),
+        make_run(tmp_path / "barer", frame, None),
+    ]
+    runs = [read_run(folder, "uas") for folder in folders]
+    groups = [[run.folder.name for run in group] for group in grouped(runs)]
+    assert groups == [
+        ["one", "seed"],
+        ["again"],
+        ["split"],
+        ["own seed", "other own seed"],
+        ["data"],
+        ["bare"],
+        ["barer"],
+    ]
+    told = warnings(grouped(runs))
+    assert len(told) == 3
+    assert "data and" in told[0]
+    assert "other files as test" in told[0]
+    assert "bare has no config.yaml" in told[1]
+
+
+def test_several_comparisons_are_corrected(tmp_path: Path) -> None:
+    gains = (0.0, 0.03, 0.05, 0.05)
+    runs = [make_run(tmp_path / f"r{n}", items(n, gain), config(decay=n)) for n, gain in enumerate(gains)]
+    frame = compare(grouped([read_run(run, "uas") for run in runs]), "uas")
+    p, corrected = frame["permutation.p"].to_numpy(), frame["holm.p"].to_numpy()
+    assert np.isnan([p[0], corrected[0]]).all()
+    order = 1 + np.argsort(p[1:])
+    running = 0.0
+    for factor, place in zip((3, 2, 1), order, strict=True):
+        running = max(running, min(1.0, factor * p[place]))
+        assert corrected[place] == pytest.approx(running)
+    assert running > p[order[0]]
+
+
+def test_items_in_another_order_and_with_other_numbers_are_the_same_by_id(tmp_path: Path) -> None:
+    a, b = items(1), items(2)
+    turned = b.iloc[::-1].assign(sentence=np.arange(SENTENCES))
+    straight = [make_run(tmp_path / "a", a, config()), make_run(tmp_path / "b", b, config(decay=1))]
+    shuffled = make_run(tmp_path / "c", turned, config(decay=2))
+    tables = [
+        compare([[read_run(straight[0], "uas")], [read_run(other, "uas")]], "uas") for other in (straight[1], shuffled)
+    ]
+    pd.testing.assert_frame_equal(tables[0].drop(columns="run"), tables[1].drop(columns="run"))
+
+
+@pytest.mark.parametrize("columns", [["document"], ["sentence"], ["document", "sentence"]])
+def test_items_without_an_id_are_named_by_what_there_is(tmp_path: Path, columns: list[str]) -> None:
+    frames = [
+        items(seed).drop(columns="id").assign(document=lambda frame: frame["sentence"].map("doc-{}".format))
+        for seed in (1, 2)
+    ]
+    unused = [column for column in ("document", "sentence") if column not in columns]
+    runs = [make_run(tmp_path / str(n), frame.drop(columns=unused), config(n)) for n, frame in enumerate(frames)]
+    assert f"60 items, matched by {' and '.join(columns)};" in run_main(*runs)
+
+
+def test_other_items_are_counted_in_the_error(tmp_path: Path) -> None:
+    a = make_run(tmp_path / "a", items(1).iloc[2:], config(0))
+    b = make_run(tmp_path / "b", items(2).iloc[:50], config(1))
+    with pytest.raises(
+        CompareError, match=r"a and .*b were .*: 10 are only in the former, 2 only in the latter, 48 in"
+    ):
+        main([str(a), str(b)])
+    c = make_run(tmp_path / "c", items(2).drop(columns="id"), config(decay=1))
+    with pytest.raises(CompareError, match=r"items of .*a are named by id, those of .*c by sentence"):
+        main([str(a), str(c)])
+
+
+def test_other_denominators_are_told(tmp_path: Path) -> None:
+    a = items(1)
+    b = a.assign(scored=a["scored"] + (a["sentence"] < 7))
+    runs = [make_run(tmp_path / "a", a, config()), make_run(tmp_path / "b", b, config(decay=1))]
+    assert f"Warning: in 7 items {runs[1]} counts out of another number than {runs[0]}" in run_main(*runs)
+
+
+def broken(folder: Path, kind: str) -> Path:
+    """A run that cannot be compared."""
+    frame = items(1)
+    if kind == "nothing":
+        return folder
+    if kind == "folder":
+        folder.mkdir()
+        return folder
+    if kind == "repeated":
+        frame["id"] = frame["id"].replace("text-1", "text-0")
+    if kind == "unnamed":
+        frame = frame.drop(columns=["id", "sentence"])
+    if kind == "missing":
+        frame["scored"] = frame["scored"].where(frame["sentence"] != 3)
+    run = make_run(folder, frame, config(), ratios={} if kind == "old" else None)
+    record = run / "results.json"
+    content = json.loads(record.read_text())
+    if kind == "other":
+        items(2).to_parquet(run / "items.parquet")
+    if kind == "gone":
+        (run / "items.parquet").unlink()
+    if kind == "no parquet":
+        (run / "items.parquet").write_text("words")
+    if kind == "no column":
+        frame.drop(columns="correct").to_parquet(run / "items.parquet")
+    if kind == "no json":
+        record.write_text("{")
+    if kind == "not a run":
+        record.write_text("{}")
+    if kind == "config":
+        (run / "config.yaml").write_text("a: [")
+    if kind == "no items":
+        record.write_text(json.dumps({**content, "items": None}))
+    return run
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("nothing", "run is neither a folder nor a file"),
+        ("folder", "run has no results.json: no test has ended in it"),
+        ("repeated", "1 items repeat the id of others"),
+        ("unnamed", "has no column id, sentence or document"),
+        ("missing", "a count of uas is missing"),
+        ("old", "uas is no score; there are counts per item of: none"),
+        ("other", r"uas is 0\.\d+ there but 0\.\d+ by .*items.parquet, which is of another run"),
+        ("gone", "items.parquet, are not there"),
+        ("no items", "items.parquet, are not there"),
+        ("no parquet", "items.parquet cannot be read: "),
+        ("no column", "items.parquet cannot be read: .*correct"),
+        ("no json", "results.json is not what a run writes"),
+        ("not a run", "results.json is not what a run writes"),
+        ("config", "config.yaml is not YAML"),
+    ],
+)
+def test_a_run_that_cannot_be_compared_is_named(tmp_path: Path, kind: str, message: str) -> None:
+    run = broken(tmp_path / "run", kind)
+    with pytest.raises(CompareError, match=message):
+        main([str(run)])
+
+
+@pytest.mark.parametrize(
+    ("score", "message"),
+    [
+        ("uass", r"uass is no score \(did you mean `uas`\?\); there are counts per item of: uas"),
+        ("nats", "nats cannot be compared item by item; there are counts per item of: uas"),
+    ],
+)
+def test_a_score_without_counts_is_named(tmp_path: Path, score: str, message: str) -> None:
+    run = make_run(tmp_path / "run", items(1), config())
+    with pytest.raises(CompareError, match=message):
+        main([str(run), "--score", score])
+
+
+def test_a_run_is_not_compared_with_itself(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", items(1), config())
+    with pytest.raises(CompareError, match="run is named twice"):
+        main([str(run), str(run / "results.json")])
+
+
+def test_one_line_has_no_differences(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path / f"{seed}", items(seed), config(seed)) for seed in range(3)]
+    frame = compare(grouped([read_run(run, "uas") for run in runs]), "uas")
+    assert frame.columns.tolist() == ["run", "seeds", "uas", "uas.low", "uas.high", "sd"]
+    assert frame["seeds"].tolist() == [3]
+    assert frame["run"].tolist() == [str(runs[0])]
+
+
+@pytest.mark.parametrize("fault", [False, True])
+def test_the_command_says_faults_in_one_line(
+    tmp_path: Path, fault: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = make_run(tmp_path / "[run]", items(1), config())
+    arguments = [run, "--json", tmp_path / "[none]" / "out.json"] if fault else [run]
+    monkeypatch.setattr(sys, "argv", ["compare", *map(str, arguments)])
+    monkeypatch.delitem(sys.modules, "reports.compare")
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module("reports.compare", run_name="__main__")
+    said = capsys.readouterr()
+    assert "[run]" in said.out
+    if fault:
+        assert ended.value.code == 1
+        assert said.err.startswith("Error: ")
+        assert "[none]" in said.err
+        assert said.err.count("\n") == 1
+    else:
+        assert (ended.value.code, said.err) == (0, "")

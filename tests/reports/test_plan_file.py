@@ -1,0 +1,159 @@
+from pathlib import Path
+
+import pytest
+import yaml
+
+from reports.plan import SweepError
+from reports.plan_file import read_sweep
+from tests.reports.sweeps import write_spec
+
+ROOT = Path(__file__).parent.parent.parent
+SHIPPED = [path for path in sorted((ROOT / "configs").rglob("*.yaml")) if "scores" in yaml.safe_load(path.read_text())]
+HEAD = "name: t\nlabel: probe\nscores: [uas]\n"
+
+
+def test_rows_become_runs(tmp_path: Path) -> None:
+    rows = """seeds: [0, 1]
+rows:
+  attention: {config: a.yaml, set: {model.init_args.b: 1, data.x: {y: [null, true]}, model.a: 1e-3}}
+  words: {config: b.yaml, command: test, seeds: [7], scores: {uas: words.uas}}
+"""
+    sweep = read_sweep(write_spec(tmp_path, HEAD + rows, a="1", b="2"), ["--model.a=5", "--trainer.z", "two words"])
+    assert (sweep.name, sweep.labels, sweep.scores) == ("t", ("probe",), ("uas",))
+    assert sweep.columns == ("probe", "seeds", "epochs", "uas", "low", "high", "sd")
+    attention, words = sweep.rows
+    assert {seed: [run.arguments for run in runs] for seed, runs in attention.runs.items()} == {
+        seed: [
+            [
+                "fit",
+                f"--config={tmp_path}/a.yaml",
+                f"--seed_everything={seed}",
+                '--data.x={"y": [null, true]}',
+                "--model.a=5",
+                "--model.init_args.b=1",
+                "--trainer.z=two words",
+            ]
+        ]
+        for seed in (0, 1)
+    }
+    assert [run.arguments[:3] for run in words.runs[7]] == [
+        ["test", f"--config={tmp_path}/b.yaml", "--seed_everything=7"]
+    ]
+    assert list(words.runs) == [7]
+    assert attention.scores == {"uas": "uas"}
+    assert words.scores == {"uas": "words.uas"}
+
+
+def test_a_row_of_several_runs_shares_what_it_says(tmp_path: Path) -> None:
+    rows = """rows:
+  both: {set: {a: 1, b: 1}, command: test, runs: [{config: a.yaml, set: {b: 2}}, {config: b.yaml, command: fit}]}
+"""
+    (row,) = read_sweep(write_spec(tmp_path, HEAD + rows, a="", b="")).rows
+    assert [(run.command, run.config.name, run.options) for run in row.runs[0]] == [
+        ("test", "a.yaml", (("a", "1"), ("b", "2"))),
+        ("fit", "b.yaml", (("a", "1"), ("b", "1"))),
+    ]
+
+
+def test_a_grid_is_the_product_of_its_axes(tmp_path: Path) -> None:
+    grid = """scores: [f1, accuracy]
+columns: [encoder, regularizer, seeds, f1, sd, accuracy, accuracy.low]
+grid:
+  config: base.yaml
+  set: {x: 0, y: 0}
+  axes:
+    encoder: {lstm: {}, gru: {set: {cell: gru, x: 1}}}
+    regularizer: {base: {}, tying: {config: tying.yaml, set: {x: 2}, seeds: [4, 5], scores: {f1: other}}}
+"""
+    sweep = read_sweep(write_spec(tmp_path, grid, base="base", tying="tying"))
+    assert sweep.name == "spec"
+    assert sweep.labels == ("encoder", "regularizer")
+    assert [sweep.source(name) for name in sweep.columns[3:]] == ["f1", "f1.sd", "accuracy", "accuracy.low"]
+    assert [
+        (
+            row.labels,
+            tuple(row.runs),
+            row.runs[next(iter(row.runs))][0].config.stem,
+            row.runs[next(iter(row.runs))][0].options,
+        )
+        for row in sweep.rows
+    ] == [
+        (("lstm", "base"), (0,), "base", (("x", "0"), ("y", "0"))),
+        (("lstm", "tying"), (4, 5), "tying", (("x", "2"), ("y", "0"))),
+        (("gru", "base"), (0,), "base", (("cell", "gru"), ("x", "1"), ("y", "0"))),
+        (("gru", "tying"), (4, 5), "tying", (("cell", "gru"), ("x", "2"), ("y", "0"))),
+    ]
+    assert [row.scores["f1"] for row in sweep.rows] == ["f1", "other", "f1", "other"]
+
+
+def test_a_run_is_known_by_what_decides_its_numbers(tmp_path: Path) -> None:
+    def key(row: str, *extra: str) -> str:
+        path = write_spec(tmp_path, f"{HEAD}rows:\n  a row: {row}\n", a="same", b="same", c="other")
+        return read_sweep(path, extra).rows[0].runs[0][0].key
+
+    first = key("{config: a.yaml, set: {x: 1, y: 2}}")
+    assert key("{config: b.yaml, set: {y: 2, x: 1}, scores: {uas: words.uas}}") == first
+    assert key("{config: a.yaml, set: {x: 1}}", "--y=2") == first
+    assert key("{config: a.yaml, set: {x: 1, y: 2}}", "--data.init_args.cache=/elsewhere") == first
+    others = [
+        key("{config: c.yaml, set: {x: 1, y: 2}}"),
+        key("{config: a.yaml, set: {x: 1, y: 3}}"),
+        key("{config: a.yaml, set: {x: 1, y: 2}, command: test}"),
+        key("{config: a.yaml, set: {x: 1, y: 2}}", "--data.init_args.root=/elsewhere"),
+    ]
+    assert len({first, *others}) == 5
+
+
+FAULTS = {
+    "rows: {a: {config: a.yaml}}\ngrid: {}": "has either `rows` or a `grid`",
+    "": "has either `rows` or a `grid`",
+    "rows: {}": "`rows` is a mapping of at least one",
+    "rows: {a: {conifg: a.yaml}}": r"row `a`: there is no `conifg` \(did you mean `config`\?\)",
+    "rows: {a: {set: {x: 1}}}": "row `a` has no `config`",
+    "rows: {a: {config: 1}}": "row `a`: `config` is text, not 1",
+    "rows: {a: {config: no.yaml}}": r"row `a`: there is no config .*no\.yaml \(paths are relative to the folder of",
+    "rows: {a: {config: a.yaml, command: predict}}": "row `a`: `command` is one of fit, test, not 'predict'",
+    "rows: {a: {config: a.yaml, seeds: 1}}": "row `a`: `seeds` is a list",
+    "rows: {a: {config: a.yaml, scores: {uuas: x}}}": "row `a`: `uuas` is none of the table's `scores`: uas",
+    "rows: {a: {config: a.yaml, scores: {uas: 1}}}": "row `a`, `scores`: uas is text, not 1",
+    "rows: {a: {config: a.yaml, set: {seed_everything: 1}}}": "`seed_everything` cannot be set: `seeds` are",
+    "rows: {a: {config: a.yaml, set: {--x: 1}}}": "options are named without dashes: `x`, not `--x`",
+    "rows: {a: {config: a.yaml, set: {x: 2026-01-01}}}": "`set`: x has no form on a command line",
+    "rows: {a: {runs: []}}": "row `a`: `runs` is a list of runs",
+    "rows: {a: {runs: [{config: a.yaml, seeds: [1]}]}}": "row `a`, run 1: there is no `seeds`",
+    "name: a/b\nrows: {a: {config: a.yaml}}": "`name` becomes a file name",
+    "label: uas\nrows: {a: {config: a.yaml}}": "`uas` would be the name of two columns",
+    "columns: [probe, usa]\nrows: {a: {config: a.yaml}}": r"there is no `usa` \(did you mean `uas`\?\); there",
+    "label: probe\ngrid: {axes: {x: {y: {config: a.yaml}}}}": "`label` is for `rows`",
+    "grid: {config: a.yaml}": "`grid`, `axes` is a mapping of at least one",
+    "grid: {axes: {x: {y: {runs: []}}}}": "`grid`, x `y`: there is no `runs`",
+}
+
+
+@pytest.mark.parametrize("text", FAULTS)
+def test_faults_say_where_they_are(text: str, tmp_path: Path) -> None:
+    head = "scores: [uas]\n" if "label:" in text or "grid" in text else "scores: [uas]\nlabel: probe\n"
+    with pytest.raises(SweepError, match=FAULTS[text]):
+        read_sweep(write_spec(tmp_path, head + text, a=""))
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        (["x=1"], "behind `--` come options of train.py, each with its value: --name=value, not 'x'"),
+        (["--x"], "not '--x'"),
+        (["--x", "--y=1"], "not '--x'"),
+        (["--config=b.yaml"], "`config` cannot be set: `config` names the one config of a run"),
+        (["--trainer.default_root_dir=b"], "cannot be set: `--out` is where the runs are kept"),
+    ],
+)
+def test_faults_of_further_arguments(extra: list[str], message: str, tmp_path: Path) -> None:
+    with pytest.raises(SweepError, match=message):
+        read_sweep(write_spec(tmp_path, f"{HEAD}rows: {{a: {{config: a.yaml}}}}", a=""), extra)
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: str(path.relative_to(ROOT / "configs")))
+def test_shipped_sweeps_can_be_run(path: Path) -> None:
+    sweep = read_sweep(path)
+    assert path.stem == sweep.name
+    assert len({run.key for row in sweep.rows for runs in row.runs.values() for run in runs}) >= len(sweep.rows) - 2

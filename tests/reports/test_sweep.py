@@ -1,0 +1,244 @@
+import io
+import json
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from rich.console import Console
+
+from reports.plan import SweepError
+from reports.sweep import main
+from tests.reports.sweeps import write_program, write_spec
+
+ROOT = Path(__file__).parent.parent.parent
+SPEC = """name: t
+label: probe
+scores: [uas]
+seeds: [0, 1, 2]
+rows:
+  attention: {config: a.yaml}
+  offset: {config: b.yaml, command: test, seeds: [0], scores: {uas: offset.uas}}
+  same: {config: b.yaml, command: test, seeds: [0]}
+"""
+
+
+def sweep(path: Path, *args: str) -> tuple[int, str]:
+    """Run a sweep of the stand-in beside it; returns the exit code and what was printed."""
+    console = Console(file=io.StringIO(), width=200, color_system=None)
+    code = main([str(path), f"--out={path.parent / 'out'}", *args], program=write_program(path.parent), console=console)
+    assert isinstance(console.file, io.StringIO)
+    return code, console.file.getvalue()
+
+
+def calls(folder: Path) -> list[dict[str, Any]]:
+    file = folder / "calls.txt"
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def until(folder: Path, number: int) -> None:
+    end = time.monotonic() + 60
+    while len(calls(folder)) < number:
+        assert time.monotonic() < end, f"{len(calls(folder))} runs were begun, not {number}"
+        time.sleep(0.02)
+
+
+def test_a_table_is_made_and_what_is_done_is_not_done_again(tmp_path: Path) -> None:
+    spec = write_spec(tmp_path, SPEC, a="a", b="b")
+    code, text = sweep(spec)
+    assert code == 0
+    assert [(call["command"], Path(call["config"]).stem, call["seed_everything"]) for call in calls(tmp_path)] == [
+        ("fit", "a", "0"),
+        ("fit", "a", "1"),
+        ("fit", "a", "2"),
+        ("test", "b", "0"),
+    ]
+    table = pd.read_csv(tmp_path / "out" / "t.csv")
+    assert list(table) == ["probe", "seeds", "epochs", "uas", "low", "high", "sd"]
+    assert table["probe"].tolist() == ["attention", "offset", "same"]
+    assert table["seeds"].tolist() == [3, 1, 1]
+    assert table["epochs"].tolist() == [4, 3, 3]
+    assert table["uas"].tolist() == pytest.approx([0.6, 0.25, 0.5])
+    assert table["sd"].tolist() == pytest.approx([0.1, float("nan"), float("nan")], nan_ok=True)
+    record = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert record["experiment"] == "t"
+    assert record["scores"]["attention.uas"] == pytest.approx(0.6)
+    assert record["encoder"] == {"name": "tiny"}
+    assert record["audit"] == {"runs": 4, "done": 4, "faults": [], "warnings": []}
+    assert (tmp_path / "out" / record["config"]).read_text() == SPEC
+    assert "attention & $3$" not in (tmp_path / "out" / record["latex"]["t"]).read_text()
+    assert "attention & 3 & 4 & 60.0 & -- & -- & 10.0" in (tmp_path / "out" / record["latex"]["t"]).read_text()
+    assert len(pd.read_csv(tmp_path / "out" / record["tables"]["t_runs"])) == 5
+    lines = text.splitlines()
+    assert lines[0] == "[1/4] attention, a, seed 0: begun"
+    assert lines[1].startswith("[1/4] attention, a, seed 0: 0 s; uas 50.0")
+    assert lines[7].startswith("[4/4] offset, same, b, seed 0: 0 s; offset.uas 25.0; uas 50.0")
+    assert "4 runs: 4 done (4 begun now), 0 failed" in text
+
+    before = (tmp_path / "out" / "results.json").read_bytes()
+    code, text = sweep(spec)
+    assert code == 0
+    assert len(calls(tmp_path)) == 4
+    assert "[2/4] attention, a, seed 1: done before; uas 60.0" in text
+    assert (tmp_path / "out" / "results.json").read_bytes() == before
+
+
+def test_only_what_is_new_is_run(tmp_path: Path) -> None:
+    sweep(write_spec(tmp_path, SPEC, a="a", b="b"))
+    # Another name of the config and of the row; another config of the same name; one more seed.
+    (tmp_path / "a.yaml").rename(tmp_path / "renamed.yaml")
+    text = SPEC.replace("attention: {config: a.yaml}", "renamed: {config: renamed.yaml, seeds: [1, 3]}")
+    code, _ = sweep(write_spec(tmp_path, text, b="other bytes"))
+    assert code == 0
+    assert [(Path(call["config"]).stem, call["seed_everything"]) for call in calls(tmp_path)[4:]] == [
+        ("renamed", "3"),
+        ("b", "0"),
+    ]
+
+
+def test_a_failed_run_is_told_and_the_others_go_on(tmp_path: Path) -> None:
+    text = "scores: [uas]\nrows: {x: {config: fail.yaml}, y: {config: silent.yaml}, z: {config: afterwards.yaml}}\n"
+    code, told = sweep(write_spec(tmp_path, text, fail="fail", silent="silent", afterwards="afterwards"))
+    assert code == 1
+    assert "[1/3] x, fail, seed 0: no results after 0 s: exit code 3; the end of " in told
+    assert "    Error: nothing comes of nothing\n" in told
+    assert "[2/3] y, silent, seed 0: no results after 0 s: exit code 0; the end of " in told
+    assert "    Not tested: there is no test split.\n" in told
+    assert "[3/3] z, afterwards, seed 0: 0 s, then exit code 5, after its results; uas 50.0" in told
+    assert "3 runs: 1 done (3 begun now), 2 failed" in told
+    assert pd.read_csv(tmp_path / "out" / "spec.csv")["seeds"].tolist() == [0, 0, 1]
+    # They are run again, and what was done is not.
+    assert sweep(tmp_path / "spec.yaml")[0] == 1
+    assert len(calls(tmp_path)) == 5
+
+
+def test_a_score_that_is_not_there_empties_a_cell_and_is_told(tmp_path: Path) -> None:
+    code, told = sweep(write_spec(tmp_path, "scores: [usa]\nrows: {x: {config: a.yaml}}\n", a=""))
+    assert code == 1
+    assert "has no score `usa` (did you mean `uas`?)" in told
+
+
+def test_results_that_cannot_be_read_fail_the_run(tmp_path: Path) -> None:
+    spec = write_spec(tmp_path, "scores: [uas]\nrows: {x: {config: a.yaml}}\n", a="")
+    assert sweep(spec)[0] == 0
+    next((tmp_path / "out" / "runs").rglob("results.json")).write_text("{}")
+    code, told = sweep(spec)
+    assert code == 1
+    assert "is not what a run writes" in told
+
+
+def test_runs_at_a_time_share_the_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setenv("PL_GLOBAL_SEED", "99")
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)), raising=False)
+    text = "scores: [uas]\nseeds: [0, 1, 2]\nrows: {x: {config: a.yaml}}\n"
+    spec = write_spec(tmp_path, text, a="")
+    assert sweep(spec, "--jobs=3", "--", "--a=1")[0] == 0
+    assert {(call["threads"], call["a"]) for call in calls(tmp_path)} == {("2", "1")}
+    assert sweep(spec, "--", "--a", "2")[0] == 0
+    assert {(call["threads"], call["a"]) for call in calls(tmp_path)[3:]} == {(None, "2")}
+    with pytest.raises(SweepError, match="--jobs 0: at least one run at a time"):
+        sweep(spec, "--jobs=0")
+
+
+WAITING = "scores: [uas]\nrows: {one: {config: a.yaml}, two: {config: wait.yaml}, three: {config: wait2.yaml}}\n"
+
+
+@contextmanager
+def meanwhile(act: Callable[[], None]) -> Iterator[None]:
+    """Do something while a sweep runs here."""
+    thread = threading.Thread(target=act)
+    thread.start()
+    yield
+    thread.join()
+
+
+def test_a_killed_sweep_goes_on_from_where_it_was(tmp_path: Path) -> None:
+    spec = write_spec(tmp_path, WAITING, a="a", wait="wait", wait2="wait 2")
+    program = write_program(tmp_path)
+    script = f"import sys; from reports.sweep import main; sys.exit(main(sys.argv[1:], program={program!r}))"
+    command = [sys.executable, "-c", script, str(spec), f"--out={tmp_path / 'out'}", "--jobs=2"]
+    killed = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
+    until(tmp_path, 3)
+    killed.kill()
+    killed.wait()
+    # Of the two runs that were going on one is killed as well, the other outlives its sweep.
+    dead, alive = (
+        next(call["pid"] for call in calls(tmp_path) if name in call["config"]) for name in ("wait2", "wait.")
+    )
+    os.kill(dead, signal.SIGKILL)
+
+    def let_go() -> None:
+        until(tmp_path, 4)
+        (tmp_path / "go").touch()
+
+    with meanwhile(let_go):
+        code, told = sweep(spec)
+    assert code == 0
+    assert [Path(call["config"]).stem for call in calls(tmp_path)][3:] == ["wait2"]
+    assert alive in [call["pid"] for call in calls(tmp_path)]
+    assert "[1/3] one, a, seed 0: done before; uas 50.0" in told
+    assert "[2/3] two, wait, seed 0: another process is at it; its end is waited for" in told
+    assert "[2/3] two, wait, seed 0: done by another process; uas 50.0" in told
+    assert pd.read_csv(tmp_path / "out" / "spec.csv")["uas"].tolist() == [0.5, 0.5, 0.5]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_sweep_that_is_ended_ends_its_runs(number: signal.Signals, tmp_path: Path) -> None:
+    spec = write_spec(tmp_path, WAITING, a="a", wait="wait", wait2="wait 2")
+
+    def end() -> None:
+        until(tmp_path, 2)
+        os.kill(os.getpid(), number)
+
+    before = signal.signal(signal.SIGTERM, lambda *_: pytest.fail("the sweep did not see to the signal"))
+    try:
+        with meanwhile(end):
+            if number == signal.SIGINT:
+                code, told = sweep(spec)
+                assert code == 130
+                assert "Stopped. The same command goes on from here." in told
+            else:
+                with pytest.raises(SystemExit) as ended:
+                    sweep(spec)
+                assert ended.value.code == 128 + number
+        assert signal.getsignal(signal.SIGTERM) != before
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    with pytest.raises(ProcessLookupError):
+        os.kill(calls(tmp_path)[1]["pid"], 0)
+    assert not (tmp_path / "out" / "results.json").exists()
+
+
+def test_the_program_itself_is_swept(corpus: str, cache: str, tmp_path: Path) -> None:
+    config = ROOT / "configs" / "clark2019" / "baselines.yaml"
+    row = f"{{config: {config}, command: test, scores: {{uas: left_branching.uas}}}}"
+    spec = write_spec(tmp_path, f"name: t\nscores: [uas]\nrows: {{left branching: {row}}}\n")
+    options = [f"--data.init_args.corpus={corpus}", f"--data.init_args.cache={cache}", "--trainer.accelerator=cpu"]
+    console = Console(file=io.StringIO(), width=200)
+    assert main([str(spec), f"--out={tmp_path}/out", "--", *options], console=console) == 0
+    table = pd.read_csv(tmp_path / "out" / "t.csv")
+    (record,) = (json.loads(path.read_text()) for path in (tmp_path / "out" / "runs").rglob("results.json"))
+    assert table["uas"].tolist() == [record["scores"]["left_branching.uas"]]
+    assert table["low"].tolist() == [record["scores"]["left_branching.uas.low"]]
+    assert table["epochs"].isna().all()
+
+
+@pytest.mark.filterwarnings("ignore:'reports.sweep' found in sys.modules")
+def test_a_fault_is_told_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["sweep", str(tmp_path / "absent.yaml")])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module("reports.sweep", run_name="__main__")
+    assert ended.value.code == 1
+    assert capsys.readouterr().err == f"Error: {tmp_path}/absent.yaml cannot be read: No such file or directory\n"
