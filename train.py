@@ -20,10 +20,11 @@ import datamodules  # noqa: F401
 import probes  # noqa: F401
 from attention import AlignmentError, EncoderError, StoreError
 from corpora.sentence import CorpusError
+from datamodules import VectorError
 from probes.base import ProbeError
 from reports import ResultWriter
 
-EXPECTED = (AlignmentError, CorpusError, EncoderError, ProbeError, StoreError)
+EXPECTED = (AlignmentError, CorpusError, EncoderError, ProbeError, StoreError, VectorError)
 """Faults of the input: told in a line, without a traceback."""
 
 

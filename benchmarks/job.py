@@ -13,14 +13,18 @@ from pathlib import Path
 from pytorch_lightning import Callback, LightningModule, Trainer
 
 from attention.encoder import EncoderSpec
-from datamodules import DependencyDataModule
+from datamodules import DependencyDataModule, VectorSpec
 from probes import AttentionOnlyProbe
 
 
-def datamodule(cache: Path, train: Path, dev: Path | None = None, max_sentences: int = 32) -> DependencyDataModule:
+def datamodule(
+    cache: Path, train: Path, dev: Path | None = None, max_sentences: int = 32, vectors: VectorSpec | None = None
+) -> DependencyDataModule:
     """The treebank in these files through the default encoder."""
     files = {"train": str(train)} | ({"dev": str(dev)} if dev is not None else {})
-    return DependencyDataModule(files, encoder=EncoderSpec(), cache=str(cache), max_sentences=max_sentences)
+    return DependencyDataModule(
+        files, encoder=EncoderSpec(), cache=str(cache), max_sentences=max_sentences, vectors=vectors
+    )
 
 
 def fit(module: LightningModule, data: DependencyDataModule, *callbacks: Callback, validate: bool) -> None:

@@ -1,4 +1,4 @@
-"""Training of the attention-only probe: its epoch against reading the data alone, its peak of memory.
+"""Training of the probes over arcs: an epoch against reading the data alone, the peak of memory.
 
 `python -m benchmarks.probe_training [--json FILE]`
 """
@@ -7,14 +7,17 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 from pytorch_lightning import Callback, LightningModule, Trainer
 from torch.optim import Optimizer
 
 from benchmarks.harness import Report, Settings, Treebanks, alternate, run
 from benchmarks.job import datamodule, fit
 from benchmarks.memory import run_job
-from datamodules import AttentionBatch, DependencyDataModule
-from probes import AttentionOnlyProbe
+from datamodules import AttentionBatch, DependencyDataModule, VectorSpec
+from probes import AttentionOnlyProbe, AttentionWordsProbe
+
+VECTOR_SIZE = 50
 
 
 class DataPass(LightningModule):
@@ -61,13 +64,14 @@ def epoch(module: Callable[[], LightningModule], data: DependencyDataModule) -> 
 
 
 def measure(settings: Settings, folder: Path, report: Report) -> None:
-    """Training of the attention-only probe: its epoch against reading the data alone, its peak of memory."""
+    """Training of the probes over arcs: an epoch against reading the data alone, the peak of memory."""
     treebanks = Treebanks.choose(settings, folder)
     report.figure("corpus", treebanks.corpus, "the first sentences of its train split")
     cache = folder / "cache"
     large, small = (datamodule(cache, train, treebanks.dev) for train in (treebanks.large, treebanks.small))
     single = datamodule(cache, treebanks.small, treebanks.dev, max_sentences=1)
-    for data in (large, small, single):
+    worded = datamodule(cache, treebanks.large, treebanks.dev, vectors=_vectors(treebanks, folder / "vectors.txt"))
+    for data in (large, small, single, worded):
         data.setup("fit")
     if settings.memory:
         _memory(treebanks, cache, len(large.stores["train"]), len(small.stores["train"]), report)
@@ -75,9 +79,21 @@ def measure(settings: Settings, folder: Path, report: Report) -> None:
     epoch(DataPass, large)()  # every page is mapped once before anything is timed
     whole = alternate(settings.rounds, training=epoch(AttentionOnlyProbe, large), data_pass=epoch(DataPass, large))
     report.figure("sentences", len(large.stores["train"]), "trained on")
-    report.seconds("epoch_s", whole["training"], "a training epoch")
+    read = sum(path.stat().st_size for path in large.stores["train"].folder.glob("*.safetensors")) / 1e9
+    report.figure("epoch_gb_per_s", read / min(whole["training"]), "attention on the disk ÷ the quickest epoch")
+    report.seconds("epoch_s", whole["training"], "a training epoch of the attention-only probe")
     report.seconds("data_pass_s", whole["data_pass"], "the same batches read into float32, in the same Trainer")
-    report.ratio("epoch_over_data_pass", whole["training"], whole["data_pass"], "the one ÷ the other")
+    report.ratio("epoch_over_data_pass", whole["training"], whole["data_pass"], "the one ÷ the other", wanted="≤ 2.5")
+
+    words = alternate(settings.rounds, training=epoch(AttentionWordsProbe, worded), data_pass=epoch(DataPass, worded))
+    report.figure("words_epoch_gb_per_s", read / min(words["training"]), "attention on the disk ÷ the quickest epoch")
+    report.seconds(
+        "words_epoch_s", words["training"], f"an epoch with word vectors, {worded.vectors_size} numbers each"
+    )
+    report.seconds("words_data_pass_s", words["data_pass"], "the same batches, vectors among them, read into float32")
+    report.ratio(
+        "words_epoch_over_data_pass", words["training"], words["data_pass"], "the one ÷ the other", wanted="≤ 5"
+    )
 
     part = alternate(
         settings.rounds, batches=epoch(AttentionOnlyProbe, small), single=epoch(AttentionOnlyProbe, single)
@@ -86,7 +102,21 @@ def measure(settings: Settings, folder: Path, report: Report) -> None:
         "batch_of_one_s", part["single"], f"an epoch over {len(small.stores['train']):,} sentences, one a batch"
     )
     report.seconds("batches_s", part["batches"], "an epoch over the same, in batches bounded by cells")
-    report.ratio("over_batch_of_one", part["single"], part["batches"], "the one ÷ the other")
+    report.ratio("over_batch_of_one", part["single"], part["batches"], "the one ÷ the other", wanted="≥ 10")
+
+
+def _vectors(treebanks: Treebanks, path: Path) -> VectorSpec:
+    """Random vectors, of as many numbers as those the configs name, for every word of the treebanks."""
+    rows = (
+        line.split("\t") for file in (treebanks.large, treebanks.dev) for line in file.read_text("utf-8").split("\n")
+    )
+    forms = sorted({row[1].lower() for row in rows if len(row) == 10} - {""})
+    numbers = np.random.default_rng(0).standard_normal((len(forms), VECTOR_SIZE)).round(3)
+    with path.open("w", encoding="utf-8") as file:
+        for form, vector in zip(forms, numbers.tolist(), strict=True):
+            if " " not in form and "\u00a0" not in form:
+                file.write(f"{form} {' '.join(map(str, vector))}\n")
+    return VectorSpec(str(path))
 
 
 def _memory(treebanks: Treebanks, cache: Path, large: int, small: int, report: Report) -> None:

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -12,9 +13,16 @@ import train
 from corpora.conllu import read_treebank
 from corpora.sentence import CorpusError
 from probes.base import ProbeError
+from tests.tiny import BROKEN, FAMILIAR
 
 ROOT = Path(__file__).parent.parent
-CONFIGS = [path for path in sorted((ROOT / "configs").rglob("*.yaml")) if not path.stem.startswith("coreference")]
+# Those on documents, the sweeps, and those that train inside a test are tried where these are tested.
+NESTED = ("control.yaml", "mdl.yaml")
+CONFIGS = [
+    path
+    for path in sorted((ROOT / "configs").rglob("*.yaml"))
+    if "class_path: DependencyDataModule" in path.read_text(encoding="utf-8") and path.name not in NESTED
+]
 # Lightning 2.6 calls what jsonargparse 4.53 deprecates, and gives advice on workers and small data.
 pytestmark = [
     pytest.mark.filterwarnings("ignore::jsonargparse._deprecated.JsonargparseDeprecationWarning"),
@@ -27,9 +35,17 @@ pytestmark = [
 
 
 def arguments(config: Path, corpus: str, bert: Path, cache: str, runs: Path) -> list[str]:
-    """The command line of a shipped config on the tiny treebank and the tiny encoder."""
-    trains = "max_epochs" in config.read_text(encoding="utf-8")
-    encoder = [] if "encoder: null" in config.read_text(encoding="utf-8") else ["name", str(bert)]
+    """The command line of a shipped config on the tiny treebank, the tiny encoder, and vectors for its words."""
+    vectors = Path(cache) / "vectors.txt"
+    if not vectors.exists():
+        vectors.parent.mkdir(parents=True, exist_ok=True)
+        forms = {word.lower() for word in (*FAMILIAR, *BROKEN)}
+        random = np.random.default_rng(0)
+        rows = (f"{form} {' '.join(map(str, random.normal(size=3)))}\n" for form in sorted(forms))
+        vectors.write_text("".join(rows), encoding="utf-8")
+    text = config.read_text(encoding="utf-8")
+    trains = "train.py fit" in text
+    encoder = [] if "encoder: null" in text else ["name", str(bert)]
     return [
         "fit" if trains else "test",
         f"--config={config}",
@@ -40,6 +56,8 @@ def arguments(config: Path, corpus: str, bert: Path, cache: str, runs: Path) -> 
         "--trainer.accelerator=cpu",
         *([f"--data.init_args.encoder.{encoder[0]}={encoder[1]}"] if encoder else []),
         *(["--trainer.max_epochs=2"] if trains else []),
+        *([f"--data.init_args.vectors.name={vectors}"] if "vectors:" in text else []),
+        *(["--data.init_args.hidden=[1,2]"] if "hidden:" in text else []),
     ]
 
 
@@ -62,22 +80,39 @@ def test_every_config_runs_and_leaves_whole_results(
         assert (folder / name).stat().st_size > 0
     scores = found["scores"]
     for name in [name for name in scores if f"{name}.low" in scores]:
-        assert 0 <= scores[f"{name}.low"] <= scores[name] <= scores[f"{name}.high"] <= 1
+        bottom = -1 if name.startswith("spearman") else 0
+        assert bottom <= scores[f"{name}.low"] <= scores[name] <= scores[f"{name}.high"] <= 1
     main, columns = TABLES[found["experiment"]]
     table = pd.read_csv(folder / found["tables"][main])
     assert columns <= set(table)
-    assert found["audit"]["test"]["words"] == table["n"][0]
-    prefixes = ["offset.", "right_branching.", "left_branching.", "uniform."]
-    for prefix in prefixes + SCORED[found["experiment"]]:
-        assert {f"{prefix}{score}.low" for score in ("uas", "uuas", "uas_with_punctuation")} <= scores.keys()
+    assert set(SCORED[found["experiment"]]) <= scores.keys()
+    if main != "sweep":
+        assert found["audit"]["test"]["words"] == table["n"][0]
+        for prefix in ("offset.", "right_branching.", "left_branching.", "uniform."):
+            assert {f"{prefix}{score}.low" for score in ("uas", "uuas", "uas_with_punctuation")} <= scores.keys()
 
 
+_RELATIONS = ("relations", {"relation", "n", "probe", "offset", "best_offset"})
+_SWEEP = ("sweep", {"layer", "rank", "epochs", "dev", "test", "low", "high"})
 TABLES = {
-    "attention_only": ("relations", {"relation", "n", "probe", "offset", "best_offset"}),
-    "baselines": ("relations", {"relation", "n", "probe", "offset", "best_offset"}),
+    "attention_only": _RELATIONS,
+    "attention_words": _RELATIONS,
+    "distances_words": _RELATIONS,
+    "baselines": _RELATIONS,
     "heads": ("best_heads", {"relation", "n", "head", "direction", "dev", "test", "offset", "random_init", "p"}),
+    "structural_distance": _SWEEP,
+    "structural_depth": _SWEEP,
 }
-SCORED = {"attention_only": [""], "baselines": [], "heads": ["heads.", "random_init."]}
+_ARCS = ["uas.low", "uuas.low", "uas_with_punctuation.low", "tree.uas.low"]
+SCORED = {
+    "attention_only": _ARCS,
+    "attention_words": _ARCS,
+    "distances_words": _ARCS,
+    "baselines": [],
+    "heads": ["heads.uas.low", "heads.uuas.low", "random_init.uas.low"],
+    "structural_distance": ["uuas.low", "spearman_distance.low"],
+    "structural_depth": ["root_accuracy.low", "spearman_depth.low"],
+}
 
 
 def test_a_second_run_has_a_folder_of_its_own_and_the_same_scores(
@@ -114,7 +149,7 @@ def test_predictions_are_written(corpus: str, bert: Path, cache: str, tmp_path: 
     checkpoint = next((folder / "checkpoints").glob("*.ckpt"))
     train.main(["predict", *command[1:-1], f"--ckpt_path={checkpoint}"])
     predictions = pd.read_parquet(next(tmp_path.rglob("predictions.parquet")))
-    assert list(predictions) == ["id", "word", "form", "head"]
+    assert list(predictions) == ["id", "word", "form", "head", "tree_head"]
     assert len(predictions) == found["audit"]["test"]["words"]
     gold = {sentence.id: sentence for sentence in read_treebank(Path(corpus.replace("{split}", "test"))).sentences}
     rows = list(zip(predictions["id"], predictions["word"], predictions["form"], predictions["head"], strict=True))

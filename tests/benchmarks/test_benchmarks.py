@@ -55,8 +55,11 @@ def test_peaks_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_probe_training(tmp_path: Path) -> None:
     name, ratios, figures = _measured(probe_training.main, tmp_path, "--limit", "30", "--no-memory")
     assert name == "probe_training"
-    assert ratios.keys() == {"epoch_over_data_pass", "over_batch_of_one"}
-    assert ratios["epoch_over_data_pass"] == pytest.approx(figures["epoch_s"] / figures["data_pass_s"])
+    assert ratios.keys() == {"epoch_over_data_pass", "words_epoch_over_data_pass", "over_batch_of_one"}
+    for kind in ("", "words_"):
+        ratio = figures[f"{kind}epoch_s"] / figures[f"{kind}data_pass_s"]
+        assert ratios[f"{kind}epoch_over_data_pass"] == pytest.approx(ratio)
+        assert figures[f"{kind}epoch_gb_per_s"] > 0
     assert ratios["over_batch_of_one"] == pytest.approx(figures["batch_of_one_s"] / figures["batches_s"])
     assert figures["sentences"] == 30
 
