@@ -249,13 +249,15 @@ class AntecedentWordsProbe(TrainedAntecedentProbe):
     needs_vectors = True
 
     def build(self, sizes: Sizes) -> None:
-        """`weight` is `[2, 2, heads, size]`: direction, then the word of the mention and that of the antecedent."""
+        """`mention` and `antecedent` are `[dim, 2·LH]`: first for attention to the antecedent, then for that back."""
         heads = len(sizes.layers) * len(sizes.heads)
-        self.weight = nn.Parameter(torch.zeros(2, 2, heads, sizes.vectors))
-        self.bias = nn.Parameter(torch.zeros(2, heads))
+        self.mention = nn.Parameter(torch.zeros(sizes.vectors, 2 * heads))
+        self.antecedent = nn.Parameter(torch.zeros(sizes.vectors, 2 * heads))
+        self.bias = nn.Parameter(torch.zeros(2 * heads))
 
     def forward(self, batch: AntecedentBatch) -> Tensor:
         """Scores `[U, U]`: of every head word's mention × every head word as its antecedent."""
-        first, second = (self.weight @ batch.vectors.mT).unbind(1)  # [2, heads, U] each
-        first = first + self.bias[:, :, None]
-        return weighted_scores(batch.weights.flatten(0, 1)[None], first[None], second[None])[0]
+        attention = batch.weights.flatten(0, 1)
+        terms = batch.vectors @ self.mention + self.bias, batch.vectors @ self.antecedent
+        first, second = (term.view(1, -1, 2, len(attention)) for term in terms)
+        return weighted_scores(attention[None], first, second)[0]

@@ -222,7 +222,7 @@ class ArcProbe(ArcExperiment):
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """Adam, as in Clark et al. (2019)."""
-        adam = torch.optim.Adam(self.parameters(), self.learning_rate)
+        adam = torch.optim.Adam(self.parameters(), self.learning_rate, fused=True)
         if self.schedule == "epoch":
             return {"optimizer": adam, "lr_scheduler": torch.optim.lr_scheduler.ExponentialLR(adam, self.decay)}
         plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(adam, factor=self.decay, patience=0)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from datamodules import AttentionBatch
 from probes.arc_probe import ArcProbe, Sizes
-from probes.scorers import attention_scores, candidates, weighted_scores
+from probes.scorers import candidates, root_scores, weighted_scores, with_root
 
 
 class AttentionWordsProbe(ArcProbe):
@@ -56,27 +56,17 @@ class AttentionWordsProbe(ArcProbe):
     def forward(self, batch: AttentionBatch) -> Tensor:
         """Scores `[batch, n, n+1]` of the candidates of every word, ROOT first; -inf where there is no candidate."""
         attention = batch.attention.flatten(1, 2)
-        sentences, heads = attention.shape[:2]
-        dependent = batch.vectors @ self.dependent
-        head = batch.vectors @ self.head
+        heads = attention.size(1)
+        dependent, head = batch.vectors @ self.dependent, batch.vectors @ self.head
         if self.root == "learned":
-            root = (self.root_vector @ self.head).expand(sentences, 1, -1)
+            root = (self.root_vector @ self.head).expand(len(head), 1, -1)
             # Behind the last word, where the end delimiter of shorter sentences lies, the slots are ROOT's as well.
             head = torch.cat([root, torch.where(batch.mask[..., None], head, root), root], dim=1)
         else:
             head = nn.functional.pad(head, (0, 0, 1, 1))
-        first = nn.functional.pad(dependent, (0, 0, 1, 1))
-        first, second = (
-            of.view(sentences, -1, 2, heads).permute(0, 2, 3, 1) for of in (first, head)
-        )  # [batch, 2, LH, slots]
-        scores = weighted_scores(attention, first + self.bias[:, :, None], second)
-        if self.root == "zero":
-            return self._with_plain_root(scores, attention, batch.lengths)
-        return candidates(scores, batch.lengths, self.start, self.end)
-
-    def _with_plain_root(self, scores: Tensor, attention: Tensor, lengths: Tensor) -> Tensor:
-        """Put in the place of ROOT's scores those without any word in them."""
-        plain = attention_scores(attention, self.bias)
-        scored = candidates(scores, lengths, self.start, self.end)
-        root = candidates(plain, lengths, self.start, self.end)[:, :, :1]
-        return torch.cat([root, scored[:, :, 1:]], dim=2)
+        dependent = nn.functional.pad(dependent + self.bias.flatten(), (0, 0, 1, 1))
+        first, second = (of.view(*of.shape[:2], 2, heads) for of in (dependent, head))
+        scores = weighted_scores(attention, first, second)
+        if self.root == "learned":
+            return candidates(scores, batch.lengths, self.start, self.end)
+        return with_root(root_scores(attention, self.bias, batch.lengths, self.start, self.end), scores, batch.lengths)

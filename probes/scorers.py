@@ -4,6 +4,8 @@ A pair is a dependent with a candidate head, or a mention with a candidate antec
 to; K counts the heads of all layers.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -26,23 +28,55 @@ def attention_scores(attention: Tensor, weight: Tensor) -> Tensor:
 
 
 def weighted_scores(attention: Tensor, first: Tensor, second: Tensor) -> Tensor:
-    """`score[x, y] = Σ_k (first[0,k,x] + second[0,k,y]) α^k[x, y] + (first[1,k,x] + second[1,k,y]) α^k[y, x]`.
+    """`score[x, y] = Σ_k (first[x,0,k] + second[y,0,k]) α^k[x, y] + (first[x,1,k] + second[y,1,k]) α^k[y, x]`.
 
     Weights of the form `W_k·(v_x ⊕ v_y)` are such sums of a term of x and a term of y, so that nothing of the size
     `[slots, slots, 2·dim]` is ever made.
 
     Args:
-        attention: `[batch, K, slots, slots]`, any floating-point type.
-        first: `[batch, 2, K, slots]`: what x contributes to the weight of attention from x to y, and from y to x.
+        attention: `[batch, K, slots, slots]`, any floating-point type; it receives no gradient.
+        first: `[batch, slots, 2, K]`: what x contributes to the weight of attention from x to y, and from y to x.
         second: the same of y.
 
     Returns:
         `[batch, slots, slots]`.
     """
-    attention = attention.float()
-    out = ((first[:, 0, :, :, None] + second[:, 0, :, None, :]) * attention).sum(1)
-    back = ((second[:, 1, :, :, None] + first[:, 1, :, None, :]) * attention).sum(1)
-    return out + back.mT
+    scores: Tensor = _WeightedScores.apply(attention, first, second)  # type: ignore[no-untyped-call]
+    return scores
+
+
+class _WeightedScores(torch.autograd.Function):
+    """Both directions at once, as products of small matrices, one for each slot that attends, or is attended to.
+
+    As elementwise products, sums over K of `[batch, K, slots, slots]` would be written and read again for every term,
+    forward and back; here the attention is, twice, in the order in which it is multiplied.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, attention: Tensor, first: Tensor, second: Tensor) -> Tensor:  # noqa: ANN401
+        batch, heads, slots, _ = attention.shape
+        weights = first.new_empty(2, batch, slots, heads, slots)  # float32, by the slot in front
+        weights[0], weights[1] = attention.permute(0, 2, 1, 3), attention.permute(0, 3, 1, 2)
+        # Attention from x to y has its weight of x from `first`, attention from y to x from `second`.
+        terms = first.new_empty(2, batch, slots, 2, heads)
+        terms[0, :, :, 0], terms[0, :, :, 1] = first[:, :, 0], second[:, :, 1]
+        terms[1, :, :, 0], terms[1, :, :, 1] = second[:, :, 0], first[:, :, 1]
+        sums = torch.bmm(terms.view(-1, 2, heads), weights.view(-1, heads, slots)).view(2, batch, slots, 2, slots)
+        ctx.save_for_backward(weights)
+        out, back = (sums[0, :, :, way] + sums[1, :, :, way].mT for way in (0, 1))
+        return out + back.mT
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor, Tensor]:  # noqa: ANN401
+        (weights,) = ctx.saved_tensors
+        _, batch, slots, heads, _ = weights.shape
+        (grad,) = grads
+        of_sums = torch.stack([torch.stack([grad, grad.mT], 2), torch.stack([grad.mT, grad], 2)])
+        terms = torch.bmm(of_sums.view(-1, 2, slots), weights.view(-1, heads, slots).mT)
+        by_source, by_target = terms.view(2, batch, slots, 2, heads)
+        first = torch.stack([by_source[:, :, 0], by_target[:, :, 1]], 2)
+        second = torch.stack([by_target[:, :, 0], by_source[:, :, 1]], 2)
+        return None, first, second
 
 
 def candidates(scores: Tensor, lengths: Tensor, start: Tensor, end: Tensor) -> Tensor:
@@ -57,9 +91,35 @@ def candidates(scores: Tensor, lengths: Tensor, start: Tensor, end: Tensor) -> T
     Returns:
         `[batch, n, n+1]`, ROOT first; -inf where there is no candidate.
     """
-    slots = scores.size(-1)
-    ends = (lengths + 1)[:, None, None].expand(-1, slots, 1)
+    ends = (lengths + 1)[:, None, None].expand(-1, scores.size(1), 1)
     root = start * scores[:, :, :1] + end * scores.gather(2, ends)
-    scores = torch.cat([root, scores[:, :, 1:-1]], dim=2)[:, 1:-1]
-    absent = torch.arange(slots - 1, device=scores.device) > lengths[:, None]
-    return scores.masked_fill(absent[:, None], -torch.inf)
+    return with_root(root[:, 1:-1, 0], scores, lengths)
+
+
+def with_root(root: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
+    """Scores of ROOT `[batch, n]` before those of the words, out of scores of slots `[batch, n+2, n+2]`.
+
+    Returns:
+        `[batch, n, n+1]`, ROOT first; -inf where there is no candidate.
+    """
+    whole = torch.cat([root[:, :, None], scores[:, 1:-1, 1:-1]], dim=2)
+    absent = torch.arange(whole.size(2), device=whole.device) > lengths[:, None]
+    return whole.masked_fill(absent[:, None], -torch.inf)
+
+
+def root_scores(attention: Tensor, weight: Tensor, lengths: Tensor, start: Tensor, end: Tensor) -> Tensor:
+    """ROOT's part of `attention_scores`, `[batch, n]`, from the rows and columns of the delimiters alone.
+
+    Args:
+        attention: `[batch, K, n+2, n+2]`.
+        weight: `[2, K]`: of attention to ROOT, and from it.
+        lengths: `[batch]` words of each sentence.
+        start: a scalar.
+        end: a scalar.
+    """
+    sentences = torch.arange(len(lengths), device=lengths.device)
+    to, back = attention[:, :, :, 0], attention[:, :, 0]
+    to_end, back_end = attention[sentences, :, :, lengths + 1], attention[sentences, :, lengths + 1]
+    starts, ends = torch.stack([to, back], 1).float(), torch.stack([to_end, back_end], 1).float()
+    scores = ((start * starts + end * ends) * weight[:, :, None]).sum((1, 2))
+    return scores[:, 1:-1]

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -153,8 +153,9 @@ def literal(probe: AntecedentAttentionProbe | AntecedentWordsProbe, batch: Antec
             if isinstance(probe, AntecedentAttentionProbe):
                 weight = float(probe.weight[direction, layer, head].detach())
             else:
-                joined = torch.cat([probe.weight[direction, 0, k], probe.weight[direction, 1, k]]).detach().double()
-                weight = float(joined @ both) + float(probe.bias[direction, k].detach())
+                place = direction * layers * heads + k
+                joined = torch.cat([probe.mention[:, place], probe.antecedent[:, place]]).detach().double()
+                weight = float(joined @ both) + float(probe.bias[place].detach())
             total += weight * float(attention)
     return total
 
@@ -222,6 +223,7 @@ def test_a_window_without_a_link_costs_nothing_and_moves_nothing(kind: Kind) -> 
 
 def test_the_choice_is_the_candidate_of_the_highest_score_and_the_later_of_equals() -> None:
     probe = made(AntecedentAttentionProbe, 1, 1)
+    assert isinstance(probe, AntecedentAttentionProbe)
     with torch.no_grad():
         probe.weight.copy_(torch.tensor([1.0, 0.0])[:, None, None])
     weights = torch.tensor([[0, 0, 0, 0], [0.9, 0, 0, 0], [0.2, 0.7, 0, 0], [0.4, 0.1, 0.4, 0.9]])[None, None]
@@ -396,7 +398,7 @@ def test_a_checkpoint_is_tested_as_the_probe_that_wrote_it(kind: Kind, data: Mak
     assert fresh.result.scores == pytest.approx(probe.result.scores, nan_ok=True)
     assert fresh.result.audit["epochs"] == 2
     alone = kind.load_from_checkpoint(path, weights_only=True)
-    assert torch.equal(alone.weight, cast(AntecedentAttentionProbe, probe).weight)
+    assert all(torch.equal(a, b) for a, b in zip(alone.parameters(), probe.parameters(), strict=True))
 
 
 def test_a_checkpoint_of_another_encoder_is_refused(data: MakeData, tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 import torch
 
-from probes.scorers import attention_scores, candidates, weighted_scores
+from probes.scorers import attention_scores, candidates, root_scores, weighted_scores
 
 BATCH, K, SLOTS = 3, 4, 5
 
@@ -21,20 +21,20 @@ def test_attention_scores_pair_by_pair() -> None:
 
 def test_weighted_scores_pair_by_pair() -> None:
     attention = random(BATCH, K, SLOTS, SLOTS).half()
-    first, second = random(BATCH, 2, K, SLOTS, seed=1), random(BATCH, 2, K, SLOTS, seed=2)
+    first, second = random(BATCH, SLOTS, 2, K, seed=1), random(BATCH, SLOTS, 2, K, seed=2)
     scores = weighted_scores(attention, first, second)
     for b in range(BATCH):
         for x in range(SLOTS):
             for y in range(SLOTS):
-                there = (first[b, 0, :, x] + second[b, 0, :, y]) @ attention[b, :, x, y].float()
-                back = (first[b, 1, :, x] + second[b, 1, :, y]) @ attention[b, :, y, x].float()
+                there = (first[b, x, 0] + second[b, y, 0]) @ attention[b, :, x, y].float()
+                back = (first[b, x, 1] + second[b, y, 1]) @ attention[b, :, y, x].float()
                 torch.testing.assert_close(scores[b, x, y], there + back)
 
 
 def test_weights_that_are_the_same_everywhere_are_those_of_attention_alone() -> None:
     attention, weight = random(BATCH, K, SLOTS, SLOTS), random(2, K, seed=1)
-    everywhere = weight[None, :, :, None].expand(BATCH, -1, -1, SLOTS)
-    weighted = weighted_scores(attention, everywhere, torch.zeros(BATCH, 2, K, SLOTS))
+    everywhere = weight.expand(BATCH, SLOTS, -1, -1)
+    weighted = weighted_scores(attention, everywhere, torch.zeros(BATCH, SLOTS, 2, K))
     torch.testing.assert_close(weighted, attention_scores(attention, weight))
 
 
@@ -48,3 +48,21 @@ def test_root_is_mixed_from_the_delimiters_of_each_sentence() -> None:
     assert torch.equal(found[0, :, 1:], scores[0, 1:4, 1:4])
     assert torch.equal(found[1, :, 1], scores[1, 1:4, 1])
     assert (found[1, :, 2:] == -torch.inf).all()
+
+
+def test_scores_of_root_alone_are_those_among_all() -> None:
+    attention, weight, lengths = random(2, K, 5, 5).half(), random(2, K, seed=1), torch.tensor([3, 1])
+    start, end = torch.tensor(2.0), torch.tensor(-1.0)
+    whole = candidates(attention_scores(attention, weight), lengths, start, end)
+    torch.testing.assert_close(root_scores(attention, weight, lengths, start, end), whole[:, :, 0])
+
+
+def test_the_gradient_of_weighted_scores_is_that_of_the_sums() -> None:
+    attention, weight = random(BATCH, K, SLOTS, SLOTS), random(BATCH, SLOTS, SLOTS, seed=3)
+    terms = [random(BATCH, SLOTS, 2, K, seed=seed).requires_grad_() for seed in (1, 2)]
+    found = torch.autograd.grad((weighted_scores(attention, *terms) * weight).sum(), terms)
+    first, second = (term.permute(2, 0, 3, 1) for term in terms)  # [2, batch, K, slots] each
+    out = ((first[0, :, :, :, None] + second[0, :, :, None, :]) * attention).sum(1)
+    back = ((first[1, :, :, :, None] + second[1, :, :, None, :]) * attention.mT).sum(1)
+    for kernel, plain in zip(found, torch.autograd.grad(((out + back) * weight).sum(), terms), strict=True):
+        torch.testing.assert_close(kernel, plain)
