@@ -22,7 +22,8 @@ from attention.request import Request
 from attention.store import Store
 from corpora.document import Documents
 from corpora.sentence import CorpusError, Treebank
-from datamodules.vectors import VectorSpec, WordVectors, load_vectors
+from datamodules.vector_names import find_vectors
+from datamodules.vectors import ENCODER, VectorSpec, WordVectors, load_vectors
 from metrics.results import Provenance
 
 Split = Literal["train", "dev", "test"]
@@ -114,6 +115,9 @@ class AttentionDataModule(LightningDataModule):
         entered = time.perf_counter()
         digests = Digests(self.cache)
         source = resolve(self.encoder) if self.encoder is not None else None
+
+        if self.vector_spec is not None and self.vector_spec.name != ENCODER:
+            find_vectors(self.vector_spec.name, self.root)  # before hours of extraction
 
         @once
         def encoder() -> Encoder:

@@ -1,4 +1,4 @@
-"""Word vectors over the vocabulary of a corpus, converted once by gensim and memory-mapped after."""
+"""Word vectors over the vocabulary of a corpus, converted once for each set of its splits, memory-mapped after."""
 
 import json
 from collections import Counter

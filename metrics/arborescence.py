@@ -8,8 +8,8 @@ from torch import Tensor
 from metrics.attachment import Floats, Integers
 
 
-def maximum_arborescence(scores: NDArray[np.floating], *, single_root: bool = False) -> Integers:
-    """Heads of the tree whose arcs have the greatest sum of scores.
+def maximum_arborescence(scores: NDArray[np.floating]) -> Integers:
+    """Heads of the tree whose arcs have the greatest sum of scores; any number of words may hang on ROOT.
 
     Chu & Liu (1965) and Edmonds (1967), by which McDonald et al. (2005) decode trees that need not be projective. The
     contractions go along a path of best arcs (Gabow et al. 1986), so that on a full matrix there are at most 2n steps,
@@ -18,8 +18,6 @@ def maximum_arborescence(scores: NDArray[np.floating], *, single_root: bool = Fa
     Args:
         scores: `[n, n+1]` score of the arc to word i+1 (row i) from head j, ROOT at 0; -inf where there is none. A
             word's arc from itself is ignored.
-        single_root: Whether only one word may hang on ROOT, as in Universal Dependencies. All arcs from ROOT are then
-            made worse by more than trees differ (Stanojević & Cohen 2021): still the exact optimum, of those trees.
 
     Returns:
         int64 `[n]`: the head of each word, 1..n, 0 for ROOT. Of several best trees it is always the same.
@@ -28,26 +26,19 @@ def maximum_arborescence(scores: NDArray[np.floating], *, single_root: bool = Fa
         ValueError: The scores are not `[n, n+1]`, hold nan or +inf, or the arcs there are make no such tree.
     """
     arcs = _incoming(scores)
-    if single_root:
-        # Two trees differ by at most n times the range of the scores, which may be zero.
-        finite = arcs[1:][np.isfinite(arcs[1:])]
-        arcs[1:, 0] -= 1.0 + len(arcs) * (np.ptp(finite) if finite.size else 0.0)
     heads: Integers = arcs.argmax(axis=1)
     # A word without any arc has its best at ROOT, where it has none either.
     if not (_all_reach_root(heads) and np.isfinite(arcs[1:].max(axis=1)).all()):
         heads = _by_contraction(arcs)
-    if single_root and (heads[1:] == 0).sum() > 1:
-        raise ValueError(f"no tree has a single root: at least {(heads[1:] == 0).sum()} words must hang on ROOT")
     return heads[1:]
 
 
-def tree_heads(scores: Tensor, lengths: Tensor, *, single_root: bool = False) -> Tensor:
+def tree_heads(scores: Tensor, lengths: Tensor) -> Tensor:
     """Heads of the best tree of every sentence of a batch.
 
     Args:
         scores: `[batch, n, n+1]` as for `maximum_arborescence`, of any floating type; the padding is not looked at.
         lengths: `[batch]` number of words.
-        single_root: Whether only one word may hang on ROOT.
 
     Returns:
         int64 `[batch, n]` on the device of the scores: 1..n, 0 for ROOT and in the padding.
@@ -59,7 +50,7 @@ def tree_heads(scores: Tensor, lengths: Tensor, *, single_root: bool = False) ->
     matrices = scores.detach().cpu().double().numpy()
     for row, n in enumerate(lengths.tolist()):
         try:
-            heads[row, :n] = maximum_arborescence(matrices[row, :n, : n + 1], single_root=single_root)
+            heads[row, :n] = maximum_arborescence(matrices[row, :n, : n + 1])
         except ValueError as error:
             raise ValueError(f"sentence {row} of the batch: {error}") from None
     return torch.from_numpy(heads).to(scores.device)

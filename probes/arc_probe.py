@@ -119,6 +119,10 @@ class ArcProbe(ArcExperiment):
         """From here on the parameters mean something."""
         self._trained = True
 
+    def on_train_end(self) -> None:
+        """Remember how long it was trained, to be told beside the epoch that is tested."""
+        self.epochs_run = self.trainer.current_epoch
+
     def on_validation_start(self) -> None:
         """Refuse to score a probe that has learned nothing."""
         self._require_training()
@@ -206,7 +210,7 @@ class ArcProbe(ArcExperiment):
     def validation_step(self, batch: AttentionBatch, batch_idx: int) -> None:
         """Gather the predictions on dev, and the loss."""
         scores = self(batch)
-        self._val_loss.update(_nats(scores, batch).double().sum())
+        self._val_loss.update(_nats(scores, batch).sum())
         self._val_words.update(batch.lengths.sum())
         gather(self._val, batch, self._guess(scores, batch, tree=False))
 
@@ -225,7 +229,7 @@ class ArcProbe(ArcExperiment):
         adam = torch.optim.Adam(self.parameters(), self.learning_rate, fused=True)
         if self.schedule == "epoch":
             return {"optimizer": adam, "lr_scheduler": torch.optim.lr_scheduler.ExponentialLR(adam, self.decay)}
-        plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(adam, factor=self.decay, patience=0)
+        plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(adam, factor=self.decay, patience=0, threshold=0)
         return {"optimizer": adam, "lr_scheduler": {"scheduler": plateau, "monitor": "val_loss"}}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:

@@ -103,6 +103,7 @@ class ArcExperiment(DependencyExperiment):
         self._dev, self._test = ArcPredictions(3), ArcPredictions(3)
         self._labelled: bool | None = None
         self.epochs: int | None = None
+        self.epochs_run: int | None = None
 
     def guess(self, batch: AttentionBatch, tree: bool) -> Guess | None:
         """What is predicted, with the best tree where it is asked for; None for an experiment of baselines alone."""
@@ -146,18 +147,23 @@ class ArcExperiment(DependencyExperiment):
         found = attached(test, heads)
         items = sentence_scores(test, found, edges_found(test, heads))
         items.insert(1, "id", [self.data.splits["test"].ids[index] for index in items["sentence"]])
-        ratios = {**RATIOS, "tree.uas": ("tree_correct", "scored")}
+        ratios = {**RATIOS, "tree.uas": ("tree_correct", "scored"), "tree.uuas": ("tree_edges_found", "edges")}
         items["tree_correct"] = count(test, attached(test, tree) * ~test.punctuation)
+        items["tree_edges_found"] = sentence_scores(test, found, edges_found(test, tree))["edges_found"]
         if self._labelled:
             ratios["las"] = ("labelled_correct", "scored")
             items["labelled_correct"] = count(test, found * (relations == test.relation) * ~test.punctuation)
         table = relation_table(dev, test, names, found)
+        epochs = {
+            "epochs": self.epochs,
+            "epochs_run": self.epochs_run,
+        }  # the one that is tested, and how many there were
         return Result(
             experiment=self.experiment,
             scores=ratio_scores(items, ratios) | baselines,
             tables={"relations": table},
             figures={"relations": relation_bars(table), **self.figures()},
-            audit={} if self.epochs is None else {"epochs": self.epochs},
+            audit={name: n for name, n in epochs.items() if n is not None},
             items=items,
             ratios=ratios,
         )

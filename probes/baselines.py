@@ -65,19 +65,23 @@ class DistancesWordsProbe(ArcProbe):
         # The first layer is a sum of a term of the dependent, one of the head and one of their distance: the
         # concatenation of all three, for every pair, is never made.
         head = nn.functional.pad(self.head(batch.vectors), (0, 0, 1, 0))
-        units = self.dependent(batch.vectors)[:, :, None] + head[:, None] + self.distance(distances(batch.lengths))
+        units = (
+            self.dependent(batch.vectors)[:, :, None]
+            + head[:, None]
+            + self.distance(distances(batch.lengths, batch.heads.size(1)))
+        )
         scores: Tensor = self.score(units.tanh_()).squeeze(-1)
         absent = torch.arange(scores.size(2), device=scores.device) > batch.lengths[:, None]
         return scores.masked_fill(absent[:, None], -torch.inf)
 
 
-def distances(lengths: Tensor) -> Tensor:
+def distances(lengths: Tensor, n: int) -> Tensor:
     """Features of every pair, float32 `[batch, n, n+1, FEATURES]`: dependents × candidate heads, ROOT first.
 
     Args:
-        lengths: int64 `[batch]`, words of each sentence; n is the greatest.
+        lengths: int64 `[batch]`, words of each sentence.
+        n: the greatest of them; 0 in a batch without a sentence.
     """
-    n = int(lengths.max())
     words = torch.arange(1, n + 1, device=lengths.device)
     heads = torch.arange(n + 1, device=lengths.device)
     apart = heads - words[:, None]

@@ -46,7 +46,7 @@ def code_bits(
     probe = probe.to(device).eval()
     with torch.inference_mode():
         for batch in loader:
-            nats = probe.nats(batch.to(device)).double().sum(dim=1).cpu().numpy()
+            nats = probe.nats(batch.to(device)).cpu().double().sum(dim=1).numpy()
             bits[batch.index.numpy()] = nats / math.log(2)
     if not np.isfinite(bits).all():
         at = int(np.argmax(~np.isfinite(bits)))

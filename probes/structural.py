@@ -53,8 +53,9 @@ class StructuralDistanceProbe(StructuralProbe):
     def nats(self, batch: AttentionBatch) -> Tensor:
         """−ln p(gold head | word) under a code over the n + 1 candidate heads, `[batch, n]`; 0 in the padding.
 
-        Ours: distances know nothing of ROOT, which gets 1/(n+1); the rest is shared by `p(j|i) ∝ exp(−d(i, j))` over
-        the other words. A word alone has no head but ROOT.
+        Ours: distances say nothing of ROOT and of the word itself, which get 1/(n+1) each, as in the uniform code; the
+        rest is shared by `p(j|i) ∝ exp(−d(i, j))` over the other words. Where all distances are equal it is the uniform
+        code, so that what is compressed was learned.
 
         Raises:
             ProbeError: there are several layers or ranks, or the probe was not trained.
@@ -67,9 +68,11 @@ class StructuralDistanceProbe(StructuralProbe):
         distances, lengths = self(batch)[:, 0], batch.lengths[:, None]
         itself = torch.eye(distances.size(1), dtype=torch.bool, device=distances.device)
         among = (-distances).masked_fill(itself | ~batch.mask[:, None], -torch.inf).log_softmax(-1)
-        root = torch.log1p(lengths) * (lengths > 1)
-        to_word = root - lengths.log() - among.gather(2, (batch.heads - 1).clamp(min=0)[:, :, None])[:, :, 0]
-        return torch.where(batch.heads > 0, to_word, root) * batch.mask
+        even = torch.log1p(lengths).expand_as(batch.heads)
+        to_other = even - (lengths - 1).log() - among.gather(2, (batch.heads - 1).clamp(min=0)[:, :, None])[:, :, 0]
+        words = torch.arange(1, batch.heads.size(1) + 1, device=batch.heads.device)
+        silent = (batch.heads == 0) | (batch.heads == words)  # what the distances say nothing of
+        return torch.where(silent, even, to_other).masked_fill(~batch.mask, 0)
 
 
 class StructuralDepthProbe(StructuralProbe):

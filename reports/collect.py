@@ -38,6 +38,7 @@ class Outcome:
         items: File of the items.
         encoder: The encoder it went through.
         data: Per split the data it is about.
+        source: Digest of the program that ran; None where nobody knows.
     """
 
     path: Path
@@ -47,6 +48,7 @@ class Outcome:
     items: Path | None
     encoder: Mapping[str, object]
     data: Mapping[str, object]
+    source: str | None = None
 
     def counts(self, score: str) -> pd.DataFrame | None:
         """Per item the numerator and the denominator of a score; None where it is not known to be a ratio."""
@@ -92,6 +94,7 @@ def read_outcome(path: Path) -> Outcome:
             None if content["items"] is None else path.parent / content["items"],
             dict(content["encoder"]),
             dict(content["data"]),
+            content.get("versions", {}).get("source_sha256"),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise SweepError(
@@ -114,6 +117,10 @@ def collect(sweep: Sweep, outcomes: Mapping[str, Outcome]) -> Collected:
         for end, column in {"": score, **{f".{name}": sweep.column(score, name) for name in STATISTICS}}.items()
     }
     warnings = _other_data(sweep, outcomes)
+    if len({outcome.source for outcome in outcomes.values()}) > 1:
+        warnings.append(
+            "the program was changed between these runs: another --out runs all of them with what it is now"
+        )
     chosen = frame[[sweep.source(column) for column in sweep.columns]].set_axis(list(sweep.columns), axis=1)
     tables = {sweep.name: chosen, f"{sweep.name}_runs": _runs_table(sweep, outcomes)}
     runs = {run.key for row in sweep.rows for runs in row.runs.values() for run in runs}

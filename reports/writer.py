@@ -1,10 +1,12 @@
 """The one callback that writes: an experiment's result becomes files in the run folder and tables in the terminal."""
 
+import hashlib
 import json
 import math
 import os
 import platform
 from collections.abc import Mapping
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -22,6 +24,7 @@ from reports.figures import draw
 from reports.latex import latex_table
 
 SCHEMA = 1
+ROOMS = ("attention", "corpora", "datamodules", "metrics", "probes", "reports")
 PACKAGES = ("torch", "pytorch-lightning", "transformers", "torchmetrics", "numpy", "attention-probing")
 
 
@@ -136,7 +139,9 @@ def write(folder: Path, result: Result, provenance: Provenance) -> None:
         "seed": None if seed is None else int(seed),
         "encoder": provenance.encoder,
         "data": provenance.data,
-        "versions": {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES},
+        "versions": {"python": platform.python_version()}
+        | {name: _version(name) for name in PACKAGES}
+        | {"source_sha256": source_digest()},
         "config": "config.yaml" if (folder / "config.yaml").exists() else None,
     }
     text = json.dumps(plain(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
@@ -186,6 +191,15 @@ def _save_figure(stem: Path, figure: Figure) -> None:
     with rc_context({"pdf.fonttype": 42}):
         canvas.savefig(f"{stem}.png", dpi=200, metadata={"Software": None})
         canvas.savefig(f"{stem}.pdf", metadata={"CreationDate": None, "Creator": None, "Producer": None})
+
+
+@cache
+def source_digest() -> str:
+    """SHA-256 of the program itself: results of two states of it are not to be mixed unnoticed."""
+    root, digest = Path(__file__).parent.parent, hashlib.sha256()
+    for path in sorted(path for room in ROOMS for path in (root / room).rglob("*.py")):
+        digest.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
+    return digest.hexdigest()
 
 
 def _version(package: str) -> str | None:

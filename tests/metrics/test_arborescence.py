@@ -29,12 +29,10 @@ def worth(scores: Floats, heads: Integers | tuple[int, ...]) -> float:
     return float(sum(scores[word, head] for word, head in enumerate(heads)))
 
 
-def enumerated(scores: Floats, single_root: bool) -> tuple[int, ...] | None:
+def enumerated(scores: Floats) -> tuple[int, ...] | None:
     """The best of all trees, one by one; None where all lack an arc."""
     n = len(scores)
     trees = [heads for heads in itertools.product(range(n + 1), repeat=n) if is_tree(heads)]
-    if single_root:
-        trees = [heads for heads in trees if heads.count(0) == 1]
     best = max(trees, key=lambda heads: worth(scores, heads))
     return best if worth(scores, best) > -INF else None
 
@@ -61,23 +59,21 @@ def drawn(kind: str, n: int, seed: int) -> Floats:
     return scores
 
 
-@pytest.mark.parametrize("single_root", [False, True])
 @pytest.mark.parametrize("kind", ["any", "sparse", "ties", "far from ROOT"])
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5])
-def test_it_equals_the_best_of_all_trees(kind: str, n: int, single_root: bool) -> None:
+def test_it_equals_the_best_of_all_trees(kind: str, n: int) -> None:
     found = 0
     for seed in range(5 if n == 5 else 25):
         scores = drawn(kind, n, seed)
-        best = enumerated(scores, single_root)
+        best = enumerated(scores)
         if best is None:
             with pytest.raises(ValueError, match="no tree"):
-                maximum_arborescence(scores, single_root=single_root)
+                maximum_arborescence(scores)
             continue
         found += 1
-        heads = maximum_arborescence(scores, single_root=single_root)
+        heads = maximum_arborescence(scores)
         assert heads.dtype == np.int64
         assert is_tree(tuple(heads))
-        assert not single_root or (heads == 0).sum() == 1
         assert worth(scores, heads) == pytest.approx(worth(scores, best), rel=1e-9)
         if kind != "ties":
             assert tuple(heads) == best
@@ -108,14 +104,6 @@ def test_a_circle_is_entered_where_it_costs_least() -> None:
     scores = np.array([[5.0, 0.0, 9.0], [3.0, 1.0, 0.0]])
     assert maximum_arborescence(scores).tolist() == [2, 0]
     assert scores.tolist() == [[5.0, 0.0, 9.0], [3.0, 1.0, 0.0]]  # and the scores are left alone
-
-
-def test_one_root_is_the_best_one() -> None:
-    scores = np.array([[9.0, 0.0, 1.0], [8.0, 3.0, 0.0]])
-    assert maximum_arborescence(scores).tolist() == [0, 0]
-    assert maximum_arborescence(scores, single_root=True).tolist() == [0, 1]  # 9 + 3 against 8 + 1
-    equal = np.zeros((3, 4))
-    assert (maximum_arborescence(equal, single_root=True) == 0).sum() == 1
 
 
 def test_a_word_is_not_its_own_head() -> None:
@@ -153,8 +141,6 @@ def test_what_makes_no_tree_is_refused(scores: Floats, message: str) -> None:
 def test_two_words_that_must_both_hang_on_root() -> None:
     scores = np.array([[1.0, 0.0, -INF], [1.0, -INF, 0.0]])
     assert maximum_arborescence(scores).tolist() == [0, 0]
-    with pytest.raises(ValueError, match="at least 2 words must hang on ROOT"):
-        maximum_arborescence(scores, single_root=True)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64])
@@ -172,8 +158,6 @@ def test_a_batch_is_its_sentences_one_by_one(dtype: torch.dtype) -> None:
         matrix = scores[row, :n, : n + 1].detach().double().numpy()
         assert heads[row, :n].tolist() == maximum_arborescence(matrix).tolist()
         assert not heads[row, n:].any()
-    single = tree_heads(scores, lengths, single_root=True)
-    assert [(single[row, :n] == 0).sum() for row, n in enumerate(lengths.tolist())] == [1, 1, 0, 1]
 
 
 def test_a_sentence_without_a_tree_is_named() -> None:

@@ -15,7 +15,7 @@ def by_hand(n: int, dependent: int, head: int) -> list[float]:
 
 
 def test_features_of_every_pair() -> None:
-    features = distances(torch.tensor([6, 3]))
+    features = distances(torch.tensor([6, 3]), 6)
     assert features.shape == (2, 6, 7, FEATURES)
     for row, n in enumerate((6, 3)):
         for dependent in range(1, n + 1):

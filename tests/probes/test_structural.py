@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -189,10 +190,22 @@ def test_nats_are_a_code_over_root_and_the_other_words() -> None:
     for row, n in enumerate(LENGTHS):
         for i in range(n):
             near = [math.exp(-float(distances[row, i, j])) if j != i else 0.0 for j in range(n)]
-            chances = [1 / (n + 1), *(n / (n + 1) * value / sum(near) for value in near)] if n > 1 else [1.0]
+            chances = [1 / (n + 1), *((n - 1) / (n + 1) * value / sum(near) if n > 1 else 0.0 for value in near)]
+            chances[i + 1] = 1 / (n + 1)
             assert sum(chances) == pytest.approx(1)
             assert float(nats[row, i]) == pytest.approx(-math.log(chances[int(given.heads[row, i])]), abs=1e-5)
         assert not nats[row, n:].any()
+
+
+def test_a_probe_that_tells_no_distances_apart_has_the_uniform_code() -> None:
+    probe, given = made(StructuralDistanceProbe, PAIRS[:1]), batch()
+    with torch.no_grad():
+        probe.kept[0].zero_()
+    for row, n in enumerate(LENGTHS):
+        torch.testing.assert_close(probe.nats(given)[row, :n], torch.full((n,), math.log(n + 1)))
+    selves = torch.arange(1, given.heads.size(1) + 1).expand_as(given.heads)
+    itself = replace(given, heads=torch.where(given.mask, selves, -1))
+    torch.testing.assert_close(probe.nats(itself), probe.nats(given))
 
 
 def test_there_is_no_code_of_depths_nor_of_several_pairs() -> None:

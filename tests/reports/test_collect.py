@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -172,3 +173,12 @@ def test_what_no_run_writes_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "results.json").write_text(text, encoding="utf-8")
     with pytest.raises(SweepError, match=r"results\.json is not what a run writes .*; remove its folder"):
         read_outcome(tmp_path / "results.json")
+
+
+def test_runs_of_two_states_of_the_program_are_told_apart(tmp_path: Path) -> None:
+    row = Row(("a",), {0: (run(0),), 1: (run(1),)}, {"uas": "uas"})
+    outcomes = {one.key: outcome(tmp_path, one.key, {"uas": 0.5}) for one in (run(0), run(1))}
+    assert collect(sweep(row), outcomes).warnings == ()
+    outcomes[run(1).key] = replace(outcomes[run(1).key], source="another")
+    (warning,) = collect(sweep(row), outcomes).warnings
+    assert "the program was changed between these runs" in warning
