@@ -51,7 +51,6 @@ class AntecedentExperiment(LightningModule):
         experiment: name of the experiment.
         others: predictors beside the heads, in the order in which they are counted.
         result: filled at the end of a test.
-        epochs: of the checkpoint that is tested, where it is known.
     """
 
     experiment: str
@@ -63,8 +62,12 @@ class AntecedentExperiment(LightningModule):
         self.mode = mode
         self.seed = seed
         self.result: Result | None = None
-        self.epochs: int | None = None
         self._heads, self._others = nn.ModuleList(), nn.ModuleList()
+
+    @property
+    def trained_for(self) -> Mapping[str, int]:
+        """What a trained probe says of its epochs."""
+        return {}
 
     def choose(self, batch: AntecedentBatch, links: Links) -> Tensor | None:
         """What a trained probe chooses for every link, int64 `[links]`, places in `links.heads`; None without one."""
@@ -172,7 +175,7 @@ class AntecedentExperiment(LightningModule):
             audit={
                 "mode": self.mode,
                 "candidates": data.candidates,
-                **({} if self.epochs is None else {"epochs": self.epochs}),
+                **self.trained_for,
                 **self._left_out(dev_links, links),
             },
             items=_items(data.splits["dev" if paper else "test"].documents, links, right),

@@ -1,8 +1,7 @@
 """Trained probes of coreference: the two scorers of Clark et al. (2019, §5) over antecedents instead of heads."""
 
-from collections.abc import Mapping
-from dataclasses import asdict
-from typing import Any, ClassVar, Literal
+from collections.abc import Mapping, Set
+from typing import ClassVar, Literal
 
 import torch
 from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
@@ -10,12 +9,13 @@ from torch import Tensor, nn
 from torchmetrics import SumMetric
 
 from datamodules import AntecedentBatch
+from datamodules.treebank import Field
 from metrics.antecedent import ANTECEDENT_DIRECTIONS, Links
 from metrics.results import Figure, HeatMap
 from probes.antecedent import AntecedentExperiment, links_of
 from probes.antecedent_tables import TRAINED
-from probes.arc_probe import Sizes, describe
 from probes.base import ProbeError
+from probes.bound import BoundProbe, Sizes
 from probes.scorers import attention_scores, weighted_scores
 
 
@@ -44,7 +44,7 @@ def antecedent_nats(scores: Tensor, links: Links) -> Tensor:
     return among.logsumexp(-1) - among.masked_fill(wrong, -torch.inf).logsumexp(-1)
 
 
-class TrainedAntecedentProbe(AntecedentExperiment):
+class TrainedAntecedentProbe(BoundProbe, AntecedentExperiment):
     """A trained probe that gives every earlier head word a score as the antecedent of a mention.
 
     It sees what a single head sees: attention between the head words of two mentions, in both directions. It is
@@ -58,7 +58,7 @@ class TrainedAntecedentProbe(AntecedentExperiment):
     """
 
     others = (*AntecedentExperiment.others, TRAINED)
-    needs_vectors: ClassVar[bool] = False
+    reads: ClassVar[Set[Field]] = frozenset(("attention",))
     monitor: ClassVar[tuple[str, Literal["min", "max"]]] = ("val_accuracy", "max")
     """What is best at the dev optimum."""
     headline: ClassVar[str] = f"{TRAINED}.all"
@@ -70,13 +70,6 @@ class TrainedAntecedentProbe(AntecedentExperiment):
         self._loss, self._links = SumMetric(nan_strategy="disable"), SumMetric()
         self._val_loss, self._val_links = SumMetric(nan_strategy="disable"), SumMetric()
         self._val_right = SumMetric()
-        self._source: Mapping[str, object] = {}
-        self._sizes: Sizes | None = None
-        self._trained = False
-
-    def build(self, sizes: Sizes) -> None:
-        """Make the parameters."""
-        raise TypeError(f"{type(self).__name__} does not say how it is built.")
 
     def forward(self, batch: AntecedentBatch) -> Tensor:
         """Scores `[U, U]`: of every head word's mention × every head word as its antecedent."""
@@ -95,38 +88,7 @@ class TrainedAntecedentProbe(AntecedentExperiment):
                 f"{type(self).__name__} chooses among mentions: --data.init_args.candidates must be mentions, not "
                 f"{data.candidates}."
             )
-        self._source = {"encoder": data.encoder_identity}
-        if self.needs_vectors:
-            if data.vectors is None:
-                raise ProbeError(
-                    f"{type(self).__name__} needs word vectors: --data.init_args.vectors.name glove.6B.50d, another "
-                    f"name, a file, or `encoder` for the encoder's own input embeddings."
-                )
-            self._source = {**self._source, "vectors": dict(data.vectors.identity)}
-        self._make(Sizes(data.layers, data.heads, data.vectors_size if self.needs_vectors else 0))
-
-    def _make(self, sizes: Sizes) -> None:
-        if self._sizes is None:
-            self._sizes = sizes
-            self.build(sizes)
-
-    def on_fit_start(self) -> None:
-        """From here on the parameters mean something."""
-        self._trained = True
-
-    def on_validation_start(self) -> None:
-        """Refuse to score a probe that has learned nothing.
-
-        Raises:
-            ProbeError: it was not trained, and comes from no checkpoint.
-        """
-        if not self._trained:
-            raise ProbeError(
-                f"{type(self).__name__} was not trained: train it with `fit`, or give the checkpoint of one that was "
-                f"with --ckpt_path."
-            )
-
-    on_test_start = on_validation_start
+        self.bind(data, self.reads)
 
     def training_step(self, batch: AntecedentBatch, batch_idx: int) -> Tensor:
         """`antecedent_nats`, summed over the links."""
@@ -171,30 +133,6 @@ class TrainedAntecedentProbe(AntecedentExperiment):
         """Adam, as for the probes of dependencies."""
         adam = torch.optim.Adam(self.parameters(), self.learning_rate)
         return {"optimizer": adam, "lr_scheduler": torch.optim.lr_scheduler.ExponentialLR(adam, self.decay)}
-
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Keep what the parameters belong to."""
-        assert self._sizes is not None
-        checkpoint["probe"] = {"source": dict(self._source), "sizes": asdict(self._sizes)}
-
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Refuse the weights of another encoder.
-
-        Raises:
-            ProbeError: the checkpoint was trained on another encoder, on other layers or heads of it, or on other word
-                vectors.
-        """
-        trained: dict[str, Any] = checkpoint["probe"]
-        sizes = Sizes(**trained["sizes"])
-        if self._sizes is not None and (trained["source"], sizes) != (self._source, self._sizes):
-            raise ProbeError(
-                f"The checkpoint was trained on {describe(trained['source'], sizes)}, and the data come from "
-                f"{describe(self._source, self._sizes)}. Give --data.init_args.encoder and --data.init_args.vectors "
-                f"those of the checkpoint."
-            )
-        self._source, self.epochs = trained["source"], checkpoint["epoch"] + 1
-        self._trained = True
-        self._make(sizes)
 
 
 def _choice(scores: Tensor) -> Tensor:
@@ -246,7 +184,7 @@ class AntecedentWordsProbe(TrainedAntecedentProbe):
     """
 
     experiment = "antecedent_words"
-    needs_vectors = True
+    reads = frozenset(("attention", "vectors"))
 
     def build(self, sizes: Sizes) -> None:
         """`mention` and `antecedent` are `[dim, 2·LH]`: first for attention to the antecedent, then for that back."""

@@ -1,7 +1,6 @@
 """A trained probe over arcs: every word gets a score for every candidate head."""
 
-from collections.abc import Mapping, Set
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Set
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -16,26 +15,12 @@ from datamodules.treebank import Field
 from metrics.arborescence import tree_heads
 from metrics.attachment import attached
 from metrics.predictions import ArcPredictions
-from probes.base import ArcExperiment, Guess, ProbeError, gather
+from probes.base import ArcExperiment, Guess, gather
+from probes.bound import BoundProbe
 from probes.labels import RelationClassifier
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """What a probe's parameters are shaped by.
-
-    Attributes:
-        layers: 0-based layers of the encoder whose attention is read.
-        heads: 0-based heads of each layer.
-        vectors: size of the word vectors that are read.
-    """
-
-    layers: tuple[int, ...] = ()
-    heads: tuple[int, ...] = ()
-    vectors: int = 0
-
-
-class ArcProbe(ArcExperiment):
+class ArcProbe(BoundProbe, ArcExperiment):
     """A trained probe that gives every word a score for every candidate head.
 
     Subclasses fill `build`, which makes the parameters once the sizes are known, and `forward`.
@@ -66,15 +51,8 @@ class ArcProbe(ArcExperiment):
         self._val, self._found = ArcPredictions(3), ArcPredictions(3)
         self._loss, self._words = SumMetric(nan_strategy="disable"), SumMetric()
         self._val_loss, self._val_words = SumMetric(nan_strategy="disable"), SumMetric()
-        self._source: Mapping[str, object] = {}
-        self._sizes: Sizes | None = None
         self._relations: tuple[str, ...] = ()
-        self._trained = False
         self.predictions: pd.DataFrame | None = None
-
-    def build(self, sizes: Sizes) -> None:
-        """Make the parameters."""
-        raise TypeError(f"{type(self).__name__} does not say how it is built.")
 
     def forward(self, batch: AttentionBatch) -> Tensor:
         """Scores `[batch, n, n+1]` of the candidates of every word, ROOT first; -inf where there is no candidate."""
@@ -87,54 +65,18 @@ class ArcProbe(ArcExperiment):
             ProbeError: it has none of what the probe reads.
         """
         super().setup(stage)
-        data, sizes = self.data, Sizes()
         reads: Set[Field] = self.reads | (ArcProbe.reads if self.labels else frozenset())
+        data = self.attention if "attention" in reads else self.data
         data.read_only(reads)
-        if "attention" in reads:
-            self._source = {"encoder": self.attention.encoder_identity}
-            sizes = replace(sizes, layers=data.layers, heads=data.heads)
-        if "vectors" in reads:
-            if data.vectors is None:
-                raise ProbeError(
-                    f"{type(self).__name__} needs word vectors: --data.init_args.vectors.name glove.6B.50d, another "
-                    f"name, a file, or `encoder` for the encoder's own input embeddings."
-                )
-            self._source = {**self._source, "vectors": dict(data.vectors.identity)}
-            sizes = replace(sizes, vectors=data.vectors_size)
-        self._make(sizes, data.relations)
-
-    def _make(self, sizes: Sizes, relations: tuple[str, ...]) -> None:
-        if self._sizes is None:
-            self._sizes = sizes
-            self.build(sizes)
-            self._classify(relations)
+        self.bind(data, reads)
+        if not self._relations:
+            self._classify(data.relations)
 
     def _classify(self, relations: tuple[str, ...]) -> None:
         self._relations = relations
         if self.labels and self._sizes is not None:
             heads = len(self._sizes.layers) * len(self._sizes.heads)
             self.classifier = RelationClassifier(heads, len(relations))
-
-    def on_fit_start(self) -> None:
-        """From here on the parameters mean something."""
-        self._trained = True
-
-    def on_train_end(self) -> None:
-        """Remember how long it was trained, to be told beside the epoch that is tested."""
-        self.epochs_run = self.trainer.current_epoch
-
-    def on_validation_start(self) -> None:
-        """Refuse to score a probe that has learned nothing."""
-        self._require_training()
-
-    on_test_start = on_predict_start = on_validation_start
-
-    def _require_training(self) -> None:
-        if not self._trained:
-            raise ProbeError(
-                f"{type(self).__name__} was not trained: train it with `fit`, or give the checkpoint of one that was "
-                f"with --ckpt_path."
-            )
 
     def nats(self, batch: AttentionBatch) -> Tensor:
         """Cross-entropy of the gold head of every word over its candidates, `[batch, n]`; 0 in the padding."""
@@ -233,45 +175,22 @@ class ArcProbe(ArcExperiment):
         return {"optimizer": adam, "lr_scheduler": {"scheduler": plateau, "monitor": "val_loss"}}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Keep what the parameters belong to."""
-        assert self._sizes is not None
-        checkpoint["probe"] = {"source": self._source, "sizes": asdict(self._sizes), "relations": self._relations}
+        """Keep what the parameters belong to, and the names of the relations."""
+        super().on_save_checkpoint(checkpoint)
+        checkpoint["probe"]["relations"] = self._relations
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Refuse the weights of another encoder.
+        """Refuse the weights of another encoder, and make room for those of the relations that were trained.
 
         Raises:
-            ProbeError: the checkpoint was trained on another encoder, on other layers or heads of it, or on other word
-                vectors.
+            ProbeError: as `BoundProbe`.
         """
-        trained: dict[str, Any] = checkpoint["probe"]
-        sizes = Sizes(**trained["sizes"])
-        if self._sizes is not None and (trained["source"], sizes) != (self._source, self._sizes):
-            raise ProbeError(
-                f"The checkpoint was trained on {describe(trained['source'], sizes)}, and the data come from "
-                f"{describe(self._source, self._sizes)}. Give --data.init_args.encoder and --data.init_args.vectors "
-                f"those of the checkpoint."
-            )
-        self._source, self.epochs = trained["source"], checkpoint["epoch"] + 1
-        self._trained = True
-        self._make(sizes, trained["relations"])
-        if self._relations != trained["relations"]:  # other splits are open than those that it was trained with
-            self._classify(trained["relations"])
+        super().on_load_checkpoint(checkpoint)
+        relations = tuple(checkpoint["probe"]["relations"])
+        if self._relations != relations:  # other splits are open than those that it was trained with
+            self._classify(relations)
 
 
 def _nats(scores: Tensor, batch: AttentionBatch) -> Tensor:
     words = nn.functional.cross_entropy(scores.flatten(0, 1), batch.heads.flatten(), ignore_index=-1, reduction="none")
     return words.view_as(batch.heads)
-
-
-def describe(source: Mapping[str, Any], sizes: Sizes) -> str:
-    """Which encoder and word vectors a probe belongs to, for people."""
-    parts = []
-    if encoder := source.get("encoder"):
-        of = f"{encoder['weights']} weights {str(encoder['weights_sha256'])[:12]}…"
-        parts.append(f"{of}, {len(sizes.layers)} layers × {len(sizes.heads)} heads")
-    if vectors := source.get("vectors"):
-        parts.append(
-            f"vectors of {sizes.vectors} numbers ({', '.join(f'{k} {str(v)[:12]}' for k, v in vectors.items())})"
-        )
-    return " and ".join(parts)

@@ -7,7 +7,8 @@ from torch import Tensor, nn
 
 from datamodules import AttentionBatch
 from metrics.results import Figure, HeatMap
-from probes.arc_probe import ArcProbe, Sizes
+from probes.arc_probe import ArcProbe
+from probes.bound import Sizes
 from probes.scorers import attention_scores, candidates
 
 

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from datamodules import AttentionBatch
-from probes.arc_probe import ArcProbe, Sizes
+from probes.arc_probe import ArcProbe
+from probes.bound import Sizes
 from probes.scorers import candidates, root_scores, weighted_scores, with_root
 
 

@@ -102,8 +102,6 @@ class ArcExperiment(DependencyExperiment):
         super().__init__()
         self._dev, self._test = ArcPredictions(3), ArcPredictions(3)
         self._labelled: bool | None = None
-        self.epochs: int | None = None
-        self.epochs_run: int | None = None
 
     def guess(self, batch: AttentionBatch, tree: bool) -> Guess | None:
         """What is predicted, with the best tree where it is asked for; None for an experiment of baselines alone."""
@@ -111,6 +109,11 @@ class ArcExperiment(DependencyExperiment):
 
     def figures(self) -> Mapping[str, Figure]:
         """Figures of the experiment's own, beside the bars per relation."""
+        return {}
+
+    @property
+    def trained_for(self) -> Mapping[str, int]:
+        """What a trained probe says of its epochs."""
         return {}
 
     def test_step(self, batch: AttentionBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
@@ -154,16 +157,12 @@ class ArcExperiment(DependencyExperiment):
             ratios["las"] = ("labelled_correct", "scored")
             items["labelled_correct"] = count(test, found * (relations == test.relation) * ~test.punctuation)
         table = relation_table(dev, test, names, found)
-        epochs = {
-            "epochs": self.epochs,
-            "epochs_run": self.epochs_run,
-        }  # the one that is tested, and how many there were
         return Result(
             experiment=self.experiment,
             scores=ratio_scores(items, ratios) | baselines,
             tables={"relations": table},
             figures={"relations": relation_bars(table), **self.figures()},
-            audit={name: n for name, n in epochs.items() if n is not None},
+            audit=self.trained_for,
             items=items,
             ratios=ratios,
         )

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from datamodules import AttentionBatch
-from probes.arc_probe import ArcProbe, Sizes
+from probes.arc_probe import ArcProbe
 from probes.base import ArcExperiment
+from probes.bound import Sizes
 
 NEAR = 2
 """Distances up to this one have a feature each."""

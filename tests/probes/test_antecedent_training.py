@@ -27,8 +27,8 @@ from metrics.results import HeatMap, Result
 from probes import AntecedentAttentionProbe, AntecedentProbe, AntecedentWordsProbe
 from probes.antecedent import links_of
 from probes.antecedent_training import TrainedAntecedentProbe, antecedent_nats, candidate_scores
-from probes.arc_probe import Sizes
 from probes.base import ProbeError
+from probes.bound import Sizes
 from tests import documents
 from tests.tiny import BROKEN, FAMILIAR, save_bert
 

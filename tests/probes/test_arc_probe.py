@@ -12,8 +12,9 @@ from datamodules import DependencyDataModule, VectorSpec
 from metrics.arborescence import maximum_arborescence
 from metrics.results import Result
 from probes import AttentionOnlyProbe, AttentionWordsProbe, DistancesWordsProbe
-from probes.arc_probe import ArcProbe, Sizes
+from probes.arc_probe import ArcProbe
 from probes.base import ProbeError
+from probes.bound import Sizes
 from tests.probes.batches import random_batch
 
 pytestmark = pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`:UserWarning")

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from datamodules import AttentionBatch
-from probes.arc_probe import Sizes
 from probes.attention_words import AttentionWordsProbe
+from probes.bound import Sizes
 from tests.probes.batches import random_batch
 
 DIM = 5

@@ -1,7 +1,7 @@
 import torch
 
-from probes.arc_probe import Sizes
 from probes.baselines import FEATURES, DistancesWordsProbe, distances
+from probes.bound import Sizes
 from tests.probes.batches import random_batch
 
 

@@ -17,8 +17,9 @@ from datamodules import AttentionBatch, DependencyDataModule
 from metrics.results import Result
 from metrics.significance import paired_bootstrap
 from probes import AttentionOnlyProbe
-from probes.arc_probe import ArcProbe, Sizes
+from probes.arc_probe import ArcProbe
 from probes.base import DependencyExperiment
+from probes.bound import Sizes
 from probes.control import ControlTask, behaviour, control_arcs, control_tree
 from probes.training import result_of, trained
 

@@ -18,8 +18,9 @@ from attention import EncoderSpec
 from datamodules import AttentionBatch, DependencyDataModule
 from metrics.results import Result
 from probes import AttentionOnlyProbe
-from probes.arc_probe import ArcProbe, Sizes
+from probes.arc_probe import ArcProbe
 from probes.base import DependencyExperiment, ProbeError
+from probes.bound import Sizes
 from probes.description_length import PORTIONS, DescriptionLength, borders
 from probes.training import trained
 
