@@ -8,35 +8,25 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torchmetrics import Metric
 
 from metrics.attachment import Arcs
+from metrics.rows import Rows
 
 Gathered = tuple[Arcs, NDArray[Any]]
 """Gold arcs, and what was predicted of each of their words."""
 
 
-class ArcPredictions(Metric):
-    """Gathers gold arcs and what was predicted of each word, from any number of devices, in any order of batches.
-
-    The state is rows of integers, concatenated over batches and devices and sorted by (sentence, word) at the end. No
-    floating-point sum depends on how a split was divided, so every score is the same on one device and on eight.
+class ArcPredictions(Rows):
+    """Gathers gold arcs and what was predicted of each word.
 
     Args:
         width: Numbers predicted of each word; None for one, its head.
     """
 
-    full_state_update = False
-    higher_is_better = None
-    is_differentiable = False
-
-    rows: list[Tensor] | Tensor  # one tensor [words, 6 + width] a batch; torchmetrics joins them when it syncs
-
     def __init__(self, width: int | None = None) -> None:
         """Start without a word."""
-        super().__init__()
+        super().__init__(6 + (width or 1), keys=2, dtype=torch.int)
         self.width = width
-        self.add_state("rows", default=[], dist_reduce_fx="cat")
 
     def update(
         self,
@@ -69,8 +59,7 @@ class ArcPredictions(Metric):
         # Half the bytes of torch's own integers, and no number here needs more.
         gold = torch.stack([column.int() for column in columns], dim=-1)
         numbers = predicted.int().view(*heads.shape, self.width or 1)
-        assert isinstance(self.rows, list)
-        self.rows.append(torch.cat([gold, numbers], dim=-1)[place <= length])
+        self.append(torch.cat([gold, numbers], dim=-1)[place <= length])
 
     def compute(self) -> Gathered:
         """Join all rows.
@@ -81,33 +70,10 @@ class ArcPredictions(Metric):
         Raises:
             ValueError: A sentence was added more than once.
         """
-        parts = [self.rows] if isinstance(self.rows, Tensor) else self.rows
-        rows = torch.cat(parts).cpu().numpy() if parts else np.empty((0, 6 + (self.width or 1)), dtype=np.int32)
-        rows = rows[np.lexsort((rows[:, 1], rows[:, 0]))]
-        twice = rows[1:][(rows[1:, :2] == rows[:-1, :2]).all(axis=1), 0]
-        if twice.size:
-            raise ValueError(
-                f"{np.unique(twice).size} sentences were added more than once, the first of them sentence {twice[0]}: "
-                "the scores would count them twice. Reset the metric between epochs, and use a sampler that repeats "
-                "no item to even out the devices (Trainer(use_distributed_sampler=False))."
-            )
+        rows = self.joined()
         sentence, word, length, head, relation, punctuation = rows[:, :6].T.astype(np.int64)
         predicted = rows[:, 6:] if self.width is not None else rows[:, 6].astype(np.int64)
         return Arcs(sentence, word, length, head, relation, punctuation.astype(np.bool_)), predicted
-
-    def sync(
-        self,
-        dist_sync_fn: Callable[..., Any] | None = None,
-        process_group: Any | None = None,  # noqa: ANN401 - torchmetrics' own signature
-        should_sync: bool = True,
-        distributed_available: Callable[..., Any] | None = None,
-    ) -> None:
-        """Gather the rows of all devices."""
-        # For a device without a batch torchmetrics would send an empty vector of floats, which does not fit the
-        # others' matrices of integers.
-        if isinstance(self.rows, list) and not self.rows:
-            self.rows.append(torch.empty(0, 6 + (self.width or 1), dtype=torch.int, device=self.device))
-        super().sync(dist_sync_fn, process_group, should_sync, distributed_available)
 
     def _wrap_compute(self, compute: Callable[[], Gathered]) -> Callable[[], Gathered]:
         """Sync around `compute`, and leave its result alone.

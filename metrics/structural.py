@@ -1,15 +1,12 @@
 """Trees as distances and depths, and how well predicted ones fit them (Hewitt & Manning 2019)."""
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torchmetrics import Metric
 
 from metrics.attachment import Floats, Integers
+from metrics.rows import Rows
 
 LENGTHS = (5, 50)
 """Words of the sentences whose rank correlations are averaged, both ends included (Hewitt & Manning 2019)."""
@@ -148,27 +145,17 @@ def length_weights(lengths: Integers, counted: NDArray[np.bool_]) -> Floats:
     return weights
 
 
-class SentenceRows(Metric):
-    """Gathers a row of numbers of every sentence, from any number of devices, in any order of batches.
-
-    The rows are joined and sorted by sentence; nothing is summed before, so that what is made of them is the same
-    however the split was divided.
+class SentenceRows(Rows):
+    """Gathers a row of numbers of every sentence.
 
     Args:
         width: Numbers in a row.
     """
 
-    full_state_update = False
-    higher_is_better = None
-    is_differentiable = False
-
-    rows: list[Tensor] | Tensor  # one tensor [sentences, 1 + width] a batch; torchmetrics joins them when it syncs
-
     def __init__(self, width: int) -> None:
         """Start without a sentence."""
-        super().__init__()
+        super().__init__(1 + width, keys=1, dtype=torch.float32)
         self.width = width
-        self.add_state("rows", default=[], dist_reduce_fx="cat")
 
     def update(self, sentence: Tensor, values: Tensor) -> None:
         """Add a batch.
@@ -179,8 +166,7 @@ class SentenceRows(Metric):
         """
         if values.shape != (len(sentence), self.width):
             raise ValueError(f"values must be {[len(sentence), self.width]}, and they are {list(values.shape)}")
-        assert isinstance(self.rows, list)
-        self.rows.append(torch.cat([sentence[:, None].float(), values.float()], dim=1))
+        self.append(torch.cat([sentence[:, None].float(), values.float()], dim=1))
 
     def compute(self) -> tuple[Integers, Floats]:
         """Join all rows.
@@ -191,27 +177,5 @@ class SentenceRows(Metric):
         Raises:
             ValueError: A sentence was added more than once.
         """
-        parts = [self.rows] if isinstance(self.rows, Tensor) else self.rows
-        rows = torch.cat(parts).cpu().double().numpy() if parts else np.empty((0, 1 + self.width))
-        rows = rows[np.argsort(rows[:, 0], kind="stable")]
-        sentences = rows[:, 0].astype(np.int64)
-        if (twice := sentences[1:][np.diff(sentences) == 0]).size:
-            raise ValueError(
-                f"{np.unique(twice).size} sentences were added more than once, the first of them sentence {twice[0]}. "
-                "Reset the metric between epochs, and use a sampler that repeats no item to even out the devices "
-                "(Trainer(use_distributed_sampler=False))."
-            )
-        return sentences, rows[:, 1:]
-
-    def sync(
-        self,
-        dist_sync_fn: Callable[..., Any] | None = None,
-        process_group: Any | None = None,  # noqa: ANN401 - torchmetrics' own signature
-        should_sync: bool = True,
-        distributed_available: Callable[..., Any] | None = None,
-    ) -> None:
-        """Gather the rows of all devices."""
-        # Of a device without a batch torchmetrics would send an empty vector, which does not fit the others' matrices.
-        if isinstance(self.rows, list) and not self.rows:
-            self.rows.append(torch.empty(0, 1 + self.width, device=self.device))
-        super().sync(dist_sync_fn, process_group, should_sync, distributed_available)
+        rows = self.joined().astype(np.float64)
+        return rows[:, 0].astype(np.int64), rows[:, 1:]

@@ -183,7 +183,7 @@ class TestSentenceRows:
         metric = SentenceRows(3)
         metric.update(*rows([5, 1]))
         metric.update(*rows([5]))
-        with pytest.raises(ValueError, match=r"1 sentences were added more than once.* sentence 5\. .*sampler"):
+        with pytest.raises(ValueError, match=r"1 sentences were added more than once.* sentence 5: .*sampler"):
             metric.compute()
         metric.reset()
         metric.update(*rows([5]))

@@ -1,0 +1,73 @@
+"""State that is exact on any number of devices: rows, joined and sorted, and nothing summed before."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torchmetrics import Metric
+
+
+class Rows(Metric):
+    """Gathers rows of numbers from any number of devices, in any order of batches.
+
+    No floating-point sum depends on how a split was divided, so every score is the same on one device and on eight.
+    Subclasses fill `update`, which appends to `rows`, and `compute`, which reads `joined`.
+
+    Args:
+        columns: Numbers in a row; the first is the index of the sentence.
+        keys: Leading columns that tell rows apart, and by which they are sorted.
+        dtype: Of the rows.
+    """
+
+    full_state_update = False
+    higher_is_better = None
+    is_differentiable = False
+
+    rows: list[Tensor] | Tensor  # one tensor [rows, columns] a batch; torchmetrics joins them when it syncs
+
+    def __init__(self, columns: int, keys: int, dtype: torch.dtype) -> None:
+        """Start without a row."""
+        super().__init__()
+        self.columns, self.keys, self.kind = columns, keys, dtype
+        self.add_state("rows", default=[], dist_reduce_fx="cat")
+
+    def append(self, rows: Tensor) -> None:
+        """Add the rows of a batch, `[rows, columns]`."""
+        assert isinstance(self.rows, list)
+        self.rows.append(rows.to(self.kind))
+
+    def joined(self) -> NDArray[Any]:
+        """All rows, sorted by their keys.
+
+        Raises:
+            ValueError: A row was added more than once.
+        """
+        parts = [self.rows] if isinstance(self.rows, Tensor) else self.rows
+        whole = torch.cat(parts) if parts else torch.empty(0, self.columns, dtype=self.kind)
+        rows: NDArray[Any] = whole.cpu().numpy()
+        rows = rows[np.lexsort(rows[:, : self.keys].T[::-1])]
+        twice = rows[1:][(rows[1:, : self.keys] == rows[:-1, : self.keys]).all(axis=1), 0]
+        if twice.size:
+            raise ValueError(
+                f"{np.unique(twice).size} sentences were added more than once, the first of them sentence "
+                f"{int(twice[0])}: the scores would count them twice. Reset the metric between epochs, and use a "
+                "sampler that repeats no item to even out the devices (Trainer(use_distributed_sampler=False))."
+            )
+        return rows
+
+    def sync(
+        self,
+        dist_sync_fn: Callable[..., Any] | None = None,
+        process_group: Any | None = None,  # noqa: ANN401 - torchmetrics' own signature
+        should_sync: bool = True,
+        distributed_available: Callable[..., Any] | None = None,
+    ) -> None:
+        """Gather the rows of all devices."""
+        # For a device without a batch torchmetrics would send an empty vector of floats, which does not fit the
+        # others' matrices.
+        if isinstance(self.rows, list) and not self.rows:
+            self.rows.append(torch.empty(0, self.columns, dtype=self.kind, device=self.device))
+        super().sync(dist_sync_fn, process_group, should_sync, distributed_available)
