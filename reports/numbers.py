@@ -27,11 +27,18 @@ def number(value: float, fraction: bool, *, missing: str) -> str:
 def spread_of(frame: pd.DataFrame) -> dict[str, str]:
     """Find the columns that hold the standard deviation of another column, which decides whether it is shown ×100.
 
-    Column `x.sd` is that of column `x`; plain `sd` is that of the first column of floats.
+    Column `x.sd` is that of column `x`; plain `sd` is that of the column of floats before it, ends of intervals apart.
     """
-    floats = [str(column) for column in frame.columns if pd.api.types.is_float_dtype(frame[column])]
-    owners = {f"{column}.sd": column for column in floats if f"{column}.sd" in frame.columns}
-    return owners | ({"sd": floats[0]} if "sd" in frame.columns and floats[0] != "sd" else {})
+    owners: dict[str, str] = {}
+    before: str | None = None
+    for column in frame.columns:
+        owner = before if column == "sd" else str(column).removesuffix(".sd")
+        if column == "sd" or str(column).endswith(".sd"):
+            if owner is not None and owner in frame.columns:
+                owners[str(column)] = owner
+        elif pd.api.types.is_float_dtype(frame[column]) and str(column).rpartition(".")[2] not in ("low", "high"):
+            before = str(column)
+    return owners
 
 
 def intervals(frame: pd.DataFrame) -> dict[str, tuple[str, str]]:

@@ -56,6 +56,8 @@ def test_plain_ends_belong_to_the_column_of_floats_before_them() -> None:
 
 
 def test_a_deviation_is_judged_by_the_column_it_belongs_to() -> None:
-    frame = pd.DataFrame({"probe": ["a"], "bits": [9.5], "bits.sd": [0.5], "uas": [0.5], "uas.sd": [0.1], "sd": [0.2]})
-    assert spread_of(frame) == {"bits.sd": "bits", "uas.sd": "uas", "sd": "bits"}
-    assert spread_of(pd.DataFrame({"sd": [0.2], "uas": [0.5]})) == {}
+    frame = pd.DataFrame({"probe": ["a"], "bits": [9.5], "bits.sd": [0.5], "uas": [0.5], "uas.sd": [0.1]})
+    assert spread_of(frame) == {"bits.sd": "bits", "uas.sd": "uas"}
+    frame = pd.DataFrame({"epochs": [6.3], "uas": [0.5], "low": [0.4], "high": [0.6], "sd": [0.01], "accuracy": [0.9]})
+    assert spread_of(frame) == {"sd": "uas"}
+    assert spread_of(pd.DataFrame({"sd": [0.2], "uas": [0.5], "x.sd": [0.1]})) == {}
