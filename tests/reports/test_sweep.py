@@ -201,6 +201,8 @@ def test_a_sweep_that_is_ended_ends_its_runs(number: signal.Signals, tmp_path: P
         os.kill(os.getpid(), number)
 
     before = signal.signal(signal.SIGTERM, lambda *_: pytest.fail("the sweep did not see to the signal"))
+    # A shell's background job, as these tests may be, has it ignored.
+    interrupt = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with meanwhile(end):
             if number == signal.SIGINT:
@@ -214,6 +216,7 @@ def test_a_sweep_that_is_ended_ends_its_runs(number: signal.Signals, tmp_path: P
         assert signal.getsignal(signal.SIGTERM) != before
     finally:
         signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGINT, interrupt)
     with pytest.raises(ProcessLookupError):
         os.kill(calls(tmp_path)[1]["pid"], 0)
     assert not (tmp_path / "out" / "results.json").exists()
