@@ -17,7 +17,7 @@ class Rows(Metric):
     Subclasses fill `update`, which appends to `rows`, and `compute`, which reads `joined`.
 
     Args:
-        columns: Numbers in a row; the first is the index of the sentence.
+        columns: Numbers in a row; the first is the index of the item.
         keys: Leading columns that tell rows apart, and by which they are sorted.
         dtype: Of the rows.
     """
@@ -52,7 +52,7 @@ class Rows(Metric):
         twice = rows[1:][(rows[1:, : self.keys] == rows[:-1, : self.keys]).all(axis=1), 0]
         if twice.size:
             raise ValueError(
-                f"{np.unique(twice).size} sentences were added more than once, the first of them sentence "
+                f"{np.unique(twice).size} items were added more than once, the first of them number "
                 f"{int(twice[0])}: the scores would count them twice. Reset the metric between epochs, and use a "
                 "sampler that repeats no item to even out the devices (Trainer(use_distributed_sampler=False))."
             )
@@ -71,3 +71,39 @@ class Rows(Metric):
         if isinstance(self.rows, list) and not self.rows:
             self.rows.append(torch.empty(0, self.columns, dtype=self.kind, device=self.device))
         super().sync(dist_sync_fn, process_group, should_sync, distributed_available)
+
+
+class ItemRows(Rows):
+    """Gathers a row of numbers of every item: a sentence, a text.
+
+    Args:
+        width: Numbers in a row.
+    """
+
+    def __init__(self, width: int) -> None:
+        """Start without an item."""
+        super().__init__(1 + width, keys=1, dtype=torch.float32)
+        self.width = width
+
+    def update(self, index: Tensor, values: Tensor) -> None:
+        """Add a batch.
+
+        Args:
+            index: `[batch]` place of the item in its split, below 2²⁴.
+            values: `[batch, width]`; kept in float32.
+        """
+        if values.shape != (len(index), self.width):
+            raise ValueError(f"values must be {[len(index), self.width]}, and they are {list(values.shape)}")
+        self.append(torch.cat([index[:, None].float(), values.float()], dim=1))
+
+    def compute(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Join all rows.
+
+        Returns:
+            `[items]` their indices in ascending order, and `[items, width]` their numbers.
+
+        Raises:
+            ValueError: An item was added more than once.
+        """
+        rows = self.joined().astype(np.float64)
+        return rows[:, 0].astype(np.int64), rows[:, 1:]

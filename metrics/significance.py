@@ -1,6 +1,6 @@
 """Intervals and paired tests of ratios of counts: accuracies over sentences that differ in length."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -63,17 +63,22 @@ def bootstrap_ratio(
 
 def _resampled_sums(counts: NDArray[np.float64], draws: int, rng: np.random.Generator) -> NDArray[np.float64]:
     """Sum `counts` `[units, columns]` over units drawn with replacement, `[draws, columns]`."""
-    units, columns = counts.shape
-    sums = np.zeros((draws, columns))
-    if units == 0:
-        return sums
+    if len(counts) == 0:
+        return np.zeros((draws, counts.shape[1]))
+    return np.concatenate([weights @ counts for weights in resamples(len(counts), draws, rng)])
+
+
+def resamples(units: int, draws: int, rng: np.random.Generator) -> Iterator[NDArray[np.float64]]:
+    """How often each of at least one unit is drawn when as many are drawn with replacement, in parts of the draws.
+
+    Yields:
+        `[some draws, units]`, of bounded size.
+    """
     chunk = max(1, CELLS // units)
     for start in range(0, draws, chunk):
         size = min(chunk, draws - start)
         picks = rng.integers(units, size=(size, units)) + units * np.arange(size)[:, None]
-        weights = np.bincount(picks.ravel(), minlength=size * units).reshape(size, units)
-        sums[start : start + size] = weights.astype(np.float64) @ counts
-    return sums
+        yield np.bincount(picks.ravel(), minlength=size * units).reshape(size, units).astype(np.float64)
 
 
 class PairedDifference(NamedTuple):

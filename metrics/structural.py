@@ -6,7 +6,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from metrics.attachment import Floats, Integers
-from metrics.rows import Rows
 
 LENGTHS = (5, 50)
 """Words of the sentences whose rank correlations are averaged, both ends included (Hewitt & Manning 2019)."""
@@ -143,39 +142,3 @@ def length_weights(lengths: Integers, counted: NDArray[np.bool_]) -> Floats:
     weights = np.zeros(len(lengths))
     weights[among] = 1.0 / (len(occurring) * number[which])
     return weights
-
-
-class SentenceRows(Rows):
-    """Gathers a row of numbers of every sentence.
-
-    Args:
-        width: Numbers in a row.
-    """
-
-    def __init__(self, width: int) -> None:
-        """Start without a sentence."""
-        super().__init__(1 + width, keys=1, dtype=torch.float32)
-        self.width = width
-
-    def update(self, sentence: Tensor, values: Tensor) -> None:
-        """Add a batch.
-
-        Args:
-            sentence: `[batch]` index of the sentence in its split, below 2²⁴.
-            values: `[batch, width]`; kept in float32.
-        """
-        if values.shape != (len(sentence), self.width):
-            raise ValueError(f"values must be {[len(sentence), self.width]}, and they are {list(values.shape)}")
-        self.append(torch.cat([sentence[:, None].float(), values.float()], dim=1))
-
-    def compute(self) -> tuple[Integers, Floats]:
-        """Join all rows.
-
-        Returns:
-            `[sentences]` the sentences in ascending order, and `[sentences, width]` their numbers.
-
-        Raises:
-            ValueError: A sentence was added more than once.
-        """
-        rows = self.joined().astype(np.float64)
-        return rows[:, 0].astype(np.int64), rows[:, 1:]

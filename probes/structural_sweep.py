@@ -11,8 +11,8 @@ from torchmetrics import SumMetric
 
 from datamodules import AttentionBatch
 from metrics.results import Result
+from metrics.rows import ItemRows
 from metrics.scores import ratio_scores
-from metrics.structural import SentenceRows
 from probes.base import DependencyExperiment, ProbeError
 from probes.structural_pairs import Pair, describe, start, sweep_pairs
 from probes.structural_tables import Found, sweep_map, sweep_table
@@ -118,8 +118,8 @@ class StructuralProbe(DependencyExperiment):
         self.register_buffer("best_loss", torch.full((len(pairs),), torch.inf))
         self.register_buffer("best_epoch", torch.zeros(len(pairs), dtype=torch.int64))
         self.register_buffer("stale", torch.zeros(len(pairs), dtype=torch.int64))
-        self._val = SentenceRows(len(pairs))
-        self._dev, self._test = SentenceRows(1 + 2 * len(pairs)), SentenceRows(1 + 2 * len(pairs))
+        self._val = ItemRows(len(pairs))
+        self._dev, self._test = ItemRows(1 + 2 * len(pairs)), ItemRows(1 + 2 * len(pairs))
 
     def _predictions(self, batch: AttentionBatch, matrices: nn.ParameterList, pairs: Sequence[int]) -> Tensor:
         """Predictions of some pairs `[batch, pairs, …]`."""

@@ -67,7 +67,7 @@ class TestArcPredictions:
         metric = ArcPredictions(width)
         metric.update(*padded_batch(*data, [first, second]))
         metric.update(*padded_batch(*data, [second]))
-        with pytest.raises(ValueError, match=f"1 sentences were added more than once.* sentence {second}: .*sampler"):
+        with pytest.raises(ValueError, match=f"1 items were added more than once.* number {second}: .*sampler"):
             metric.compute()
 
     def test_parts_of_different_shapes_are_refused(self, width: int | None) -> None:

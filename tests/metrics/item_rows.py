@@ -1,4 +1,4 @@
-"""What one of several processes does: gather its share of the sentences. Apart, so that it starts quickly."""
+"""What one of several processes does: gather its share of the items. Apart, so that it starts quickly."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from metrics.attachment import Floats, Integers
-from metrics.structural import SentenceRows
+from metrics.rows import ItemRows
 
 WIDTH = 3
 
@@ -28,7 +28,7 @@ def gather_shares(rank: int, rendezvous: Path, rounds: list[list[list[int]]]) ->
     found = []
     try:
         for batches in rounds:
-            metric = SentenceRows(WIDTH)
+            metric = ItemRows(WIDTH)
             for batch in batches:
                 metric.update(*rows(batch))
             found.append(metric.compute())

@@ -1,0 +1,177 @@
+"""Scores of a classifier: accuracy, F1 and AUROC with intervals, and what it does with each class.
+
+F1 is that of the positive class where there are two classes and one of them is called so, else the mean over the
+classes (macro). AUROC is the probability that a text of the class gets a higher probability of it than a text of
+another, ties counted half; with more than two classes the mean of each against the rest. Both means are over the
+classes for which the value is defined; in a resample a class without a text is left out.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from metrics.significance import resamples
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+def confusion(gold: Integers, predicted: Integers, classes: int) -> Integers:
+    """How often each class was taken for each: int64 `[gold classes, predicted classes]`."""
+    return np.bincount(gold * classes + predicted, minlength=classes**2).reshape(classes, classes)
+
+
+def accuracy(table: NDArray[np.generic]) -> Floats:
+    """Share of the diagonal of confusions `[..., classes, classes]`."""
+    return _ratio(np.trace(table, axis1=-2, axis2=-1), table.sum(axis=(-2, -1)))
+
+
+def class_f1(table: NDArray[np.generic]) -> Floats:
+    """F1 of each class of confusions `[..., classes, classes]`: `[..., classes]`.
+
+    2·right / (gold + predicted); nan for a class that is neither gold nor predicted anywhere.
+    """
+    return _ratio(2 * np.diagonal(table, axis1=-2, axis2=-1), table.sum(axis=-1) + table.sum(axis=-2))
+
+
+def f1(table: NDArray[np.generic], positive: int | None) -> Floats:
+    """F1 of the class `positive`, or without one the mean over the classes, of confusions `[..., classes, classes]`."""
+    each = class_f1(table)
+    return each[..., positive] if positive is not None else _mean(each)
+
+
+def auroc(gold: Integers, probabilities: Floats, positive: int | None, weights: Floats | None = None) -> Floats:
+    """Area under the ROC curve of `positive`, or without one the mean over the classes, each against the rest.
+
+    Args:
+        gold: `[texts]`.
+        probabilities: `[texts, classes]`, or anything that ranks the texts.
+        positive: The class, or None for all.
+        weights: `[draws, texts]` how often each text counts; None for once.
+
+    Returns:
+        `[draws]`, or one number without weights; nan where no class and its rest both have a text.
+    """
+    counts = np.ones((1, len(gold))) if weights is None else weights
+    classes = range(probabilities.shape[1]) if positive is None else [positive]
+    each = np.stack([_area(gold == one, probabilities[:, one], counts) for one in classes], axis=-1)
+    areas = _mean(each)
+    return areas if weights is not None else areas[0]
+
+
+def _area(is_class: NDArray[np.bool_], ranking: Floats, counts: Floats) -> Floats:
+    """Mann–Whitney U over the number of pairs, `[draws]`."""
+    order = np.argsort(ranking, kind="stable")
+    ascending = ranking[order]
+    if not len(order):
+        return np.full(len(counts), np.nan)
+    # Texts of one probability are one step of the curve.
+    steps = np.flatnonzero(np.diff(ascending, prepend=np.nan) != 0)
+    ours = np.add.reduceat(counts[:, order] * is_class[order], steps, axis=1)
+    others = np.add.reduceat(counts[:, order] * ~is_class[order], steps, axis=1)
+    below = others.cumsum(axis=1) - others / 2
+    return _ratio((ours * below).sum(axis=1), ours.sum(axis=1) * others.sum(axis=1))
+
+
+def classification_scores(
+    gold: Integers,
+    probabilities: Floats,
+    positive: int | None,
+    *,
+    prefix: str = "",
+    draws: int = 1000,
+    seed: int = 0,
+) -> dict[str, float]:
+    """`accuracy`, `f1` and `auroc` with 95 % intervals, by the percentile bootstrap over texts.
+
+    Args:
+        gold: `[texts]` the class of each.
+        probabilities: `[texts, classes]`; the highest is predicted, the first of equals.
+        positive: The class that F1 and AUROC are of; None for the mean over the classes.
+        prefix: Put before each name.
+        draws: Number of resamples.
+        seed: Seed of the resampling.
+
+    Returns:
+        Each score, with `.low` and `.high`: nan with fewer than two texts.
+    """
+    names = ("accuracy", "f1", "auroc")
+    classes = probabilities.shape[1]
+    predicted = probabilities.argmax(axis=1).astype(np.int64)
+    table = confusion(gold, predicted, classes)
+    values = [accuracy(table), f1(table, positive), auroc(gold, probabilities, positive)]
+    low = high = np.full(len(names), np.nan)
+    if len(gold) > 1:
+        drawn = [
+            np.stack([accuracy(tables), f1(tables, positive), auroc(gold, probabilities, positive, weights)], axis=-1)
+            for weights, tables in _resampled(gold, predicted, classes, draws, seed)
+        ]
+        low, high = _interval(np.concatenate(drawn))
+    scores: dict[str, float] = {}
+    for place, name in enumerate(names):
+        scores[f"{prefix}{name}"] = float(values[place])
+        scores[f"{prefix}{name}.low"], scores[f"{prefix}{name}.high"] = float(low[place]), float(high[place])
+    return scores
+
+
+def majority_scores(train_counts: Integers, gold: Integers, positive: int | None) -> Mapping[str, float]:
+    """`majority.accuracy` and `majority.f1` of giving every text the most frequent class of the training data."""
+    table = confusion(gold, np.full_like(gold, train_counts.argmax()), len(train_counts))
+    return {"majority.accuracy": float(accuracy(table)), "majority.f1": float(f1(table, positive))}
+
+
+def class_table(
+    gold: Integers, predicted: Integers, labels: Sequence[str], *, draws: int = 1000, seed: int = 0
+) -> pd.DataFrame:
+    """A row for each class: `label, n, predicted, precision, recall, f1, low, high`, the interval that of F1."""
+    classes = len(labels)
+    table = confusion(gold, predicted, classes)
+    right, golds, found = np.diag(table), table.sum(axis=1), table.sum(axis=0)
+    low = high = np.full(classes, np.nan)
+    if len(gold) > 1:
+        drawn = [class_f1(tables) for _, tables in _resampled(gold, predicted, classes, draws, seed)]
+        low, high = _interval(np.concatenate(drawn))
+    return pd.DataFrame(
+        {
+            "label": list(labels),
+            "n": golds,
+            "predicted": found,
+            "precision": _ratio(right, found),
+            "recall": _ratio(right, golds),
+            "f1": class_f1(table),
+            "low": low,
+            "high": high,
+        }
+    )
+
+
+def _resampled(
+    gold: Integers, predicted: Integers, classes: int, draws: int, seed: int
+) -> Iterator[tuple[Floats, Floats]]:
+    """How often each text is drawn `[some draws, texts]`, and the confusions of these `[…, classes, classes]`."""
+    cells = np.zeros((len(gold), classes**2))
+    cells[np.arange(len(gold)), gold * classes + predicted] = 1
+    for weights in resamples(len(gold), draws, np.random.default_rng(seed)):
+        yield weights, (weights @ cells).reshape(-1, classes, classes)
+
+
+def _interval(drawn: Floats) -> tuple[Floats, Floats]:
+    """The middle 95 % of each column of `[draws, columns]`; nan for a column that is never defined."""
+    bounds = np.full((2, drawn.shape[1]), np.nan)
+    sound = ~np.isnan(drawn).all(axis=0)
+    bounds[:, sound] = np.nanquantile(drawn[:, sound], [0.025, 0.975], axis=0)
+    return bounds[0], bounds[1]
+
+
+def _mean(values: Floats) -> Floats:
+    """Mean over the last axis of what is not nan."""
+    known = ~np.isnan(values)
+    return _ratio(np.where(known, values, 0.0).sum(axis=-1), known.sum(axis=-1))
+
+
+def _ratio(numerator: NDArray[np.generic], denominator: NDArray[np.generic]) -> Floats:
+    above, below = np.asarray(numerator, np.float64), np.asarray(denominator, np.float64)
+    ratio: Floats = np.divide(above, below, out=np.full(np.shape(above), np.nan), where=below != 0)
+    return ratio

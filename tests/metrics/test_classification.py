@@ -1,0 +1,111 @@
+import numpy as np
+import pytest
+import torch
+from torchmetrics.functional.classification import (
+    binary_auroc,
+    binary_f1_score,
+    multiclass_auroc,
+    multiclass_f1_score,
+)
+
+from metrics.classification import (
+    accuracy,
+    auroc,
+    class_table,
+    classification_scores,
+    confusion,
+    f1,
+    majority_scores,
+)
+
+
+def drawn(texts: int, classes: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Gold classes, each of which occurs, and probabilities that know something of them, with ties among them."""
+    random = np.random.default_rng(seed)
+    gold = np.concatenate([np.arange(classes), random.integers(classes, size=texts - classes)])
+    logits = random.normal(size=(texts, classes)) + 1.5 * np.eye(classes)[gold]
+    probabilities = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    return gold, probabilities.round(1)  # coarse: many ties
+
+
+@pytest.mark.parametrize("positive", [0, 1])
+def test_two_classes_agree_with_torchmetrics(positive: int) -> None:
+    gold, probabilities = drawn(200, 2)
+    predicted = probabilities.argmax(axis=1)
+    table = confusion(gold, predicted, 2)
+    target = torch.tensor(gold == positive).int()
+    assert table.tolist() == [[int(((gold == g) & (predicted == p)).sum()) for p in (0, 1)] for g in (0, 1)]
+    assert float(accuracy(table)) == pytest.approx((gold == predicted).mean())
+    assert float(f1(table, positive)) == pytest.approx(
+        float(binary_f1_score(torch.tensor(predicted == positive).int(), target))
+    )
+    assert float(auroc(gold, probabilities, positive)) == pytest.approx(
+        float(binary_auroc(torch.tensor(probabilities[:, positive]), target)), abs=1e-6
+    )
+
+
+def test_four_classes_agree_with_torchmetrics() -> None:
+    gold, probabilities = drawn(300, 4)
+    predicted = torch.tensor(probabilities.argmax(axis=1))
+    target = torch.tensor(gold)
+    found = classification_scores(gold, probabilities, None, draws=2)
+    assert found["f1"] == pytest.approx(float(multiclass_f1_score(predicted, target, 4, average="macro")), abs=1e-6)
+    expected = multiclass_auroc(torch.tensor(probabilities), target, 4, average="macro")
+    assert found["auroc"] == pytest.approx(float(expected), abs=1e-6)
+
+
+@pytest.mark.parametrize(("classes", "positive"), [(2, 1), (3, None)])
+def test_intervals_are_those_of_texts_drawn_one_by_one(classes: int, positive: int | None) -> None:
+    """The slow way: copy the drawn texts, and score the copy."""
+    gold, probabilities = drawn(60, classes, seed=1)
+    draws = 200
+    found = classification_scores(gold, probabilities, positive, draws=draws, seed=3, prefix="dev.")
+    random = np.random.default_rng(3)
+    picks = random.integers(len(gold), size=(draws, len(gold)))
+    slow = []
+    for pick in picks:
+        table = confusion(gold[pick], probabilities[pick].argmax(axis=1), classes)
+        slow.append([accuracy(table), f1(table, positive), auroc(gold[pick], probabilities[pick], positive)])
+    for place, name in enumerate(("accuracy", "f1", "auroc")):
+        low, high = np.quantile(np.array(slow)[:, place], [0.025, 0.975])
+        assert found[f"dev.{name}.low"] == pytest.approx(low)
+        assert found[f"dev.{name}.high"] == pytest.approx(high)
+        assert low < found[f"dev.{name}"] < high
+
+
+def test_what_is_not_defined_is_nan_and_nothing_else() -> None:
+    gold = np.array([0, 0, 0])
+    probabilities = np.array([[0.9, 0.1], [0.6, 0.4], [0.8, 0.2]])
+    scores = classification_scores(gold, probabilities, 1)
+    assert scores["accuracy"] == scores["accuracy.low"] == 1.0
+    assert np.isnan([scores["f1"], scores["f1.low"], scores["auroc"], scores["auroc.high"]]).all()
+    macro = classification_scores(gold, probabilities, None)
+    assert macro["f1"] == 1.0  # the class that is nowhere is left out of the mean
+    single = classification_scores(gold[:1], probabilities[:1], None)
+    assert single["accuracy"] == 1.0
+    assert np.isnan(single["accuracy.low"])
+    empty = classification_scores(gold[:0], probabilities[:0], 1)
+    assert np.isnan(list(empty.values())).all()
+
+
+def test_equal_probabilities_are_half_right() -> None:
+    gold = np.array([0, 1, 1, 0, 1])
+    assert float(auroc(gold, np.full((5, 2), 0.5), 1)) == 0.5
+
+
+def test_majority_is_that_of_the_training_data() -> None:
+    gold = np.array([1, 1, 1, 0])
+    assert majority_scores(np.array([7, 3]), gold, 1) == {"majority.accuracy": 0.25, "majority.f1": 0.0}
+    assert majority_scores(np.array([3, 7]), gold, 1) == {"majority.accuracy": 0.75, "majority.f1": 6 / 7}
+
+
+def test_each_class_has_its_row() -> None:
+    gold = np.array([0, 0, 0, 1, 1, 2])
+    predicted = np.array([0, 0, 1, 1, 0, 1])
+    table = class_table(gold, predicted, ["a", "b", "c"])
+    assert table[["label", "n", "predicted"]].to_numpy().tolist() == [["a", 3, 3], ["b", 2, 3], ["c", 1, 0]]
+    np.testing.assert_allclose(table["precision"], [2 / 3, 1 / 3, np.nan])
+    np.testing.assert_allclose(table["recall"], [2 / 3, 1 / 2, 0])
+    np.testing.assert_allclose(table["f1"], [2 / 3, 2 / 5, 0])
+    assert (table["low"] <= table["f1"]).all()
+    assert (table["high"] >= table["f1"]).all()
