@@ -17,14 +17,16 @@ from rich.text import Text
 
 # LightningCLI finds by its short name whatever is imported here.
 import datamodules  # noqa: F401
+import models  # noqa: F401
 import probes  # noqa: F401
 from attention import AlignmentError, EncoderError, StoreError
 from corpora.sentence import CorpusError
 from datamodules import VectorError
+from models import ModelError
 from probes.base import ProbeError
 from reports import ResultWriter
 
-EXPECTED = (AlignmentError, CorpusError, EncoderError, ProbeError, StoreError, VectorError)
+EXPECTED = (AlignmentError, CorpusError, EncoderError, ModelError, ProbeError, StoreError, VectorError)
 """Faults of the input: told in a line, without a traceback."""
 
 

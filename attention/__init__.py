@@ -1,6 +1,7 @@
 """A pretrained transformer's attention as tensors over words; the only door to `transformers`."""
 
 from attention.alignment import AlignmentError
+from attention.classification import SequenceClassifier
 from attention.encoder import DEFAULT, Encoder, EncoderError, EncoderSpec, resolve
 from attention.extraction import Ranks, prepare
 from attention.options import Options, StoreError
@@ -19,6 +20,7 @@ __all__ = [
     "Options",
     "Ranks",
     "Request",
+    "SequenceClassifier",
     "Store",
     "StoreError",
     "prepare",

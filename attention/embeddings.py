@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from attention.alignment import split_words
 from attention.encoder import Encoder, EncoderError
@@ -39,12 +39,7 @@ def embed_words(encoder: Encoder, words: Sequence[str]) -> WordEmbeddings:
         AlignmentError: a word without any piece, and a tokenizer without an unknown token.
         EncoderError: the encoder embeds its input by something other than a table.
     """
-    table = encoder._model.get_input_embeddings()
-    if not isinstance(table, nn.Embedding):
-        raise EncoderError(
-            f"{encoder.source.spec.name}: its input embeddings are a {type(table).__name__}, not a table of vectors. "
-            f"Choose other word vectors."
-        )
+    table = _table(encoder)
     unknown_id = encoder.tokenizer.unk_token_id
     # A word that yields no piece is handed back as the unknown token, and counted in `unknown`.
     aligned = split_words(encoder.tokenizer, [[word] for word in words])
@@ -53,9 +48,28 @@ def embed_words(encoder: Encoder, words: Sequence[str]) -> WordEmbeddings:
     flat = torch.from_numpy(np.concatenate([*ids, np.zeros(0, np.int32)]).astype(np.int64)).to(encoder.device)
     starts = torch.from_numpy(np.cumsum(pieces) - pieces).to(encoder.device)
     with torch.inference_mode():
-        vectors = nn.functional.embedding_bag(flat, table.weight.float(), starts, mode="mean")
+        vectors = nn.functional.embedding_bag(flat, table, starts, mode="mean")
     return WordEmbeddings(
         np.asarray(vectors.cpu().numpy(), np.float32),
         pieces,
         np.array([len(own) > 0 and bool((own == unknown_id).all()) for own in ids], np.bool_),
     )
+
+
+def embed_pieces(encoder: Encoder) -> NDArray[np.float32]:
+    """What the encoder's embedding table holds, float32 `[pieces, size]`, by the numbers of the pieces.
+
+    Raises:
+        EncoderError: the encoder embeds its input by something other than a table.
+    """
+    return np.asarray(_table(encoder).cpu().numpy(), np.float32)
+
+
+def _table(encoder: Encoder) -> Tensor:
+    table = encoder._model.get_input_embeddings()
+    if not isinstance(table, nn.Embedding):
+        raise EncoderError(
+            f"{encoder.source.spec.name}: its input embeddings are a {type(table).__name__}, not a table of vectors. "
+            f"Choose other word vectors."
+        )
+    return table.weight.detach().float()

@@ -26,16 +26,8 @@ BUNDLE_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9d
 """model.safetensors of the hub's own DEFAULT at revision 1110a243."""
 
 _WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
-_TEXTS = (
-    "config.json",
-    "tokenizer*",
-    "vocab*",
-    "merges.txt",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "*.model",
-)
 _VOCABULARIES = ("tokenizer.json", "vocab*", "*.model")
+_TEXTS = ("config.json", "tokenizer*", *_VOCABULARIES, "merges.txt", "special_tokens_map.json", "added_tokens.json")
 _TOLERANCE = 1e-5
 
 
@@ -126,14 +118,12 @@ def resolve(spec: EncoderSpec) -> Source:
 def _snapshot(spec: EncoderSpec) -> Path:
     texts = [*_TEXTS, "*.json"]
     for weights in _WEIGHTS:
-        folder = Path(
-            snapshot_download(
-                spec.name, revision=spec.revision, allow_patterns=[*texts, weights], ignore_patterns=["*/*"]
-            )
+        found = snapshot_download(
+            spec.name, revision=spec.revision, allow_patterns=[*texts, weights], ignore_patterns=["*/*"]
         )
-        if any(folder.glob(weights)):
+        if any(Path(found).glob(weights)):
             break
-    return folder
+    return Path(found)
 
 
 class Encoder:
@@ -156,11 +146,11 @@ class Encoder:
     def __init__(self, source: Source, device: torch.device | str = "cpu") -> None:
         self.source = source
         self.device = torch.device(device)
-        self.tokenizer = _load_tokenizer(source)
+        self.tokenizer = load_tokenizer(source)
         self._model = _load(source)
         self._model.eval().to(self.device)  # type: ignore[no-untyped-call]
-        self.layers, self.heads = self._check()
-        self.max_length = self._limit()
+        self.layers, self.heads = check(self._model, source.spec.name)
+        self.max_length = longest_input(self._model, self.tokenizer)
         self.pad_id = int(self.tokenizer.pad_token_id or 0)  # without one, any: the mask hides it
 
     @property
@@ -205,55 +195,64 @@ class Encoder:
             _ = self.states  # which makes them pass by
         capture_attention(self._model, inputs, receive, layers, receive_state, states)
 
-    def _check(self) -> tuple[int, int]:
-        name = f"{self.source.spec.name} ({type(self._model).__name__})"
-        inputs = {"input_ids": torch.arange(1, 7, device=self.device)[None]}
-        try:
-            with torch.inference_mode():
-                own = getattr(self._model(**inputs, output_attentions=True), "attentions", None)
-        except Exception as error:  # whatever an architecture raises that wants something other than text
-            raise EncoderError(f"{name} cannot be run on token ids alone: {error}") from error
-        if not own:
-            raise EncoderError(f"{name} has no attention weights to read. Choose an encoder or decoder with attention.")
-        pieces = inputs["input_ids"].size(1)
-        shapes = {tuple(weights.shape) for weights in own}
-        if len(shapes) > 1 or own[0].shape[-2:] != (pieces, pieces):
-            raise EncoderError(f"{name} has attention of shapes {shapes}, not square: windowed or pooled.")
-        captured: dict[int, Tensor] = {}
-        try:
-            self._model.set_attn_implementation(NAME)
-            seen = capture_attention(self._model, inputs, captured.__setitem__, frozenset(range(len(own))))
-        except (ValueError, TypeError) as error:
-            raise EncoderError(f"{name} refuses a registered attention function: {error}") from error
-        if seen != len(own):
-            raise EncoderError(
-                f"{name} computes its attention outside transformers' attention interface, so it cannot be captured. "
-                f"Choose another architecture (BERT, RoBERTa, ELECTRA, GPT-2, Llama, ModernBERT, …)."
-            )
-        gap = float(torch.stack([captured[layer] - weights for layer, weights in enumerate(own)]).abs().max())
-        if not gap <= _TOLERANCE:  # also when it is not a number
-            raise EncoderError(f"{name}: captured attention differs from its own eager attention by {gap:.1e}.")
-        return len(own), own[0].size(1)
 
-    def _limit(self) -> int:
-        limits = [self.tokenizer.model_max_length]
-        positions = getattr(self._model.config, "max_position_embeddings", None)
-        if positions is not None:
-            # RoBERTa and its kin count positions from padding_idx + 1 on.
-            words = self._model.get_input_embeddings()
-            offsets = [
-                module.padding_idx + 1
-                for module in self._model.modules()
-                if isinstance(module, nn.Embedding)
-                and module is not words
-                and module.num_embeddings == positions
-                and module.padding_idx is not None
-            ]
-            limits.append(positions - max(offsets, default=0))
-        return int(min(limits))
+def check(model: PreTrainedModel, name: str) -> tuple[int, int]:
+    """Layers and heads of a model with eager attention, which is made to go through the registered function.
+
+    Raises:
+        EncoderError: its attention cannot be captured, or what is captured is not its own.
+    """
+    name = f"{name} ({type(model).__name__})"
+    inputs = {"input_ids": torch.arange(1, 7, device=model.device)[None]}
+    try:
+        with torch.inference_mode():
+            own = getattr(model(**inputs, output_attentions=True), "attentions", None)
+    except Exception as error:  # whatever an architecture raises that wants something other than text
+        raise EncoderError(f"{name} cannot be run on token ids alone: {error}") from error
+    if not own:
+        raise EncoderError(f"{name} has no attention weights to read. Choose an encoder or decoder with attention.")
+    pieces = inputs["input_ids"].size(1)
+    shapes = {tuple(weights.shape) for weights in own}
+    if len(shapes) > 1 or own[0].shape[-2:] != (pieces, pieces):
+        raise EncoderError(f"{name} has attention of shapes {shapes}, not square: windowed or pooled.")
+    captured: dict[int, Tensor] = {}
+    try:
+        model.set_attn_implementation(NAME)
+        seen = capture_attention(model, inputs, captured.__setitem__, frozenset(range(len(own))))
+    except (ValueError, TypeError) as error:
+        raise EncoderError(f"{name} refuses a registered attention function: {error}") from error
+    if seen != len(own):
+        raise EncoderError(
+            f"{name} computes its attention outside transformers' attention interface, so it cannot be captured. "
+            f"Choose another architecture (BERT, RoBERTa, ELECTRA, GPT-2, Llama, ModernBERT, …)."
+        )
+    gap = float(torch.stack([captured[layer] - weights for layer, weights in enumerate(own)]).abs().max())
+    if not gap <= _TOLERANCE:  # also when it is not a number
+        raise EncoderError(f"{name}: captured attention differs from its own eager attention by {gap:.1e}.")
+    return len(own), own[0].size(1)
 
 
-def _load_tokenizer(source: Source) -> PreTrainedTokenizerFast:
+def longest_input(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> int:
+    """Most pieces of one input, delimiters included; a model without weights will do."""
+    limits = [tokenizer.model_max_length]
+    positions = getattr(model.config, "max_position_embeddings", None)
+    if positions is not None:
+        # RoBERTa and its kin count positions from padding_idx + 1 on.
+        words = model.get_input_embeddings()
+        offsets = [
+            module.padding_idx + 1
+            for module in model.modules()
+            if isinstance(module, nn.Embedding)
+            and module is not words
+            and module.num_embeddings == positions
+            and module.padding_idx is not None
+        ]
+        limits.append(positions - max(offsets, default=0))
+    return int(min(limits))
+
+
+def load_tokenizer(source: Source) -> PreTrainedTokenizerFast:
+    """The tokenizer of an encoder; an EncoderError where none can say which word a piece belongs to."""
     try:
         tokenizer = AutoTokenizer.from_pretrained(source.folder)
     except Exception as error:  # tokenizers raises nothing narrower

@@ -5,9 +5,11 @@ eager attention uses: without that mask, decoders would silently stop being caus
 """
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from itertools import count
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +21,11 @@ NAME = "probing"
 Receive = Callable[[int, Tensor], None]
 """Called with a 0-based layer and its weights `[batch, heads, from, to]`, fp32, rows summing to one; or with the number
 of a hidden state, 0 for that of the embeddings and k for that of layer k, and itself: `[batch, pieces, size]`."""
+
+Intervene = Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor | None]]
+"""Called with a 0-based layer, its weights `[batch, heads, from, to]` and its values `[batch, heads, to, dim]`; returns
+the weights that take their place, and those of them that dropout spares: bool, broadcast to the weights, None for none.
+"""
 
 
 class _Finished(Exception):
@@ -55,6 +62,9 @@ class _Capture:
 
 
 _ACTIVE: ContextVar[_Capture | None] = ContextVar("active capture", default=None)
+_INTERVENTION: ContextVar[Callable[[Tensor, Tensor], tuple[Tensor, Tensor | None]] | None] = ContextVar(
+    "active intervention", default=None
+)
 
 
 def attend(
@@ -70,7 +80,7 @@ def attend(
     position_bias: Tensor | None = None,
     **_: object,
 ) -> tuple[Tensor, Tensor]:
-    """Softmax attention, with its weights handed to the capture in progress.
+    """Softmax attention, with its weights handed to the capture and to the intervention in progress.
 
     Args:
         module: the attention layer that calls.
@@ -97,12 +107,18 @@ def attend(
         scores = scores.div_(softcap).tanh_() * softcap  # not in place: the gradient of tanh needs its result
     if attention_mask is not None:
         scores.add_(attention_mask)
-    weights = scores.softmax(-1, dtype=torch.float32)
+    weights = scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32))
     capture = _ACTIVE.get()
     if capture is not None:
         capture.weights(weights)
-    weights = nn.functional.dropout(weights.to(query.dtype), dropout, module.training)
-    return (weights @ value).transpose(1, 2).contiguous(), weights
+    intervene, spared = _INTERVENTION.get(), None
+    if intervene is not None:
+        weights, spared = intervene(weights, value)
+    weights = weights.to(query.dtype)
+    dropped = nn.functional.dropout(weights, dropout, module.training)
+    if spared is not None:
+        dropped = dropped.where(~spared, weights)
+    return (dropped @ value).transpose(1, 2).contiguous(), dropped
 
 
 AttentionInterface.register(NAME, attend)
@@ -157,3 +173,17 @@ def capture_attention(
     finally:
         _ACTIVE.reset(token)
     return capture.seen
+
+
+@contextmanager
+def intervening(intervene: Intervene) -> Iterator[None]:
+    """Let `intervene` see and change the weights of every layer in the one pass that runs inside.
+
+    Gradients flow through what it returns, and to whatever that was computed from.
+    """
+    layers = count()
+    token = _INTERVENTION.set(lambda weights, value: intervene(next(layers), weights, value))
+    try:
+        yield
+    finally:
+        _INTERVENTION.reset(token)

@@ -8,7 +8,6 @@ CoNLL-U: https://universaldependencies.org/format.html. CoNLL-X: Buchholz and Ma
 multilingual dependency parsing", §3.
 """
 
-import shlex
 from collections.abc import Callable, Iterator
 from itertools import count
 from operator import itemgetter
@@ -18,6 +17,7 @@ from typing import Literal
 from conllu.exceptions import ParseException
 from conllu.parser import parse_comment_line, parse_id_value, parse_int_value, parse_line
 
+from corpora.lines import folder_error, numbered_lines
 from corpora.sentence import CorpusError, Sentence, Treebank, find_cycle
 
 # Part of the key under which attention over a corpus is stored. Raise it with every change that makes the same file
@@ -81,7 +81,7 @@ def read_treebank(path: Path, *, format: Format | None = None) -> Treebank:
 def _format_of(path: Path) -> Format:
     found = _SUFFIXES.get(path.suffix.lower())
     if found is None and path.is_dir():
-        raise _is_folder(path)
+        raise folder_error(path)
     if found is None:
         raise CorpusError.at(
             path,
@@ -95,54 +95,14 @@ def _format_of(path: Path) -> Format:
 def blocks(path: Path) -> Iterator[Block]:
     """Cut a file into its runs of lines between blank lines, decoded, without line ends."""
     block: Block = []
-    try:
-        # Read as bytes: a line that is not UTF-8 is then known by its number, and only \n ends a line.
-        with path.open("rb") as lines:
-            for number, raw in enumerate(lines, start=1):
-                try:
-                    line = raw.decode("utf-8").rstrip("\r\n")
-                except UnicodeDecodeError as error:
-                    raise _not_utf8(path, number, raw, error) from None
-                if number == 1:
-                    line = line.removeprefix("\ufeff")  # the byte-order mark of some editors
-                if line and (not line.isspace() or "\t" in line):
-                    block.append((number, line))
-                elif block:
-                    yield block
-                    block = []
-    except FileNotFoundError:
-        raise CorpusError.at(path, None, "there is no such file", _remedy_for_missing(path)) from None
-    except IsADirectoryError:
-        raise _is_folder(path) from None
-    except OSError as error:
-        raise CorpusError.at(
-            path, None, f"the file cannot be read ({error.strerror})", "Check the path and its permissions"
-        ) from None
+    for number, line in numbered_lines(path):
+        if line and (not line.isspace() or "\t" in line):
+            block.append((number, line))
+        elif block:
+            yield block
+            block = []
     if block:
         yield block
-
-
-def _is_folder(path: Path) -> CorpusError:
-    return CorpusError.at(path, None, "this is a folder", "Name a file in it")
-
-
-def _not_utf8(path: Path, number: int, raw: bytes, error: UnicodeDecodeError) -> CorpusError:
-    encoding = "UTF-16" if number == 1 and raw.startswith((b"\xff\xfe", b"\xfe\xff")) else "LATIN1"
-    source, target = shlex.quote(str(path)), shlex.quote(f"{path.stem}.utf8{path.suffix}")
-    return CorpusError.at(
-        path,
-        number,
-        f"byte 0x{raw[error.start]:02x} at position {error.start + 1} of the line is not UTF-8",
-        f"Convert the file, for instance, if it is {encoding}: `iconv -f {encoding} -t UTF-8 {source} > {target}`",
-    )
-
-
-def _remedy_for_missing(path: Path) -> str:
-    # Imported here because `python -m corpora.registry` must not find the module loaded by its own package.
-    from corpora.registry import command_for
-
-    command = command_for(path)
-    return f"Fetch it: `{command}`" if command else "Check the path"
 
 
 class _Reader:

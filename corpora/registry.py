@@ -1,133 +1,35 @@
 """Public corpora by name, each file at a pinned address with its hash.
 
 `python -m corpora.registry NAME` fetches one into the data root, `python -m corpora.registry --list` shows them all. To
-add a corpus, add an entry to `CORPORA`: an address that names a revision, and the SHA-256 of what lies there. A file
-made from others has no address; its entry says how it is made.
+add a corpus, add an entry to `CORPORA` in `corpora/public.py`: an address that names a revision, and the SHA-256 of
+what lies there. A file made from others has no address; its entry says how it is made, or has the archive and the
+function that makes it.
 """
 
 import argparse
 import os
 import shlex
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
+from corpora.archives import write_table
+from corpora.public import CORPORA, Corpus, RemoteFile, Split
 from corpora.sentence import CorpusError
 
-Split = Literal["train", "dev", "test", "all"]  # all: the corpus comes as one piece
-
-
-@dataclass(frozen=True)
-class RemoteFile:
-    """One file of a corpus: where it lies under the data root, whence it comes, and its SHA-256 in hexadecimal.
-
-    Without `url` no address holds exactly these bytes, and the file must be made.
-    """
-
-    path: str
-    url: str | None
-    sha256: str
-
-
-@dataclass(frozen=True)
-class Corpus:
-    """A public corpus: its files by split, whom to thank, files that lie beside, how what has no address is made."""
-
-    name: str
-    splits: Mapping[Split, RemoteFile]
-    licence: str
-    citation: str
-    homepage: str
-    beside: tuple[RemoteFile, ...] = ()
-    recipe: str = ""
-
-    @property
-    def files(self) -> tuple[RemoteFile, ...]:
-        """All its files."""
-        return (*self.splits.values(), *self.beside)
-
-    @property
-    def can_be_fetched(self) -> bool:
-        """Whether every file has an address."""
-        return all(remote.url for remote in self.files)
-
-
-def _ud_files(repository: str, revision: str, stem: str, hashes: Mapping[Split, str]) -> dict[Split, RemoteFile]:
-    """Return the splits of one Universal Dependencies treebank at one revision of its repository."""
-    address = f"https://raw.githubusercontent.com/UniversalDependencies/{repository}/{revision}"
-    return {
-        split: RemoteFile(f"ud/{stem}-ud-{split}.conllu", f"{address}/{stem}-ud-{split}.conllu", sha256)
-        for split, sha256 in hashes.items()
-    }
-
-
-_LITBANK_HASHES: Mapping[Split, str] = {
-    "train": "1b8417c115ca17f9bfa8c1f3c1bf148e39d7a9476270e733a8feef4567dd5592",
-    "dev": "a522b2b05214eeb4cb3c1bfd8ac9039b04049fb3bbd58da214b6423b094c3f82",
-    "test": "66ef4f1b08f2e7952b4ea4e944ce8ed76798e02a7d133e278f5249f4d40c45dc",
-}
-
-CORPORA: Mapping[str, Corpus] = {
-    corpus.name: corpus
-    for corpus in (
-        Corpus(
-            name="ud_english_ewt",
-            splits=_ud_files(
-                "UD_English-EWT",
-                "15d613d8447b3478787d4c278730a1e48a945efb",
-                "en_ewt",
-                {
-                    "train": "3fb78e2b55482c8ee00caa653af436c88c9e5bc9a73ce26e4ae3ddc79d2b7e7b",
-                    "dev": "531a54ff90d6ab12201c5a50c3e78e6ddac4de69abc4bce5d275d3cd29efe2b6",
-                    "test": "e266e515a0a7547657ed3d90d9ba46487d6bd251f27ad4269d4e8a427c8555cd",
-                },
-            ),
-            licence="CC BY-SA 4.0",
-            citation="Silveira et al. 2014, A Gold Standard Dependency Corpus for English, LREC",
-            homepage="https://universaldependencies.org/treebanks/en_ewt/",
-        ),
-        Corpus(
-            name="ontogum",
-            splits={
-                "all": RemoteFile(
-                    "coref/ontogum/ontogum.train40.conll2012",
-                    None,
-                    "3ff1d1dc9362e3c7577880a85020fc7e99f532081dccd75821333d5fdbb0ea42",
-                )
-            },
-            beside=(
-                RemoteFile(
-                    "coref/ontogum/ontogum.train40.conllu",
-                    None,
-                    "6e3ae881915b053c5be781a867d1f5eae3f7e8843e1dcb02149459f9bce6a6d5",
-                ),
-            ),
-            licence="annotations CC BY 4.0, texts CC BY 2.5 to CC BY-SA 3.0 by genre",
-            citation="Zhu et al. 2021, OntoGUM: Evaluating Contextualized SOTA Coreference Resolution on 12 More "
-            "Genres, ACL",
-            homepage="https://github.com/amir-zeldes/gum",
-            recipe="take https://github.com/amir-zeldes/gum at 72ce5ac14978a324c2fd18d49484e65292cbe316, and of its "
-            "train split the first eight documents by name of each of academic, bio, interview, news and voyage; "
-            "concatenate their coref/ontogum/conllu files to the .conllu; convert the words, XPOS, lemmas, speakers "
-            "and Entity= of these and the brackets of const/*.ptb to the .conll2012, 12 columns with one tab between",
-        ),
-        Corpus(
-            name="litbank",
-            splits={
-                split: RemoteFile(f"coref/litbank/litbank.{split}.conll", None, sha256)
-                for split, sha256 in _LITBANK_HASHES.items()
-            },
-            licence="CC BY 4.0",
-            citation="Bamman et al. 2020, An Annotated Dataset of Coreference in English Literature, LREC",
-            homepage="https://github.com/dbamman/litbank",
-            recipe="concatenate, bytes untouched, the files of coref/conll in https://github.com/dbamman/litbank at "
-            "3e50db0ffc033d7ccbb94f4d88f6b99210328ed8, in the order of train, dev and test of fold 0 in "
-            "https://github.com/dbamman/lrec2020-coref at e30de53743d36d1ea2c9e7292c69477fa332713c",
-        ),
-    )
-}
+__all__ = [
+    "CORPORA",
+    "Corpus",
+    "RemoteFile",
+    "Split",
+    "command_for",
+    "data_root",
+    "fetch",
+    "find",
+    "locate",
+    "main",
+    "remedy_for",
+]
 
 
 def data_root(root: str | Path | None) -> Path:
@@ -160,15 +62,16 @@ def remedy_for(path: Path) -> str:
 
 
 def _owner(path: Path) -> tuple[Corpus | None, Path | None]:
-    """Return the corpus to which a file at `path` would belong, and the data root if its folders are the corpus's."""
-    for corpus in CORPORA.values():
-        for remote in corpus.files:
-            parts = Path(remote.path).parts
-            if path.absolute().parts[-len(parts) :] == parts:
-                return corpus, path.absolute().parents[len(parts) - 1]
-            if path.name == parts[-1]:
-                return corpus, None
-    return None, None
+    """Return the corpus to which a file at `path` would belong, and the data root if its folders are the corpus's.
+
+    In other folders it belongs to the one corpus that has a file of its name; `train.tsv` is a name in many.
+    """
+    owners = [(corpus, Path(remote.path).parts) for corpus in CORPORA.values() for remote in corpus.files]
+    for corpus, parts in owners:
+        if path.absolute().parts[-len(parts) :] == parts:
+            return corpus, path.absolute().parents[len(parts) - 1]
+    named = [corpus for corpus, parts in owners if parts[-1] == path.name]
+    return (named[0] if len(named) == 1 else None), None
 
 
 def _remedy(corpus: Corpus, root: Path | None) -> str:
@@ -201,26 +104,45 @@ def fetch(name: str, root: str | Path | None) -> dict[str, Path]:
     """Download the files of a corpus that are not yet under the data root, with a progress bar; return all paths.
 
     A file is moved to its place only after its hash was found right; one that is already there and right is left alone.
+    Of a corpus that comes as an archive, the archive is kept beside the files, and those that are absent are made from
+    it.
 
     Raises:
         CorpusError: The name is unknown, a file that is there has another hash (it is not touched), one that is absent
-            has no address, an address cannot be reached, or what came from it has another hash.
+            has no address, an address cannot be reached, what came from it has another hash, or the disk is full.
 
     """
-    import pooch  # imported here: it loads an HTTP client, and most runs fetch nothing
-
     base = data_root(root)
     corpus = find(name)
-    for remote in corpus.files:
+    paths: dict[str, Path] = {split: base / remote.path for split, remote in corpus.splits.items()}
+    if corpus.archive is None:
+        _download(corpus, corpus.files, base)
+    elif absent := [split for split, path in paths.items() if not path.is_file()]:
+        _download(corpus, (corpus.archive.file,), base)
+        texts = corpus.archive.read(base / corpus.archive.file.path)
+        for split in absent:
+            try:
+                write_table(paths[split], texts[split])
+            except OSError as error:
+                wrong = f"the file cannot be written ({error.strerror})"
+                raise CorpusError.at(paths[split], None, wrong, "Check the folder and the disk") from None
+    return paths
+
+
+def _download(corpus: Corpus, files: Sequence[RemoteFile], base: Path) -> None:
+    """Bring those files of a corpus to their places that are not there; check all of them."""
+    import pooch  # imported here: it loads an HTTP client, and most runs fetch nothing
+
+    for remote in files:
         path = base / remote.path
         if path.exists() and not (path.is_file() and pooch.file_hash(str(path)) == remote.sha256):
             raise CorpusError.at(
                 path,
                 None,
-                f"the file is there already, but is not the one of {name} (its SHA-256 is not {remote.sha256})",
+                f"the file is there already, but is not the one of {corpus.name} (its SHA-256 is not {remote.sha256})",
                 "Move or delete it, or choose another --root; then fetch again",
             )
-    for remote in corpus.files:
+    for remote in files:
         path = base / remote.path
         if remote.url is None:
             if not path.exists():
@@ -235,7 +157,6 @@ def fetch(name: str, root: str | Path | None) -> dict[str, Path]:
         except ValueError:
             wrong = f"what came from {remote.url} is not the registered file (its SHA-256 is not {remote.sha256})"
             raise CorpusError.at(path, None, wrong, "Nothing was kept; fetch again later") from None
-    return {split: base / remote.path for split, remote in corpus.splits.items()}
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -4,12 +4,11 @@ The files are ordinary CoNLL-U in the conventions of Universal Dependencies 2 fo
 their own under a multiword token, and `# text` is what the words spell. `corpora.grammar` writes the trees.
 """
 
-import os
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from uuid import uuid4
 
+from corpora.files import write_whole
 from corpora.grammar import Node, trees
 from corpora.grammar.lexicon import SOUNDS_CONSONANT, SOUNDS_VOWEL
 
@@ -37,7 +36,7 @@ def write_sample_treebank(folder: Path, *, seed: int = 0) -> dict[str, Path]:
         split = {0: "dev", 1: "test"}.get(i % turn, "train")
         number = len(blocks[split]) + 1
         blocks[split].append(f"# sent_id = sample-{split}-{number:04}\n# text = {text}\n{rows}\n")
-    return {split: _write(folder / f"sample-{split}.conllu", "".join(found)) for split, found in blocks.items()}
+    return {split: write_whole(folder / f"sample-{split}.conllu", "".join(found)) for split, found in blocks.items()}
 
 
 def _distinct(seed: int, count: int) -> Iterator[tuple[str, str]]:
@@ -101,14 +100,3 @@ def _row(
     id: str, form: str, lemma: str = "_", upos: str = "_", head: str = "_", deprel: str = "_", misc: str = "_"
 ) -> str:
     return "\t".join((id, form, lemma, upos, "_", "_", head, deprel, "_", misc)) + "\n"
-
-
-def _write(path: Path, text: str) -> Path:
-    """Write a file under a name of its own and move it to its place."""
-    temporary = path.with_name(f".{path.name}.{uuid4().hex}")
-    try:
-        temporary.write_text(text, encoding="utf-8", newline="\n")
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    return path

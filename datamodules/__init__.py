@@ -1,18 +1,23 @@
 """Corpora and their attention, as batches."""
 
 from datamodules.base import AttentionDataModule
-from datamodules.batch import AntecedentBatch, AttentionBatch
+from datamodules.batch import AntecedentBatch, AttentionBatch, TextBatch
+from datamodules.classification import ClassificationDataModule
 from datamodules.coreference import CoreferenceDataModule
 from datamodules.dependency import DependencyDataModule
 from datamodules.vector_files import VectorError
 from datamodules.vectors import VectorSpec
+from datamodules.vocabulary import Vocabulary
 
 __all__ = [
     "AntecedentBatch",
     "AttentionBatch",
     "AttentionDataModule",
+    "ClassificationDataModule",
     "CoreferenceDataModule",
     "DependencyDataModule",
+    "TextBatch",
     "VectorError",
     "VectorSpec",
+    "Vocabulary",
 ]

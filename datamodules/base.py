@@ -21,6 +21,7 @@ from attention.quantity import ATTENTION, Quantity
 from attention.request import Request
 from attention.store import Store
 from corpora.document import Documents
+from corpora.registry import CORPORA, locate
 from corpora.sentence import CorpusError, Treebank
 from datamodules.vector_names import find_vectors
 from datamodules.vectors import ENCODER, VectorSpec, WordVectors, load_vectors
@@ -47,6 +48,27 @@ def files_by_split(corpus: str | Mapping[str, str]) -> dict[str, Path]:
     if strangers := set(paths) - set(SPLITS):
         raise CorpusError(f"corpus: unknown splits {sorted(strangers)}. They are named {', '.join(SPLITS)}.")
     return {split: Path(paths[split]).expanduser() for split in SPLITS if split in paths}
+
+
+def corpus_files(corpus: str | Mapping[str, str], root: Path, mapping: str) -> Mapping[str, Path]:
+    """The files of a corpus of the registry, or of a user's own.
+
+    Args:
+        corpus: a name of the registry, a path with `{split}` in it, or a mapping from splits to paths.
+        root: folder of the public corpora.
+        mapping: how such a mapping is given on the command line.
+
+    Raises:
+        CorpusError: no such name, a corpus that is absent, or a split of another name.
+    """
+    if not isinstance(corpus, str) or "{split}" in corpus:
+        return files_by_split(corpus)
+    if corpus not in CORPORA:
+        raise CorpusError(
+            f"{corpus}: neither `sample` nor a corpus of the registry ({', '.join(CORPORA)}). For files of your own "
+            f"give a path with {{split}} in it, or a mapping: {mapping}."
+        )
+    return locate(corpus, root)
 
 
 class AttentionDataModule(LightningDataModule):

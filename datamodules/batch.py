@@ -1,4 +1,4 @@
-"""What a datamodule hands to a probe: every field with its shape."""
+"""What a datamodule hands to a probe or a classifier: every field with its shape."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from corpora.windows import Window
 
-Batch = TypeVar("Batch", "AttentionBatch", "AntecedentBatch")
+Batch = TypeVar("Batch", "AttentionBatch", "AntecedentBatch", "TextBatch")
 
 
 @dataclass(frozen=True)
@@ -88,6 +88,54 @@ class AntecedentBatch:
         return _each(self, lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
     def pin_memory(self) -> "AntecedentBatch":
+        """The batch in page-locked memory, for copies to a GPU that overlap with its work."""
+        return _each(self, Tensor.pin_memory)
+
+
+@dataclass(frozen=True)
+class TextBatch:
+    """Some labelled texts of one split, padded to the longest of them; or none.
+
+    Tokens are words or pieces, with what the tokenisation puts around and between them. A device to which no text
+    falls gets one batch without a text: `[0]` and `[0, 0]`.
+
+    Attributes:
+        index: int64 `[batch]`, positions of the texts in their split.
+        lengths: int64 `[batch]`, tokens of each text, delimiters included.
+        tokens: int64 `[batch, time]`, numbers in the vocabulary; its `pad` in the padding.
+        special: bool `[batch, time]`, delimiters and separators; False in the padding.
+        sentences: int64 `[batch, time]`, 0-based sentence of each token, none of them without a token; -1 for
+            specials and in the padding.
+        segments: int64 `[batch, time]`, 0 in the text, 1 in its pair, and for a special what the token before it has;
+            0 in the padding.
+        labels: int64 `[batch]`, places in the labels of the datamodule.
+        rationale: bool `[batch, time]`, tokens of the words that decide; all False where the corpus does not say.
+    """
+
+    index: Tensor
+    lengths: Tensor
+    tokens: Tensor
+    special: Tensor
+    sentences: Tensor
+    segments: Tensor
+    labels: Tensor
+    rationale: Tensor
+
+    @property
+    def mask(self) -> Tensor:
+        """Bool `[batch, time]`, True where a token is real, delimiters included."""
+        return torch.arange(self.tokens.size(1), device=self.lengths.device) < self.lengths[:, None]
+
+    @property
+    def words(self) -> Tensor:
+        """Bool `[batch, time]`, True on real tokens that are no delimiters: what attention may look at."""
+        return self.mask & ~self.special
+
+    def to(self, device: torch.device, non_blocking: bool = False) -> "TextBatch":
+        """The batch on another device."""
+        return _each(self, lambda tensor: tensor.to(device, non_blocking=non_blocking))
+
+    def pin_memory(self) -> "TextBatch":
         """The batch in page-locked memory, for copies to a GPU that overlap with its work."""
         return _each(self, Tensor.pin_memory)
 

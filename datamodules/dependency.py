@@ -14,10 +14,10 @@ from attention.options import Options
 from attention.quantity import Attention
 from attention.store import Store
 from corpora.conllu import READER_VERSION, read_treebank
-from corpora.registry import CORPORA, data_root, locate
+from corpora.registry import data_root
 from corpora.sample import SAMPLE_VERSION, write_sample_treebank
 from corpora.sentence import CorpusError, Treebank
-from datamodules.base import SPLITS, STAGES, AttentionDataModule, Split, files_by_split
+from datamodules.base import SPLITS, STAGES, AttentionDataModule, Split, corpus_files
 from datamodules.batch import AttentionBatch
 from datamodules.sampling import Batches, BatchLoader, LengthBatches, run_seed
 from datamodules.treebank import FIELDS, DependencySplit, Field, HeadsOf, base_label, relations_of
@@ -107,14 +107,7 @@ class DependencyDataModule(AttentionDataModule):
             folder = self.cache / f"sample-{SAMPLE_VERSION}"
             written: dict[str, Path] = {split: folder / f"sample-{split}.conllu" for split in SPLITS}
             return written if all(path.exists() for path in written.values()) else write_sample_treebank(folder)
-        if isinstance(self.corpus, str) and "{split}" not in self.corpus:
-            if self.corpus not in CORPORA:
-                raise CorpusError(
-                    f"{self.corpus}: neither `sample` nor a corpus of the registry ({', '.join(CORPORA)}). For files "
-                    f"of your own give a path with {{split}} in it, or a mapping: {_MAPPING}."
-                )
-            return locate(self.corpus, self.root)
-        return files_by_split(self.corpus)
+        return corpus_files(self.corpus, self.root, _MAPPING)
 
     def read(self, path: Path) -> Treebank:
         """Parse one treebank."""
@@ -244,7 +237,7 @@ class DependencyDataModule(AttentionDataModule):
         control = [] if self.control is None else self.control.test_dataloader()
         return [self.batches("dev"), self.batches("test"), *control]
 
-    def predict_dataloader(self) -> Batches:
+    def predict_dataloader(self) -> Batches[AttentionBatch]:
         """The test split, each sentence once."""
         return Batches(self.batches("test"))
 

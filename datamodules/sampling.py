@@ -1,16 +1,14 @@
-"""Which sentences go into which batch: alike in length, bounded in cells, and on exactly one device each."""
+"""Which sentences or texts go into which batch: alike in length, bounded, and on exactly one device each."""
 
 import os
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from pytorch_lightning import Trainer
 from torch.utils.data import DataLoader, Dataset, Sampler
-
-from datamodules.batch import AttentionBatch
 
 Lengths = NDArray[np.int64]
 Item = TypeVar("Item")
@@ -31,12 +29,20 @@ class LengthBatches(Sampler[list[int]]):
     Args:
         lengths: words of every sentence.
         items: positions of the sentences that take part; None for all.
-        max_cells: bound of `batch * (longest + 2) ** 2`; a sentence that exceeds it alone makes a batch of its own.
+        max_cells: bound of `batch * (longest + 2) ** 2`, or of `batch * longest` where `cells` says so; a sentence that
+            exceeds it alone makes a batch of its own. None for no bound.
         max_sentences: bound of the sentences in a batch.
         shuffle: training if true.
+        cells: what a batch is made of: `pairs` of words, delimiters included, or `tokens`.
+        jitter: share of its length, 0–1, by which each sentence may be taken for longer or shorter in training, drawn
+            anew every epoch: without it the sentences of a rare length, the longest above all, would meet the same
+            neighbours in every epoch. Only without a bound of cells, which it would not keep.
         seed: of the shuffling, together with the epoch.
         rank: of this process, from 0.
         world: number of processes.
+
+    Raises:
+        ValueError: jitter, and a bound of cells.
     """
 
     def __init__(
@@ -44,21 +50,27 @@ class LengthBatches(Sampler[list[int]]):
         lengths: Lengths,
         *,
         items: Sequence[int] | None = None,
-        max_cells: int,
+        max_cells: int | None,
         max_sentences: int,
         shuffle: bool,
+        cells: Literal["pairs", "tokens"] = "pairs",
+        jitter: float = 0.0,
         seed: int = 0,
         rank: int = 0,
         world: int = 1,
     ) -> None:
+        if jitter and max_cells is not None:
+            raise ValueError("batches of jittered lengths cannot be bounded in cells: give max_cells None")
         self._items = np.arange(len(lengths)) if items is None else np.asarray(items, np.int64)
         self._lengths = lengths[self._items]
-        self._shuffle = shuffle
+        self._shuffle, self._jitter = shuffle, jitter
         self.seed = seed
         self._rank, self._world = rank, world
         self._skip = 0
         self._epoch = 0
-        self._bounds = _bounds(np.sort(self._lengths, kind="stable"), max_cells, max_sentences)
+        ascending = np.sort(self._lengths, kind="stable")
+        costs = (ascending + 2) ** 2 if cells == "pairs" else ascending
+        self._bounds = _bounds(costs, max_cells, max_sentences)
 
     def set_epoch(self, epoch: int) -> None:
         """Called by Lightning before every epoch."""
@@ -79,7 +91,10 @@ class LengthBatches(Sampler[list[int]]):
         """Positions of the sentences of each batch of this rank."""
         random = np.random.default_rng([self.seed, self._epoch])
         order = random.permutation(len(self._lengths)) if self._shuffle else np.arange(len(self._lengths))
-        order = self._items[order[np.argsort(self._lengths[order], kind="stable")]]
+        taken_for = self._lengths[order].astype(np.float64)
+        if self._shuffle and self._jitter:
+            taken_for *= random.uniform(1 - self._jitter, 1 + self._jitter, len(order))
+        order = self._items[order[np.argsort(taken_for, kind="stable")]]
         places = random.permutation(len(self._bounds)) if self._shuffle else np.arange(len(self._bounds))
         mine = self._mine()
         skip, self._skip = self._skip, 0
@@ -132,16 +147,16 @@ class BatchLoader(DataLoader[Item]):
             )
 
 
-class Batches:
+class Batches(Generic[Item]):
     """The batches of a loader, without the loader: for predictions Lightning would replace its sampler."""
 
-    def __init__(self, loader: BatchLoader[AttentionBatch]) -> None:
+    def __init__(self, loader: BatchLoader[Item]) -> None:
         self._loader = loader
 
     def __len__(self) -> int:
         return len(self._loader)
 
-    def __iter__(self) -> Iterator[AttentionBatch]:
+    def __iter__(self) -> Iterator[Item]:
         return iter(self._loader)
 
 
@@ -149,13 +164,12 @@ def _unchanged(batch: Any) -> Any:  # noqa: ANN401 # DataLoader types it for lis
     return batch
 
 
-def _bounds(ascending: Lengths, max_cells: int, max_sentences: int) -> list[tuple[int, int]]:
-    """Start and stop of every batch in the sentences sorted by length."""
-    cells = (ascending + 2) ** 2
+def _bounds(costs: Lengths, max_cells: int | None, max_sentences: int) -> list[tuple[int, int]]:
+    """Start and stop of every batch in the sentences sorted by length, given the ascending cost of each."""
     bounds, start = [], 0
-    for stop in range(1, len(ascending) + 1):
-        full = stop == len(ascending) or stop - start == max_sentences
-        if full or (stop - start + 1) * cells[stop] > max_cells:
+    for stop in range(1, len(costs) + 1):
+        full = stop == len(costs) or stop - start == max_sentences
+        if full or (max_cells is not None and (stop - start + 1) * costs[stop] > max_cells):
             bounds.append((start, stop))
             start = stop
     return bounds

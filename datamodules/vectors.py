@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pytorch_lightning.utilities import rank_zero_info
 
 from attention.digest import Digests, digest
-from attention.embeddings import EMBEDDINGS_VERSION, embed_words
+from attention.embeddings import EMBEDDINGS_VERSION, embed_pieces, embed_words
 from attention.encoder import Encoder, Source
 from datamodules.vector_cache import converted
 from datamodules.vector_files import VectorError, files_of, read_vectors
@@ -151,6 +151,23 @@ def load_vectors(
         )
     rank_zero_info(f"Word vectors: {origin.file}, {vectors.size} values, {share}.")
     return vectors
+
+
+def piece_vectors(encoder: Encoder, digests: Digests) -> WordVectors:
+    """The encoder's input embeddings of its own pieces, by their spelling.
+
+    Raises:
+        EncoderError: the encoder embeds its input by something other than a table.
+    """
+    matrix = embed_pieces(encoder)
+    pieces = encoder.tokenizer.convert_ids_to_tokens(list(range(min(len(matrix), len(encoder.tokenizer)))))
+    return WordVectors(
+        matrix=np.concatenate((matrix, np.zeros_like(matrix[:1]))),
+        index={piece: row for row, piece in enumerate(pieces) if piece is not None},
+        lowercase=False,
+        identity={"encoder": {**encoder.source.identity(digests), "version": EMBEDDINGS_VERSION}, "lowercase": False},
+        audit={"file": ENCODER, "size": matrix.shape[1]},
+    )
 
 
 class _Origin(NamedTuple):

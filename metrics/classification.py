@@ -18,6 +18,19 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 
+RATIOS = {"accuracy": ("correct", "scored"), "f1": ("f1_right", "f1_found")}
+"""The scores that are a sum over the texts by another: accuracy, and F1 where it is that of one class."""
+
+
+def ratio_columns(gold: Integers, predicted: Integers, positive: int | None) -> dict[str, Integers]:
+    """The columns of `RATIOS` `[texts]`; those of F1, 2·right / (gold + predicted), with a positive class only."""
+    columns = {"correct": (gold == predicted).astype(np.int64), "scored": np.ones_like(gold)}
+    if positive is not None:
+        ours, found = gold == positive, predicted == positive
+        columns |= {"f1_right": 2 * (ours & found), "f1_found": ours.astype(np.int64) + found}
+    return columns
+
+
 def confusion(gold: Integers, predicted: Integers, classes: int) -> Integers:
     """How often each class was taken for each: int64 `[gold classes, predicted classes]`."""
     return np.bincount(gold * classes + predicted, minlength=classes**2).reshape(classes, classes)
@@ -91,11 +104,11 @@ def classification_scores(
         probabilities: `[texts, classes]`; the highest is predicted, the first of equals.
         positive: The class that F1 and AUROC are of; None for the mean over the classes.
         prefix: Put before each name.
-        draws: Number of resamples.
+        draws: Number of resamples; 0 for no intervals.
         seed: Seed of the resampling.
 
     Returns:
-        Each score, with `.low` and `.high`: nan with fewer than two texts.
+        Each score, with `.low` and `.high`: nan with fewer than two texts, or without draws.
     """
     names = ("accuracy", "f1", "auroc")
     classes = probabilities.shape[1]
@@ -103,7 +116,7 @@ def classification_scores(
     table = confusion(gold, predicted, classes)
     values = [accuracy(table), f1(table, positive), auroc(gold, probabilities, positive)]
     low = high = np.full(len(names), np.nan)
-    if len(gold) > 1:
+    if len(gold) > 1 and draws:
         drawn = [
             np.stack([accuracy(tables), f1(tables, positive), auroc(gold, probabilities, positive, weights)], axis=-1)
             for weights, tables in _resampled(gold, predicted, classes, draws, seed)

@@ -12,9 +12,13 @@ import pandas as pd
 
 
 def are_fractions(name: str, values: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> bool:
-    """Say whether the values of a column or a score are shown ×100; p-values are those named `p` or `something.p`."""
-    p_values = name.rpartition(".")[2] == "p"
-    return not p_values and bool((np.abs(values[np.isfinite(values)]) <= 1).all())
+    """Say whether the values of a column or a score are shown ×100.
+
+    Those named `p` or `something.p` are p-values, and those of a `loss` are nats: neither are.
+    """
+    parts = name.split(".")
+    plain = parts[-1] == "p" or "loss" in parts
+    return not plain and bool((np.abs(values[np.isfinite(values)]) <= 1).all())
 
 
 def number(value: float, fraction: bool, *, missing: str) -> str:

@@ -24,7 +24,7 @@ from reports.figures import draw
 from reports.latex import latex_table
 
 SCHEMA = 1
-ROOMS = ("attention", "corpora", "datamodules", "metrics", "probes", "reports")
+ROOMS = ("attention", "corpora", "datamodules", "metrics", "models", "probes", "reports")
 PACKAGES = ("torch", "pytorch-lightning", "transformers", "torchmetrics", "numpy", "attention-probing")
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from attention.interface import NAME, attend, capture_attention
+from attention.interface import NAME, attend, capture_attention, intervening
 from tests import tiny
 
 VOCABULARY, LAYERS, HEADS = 60, 3, 4
@@ -224,6 +224,68 @@ def test_a_model_that_goes_round_the_interface_is_counted(model: PreTrainedModel
     model.set_attn_implementation(NAME)
     assert capture_attention(model, inputs((9,)), found.__setitem__, frozenset({1})) == 2
     assert found.keys() == {1}
+
+
+# Interventions
+
+
+@each_architecture
+def test_an_intervention_sees_what_each_layer_would_use(model: PreTrainedModel) -> None:
+    expected = captured(model, (9, 4), set(range(LAYERS)))
+    found: dict[int, Tensor] = {}
+
+    def see(layer: int, weights: Tensor, values: Tensor) -> tuple[Tensor, None]:
+        assert layer not in found
+        assert values.shape[:3] == (2, HEADS, 9)
+        found[layer] = weights
+        return weights, None
+
+    with torch.inference_mode(), intervening(see):
+        seen = model(**inputs((9, 4))).last_hidden_state
+    with torch.inference_mode():
+        unseen = model(**inputs((9, 4))).last_hidden_state
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[layer], weights) for layer, weights in expected.items())
+    assert torch.equal(seen, unseen)
+
+
+@pytest.mark.parametrize("key_heads", [1, 2, 4])
+@pytest.mark.parametrize("training", [False, True])
+def test_the_weights_of_an_intervention_are_mixed_and_those_it_spares_are_not_dropped(
+    key_heads: int, training: bool
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    query = torch.randn(2, 4, 5, 3, generator=generator)
+    key, value = (torch.randn(2, key_heads, 5, 3, generator=generator) for _ in range(2))
+    other = torch.rand(2, 4, 5, 5, generator=generator)
+    spared = torch.rand(2, 4, 5, 1, generator=generator) < 0.5
+    torch.manual_seed(0)
+    with intervening(lambda layer, weights, values: (other, spared)):
+        mixed, _ = attend(nn.Module().train(training), query, key, value, None, None, 0.5)
+    exact = 0
+    for batch, head, source in torch.cartesian_prod(*map(torch.arange, query.shape[:3])).tolist():
+        values = value[batch, head * key_heads // 4]
+        expected = sum(other[batch, head, source, target] * values[target] for target in range(5))
+        same = torch.allclose(mixed[batch, source, head], expected, atol=1e-6)  # type: ignore[arg-type]
+        exact += same
+        assert same or (training and not bool(spared[batch, head, source]))
+    assert exact == 40 if not training else exact < 40
+
+
+@pytest.mark.parametrize("name", ["bert"])
+def test_an_intervention_that_fails_leaves_nothing_behind(model: PreTrainedModel) -> None:
+    model.set_attn_implementation(NAME)
+    expected = model(**inputs((9,))).last_hidden_state
+
+    def fail(layer: int, weights: Tensor, values: Tensor) -> tuple[Tensor, None]:
+        raise RuntimeError(f"no row in {layer}")
+
+    with pytest.raises(RuntimeError, match="no row in 0"), intervening(fail):
+        model(**inputs((9,)))
+    assert torch.equal(model(**inputs((9,))).last_hidden_state, expected)
+
+
+# By the book
 
 
 def looped(

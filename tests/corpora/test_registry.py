@@ -2,11 +2,8 @@ import hashlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 
 import pytest
 
@@ -25,32 +22,11 @@ from corpora.registry import (
     remedy_for,
 )
 from corpora.sentence import CorpusError
+from tests.corpora.conftest import Quiet
 
 ROW = "1\tGo\tgo\tVERB\tVB\t_\t0\troot\t_\t_\n\n"
+KNOWN = "20newsgroups, ag_news, imdb, litbank, ontogum, sst2, trec, ud_english_ewt"
 FILES: dict[Split, str] = {"train": ROW * 3, "dev": ROW * 2, "test": ROW}
-
-
-class Quiet(SimpleHTTPRequestHandler):
-    """Serves a folder and remembers what was asked for."""
-
-    asked: list[str] = []
-
-    def log_message(self, format: str, *args: object) -> None:
-        self.asked.append(self.path)
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[tuple[str, Path]]:
-    """Address and folder of a server on this machine."""
-    folder = tmp_path / "served"
-    folder.mkdir()
-    Quiet.asked = []
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder))) as httpd:
-        thread = Thread(target=httpd.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield f"http://127.0.0.1:{httpd.server_port}", folder
-        httpd.shutdown()
-        thread.join()
 
 
 @pytest.fixture
@@ -79,12 +55,18 @@ def sha256(text: str) -> str:
 
 def test_entries_are_pinned_and_have_their_own_places() -> None:
     files = [remote for corpus in CORPORA.values() for remote in corpus.files]
+    archives = [corpus.archive.file for corpus in CORPORA.values() if corpus.archive]
+    pinned = [remote for corpus in CORPORA.values() if not corpus.archive for remote in corpus.files] + archives
     assert all(name == corpus.name for name, corpus in CORPORA.items())
-    assert len({remote.path for remote in files}) == len({remote.sha256 for remote in files}) == len(files)
-    for remote in files:
+    assert len({remote.path for remote in files + archives}) == len(files + archives)
+    assert len({remote.sha256 for remote in pinned}) == len(pinned)
+    for remote in files + archives:
         assert remote.url is None or remote.url.startswith("https://")
-        assert len(bytes.fromhex(remote.sha256)) == 32
         assert not Path(remote.path).is_absolute()
+    for remote in pinned:
+        assert remote.sha256 is not None
+        assert len(bytes.fromhex(remote.sha256)) == 32
+    assert all(archive.url for archive in archives)
     ewt = CORPORA["ud_english_ewt"].splits["dev"]
     assert ewt.path == "ud/en_ewt-ud-dev.conllu"
     assert ewt.url == (
@@ -177,9 +159,7 @@ def test_absent_files_are_named_with_the_command_that_fetches_them(tmp_path: Pat
         f"Fetch it: `python -m corpora.registry ud_english_ewt --root '{root}'`."
     )
     for function in (locate, fetch):
-        with pytest.raises(
-            CorpusError, match=r"^ewt: no corpus has this name.*knows: litbank, ontogum, ud_english_ewt\.$"
-        ):
+        with pytest.raises(CorpusError, match=rf"^ewt: no corpus has this name.*knows: {KNOWN}\.$"):
             function("ewt", root)
 
 
@@ -212,9 +192,7 @@ def test_the_module_runs_as_a_command() -> None:
     assert listed.stdout.startswith("ud_english_ewt: train, dev, test; CC BY-SA 4.0; Silveira et al. 2014")
     unknown = subprocess.run([*command, "nothing"], cwd=root, capture_output=True, text=True, check=False)
     assert unknown.returncode == 1
-    assert unknown.stderr == (
-        "error: nothing: no corpus has this name. The registry knows: litbank, ontogum, ud_english_ewt.\n"
-    )
+    assert unknown.stderr == f"error: nothing: no corpus has this name. The registry knows: {KNOWN}.\n"
 
 
 def test_made_corpora_are_listed_as_such(capsys: pytest.CaptureFixture[str]) -> None:
@@ -222,20 +200,26 @@ def test_made_corpora_are_listed_as_such(capsys: pytest.CaptureFixture[str]) -> 
     made = {
         line.partition(":")[0]: line.endswith("; made, not fetched") for line in capsys.readouterr().out.splitlines()
     }
-    assert made == {"ud_english_ewt": False, "ontogum": True, "litbank": True}
+    assert [name for name, is_made in made.items() if not is_made] == ["ud_english_ewt", "20newsgroups", "imdb"]
+    assert sorted(made) == KNOWN.split(", ")
     for name, is_made in made.items():
         assert CORPORA[name].can_be_fetched is not is_made
         assert bool(CORPORA[name].recipe) is is_made
 
 
 @pytest.mark.parametrize(
-    ("name", "first"), [("ontogum", "ontogum.train40.conll2012"), ("litbank", "litbank.train.conll")]
+    ("name", "first"),
+    [
+        ("ontogum", "coref/ontogum/ontogum.train40.conll2012"),
+        ("litbank", "coref/litbank/litbank.train.conll"),
+        *((name, f"cls/{name}/train.tsv") for name in ("sst2", "ag_news", "trec")),
+    ],
 )
 def test_absent_files_without_an_address_say_how_they_are_made(
     name: str, first: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     expected = (
-        f"{tmp_path}/coref/{name}/{first}: there is no such file. It cannot be fetched, as no address holds "
+        f"{tmp_path}/{first}: there is no such file. It cannot be fetched, as no address holds "
         f"exactly this file; to make {name}, {CORPORA[name].recipe}."
     )
     for function in (locate, fetch):
@@ -245,7 +229,7 @@ def test_absent_files_without_an_address_say_how_they_are_made(
     assert main([name, "--root", str(tmp_path)]) == 1
     assert capsys.readouterr().err == f"error: {expected}\n"
     assert list(tmp_path.iterdir()) == []
-    path = tmp_path / "coref" / name / first
+    path = tmp_path / first
     assert f"{path}: there is no such file. {remedy_for(path)}." == expected
     assert command_for(path) is None
 
@@ -272,7 +256,13 @@ def test_made_files_are_located_and_checked_with_those_beside_them(
         fetch("own", tmp_path)
 
 
-@pytest.mark.parametrize("name", ["ontogum", "litbank"])
+def test_a_name_that_many_corpora_use_tells_none_of_them() -> None:
+    assert remedy_for(Path("/elsewhere/train.tsv")) == "Check the path"
+    assert remedy_for(Path("/d/cls/imdb/train.tsv")) == "Fetch it: `python -m corpora.registry imdb --root /d`"
+    assert "to make trec, " in remedy_for(Path("/d/cls/trec/train.tsv"))
+
+
+@pytest.mark.parametrize("name", ["ontogum", "litbank", "sst2", "ag_news", "trec"])
 def test_real_made_files_have_the_registered_hashes(name: str) -> None:
     if not os.environ.get("PROBING_DATA"):
         pytest.skip("PROBING_DATA is not set: the corpora are not at hand")

@@ -1,4 +1,5 @@
 from collections import Counter
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -73,3 +74,50 @@ def test_an_interrupted_epoch_goes_on_where_it_stopped() -> None:
 def test_batches_of_like_length_waste_little() -> None:
     padded = sum(len(batch) * (LENGTHS[batch].max() + 2) ** 2 for batch in batches(True))
     assert padded < 1.1 * ((LENGTHS + 2) ** 2).sum()
+
+
+def test_batches_of_tokens_are_bounded_by_the_longest_times_their_number() -> None:
+    sampler = LengthBatches(LENGTHS, max_cells=500, max_sentences=501, shuffle=False, cells="tokens")
+    found = list(sampler)
+    assert sorted(index for batch in found for index in batch) == list(range(len(LENGTHS)))
+    assert all(len(batch) * LENGTHS[batch].max() <= 500 for batch in found)
+    # No batch could have taken in the first of the next one.
+    for batch, following in pairwise(found):
+        assert (len(batch) + 1) * LENGTHS[following].min() > 500
+
+
+def jittered(epoch: int, jitter: float = 0.1) -> list[list[int]]:
+    sampler = LengthBatches(LENGTHS, max_cells=None, max_sentences=16, shuffle=True, jitter=jitter, seed=3)
+    sampler.set_epoch(epoch)
+    return list(sampler)
+
+
+def test_jitter_gives_sentences_of_a_length_of_their_own_other_neighbours_in_every_epoch() -> None:
+    def batches_of(epoch: int, jitter: float) -> set[frozenset[int]]:
+        lengths = np.arange(20, 180)
+        sampler = LengthBatches(lengths, max_cells=None, max_sentences=16, shuffle=True, jitter=jitter, seed=3)
+        sampler.set_epoch(epoch)
+        return {frozenset(batch) for batch in sampler}
+
+    assert batches_of(0, 0.0) == batches_of(1, 0.0)
+    assert not batches_of(0, 0.1) & batches_of(1, 0.1)
+
+
+def test_jitter_keeps_every_sentence_and_batches_of_like_length() -> None:
+    found = jittered(2)
+    assert found == jittered(2)
+    assert sorted(index for batch in found for index in batch) == list(range(len(LENGTHS)))
+    assert len(found) == -(-len(LENGTHS) // 16)
+    for batch in found:
+        shorter, longer = LENGTHS[batch].min(), LENGTHS[batch].max()
+        assert 17 in batch or shorter * 1.1 + 5 > longer * 0.9
+
+
+def test_without_jitter_the_order_is_that_of_the_lengths_alone() -> None:
+    bounded = LengthBatches(LENGTHS, max_cells=10**9, max_sentences=16, shuffle=True, seed=3)
+    assert jittered(0, 0.0) == list(bounded)
+
+
+def test_jitter_and_a_bound_of_cells_exclude_each_other() -> None:
+    with pytest.raises(ValueError, match="cannot be bounded in cells"):
+        LengthBatches(LENGTHS, max_cells=4000, max_sentences=16, shuffle=True, jitter=0.1)

@@ -9,6 +9,7 @@ from torchmetrics.functional.classification import (
 )
 
 from metrics.classification import (
+    RATIOS,
     accuracy,
     auroc,
     class_table,
@@ -16,6 +17,7 @@ from metrics.classification import (
     confusion,
     f1,
     majority_scores,
+    ratio_columns,
 )
 
 
@@ -109,3 +111,14 @@ def test_each_class_has_its_row() -> None:
     np.testing.assert_allclose(table["f1"], [2 / 3, 2 / 5, 0])
     assert (table["low"] <= table["f1"]).all()
     assert (table["high"] >= table["f1"]).all()
+
+
+@pytest.mark.parametrize("positive", [1, None])
+def test_sums_over_texts_give_the_scores_again(positive: int | None) -> None:
+    gold, probabilities = drawn(80, 2)
+    columns = ratio_columns(gold, probabilities.argmax(axis=1), positive)
+    scores = classification_scores(gold, probabilities, positive, draws=0)
+    sums = {name: columns[up].sum() / columns[down].sum() for name, (up, down) in RATIOS.items() if up in columns}
+    assert sums == pytest.approx({name: scores[name] for name in sums})
+    assert ("f1" in sums) is (positive is not None)
+    assert np.isnan(scores["f1.low"])

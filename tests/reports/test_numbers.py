@@ -21,9 +21,14 @@ NAN = float("nan")
         ("heads.uas.p", [0.5], False),
         ("heads.p.low", [0.5], True),
         ("map", [0.5], True),
+        ("loss", [0.5], False),
+        ("loss.tying", [0.5], False),
+        ("lossless", [0.5], True),
     ],
 )
-def test_fractions_lie_within_one_and_are_no_p_values(name: str, values: list[float], expected: bool) -> None:
+def test_fractions_lie_within_one_and_are_neither_p_values_nor_nats(
+    name: str, values: list[float], expected: bool
+) -> None:
     assert are_fractions(name, np.array(values)) is expected
 
 

@@ -1,0 +1,113 @@
+"""A pretrained tokenizer without its model: raw texts as pieces, for what is not probed word by word."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby, islice
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from transformers import AutoConfig, AutoModel, PreTrainedModel
+
+from attention.encoder import EncoderError, Source, load_tokenizer, longest_input
+
+PIECES_VERSION = 1
+"""Raise it when a text would come out in other pieces."""
+
+_CHUNK = 1024
+
+
+@dataclass(frozen=True)
+class TextPieces:
+    """The pieces of one text, or of a pair of texts, delimiters included.
+
+    Attributes:
+        ids: int64 `[pieces]`.
+        sources: int64 `[pieces]`, 0 in the text, 1 in its pair, -1 for delimiters.
+        ends: int64 `[pieces]`, 0-based place, in its text, of the last character of a piece; 0 for delimiters.
+        blank: whether the text yielded no piece and was given the unknown one.
+    """
+
+    ids: NDArray[np.int64]
+    sources: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    blank: bool = False
+
+
+class TextTokenizer:
+    """The tokenizer of an encoder, which reads texts as the encoder was trained to.
+
+    Attributes:
+        pieces: every piece, by its number; the empty string for a number that has none.
+        max_length: most pieces of one input, delimiters included.
+        pad: number of what fills batches up; without a padding piece 0, which the masks hide.
+        unknown: number of what stands for what it has no piece for; None where it has pieces for everything.
+        mask: number of what hides a piece; None without.
+        start: number of what it puts before a text; None where it puts nothing.
+        end: number of what it puts behind it; None where it puts nothing.
+        separator: number of what it puts first between the texts of a pair; None where it puts nothing.
+
+    Raises:
+        EncoderError: the tokenizer or the config cannot be read.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._name = source.spec.name
+        self._tokenizer = load_tokenizer(source)
+        self.pieces = tuple(
+            piece or "" for piece in self._tokenizer.convert_ids_to_tokens(list(range(len(self._tokenizer))))
+        )
+        self.max_length = longest_input(_without_weights(source), self._tokenizer)
+        self.pad = int(self._tokenizer.pad_token_id or 0)
+        self.unknown: int | None = self._tokenizer.unk_token_id
+        self.mask: int | None = self._tokenizer.mask_token_id
+        single, pair = self.split(["a", "a"], [None, "a"])
+        outside = single.sources < 0
+        self.start = int(single.ids[0]) if outside[0] else None
+        self.end = int(single.ids[-1]) if outside[-1] else None
+        behind = int(np.flatnonzero(pair.sources == 0)[-1]) + 1
+        self.separator = int(pair.ids[behind]) if pair.sources[behind] < 0 else None
+
+    def split(self, texts: Sequence[str], pairs: Sequence[str | None]) -> list[TextPieces]:
+        """Cut each text, with its pair where there is one, into pieces; no truncation.
+
+        A text that yields no piece at all becomes the unknown one.
+
+        Raises:
+            EncoderError: a text without any piece, and a tokenizer without an unknown piece.
+        """
+        found: list[TextPieces] = []
+        both = zip(texts, pairs, strict=True)
+        for paired, group in groupby(both, key=lambda each: each[1] is not None):
+            while chunk := list(islice(group, _CHUNK)):
+                found.extend(
+                    self._encode([text for text, _ in chunk], [str(pair) for _, pair in chunk] if paired else None)
+                )
+        for place, pieces in enumerate(found):
+            if not (pieces.sources >= 0).any():
+                if self._tokenizer.unk_token is None:
+                    raise EncoderError(
+                        f"{self._name}: the text {texts[place]!r} yields no piece, and its tokenizer "
+                        f"has no unknown piece to stand for it. Remove the text from the corpus."
+                    )
+                pair = None if pairs[place] is None else [""]
+                [unknown] = self._encode([str(self._tokenizer.unk_token)], pair)
+                found[place] = replace(unknown, blank=True)
+        return found
+
+    def _encode(self, texts: list[str], pairs: list[str] | None) -> Iterator[TextPieces]:
+        encoded = self._tokenizer(texts, pairs, padding=False, truncation=False, verbose=False)
+        for one in encoded.encodings or ():
+            sources = np.array([-1 if source is None else source for source in one.sequence_ids], np.int64)
+            spans = np.array(one.offsets, np.int64).reshape(-1, 2)
+            yield TextPieces(np.array(one.ids, np.int64), sources, np.maximum(spans[:, 1] - 1, spans[:, 0]))
+
+
+def _without_weights(source: Source) -> PreTrainedModel:
+    """The architecture alone, from the config."""
+    try:
+        with torch.device("meta"):
+            model: PreTrainedModel = AutoModel.from_config(AutoConfig.from_pretrained(source.folder))  # type: ignore[no-untyped-call]
+    except (OSError, ValueError) as error:
+        raise EncoderError(f"{source.spec.name}: its config cannot be read: {error}") from error
+    return model.get_encoder() if model.config.is_encoder_decoder else model

@@ -1,0 +1,53 @@
+"""The lines of a text file, decoded one by one, so that a fault is known by its line."""
+
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+from corpora.sentence import CorpusError
+
+
+def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
+    r"""Yield number, counted from 1, and text of each line of a UTF-8 file; only `\n` or `\r\n` ends a line.
+
+    Raises:
+        CorpusError: The file is missing or cannot be read, or a line is not UTF-8.
+
+    """
+    try:
+        # Read as bytes: a line that is not UTF-8 is then known by its number, and only \n ends a line.
+        with path.open("rb") as lines:
+            for number, raw in enumerate(lines, start=1):
+                try:
+                    line = raw.decode("utf-8").rstrip("\r\n")
+                except UnicodeDecodeError as error:
+                    raise _not_utf8(path, number, raw, error) from None
+                # The byte-order mark of some editors.
+                yield number, line.removeprefix("\ufeff") if number == 1 else line
+    except FileNotFoundError:
+        # Imported here because `python -m corpora.registry` must not find the module loaded by its own package.
+        from corpora.registry import remedy_for
+
+        raise CorpusError.at(path, None, "there is no such file", remedy_for(path)) from None
+    except IsADirectoryError:
+        raise folder_error(path) from None
+    except OSError as error:
+        raise CorpusError.at(
+            path, None, f"the file cannot be read ({error.strerror})", "Check the path and its permissions"
+        ) from None
+
+
+def folder_error(path: Path) -> CorpusError:
+    """Return the error for a folder where a file is asked for."""
+    return CorpusError.at(path, None, "this is a folder", "Name a file in it")
+
+
+def _not_utf8(path: Path, number: int, raw: bytes, error: UnicodeDecodeError) -> CorpusError:
+    encoding = "UTF-16" if number == 1 and raw.startswith((b"\xff\xfe", b"\xfe\xff")) else "LATIN1"
+    source, target = shlex.quote(str(path)), shlex.quote(f"{path.stem}.utf8{path.suffix}")
+    return CorpusError.at(
+        path,
+        number,
+        f"byte 0x{raw[error.start]:02x} at position {error.start + 1} of the line is not UTF-8",
+        f"Convert the file, for instance, if it is {encoding}: `iconv -f {encoding} -t UTF-8 {source} > {target}`",
+    )

@@ -1,0 +1,244 @@
+"""Labelled texts as tokens, words or pieces, in flat arrays: where each token comes from, and what was cut."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attention.tokenizer import TextTokenizer
+from corpora.labelled import LabelledText
+from datamodules.vocabulary import END, SEPARATOR, SPECIALS, START, UNKNOWN
+
+Numbers = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+ENDS = frozenset((".", "!", "?", "…", "..."))
+"""Words that end a sentence; so do several in a row, together."""
+CLOSERS = frozenset(("'", '"', "''", "’", "”", "»", ")", "]", "}", "-rrb-", "-RRB-"))
+"""Words that belong to the sentence before them when they follow its end."""
+
+
+@dataclass(frozen=True, eq=False)
+class Words:
+    """What stands between white space in some texts and their pairs, one after the other.
+
+    Attributes:
+        types: the distinct words, in the order in which they first occur.
+        codes: int64 `[words]`, place of each word in `types`.
+        offsets: int64 `[2 · texts + 1]`, the words of text i are `offsets[2i]:offsets[2i+1]`, those of its pair
+            `offsets[2i+1]:offsets[2i+2]`.
+        paired: bool `[texts]`, texts that have a pair.
+        sentences: int64 `[words]`, non-decreasing, equal within a sentence and different between two.
+        rationale: bool `[words]`, words that decide.
+    """
+
+    types: tuple[str, ...]
+    codes: Numbers
+    offsets: Numbers
+    paired: Flags
+    sentences: Numbers
+    rationale: Flags
+
+
+@dataclass(frozen=True, eq=False)
+class Tokens:
+    """The tokens of some texts, one text after the other; each text has at least one that is no special.
+
+    Attributes:
+        codes: int64 `[tokens]`; of words places in `types` with `SPECIALS` behind them, of pieces their numbers.
+        offsets: int64 `[texts + 1]`, the tokens of text i are `offsets[i]:offsets[i+1]`.
+        sources: int64 `[tokens]`, 0 in the text, 1 in its pair, -1 for specials.
+        words: int64 `[tokens]`, place among the words; -1 for specials, and for what stands for a text without words.
+        types: of words, all that there are; None of pieces.
+        blank: texts that held no token and were given the unknown one.
+    """
+
+    codes: Numbers
+    offsets: Numbers
+    sources: Numbers
+    words: Numbers
+    types: tuple[str, ...] | None = None
+    blank: int = 0
+
+    @property
+    def owners(self) -> Numbers:
+        """Int64 `[tokens]`, the text of each token."""
+        return np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
+
+    @property
+    def counts(self) -> Counter[str]:
+        """How often each word occurs; none for pieces."""
+        types = self.types or ()
+        found = np.bincount(self.codes, minlength=len(types)).tolist()
+        return Counter({word: count for word, count in zip(types, found, strict=False) if count})
+
+    @property
+    def segments(self) -> Numbers:
+        """Int64 `[tokens]`, 0 in the text, 1 in its pair, and for a special what the token before it has."""
+        last = np.maximum.accumulate(np.where(self.sources >= 0, np.arange(len(self.sources)), -1))
+        within = last >= self.offsets[self.owners]
+        return np.where(within, self.sources[last], 0)
+
+    def sentences(self, words: Words) -> Numbers:
+        """Int64 `[tokens]`, 0-based sentence of each token in its text; -1 for specials. None is left out."""
+        found = np.full(len(self.codes), -1)
+        real = np.flatnonzero(self.sources >= 0)
+        owners, raw = self.owners[real], words.sentences[self.words[real]]
+        first = np.diff(owners, prepend=-1) > 0
+        number = np.cumsum(first | (np.diff(raw, prepend=-1) != 0))
+        found[real] = number - number[first][owners]
+        return found
+
+
+def tokenize(
+    texts: Sequence[LabelledText],
+    tokenizer: TextTokenizer | None,
+    *,
+    lowercase: bool,
+    delimiters: bool,
+    sentence_separator: str | None,
+) -> tuple[Words, Tokens]:
+    """Words and tokens of some texts; case and delimiters are the tokenizer's own matter where there is one."""
+    if tokenizer is not None:
+        words = read_words(texts, sentence_separator=sentence_separator)
+        return words, piece_tokens(words, tokenizer)
+    words = read_words(texts, lowercase=lowercase, sentence_separator=sentence_separator)
+    return words, word_tokens(words, delimiters=delimiters)
+
+
+def read_words(
+    texts: Sequence[LabelledText], *, lowercase: bool = False, sentence_separator: str | None = None
+) -> Words:
+    """Part texts at white space, and into sentences.
+
+    A sentence ends behind `ENDS` and the `CLOSERS` that follow, and with the text or the pair: a rule for texts whose
+    punctuation stands apart. With a separator it ends there instead, and the separators are dropped.
+
+    Args:
+        texts: what is read.
+        lowercase: write the words, and the separator, in lower case.
+        sentence_separator: the word between sentences; None for the rule.
+    """
+    codes: list[int] = []
+    offsets = [0]
+    decide: list[int] = []
+    places: dict[str, int] = {}
+    for text in texts:
+        if text.rationale is not None:
+            decide.extend(offsets[-1] + place for place in text.rationale)
+        for part in (text.text, text.pair or ""):
+            own = (part.lower() if lowercase else part).split()
+            codes.extend([places.setdefault(word, len(places)) for word in own])
+            offsets.append(len(codes))
+    types = tuple(places)
+    found = np.array(codes, np.int64)
+    rationale = np.zeros(len(found), bool)
+    rationale[decide] = True
+    starts = np.zeros(len(found) + 1, bool)
+    starts[offsets] = True
+    bounds = np.array(offsets, np.int64)
+    keep = np.ones(len(found), bool)
+    if sentence_separator is None:
+        starts[1:] |= _ended(found, types, starts[:-1])
+    else:
+        separator = sentence_separator.lower() if lowercase else sentence_separator
+        keep = found != places.get(separator, -1)
+        starts[1:] |= ~keep
+    return Words(
+        types,
+        found[keep],
+        np.concatenate(([0], np.cumsum(keep)))[bounds],
+        np.array([text.pair is not None for text in texts], bool),
+        np.cumsum(starts[:-1])[keep],
+        rationale[keep],
+    )
+
+
+def _ended(codes: Numbers, types: Sequence[str], starts: Flags) -> Flags:
+    """Words behind which a sentence ends, bool `[words]`: the last of each run of ends, or of what closes them."""
+    ends = np.array([word in ENDS for word in types], bool)[codes]
+    # The last word up to each that closes nothing; at the start of a text there is nothing to close.
+    other = ~np.array([word in CLOSERS for word in types], bool)[codes] | starts
+    tail: Flags = ends[np.maximum.accumulate(np.where(other, np.arange(len(codes)), 0))]
+    tail[:-1] &= ~tail[1:]
+    return tail
+
+
+def word_tokens(words: Words, *, delimiters: bool) -> Tokens:
+    """Each word a token; between a text and its pair a separator, and around both, where wanted, delimiters."""
+    starts, middles, stops = words.offsets[:-1:2], words.offsets[1::2], words.offsets[2::2]
+    around = np.full(len(starts), delimiters)
+    # What is put into each text, in its order: the start, what stands for no word at all, the separator, the end.
+    wanted = np.stack((around, starts == stops, words.paired, around), 1)
+    places = np.stack((starts, starts, middles, stops), 1)[wanted]
+    specials = np.array([SPECIALS.index(word) for word in (START, UNKNOWN, SEPARATOR, END)])
+    added = np.broadcast_to(len(words.types) + specials, wanted.shape)[wanted]
+    source = np.broadcast_to((-1, 0, -1, -1), wanted.shape)[wanted]
+    count = len(words.codes)
+    return Tokens(
+        codes=np.insert(words.codes, places, added),
+        offsets=np.concatenate(([0], np.cumsum(stops - starts + wanted.sum(1)))),
+        sources=np.insert(np.repeat(np.tile((0, 1), len(starts)), np.diff(words.offsets)), places, source),
+        words=np.insert(np.arange(count), places, -1),
+        types=words.types,
+        blank=int((starts == stops).sum()),
+    )
+
+
+def piece_tokens(words: Words, tokenizer: TextTokenizer) -> Tokens:
+    """The pieces of each text and its pair, words joined by single blanks, as the tokenizer puts them together.
+
+    A piece belongs to the word in which it ends.
+    """
+    spelled = [words.types[code] for code in words.codes]
+    parts = [" ".join(spelled[start:stop]) for start, stop in zip(words.offsets, words.offsets[1:], strict=False)]
+    pairs = [pair if paired else None for pair, paired in zip(parts[1::2], words.paired, strict=True)]
+    found = tokenizer.split(parts[::2], pairs)
+    sizes = np.array([len(word) for word in spelled], np.int64) + 1
+    places = []
+    for item, pieces in enumerate(found):
+        own = np.full(len(pieces.ids), -1)
+        for source in (0, 1):
+            start, stop = words.offsets[2 * item + source : 2 * item + source + 2]
+            inside = pieces.sources == source
+            if start < stop:
+                firsts = np.cumsum(sizes[start:stop]) - sizes[start:stop]
+                own[inside] = start + np.searchsorted(firsts, pieces.ends[inside], side="right") - 1
+        places.append(own)
+    return Tokens(
+        codes=np.concatenate([pieces.ids for pieces in found]),
+        offsets=np.concatenate(([0], np.cumsum([len(pieces.ids) for pieces in found]))),
+        sources=np.concatenate([pieces.sources for pieces in found]),
+        words=np.concatenate(places),
+        blank=sum(pieces.blank for pieces in found),
+    )
+
+
+def cut(tokens: Tokens, limit: int) -> tuple[Tokens, Numbers]:
+    """Leave at most `limit` tokens of each text; specials stay, and of a pair the longer text is cut first.
+
+    Returns:
+        the tokens, and how many each text lost, int64 `[texts]`.
+
+    Raises:
+        ValueError: the limit leaves no room for a token beside the specials.
+    """
+    owners, texts = tokens.owners, len(tokens.offsets) - 1
+    first, second = (np.bincount(owners[tokens.sources == source], minlength=texts) for source in (0, 1))
+    room = limit - (np.diff(tokens.offsets) - first - second)
+    if room.min() < 1:
+        raise ValueError(f"no room for a token beside {limit - room.min()} delimiters")
+    second_kept = np.minimum(second, np.maximum(room // 2, room - first))
+    first_kept = np.minimum(first, room - second_kept)
+    keep = tokens.sources < 0
+    for source, kept in enumerate((first_kept, second_kept)):
+        own = tokens.sources == source
+        earlier = np.cumsum(own) - own  # of this source, before each token
+        keep |= own & (earlier - earlier[tokens.offsets[:-1]][owners] < kept[owners])
+    offsets = np.concatenate(([0], np.cumsum(keep)))[tokens.offsets]
+    short = replace(
+        tokens, codes=tokens.codes[keep], offsets=offsets, sources=tokens.sources[keep], words=tokens.words[keep]
+    )
+    return short, np.diff(tokens.offsets) - np.diff(offsets)

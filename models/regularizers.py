@@ -1,0 +1,245 @@
+"""What keeps hidden states true to their words (Tutek & Šnajder 2020): each is one transform, or one term of the loss.
+
+They combine: transforms are applied in the order in which they are given, terms are added to the loss of the labels.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cosine_similarity, cross_entropy
+
+from models.interface import ModelError
+
+
+@dataclass(frozen=True)
+class RegularizerSizes:
+    """What the parameters of a regulariser depend on.
+
+    Attributes:
+        embedded: size of an embedded word.
+        hidden: size of a hidden state as the encoder makes it, before all transforms.
+        vocabulary: words.
+        mask: number of the mask token in the vocabulary; None where it has none.
+    """
+
+    embedded: int
+    hidden: int
+    vocabulary: int
+    mask: int | None
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A batch on its way from the words to attention.
+
+    Attributes:
+        tokens: int64 `[batch, time]`.
+        mask: bool `[batch, time]`, real tokens.
+        words: bool `[batch, time]`, real tokens that are no delimiters.
+        embedded: `[batch, time, embedded]`, what the encoder read.
+        hidden: `[batch, time, hidden]`, what the encoder made of it, before all transforms.
+        averaged: `[batch, time, averaged]`, behind all transforms: what attention averages.
+        encode: other tokens in the place of these, int64 `[batch, time]`, to their hidden states before all transforms.
+    """
+
+    tokens: Tensor
+    mask: Tensor
+    words: Tensor
+    embedded: Tensor
+    hidden: Tensor
+    averaged: Tensor
+    encode: Callable[[Tensor], Tensor]
+
+
+class Regularizer(nn.Module):
+    """A transform of the hidden states, a term of the loss, or both.
+
+    Subclasses with parameters fill `build`, those that transform `transform` and, where the size changes,
+    `output_size`, and those that add to the loss `term`.
+
+    Attributes:
+        name: under which its term is logged, `loss.<name>`.
+    """
+
+    name: ClassVar[str]
+
+    def build(self, sizes: RegularizerSizes) -> None:
+        """Make the parameters."""
+
+    def output_size(self, embedded: int, hidden: int) -> int:
+        """Size of a hidden state behind its transform, from that of an embedded word and that before it."""
+        return hidden
+
+    def transform(self, embedded: Tensor, hidden: Tensor) -> Tensor:
+        """Hidden states `[batch, time, output_size]` out of embedded words and the hidden states so far."""
+        return hidden
+
+    def term(self, state: Encoded) -> Tensor | None:
+        """A scalar, its weight included; None where there is no term."""
+        return None
+
+
+class Concat(Regularizer):
+    """`h_t := [rnn(e)_t ; e_t]`."""
+
+    name = "concat"
+
+    def output_size(self, embedded: int, hidden: int) -> int:
+        """Both."""
+        return hidden + embedded
+
+    def transform(self, embedded: Tensor, hidden: Tensor) -> Tensor:
+        """The word behind its state."""
+        return torch.cat([hidden, embedded], dim=2)
+
+
+class Residual(Regularizer):
+    """`h_t := e_t + rnn(e)_t`."""
+
+    name = "residual"
+
+    def output_size(self, embedded: int, hidden: int) -> int:
+        """The same, of one size with the embedded words.
+
+        Raises:
+            ModelError: they are not of one size.
+        """
+        _one_size(self, embedded, hidden)
+        return hidden
+
+    def transform(self, embedded: Tensor, hidden: Tensor) -> Tensor:
+        """The sum."""
+        return embedded + hidden
+
+
+class Tying(Regularizer):
+    """`weight · (1/T) Σ_t ‖h_t − e_t‖²`, over the T words of a text, the mean over the texts.
+
+    h are the states as the encoder makes them. The authors' later code leaves out the square and counts padding; this
+    is the paper's formula. The default weight is ours.
+
+    Args:
+        weight: δ.
+    """
+
+    name = "tying"
+
+    def __init__(self, weight: float = 1.0) -> None:
+        super().__init__()
+        self.weight = weight
+
+    def build(self, sizes: RegularizerSizes) -> None:
+        """Nothing is learned.
+
+        Raises:
+            ModelError: embedded words and hidden states are not of one size.
+        """
+        _one_size(self, sizes.embedded, sizes.hidden)
+
+    def term(self, state: Encoded) -> Tensor:
+        """Of states and words of the same place."""
+        return self.weight * _over_words((state.hidden - state.embedded).square().sum(2), state.words)
+
+
+class MaskedLanguageModel(Regularizer):
+    """`weight · −log p(w_t | the text with w_t masked)`, the mean over the masked words of a batch.
+
+    Embedding and encoder are those of the classifier; the decoder is one linear map of the masked words' states. Each
+    word is masked with the probability `share`, and one of every text in any case, always by the mask token. In
+    training it is drawn anew; in evaluation the text itself decides, so that it is the same in every epoch and batch.
+    The default weight is ours, the share BERT's (Devlin et al. 2019, §3.1).
+
+    Args:
+        weight: η.
+        share: of the words that are masked.
+
+    Raises:
+        ModelError: the share is no probability, or 0.
+    """
+
+    name = "mlm"
+
+    def __init__(self, weight: float = 0.5, share: float = 0.15) -> None:
+        super().__init__()
+        if not 0 < share <= 1:
+            raise ModelError(f"MaskedLanguageModel masks a share of the words above 0 and up to 1: share is {share}.")
+        self.weight, self.share = weight, share
+
+    def build(self, sizes: RegularizerSizes) -> None:
+        """The decoder.
+
+        Raises:
+            ModelError: the vocabulary has no mask token.
+        """
+        if sizes.mask is None:
+            raise ModelError(
+                "MaskedLanguageModel masks words, and the vocabulary of these data has no mask token: give a tokenizer "
+                "that has one (--data.init_args.tokenizer), or none for whitespace words."
+            )
+        self.mask_token = sizes.mask
+        self.decoder = nn.Linear(sizes.hidden, sizes.vocabulary)
+
+    def term(self, state: Encoded) -> Tensor:
+        """Of the masked words alone."""
+        chosen = self.chosen(state.tokens, state.words)
+        hidden = state.encode(state.tokens.masked_fill(chosen, self.mask_token))
+        # A sum, because the mean over no word would be NaN.
+        nats = cross_entropy(self.decoder(hidden[chosen]), state.tokens[chosen], reduction="sum")
+        return self.weight * nats / chosen.sum().clamp(min=1)
+
+    def chosen(self, tokens: Tensor, words: Tensor) -> Tensor:
+        """Bool `[batch, time]`, the words that are masked."""
+        draws = torch.rand(tokens.shape, device=tokens.device) if self.training else _draws(tokens, words)
+        draws = draws.masked_fill(~words, 2)
+        lowest = draws == draws.amin(1, keepdim=True) if draws.numel() else words
+        return ((draws < self.share) | lowest) & words
+
+
+class Conicity(Regularizer):
+    """`weight · mean_t cos(h_t, h̄)` over the words of a text, the mean over the texts (Chandrahas et al. 2018).
+
+    h are the states that attention averages, and h̄ is their mean: the term is low where they point into different
+    directions. Mohankumar et al. (2020) keep it low in classifiers with attention.
+
+    Args:
+        weight: of the term.
+    """
+
+    name = "conicity"
+
+    def __init__(self, weight: float = 1.0) -> None:
+        super().__init__()
+        self.weight = weight
+
+    def term(self, state: Encoded) -> Tensor:
+        """Of the words, delimiters left out."""
+        words = state.words[..., None]
+        mean = (state.averaged * words).sum(1, keepdim=True) / words.sum(1, keepdim=True).clamp(min=1)
+        return self.weight * _over_words(cosine_similarity(state.averaged, mean, dim=2), state.words)
+
+
+def _one_size(regularizer: Regularizer, embedded: int, hidden: int) -> None:
+    if embedded != hidden:
+        raise ModelError(
+            f"{type(regularizer).__name__} needs embedded words and hidden states of one size, and they have "
+            f"{embedded} and {hidden} dimensions: --model.init_args.embedding.project {hidden}, or an encoder whose "
+            f"states have {embedded}."
+        )
+
+
+def _over_words(values: Tensor, words: Tensor) -> Tensor:
+    """The mean over the words of each text, then over the texts; a text without a word counts as 0."""
+    means = values.masked_fill(~words, 0).sum(1) / words.sum(1).clamp(min=1)
+    return means.sum() / max(len(means), 1)
+
+
+def _draws(tokens: Tensor, words: Tensor) -> Tensor:
+    """Numbers in [0, 1) that only the words of the text and their places in it decide, float32 `[batch, time]`."""
+    draws = torch.zeros(tokens.shape)
+    for row, (text, real) in enumerate(zip(tokens.cpu(), words.cpu(), strict=True)):
+        draws[row, real] = torch.from_numpy(np.random.default_rng(text[real].numpy()).random(int(real.sum()))).float()
+    return draws.to(tokens.device)

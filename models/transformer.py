@@ -1,0 +1,185 @@
+"""A pretrained transformer that is fine-tuned to classify, with the rows of attention that its decision reads."""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
+from torch import Tensor
+
+from attention import resolve
+from attention.classification import Head, SequenceClassifier
+from datamodules import TextBatch
+from models.base import TextClassifier, TextSizes
+from models.interface import Level, ModelError, Output
+
+PIECES = 16384
+"""Most pieces of one pass of `decide`, padding included."""
+
+_HEAD = re.compile(r"([1-9]\d*)(?:-([1-9]\d*))?")
+
+
+@dataclass(frozen=True)
+class TransformerOutput(Output):
+    """An `Output` that can be decided anew.
+
+    Attributes:
+        segments: int64 `[batch, time]`, as in the batch.
+    """
+
+    segments: Tensor
+
+
+class TransformerClassifier(TextClassifier):
+    """The transformer whose tokenizer cut the texts, under a classification head.
+
+    A level of attention is one row of one head: that of the position which the classification head reads, the first
+    piece of an encoder (`[CLS]`) and the last of a decoder, to all pieces, delimiters included. What a row averages are
+    the values of its head. A level is named `layer-head`, both counted from 1. All other rows, heads and layers attend
+    as they do, whatever is imposed.
+
+    A classification head that comes with the files is kept, and can be tested without training.
+
+    Args:
+        heads: whose rows: `6-1`, or a layer, `6`, for all its heads; None for all heads of the last layer.
+        learning_rate: the highest, of AdamW.
+        weight_decay: of matrices; biases and normalisations have none, as in BERT's training.
+        warmup: share of the steps in which the learning rate rises from 0; it then falls to 0 by the last, both
+            linearly (Devlin et al. 2019, A.2).
+        class_weights: see `TextClassifier`.
+
+    Raises:
+        ModelError: `heads` are written otherwise, or `warmup` is no share.
+    """
+
+    def __init__(
+        self,
+        heads: Sequence[str] | None = None,
+        learning_rate: float = 2e-5,
+        weight_decay: float = 0.01,
+        warmup: float = 0.1,
+        class_weights: bool = False,
+    ) -> None:
+        super().__init__(learning_rate, "adamw", weight_decay, class_weights=class_weights)
+        if not 0 <= warmup < 1:
+            raise ModelError(f"--model.init_args.warmup: {warmup} is no share of the steps; give 0.1 for a tenth.")
+        self.warmup = warmup
+        self._wanted = None if heads is None else [_parsed(head) for head in heads]
+
+    def build(self, sizes: TextSizes) -> None:
+        """Load the transformer.
+
+        Raises:
+            ModelError: the texts were not cut by the tokenizer of one, or it has not the heads that are wanted.
+            EncoderError: it cannot be had, or not be used; see `SequenceClassifier`.
+        """
+        if sizes.tokenizer is None:
+            raise ModelError(
+                f"{type(self).__name__} reads pieces of its own tokenizer, and these texts are cut into words: "
+                f"--data.init_args.tokenizer.name bert-base-uncased, another name or a folder."
+            )
+        self.classifier = SequenceClassifier(resolve(sizes.tokenizer), sizes.classes)
+        layers, heads = self.classifier.layers, self.classifier.heads
+        found: set[Head] = set()
+        for layer, head in [(layers, None)] if self._wanted is None else self._wanted:
+            if layer > layers or (head or 1) > heads:
+                raise ModelError(
+                    f"--model.init_args.heads: there is no {layer}{f'-{head}' if head else ''} in "
+                    f"{sizes.tokenizer.name}, which has {layers} layers of {heads} heads, counted from 1."
+                )
+            found |= {(layer - 1, one) for one in (range(heads) if head is None else [head - 1])}
+        self.levels = {f"{layer + 1}-{head + 1}": (layer, head) for layer, head in sorted(found)}
+        self._trained = self._trained or not self.classifier.drawn
+
+    def forward(
+        self, batch: TextBatch, *, embedded: Tensor | None = None, imposed: Mapping[str, Tensor] | None = None
+    ) -> TransformerOutput:
+        """See `TextClassifier`; `embedded` are word embeddings, to which the transformer adds positions and segments.
+
+        Raises:
+            ModelError: weights are imposed on a head that is not among those of the model.
+        """
+        if embedded is None:
+            embedded = self.classifier.embed(batch.tokens)
+        mask = batch.mask
+        found = self.classifier(embedded, mask, batch.segments, list(self.levels.values()), self._rows(imposed or {}))
+        levels = {name: Level(found.weights[head], mask, found.values[head]) for name, head in self.levels.items()}
+        return TransformerOutput(found.logits, levels, embedded, batch.segments)
+
+    def decide(self, output: Output, imposed: Mapping[str, Tensor]) -> Tensor:
+        """See `TextClassifier`; the transformer runs again, in passes of at most `PIECES` pieces.
+
+        Levels that are not named attend anew, also those below and those that had weights imposed in `forward`.
+
+        Raises:
+            ModelError: weights are imposed on a head that is not among those of the model.
+        """
+        assert isinstance(output, TransformerOutput)
+        mask = next(iter(output.levels.values())).mask
+        texts, time = mask.shape
+        leading = torch.broadcast_shapes(*(weights.shape[:-2] for weights in imposed.values()))  # type: ignore[no-untyped-call]
+        rows = {
+            head: weights.expand(*leading, texts, time).reshape(-1, time)
+            for head, weights in self._rows(imposed).items()
+        }
+        logits = [output.logits[:0]]  # there may be nothing to impose
+        copies, most = leading.numel() * texts, max(PIECES // time, 1)
+        for first in range(0, copies, most):
+            places = torch.arange(first, min(first + most, copies), device=mask.device)
+            text = places % texts
+            imposed_here = {head: of_head[places] for head, of_head in rows.items()}
+            found = self.classifier(
+                output.embedded[text], mask[text], output.segments[text], list(imposed_here), imposed_here
+            )
+            logits.append(found.logits)
+        return torch.cat(logits).view(*leading, texts, output.logits.size(1))
+
+    def _rows(self, imposed: Mapping[str, Tensor]) -> dict[Head, Tensor]:
+        if strangers := sorted(set(imposed) - set(self.levels)):
+            raise ModelError(
+                f"There is no level {strangers[0]}, only {', '.join(self.levels)}. "
+                f"--model.init_args.heads says which there are."
+            )
+        return {self.levels[name]: weights for name, weights in imposed.items()}
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """Matrices with weight decay, and without it the vectors: biases and normalisations."""
+        trained = [parameter for parameter in self.parameters() if parameter.requires_grad]
+        return [
+            {"params": [each for each in trained if each.dim() > 1], "weight_decay": self.weight_decay},
+            {"params": [each for each in trained if each.dim() < 2], "weight_decay": 0.0},
+        ]
+
+    def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
+        """AdamW, under a rate that rises and falls linearly over the steps of the whole training.
+
+        Raises:
+            ModelError: the training has no end.
+        """
+        steps = self.trainer.estimated_stepping_batches
+        if math.isinf(steps):
+            raise ModelError(
+                f"{type(self).__name__} lets the learning rate fall to 0 by the last step, and this training has none: "
+                f"--trainer.max_epochs 3."
+            )
+        rising = self.warmup * steps
+
+        def share(step: int) -> float:
+            return step / rising if step < rising else max(steps - step, 0) / (steps - rising)
+
+        adam = torch.optim.AdamW(self.parameter_groups(), self.learning_rate, fused=True)
+        schedule = torch.optim.lr_scheduler.LambdaLR(adam, share)
+        return {"optimizer": adam, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+
+def _parsed(text: str) -> tuple[int, int | None]:
+    """Layer and head from 1; None for all heads."""
+    match = _HEAD.fullmatch(text)
+    if match is None:
+        raise ModelError(
+            f"--model.init_args.heads: {text!r} is no head. Write layer-head, counted from 1, as 6-1; or a layer, as 6."
+        )
+    return int(match[1]), int(match[2]) if match[2] else None

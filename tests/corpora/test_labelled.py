@@ -1,0 +1,297 @@
+import csv
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from corpora.labelled import Columns, LabelledText, read_labelled
+from corpora.sentence import CorpusError
+
+TSV = 'label\ttext\n1\tA "fine" film .\n0\t  Dull , dull .  \n'
+WITH_ALL = Columns("text", "label", "pair", "id", "rationale")
+ALL = "id\ttext\tpair\tlabel\trationale\textra\n"
+
+
+def write(folder: Path, content: str | bytes, name: str = "corpus.tsv") -> Path:
+    path = folder / name
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def test_texts_and_labels_of_a_tsv_are_read_and_double_quotes_are_text(tmp_path: Path) -> None:
+    found = read_labelled(write(tmp_path, TSV))
+    assert found.texts == (
+        LabelledText(id="2", text='A "fine" film .', label="1", line=2),
+        LabelledText(id="3", text="Dull , dull .", label="0", line=3),
+    )
+    assert len(found) == 2
+    assert found.audit == {"texts": 2, "duplicates": 0, "conflicting": 0, "empty": 0}
+    # A reader with quoting would join these two lines.
+    lone = read_labelled(write(tmp_path, 'label\ttext\n1\t"So\n0\tsaid" he\n'))
+    assert [text.text for text in lone.texts] == ['"So', 'said" he']
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        TSV.rstrip("\n"),
+        TSV.replace("\n", "\r\n"),
+        "\ufeff" + TSV,
+        TSV + "\n  \n",
+    ],
+    ids=["no final line end", "CRLF", "byte-order mark", "blank lines at the end"],
+)
+def test_harmless_differences_of_layout_change_nothing(tmp_path: Path, content: str) -> None:
+    expected = read_labelled(write(tmp_path, TSV))
+    assert read_labelled(write(tmp_path, content)) == expected
+
+
+def test_only_line_feeds_end_a_line(tmp_path: Path) -> None:
+    found = read_labelled(write(tmp_path, "label\ttext\n1\ta\u2028b\x0bc\x85d\n\n1\te\n"))
+    assert [(text.id, text.text) for text in found.texts] == [("2", "a\u2028b\x0bc\x85d"), ("4", "e")]
+
+
+def test_pairs_ids_and_rationales_are_read_from_the_named_columns(tmp_path: Path) -> None:
+    content = ALL + "a\tnot at all good\tIt is bad.\tno\t3 0\tx\nb\tso  so\tMaybe.\tno\t\tx\n"
+    assert read_labelled(write(tmp_path, content), columns=WITH_ALL).texts == (
+        LabelledText("a", "not at all good", "no", 2, "It is bad.", (0, 3)),
+        LabelledText("b", "so  so", "no", 3, "Maybe.", ()),
+    )
+    assert read_labelled(write(tmp_path, content)).texts[0] == LabelledText("2", "not at all good", "no", 2)
+
+
+def test_without_a_header_columns_are_numbers_from_one(tmp_path: Path) -> None:
+    path = write(tmp_path, "gj04\t1\t\tThey drank the pub.\ngj04\t0\t*\tThe Bill slept.\n")
+    assert read_labelled(path, columns=Columns(text="4", label="2"), header=False).texts == (
+        LabelledText("1", "They drank the pub.", "1", 1),
+        LabelledText("2", "The Bill slept.", "0", 2),
+    )
+
+
+def test_csv_fields_hold_commas_quotes_and_line_ends(tmp_path: Path) -> None:
+    rows = [("good", 'He said "yes", twice.'), ("bad", "One\n\ntwo, three"), ("good", "plain")]
+    path = tmp_path / "corpus.csv"
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file, lineterminator="\r\n").writerows([("label", "text"), *rows])
+    found = read_labelled(path).texts
+    assert [(text.label, text.text) for text in found] == rows
+    assert [(text.id, text.line) for text in found] == [("2", 2), ("3", 3), ("6", 6)]
+
+
+def test_a_csv_field_may_be_as_long_as_a_book_and_the_limit_of_others_stays(tmp_path: Path) -> None:
+    words = "word " * 100_000
+    path = write(tmp_path, f'label,text\n1,"{words}"\n', "corpus.csv")
+    before = csv.field_size_limit(100_000)
+    try:
+        assert read_labelled(path).texts[0].text == words.strip()
+        assert csv.field_size_limit() == 100_000
+    finally:
+        csv.field_size_limit(before)
+
+
+def test_jsonl_labels_may_be_strings_integers_or_truth_values(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [
+        {"text": "a b", "label": "pos", "id": "x", "rationale": [1], "pair": "c"},
+        {"text": "b", "label": 3, "id": 7, "rationale": "0", "pair": "c", "more": {"deep": 1.5}},
+        {"text": "c", "label": True, "id": "y", "rationale": None, "pair": "c"},
+        {"text": "\u00e9\n", "label": False, "id": "z", "rationale": [], "pair": " c"},
+    ]
+    path = write(tmp_path, "\n\n".join(map(json.dumps, rows)), "corpus.jsonl")
+    assert read_labelled(path, columns=WITH_ALL).texts == (
+        LabelledText("x", "a b", "pos", 1, "c", (1,)),
+        LabelledText("7", "b", "3", 3, "c", (0,)),
+        LabelledText("y", "c", "true", 5, "c", None),
+        LabelledText("z", "é", "false", 7, "c", ()),
+    )
+
+
+def test_the_format_comes_from_the_suffix_or_the_option(tmp_path: Path) -> None:
+    upper = write(tmp_path, TSV, "CORPUS.TSV")
+    other = write(tmp_path, TSV, "corpus.txt")
+    assert read_labelled(upper) == read_labelled(other, format="tsv")
+
+
+def test_repeated_texts_are_counted_and_kept_and_those_with_another_label_told_apart(tmp_path: Path) -> None:
+    content = "label\ttext\n" + "1\tyes\n" * 3 + "0\tyes\n0\tno\n1\tno \n1\tYes\n"
+    found = read_labelled(write(tmp_path, content))
+    assert found.audit == {"texts": 7, "duplicates": 4, "conflicting": 2, "empty": 0}
+    assert len(found) == 7
+
+
+def test_equal_texts_with_other_pairs_are_no_duplicates(tmp_path: Path) -> None:
+    content = "text\tpair\tlabel\na\tb\t1\na\tc\t0\na\tb\t1\n"
+    found = read_labelled(write(tmp_path, content), columns=Columns(pair="pair"))
+    assert (found.audit["duplicates"], found.audit["conflicting"]) == (1, 0)
+
+
+def test_empty_texts_and_pairs_are_skipped_on_request_and_counted(tmp_path: Path) -> None:
+    content = "text\tpair\tlabel\na\tb\t1\n \tb\t1\na\t\t0\nc\td\t0\n"
+    found = read_labelled(write(tmp_path, content), columns=Columns(pair="pair"), empty="skip")
+    assert [text.id for text in found.texts] == ["2", "5"]
+    assert found.audit == {"texts": 2, "duplicates": 0, "conflicting": 0, "empty": 2}
+
+
+# What is wrong, the name of the file, its content, the line at which it is found, and words of the message.
+OPTION = r"--data\.init_args"
+BAD: list[tuple[str, str, str | bytes, int | None, str]] = [
+    ("empty file", "x.tsv", "", None, "the file is empty"),
+    ("header alone", "x.tsv", "label\ttext\n\n", None, "the file holds no text"),
+    ("unknown suffix", "x.dat", TSV, None, rf"suffix '\.dat'.*`{OPTION}\.format`: tsv, csv or jsonl"),
+    ("latin-1", "x.tsv", "label\ttext\n1\tcafé\n".encode("latin-1"), 2, "byte 0xe9 at position 6.*iconv -f LATIN1"),
+    ("UTF-16", "x.tsv", TSV.encode("utf-16"), 1, "iconv -f UTF-16"),
+    ("UTF-16 without a mark", "x.tsv", TSV.encode("utf-16-le"), 1, "NUL byte.*UTF-16"),
+    ("NUL", "x.csv", "label,text\n1,a\0b\n", 2, "NUL byte"),
+    (
+        "missing column",
+        "x.tsv",
+        "label\tsentence\n1\ta\n",
+        1,
+        rf"the header has no column 'text'; there are label, sentence\. Name one of them with "
+        rf"`{OPTION}\.columns\.text`; if the file has no header, set `{OPTION}\.header false`",
+    ),
+    (
+        "missing header",
+        "x.tsv",
+        f"1\t{'long ' * 20}\n0\tb\n",
+        1,
+        rf"no column 'text'; there are 1, [long ]{{40}}….*{OPTION}",
+    ),
+    ("column twice", "x.csv", "text,label,text\na,1,b\n", 1, "two columns 'text'"),
+    ("too few fields", "x.tsv", TSV + "1\n", 4, "has 1 field instead of 2.*Write one tab"),
+    ("too many fields", "x.tsv", TSV + "1\ta\tb\n", 4, "has 3 fields instead of 2.*blank for a tab"),
+    ("blanks for a tab", "x.tsv", TSV + "1 a b\n", 4, "has 1 field instead of 2"),
+    ("unquoted comma", "x.csv", 'label,text\n1,"a\nb"\n0,c, d\n', 4, "has 3 fields instead of 2.*double quotes"),
+    ("open quote", "x.csv", 'label,text\n1,a\n0,"b\nc\nd\n', 3, r"record that starts here is no CSV \(unexpected end"),
+    ("text behind a quote", "x.csv", 'label,text\n1,"a" b\n', 2, "no CSV .*double the quotes"),
+    ("empty text", "x.tsv", TSV + "1\t \n", 4, rf"the text \(column 'text'\) is empty.*`{OPTION}\.empty skip`"),
+    ("empty label", "x.tsv", TSV + " \ta\n", 4, r"the label \(column 'label'\) is empty\. Fill it"),
+    ("no JSON", "x.jsonl", '{"text": "a", "label": 1}\n{"text": \n', 2, "this is no JSON.*one object a line"),
+    ("JSON over lines", "x.jsonl", '[\n{"text": "a", "label": 1}]', 1, "this is no JSON"),
+    ("a list", "x.jsonl", '["a", 1]\n', 1, "this is a list, not an object"),
+    ("deep JSON", "x.jsonl", "[" * 100_000, 1, "this is no JSON"),
+    (
+        "missing key",
+        "x.jsonl",
+        '{"review": "a", "label": 1}\n',
+        1,
+        rf"no key 'text'; there are review, label.*{OPTION}",
+    ),
+    ("a number for a text", "x.jsonl", '{"text": 1, "label": 1}\n', 1, r"the text \(column 'text'\) is a number"),
+    ("a fraction for a label", "x.jsonl", '{"text": "a", "label": 0.5}\n', 1, r"the label .* is a number"),
+    ("null for a label", "x.jsonl", '{"text": "a", "label": null}\n', 1, r"the label .* is null"),
+    ("half a character", "x.jsonl", '{"text": "a\\ud83d", "label": 1}\n', 1, "holds what is no character"),
+    ("escaped NUL", "x.jsonl", '{"text": "a\\u0000", "label": 1}\n', 1, "holds what is no character"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "line", "words"), [row[1:] for row in BAD], ids=[row[0] for row in BAD])
+def test_malformed_files_are_refused_with_place_and_remedy(
+    tmp_path: Path, name: str, content: str | bytes, line: int | None, words: str
+) -> None:
+    path = write(tmp_path, content, name)
+    place = f"{path}:{line}: " if line else f"{path}: "
+    with pytest.raises(CorpusError, match=words) as caught:
+        read_labelled(path)
+    assert str(caught.value).startswith(place)
+    assert str(caught.value).endswith(".")
+    assert len(str(caught.value)) < 500
+
+
+# What is wrong, the record under the header of `ALL`, and words of the message.
+BAD_RECORDS = [
+    ("empty pair", "a\tb\t\t1\t\t", r"the pair \(column 'pair'\) is empty"),
+    ("empty id", "\tb\tc\t1\t\t", r"the id \(column 'id'\) is empty"),
+    ("id twice", "first\tb\tc\t1\t\t", rf"the id 'first' is that of line 2 too.*`{OPTION}\.columns\.id`"),
+    ("behind the text", "a\tb c\tc\t1\t0 2\t", "the rationale names word 2 of a text of 2 words.*from 0"),
+    ("a negative place", "a\tb c\tc\t1\t-1\t", "the rationale holds '-1'"),
+    ("commas", "a\tb c\tc\t1\t0,1\t", "the rationale holds '0,1'.*blanks between"),
+    ("a foreign digit", "a\tb c\tc\t1\t²\t", "the rationale holds '²'"),
+]
+
+
+@pytest.mark.parametrize(("record", "words"), [row[1:] for row in BAD_RECORDS], ids=[row[0] for row in BAD_RECORDS])
+def test_bad_pairs_ids_and_rationales_are_refused(tmp_path: Path, record: str, words: str) -> None:
+    path = write(tmp_path, ALL + "first\tone\ttwo\t0\t0\t\n" + record + "\n")
+    with pytest.raises(CorpusError, match=words) as caught:
+        read_labelled(path, columns=WITH_ALL)
+    assert str(caught.value).startswith(f"{path}:3: ")
+
+
+@pytest.mark.parametrize("rationale", [[True], [0.0], ["x"], {"0": 1}, [-1], [1]])
+def test_bad_rationales_of_jsonl_are_refused(tmp_path: Path, rationale: object) -> None:
+    record = {"text": "one", "label": 1, "rationale": rationale}
+    path = write(tmp_path, json.dumps(record), "x.jsonl")
+    with pytest.raises(CorpusError, match=f"^{path}:1: the rationale "):
+        read_labelled(path, columns=Columns(rationale="rationale"))
+
+
+def test_a_wrong_number_without_a_header_names_those_there_are(tmp_path: Path) -> None:
+    path = write(tmp_path, "a\t1\nb\t0\n")
+    with pytest.raises(CorpusError, match=rf"^{path}:1: without.*no column '3'; there are 1, 2\..*columns\.label`\.$"):
+        read_labelled(path, columns=Columns("1", "3"), header=False)
+    with pytest.raises(CorpusError, match=r"columns have numbers, and there is no column 'text'; there are 1, 2"):
+        read_labelled(path, header=False)
+
+
+def test_all_texts_skipped_is_no_corpus(tmp_path: Path) -> None:
+    with pytest.raises(CorpusError, match="the file holds no text"):
+        read_labelled(write(tmp_path, "label\ttext\n1\t\n"), empty="skip")
+
+
+def test_missing_files_and_folders_are_named(tmp_path: Path) -> None:
+    with pytest.raises(CorpusError, match=rf"^{tmp_path}/no\.tsv: there is no such file\. Check the path\.$"):
+        read_labelled(tmp_path / "no.tsv")
+    with pytest.raises(CorpusError, match=r"to make sst2, .*AttentionExplanation"):
+        read_labelled(tmp_path / "cls" / "sst2" / "train.tsv")
+    for folder in (tmp_path, tmp_path / "x.tsv"):
+        folder.mkdir(exist_ok=True)
+        with pytest.raises(CorpusError, match=rf"^{folder}: this is a folder"):
+            read_labelled(folder)
+
+
+# Texts and texts that repeat an earlier one, by an independent count of the files (`sort -u | wc -l`).
+SIZES = {
+    "sst2": {"train": (6920, 9), "dev": (872, 0), "test": (1821, 0)},
+    "ag_news": {"train": (5600, 0), "dev": (1000, 0), "test": (1000, 0)},
+    "trec": {"train": (4865, 0), "dev": (500, 0), "test": (500, 0)},
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_real_files_have_the_texts_that_their_description_says(name: str) -> None:
+    for split, (texts, duplicates) in SIZES[name].items():
+        found = read_labelled(data("cls", name, f"{split}.tsv"))
+        assert found.audit == {"texts": texts, "duplicates": duplicates, "conflicting": 0, "empty": 0}
+
+
+def test_real_files_have_the_labels_that_their_description_says() -> None:
+    sst, trec = (read_labelled(data("cls", name, "train.tsv")) for name in ("sst2", "trec"))
+    assert sum(text.label == "1" for text in sst.texts) == 3610
+    kinds = {label: sum(text.label == label for text in trec.texts) for label in {text.label for text in trec.texts}}
+    assert kinds == {"ABBR": 74, "DESC": 1041, "ENTY": 1133, "HUM": 1098, "LOC": 741, "NUM": 778}
+
+
+@pytest.mark.parametrize(("split", "texts", "acceptable"), [("train", 8551, 6023), ("dev", 1043, 721)])
+def test_cola_is_read_by_the_numbers_of_its_columns(split: str, texts: int, acceptable: int) -> None:
+    found = read_labelled(data("glue", "CoLA", f"{split}.tsv"), columns=Columns("4", "2"), header=False)
+    assert len(found) == texts
+    assert sum(text.label == "1" for text in found.texts) == acceptable
+
+
+def test_wnli_is_read_as_pairs() -> None:
+    found = read_labelled(data("glue", "WNLI", "dev.tsv"), columns=Columns("sentence1", "label", "sentence2", "index"))
+    assert len(found) == 71
+    assert found.texts[0].id == "0"
+    assert found.texts[0].pair == "The hair has to be cleaned."
+
+
+def data(*parts: str) -> Path:
+    """A file under the data root; skips the test without it."""
+    if not os.environ.get("PROBING_DATA"):
+        pytest.skip("PROBING_DATA is not set: the corpora are not at hand")
+    path = Path(os.environ["PROBING_DATA"], *parts)
+    if not path.is_file():
+        pytest.skip(f"{path} is not there")
+    return path

@@ -1,0 +1,216 @@
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from attention.encoder import EncoderSpec, resolve
+from attention.tokenizer import TextTokenizer
+from corpora.labelled import LabelledText
+from datamodules.tokenization import CLOSERS, ENDS, Tokens, Words, cut, piece_tokens, read_words, word_tokens
+from datamodules.vocabulary import SPECIALS
+from tests.tiny import save_gpt2, save_llama, save_roberta
+
+PAIRS = (
+    ("The fox sleeps . The dogs drink coffee . and guests", "lazy dogs . overslept"),
+    ("fox", "dogs"),
+    ("unquestionably overslept", "foxglove ."),
+)
+
+
+def text(words: str, pair: str | None = None, rationale: tuple[int, ...] | None = None) -> LabelledText:
+    return LabelledText("1", words, "x", 1, pair, rationale)
+
+
+def spelled(tokens: Tokens, item: int) -> list[str]:
+    assert tokens.types is not None
+    written = (*tokens.types, *SPECIALS)
+    return [written[code] for code in tokens.codes[tokens.offsets[item] : tokens.offsets[item + 1]]]
+
+
+def sentences(tokens: Tokens, words: Words, item: int) -> list[int]:
+    found: list[int] = tokens.sentences(words)[tokens.offsets[item] : tokens.offsets[item + 1]].tolist()
+    return found
+
+
+def parted(words: list[str]) -> list[int]:
+    """The rule, told slowly: the sentence of every word."""
+    found, number, state = [], 0, "inside"
+    for word in words:
+        if state == "ended" and word not in ENDS | CLOSERS:
+            number, state = number + 1, "inside"
+        found.append(number)
+        if word in ENDS:
+            state = "ended"
+    return found
+
+
+def random_text(random: np.random.Generator) -> str:
+    words = ["a", "b", "c", ".", "!", "...", '"', ")"]
+    return " ".join(random.choice(words, random.integers(1, 25)))
+
+
+def test_sentences_end_as_the_rule_says() -> None:
+    random = np.random.default_rng(0)
+    texts = [text(random_text(random), random_text(random) if number % 2 else None) for number in range(300)]
+    words = read_words(texts)
+    tokens = word_tokens(words, delimiters=False)
+    for item, one in enumerate(texts):
+        first = parted(one.text.split())
+        if one.pair is None:
+            assert sentences(tokens, words, item) == first
+        else:
+            second = [first[-1] + 1 + number for number in parted(one.pair.split())]
+            assert sentences(tokens, words, item) == [*first, -1, *second]
+
+
+def test_the_rule_by_hand() -> None:
+    words = read_words([text('He left . " Why ? " she asked ... . Nobody ( knew . ) Mr. Fox')])
+    #                         He left . "  Why ?  "  she asked ... . Nobody ( knew .  )  Mr. Fox
+    assert sentences(word_tokens(words, delimiters=False), words, 0) == [
+        *(0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3, 3, 4, 4)
+    ]
+
+
+def test_a_closing_mark_that_begins_a_text_closes_nothing_of_the_text_before() -> None:
+    words = read_words([text("a ."), text('" b'), text(") . c")])
+    tokens = word_tokens(words, delimiters=False)
+    assert [sentences(tokens, words, item) for item in range(3)] == [[0, 0], [0, 0], [0, 0, 1]]
+
+
+def test_given_separators_alone_part_sentences_and_are_dropped() -> None:
+    words = read_words(
+        [text("<S> a . b <s> <s> c . <s>", rationale=(1, 3, 6)), text("<s>", "d <s> e")],
+        lowercase=True,
+        sentence_separator="<s>",
+    )
+    tokens = word_tokens(words, delimiters=False)
+    assert spelled(tokens, 0) == ["a", ".", "b", "c", "."]
+    assert sentences(tokens, words, 0) == [0, 0, 0, 1, 1]
+    assert words.rationale.tolist() == [True, False, True, True, False, False, False]
+    assert spelled(tokens, 1) == ["<sep>", "d", "e"]
+    assert sentences(tokens, words, 1) == [-1, 0, 1]
+
+
+def test_words_are_put_together_with_delimiters_and_separator() -> None:
+    words = read_words([text("A b", "C"), text("D")], lowercase=True)
+    around = word_tokens(words, delimiters=True)
+    assert spelled(around, 0) == ["<s>", "a", "b", "<sep>", "c", "</s>"]
+    assert spelled(around, 1) == ["<s>", "d", "</s>"]
+    assert around.sources.tolist() == [-1, 0, 0, -1, 1, -1, -1, 0, -1]
+    assert around.segments.tolist() == [0, 0, 0, 0, 1, 1, 0, 0, 0]
+    assert around.words.tolist() == [-1, 0, 1, -1, 2, -1, -1, 3, -1]
+    bare = word_tokens(words, delimiters=False)
+    assert [spelled(bare, item) for item in range(2)] == [["a", "b", "<sep>", "c"], ["d"]]
+
+
+def test_case_is_kept_where_it_is_wanted() -> None:
+    assert read_words([text("The THE the")]).types == ("The", "THE", "the")
+    assert read_words([text("The THE the")], lowercase=True).types == ("the",)
+
+
+def test_words_that_look_like_delimiters_are_none() -> None:
+    tokens = word_tokens(read_words([text("<s> a <sep>")]), delimiters=True)
+    assert spelled(tokens, 0) == ["<s>", "<s>", "a", "<sep>", "</s>"]
+    assert tokens.sources.tolist() == [-1, 0, 0, 0, -1]
+
+
+def test_a_text_of_separators_alone_becomes_the_unknown_word() -> None:
+    words = read_words([text("a"), text("| |"), text("| |", "|"), text("b")], sentence_separator="|")
+    tokens = word_tokens(words, delimiters=True)
+    assert [spelled(tokens, item) for item in range(4)] == [
+        ["<s>", "a", "</s>"],
+        ["<s>", "<unk>", "</s>"],
+        ["<s>", "<unk>", "<sep>", "</s>"],
+        ["<s>", "b", "</s>"],
+    ]
+    assert tokens.blank == 2
+    assert sentences(tokens, words, 1) == [-1, 0, -1]
+    assert sentences(tokens, words, 3) == [-1, 0, -1]
+
+
+def slowly_cut(first: int, second: int, room: int) -> tuple[int, int]:
+    while first + second > room:
+        if first > second:
+            first -= 1
+        else:
+            second -= 1
+    return first, second
+
+
+def test_cutting_takes_from_the_end_of_the_longer_text() -> None:
+    random = np.random.default_rng(1)
+    texts = [text(random_text(random), random_text(random) if number % 3 else None) for number in range(200)]
+    words = read_words(texts)
+    whole = word_tokens(words, delimiters=True)
+    for limit in (4, 5, 9, 30, 1000):
+        short, lost = cut(whole, limit)
+        for item, one in enumerate(texts):
+            first, second = one.text.split(), [] if one.pair is None else one.pair.split()
+            specials = 2 + (one.pair is not None)
+            kept = slowly_cut(len(first), len(second), limit - specials)
+            pair = [] if one.pair is None else ["<sep>", *second[: kept[1]]]
+            assert spelled(short, item) == ["<s>", *first[: kept[0]], *pair, "</s>"]
+            assert lost[item] == len(first) + len(second) - sum(kept)
+
+
+def test_no_sentence_is_left_without_a_token_by_a_cut() -> None:
+    words = read_words([text("a . b . c . d .", "e . f g h i j k l m")])
+    short, _ = cut(word_tokens(words, delimiters=False), 9)
+    assert spelled(short, 0) == ["a", ".", "b", ".", "<sep>", "e", ".", "f", "g"]
+    assert sentences(short, words, 0) == [0, 0, 1, 1, -1, 2, 2, 3, 3]
+
+
+def test_a_limit_that_delimiters_fill_is_refused() -> None:
+    tokens = word_tokens(read_words([text("a"), text("b", "c")]), delimiters=True)
+    assert len(cut(tokens, 4)[0].codes) == 7
+    with pytest.raises(ValueError, match="no room for a token beside 3 delimiters"):
+        cut(tokens, 3)
+
+
+@pytest.mark.parametrize("which", ["bert", "roberta", "gpt2", "llama"])
+def test_pieces_are_those_of_the_tokenizer_and_know_their_words(which: str, bert: Path, tmp_path: Path) -> None:
+    savers = {"roberta": save_roberta, "gpt2": save_gpt2, "llama": save_llama}
+    tokenizer = TextTokenizer(resolve(EncoderSpec(str(bert if which == "bert" else savers[which](tmp_path)))))
+    texts = [text(*pair) for pair in PAIRS] + [text(first) for first, _ in PAIRS]
+    words = read_words(texts)
+    tokens = piece_tokens(words, tokenizer)
+    for item, one in enumerate(texts):
+        span = slice(tokens.offsets[item], tokens.offsets[item + 1])
+        expected = tokenizer._tokenizer(one.text, one.pair)
+        assert tokens.codes[span].tolist() == expected["input_ids"]
+        # The pieces between two changes of word spell that word.
+        own = one.text.split() + ([] if one.pair is None else one.pair.split())
+        places = tokens.words[span]
+        real = [(int(place), int(code)) for place, code in zip(places, tokens.codes[span], strict=True) if place >= 0]
+        assert [place for place, _ in groupby(real, key=lambda each: each[0])] == list(
+            range(words.offsets[2 * item], words.offsets[2 * item + 2])
+        )
+        for word, (_, pieces) in zip(own, groupby(real, key=lambda each: each[0]), strict=True):
+            back = str(tokenizer._tokenizer.decode([code for _, code in pieces])).replace(" ", "").replace("##", "")
+            assert back == (word.lower() if which == "bert" else word)
+        assert [number for number in sentences(tokens, words, item) if number >= 0] == [
+            int(words.sentences[place] - words.sentences[words.offsets[2 * item]]) for place, _ in real
+        ]
+
+
+def test_segments_of_pieces_are_those_that_bert_is_trained_with(bert: Path) -> None:
+    tokenizer = TextTokenizer(resolve(EncoderSpec(str(bert))))
+    texts = [text(*pair) for pair in PAIRS]
+    tokens = piece_tokens(read_words(texts), tokenizer)
+    expected = [tokenizer._tokenizer(one.text, one.pair)["token_type_ids"] for one in texts]
+    assert tokens.segments.tolist() == [number for row in expected for number in row]
+
+
+def test_a_text_that_yields_no_piece_becomes_the_unknown_one(bert: Path) -> None:
+    tokenizer = TextTokenizer(resolve(EncoderSpec(str(bert))))
+    words = read_words([text("fox"), text("\u200d"), text("\u200d", "\u200d"), text("| |")], sentence_separator="|")
+    tokens = piece_tokens(words, tokenizer)
+    assert [[tokenizer.pieces[code] for code in part] for part in np.split(tokens.codes, tokens.offsets[1:-1])] == [
+        ["[CLS]", "fox", "[SEP]"],
+        ["[CLS]", "[UNK]", "[SEP]"],
+        ["[CLS]", "[UNK]", "[SEP]", "[SEP]"],
+        ["[CLS]", "[UNK]", "[SEP]"],
+    ]
+    assert tokens.blank == 3
+    assert [sentences(tokens, words, item) for item in range(4)] == [[-1, 0, -1]] * 2 + [[-1, 0, -1, -1], [-1, 0, -1]]

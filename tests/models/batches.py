@@ -1,0 +1,41 @@
+"""Batches of texts, made by hand."""
+
+from collections.abc import Sequence
+
+import torch
+
+from datamodules import TextBatch
+from datamodules.vocabulary import SPECIALS, Vocabulary
+
+VOCABULARY = Vocabulary((*SPECIALS, *"abcdefghij"), *range(len(SPECIALS)))
+
+
+def batch_of(
+    texts: Sequence[Sequence[int]],
+    *,
+    time: int | None = None,
+    special: Sequence[Sequence[bool]] | None = None,
+    sentences: Sequence[Sequence[int]] | None = None,
+    labels: Sequence[int] | None = None,
+) -> TextBatch:
+    """A batch of the given tokens, padded to `time`; by default without delimiters, and one sentence a text."""
+    width = max(map(len, texts)) if time is None else time
+    shape = (len(texts), width)
+    tokens, segments = torch.full(shape, VOCABULARY.pad), torch.zeros(shape, dtype=torch.int64)
+    specials, numbers = torch.zeros(shape, dtype=torch.bool), torch.full(shape, -1)
+    for row, text in enumerate(texts):
+        length = len(text)
+        tokens[row, :length] = torch.tensor(text)
+        specials[row, :length] = torch.tensor(special[row]) if special else False
+        numbers[row, :length] = torch.tensor(sentences[row]) if sentences else 0
+    numbers[specials] = -1
+    return TextBatch(
+        index=torch.arange(len(texts)),
+        lengths=torch.tensor([len(text) for text in texts]),
+        tokens=tokens,
+        special=specials,
+        sentences=numbers,
+        segments=segments,
+        labels=torch.tensor(labels) if labels is not None else torch.zeros(len(texts), dtype=torch.int64),
+        rationale=torch.zeros(shape, dtype=torch.bool),
+    )

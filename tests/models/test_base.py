@@ -1,0 +1,184 @@
+"""What every classifier shares, on a tiny corpus through a Trainer."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from pytorch_lightning import Trainer, seed_everything
+from pytorch_lightning.callbacks import ModelCheckpoint
+from torchmetrics.functional.classification import binary_auroc, binary_f1_score, multiclass_f1_score
+
+from datamodules import ClassificationDataModule, DependencyDataModule
+from models import (
+    AdditiveAttention,
+    AttentionClassifier,
+    AverageEncoder,
+    EmbeddingSpec,
+    MaskedLanguageModel,
+    ModelError,
+    RecurrentEncoder,
+    Tying,
+)
+from tests.models.corpora import write_texts
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The '.*' does not have many workers"),
+    pytest.mark.filterwarnings("ignore:The number of training batches"),
+    pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty"),
+]
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """61, 23 and 29 texts of two labels."""
+    return write_texts(tmp_path_factory.mktemp("texts"))
+
+
+def data_of(corpus: str, cache: Path, max_words: int | None = None) -> ClassificationDataModule:
+    return ClassificationDataModule(corpus, positive="good", cache=str(cache), batch_size=8, max_words=max_words)
+
+
+def model_of() -> AttentionClassifier:
+    return AttentionClassifier(
+        RecurrentEncoder(hidden=4),
+        AdditiveAttention(),
+        EmbeddingSpec(size=8, dropout=0.1),
+        [Tying(0.1), MaskedLanguageModel()],
+        dropout=0.1,
+        learning_rate=2e-2,
+    )
+
+
+def trainer_of(folder: Path, epochs: int = 4) -> Trainer:
+    return Trainer(
+        max_epochs=epochs,
+        accelerator="cpu",
+        devices=1,
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        use_distributed_sampler=False,
+        callbacks=[ModelCheckpoint(folder, monitor="val_f1", mode="max")],
+    )
+
+
+def trained(corpus: str, folder: Path) -> tuple[Trainer, AttentionClassifier, ClassificationDataModule]:
+    """A classifier of a seed, fitted and tested at its best epoch."""
+    seed_everything(3, verbose=False)
+    trainer, model, data = trainer_of(folder), model_of(), data_of(corpus, folder)
+    trainer.fit(model, datamodule=data)
+    trainer.test(model, datamodule=data, ckpt_path="best", verbose=False)
+    return trainer, model, data
+
+
+def test_the_scores_are_those_of_the_items(texts: str, tmp_path: Path) -> None:
+    _, model, data = trained(texts, tmp_path)
+    assert model.result is not None
+    items, scores = model.result.items, model.result.scores
+    assert items is not None
+    rows = pd.read_csv(texts.format(split="test"), sep="\t")
+    assert items["text"].tolist() == list(range(29))
+    assert items["id"].tolist() == [str(line) for line in range(2, 31)]
+    assert items["gold"].tolist() == rows["label"].tolist()
+    gold = torch.tensor((items["gold"] == "good").to_numpy()).int()
+    found = torch.tensor((items["predicted"] == "good").to_numpy()).int()
+    assert scores["accuracy"] == pytest.approx(float((gold == found).float().mean()))
+    assert scores["f1"] == pytest.approx(float(binary_f1_score(found, gold)))
+    ranks = torch.tensor(items["probability.good"].to_numpy())
+    assert scores["auroc"] == pytest.approx(float(binary_auroc(ranks, gold)), abs=1e-6)
+    assert scores["accuracy"] > 0.8
+    assert scores["majority.accuracy"] == pytest.approx(float((gold == 0).float().mean()))  # 31 of 61 in train are bad
+    np.testing.assert_allclose(items["probability.good"] + items["probability.bad"], 1, atol=1e-6)
+    nats = -np.log(np.where(gold == 1, items["probability.good"], items["probability.bad"])).mean()
+    assert scores["loss.cross_entropy"] == pytest.approx(float(nats), rel=1e-4)
+    terms = [scores[f"loss.{name}"] for name in ("cross_entropy", "tying", "mlm")]
+    assert scores["loss"] == pytest.approx(sum(terms))
+    assert min(terms) > 0
+    assert {"dev.f1.low", "dev.accuracy", "auroc.high"} <= scores.keys()
+    assert model.result.ratios == {"accuracy": ("correct", "scored"), "f1": ("f1_right", "f1_found")}
+    assert model.result.audit["epochs_run"] == 4
+    assert 1 <= int(str(model.result.audit["epochs"])) <= 4
+    assert data.positive == 1
+
+
+def test_the_same_seed_gives_the_same_bits(texts: str, tmp_path: Path) -> None:
+    first, second = (trained(texts, tmp_path / name)[1].result for name in "ab")
+    assert first is not None
+    assert second is not None
+    assert first.scores == second.scores
+    assert first.items is not None
+    assert second.items is not None
+    pd.testing.assert_frame_equal(first.items, second.items, check_exact=True)
+
+
+def test_of_three_labels_f1_is_the_mean(tmp_path: Path) -> None:
+    corpus = write_texts(tmp_path, ("bad", "good", "odd"))
+    _, model, data = trained(corpus, tmp_path / "run")
+    assert model.result is not None
+    items = model.result.items
+    assert items is not None
+    places = {label: place for place, label in enumerate(data.labels)}
+    gold, found = (torch.tensor([places[label] for label in items[column]]) for column in ("gold", "predicted"))
+    assert model.result.scores["f1"] == pytest.approx(float(multiclass_f1_score(found, gold, 3, average="macro")))
+    assert model.result.ratios == {"accuracy": ("correct", "scored")}
+    assert model.result.tables["classes"]["n"].tolist() == [10, 10, 9]
+
+
+def test_predictions_hold_tokens_and_their_attention(texts: str, tmp_path: Path) -> None:
+    trainer, model, data = trained(texts, tmp_path)
+    trainer.predict(model, datamodule=data)
+    found = model.predictions
+    assert found is not None
+    assert model.result is not None
+    assert model.result.items is not None
+    items = model.result.items
+    assert found["id"].tolist() == items["id"].tolist()
+    assert found["predicted"].tolist() == items["predicted"].tolist()
+    np.testing.assert_allclose(found["probability.good"], items["probability.good"], atol=1e-6)
+    rows = pd.read_csv(texts.format(split="test"), sep="\t")
+    known = set(pd.read_csv(texts.format(split="train"), sep="\t")["text"].str.split().explode())
+    for tokens, text in zip(found["tokens"], rows["text"], strict=True):
+        assert tokens == [word if word in known else "<unk>" for word in text.split()]
+    for tokens, weights in zip(found["tokens"], found["attention.word"], strict=True):
+        assert len(tokens) == len(weights)
+        assert sum(weights) == pytest.approx(1, abs=1e-5)
+
+
+def test_an_untrained_classifier_is_refused(texts: str, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"AttentionClassifier was not trained: train it with `fit`, or give a check"):
+        trainer_of(tmp_path).test(model_of(), datamodule=data_of(texts, tmp_path), verbose=False)
+
+
+def test_a_checkpoint_of_another_vocabulary_is_refused(texts: str, tmp_path: Path) -> None:
+    trainer, model, _ = trained(texts, tmp_path)
+    best = trainer.checkpoint_callback.best_model_path  # type: ignore[union-attr]
+    again = trainer_of(tmp_path)
+    again.test(model_of(), datamodule=data_of(texts, tmp_path), ckpt_path=best, verbose=False)
+    other = data_of(texts, tmp_path, max_words=5)
+    with pytest.raises(ModelError, match="trained with another vocabulary: give --data the corpus and the options"):
+        again.test(model_of(), datamodule=other, ckpt_path=best, verbose=False)
+    assert model.result is not None
+
+
+def test_class_weights_make_every_class_count_alike(tmp_path: Path) -> None:
+    """Of two batches with the same texts, the loss is the weighted mean, as one writes it down."""
+    for split, count in (("train", 12), ("dev", 4), ("test", 4)):
+        rows = [f"{'good' if number % 4 == 0 else 'bad'}\tthe film {number % 3}\n" for number in range(count)]
+        (tmp_path / f"{split}.tsv").write_text("label\ttext\n" + "".join(rows), encoding="utf-8")
+    data = data_of(str(tmp_path / "{split}.tsv"), tmp_path / "cache")
+    model = AttentionClassifier(AverageEncoder(4), AdditiveAttention(), EmbeddingSpec(size=4), class_weights=True)
+    trainer_of(tmp_path, epochs=1).fit(model, datamodule=data)
+    batch = next(iter(data.train_dataloader()))
+    with torch.no_grad():
+        _, terms = model._terms(batch, "eval")
+        nats = -model(batch).logits.log_softmax(-1).gather(1, batch.labels[:, None])[:, 0]
+    weights = torch.tensor([12 / (2 * 9), 12 / (2 * 3)])[batch.labels]
+    torch.testing.assert_close(terms["cross_entropy"], (weights * nats).sum() / weights.sum())
+
+
+def test_other_data_are_refused(corpus: str, tmp_path: Path) -> None:
+    data = DependencyDataModule(corpus, encoder=None, cache=str(tmp_path))
+    with pytest.raises(ModelError, match="classifies texts, and DependencyDataModule has none: use Classification"):
+        trainer_of(tmp_path).fit(model_of(), datamodule=data)

@@ -1,0 +1,246 @@
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+from models.encoder import RecurrentEncoder
+from models.interface import ModelError
+from models.regularizers import (
+    Concat,
+    Conicity,
+    Encoded,
+    MaskedLanguageModel,
+    Regularizer,
+    RegularizerSizes,
+    Residual,
+    Tying,
+)
+
+SIZE, VOCABULARY, PAD, MASK = 6, 30, 0, 2
+LENGTHS = [5, 2, 9, 4]
+SIZES = RegularizerSizes(SIZE, SIZE, VOCABULARY, MASK)
+
+
+class Model:
+    """Embedding and encoder of one size; texts begin and end with a delimiter, and the second is nothing but those."""
+
+    def __init__(self, longer: int = 0) -> None:
+        torch.manual_seed(0)
+        self.embedding = nn.Embedding(VOCABULARY, SIZE, padding_idx=PAD)
+        self.encoder = RecurrentEncoder(hidden=SIZE // 2)
+        self.encoder.build(SIZE)
+        random = torch.Generator().manual_seed(1)
+        tokens = torch.randint(5, VOCABULARY, (len(LENGTHS), max(LENGTHS)), generator=random)
+        tokens = pad(tokens, (0, longer))
+        lengths = torch.tensor(LENGTHS)[:, None]
+        places = torch.arange(tokens.size(1))
+        self.mask = places < lengths
+        self.words = self.mask & (places > 0) & (places < lengths - 1)
+        self.tokens = tokens.masked_fill(~self.mask, PAD)
+        self.encoded: list[Tensor] = []
+
+    def encode(self, tokens: Tensor) -> Tensor:
+        self.encoded.append(tokens)
+        hidden: Tensor = self.encoder(self.embedding(tokens), self.mask)
+        return hidden
+
+    @property
+    def state(self) -> Encoded:
+        embedded = self.embedding(self.tokens)
+        hidden = self.encoder(embedded, self.mask)
+        averaged = torch.cat([hidden, embedded], dim=2)
+        return Encoded(self.tokens, self.mask, self.words, embedded, hidden, averaged, self.encode)
+
+
+def texts_of(model: Model) -> list[list[int]]:
+    """The places of the words of each text."""
+    return [row.nonzero()[:, 0].tolist() for row in model.words]
+
+
+def no_words(state: Encoded) -> Encoded:
+    return Encoded(
+        state.tokens,
+        state.mask,
+        torch.zeros_like(state.words),
+        state.embedded,
+        state.hidden,
+        state.averaged,
+        state.encode,
+    )
+
+
+def built(regularizer: Regularizer) -> Regularizer:
+    torch.manual_seed(3)
+    regularizer.build(SIZES)
+    return regularizer
+
+
+def test_concat_puts_the_word_behind_its_state() -> None:
+    random = torch.Generator().manual_seed(0)
+    embedded, hidden = torch.randn(2, 3, 4, generator=random), torch.randn(2, 3, 6, generator=random)
+    found = Concat().transform(embedded, hidden)
+    assert found.shape[2] == Concat().output_size(4, 6) == 10
+    for text in range(2):
+        for place in range(3):
+            assert found[text, place].tolist() == hidden[text, place].tolist() + embedded[text, place].tolist()
+
+
+def test_residual_adds_the_word_to_its_state() -> None:
+    random = torch.Generator().manual_seed(0)
+    embedded, hidden = torch.randn(2, 3, 4, generator=random), torch.randn(2, 3, 4, generator=random)
+    found = Residual().transform(embedded, hidden)
+    assert Residual().output_size(4, 4) == 4
+    for text in range(2):
+        for place in range(3):
+            for entry in range(4):
+                assert found[text, place, entry] == embedded[text, place, entry] + hidden[text, place, entry]
+
+
+def test_transforms_and_terms_are_no_more_than_they_say() -> None:
+    state = Model().state
+    for transform in (Concat(), Residual()):
+        assert transform.term(state) is None
+    for term in (built(Tying()), built(MaskedLanguageModel()), built(Conicity())):
+        assert term.transform(state.embedded, state.hidden) is state.hidden
+        assert term.output_size(4, 6) == 6
+        assert term.term(state) is not None
+
+
+def test_words_and_states_of_two_sizes_are_refused_with_the_projection_that_helps() -> None:
+    remedy = r"50 and 300 dimensions: --model\.init_args\.embedding\.project 300"
+    with pytest.raises(ModelError, match=f"Residual needs .* {remedy}"):
+        Residual().output_size(50, 300)
+    with pytest.raises(ModelError, match=f"Tying needs .* {remedy}"):
+        Tying().build(RegularizerSizes(50, 300, VOCABULARY, MASK))
+
+
+def test_residual_behind_concat_is_refused_because_the_states_have_grown() -> None:
+    with pytest.raises(ModelError, match="6 and 12 dimensions"):
+        Residual().output_size(SIZE, Concat().output_size(SIZE, SIZE))
+    assert Concat().output_size(SIZE, Residual().output_size(SIZE, SIZE)) == 12
+
+
+def test_tying_squares_the_distance_and_counts_words_alone() -> None:
+    model = Model()
+    state = model.state
+    total = 0.0
+    for row, places in enumerate(texts_of(model)):
+        squares = 0.0
+        for place in places:
+            for entry in range(SIZE):
+                squares += float((state.hidden[row, place, entry] - state.embedded[row, place, entry]).detach()) ** 2
+        total += squares / len(places) if places else 0.0
+    found = built(Tying(weight=0.7)).term(state)
+    assert found is not None
+    assert float(found.detach()) == pytest.approx(0.7 * total / len(LENGTHS), rel=1e-5)
+
+
+def test_conicity_is_the_mean_cosine_to_the_mean_state_of_the_words() -> None:
+    model = Model()
+    state = model.state
+    total = 0.0
+    for row, places in enumerate(texts_of(model)):
+        states = [state.averaged[row, place].tolist() for place in places]
+        if not states:
+            continue
+        mean = [sum(column) / len(states) for column in zip(*states, strict=True)]
+        for one in states:
+            product = sum(a * b for a, b in zip(one, mean, strict=True))
+            total += product / math.hypot(*one) / math.hypot(*mean) / len(states)
+    found = built(Conicity(weight=0.3)).term(state)
+    assert found is not None
+    assert float(found.detach()) == pytest.approx(0.3 * total / len(LENGTHS), rel=1e-5)
+
+
+@pytest.mark.parametrize("regularizer", [Tying(), Conicity(), MaskedLanguageModel()])
+def test_terms_do_not_depend_on_how_far_the_texts_are_padded(regularizer: Regularizer) -> None:
+    built(regularizer).eval()
+    near, far = regularizer.term(Model().state), regularizer.term(Model(longer=13).state)
+    assert near is not None
+    assert float(near.detach()) != 0
+    torch.testing.assert_close(near, far, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("regularizer", [Tying(), Conicity(), MaskedLanguageModel()])
+def test_terms_of_texts_without_a_word_are_zero_and_so_is_their_gradient(regularizer: Regularizer) -> None:
+    model = Model()
+    term = built(regularizer).term(no_words(model.state))
+    assert term is not None
+    assert float(term.detach()) == 0
+    gradients = torch.autograd.grad(term, list(model.encoder.parameters()), allow_unused=True)
+    assert all(gradient is None or (gradient == 0).all() for gradient in gradients)
+
+
+def test_the_language_model_reads_the_masked_text_and_predicts_the_masked_words_alone() -> None:
+    model = Model()
+    language = built(MaskedLanguageModel(weight=0.4, share=0.3))
+    assert isinstance(language, MaskedLanguageModel)
+    language.eval()
+    chosen = language.chosen(model.tokens, model.words)
+    found = language.term(model.state)
+    assert found is not None
+    (read,) = model.encoded
+    assert (read[chosen] == MASK).all()
+    assert torch.equal(read[~chosen], model.tokens[~chosen])
+    nats = []
+    for row, place in chosen.nonzero().tolist():
+        length = LENGTHS[row]
+        masked = model.tokens[row : row + 1, :length].masked_fill(chosen[row : row + 1, :length], MASK)
+        hidden = model.encoder(model.embedding(masked), torch.ones(1, length, dtype=torch.bool))[0, place]
+        scores = (language.decoder.weight @ hidden + language.decoder.bias).tolist()
+        nats.append(math.log(sum(map(math.exp, scores))) - scores[int(model.tokens[row, place])])
+    assert float(found.detach()) == pytest.approx(0.4 * sum(nats) / len(nats), rel=1e-5)
+
+
+def test_the_language_model_trains_embedding_and_encoder_of_the_classifier() -> None:
+    model = Model()
+    language = built(MaskedLanguageModel())
+    term = language.term(model.state)
+    assert term is not None
+    shared = [model.embedding.weight, *model.encoder.parameters()]
+    gradients = torch.autograd.grad(term, [*shared, *language.parameters()])
+    assert all((gradient != 0).any() for gradient in gradients)
+    assert not {id(own) for own in language.parameters()} & {id(parameter) for parameter in shared}
+    assert sum(own.numel() for own in language.parameters()) == SIZE * VOCABULARY + VOCABULARY
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_words_alone_are_masked_one_of_each_text_at_least_and_the_share_of_all(training: bool) -> None:
+    torch.manual_seed(0)
+    language = MaskedLanguageModel(share=0.15).train(training)
+    tokens = torch.randint(5, VOCABULARY, (300, 40))
+    words = torch.rand(300, 40) < 0.8
+    words[0] = False
+    chosen = language.chosen(tokens, words)
+    assert not chosen[~words].any()
+    assert chosen[1:].any(dim=1).all()
+    assert int(chosen.sum()) / int(words.sum()) == pytest.approx(0.15, abs=0.015)
+    rare = MaskedLanguageModel(share=1e-6).train(training).chosen(tokens, words)
+    assert rare.sum(1).tolist() == [0] + [1] * 299
+    assert torch.equal(MaskedLanguageModel(share=1).train(training).chosen(tokens, words), words)
+
+
+def test_masks_are_new_in_training_and_the_texts_own_in_evaluation() -> None:
+    torch.manual_seed(0)
+    language = MaskedLanguageModel(share=0.5)
+    tokens = torch.randint(5, VOCABULARY, (8, 20))
+    words = torch.ones(8, 20, dtype=torch.bool)
+    assert not torch.equal(language.chosen(tokens, words), language.chosen(tokens, words))
+    language.eval()
+    before = torch.get_rng_state()
+    chosen = language.chosen(tokens, words)
+    assert torch.equal(torch.get_rng_state(), before)
+    others = language.chosen(pad(tokens[5:7].flip(0), (0, 9)), pad(words[5:7].flip(0), (0, 9)))
+    assert torch.equal(others[:, :20].flip(0), chosen[5:7])
+    assert len({tuple(row.tolist()) for row in chosen}) == 8
+
+
+def test_without_a_mask_token_or_a_share_there_is_no_language_model() -> None:
+    with pytest.raises(ModelError, match=r"no mask token: give a tokenizer .*--data\.init_args\.tokenizer"):
+        MaskedLanguageModel().build(RegularizerSizes(SIZE, SIZE, VOCABULARY, None))
+    with pytest.raises(ModelError, match="share is 0"):
+        MaskedLanguageModel(share=0)
+    with pytest.raises(ModelError, match=r"share is 1\.5"):
+        MaskedLanguageModel(share=1.5)
