@@ -13,6 +13,7 @@ import train
 from corpora.conllu import read_treebank
 from corpora.sentence import CorpusError
 from probes.base import ProbeError
+from tests.models.corpora import write_texts, write_vectors
 from tests.tiny import BROKEN, FAMILIAR
 
 ROOT = Path(__file__).parent.parent
@@ -113,6 +114,83 @@ SCORED = {
     "structural_distance": ["uuas.low", "spearman_distance.low"],
     "structural_depth": ["root_accuracy.low", "spearman_depth.low"],
 }
+
+
+CLASSIFIERS = [
+    path
+    for path in sorted((ROOT / "configs").rglob("*.yaml"))
+    if "class_path: ClassificationDataModule" in path.read_text(encoding="utf-8")
+]
+
+
+def classifier_arguments(config: Path, folder: Path, *extra: str) -> list[str]:
+    """The command line of a shipped config on tiny texts, with vectors for their words."""
+    text = config.read_text(encoding="utf-8")
+    vectors = write_vectors(folder / "vectors.txt")
+    return [
+        "fit",
+        f"--config={config}",
+        f"--data.init_args.corpus={write_texts(folder)}",
+        "--data.init_args.positive=good",
+        f"--data.init_args.cache={folder / 'cache'}",
+        *([f"--data.init_args.vectors.name={vectors}"] if "vectors:" in text else []),
+        f"--trainer.default_root_dir={folder / 'runs'}",
+        "--trainer.enable_progress_bar=false",
+        "--trainer.accelerator=cpu",
+        "--trainer.max_epochs=2",
+        *extra,
+    ]
+
+
+@pytest.mark.parametrize("config", CLASSIFIERS, ids=lambda path: str(path.relative_to(ROOT / "configs")))
+def test_every_classifier_runs_and_leaves_whole_results(config: Path, tmp_path: Path) -> None:
+    train.main(classifier_arguments(config, tmp_path))
+    folder, found = results(tmp_path / "runs")
+    assert found["experiment"] == "classification"
+    for name in (*found["tables"].values(), *found["latex"].values(), *found["figures"].values()):
+        assert (folder / name).stat().st_size > 0
+    scores = found["scores"]
+    for name in ("accuracy", "f1", "auroc", "dev.f1"):
+        assert 0 <= scores[f"{name}.low"] <= scores[name] <= scores[f"{name}.high"] <= 1
+    term = {"tying": "tying", "mlm": "mlm"}.get(config.stem if config.parent.name == "tutek2020" else "")
+    names = {"cross_entropy", *([term] if term else [])}
+    assert {name.removeprefix("loss.") for name in scores if name.startswith("loss.")} == names
+    assert scores["loss"] == pytest.approx(sum(scores[f"loss.{name}"] for name in names))
+    items = pd.read_parquet(folder / found["items"])
+    assert len(items) == 29
+    assert scores["accuracy"] == pytest.approx(items["correct"].sum() / items["scored"].sum())
+    assert found["audit"]["train"]["labels"] == {"bad": 31, "good": 30}
+
+
+def test_a_classifier_on_two_processes_scores_as_on_one(tmp_path: Path) -> None:
+    """The same checkpoint, tested and predicted with: no text is left out, and none counts twice."""
+    config = ROOT / "configs" / "demo_classifier.yaml"
+    command = classifier_arguments(config, tmp_path, "--data.init_args.eval_tokens=60")
+    train.main(command)
+    folder, alone = results(tmp_path / "runs")
+    (checkpoint,) = (folder / "checkpoints").glob("*.ckpt")
+    for stage in ("test", "predict"):
+        together = [part for part in command[1:] if "default_root_dir" not in part]
+        together += [f"--trainer.default_root_dir={tmp_path / 'two'}", f"--ckpt_path={checkpoint}"]
+        together += ["--trainer.devices=2", "--trainer.strategy=ddp"]
+        done = subprocess.run(
+            [sys.executable, "train.py", stage, *together],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )
+        assert done.returncode == 0, done.stderr
+    scores = results(tmp_path / "two")[1]["scores"]
+    exact = [name for name in scores if not name.startswith("loss")]  # the loss is a mean of means of batches
+    assert {name: scores[name] for name in exact} == {name: alone["scores"][name] for name in exact}
+    assert scores["loss"] == pytest.approx(alone["scores"]["loss"], rel=1e-5)
+    (predictions,) = (tmp_path / "two").rglob("predictions.parquet")
+    frame = pd.read_parquet(predictions)
+    assert frame["id"].tolist() == [str(line) for line in range(2, 31)]
+    items = pd.read_parquet(folder / "items.parquet")
+    assert frame["predicted"].tolist() == items["predicted"].tolist()
+    assert [len(weights) for weights in frame["attention.word"]] == [len(tokens) for tokens in frame["tokens"]]
 
 
 def test_a_second_run_has_a_folder_of_its_own_and_the_same_scores(
