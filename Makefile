@@ -28,5 +28,6 @@ check: $(INSTALLED)
 bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.extraction
 	$(BIN)/python -m benchmarks.probe_training
+	$(BIN)/python -m benchmarks.classifier_training
 	$(BIN)/python -m benchmarks.heads
 	$(BIN)/python -m benchmarks.store

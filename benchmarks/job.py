@@ -10,7 +10,7 @@ import logging
 import time
 from pathlib import Path
 
-from pytorch_lightning import Callback, LightningModule, Trainer
+from pytorch_lightning import Callback, LightningDataModule, LightningModule, Trainer
 
 from attention.encoder import EncoderSpec
 from datamodules import DependencyDataModule, VectorSpec
@@ -27,7 +27,7 @@ def datamodule(
     )
 
 
-def fit(module: LightningModule, data: DependencyDataModule, *callbacks: Callback, validate: bool) -> None:
+def fit(module: LightningModule, data: LightningDataModule, *callbacks: Callback, validate: bool) -> None:
     """One epoch on the CPU, nothing written and, but for warnings, nothing said."""
     logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
     Trainer(

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from pytorch_lightning import Callback, LightningModule, Trainer
+from pytorch_lightning import Callback, LightningDataModule, LightningModule, Trainer
 from torch.optim import Optimizer
 
 from benchmarks.harness import Report, Settings, Treebanks, alternate, run
 from benchmarks.job import datamodule, fit
 from benchmarks.memory import run_job
-from datamodules import AttentionBatch, DependencyDataModule, VectorSpec
+from datamodules import AttentionBatch, VectorSpec
 from probes import AttentionOnlyProbe, AttentionWordsProbe
 
 VECTOR_SIZE = 50
@@ -52,7 +52,7 @@ class EpochTimer(Callback):
         self.seconds += time.perf_counter()
 
 
-def epoch(module: Callable[[], LightningModule], data: DependencyDataModule) -> Callable[[], float]:
+def epoch(module: Callable[[], LightningModule], data: LightningDataModule) -> Callable[[], float]:
     """Something that trains a new module for one epoch, and returns the epoch's seconds."""
 
     def seconds() -> float:

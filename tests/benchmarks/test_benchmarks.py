@@ -8,12 +8,13 @@ import pytest
 import torch
 
 from attention import Store
-from benchmarks import extraction, job, probe_training, store
+from benchmarks import classifier_training, extraction, job, probe_training, store
 from benchmarks.harness import first_sentences
 from benchmarks.memory import Ended
 from benchmarks.probe_training import DataPass
 from corpora.sample import write_sample_treebank
 from datamodules import AttentionBatch
+from models import RecurrentEncoder
 
 pytestmark = pytest.mark.usefixtures("_bundle")
 
@@ -62,6 +63,27 @@ def test_probe_training(tmp_path: Path) -> None:
         assert figures[f"{kind}epoch_gb_per_s"] > 0
     assert ratios["over_batch_of_one"] == pytest.approx(figures["batch_of_one_s"] / figures["batches_s"])
     assert figures["sentences"] == 30
+
+
+def test_classifier_training(tmp_path: Path) -> None:
+    name, ratios, figures = _measured(classifier_training.main, tmp_path, "--limit", "40", "--no-memory")
+    assert name == "classifier_training"
+    assert ratios == {"packed_over_epoch": pytest.approx(figures["packed_epoch_s"] / figures["epoch_s"])}
+    assert figures["texts"] == 40
+    assert figures["tokens_per_s"] > 40 / figures["epoch_s"]
+
+
+def test_packed_sequences_give_the_same_states() -> None:
+    """Both sides of the ratio do the same."""
+    ours, packed = RecurrentEncoder(hidden=classifier_training.HIDDEN), classifier_training.PackedEncoder()
+    ours.build(5)
+    packed.build(5)
+    for direction, network in zip(("", "_reverse"), ours.networks[0], strict=True):  # type: ignore[call-overload]
+        for name, parameter in network.named_parameters():
+            getattr(packed.network, f"{name}{direction}").data.copy_(parameter)
+    embedded, mask = torch.randn(3, 7, 5), torch.arange(7) < torch.tensor([[7], [2], [5]])
+    with torch.no_grad():
+        torch.testing.assert_close(packed(embedded, mask), ours(embedded, mask), atol=1e-6, rtol=0)
 
 
 def test_store(tmp_path: Path) -> None:
