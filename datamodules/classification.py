@@ -25,7 +25,7 @@ from datamodules.batch import TextBatch
 from datamodules.labels import find_labels, label_numbers
 from datamodules.sampling import Batches, BatchLoader, LengthBatches, run_seed
 from datamodules.texts import TextSplit, cut_texts
-from datamodules.tokenization import Numbers, tokenize
+from datamodules.tokenization import Numbers, Punctuation, tokenize
 from datamodules.vectors import VectorSpec, WordVectors
 from datamodules.vocabulary import Vocabulary, build_vocabulary, piece_vocabulary
 from datamodules.vocabulary_vectors import vocabulary_vectors
@@ -50,9 +50,9 @@ class ClassificationDataModule(LightningDataModule):
         columns: which columns hold text, label and the rest.
         header: whether TSV and CSV name their columns; without, `columns` numbers them from 1.
         empty: what becomes of texts that are empty.
-        tokenizer: the encoder whose pieces are the tokens, with its own delimiters; None for words, which white space
-            parts.
+        tokenizer: the encoder whose pieces are the tokens, with its own delimiters; None for words; see `punctuation`.
         lowercase: whether words are read in lower case; a tokenizer decides itself.
+        punctuation: `attached`, for texts that are tokenised; `apart` makes marks and clitics of raw text words.
         min_count: words that are rarer in train are unknown.
         max_words: bound of the words in the vocabulary; None for none.
         vectors: word vectors; None for none.
@@ -94,6 +94,7 @@ class ClassificationDataModule(LightningDataModule):
         empty: Literal["error", "skip"] = "error",
         tokenizer: EncoderSpec | None = None,
         lowercase: bool = True,
+        punctuation: Punctuation = "attached",
         min_count: int = 1,
         max_words: int | None = None,
         vectors: VectorSpec | None = None,
@@ -115,7 +116,7 @@ class ClassificationDataModule(LightningDataModule):
                 raise CorpusError(f"{name}: {value} is less than 1. Give --data.init_args.{name} a positive number.")
         self.corpus, self.root = corpus, data_root(root)
         self.format, self.columns, self.header, self.empty = format, columns, header, empty
-        self.tokenizer, self.lowercase = tokenizer, lowercase
+        self.tokenizer, self.lowercase, self.punctuation = tokenizer, lowercase, punctuation
         self.min_count, self.max_words = min_count, max_words
         self.vector_spec = vectors
         self.max_length, self.too_long = max_length, too_long
@@ -178,16 +179,15 @@ class ClassificationDataModule(LightningDataModule):
                 cache=self.cache,
             )
         held = ", ".join(f"{split} {len(self.splits[split])} texts" for split in wanted)
-        rank_zero_info(
-            f"Ready {time.perf_counter() - entered:.1f} s after entering setup: {held}; {len(self.labels)} labels, a "
-            f"vocabulary of {len(self.vocabulary)}."
-        )
+        known = f"{len(self.labels)} labels, a vocabulary of {len(self.vocabulary)}"
+        rank_zero_info(f"Ready {time.perf_counter() - entered:.1f} s after entering setup: {held}; {known}.")
 
     def _open(self, split: Split, path: Path, read: LabelledTexts, labels: Numbers) -> None:
         words, whole = tokenize(
             read.texts,
             self._pieces,
             lowercase=self.lowercase,
+            punctuation=self.punctuation,
             delimiters=self.delimiters,
             sentence_separator=self.sentence_separator,
         )

@@ -1,8 +1,10 @@
 """Labelled texts as tokens, words or pieces, in flat arrays: where each token comes from, and what was cut."""
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +22,17 @@ CLOSERS = frozenset(("'", '"', "''", "’", "”", "»", ")", "]", "}", "-rrb-",
 """Words that belong to the sentence before them when they follow its end."""
 
 
+Punctuation = Literal["attached", "apart"]
+_APART = re.compile(
+    r"(?:[a-z]\.){2,}|\w+?(?=n['’]t\b)|n['’]t\b|['’](?:s|re|ve|ll|d|m)\b|\d+(?:[.,]\d+)+|\w+(?:-\w+)*|\.{3}|[^\w\s]",
+    re.IGNORECASE,
+)
+"""Words of raw text in the manner of the Penn Treebank, as GloVe's are: `do n't`, `it 's`, `( well-known )`, `u.s.`."""
+
+
 @dataclass(frozen=True, eq=False)
 class Words:
-    """What stands between white space in some texts and their pairs, one after the other.
+    """The words of some texts and their pairs, one after the other.
 
     Attributes:
         types: the distinct words, in the order in which they first occur.
@@ -97,21 +107,26 @@ def tokenize(
     tokenizer: TextTokenizer | None,
     *,
     lowercase: bool,
+    punctuation: Punctuation,
     delimiters: bool,
     sentence_separator: str | None,
 ) -> tuple[Words, Tokens]:
-    """Words and tokens of some texts; case and delimiters are the tokenizer's own matter where there is one."""
+    """Words and tokens of some texts; case, punctuation and delimiters are a tokenizer's own matter."""
     if tokenizer is not None:
         words = read_words(texts, sentence_separator=sentence_separator)
         return words, piece_tokens(words, tokenizer)
-    words = read_words(texts, lowercase=lowercase, sentence_separator=sentence_separator)
+    words = read_words(texts, lowercase=lowercase, punctuation=punctuation, sentence_separator=sentence_separator)
     return words, word_tokens(words, delimiters=delimiters)
 
 
 def read_words(
-    texts: Sequence[LabelledText], *, lowercase: bool = False, sentence_separator: str | None = None
+    texts: Sequence[LabelledText],
+    *,
+    lowercase: bool = False,
+    punctuation: Punctuation = "attached",
+    sentence_separator: str | None = None,
 ) -> Words:
-    """Part texts at white space, and into sentences.
+    """Part texts into words, and into sentences.
 
     A sentence ends behind `ENDS` and the `CLOSERS` that follow, and with the text or the pair: a rule for texts whose
     punctuation stands apart. With a separator it ends there instead, and the separators are dropped.
@@ -119,18 +134,26 @@ def read_words(
     Args:
         texts: what is read.
         lowercase: write the words, and the separator, in lower case.
+        punctuation: `attached` parts at white space alone, for texts that are tokenised already; `apart` makes marks
+            and clitics words of their own. The parts of a word that decides all decide.
         sentence_separator: the word between sentences; None for the rule.
     """
+    separator = sentence_separator
+    if separator is not None and lowercase:
+        separator = separator.lower()
     codes: list[int] = []
     offsets = [0]
     decide: list[int] = []
     places: dict[str, int] = {}
     for text in texts:
-        if text.rationale is not None:
-            decide.extend(offsets[-1] + place for place in text.rationale)
-        for part in (text.text, text.pair or ""):
-            own = (part.lower() if lowercase else part).split()
-            codes.extend([places.setdefault(word, len(places)) for word in own])
+        for part, marked in ((text.text, text.rationale), (text.pair or "", None)):
+            whole = (part.lower() if lowercase else part).split()
+            apart = punctuation == "apart"
+            groups = [_APART.findall(word) if apart and word != separator else [word] for word in whole]
+            if marked:
+                owners = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
+                decide.extend(offsets[-1] + np.flatnonzero(np.isin(owners, marked)))
+            codes.extend([places.setdefault(word, len(places)) for group in groups for word in group])
             offsets.append(len(codes))
     types = tuple(places)
     found = np.array(codes, np.int64)
@@ -140,10 +163,9 @@ def read_words(
     starts[offsets] = True
     bounds = np.array(offsets, np.int64)
     keep = np.ones(len(found), bool)
-    if sentence_separator is None:
+    if separator is None:
         starts[1:] |= _ended(found, types, starts[:-1])
     else:
-        separator = sentence_separator.lower() if lowercase else sentence_separator
         keep = found != places.get(separator, -1)
         starts[1:] |= ~keep
     return Words(

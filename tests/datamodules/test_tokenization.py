@@ -78,6 +78,44 @@ def test_a_closing_mark_that_begins_a_text_closes_nothing_of_the_text_before() -
     assert [sentences(tokens, words, item) for item in range(3)] == [[0, 0], [0, 0], [0, 0, 1]]
 
 
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        ("It isn't great, it's (almost) awful!", "it is n't great , it 's ( almost ) awful !"),
+        (
+            "I don’t know... The U.S. won 1,000.5 of well-known prizes.",
+            "i do n’t know ... the u.s. won 1,000.5 of well-known prizes .",
+        ),
+        ('She said: "no," twice.', 'she said : " no , " twice .'),
+        ("don't can't they'll we've I'm he'd", "do n't ca n't they 'll we 've i 'm he 'd"),
+        ("o'clock 5% a_b \u200d", "o ' clock 5 % a_b \u200d"),
+    ],
+)
+def test_punctuation_of_raw_text_stands_apart_where_it_is_asked_for(raw: str, words: str) -> None:
+    found = read_words([text(raw)], lowercase=True, punctuation="apart")
+    assert [found.types[code] for code in found.codes] == words.split(" ")
+    untouched = read_words([text(raw)], lowercase=True)
+    assert [untouched.types[code] for code in untouched.codes] == raw.lower().split()
+
+
+def test_all_parts_of_a_word_that_decides_decide_and_separators_stay_whole() -> None:
+    texts = [text("It wasn't good. | Bad!", "not bad?", rationale=(1, 2)), text("fine, fine", rationale=(1,))]
+    found = read_words(texts, punctuation="apart", sentence_separator="|")
+    spelled = [found.types[code] for code in found.codes]
+    assert spelled == ["It", "was", "n't", "good", ".", "Bad", "!", "not", "bad", "?", "fine", ",", "fine"]
+    assert [word for word, decides in zip(spelled, found.rationale, strict=True) if decides] == [
+        "was",
+        "n't",
+        "good",
+        ".",
+        "fine",
+    ]
+    assert found.rationale[-1]
+    assert (np.flatnonzero(np.diff(found.sentences)) + 1).tolist() == [5, 7, 10]
+    ruled = read_words([text("Good. Bad!")], punctuation="apart")
+    assert len(set(ruled.sentences.tolist())) == 2
+
+
 def test_given_separators_alone_part_sentences_and_are_dropped() -> None:
     words = read_words(
         [text("<S> a . b <s> <s> c . <s>", rationale=(1, 3, 6)), text("<s>", "d <s> e")],
