@@ -50,6 +50,7 @@ class SequenceClassifier(nn.Module):
         layers: number of attention layers.
         heads: heads per layer.
         drawn: names of the weights that come from the run's seed, those of the head in most cases.
+        names: what a head that came with the files calls its classes, in its order; empty for one that was drawn.
 
     Raises:
         EncoderError: it cannot be loaded, its attention cannot be captured, it cannot be run on word embeddings, or
@@ -59,6 +60,9 @@ class SequenceClassifier(nn.Module):
     def __init__(self, source: Source, classes: int) -> None:
         super().__init__()
         self.model, self.drawn = _load(source, classes)
+        self.names = (
+            () if self.drawn else tuple(str(name) for _, name in sorted((self.model.config.id2label or {}).items()))
+        )
         self.layers, self.heads = check(self.model, source.spec.name)
         # A RoBERTa may have two segments too, and was never shown the second.
         shown = "token_type_ids" in load_tokenizer(source).model_input_names

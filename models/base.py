@@ -82,7 +82,7 @@ class TextClassifier(LightningModule):
         self.predictions: pd.DataFrame | None = None
         self._built = False
         self._trained = False
-        self._epochs: dict[str, int] = {}
+        self._audit: dict[str, object] = {}
         self._weights: Tensor | None = None
 
     def build(self, sizes: TextSizes) -> None:
@@ -226,7 +226,7 @@ class TextClassifier(LightningModule):
         """Score, and fill `result`."""
         losses = self._mean_losses("eval")
         dev, test = self._joined(self._dev), self._joined(self._test)
-        self.result = classification_result(self.experiment, self.data, dev, test, losses, self._epochs)
+        self.result = classification_result(self.experiment, self.data, dev, test, losses, self._audit)
 
     def _joined(self, metric: ItemRows) -> Classified:
         texts, values = metric.compute()
@@ -265,7 +265,7 @@ class TextClassifier(LightningModule):
 
     def on_train_end(self) -> None:
         """Remember how long it was trained, to be told beside the epoch that is tested."""
-        self._epochs["epochs_run"] = self.trainer.current_epoch
+        self._audit["epochs_run"] = self.trainer.current_epoch
 
     def on_validation_start(self) -> None:
         """Refuse to score a classifier that has learned nothing.
@@ -296,5 +296,5 @@ class TextClassifier(LightningModule):
                 f"The checkpoint was trained with another {' and another '.join(other)}: give --data the corpus and "
                 f"the options that it was trained with."
             )
-        self._epochs["epochs"] = checkpoint["epoch"] + 1
+        self._audit["epochs"] = checkpoint["epoch"] + 1
         self._trained = True

@@ -94,6 +94,27 @@ class TransformerClassifier(TextClassifier):
         self.levels = {f"{layer + 1}-{head + 1}": (layer, head) for layer, head in sorted(found)}
         self._trained = self._trained or not self.classifier.drawn
 
+    def setup(self, stage: str) -> None:
+        """Make the parameters, and tell what was drawn and what a head of the files calls the classes.
+
+        Raises:
+            ModelError: it has the labels of the data, in another order.
+        """
+        super().setup(stage)
+        names, labels = self.classifier.names, self.data.labels
+        folded = [[name.lower() for name in some] for some in (names, labels)]
+        if folded[0] != folded[1] and sorted(folded[0]) == sorted(folded[1]):
+            raise ModelError(
+                f"The classification head has the classes {', '.join(names)} in this order, and those of the "
+                f"data are sorted: {', '.join(labels)}. Rename the labels so that they sort as those of the head."
+            )
+        if names:
+            self._audit["classes_of_the_head"] = ", ".join(
+                f"{label} = {name}" for label, name in zip(labels, names, strict=True)
+            )
+        if self.classifier.drawn:
+            self._audit["drawn_weights"] = ", ".join(self.classifier.drawn)
+
     def forward(
         self, batch: TextBatch, *, embedded: Tensor | None = None, imposed: Mapping[str, Tensor] | None = None
     ) -> TransformerOutput:

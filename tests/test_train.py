@@ -123,8 +123,8 @@ CLASSIFIERS = [
 ]
 
 
-def classifier_arguments(config: Path, folder: Path, *extra: str) -> list[str]:
-    """The command line of a shipped config on tiny texts, with vectors for their words."""
+def classifier_arguments(config: Path, folder: Path, bert: Path, *extra: str) -> list[str]:
+    """The command line of a shipped config on tiny texts, with vectors for their words and a tiny encoder."""
     text = config.read_text(encoding="utf-8")
     vectors = write_vectors(folder / "vectors.txt")
     return [
@@ -134,6 +134,7 @@ def classifier_arguments(config: Path, folder: Path, *extra: str) -> list[str]:
         "--data.init_args.positive=good",
         f"--data.init_args.cache={folder / 'cache'}",
         *([f"--data.init_args.vectors.name={vectors}"] if "vectors:" in text else []),
+        *([f"--data.init_args.tokenizer.name={bert}"] if "tokenizer:" in text else []),
         f"--trainer.default_root_dir={folder / 'runs'}",
         "--trainer.enable_progress_bar=false",
         "--trainer.accelerator=cpu",
@@ -143,8 +144,8 @@ def classifier_arguments(config: Path, folder: Path, *extra: str) -> list[str]:
 
 
 @pytest.mark.parametrize("config", CLASSIFIERS, ids=lambda path: str(path.relative_to(ROOT / "configs")))
-def test_every_classifier_runs_and_leaves_whole_results(config: Path, tmp_path: Path) -> None:
-    train.main(classifier_arguments(config, tmp_path))
+def test_every_classifier_runs_and_leaves_whole_results(config: Path, bert: Path, tmp_path: Path) -> None:
+    train.main(classifier_arguments(config, tmp_path, bert))
     folder, found = results(tmp_path / "runs")
     assert found["experiment"] == "classification"
     for name in (*found["tables"].values(), *found["latex"].values(), *found["figures"].values()):
@@ -162,10 +163,10 @@ def test_every_classifier_runs_and_leaves_whole_results(config: Path, tmp_path: 
     assert found["audit"]["train"]["labels"] == {"bad": 31, "good": 30}
 
 
-def test_a_classifier_on_two_processes_scores_as_on_one(tmp_path: Path) -> None:
+def test_a_classifier_on_two_processes_scores_as_on_one(bert: Path, tmp_path: Path) -> None:
     """The same checkpoint, tested and predicted with: no text is left out, and none counts twice."""
     config = ROOT / "configs" / "demo_classifier.yaml"
-    command = classifier_arguments(config, tmp_path, "--data.init_args.eval_tokens=60")
+    command = classifier_arguments(config, tmp_path, bert, "--data.init_args.eval_tokens=60")
     train.main(command)
     folder, alone = results(tmp_path / "runs")
     (checkpoint,) = (folder / "checkpoints").glob("*.ckpt")

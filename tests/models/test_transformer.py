@@ -8,7 +8,7 @@ import pytest
 import torch
 from pytorch_lightning import Callback, LightningModule, Trainer, seed_everything
 from torch import Tensor
-from transformers import AutoModelForSequenceClassification, get_linear_schedule_with_warmup
+from transformers import AutoConfig, AutoModelForSequenceClassification, get_linear_schedule_with_warmup
 
 from attention import EncoderSpec
 from datamodules import ClassificationDataModule, TextBatch
@@ -297,6 +297,7 @@ def test_it_learns_what_decides_and_comes_back_from_its_checkpoint(corpus: Mappi
     first.test(model, datamodule=module, verbose=False)
     assert model.result is not None
     assert model.result.scores["accuracy"] >= 0.95
+    assert "classifier.weight" in str(model.result.audit["drawn_weights"])
     assert first.optimizers[0].param_groups[0]["lr"] == pytest.approx(0, abs=1e-9)
 
     path = tmp_path / "trained.ckpt"
@@ -329,9 +330,28 @@ def test_a_head_that_comes_with_the_files_is_tested_without_training_and_another
             found = [row[f"probability.{label}"] for label in split.labels]
             assert found == pytest.approx(logits.softmax(-1).tolist(), abs=1e-6)
 
+    assert model.result.audit == {"classes_of_the_head": "drink = LABEL_0, other = LABEL_1"}
+
     bare = tiny.save_bert(tmp_path / "bare")
     with pytest.raises(ModelError, match="TransformerClassifier was not trained"):
         trainer(tmp_path).test(TransformerClassifier(), datamodule=data(corpus, bare, tmp_path), verbose=False)
+
+
+def test_a_head_whose_classes_are_in_another_order_is_refused(corpus: Mapping[str, str], tmp_path: Path) -> None:
+    """Its first class would be taken for the first label."""
+    tuned = with_head(tmp_path / "tuned", 2)
+    config = AutoConfig.from_pretrained(tuned)
+    for names, fits in ((("OTHER", "DRINK"), False), (("Drink", "Other"), True)):
+        config.id2label = dict(enumerate(names))
+        config.save_pretrained(tuned)
+        model, module = TransformerClassifier(), data(corpus, tuned, tmp_path)
+        if fits:
+            trainer(tmp_path).test(model, datamodule=module, verbose=False)
+            assert model.result is not None
+            assert model.result.audit == {"classes_of_the_head": "drink = Drink, other = Other"}
+        else:
+            with pytest.raises(ModelError, match=r"has the classes OTHER, DRINK in this order.* sorted: drink, other"):
+                trainer(tmp_path).test(model, datamodule=module, verbose=False)
 
 
 def test_texts_of_words_are_refused_before_training(corpus: Mapping[str, str], tmp_path: Path) -> None:
