@@ -40,7 +40,7 @@ class TextTokenizer:
     Attributes:
         pieces: every piece, by its number; the empty string for a number that has none.
         max_length: most pieces of one input, delimiters included.
-        pad: number of what fills batches up; without a padding piece 0, which the masks hide.
+        pad: number of what fills batches up; without a padding piece that of the end of a text, which no text holds.
         unknown: number of what stands for what it has no piece for; None where it has pieces for everything.
         mask: number of what hides a piece; None without.
         start: number of what it puts before a text; None where it puts nothing.
@@ -58,7 +58,8 @@ class TextTokenizer:
             piece or "" for piece in self._tokenizer.convert_ids_to_tokens(list(range(len(self._tokenizer))))
         )
         self.max_length = longest_input(_without_weights(source), self._tokenizer)
-        self.pad = int(self._tokenizer.pad_token_id or 0)
+        fillers = (self._tokenizer.pad_token_id, self._tokenizer.eos_token_id, 0)
+        self.pad = next(int(filler) for filler in fillers if filler is not None)
         self.unknown: int | None = self._tokenizer.unk_token_id
         self.mask: int | None = self._tokenizer.mask_token_id
         single, pair = self.split(["a", "a"], [None, "a"])

@@ -9,6 +9,9 @@ from corpora.labelled import LabelledText
 from corpora.sentence import CorpusError
 from datamodules.tokenization import Numbers
 
+_SHOWN = 20
+"""Labels that a message names."""
+
 
 def find_labels(path: Path, texts: Sequence[LabelledText], positive: str) -> tuple[tuple[str, ...], int | None]:
     """The labels of train in their order, and the place of the positive one where there are two.
@@ -38,6 +41,7 @@ def label_numbers(path: Path, texts: Sequence[LabelledText], labels: Sequence[st
     places = {label: place for place, label in enumerate(labels)}
     for text in texts:
         if text.label not in places:
-            wrong = f"no text of train has the label {text.label!r}; there are {', '.join(labels)}"
+            more = f" and {len(labels) - _SHOWN} more" if len(labels) > _SHOWN else ""
+            wrong = f"no text of train has the label {text.label!r}; there are {', '.join(labels[:_SHOWN])}{more}"
             raise CorpusError.at(path, text.line, wrong, "Correct or remove the record, or add such texts to train")
     return np.array([places[text.label] for text in texts], np.int64)

@@ -86,6 +86,8 @@ class RecurrentEncoder(TextEncoder):
         states = embedded
         for layer, networks in enumerate(self.networks):
             assert isinstance(networks, nn.ModuleList)
+            # cuDNN has gradients in training mode alone; a single layer without dropout is the same in both modes.
+            networks.train()
             read = self.dropout(states) if layer else states
             ways = [networks[0](read)[0]]
             if self.directions == 2:
