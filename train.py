@@ -5,6 +5,7 @@ import sys
 import warnings
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 from jsonargparse import Namespace
 from pytorch_lightning import LightningModule, Trainer
@@ -42,8 +43,14 @@ class RunConfig(SaveConfigCallback):
         self.folder.mkdir(parents=True, exist_ok=True)
         with warnings.catch_warnings():
             # jsonargparse 4.49 deprecates what Lightning 2.6 uses as well; without it `encoder: null` would be lost.
-            warnings.filterwarnings("ignore", message=".*skip_none.*deprecated")
+            warnings.filterwarnings("ignore", message=r"\s*skip_none .* deprecated")
             self.parser.save(self.config, self.folder / "config.yaml", skip_none=False, overwrite=True)
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Keep how the run was made, as the text of its `config.yaml`: a checkpoint is of use without its folder."""
+        config = self.folder / "config.yaml"
+        if config.is_file():
+            checkpoint["config"] = config.read_text(encoding="utf-8")
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """The folder is this run's own, and no other's; a fault of the input is found before anything is computed."""
@@ -129,9 +136,18 @@ def main(args: list[str] | None = None) -> ProbingCLI:
     )
 
 
+def fault(error: BaseException | None) -> BaseException | None:
+    """The fault of the input behind an error: what a constructor raises comes wrapped by the command line's parser."""
+    while error is not None and not isinstance(error, EXPECTED):
+        error = error.__cause__ or error.__context__
+    return error
+
+
 if __name__ == "__main__":
     try:
         main()
-    except EXPECTED as error:
-        Console(stderr=True).print(Text.assemble(("Error: ", "bold red"), str(error)), soft_wrap=True)
+    except Exception as error:
+        if (found := fault(error)) is None:
+            raise
+        Console(stderr=True).print(Text.assemble(("Error: ", "bold red"), str(found)), soft_wrap=True)
         sys.exit(1)

@@ -15,9 +15,6 @@ from typing import Literal
 from corpora.lines import folder_error, numbered_lines
 from corpora.sentence import CorpusError
 
-# Part of what cached texts are known by. Raise it with every change that makes the same file give other texts.
-LABELLED_VERSION: int = 1
-
 Format = Literal["tsv", "csv", "jsonl"]
 Record = tuple[int, Mapping[str, object]]  # line at which it starts, and its values by the fields of `Columns`
 

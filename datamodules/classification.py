@@ -59,9 +59,8 @@ class ClassificationDataModule(LightningDataModule):
         max_length: most tokens of a text, delimiters included; None, or more than the encoder takes, for its own limit.
         too_long: what becomes of a text that is longer: its end is cut, that of the longer text of a pair first.
         delimiters: whether words get a token before and behind a text.
-        sentence_separator: the word that stands between sentences, which is dropped; None for the rule of
-            `datamodules.tokenization.read_words`.
-        positive: of two labels the one that F1 is about; in YAML a number in quotes.
+        sentence_separator: the word between sentences, which is dropped; None for the rule of `read_words`.
+        positive: of two labels the one that F1 is about, a string; None for `1`, and `positive` of the sample.
         batch_size: most texts of a training batch.
         eval_tokens: bound of an evaluation batch, in padded tokens.
         cache: folder of what is converted or written once; else `$PROBING_CACHE`, else `./stores`.
@@ -102,7 +101,7 @@ class ClassificationDataModule(LightningDataModule):
         too_long: Literal["truncate", "error"] = "truncate",
         delimiters: bool = False,
         sentence_separator: str | None = None,
-        positive: str = "1",
+        positive: str | None = None,
         batch_size: int = 32,
         eval_tokens: int = 16384,
         cache: str | None = None,
@@ -121,7 +120,7 @@ class ClassificationDataModule(LightningDataModule):
         self.vector_spec = vectors
         self.max_length, self.too_long = max_length, too_long
         self.delimiters, self.sentence_separator = delimiters, sentence_separator
-        self.positive_label = positive
+        self.positive_label = positive or ("positive" if corpus == "sample" else "1")
         self.batch_size, self.eval_tokens = batch_size, eval_tokens
         self.cache = Path(cache or os.environ.get("PROBING_CACHE") or "stores").expanduser()
         self.workers, self.seed = workers, seed
@@ -155,8 +154,7 @@ class ClassificationDataModule(LightningDataModule):
         stages = STAGES[stage]
         if missing := [split for split in ("train", *(() if alone else stages)) if split not in files]:
             raise CorpusError(f"The corpus has no {missing[0]} split, and it is needed. Name its file: {_MAPPING}.")
-        opened: list[Split] = ["train", *(split for split in stages if split != "train")]
-        wanted = [split for split in opened if split in files and split not in self.splits]
+        wanted = [split for split in dict.fromkeys(("train", *stages)) if split in files and split not in self.splits]
         if not wanted:
             return
         entered = time.perf_counter()
@@ -167,6 +165,8 @@ class ClassificationDataModule(LightningDataModule):
         if "train" in read:
             self.labels, self.positive = find_labels(files["train"], read["train"].texts, self.positive_label)
         numbers = {split: label_numbers(files[split], read[split].texts, self.labels) for split in wanted}
+        if stage == "fit" and "test" in files and files["test"].is_file():  # rather than after hours of training
+            label_numbers(files["test"], self.read(files["test"]).texts, self.labels)
         for split in wanted:
             self._open(split, files[split], read[split], numbers[split])
         if self.vector_spec is not None and self.vectors is None:
@@ -179,7 +179,7 @@ class ClassificationDataModule(LightningDataModule):
                 cache=self.cache,
             )
         held = ", ".join(f"{split} {len(self.splits[split])} texts" for split in wanted)
-        known = f"{len(self.labels)} labels, a vocabulary of {len(self.vocabulary)}"
+        known = f"{len(self.labels)} labels, {len(self.vocabulary)} in the vocabulary"
         rank_zero_info(f"Ready {time.perf_counter() - entered:.1f} s after entering setup: {held}; {known}.")
 
     def _open(self, split: Split, path: Path, read: LabelledTexts, labels: Numbers) -> None:
@@ -221,7 +221,7 @@ class ClassificationDataModule(LightningDataModule):
     def word_vectors(self) -> tuple[Tensor, Tensor] | None:
         """Vectors of the vocabulary, float32 `[vocabulary, size]`, and which are known, bool `[vocabulary]`.
 
-        Unknown words and specials have zeros. None without vectors.
+        What is unknown has zeros, and so have the specials of words. None without vectors.
         """
         if self.vectors is None:
             return None

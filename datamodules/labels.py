@@ -17,13 +17,17 @@ def find_labels(path: Path, texts: Sequence[LabelledText], positive: str) -> tup
     """The labels of train in their order, and the place of the positive one where there are two.
 
     Raises:
-        CorpusError: there is only one, or there are two and the positive one is not among them.
+        CorpusError: there is only one, or nearly one for each text, or there are two and the positive one is not
+            among them.
     """
     labels = tuple(sorted({text.label for text in texts}))
     if len(labels) == 1:
         wrong = f"every text has the label {labels[0]!r}, and a classifier needs two"
         remedy = "Give another file for train, or name the column of the labels with --data.init_args.columns.label"
         raise CorpusError.at(path, None, wrong, remedy)
+    if len(labels) > max(_SHOWN, len(texts) // 2):
+        wrong = f"{len(texts)} texts have {len(labels)} labels, less than two texts for most of them"
+        raise CorpusError.at(path, None, wrong, "Name the column of the labels with --data.init_args.columns.label")
     if len(labels) > 2:
         return labels, None
     if positive not in labels:

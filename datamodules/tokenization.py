@@ -24,10 +24,10 @@ CLOSERS = frozenset(("'", '"', "''", "’", "”", "»", ")", "]", "}", "-rrb-",
 
 Punctuation = Literal["attached", "apart"]
 _APART = re.compile(
-    r"(?:[a-z]\.){2,}|\w+?(?=n['’]t\b)|n['’]t\b|['’](?:s|re|ve|ll|d|m)\b|\d+(?:[.,]\d+)+|\w+(?:-\w+)*|\.{3}|[^\w\s]",
+    r"-[lr][rcs]b-|(?:[a-z]\.){2,}|\w+?(?=n['’]t\b)|n['’]t\b|['’](?:s|re|ve|ll|d|m)\b|\d+(?:[.,]\d+)+|\w+(?:-\w+)*|\.{3}|[^\w\s]",
     re.IGNORECASE,
 )
-"""Words of raw text in the manner of the Penn Treebank, as GloVe's are: `do n't`, `it 's`, `( well-known )`, `u.s.`."""
+"""Words of raw English in the manner of the Penn Treebank, as GloVe's are: `do n't`, `it 's`, `( a-b )`, `u.s.`."""
 
 
 @dataclass(frozen=True, eq=False)

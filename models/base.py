@@ -18,6 +18,7 @@ from datamodules.vocabulary import Vocabulary
 from metrics.classification import classification_scores
 from metrics.results import Result
 from metrics.rows import ItemRows
+from models.checkpoint import KEY, belongings, check
 from models.interface import ModelError, Output
 from models.predictions import Prediction, prediction_table, predictions_of
 from models.scoring import Classified, classification_result
@@ -106,8 +107,8 @@ class TextClassifier(LightningModule):
 
         Args:
             output: of `forward`.
-            imposed: weights `[..., batch, slots]` by level, used as they are; levels that are not named, and lie above
-                the lowest that is, attend anew to what they then see.
+            imposed: weights `[..., batch, slots]` by level, used as they are. Of the levels that are not named, those
+                below keep their weights, and those above the lowest that is named attend anew to what they then see.
         """
         raise TypeError(f"{type(self).__name__} does not say how it decides.")
 
@@ -180,8 +181,8 @@ class TextClassifier(LightningModule):
     def on_train_epoch_end(self) -> None:
         """Log `train_loss` and each of its terms as `train_loss.<name>`."""
         losses = self._mean_losses("train")
-        self.log("train_loss", sum(losses.values()))
-        self.log_dict({f"train_loss.{name}": value for name, value in losses.items()})
+        self.log("train_loss", sum(losses.values()), sync_dist=True)
+        self.log_dict({f"train_loss.{name}": value for name, value in losses.items()}, sync_dist=True)
 
     def _loss(self, part: Literal["train", "eval"], name: str) -> MeanMetric:
         metric = self._losses[f"{part}_{name}"]
@@ -197,7 +198,9 @@ class TextClassifier(LightningModule):
         return found
 
     def _gather(self, metric: ItemRows, batch: TextBatch, logits: Tensor) -> None:
-        metric.update(batch.index, torch.cat([batch.labels[:, None], logits.float().softmax(-1)], dim=1))
+        # Logarithms, taken in double precision on the CPU: as float32 near 1 probabilities would tie.
+        logs = logits.detach().cpu().double().log_softmax(-1).float().to(logits.device)
+        metric.update(batch.index, torch.cat([batch.labels[:, None], logs], dim=1))
 
     def validation_step(self, batch: TextBatch, batch_idx: int) -> None:
         """Gather the predictions on dev, and the loss."""
@@ -209,8 +212,9 @@ class TextClassifier(LightningModule):
         """Log `val_accuracy`, `val_f1`, `val_auroc` and `val_loss`."""
         dev = self._joined(self._val)
         scores = classification_scores(dev.gold, dev.probabilities, self.data.positive, prefix="val_", draws=0)
-        self.log_dict({name: value for name, value in scores.items() if not name.endswith((".low", ".high"))})
-        self.log("val_loss", sum(self._mean_losses("eval").values()))
+        means = {name: value for name, value in scores.items() if not name.endswith((".low", ".high"))}
+        # The same on every device: they are joined already.
+        self.log_dict({**means, "val_loss": sum(self._mean_losses("eval").values())}, sync_dist=True)
 
     def test_step(self, batch: TextBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Gather dev (dataloader 0) and test (dataloader 1)."""
@@ -231,7 +235,7 @@ class TextClassifier(LightningModule):
     def _joined(self, metric: ItemRows) -> Classified:
         texts, values = metric.compute()
         metric.reset()
-        return Classified(texts, values[:, 0].astype(np.int64), values[:, 1:])
+        return Classified(texts, values[:, 0].astype(np.int64), np.exp(values[:, 1:]))
 
     def on_predict_epoch_start(self) -> None:
         """Begin anew."""
@@ -282,19 +286,10 @@ class TextClassifier(LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep what the parameters belong to."""
-        checkpoint["classifier"] = dict(self.data.identity)
+        checkpoint[KEY] = belongings(self, self.data)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Refuse parameters that belong to other words or other labels.
-
-        Raises:
-            ModelError: the checkpoint was trained on texts of another vocabulary, tokenizer or other labels.
-        """
-        trained, here = checkpoint["classifier"], dict(self.data.identity)
-        if other := [name for name in here if trained.get(name) != here[name]]:
-            raise ModelError(
-                f"The checkpoint was trained with another {' and another '.join(other)}: give --data the corpus and "
-                f"the options that it was trained with."
-            )
+        """Refuse parameters of another model, other words or other labels; see `models.checkpoint.check`."""
+        check(self, self.data, checkpoint)
         self._audit["epochs"] = checkpoint["epoch"] + 1
         self._trained = True

@@ -102,7 +102,7 @@ class AttentionClassifier(TextClassifier):
         def encode(other: Tensor) -> Tensor:
             return self._encode(self.embedding(other), mask)
 
-        return output, Encoded(tokens, mask, words, embedded, hidden, averaged, encode)
+        return output, Encoded(tokens, words, embedded, hidden, averaged, encode)
 
     def _decide(self, averaged: Tensor, weights: Tensor) -> Tensor:
         attended = torch.einsum("...bt,btd->...bd", weights, averaged)

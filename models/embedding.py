@@ -77,8 +77,9 @@ class WordEmbedding(nn.Module):
         else:
             raise ModelError(
                 f"The word vectors have {vectors.size(1)} dimensions, and {size} are asked for: leave "
-                f"--model.init_args.embedding.size out, or give other vectors (--data.init_args.vectors); a linear map "
-                f"to {size} is --model.init_args.embedding.project {size}."
+                f"--model.init_args.embedding.size out (where a config names it: --model.init_args.embedding "
+                f"'{{size: null}}'), or give other vectors (--data.init_args.vectors); a linear map to {size} is "
+                f"--model.init_args.embedding.project {size}."
             )
         rows[pad] = 0
         self.rows = nn.Embedding.from_pretrained(  # type: ignore[no-untyped-call]

@@ -86,8 +86,9 @@ class RecurrentEncoder(TextEncoder):
         states = embedded
         for layer, networks in enumerate(self.networks):
             assert isinstance(networks, nn.ModuleList)
-            # cuDNN has gradients in training mode alone; a single layer without dropout is the same in both modes.
-            networks.train()
+            # Saliency wants gradients in evaluation, which cuDNN has in training mode alone. To a single layer without
+            # dropout the two modes are one.
+            networks.train(torch.is_grad_enabled())
             read = self.dropout(states) if layer else states
             ways = [networks[0](read)[0]]
             if self.directions == 2:

@@ -12,9 +12,8 @@ from models.attention import Attention
 from models.base import TextClassifier, TextSizes
 from models.embedding import EmbeddingSpec
 from models.encoder import TextEncoder
-from models.interface import WORD, Level, Output, given
+from models.interface import SENTENCE, WORD, Level, Output, given
 
-SENTENCE = "sentence"
 LEVELS = (WORD, SENTENCE)
 TOGETHER = 64
 """Sentences that are encoded in one go."""

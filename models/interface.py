@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-WORD = "word"
-"""Name of the attention over words."""
+WORD, SENTENCE = "word", "sentence"
+"""Names of the attention over words, and over the sentences of a hierarchical model."""
 
 
 class ModelError(ValueError):

@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 import torch.distributed as dist
+from numpy.typing import NDArray
 from torch import Tensor
 
 from datamodules import ClassificationDataModule, TextBatch
-from models.interface import Output
+from models.interface import SENTENCE, Output
 
 
 class Prediction(NamedTuple):
@@ -17,28 +19,31 @@ class Prediction(NamedTuple):
     Attributes:
         text: its place in the split.
         probabilities: of each class.
-        weights: by level, of each slot of the text; the padding is cut off.
+        weights: by level, of each slot of the text, float32; the padding is cut off.
     """
 
     text: int
     probabilities: list[float]
-    weights: dict[str, list[float]]
+    weights: dict[str, NDArray[np.float32]]
 
 
 def predictions_of(batch: TextBatch, output: Output) -> list[Prediction]:
     """What an output says of each text of the batch."""
     probabilities = output.logits.softmax(-1).tolist()
-    weights = {name: _rows(level.weights, level.mask, batch) for name, level in output.levels.items()}
+    # A level over tokens has a slot for each, delimiters too, so that weights and tokens stand side by side.
+    weights = {
+        name: _rows(level.weights, level.mask.sum(1) if name == SENTENCE else batch.lengths)
+        for name, level in output.levels.items()
+    }
     return [
         Prediction(text, probabilities[place], {name: rows[place] for name, rows in weights.items()})
         for place, text in enumerate(batch.index.tolist())
     ]
 
 
-def _rows(weights: Tensor, mask: Tensor, batch: TextBatch) -> list[list[float]]:
-    # A level over tokens has a slot for delimiters too, so that weights and tokens stand side by side.
-    lengths = batch.lengths if weights.shape == batch.tokens.shape else mask.sum(1)
-    return [row[:length].tolist() for row, length in zip(weights, lengths.tolist(), strict=True)]
+def _rows(weights: Tensor, lengths: Tensor) -> list[NDArray[np.float32]]:
+    rows = weights.float().cpu().numpy()
+    return [row[:length].copy() for row, length in zip(rows, lengths.tolist(), strict=True)]
 
 
 def prediction_table(found: Sequence[Prediction], data: ClassificationDataModule) -> pd.DataFrame:
@@ -52,7 +57,7 @@ def prediction_table(found: Sequence[Prediction], data: ClassificationDataModule
         parts: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(parts, list(found))
         found = [prediction for part in parts for prediction in part]
-    found = sorted(found)
+    found = sorted(found, key=lambda prediction: prediction.text)
     texts = [data.text("test", prediction.text) for prediction in found]
     best = [max(range(len(data.labels)), key=one.probabilities.__getitem__) for one in found]
     levels = found[0].weights if found else ()

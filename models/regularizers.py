@@ -38,7 +38,6 @@ class Encoded:
 
     Attributes:
         tokens: int64 `[batch, time]`.
-        mask: bool `[batch, time]`, real tokens.
         words: bool `[batch, time]`, real tokens that are no delimiters.
         embedded: `[batch, time, embedded]`, what the encoder read.
         hidden: `[batch, time, hidden]`, what the encoder made of it, before all transforms.
@@ -47,7 +46,6 @@ class Encoded:
     """
 
     tokens: Tensor
-    mask: Tensor
     words: Tensor
     embedded: Tensor
     hidden: Tensor

@@ -68,7 +68,7 @@ def classification_result(
     items = pd.DataFrame(
         {
             "text": test.texts,
-            "id": [data.text("test", text)[0] for text in test.texts.tolist()],
+            "id": [data.splits["test"].ids[text] for text in test.texts.tolist()],
             "gold": names[gold],
             "predicted": names[predicted],
             **ratio_columns(gold, predicted, positive),

@@ -28,9 +28,11 @@ class TransformerOutput(Output):
 
     Attributes:
         segments: int64 `[batch, time]`, as in the batch.
+        imposed: what was imposed, `[batch, time]` by level.
     """
 
     segments: Tensor
+    imposed: Mapping[str, Tensor]
 
 
 class TransformerClassifier(TextClassifier):
@@ -48,7 +50,7 @@ class TransformerClassifier(TextClassifier):
         learning_rate: the highest, of AdamW.
         weight_decay: of matrices; biases and normalisations have none, as in BERT's training.
         warmup: share of the steps in which the learning rate rises from 0; it then falls to 0 by the last, both
-            linearly (Devlin et al. 2019, A.2).
+            linearly, as in BERT's released code.
         class_weights: see `TextClassifier`.
 
     Raises:
@@ -128,18 +130,19 @@ class TransformerClassifier(TextClassifier):
         mask = batch.mask
         found = self.classifier(embedded, mask, batch.segments, list(self.levels.values()), self._rows(imposed or {}))
         levels = {name: Level(found.weights[head], mask, found.values[head]) for name, head in self.levels.items()}
-        return TransformerOutput(found.logits, levels, embedded, batch.segments)
+        return TransformerOutput(found.logits, levels, embedded, batch.segments, imposed or {})
 
     def decide(self, output: Output, imposed: Mapping[str, Tensor]) -> Tensor:
         """See `TextClassifier`; the transformer runs again, in passes of at most `PIECES` pieces.
 
-        Levels that are not named attend anew, also those below and those that had weights imposed in `forward`.
+        Levels that are not named keep the weights that were imposed in `forward`, or attend anew.
 
         Raises:
             ModelError: weights are imposed on a head that is not among those of the model.
         """
         assert isinstance(output, TransformerOutput)
         mask = next(iter(output.levels.values())).mask
+        imposed = {**output.imposed, **imposed}
         texts, time = mask.shape
         leading = torch.broadcast_shapes(*(weights.shape[:-2] for weights in imposed.values()))  # type: ignore[no-untyped-call]
         rows = {

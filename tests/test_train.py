@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
+import yaml
 
 import train
 from corpora.conllu import read_treebank
@@ -161,6 +163,52 @@ def test_every_classifier_runs_and_leaves_whole_results(config: Path, bert: Path
     assert len(items) == 29
     assert scores["accuracy"] == pytest.approx(items["correct"].sum() / items["scored"].sum())
     assert found["audit"]["train"]["labels"] == {"bad": 31, "good": 30}
+
+
+def test_variants_of_tutek_differ_in_what_they_say_and_nothing_else() -> None:
+    folder = ROOT / "configs" / "tutek2020"
+    base, *others = (
+        yaml.safe_load((folder / f"{name}.yaml").read_text(encoding="utf-8"))
+        for name in ("base", "concat", "residual", "tying", "mlm")
+    )
+    for other, project in zip(others, (None, 300, 300, None), strict=True):
+        assert len(other["model"]["init_args"].pop("regularizers")) == 1
+        assert other["model"]["init_args"]["embedding"].pop("project", None) == project
+        assert other == base
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("--data.init_args.max_length=0", "max_length: 0 is less than 1. Give --data.init_args.max_length a positive"),
+        ("--model.init_args.encoder.init_args.layers=x", None),
+    ],
+)
+def test_a_fault_found_by_a_constructor_is_told_in_a_line(option: str, message: str | None, tmp_path: Path) -> None:
+    """The command line's parser wraps what a constructor raises; what is no fault of the input stays as it is."""
+    done = subprocess.run(
+        [sys.executable, "train.py", "fit", "--config=configs/demo_classifier.yaml", option, "--trainer.logger=false"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PROBING_CACHE": str(tmp_path)},
+    )
+    if message is None:
+        assert done.returncode == 2
+        assert "Error: " not in done.stderr
+    else:
+        assert done.returncode == 1
+        assert done.stderr.strip().splitlines()[-1].startswith(f"Error: {message}")
+        assert "Traceback" not in done.stderr
+
+
+def test_a_checkpoint_says_how_it_was_made(bert: Path, tmp_path: Path) -> None:
+    train.main(classifier_arguments(ROOT / "configs" / "demo_classifier.yaml", tmp_path, bert))
+    folder, _ = results(tmp_path / "runs")
+    (path,) = (folder / "checkpoints").glob("*.ckpt")
+    config = torch.load(path, weights_only=True)["config"]
+    assert config == (folder / "config.yaml").read_text(encoding="utf-8")
+    assert yaml.safe_load(config)["model"]["class_path"] == "models.AttentionClassifier"
 
 
 def test_a_classifier_on_two_processes_scores_as_on_one(bert: Path, tmp_path: Path) -> None:

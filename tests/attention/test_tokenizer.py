@@ -48,6 +48,16 @@ def test_delimiters_are_those_that_it_puts(
     assert tuple(None if number is None else own.pieces[number] for number in numbers) == around
 
 
+@pytest.mark.parametrize(("save", "end"), [(save_gpt2, "<|endoftext|>"), (save_llama, "</s>")])
+def test_batches_are_filled_by_the_end_of_a_text_where_there_is_no_padding_piece(
+    save: Callable[[Path], Path], end: str, tmp_path: Path
+) -> None:
+    """The piece 0 is one of texts, `<unk>` of Llama and `!` of GPT-2, and the embedding of padding is never trained."""
+    own = tokenizer(save(tmp_path))
+    assert own._tokenizer.pad_token is None
+    assert own.pieces[own.pad] == end
+
+
 def test_no_weights_are_read(bert: Path, tmp_path: Path) -> None:
     for path in bert.iterdir():
         if path.suffix != ".safetensors":

@@ -42,3 +42,19 @@ def test_numbers_are_places_among_the_labels() -> None:
 def test_a_label_that_train_lacks_is_named_with_its_line() -> None:
     with pytest.raises(CorpusError, match=r"some.tsv:4: no text of train has the label 'x'; there are a, b\. "):
         label_numbers(FILE, texts("a b x a y"), ("a", "b"))
+
+
+def test_of_many_labels_a_message_names_some() -> None:
+    """As when the column of the labels is taken from the texts."""
+    labels = tuple(f"label{number}" for number in range(1000))
+    with pytest.raises(CorpusError, match=r"the label 'x'; there are label0, .*, label19 and 980 more\. ") as caught:
+        label_numbers(FILE, texts("label7 x"), labels)
+    assert len(str(caught.value)) < 500
+
+
+def test_nearly_as_many_labels_as_texts_are_refused() -> None:
+    """The column of the labels is another."""
+    with pytest.raises(CorpusError, match=r"some.tsv: 40 texts have 21 labels, less than two .*columns.label\.$"):
+        find_labels(FILE, texts(" ".join(f"l{min(number, 20)}" for number in range(40))), "1")
+    labels, positive = find_labels(FILE, texts(" ".join(f"l{number % 20}" for number in range(40))), "1")
+    assert (len(labels), positive) == (20, None)

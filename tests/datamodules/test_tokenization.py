@@ -88,6 +88,7 @@ def test_a_closing_mark_that_begins_a_text_closes_nothing_of_the_text_before() -
         ),
         ('She said: "no," twice.', 'she said : " no , " twice .'),
         ("don't can't they'll we've I'm he'd", "do n't ca n't they 'll we 've i 'm he 'd"),
+        ("-LRB- a -rrb-", "-lrb- a -rrb-"),
         ("o'clock 5% a_b \u200d", "o ' clock 5 % a_b \u200d"),
     ],
 )

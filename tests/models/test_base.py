@@ -11,16 +11,21 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 from torchmetrics.functional.classification import binary_auroc, binary_f1_score, multiclass_f1_score
 
 from datamodules import ClassificationDataModule, DependencyDataModule
+from metrics.rows import ItemRows
 from models import (
     AdditiveAttention,
     AttentionClassifier,
     AverageEncoder,
+    DotAttention,
     EmbeddingSpec,
     MaskedLanguageModel,
     ModelError,
     RecurrentEncoder,
+    Residual,
     Tying,
 )
+from models.regularizers import Regularizer
+from tests.models.batches import batch_of
 from tests.models.corpora import write_texts
 
 pytestmark = [
@@ -142,7 +147,7 @@ def test_predictions_hold_tokens_and_their_attention(texts: str, tmp_path: Path)
     for tokens, text in zip(found["tokens"], rows["text"], strict=True):
         assert tokens == [word if word in known else "<unk>" for word in text.split()]
     for tokens, weights in zip(found["tokens"], found["attention.word"], strict=True):
-        assert len(tokens) == len(weights)
+        assert weights.shape == (len(tokens),)
         assert sum(weights) == pytest.approx(1, abs=1e-5)
 
 
@@ -160,6 +165,47 @@ def test_a_checkpoint_of_another_vocabulary_is_refused(texts: str, tmp_path: Pat
     with pytest.raises(ModelError, match="trained with another vocabulary: give --data the corpus and the options"):
         again.test(model_of(), datamodule=other, ckpt_path=best, verbose=False)
     assert model.result is not None
+
+
+def test_a_checkpoint_of_another_model_is_refused(texts: str, tmp_path: Path) -> None:
+    """Also where all parameters would fit: a residual connection has none."""
+    _, _, data = trained(texts, tmp_path)
+    (best,) = tmp_path.glob("*.ckpt")
+    again = trainer_of(tmp_path / "again")
+    terms: list[Regularizer] = [Tying(0.1), MaskedLanguageModel()]
+    spec = EmbeddingSpec(size=8, dropout=0.1)
+    others = {
+        r"has no regularizers\.2 Residual": AttentionClassifier(
+            RecurrentEncoder(hidden=4), AdditiveAttention(), spec, [*terms, Residual()]
+        ),
+        r"has a regularizers\.1 MaskedLanguageModel": AttentionClassifier(
+            RecurrentEncoder(hidden=4), AdditiveAttention(), spec, terms[:1]
+        ),
+        r"has no attention DotAttention": AttentionClassifier(RecurrentEncoder(hidden=4), DotAttention(), spec, terms),
+        r"whose attention\.projection\.weight is \[4, 8\] and not \[6, 8\]": AttentionClassifier(
+            RecurrentEncoder(hidden=4), AdditiveAttention(6), spec, terms
+        ),
+    }
+    for difference, model in others.items():
+        with pytest.raises(ModelError, match=f"The checkpoint is of another model, .*{difference}: give --config"):
+            again.test(model, datamodule=data_of(texts, tmp_path), ckpt_path=best, verbose=False)
+    foreign = torch.load(best, weights_only=True)
+    del foreign["classifier"]
+    torch.save(foreign, tmp_path / "foreign.pt")
+    with pytest.raises(ModelError, match="The checkpoint is none of a AttentionClassifier: name one that its `fit`"):
+        again.test(model_of(), datamodule=data, ckpt_path=tmp_path / "foreign.pt", verbose=False)
+
+
+def test_probabilities_near_one_are_told_apart(tmp_path: Path) -> None:
+    """As float32 these would be 1, and tie."""
+    model = model_of()
+    metric = ItemRows(3)
+    batch = batch_of([[7], [7], [7]], labels=[0, 1, 1])
+    model._gather(metric, batch, torch.tensor([[0.0, 18.0], [0.0, 20.0], [0.0, 25.0]]))
+    found = model._joined(metric).probabilities
+    expected = 1 / (1 + np.exp(-np.array([18.0, 20.0, 25.0])))
+    assert np.unique(found[:, 1]).size == 3
+    np.testing.assert_allclose(found[:, 1], expected, rtol=1e-14)
 
 
 def test_class_weights_make_every_class_count_alike(tmp_path: Path) -> None:

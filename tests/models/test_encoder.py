@@ -137,6 +137,20 @@ def test_dropout_falls_on_what_the_second_layer_reads_and_only_in_training() -> 
     assert torch.equal(single.train()(embedded, mask), single.eval()(embedded, mask))
 
 
+def test_gradients_in_evaluation_find_the_networks_as_cudnn_wants_them_and_change_no_state() -> None:
+    """cuDNN refuses to go backward through what ran in evaluation mode."""
+    encoder = built("two layers")
+    embedded, mask = texts()
+    with torch.no_grad():
+        expected = encoder(embedded, mask)
+    networks = [module for module in encoder.modules() if isinstance(module, nn.LSTM)]
+    assert not any(network.training for network in networks)
+    found = encoder(embedded, mask)
+    assert all(network.training for network in networks)
+    assert not encoder.dropout.training  # type: ignore[union-attr]
+    torch.testing.assert_close(found.detach(), expected, atol=1e-6, rtol=0)
+
+
 def test_a_convolution_is_the_sum_over_its_window() -> None:
     encoder = built("convolution")
     assert isinstance(encoder, ConvolutionEncoder)

@@ -51,7 +51,7 @@ class Model:
         embedded = self.embedding(self.tokens)
         hidden = self.encoder(embedded, self.mask)
         averaged = torch.cat([hidden, embedded], dim=2)
-        return Encoded(self.tokens, self.mask, self.words, embedded, hidden, averaged, self.encode)
+        return Encoded(self.tokens, self.words, embedded, hidden, averaged, self.encode)
 
 
 def texts_of(model: Model) -> list[list[int]]:
@@ -62,7 +62,6 @@ def texts_of(model: Model) -> list[list[int]]:
 def no_words(state: Encoded) -> Encoded:
     return Encoded(
         state.tokens,
-        state.mask,
         torch.zeros_like(state.words),
         state.embedded,
         state.hidden,
