@@ -23,11 +23,17 @@ import probes  # noqa: F401
 from attention import AlignmentError, EncoderError, StoreError
 from corpora.sentence import CorpusError
 from datamodules import VectorError
+from datamodules.base import STAGES
 from models import ModelError
 from probes.base import ProbeError
 from reports import ResultWriter
 
-EXPECTED = (AlignmentError, CorpusError, EncoderError, ModelError, ProbeError, StoreError, VectorError)
+
+class RunError(ValueError):
+    """A command line that names what is not there."""
+
+
+EXPECTED = (AlignmentError, CorpusError, EncoderError, ModelError, ProbeError, RunError, StoreError, VectorError)
 """Faults of the input: told in a line, without a traceback."""
 
 
@@ -67,6 +73,16 @@ class ProbingCLI(LightningCLI):
         """Add the checkpoint, configurable as any other part."""
         parser.add_lightning_class_args(ModelCheckpoint, "checkpoint")
         parser.set_defaults({"checkpoint.monitor": "val_uas", "checkpoint.mode": "max"})
+
+    def before_instantiate_classes(self) -> None:
+        """Look for the checkpoint before anything is loaded or computed.
+
+        Raises:
+            RunError: there is no such file.
+        """
+        path = self._get(self.config, "ckpt_path")
+        if path is not None and path not in ("best", "last", "hpc", "registry") and not Path(path).exists():
+            raise RunError(f"{path}: there is no such checkpoint. Training leaves them in checkpoints/ of its run.")
 
     def instantiate_trainer(self, **kwargs: object) -> Trainer:
         """Put loggers, checkpoints and results into a folder of this run under `--trainer.default_root_dir`."""
@@ -126,6 +142,8 @@ def main(args: list[str] | None = None) -> ProbingCLI:
         subclass_mode_model=True,
         subclass_mode_data=True,
         seed_everything_default=0,
+        # An option that is cut short would be taken for another: --trainer.max_ep for --trainer.max_epochs.
+        parser_kwargs={"allow_abbrev": False, **{stage: {"allow_abbrev": False} for stage in STAGES}},
         save_config_callback=RunConfig,
         trainer_defaults={
             "default_root_dir": "runs",

@@ -184,6 +184,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     for split, path in paths.items():
         print(f"{split}: {path}")
+    if (recipe := find(given.name).recipe) and find(given.name).archive is None:
+        print(f"made, not fetched: {recipe}")
     return 0
 
 

@@ -21,7 +21,7 @@ from attention.quantity import ATTENTION, Quantity
 from attention.request import Request
 from attention.store import Store
 from corpora.document import Documents
-from corpora.registry import CORPORA, locate
+from corpora.registry import CORPORA, locate, remedy_for
 from corpora.sentence import CorpusError, Treebank
 from datamodules.vector_names import find_vectors
 from datamodules.vectors import ENCODER, VectorSpec, WordVectors, load_vectors
@@ -42,12 +42,18 @@ def files_by_split(corpus: str | Mapping[str, str]) -> dict[str, Path]:
     """The files of one path with `{split}` in it, or of a mapping from splits to paths.
 
     Raises:
-        CorpusError: a split of another name.
+        CorpusError: a mapping has a split of another name, or names a file that is not there.
     """
-    paths = {split: corpus.replace("{split}", split) for split in SPLITS} if isinstance(corpus, str) else corpus
-    if strangers := set(paths) - set(SPLITS):
+    if isinstance(corpus, str):
+        return {split: Path(corpus.replace("{split}", split)).expanduser() for split in SPLITS}
+    if strangers := set(corpus) - set(SPLITS):
         raise CorpusError(f"corpus: unknown splits {sorted(strangers)}. They are named {', '.join(SPLITS)}.")
-    return {split: Path(paths[split]).expanduser() for split in SPLITS if split in paths}
+    files: dict[str, Path] = {split: Path(corpus[split]).expanduser() for split in SPLITS if split in corpus}
+    for split, path in files.items():
+        if not path.is_file():  # rather than when it is read: the test split may be hours later
+            remedy = remedy_for(path)
+            raise CorpusError.at(path, None, "there is no such file", f"{remedy}, or leave {split} out of the corpus")
+    return files
 
 
 def corpus_files(corpus: str | Mapping[str, str], root: Path, mapping: str) -> Mapping[str, Path]:

@@ -49,6 +49,7 @@ class TextSplit(Dataset[TextBatch]):
         vocabulary: Vocabulary,
     ) -> None:
         self.ids = [text.id for text in texts]
+        self._words, self._sources = words, tokens.words
         self.labels = labels
         self.lengths = np.diff(tokens.offsets)
         self._offsets = tokens.offsets
@@ -88,6 +89,16 @@ class TextSplit(Dataset[TextBatch]):
     def tokens(self, item: int) -> list[int]:
         """Numbers of the tokens of a text, delimiters included."""
         numbers: list[int] = self._tokens[self._offsets[item] : self._offsets[item + 1]].tolist()
+        return numbers
+
+    def forms(self, item: int) -> list[str | None]:
+        """The word of the text that each token is, or is a piece of; None for delimiters."""
+        sources = self._sources[self._offsets[item] : self._offsets[item + 1]].tolist()
+        return [None if place < 0 else self._words.types[self._words.codes[place]] for place in sources]
+
+    def sentences(self, item: int) -> list[int]:
+        """The sentence of each token of a text, from 0; -1 for delimiters."""
+        numbers: list[int] = self._sentences[self._offsets[item] : self._offsets[item + 1]].tolist()
         return numbers
 
     def frequencies(self, size: int) -> Numbers:

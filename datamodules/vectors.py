@@ -183,7 +183,7 @@ def _from_file(path: Path, digests: Digests) -> _Origin:
     hashes = [digests.one(file) for file in files_of(path)]
 
     def read(wanted: Set[str], scratch: Path) -> tuple["KeyedVectors", Mapping[str, int]]:
-        rank_zero_info(f"{path.name}: converting {path.stat().st_size / 1e6:,.0f} MB of word vectors, this once.")
+        rank_zero_info(f"{path.name}: converting {path.stat().st_size / 1e6:,.0f} MB of word vectors, for these words.")
         return read_vectors(path, wanted, scratch)
 
     remedy = "Name vectors that fit the corpus's language and letter case"

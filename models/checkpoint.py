@@ -28,7 +28,7 @@ def check(model: nn.Module, data: ClassificationDataModule, checkpoint: Mapping[
     trained, here = checkpoint[KEY]["data"], dict(data.identity)
     if other := [name for name in here if trained.get(name) != here[name]]:
         raise ModelError(
-            f"The checkpoint was trained with another {' and another '.join(other)}: give --data the corpus and the "
+            f"The checkpoint was trained on other data ({' and '.join(other)} differ): give --data the corpus and the "
             f"options that it was trained with."
         )
     if misfit := _misfit(model, checkpoint):

@@ -50,26 +50,32 @@ def prediction_table(found: Sequence[Prediction], data: ClassificationDataModule
     """The test split, joined over all devices, in the order of the file.
 
     Returns:
-        `id`, `tokens`, `predicted`, `probability.<label>`, and by level `attention.<level>`, lists of weights: for a
-        level over tokens one of each token.
+        `id`, `gold`, `predicted`, `probability.<label>`; lists with an entry for each token: `words`, the word of the
+        text that it is or is a piece of (None for delimiters), `tokens`, as the model knows it, `sentences`, its
+        sentence from 0 (-1 for delimiters); and by level `attention.<level>`, lists of weights: for a level over tokens
+        one of each token, else one of each sentence.
     """
     if dist.is_available() and dist.is_initialized():
         parts: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(parts, list(found))
         found = [prediction for part in parts for prediction in part]
     found = sorted(found, key=lambda prediction: prediction.text)
-    texts = [data.text("test", prediction.text) for prediction in found]
+    split = data.splits["test"]
+    texts = [prediction.text for prediction in found]
     best = [max(range(len(data.labels)), key=one.probabilities.__getitem__) for one in found]
     levels = found[0].weights if found else ()
     return pd.DataFrame(
         {
-            "id": [name for name, _ in texts],
-            "tokens": [list(tokens) for _, tokens in texts],
+            "id": [split.ids[text] for text in texts],
+            "gold": [data.labels[split.labels[text]] for text in texts],
             "predicted": [data.labels[place] for place in best],
             **{
                 f"probability.{label}": [prediction.probabilities[place] for prediction in found]
                 for place, label in enumerate(data.labels)
             },
+            "words": [split.forms(text) for text in texts],
+            "tokens": [list(data.text("test", text)[1]) for text in texts],
+            "sentences": [split.sentences(text) for text in texts],
             **{f"attention.{level}": [prediction.weights[level] for prediction in found] for level in levels},
         }
     )

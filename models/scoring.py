@@ -88,13 +88,13 @@ def classification_result(
         tables={"classes": class_table(gold, predicted, labels)},
         figures={
             "confusion": HeatMap(
-                title="What each class was taken for",
+                title="Confusion",
                 values=table / np.maximum(table.sum(axis=1, keepdims=True), 1),
                 row_labels=labels,
                 column_labels=labels,
                 row_label="gold",
                 column_label="predicted",
-                value_label="share of the texts of the class",
+                value_label="share of the class",
                 percent=True,
             )
         },

@@ -110,9 +110,11 @@ class BoundProbe(LightningModule):
         """Refuse the weights of another encoder.
 
         Raises:
-            ProbeError: the checkpoint was trained on another encoder, on other layers or heads of it, or on other word
-                vectors.
+            ProbeError: the checkpoint is none of a probe, or was trained on another encoder, on other layers or heads
+                of it, or on other word vectors.
         """
+        if "probe" not in checkpoint:
+            raise ProbeError(f"The checkpoint is none of a {type(self).__name__}: name one that its `fit` has left.")
         trained: dict[str, Any] = checkpoint["probe"]
         sizes = Sizes(**trained["sizes"])
         if self._sizes is not None and (trained["source"], sizes) != (self._source, self._sizes):

@@ -49,10 +49,17 @@ def frame_table(title: str, frame: pd.DataFrame, file: str) -> Table:
 
 
 def audit_table(audit: Mapping[str, object]) -> Table:
-    """Lay out the audit, one row per entry; entries inside an entry are named by both, joined with a dot."""
+    """Lay out the audit, one row per entry; entries inside an entry are named by both, joined with a dot.
+
+    Counts of nothing are told in one row: there are many, and they would hide the others.
+    """
     table = _table("audit", ["what", "value"], numbers={1})
-    for name, value in _flat(audit):
-        table.add_row(*_cells(name, value))
+    entries = list(_flat(audit))
+    for name, value in entries:
+        if value != "0":
+            table.add_row(*_cells(name, value))
+    if nothing := sum(value == "0" for _, value in entries):
+        table.add_row(*_cells(f"and {nothing} counts of", "0"))
     return table
 
 
@@ -106,4 +113,4 @@ def _flat(entries: Mapping[str, object], above: str = "") -> Iterator[tuple[str,
         elif isinstance(value, Sized) and not isinstance(value, str) and len(value) > 5:
             yield f"{above}{name}", f"{len(value)} entries"
         else:
-            yield f"{above}{name}", str(value)
+            yield f"{above}{name}", f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -16,6 +16,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure as Canvas
+from matplotlib.image import AxesImage
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
@@ -31,6 +32,8 @@ PAGE = 7.0
 """Width of both columns, in inches."""
 CHARACTER = 0.058
 """Width of a character of a tick label, in inches."""
+FEW = 8
+"""Most rows and columns of a heat map whose cells hold their numbers."""
 LETTERS = 16
 """Letters of a word beside attention lines; a longer one, such as an address, ends in an ellipsis."""
 UNSEEN, FAINT = 0.01, 0.1
@@ -83,12 +86,17 @@ def _(figure: Bars) -> Canvas:
 
 @draw.register
 def _(figure: HeatMap) -> Canvas:
-    """Draw square cells, the first row at the top; a map too wide for one column takes two."""
+    """Draw square cells, the first row at the top; a map too wide for one column takes two.
+
+    A map of few cells has its numbers in them. Shares begin at zero: the palest cell is none.
+    """
     values = np.ma.masked_invalid(np.asarray(figure.values, dtype=np.float64) * (100.0 if figure.percent else 1.0))
     rows, columns = values.shape
     around = 1.0 + CHARACTER * max(len(name) for name in figure.row_labels)
     cell = next((size for width in (COLUMN, PAGE) if (size := (width - around) / columns) >= 0.1), PAGE / 2 / columns)
-    cell = min(cell, 0.4, 7.5 / rows)
+    few = max(rows, columns) <= FEW
+    # Few cells are large enough for their numbers, and for the label of the colour bar.
+    cell = min(cell, max(0.4, 1.6 / rows) if few else 0.4, 7.5 / rows)
     width = columns * cell + around
     with _style():
         canvas = Canvas(
@@ -97,7 +105,10 @@ def _(figure: HeatMap) -> Canvas:
         axes = canvas.add_subplot()
         colours = sns.color_palette("vlag" if figure.diverging else "rocket_r", as_cmap=True).with_extremes(bad="0.8")
         reach = float(np.abs(values).max()) if values.count() and figure.diverging else None
-        image = axes.imshow(values, cmap=colours, vmin=None if reach is None else -reach, vmax=reach)
+        least = -reach if reach is not None else 0.0 if figure.percent else None
+        image = axes.imshow(values, cmap=colours, vmin=least, vmax=reach)
+        if few:
+            _number_cells(axes, values, image)
         axes.set(xlabel=figure.column_label, ylabel=figure.row_label, title=_wrapped(figure.title, width))
         _name_columns(axes, figure.column_labels, cell)
         step = math.ceil(0.11 / cell)
@@ -237,6 +248,24 @@ def _draw_pairs(axes: Axes, figure: AttentionLines) -> list[Line2D]:
         axes.add_collection(lines, autolim=False)
         handles.append(Line2D([], [], color=colour, linewidth=width, linestyle=dashes, label=label))
     return handles
+
+
+def _number_cells(axes: Axes, values: np.ma.MaskedArray, image: AxesImage) -> None:
+    """Write each value into its cell, pale on dark colours."""
+    digits = 0 if np.abs(values).max() >= 10 else 2
+    for row, column in zip(*(~np.ma.getmaskarray(values)).nonzero(), strict=True):
+        value = values[row, column]
+        red, green, blue, _ = image.cmap(image.norm(value))
+        dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.5
+        axes.text(
+            column,
+            row,
+            f"{value:.{digits}f}",
+            horizontalalignment="center",
+            verticalalignment="center",
+            color="white" if dark else "0.15",
+            fontsize=6.5,
+        )
 
 
 def _mark(axes: Axes, row: int, column: int) -> None:

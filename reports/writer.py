@@ -96,10 +96,9 @@ class ResultWriter(pl.Callback):
             provenance = Provenance({}, {}, {})
         write(folder, result, provenance)
         audit = merged_audit(result, provenance)
-        tables = [frame_table(name, frame, f"{name}.csv") for name, frame in result.tables.items()]
-        tables.append(scores_table(f"{result.experiment}: scores", result.scores))
-        if audit:
-            tables.append(audit_table(audit))
+        tables = [audit_table(audit)] if audit else []
+        tables += [frame_table(name, frame, f"{name}.csv") for name, frame in result.tables.items()]
+        tables.append(scores_table(f"{result.experiment}: scores", result.scores))  # last, where the eye falls
         for table in tables:
             console.print(table)
             console.print()

@@ -250,7 +250,7 @@ def test_made_files_are_located_and_checked_with_those_beside_them(
     (tmp_path / beside.path).write_text("conllu")
     assert locate("own", tmp_path) == fetch("own", tmp_path) == {"all": tmp_path / main_file.path}
     assert main(["own", "--root", str(tmp_path)]) == 0
-    assert capsys.readouterr().out == f"all: {tmp_path}/coref/own.conll2012\n"
+    assert capsys.readouterr().out == f"all: {tmp_path}/coref/own.conll2012\nmade, not fetched: write both by hand\n"
     (tmp_path / beside.path).write_text("something else")
     with pytest.raises(CorpusError, match=r"own\.conllu: the file is there already, but is not the one of own"):
         fetch("own", tmp_path)

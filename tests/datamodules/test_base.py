@@ -10,10 +10,19 @@ from datamodules import DependencyDataModule
 from datamodules.base import files_by_split
 
 
-def test_a_template_and_a_mapping_name_the_same_files() -> None:
+def test_a_template_and_a_mapping_name_the_same_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     template = files_by_split("a/{split}-{split}.conllu")
     assert template == {split: Path(f"a/{split}-{split}.conllu") for split in ("train", "dev", "test")}
-    assert files_by_split({"dev": "~/b.conllu"}) == {"dev": Path.home() / "b.conllu"}
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "b.conllu").touch()
+    assert files_by_split({"dev": "~/b.conllu"}) == {"dev": tmp_path / "b.conllu"}
+
+
+def test_a_file_that_a_mapping_names_must_be_there(tmp_path: Path) -> None:
+    """Also that of a split which is not read yet; of a template, splits may be absent."""
+    (tmp_path / "train.tsv").touch()
+    with pytest.raises(CorpusError, match=r"nope.tsv: there is no such file. Check the path, or leave test out of the"):
+        files_by_split({"train": str(tmp_path / "train.tsv"), "test": str(tmp_path / "nope.tsv")})
 
 
 def test_a_split_of_another_name_is_refused() -> None:

@@ -144,6 +144,9 @@ def test_predictions_hold_tokens_and_their_attention(texts: str, tmp_path: Path)
     np.testing.assert_allclose(found["probability.good"], items["probability.good"], atol=1e-6)
     rows = pd.read_csv(texts.format(split="test"), sep="\t")
     known = set(pd.read_csv(texts.format(split="train"), sep="\t")["text"].str.split().explode())
+    assert found["gold"].tolist() == items["gold"].tolist()
+    assert found["words"].tolist() == rows["text"].str.split().tolist()
+    assert found["sentences"].map(len).tolist() == found["words"].map(len).tolist()
     for tokens, text in zip(found["tokens"], rows["text"], strict=True):
         assert tokens == [word if word in known else "<unk>" for word in text.split()]
     for tokens, weights in zip(found["tokens"], found["attention.word"], strict=True):
@@ -162,7 +165,7 @@ def test_a_checkpoint_of_another_vocabulary_is_refused(texts: str, tmp_path: Pat
     again = trainer_of(tmp_path)
     again.test(model_of(), datamodule=data_of(texts, tmp_path), ckpt_path=best, verbose=False)
     other = data_of(texts, tmp_path, max_words=5)
-    with pytest.raises(ModelError, match="trained with another vocabulary: give --data the corpus and the options"):
+    with pytest.raises(ModelError, match=r"on other data \(vocabulary differ\): give --data the corpus and"):
         again.test(model_of(), datamodule=other, ckpt_path=best, verbose=False)
     assert model.result is not None
 

@@ -111,12 +111,21 @@ class TestFrames:
 
 
 def test_audit_is_flat() -> None:
-    audit = {"too_long": 3, "alignment": {"unaligned": 2, "words": ["a", "b"]}, "ids": list(range(9)), "policy": "skip"}
+    audit = {
+        "too_long": 3,
+        "alignment": {"unaligned": 2, "empty": 0, "words": ["a", "b"]},
+        "ids": list(range(9)),
+        "dropped": 0,
+        "coverage": 0.8566641279,
+        "policy": "skip",
+    }
     assert cells(audit_table(audit)) == [
         ["what", "value"],
         ["too_long", "3"],
         ["alignment.unaligned", "2"],
         ["alignment.words", "['a', 'b']"],
         ["ids", "9 entries"],
+        ["coverage", "0.8567"],
         ["policy", "skip"],
+        ["and 2 counts of", "0"],
     ]

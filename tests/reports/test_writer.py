@@ -177,7 +177,7 @@ def test_a_test_run_writes_its_result(tmp_path: Path, monkeypatch: pytest.Monkey
     assert_frame_equal(pd.read_parquet(tmp_path / "items.parquet"), ITEMS)
     for text in ("30.0 [25.0, 35.0]", "[unused1]", "33.3", "data.too_long", str(tmp_path)):
         assert text in printed
-    assert printed.index("relations") < printed.index("probe: scores") < printed.index("data.too_long")
+    assert printed.index("data.too_long") < printed.index("33.3") < printed.index("probe: scores")
 
 
 def test_it_writes_beside_the_logs_and_names_the_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
