@@ -254,13 +254,12 @@ def _number_cells(axes: Axes, values: np.ma.MaskedArray, image: AxesImage) -> No
     """Write each value into its cell, pale on dark colours."""
     digits = 0 if np.abs(values).max() >= 10 else 2
     for row, column in zip(*(~np.ma.getmaskarray(values)).nonzero(), strict=True):
-        value = values[row, column]
-        red, green, blue, _ = image.cmap(image.norm(value))
+        red, green, blue, _ = image.cmap(image.norm(values[row, column]))
         dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.5
         axes.text(
             column,
             row,
-            f"{value:.{digits}f}",
+            f"{values[row, column]:.{digits}f}",
             horizontalalignment="center",
             verticalalignment="center",
             color="white" if dark else "0.15",
