@@ -1,13 +1,14 @@
 """A Hugging Face sequence classifier: the rows of attention that its decision reads can be had, and replaced."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedModel
-from transformers.utils.logging import disable_progress_bar
+from transformers.utils.logging import ERROR, disable_progress_bar, get_verbosity, set_verbosity
 
 from attention.encoder import EncoderError, Source, check, load_tokenizer
 from attention.interface import intervening
@@ -189,14 +190,25 @@ class _Rows:
         return weights.index_put(index(places), torch.stack([self.weights[place] for place in places], 1)), spared
 
 
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without transformers' own table of the weights that the files lack."""
+    level = get_verbosity()
+    set_verbosity(ERROR)
+    try:
+        yield
+    finally:
+        set_verbosity(level)
+
+
 def _load(source: Source, classes: int) -> tuple[PreTrainedModel, tuple[str, ...]]:
     """The model with eager attention in eval mode, and the names of the weights that the run's seed decides."""
     disable_progress_bar()  # type: ignore[no-untyped-call]  # of every weight
     try:
         config = AutoConfig.from_pretrained(source.folder)
         config.num_labels = classes
-        # The head is drawn from the run's seed, and moves no random numbers of the caller.
-        with torch.random.fork_rng(devices=[]):
+        # The head is drawn from the run's seed, and moves no random numbers of the caller; `drawn` names its weights.
+        with torch.random.fork_rng(devices=[]), _quiet():
             model, report = AutoModelForSequenceClassification.from_pretrained(
                 source.folder,
                 config=config,
