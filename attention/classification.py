@@ -1,5 +1,6 @@
 """A Hugging Face sequence classifier: the rows of attention that its decision reads can be had, and replaced."""
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -8,7 +9,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedModel
-from transformers.utils.logging import ERROR, disable_progress_bar, get_verbosity, set_verbosity
+from transformers.utils.logging import disable_progress_bar, get_verbosity, set_verbosity
 
 from attention.encoder import EncoderError, Source, check, load_tokenizer
 from attention.interface import intervening
@@ -194,7 +195,7 @@ class _Rows:
 def _quiet() -> Iterator[None]:
     """Without transformers' own table of the weights that the files lack."""
     level = get_verbosity()
-    set_verbosity(ERROR)
+    set_verbosity(logging.ERROR)
     try:
         yield
     finally:
