@@ -105,7 +105,7 @@ def _(figure: HeatMap) -> Canvas:
         axes = canvas.add_subplot()
         colours = sns.color_palette("vlag" if figure.diverging else "rocket_r", as_cmap=True).with_extremes(bad="0.8")
         reach = float(np.abs(values).max()) if values.count() and figure.diverging else None
-        least = -reach if reach is not None else 0.0 if figure.percent else None
+        least = -reach if reach is not None else 0.0 if figure.percent and values.min() >= 0 else None
         image = axes.imshow(values, cmap=colours, vmin=least, vmax=reach)
         if few:
             _number_cells(axes, values, image)

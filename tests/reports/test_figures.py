@@ -197,6 +197,27 @@ class TestHeatMap:
         bar = main_axes(canvas).child_axes[0]
         assert bar.get_ylabel() == "Weight (%)"
 
+    def test_shares_begin_at_zero_unless_one_is_below(self) -> None:
+        for rows, columns in ((6, 12), (3, 4)):
+            figure = heat_map(rows, columns, percent=True)
+            figure.values[:] = np.abs(figure.values) + 0.1
+            low, high = main_axes(draw(figure)).images[0].get_clim()
+            assert low == 0
+            assert high == pytest.approx(100 * figure.values.max())
+            figure.values[0, 0] = -0.3
+            assert main_axes(draw(figure)).images[0].get_clim()[0] == pytest.approx(-30)
+
+    def test_few_cells_have_their_numbers_in_them_and_many_have_none(self) -> None:
+        figure = heat_map(2, 3, percent=True)
+        figure.values[1, 2] = NAN
+        axes = main_axes(draw(figure))
+        written = {label.get_position(): label.get_text() for label in axes.texts}
+        cells = [(column, row) for row in range(2) for column in range(3) if (row, column) != (1, 2)]
+        assert written == {(column, row): f"{100 * figure.values[row, column]:.0f}" for column, row in cells}
+        assert not list(main_axes(draw(heat_map(9, 2))).texts)
+        figure.values[:] = NAN
+        assert not list(main_axes(draw(figure)).texts)
+
     def test_missing_values_are_grey_and_do_not_count(self) -> None:
         figure = heat_map(6, 12)
         figure.values[2, 3] = NAN
