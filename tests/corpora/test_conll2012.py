@@ -1,7 +1,6 @@
 import os
 import random
 import re
-import time
 from pathlib import Path
 
 import pytest
@@ -358,9 +357,7 @@ def test_real_corpora_have_their_published_counts(name: str) -> None:
     path = Path(root) / "coref" / name
     if not path.is_file():
         pytest.skip(f"{path} is absent")
-    began = time.perf_counter()
     found = read_documents(path)
-    assert time.perf_counter() - began < 5
     audit = found.audit
     assert tuple(audit[key] for key in COUNTED) == REAL[name]
     assert audit["repeated_mentions"] == audit["documents_without_mentions"] == 0
