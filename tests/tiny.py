@@ -11,6 +11,7 @@ from tokenizers.normalizers import BertNormalizer
 from transformers import (
     AutoConfig,
     AutoModel,
+    AutoModelForSequenceClassification,
     BertTokenizer,
     GPT2Tokenizer,
     LlamaTokenizer,
@@ -177,3 +178,14 @@ def _sentence(name: str, n: int, random: np.random.Generator) -> Sentence:
     relations = ["root" if head == 0 else str(random.choice(["nsubj", "obj", "det", "punct"])) for head in heads]
     upos = [str(random.choice(["NOUN", "VERB", "DET", "PUNCT"])) for _ in words]
     return Sentence(name, tuple(words), tuple(heads), tuple(relations), tuple(upos))
+
+
+def add_head(folder: Path, classes: int) -> Path:
+    """Turn a saved encoder into a classifier, with no weight near its initialisation."""
+    model = AutoModelForSequenceClassification.from_pretrained(folder, num_labels=classes)
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(0, 0.3, generator=generator)
+    model.save_pretrained(folder)
+    return folder

@@ -38,14 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def with_head(folder: Path, classes: int) -> Path:
-    tiny.save_bert(folder)
-    model = AutoModelForSequenceClassification.from_pretrained(folder, num_labels=classes)
-    generator = torch.Generator().manual_seed(3)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.normal_(0, 0.3, generator=generator)
-    model.save_pretrained(folder)
-    return folder
+    return tiny.add_head(tiny.save_bert(folder), classes)
 
 
 def classifier(folder: Path, heads: list[str] | None = None) -> TransformerClassifier:
