@@ -47,8 +47,8 @@ class WordEmbedding(nn.Module):
         vectors: float32 `[vocabulary_size, size]`, word vectors; None without.
         known: bool `[vocabulary_size]`, rows of `vectors` that are one; None for all.
         trainable: whether the rows are trained.
-        project: size of an embedded word, by a linear map without a bias, so that the padding stays zero; None for the
-            rows themselves.
+        project: size of an embedded word, by a linear map without a bias, so that the padding stays zero; it begins as
+            an isometry (as an orthogonal projection, where that size is the smaller). None for the rows themselves.
 
     Attributes:
         size: of an embedded word.
@@ -87,6 +87,9 @@ class WordEmbedding(nn.Module):
         )
         self.size = project or rows.size(1)
         self.projection = nn.Linear(rows.size(1), project, bias=False) if project else nn.Identity()
+        if isinstance(self.projection, nn.Linear):
+            # What the vectors know lies in their angles and distances: the map begins as one that keeps them.
+            nn.init.orthogonal_(self.projection.weight)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Embedded words `[batch, time, size]` of tokens int64 `[batch, time]`; zero in the padding."""

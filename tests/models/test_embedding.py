@@ -82,6 +82,13 @@ def test_a_projection_is_one_linear_map_without_a_bias() -> None:
     torch.testing.assert_close(found, torch.stack([weight @ given[2], weight @ given[4]]))
 
 
+def test_a_projection_begins_as_an_isometry() -> None:
+    torch.manual_seed(0)
+    given, known = vectors()
+    embedded = WordEmbedding(WORDS, PAD, None, given, known, project=12)(torch.arange(WORDS)[None])[0].detach()
+    torch.testing.assert_close(torch.cdist(embedded[known], embedded[known]), torch.cdist(given[known], given[known]))
+
+
 def test_vectors_of_another_size_than_asked_for_are_refused_by_both_sizes() -> None:
     given, known = vectors()
     with pytest.raises(ModelError, match=r"5 dimensions, and 300 are asked for: leave --model\.init_args\.embedding"):
