@@ -18,9 +18,8 @@ class Reviews:
         self.domain = self.dice.pick(DOMAINS)
         self.noun = self.dice.pick(self.domain.nouns)
         self.whole = Subject(f"the {self.noun}", self.domain.kinds)
+        # One opinion of the writer: of two that say the same neither would decide alone.
         sentences = [self.opinion(good)]
-        if self.dice.chance(0.25):
-            sentences.append(self.opinion(good))
         if self.dice.chance(0.5):
             sentences.append(self.distractor())
         for fact in dict.fromkeys(self.dice.pick(self.domain.facts) for _ in range(4 - len(sentences))):
@@ -30,21 +29,18 @@ class Reviews:
         return [token.lstrip("*") for token in marked], [i for i, token in enumerate(marked) if token[0] == "*"]
 
     def opinion(self, good: bool) -> str:
-        """Return a sentence with the writer's own opinion, at times after that of another, or two in one."""
+        """Return a sentence with the writer's own opinion, at times after that of another."""
         own = self.clause(good)
-        match self.dice.weigh({"alone": 10, "after": 3, "two": 2}):
-            case "after":
-                others = self.dice.chance(0.3) == good  # mostly the contrary
-                said = self.ascribed(others).removesuffix(" .")
-                return f"{said} , {'and' if others == good else 'but'} {own}"
-            case "two":
-                return f"{own.removesuffix(' .')} , and {self.clause(good)}"
+        if self.dice.chance(0.25):
+            others = self.dice.chance(0.3) == good  # mostly the contrary
+            said = self.ascribed(others).removesuffix(" .")
+            return f"{said} , {'and' if others == good else 'but'} {own}"
         opening = self.dice.weigh({"": 8, "to be honest , ": 1, "in the end , ": 1, "in my view , ": 1})
         return opening + own
 
     def clause(self, good: bool) -> str:
         """Return one opinion of the writer; its deciding words are marked."""
-        negator = f"*{self.dice.pick(NEGATORS)}" if self.dice.chance(0.35) else ""
+        negator = f"*{self.dice.pick(NEGATORS)}" if self.dice.chance(0.15) else ""
         praises = good is not bool(negator)
         subject = self.dice.pick((self.whole, *self.domain.parts))
         match self.dice.weigh({"predicate": 8, "noun": 4, "found": 4, "verb": 3, "recommend": 1}):
