@@ -9,6 +9,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from metrics.charts import ColouredTexts, Curves, Histograms, Spreads
+
 _FILE_STEM = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 
 
@@ -138,7 +140,7 @@ class AttentionLines:
             raise ValueError(f"attention lines {self.title!r} of {size[0]} words have arcs outside them: {strays}")
 
 
-Figure = Bars | HeatMap | AttentionLines
+Figure = Bars | HeatMap | AttentionLines | Spreads | Curves | Histograms | ColouredTexts
 
 
 def _inside(place: tuple[int, int], shape: tuple[int, int]) -> bool:

@@ -1,0 +1,150 @@
+"""The formulas against loops in double precision, and their gradients against finite differences."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from scipy.spatial.distance import jensenshannon
+from scipy.stats import entropy as scipy_entropy
+from torch import Tensor
+
+from metrics.distributions import entropy, jsd, kl, tvd
+
+Distance = Callable[[Tensor, Tensor], Tensor]
+SLOTS = 7
+
+
+def slow_tvd(p: list[float], q: list[float]) -> float:
+    return sum(abs(a - b) for a, b in zip(p, q, strict=True)) / 2
+
+
+def slow_kl(p: list[float], q: list[float]) -> float:
+    return sum(a * math.log(a / b) for a, b in zip(p, q, strict=True) if a > 0)
+
+
+def slow_jsd(p: list[float], q: list[float]) -> float:
+    middle = [(a + b) / 2 for a, b in zip(p, q, strict=True)]
+    return slow_kl(p, middle) / 2 + slow_kl(q, middle) / 2
+
+
+DISTANCES: list[tuple[Distance, Callable[[list[float], list[float]], float]]] = [
+    (tvd, slow_tvd),
+    (jsd, slow_jsd),
+    (kl, slow_kl),
+]
+
+
+def drawn(*leading: int, seed: int = 0, masked: bool = False, spread: float = 4) -> Tensor:
+    """Distributions, the more peaked the wider they spread; masked ones have weight on the first slots only."""
+    random = torch.Generator().manual_seed(seed)
+    logits = spread * torch.randn(*leading, SLOTS, generator=random, dtype=torch.float64)
+    if masked:
+        lengths = torch.arange(math.prod(leading)).view(*leading, 1) % SLOTS + 1
+        logits = logits.masked_fill(torch.arange(SLOTS) >= lengths, -torch.inf)
+    return logits.softmax(-1)
+
+
+@pytest.mark.parametrize(("distance", "slow"), DISTANCES)
+@pytest.mark.parametrize("masked", [False, True])
+def test_they_equal_a_loop(distance: Distance, slow: Callable[[list[float], list[float]], float], masked: bool) -> None:
+    p, q = drawn(3, 9, seed=1, masked=masked), drawn(3, 9, seed=2, masked=masked)
+    found = distance(p, q)
+    assert found.shape == (3, 9)
+    for row in range(3):
+        for place in range(9):
+            expected = slow(p[row, place].tolist(), q[row, place].tolist())
+            assert float(found[row, place]) == pytest.approx(expected, abs=1e-12)
+
+
+def test_they_equal_scipy() -> None:
+    p, q = drawn(20, seed=1), drawn(20, seed=2)
+    torch.testing.assert_close(kl(p, q), torch.from_numpy(scipy_entropy(p, q, axis=1)))
+    torch.testing.assert_close(jsd(p, q), torch.from_numpy(jensenshannon(p, q, axis=1) ** 2))
+    torch.testing.assert_close(entropy(p), torch.from_numpy(scipy_entropy(p, axis=1)))
+
+
+@pytest.mark.parametrize("distance", [tvd, jsd, kl])
+def test_leading_axes_are_broadcast(distance: Distance) -> None:
+    p, q = drawn(4, 1, 3, seed=1), drawn(5, 3, seed=2)
+    found = distance(p, q)
+    assert found.shape == (4, 5, 3)
+    assert torch.equal(found[2, 4], distance(p[2, 0], q[4]))
+
+
+@pytest.mark.parametrize("distance", [tvd, jsd, kl])
+@pytest.mark.parametrize("masked", [False, True])
+def test_gradients_equal_finite_differences(distance: Distance, masked: bool) -> None:
+    pair = [drawn(SLOTS, seed=seed, masked=masked, spread=1).requires_grad_() for seed in (3, 4)]
+    gradients = torch.autograd.grad(distance(*pair).sum(), pair)
+    step = 1e-6
+    for which, gradient in enumerate(gradients):
+        weighted = pair[which] > 0
+        assert (gradient[~weighted] == 0).all()
+        for row, slot in weighted.nonzero().tolist():
+            ends = []
+            for change in (-step, step):
+                moved = [one.detach().clone() for one in pair]
+                moved[which][row, slot] += change
+                ends.append(float(distance(*moved)[row]))
+            # The first row has one slot, where both are 1 and TVD has a kink.
+            if not (masked and row == 0 and distance is tvd):
+                assert float(gradient[row, slot]) == pytest.approx((ends[1] - ends[0]) / (2 * step), rel=1e-5, abs=1e-8)
+
+
+def test_the_gradient_of_the_entropy_equals_finite_differences_and_is_0_at_0() -> None:
+    p = drawn(SLOTS, seed=3, masked=True).requires_grad_()
+    (gradient,) = torch.autograd.grad(entropy(p).sum(), p)
+    weighted = p > 0
+    torch.testing.assert_close(gradient[weighted], (-p.log() - 1)[weighted].detach())
+    assert (gradient[~weighted] == 0).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("distance", [tvd, jsd, kl])
+def test_zeros_anywhere_give_no_nan_and_no_infinity(distance: Distance, dtype: torch.dtype) -> None:
+    smallest = 1e-45 if dtype == torch.float32 else 5e-324
+    rows = [[1, 0, 0], [0, 1, 0], [0.5, 0.5, 0], [0, 0, 0], [1 / 3, 1 / 3, 1 / 3], [1, smallest, 0]]
+    p = torch.tensor(rows, dtype=dtype)[:, None].requires_grad_()
+    q = torch.tensor(rows, dtype=dtype).requires_grad_()
+    found = distance(p, q)
+    gradients = torch.autograd.grad(found.sum(), (p, q))
+    assert found.shape == (6, 6)
+    for values in (found, *gradients):
+        assert values.isfinite().all()
+    assert (found.diagonal().abs() < 1e-40).all()
+    if distance is not tvd:
+        assert (gradients[0][p == 0] == 0).all()
+
+
+def test_the_gradient_passes_a_softmax_over_masked_slots() -> None:
+    """As the search for other attention needs it: through -inf, and through weights that have become 0."""
+    logits = torch.tensor([[0.0, 1, -torch.inf, -2000], [3, 0, 0, -torch.inf]], requires_grad=True)
+    own = torch.tensor([[0.5, 0.5, 0, 0], [0.25, 0, 0.75, 0]])
+    for distance in (tvd, jsd, kl):
+        for pair in ((logits.softmax(-1), own), (own, logits.softmax(-1))):
+            (gradient,) = torch.autograd.grad(distance(*pair).sum(), logits)
+            assert gradient.isfinite().all()
+            assert gradient[0, 2] == gradient[0, 3] == gradient[1, 3] == 0
+            assert gradient[0, 0] != 0
+
+
+def test_bounds_are_reached_by_equal_distributions_and_by_those_that_share_nothing() -> None:
+    p, q = (
+        torch.tensor([[0.25, 0.75, 0, 0], [0.1, 0.2, 0.3, 0.4]]),
+        torch.tensor([[0, 0, 1.0, 0], [0.1, 0.2, 0.3, 0.4]]),
+    )
+    assert tvd(p, q).tolist() == [1, 0]
+    assert jsd(p, q).tolist() == pytest.approx([math.log(2), 0], abs=1e-7)
+    assert jsd(p, q)[1] == kl(p, q)[1] == 0
+    # Where q has none, it counts as the smallest normal number.
+    smallest = torch.finfo(torch.float32).tiny
+    expected = 0.25 * math.log(0.25 / smallest) + 0.75 * math.log(0.75 / smallest)
+    assert float(kl(p, q)[0]) == pytest.approx(expected, rel=1e-6)
+
+
+def test_divergence_is_symmetric_and_that_of_kullback_and_leibler_is_not() -> None:
+    p, q = drawn(50, seed=5), drawn(50, seed=6)
+    torch.testing.assert_close(jsd(p, q), jsd(q, p), atol=1e-15, rtol=0)
+    assert ((kl(p, q) - kl(q, p)).abs() > 1e-3).all()
+    assert (jsd(p, q) < math.log(2)).all()
