@@ -13,6 +13,9 @@ from reports.numbers import are_fractions, intervals, number, spread_of
 ROWS = 30
 """Rows of a table that are printed; the file has them all."""
 
+COLUMNS = 12
+"""Columns of a table that are printed, intervals not counted; the file has them all."""
+
 DASH = "–"
 
 
@@ -29,22 +32,24 @@ def scores_table(title: str, scores: Mapping[str, float]) -> Table:
 
 
 def frame_table(title: str, frame: pd.DataFrame, file: str) -> Table:
-    """Lay out a frame's first rows; a caption says how many more there are in `file`.
+    """Lay out a frame's first rows and columns; a caption says how many more there are in `file`.
 
     Columns `x.low` and `x.high` become the interval of column `x`; plain `low` and `high` become that of the column of
     floats before them.
     """
     found = intervals(frame)
     folded = {end for ends in found.values() for end in ends}
-    columns = [column for column in frame.columns if column not in folded]
+    every = [column for column in frame.columns if column not in folded]
+    columns = every[:COLUMNS]
     numeric = {place for place, column in enumerate(columns) if pd.api.types.is_numeric_dtype(frame[column])}
     table = _table(title, [str(column) for column in columns], numbers=numeric)
     owners = spread_of(frame)
     texts = [_texts(frame, [column, *found.get(column, ())], owners.get(column, column)) for column in columns]
     for cells in zip(*texts, strict=True):
         table.add_row(*_cells(*cells))
-    if len(frame) > ROWS:
-        table.caption = Text(f"{len(frame) - ROWS} more rows in {file}")
+    more = {"rows": len(frame) - ROWS, "columns": len(every) - COLUMNS}
+    if left := " and ".join(f"{number} more {kind}" for kind, number in more.items() if number > 0):
+        table.caption = Text(f"{left} in {file}")
     return table
 
 

@@ -7,7 +7,6 @@ needed.
 import math
 import textwrap
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from functools import singledispatch
 
 import numpy as np
@@ -25,13 +24,8 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from metrics.results import AttentionLines, Bars, HeatMap
+from reports.style import CHARACTER, COLUMN, PAGE, legend_above, print_style, with_unit, wrapped
 
-COLUMN = 3.4
-"""Width of one column of a two-column page, in inches."""
-PAGE = 7.0
-"""Width of both columns, in inches."""
-CHARACTER = 0.058
-"""Width of a character of a tick label, in inches."""
 FEW = 8
 """Most rows and columns of a heat map whose cells hold their numbers."""
 LETTERS = 16
@@ -42,22 +36,25 @@ UNSEEN, FAINT = 0.01, 0.1
 
 @singledispatch
 def draw(figure: object) -> Canvas:
-    """Draw one of the kinds of figure in `metrics.results`; another raises TypeError."""
-    raise TypeError(f"no drawing is known for {type(figure).__name__}: it is none of the figures of metrics.results")
+    """Draw one of the kinds of figure in `metrics`; another, such as a page of texts, raises TypeError."""
+    raise TypeError(
+        f"no drawing is known for {type(figure).__name__}: "
+        "it is none of the drawn figures of metrics.results and metrics.charts"
+    )
 
 
 @draw.register
 def _(figure: Bars) -> Canvas:
     """Draw upright bars where the names fit under them, and lying bars in a figure as tall as it takes otherwise."""
     names, series = figure.categories, len(figure.series)
-    with _style():
+    with print_style():
         needed = sum(max(len(name) * CHARACTER, 0.07 * series) + 0.06 for name in names)
         lying = needed > COLUMN - 0.5
         height = 0.9 + max(0.065 * series + 0.08, 0.17) * len(names) if lying else 2.4
         canvas = Canvas(figsize=(COLUMN, height), layout=ConstrainedLayoutEngine(h_pad=0.06, w_pad=0.06))
         axes = canvas.add_subplot()
         _draw_series(axes, figure, lying)
-        label, ticks, margin = _unit(figure.label, figure.percent), range(len(names)), 0.6
+        label, ticks, margin = with_unit(figure.label, figure.percent), range(len(names)), 0.6
         if lying:
             axes.set(xlabel=label, yticks=ticks, yticklabels=names, ylim=(len(names) - 1 + margin, -margin))
         else:
@@ -67,20 +64,9 @@ def _(figure: Bars) -> Canvas:
         (axes.axvline if lying else axes.axhline)(0.0, color="0.15", linewidth=0.6)
         sns.despine(ax=axes, left=lying, bottom=not lying)
         if series > 1:
-            widths = [len(name) * CHARACTER + 0.28 for name in figure.series]
-            room = COLUMN - 0.15
-            axes.legend(
-                loc="lower right",
-                bbox_to_anchor=(1.0, 1.0),
-                ncols=series if sum(widths) <= room else max(1, int(room / max(widths))),
-                frameon=False,
-                handlelength=1.0,
-                handletextpad=0.5,
-                columnspacing=1.0,
-                borderaxespad=0.2,
-            )
+            legend_above(axes, figure.series)
         # The figure's title, not the axes': it stands above the legend.
-        canvas.suptitle(_wrapped(figure.title, COLUMN))
+        canvas.suptitle(wrapped(figure.title, COLUMN))
         return canvas
 
 
@@ -98,7 +84,7 @@ def _(figure: HeatMap) -> Canvas:
     # Few cells are large enough for their numbers, and for the label of the colour bar.
     cell = min(cell, max(0.4, 1.6 / rows) if few else 0.4, 7.5 / rows)
     width = columns * cell + around
-    with _style():
+    with print_style():
         canvas = Canvas(
             figsize=(width, rows * cell + 0.85), layout=ConstrainedLayoutEngine(h_pad=0.06, w_pad=0.06, compress=True)
         )
@@ -109,7 +95,7 @@ def _(figure: HeatMap) -> Canvas:
         image = axes.imshow(values, cmap=colours, vmin=least, vmax=reach)
         if few:
             _number_cells(axes, values, image)
-        axes.set(xlabel=figure.column_label, ylabel=figure.row_label, title=_wrapped(figure.title, width))
+        axes.set(xlabel=figure.column_label, ylabel=figure.row_label, title=wrapped(figure.title, width))
         _name_columns(axes, figure.column_labels, cell)
         step = math.ceil(0.11 / cell)
         axes.set_yticks(range(0, rows, step), list(figure.row_labels)[::step])
@@ -119,7 +105,7 @@ def _(figure: HeatMap) -> Canvas:
         # Inside the axes' own box, since a colour bar beside square cells would keep the height of the figure.
         bar = canvas.colorbar(image, cax=axes.inset_axes((1.03, 0.0, min(0.08 / (columns * cell), 0.1), 1.0)))
         bar.locator = MaxNLocator(5)
-        bar.set_label(_unit(figure.value_label, figure.percent))
+        bar.set_label(with_unit(figure.value_label, figure.percent))
         sns.despine(ax=axes, left=True, bottom=True)
         bar.outline.set_visible(False)
         return canvas
@@ -137,7 +123,7 @@ def _(figure: AttentionLines) -> Canvas:
     # Beyond what a column holds in height, wider too: lines between far words would run almost upright.
     width = min(COLUMN + 0.08 * max(size - 30, 0), PAGE)
     names = [word if len(word) <= LETTERS else f"{word[: LETTERS - 1]}…" for word in figure.words]
-    with _style(), rc_context({"ytick.labelsize": min(44 * pitch, 7.5)}):
+    with print_style(), rc_context({"ytick.labelsize": min(44 * pitch, 7.5)}):
         canvas = Canvas(figsize=(width, size * pitch + 0.85), layout=ConstrainedLayoutEngine(h_pad=0.05, w_pad=0.05))
         axes = canvas.add_subplot()
         kinds = _draw_pairs(axes, figure)
@@ -167,34 +153,8 @@ def _(figure: AttentionLines) -> Canvas:
                 handletextpad=0.5,
                 columnspacing=1.0,
             )
-        canvas.suptitle(_wrapped(figure.title, width))
+        canvas.suptitle(wrapped(figure.title, width))
         return canvas
-
-
-def _style() -> AbstractContextManager[None]:
-    """Set sizes for print, for as long as the context lasts."""
-    return rc_context(
-        {
-            "font.family": "sans-serif",
-            "font.sans-serif": ["DejaVu Sans"],  # ships with matplotlib: the same figure on every machine
-            "font.size": 7.5,
-            "axes.titlesize": 8.5,
-            "axes.labelsize": 7.5,
-            "axes.linewidth": 0.6,
-            "axes.axisbelow": True,
-            "text.parse_math": False,  # a price in a corpus is no formula
-            "figure.titlesize": 8.5,
-            "xtick.labelsize": 7,
-            "ytick.labelsize": 7,
-            "xtick.major.width": 0.6,
-            "ytick.major.width": 0.6,
-            "xtick.major.size": 2.5,
-            "ytick.major.size": 2.5,
-            "legend.fontsize": 7,
-            "grid.linewidth": 0.4,
-            "grid.color": "0.88",
-        }
-    )
 
 
 def _draw_series(axes: Axes, figure: Bars, lying: bool) -> None:
@@ -290,11 +250,3 @@ def _name_columns(axes: Axes, names: Sequence[str], cell: float) -> None:
     turned = width > cell and max(len(name) for name in names) > 2
     step = math.ceil((0.11 if turned else width) / cell)
     axes.set_xticks(range(0, len(names), step), list(names)[::step], rotation=90 if turned else 0)
-
-
-def _unit(label: str, percent: bool) -> str:
-    return f"{label} (%)" if percent and "%" not in label else label
-
-
-def _wrapped(title: str, width: float) -> str:
-    return textwrap.fill(title, max(16, int(width / 0.075)))

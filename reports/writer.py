@@ -18,13 +18,15 @@ from matplotlib import rc_context
 from rich.console import Console
 from rich.text import Text
 
+from metrics.charts import ColouredTexts
 from metrics.results import Figure, Provenance, Result
 from reports.console import audit_table, frame_table, scores_table
 from reports.figures import draw
 from reports.latex import latex_table
+from reports.page import html_page
 
 SCHEMA = 1
-ROOMS = ("attention", "corpora", "datamodules", "metrics", "models", "probes", "reports")
+ROOMS = ("attention", "corpora", "datamodules", "fidelity", "metrics", "models", "probes", "reports")
 PACKAGES = ("torch", "pytorch-lightning", "transformers", "torchmetrics", "numpy", "attention-probing")
 
 
@@ -48,8 +50,9 @@ class Sourced(Protocol):
 class ResultWriter(pl.Callback):
     """Writes the module's result when a test ends, and its predictions, on the first process only.
 
-    The run folder receives the tables as CSV and LaTeX, the figures as PNG and PDF, the items as Parquet, and last of
-    all `results.json`, which names them: a folder with that file is complete. Predictions become `predictions.parquet`.
+    The run folder receives the tables as CSV and LaTeX, the figures as PNG and PDF or as a page of HTML, the items as
+    Parquet, and last of all `results.json`, which names them: a folder with that file is complete. Predictions become
+    `predictions.parquet`.
 
     Attributes:
         folder: The run folder; None takes the logger's, or the trainer's root folder without a logger.
@@ -120,8 +123,7 @@ def write(folder: Path, result: Result, provenance: Provenance) -> None:
         frame.to_csv(folder / f"{name}.csv", index=False, lineterminator="\n", encoding="utf-8")
         text = latex_table(frame, result.experiment, name)
         (folder / f"{name}.tex").write_text(text, encoding="utf-8", newline="\n")
-    for name, figure in result.figures.items():
-        _save_figure(folder / name, figure)
+    figures = {name: _save_figure(folder / name, figure) for name, figure in result.figures.items()}
     if result.items is not None:
         result.items.to_parquet(folder / "items.parquet", index=False)
     seed = os.environ.get("PL_GLOBAL_SEED")  # what seed_everything leaves behind
@@ -131,7 +133,7 @@ def write(folder: Path, result: Result, provenance: Provenance) -> None:
         "scores": result.scores,
         "tables": {name: f"{name}.csv" for name in result.tables},
         "latex": {name: f"{name}.tex" for name in result.tables},
-        "figures": {name: f"{name}.png" for name in result.figures},
+        "figures": figures,
         "items": None if result.items is None else "items.parquet",
         "ratios": result.ratios,
         "audit": merged_audit(result, provenance),
@@ -183,13 +185,19 @@ def plain(value: object, at: str = "result") -> object:
     raise TypeError(f"{at} is a {type(value).__name__}, which JSON has no form for")
 
 
-def _save_figure(stem: Path, figure: Figure) -> None:
+def _save_figure(stem: Path, figure: Figure) -> str:
+    """Write a figure and return the name of the file to look at."""
+    if isinstance(figure, ColouredTexts):
+        page = f"{stem.name}.html"
+        (stem.parent / page).write_text(html_page(figure), encoding="utf-8", newline="\n")
+        return page
     canvas = draw(figure)
     # Type 42 keeps the text of a PDF as text; publishers refuse the default. Without dates and versions the same data
     # gives the same bytes.
     with rc_context({"pdf.fonttype": 42}):
         canvas.savefig(f"{stem}.png", dpi=200, metadata={"Software": None})
         canvas.savefig(f"{stem}.pdf", metadata={"CreationDate": None, "Creator": None, "Producer": None})
+    return f"{stem.name}.png"
 
 
 @cache

@@ -95,6 +95,17 @@ class TestFrames:
         assert printed[2] == ["0.02564"]
         assert frame_table("short", frame.head(30), "short.csv").caption is None
 
+    def test_wide_tables_are_cut_and_intervals_do_not_count(self) -> None:
+        frame = pd.DataFrame({f"c{place}": [place + 2.0] for place in range(12)}).assign(
+            **{"c0.low": 1.0, "c0.high": 3.0}
+        )
+        assert frame_table("t", frame, "t.csv").caption is None
+        assert cells(frame_table("t", frame, "t.csv"))[1][0] == "2 [1, 3]"
+        wide = pd.concat([frame.assign(more=1, and_more=2)] * 31)
+        table = frame_table("t", wide, "t.csv")
+        assert str(table.caption) == "1 more rows and 2 more columns in t.csv"
+        assert cells(table)[0] == [f"c{number}" for number in range(12)]
+
     def test_five_columns_with_intervals_fit_a_plain_terminal(self) -> None:
         frame = pd.DataFrame({"relation": ["all (no punctuation)"], "n": [25094]})
         for name in ("probe", "offset"):

@@ -16,7 +16,8 @@ from matplotlib.text import Text
 
 from metrics.results import AttentionLines, Bars, HeatMap
 from metrics.results import Figure as Data
-from reports.figures import COLUMN, PAGE, draw
+from reports.figures import draw
+from reports.style import COLUMN, PAGE
 
 RELATIONS = tuple(f"relation:{number}" for number in range(30))
 NAN = float("nan")

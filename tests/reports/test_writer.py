@@ -15,9 +15,11 @@ from pytorch_lightning.loggers import CSVLogger, Logger
 from rich.console import Console
 from torch.utils.data import DataLoader
 
+from metrics.charts import ColouredText, ColouredTexts, Curves
 from metrics.results import AttentionLines, Bars, HeatMap, Provenance, Result
 from reports import writer
 from reports.latex import latex_table
+from reports.page import html_page
 from reports.writer import ResultWriter, merged_audit, plain, write
 
 pytestmark = [
@@ -28,6 +30,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated:FutureWarning"),
 ]
 
+EXAMPLES = ColouredTexts("Examples", (ColouredText("7", "gold 1", ("ein", "schöner"), {"attention": [0.1, 0.9]}),))
 TABLE = pd.DataFrame(
     {"relation": ["det", 'a, "b"', "[unused1]"], "n": [3, 2, 1], "accuracy": [1 / 3, 0.1, float("nan")]}
 )
@@ -45,12 +48,17 @@ RESULT = Result(
         "relations": Bars("Relations", ("det", "obj"), {"probe": [0.5, 0.6]}, "Accuracy"),
         "weights": HeatMap("Weights", np.eye(2), ["1", "2"], ["1", "2"], "Layer", "Head", "Weight", marked=(1, 1)),
         "sentence": AttentionLines("2-1", ("costs", "$5", "&"), np.full((3, 3), 1 / 3), frozenset({(1, 0), (2, 1)})),
+        "curve": Curves("Curve", "ε", "JSD", {"base": ([0.01, 0.1], [0.2, 0.3])}, log_x=True),
+        "examples": EXAMPLES,
     },
     audit={"too_long": 2, "unscored": 0},
     items=ITEMS,
     ratios={"uas": ("correct", "sentence")},
 )
 FILES = {
+    "curve.pdf",
+    "curve.png",
+    "examples.html",
     "items.parquet",
     "relations.csv",
     "relations.pdf",
@@ -156,7 +164,13 @@ def test_a_test_run_writes_its_result(tmp_path: Path, monkeypatch: pytest.Monkey
         "scores": {"uas": 0.1 + 0.2, "uas.low": 0.25, "uas.high": 0.35, "empty": None, "sum": 6.0},
         "tables": {"relations": "relations.csv"},
         "latex": {"relations": "relations.tex"},
-        "figures": {"relations": "relations.png", "weights": "weights.png", "sentence": "sentence.png"},
+        "figures": {
+            "relations": "relations.png",
+            "weights": "weights.png",
+            "sentence": "sentence.png",
+            "curve": "curve.png",
+            "examples": "examples.html",
+        },
         "items": "items.parquet",
         "ratios": {"uas": ["correct", "sentence"]},
         "audit": {"data.too_long": 1, "range_rows": [3, 4], "too_long": 2, "unscored": 0},
@@ -174,6 +188,7 @@ def test_a_test_run_writes_its_result(tmp_path: Path, monkeypatch: pytest.Monkey
             ["[unused1]", "1", ""],
         ]
     assert (tmp_path / "relations.tex").read_bytes().decode() == latex_table(TABLE, "probe", "relations")
+    assert (tmp_path / "examples.html").read_bytes().decode() == html_page(EXAMPLES)
     assert_frame_equal(pd.read_parquet(tmp_path / "items.parquet"), ITEMS)
     for text in ("30.0 [25.0, 35.0]", "[unused1]", "33.3", "data.too_long", str(tmp_path)):
         assert text in printed
@@ -250,6 +265,11 @@ class TestWrite:
         write(tmp_path / "new" / "folder", Result("bare", {"uas": 0.5}), Provenance({}, {}, {}))
         record = record_of(tmp_path / "new" / "folder")
         assert (record["tables"], record["latex"], record["figures"], record["items"]) == ({}, {}, {}, None)
+
+    def test_the_source_digest_covers_every_package_of_the_program(self) -> None:
+        root = Path(writer.__file__).parent.parent
+        packages = {path.parent.name for path in root.glob("[a-z]*/__init__.py")} - {"tests", "benchmarks", "build"}
+        assert set(writer.ROOMS) == packages
 
     def test_a_package_that_is_not_installed_has_no_version(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

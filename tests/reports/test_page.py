@@ -1,0 +1,186 @@
+import re
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+
+import pytest
+
+from metrics.charts import ColouredText, ColouredTexts
+from reports.page import html_page
+
+NAN = float("nan")
+FIGURE = ColouredTexts(
+    "Attention & <others>",
+    (
+        ColouredText(
+            "sst2 7",
+            'gold "1" <b>',
+            ("a", "<script>", "film", "&"),
+            {"attention": [0.1, 0.4, 0.0, 0.2], "gradient": [-2.0, 1.0, NAN, 0.5]},
+        ),
+        ColouredText("8", "", ("זה", "x" * 400), {"attention": [0.0, 0.0], "adversary": [NAN, NAN]}),
+    ),
+)
+VOID = {"meta"}
+
+
+@dataclass
+class Element:
+    tag: str
+    attributes: dict[str, str | None]
+    children: "list[Element | str]" = field(default_factory=list)
+
+    def every(self, tag: str) -> "list[Element]":
+        below = [child for child in self.children if isinstance(child, Element)]
+        return [child for child in below if child.tag == tag] + [one for child in below for one in child.every(tag)]
+
+    @property
+    def text(self) -> str:
+        return "".join(child if isinstance(child, str) else child.text for child in self.children)
+
+
+class Tree(HTMLParser):
+    """The elements of a page; every one that opens has to close, in order."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.stack = [Element("", {})]
+        self.feed(page)
+        self.close()
+        assert len(self.stack) == 1
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        element = Element(tag, dict(attrs))
+        self.stack[-1].children.append(element)
+        if tag not in VOID:
+            self.stack.append(element)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.stack.pop().tag == tag
+
+    def handle_data(self, data: str) -> None:
+        self.stack[-1].children.append(data)
+
+
+def page_of(figure: ColouredTexts) -> Element:
+    return Tree(html_page(figure)).stack[0]
+
+
+def rows_of(section: Element) -> dict[str, list[Element]]:
+    """The words of each row, under what stands beside it."""
+    return {row.every("th")[0].text: row.every("td")[0].every("span") for row in section.every("tr")}
+
+
+def background(word: Element) -> tuple[str, float] | None:
+    """The colour of a word and its opacity."""
+    style = word.attributes.get("style")
+    if style is None:
+        return None
+    match = re.fullmatch(r"background: rgba\((\d+, \d+, \d+), ([\d.]+)\)", style)
+    assert match
+    return match[1], float(match[2])
+
+
+def test_each_text_is_shown_once_per_row() -> None:
+    sections = page_of(FIGURE).every("section")
+    assert [section.every("h2")[0].text for section in sections] == ["sst2 7", "8"]
+    assert sections[0].every("p")[0].text == 'gold "1" <b>'
+    first, second = map(rows_of, sections)
+    assert list(first) == ["attentionlargest 0.4", "gradientlargest 2"]
+    assert list(second) == ["attentionlargest 0", "adversaryno values"]
+    for words in first.values():
+        assert [word.text for word in words] == ["a", "<script>", "film", "&"]
+    # Words are apart, so that lines can break between them.
+    assert sections[0].every("td")[0].text == "a <script> film &"
+
+
+def test_nothing_of_a_corpus_becomes_markup() -> None:
+    page = page_of(FIGURE)
+    assert not page.every("script")
+    assert not page.every("b")
+    assert page.every("h1")[0].text == page.every("title")[0].text == "Attention & <others>"
+    quoted = ColouredTexts("t", (ColouredText('"n"', "", ("a",), {'" onclick="x': [1.0]}),))
+    (word,) = page_of(quoted).every("section")[0].every("span")
+    assert word.attributes["title"] == '" onclick="x: 1'
+    assert set(word.attributes) == {"title", "style"}
+
+
+def test_a_background_is_as_strong_as_the_value_beside_the_largest_of_its_row() -> None:
+    first, second = map(rows_of, page_of(FIGURE).every("section"))
+    attention = [background(word) for word in first["attentionlargest 0.4"]]
+    gradient = [background(word) for word in first["gradientlargest 2"]]
+    colours = {name for name, _ in filter(None, attention)}
+    assert len(colours) == 1
+    above = colours.pop()
+    assert [strength for _, strength in filter(None, attention)] == pytest.approx([0.2, 0.8, 0.0, 0.4])
+    assert gradient[0] is not None
+    below, strongest = gradient[0]
+    assert below != above
+    assert strongest == 0.8
+    assert gradient[1:] == [(above, 0.4), None, (above, 0.2)]
+    # A row of zeros has no colour, and no division by its largest.
+    assert [background(word) for word in second["attentionlargest 0"]] == [(above, 0.0)] * 2
+
+
+def test_the_numbers_are_in_the_titles() -> None:
+    first, second = map(rows_of, page_of(FIGURE).every("section"))
+    titles = [word.attributes["title"] for word in first["gradientlargest 2"]]
+    assert titles == ["gradient: −2", "gradient: 1", "gradient: no value", "gradient: 0.5"]
+    assert first["gradientlargest 2"][2].attributes["class"] == "missing"
+    assert {word.attributes["title"] for word in second["adversaryno values"]} == {"adversary: no value"}
+    small = ColouredTexts("t", (ColouredText("n", "", ("a", "b"), {"row": [-1.234e-7, 1234.5]}),))
+    words = page_of(small).every("section")[0].every("span")
+    assert [word.attributes["title"] for word in words] == ["row: −1.23e-07", "row: 1.23e+03"]
+
+
+def test_the_legend_says_only_what_is_there() -> None:
+    def legend(values: list[float]) -> list[tuple[str, tuple[str, float] | None]]:
+        figure = ColouredTexts("t", (ColouredText("n", "", ("a", "b"), {"row": values}),))
+        (line,) = (part for part in page_of(figure).every("p") if part.attributes.get("class") == "legend")
+        return [(sample.text, background(sample)) for sample in line.every("span")]
+
+    above, below = "222, 143, 5", "1, 115, 178"
+    assert legend([0.1, 0.2]) == [
+        ("0", (above, 0.0)),
+        ("0.25", (above, 0.2)),
+        ("0.5", (above, 0.4)),
+        ("0.75", (above, 0.6)),
+        ("1", (above, 0.8)),
+    ]
+    signed = [
+        ("−1", (below, 0.8)),
+        ("−0.5", (below, 0.4)),
+        ("0", (above, 0.0)),
+        ("0.5", (above, 0.4)),
+        ("1", (above, 0.8)),
+    ]
+    assert legend([0.1, -0.2]) == signed
+    assert legend([NAN, -0.2]) == [*signed, ("no value", None)]
+
+
+def test_the_page_needs_nothing_else_and_prints_its_colours() -> None:
+    html = html_page(FIGURE)
+    page = page_of(FIGURE)
+    assert html.startswith("<!DOCTYPE html>")
+    assert not re.search(r"https?:|url\(|@import|src=|href=", html)
+    assert page.every("meta")[0].attributes == {"charset": "utf-8"}
+    (style,) = page.every("style")
+    printed = style.text[style.text.index("@media print") :]
+    assert "print-color-adjust: exact" in printed
+    # A long word breaks, and a text finds its own direction.
+    assert "td { overflow-wrap: anywhere; }" in style.text
+    assert {cell.attributes["dir"] for cell in page.every("td")} == {"auto"}
+
+
+def test_black_letters_are_readable_on_the_strongest_colours() -> None:
+    def luminance(channels: list[float]) -> float:
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in channels]
+        return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+    first = rows_of(page_of(FIGURE).every("section")[0])
+    for word in (first["attentionlargest 0.4"][1], first["gradientlargest 2"][0]):
+        found = background(word)
+        assert found is not None
+        name, strength = found
+        on_white = [1 - strength + strength * int(part) / 255 for part in name.split(", ")]
+        contrast = (luminance(on_white) + 0.05) / (luminance([0x11 / 255] * 3) + 0.05)
+        assert contrast >= 4.5  # WCAG 2.2, level AA
