@@ -29,5 +29,7 @@ bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.extraction
 	$(BIN)/python -m benchmarks.probe_training
 	$(BIN)/python -m benchmarks.classifier_training
+	$(BIN)/python -m benchmarks.adversary
+	$(BIN)/python -m benchmarks.erasure
 	$(BIN)/python -m benchmarks.heads
 	$(BIN)/python -m benchmarks.store

@@ -18,12 +18,14 @@ from rich.text import Text
 
 # LightningCLI finds by its short name whatever is imported here.
 import datamodules  # noqa: F401
+import fidelity  # noqa: F401
 import models  # noqa: F401
 import probes  # noqa: F401
 from attention import AlignmentError, EncoderError, StoreError
 from corpora.sentence import CorpusError
 from datamodules import VectorError
 from datamodules.base import STAGES
+from fidelity.checkpoints import FidelityError, data_settings, files_of
 from models import ModelError
 from probes.base import ProbeError
 from reports import ResultWriter
@@ -33,7 +35,17 @@ class RunError(ValueError):
     """A command line that names what is not there."""
 
 
-EXPECTED = (AlignmentError, CorpusError, EncoderError, ModelError, ProbeError, RunError, StoreError, VectorError)
+EXPECTED = (
+    AlignmentError,
+    CorpusError,
+    EncoderError,
+    FidelityError,
+    ModelError,
+    ProbeError,
+    RunError,
+    StoreError,
+    VectorError,
+)
 """Faults of the input: told in a line, without a traceback."""
 
 
@@ -78,11 +90,21 @@ class ProbingCLI(LightningCLI):
         """Look for the checkpoint before anything is loaded or computed.
 
         Raises:
-            RunError: there is no such file.
+            RunError: there is no such file, or trained classifiers are to be trained.
         """
         path = self._get(self.config, "ckpt_path")
         if path is not None and path not in ("best", "last", "hpc", "registry") and not Path(path).exists():
             raise RunError(f"{path}: there is no such checkpoint. Training leaves them in checkpoints/ of its run.")
+        model = self._get(self.config, "model")
+        if model.class_path.rpartition(".")[2] == "Fidelity":
+            self._before_fidelity(model.init_args.checkpoints)
+
+    def _before_fidelity(self, checkpoints: list[str]) -> None:
+        """Take the data from the first checkpoint, where the command line names none."""
+        if self.subcommand != "test":
+            raise RunError(f"Fidelity tests classifiers that are trained already: test, and not {self.subcommand}.")
+        if self._get(self.config, "data") is None and checkpoints:
+            self.config[self.subcommand].data = data_settings(files_of([Path(checkpoints[0]).expanduser()])[0])
 
     def instantiate_trainer(self, **kwargs: object) -> Trainer:
         """Put loggers, checkpoints and results into a folder of this run under `--trainer.default_root_dir`."""

@@ -145,12 +145,15 @@ class TextClassifier(LightningModule):
         return data
 
     def setup(self, stage: str) -> None:
-        """Make the parameters for the vocabulary, the vectors and the labels of the datamodule.
+        """Make the parameters for the datamodule of the run; see `prepare`."""
+        self.prepare(self.data)
+
+    def prepare(self, data: ClassificationDataModule) -> None:
+        """Make the parameters for the vocabulary, the vectors and the labels of a datamodule that is set up.
 
         Raises:
             ModelError: they do not fit the model.
         """
-        data = self.data
         if not self._built:
             vectors, known = data.word_vectors() or (None, None)
             self.build(TextSizes(len(data.labels), data.vocabulary, vectors, known, data.tokenizer))

@@ -105,9 +105,12 @@ class AttentionClassifier(TextClassifier):
         return output, Encoded(tokens, words, embedded, hidden, averaged, encode)
 
     def _decide(self, averaged: Tensor, weights: Tensor) -> Tensor:
-        attended = torch.einsum("...bt,btd->...bd", weights, averaged)
-        logits: Tensor = self.decision(self.dropout(attended))
-        return logits
+        if self.training:  # dropout is of the attended sum
+            logits: Tensor = self.decision(self.dropout(torch.einsum("...bt,btd->...bd", weights, averaged)))
+            return logits
+        # The decision is linear: taken for each word first, it is cheaper where many weights are tried on one text.
+        words = nn.functional.linear(averaged, self.decision.weight)
+        return torch.einsum("...bt,btc->...bc", weights, words) + self.decision.bias
 
     def forward(
         self, batch: TextBatch, *, embedded: Tensor | None = None, imposed: Mapping[str, Tensor] | None = None

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attention import resolve
 from attention.classification import Head, SequenceClassifier
-from datamodules import TextBatch
+from datamodules import ClassificationDataModule, TextBatch
 from models.base import TextClassifier, TextSizes
 from models.interface import Level, ModelError, Output
 
@@ -96,14 +96,14 @@ class TransformerClassifier(TextClassifier):
         self.levels = {f"{layer + 1}-{head + 1}": (layer, head) for layer, head in sorted(found)}
         self._trained = self._trained or not self.classifier.drawn
 
-    def setup(self, stage: str) -> None:
+    def prepare(self, data: ClassificationDataModule) -> None:
         """Make the parameters, and tell what was drawn and what a head of the files calls the classes.
 
         Raises:
             ModelError: it has the labels of the data, in another order.
         """
-        super().setup(stage)
-        names, labels = self.classifier.names, self.data.labels
+        super().prepare(data)
+        names, labels = self.classifier.names, data.labels
         folded = [[name.lower() for name in some] for some in (names, labels)]
         if folded[0] != folded[1] and sorted(folded[0]) == sorted(folded[1]):
             raise ModelError(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from tempfile import TemporaryDirectory
-from typing import ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import torch
 from lightning_fabric.plugins.environments.lightning import LightningEnvironment
@@ -97,8 +97,8 @@ def trained(
         torch.manual_seed(seed)
         keep = ModelCheckpoint(folder, monitor=monitor, mode=mode, save_weights_only=True)
         stop = EarlyStopping(monitor, mode=mode, patience=patience)
-        trainer = _trainer(device, keep, stop, _ScheduleByLooks(every), epochs=max_epochs * every, every=every)
-        with _quiet():
+        trainer = nested_trainer(device, keep, stop, _ScheduleByLooks(every), epochs=max_epochs * every, every=every)
+        with quiet():
             trainer.fit(fresh, datamodule=data)
         dev = math.nan if keep.best_model_score is None else float(keep.best_model_score)
         if not math.isfinite(dev):
@@ -127,15 +127,30 @@ class _ScheduleByLooks(Callback):
 
 def result_of(probe: DependencyExperiment, data: DependencyDataModule, device: torch.device | None = None) -> Result:
     """The result of a trained probe on dev and test of these data."""
-    with isolate_rng(), _quiet():
-        _trainer(device).test(probe, datamodule=data, verbose=False)
+    with isolate_rng(), quiet():
+        nested_trainer(device).test(probe, datamodule=data, verbose=False)
     assert probe.result is not None
     return probe.result
 
 
-def _trainer(device: torch.device | None, *callbacks: Callback, epochs: int | None = None, every: int = 1) -> Trainer:
+def nested_trainer(
+    device: torch.device | None,
+    *callbacks: Callback,
+    epochs: int | None = None,
+    every: int = 1,
+    **options: Any,  # noqa: ANN401 # those of Trainer
+) -> Trainer:
+    """A trainer that runs inside a test, and says and writes nothing.
+
+    Args:
+        device: where it runs; None for the CPU.
+        callbacks: all it has.
+        epochs: most epochs.
+        every: epochs after which dev is looked at.
+        options: of the optimisation, as `Trainer` takes them.
+    """
     device = device or torch.device("cpu")
-    with _quiet():
+    with quiet():
         return Trainer(
             accelerator=device.type,
             devices=1 if device.index is None else [device.index],
@@ -149,11 +164,12 @@ def _trainer(device: torch.device | None, *callbacks: Callback, epochs: int | No
             enable_model_summary=False,
             num_sanity_val_steps=0,
             use_distributed_sampler=False,
+            **options,
         )
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Keep back what every Trainer tells anew of devices and of the end of training."""
     log = logging.getLogger("pytorch_lightning.utilities.rank_zero")
     level = log.level

@@ -1,0 +1,211 @@
+"""Adversarial attention for a whole test set, all texts and copies of a batch at once, against one text at a time.
+
+`python -m benchmarks.adversary [--json FILE]`
+"""
+
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from benchmarks.classifier_training import HIDDEN, classifier
+from benchmarks.harness import Report, Settings, alternate, run, timed
+from benchmarks.job import fit
+from corpora.registry import locate
+from corpora.reviews import write_sample_reviews
+from corpora.sentence import CorpusError
+from datamodules import ClassificationDataModule, TextBatch
+from fidelity.adversary import Adversary
+from fidelity.checkpoints import Checkpoint
+from fidelity.edits import rows_of
+from fidelity.reading import Reading, read
+from models import RecurrentEncoder
+
+SAMPLE = 24
+"""Texts that are searched one at a time, evenly spread over the lengths."""
+TRAJECTORY = 20
+"""Steps in which both sides must walk the same way."""
+
+
+class OneText:
+    """What the code released with Jain & Wallace (2019) does, after its description, for a single text.
+
+    The divergences of the copies from the attention, and of all K² pairs of them, each from its formula; automatic
+    gradients through all of it; AMSGrad as PyTorch has it.
+
+    Args:
+        adversary: whose options and starting points it has.
+    """
+
+    def __init__(self, adversary: Adversary) -> None:
+        self._ours = adversary
+
+    def search(self, text: Reading, steps: int) -> list[Tensor]:
+        """The copies `[copies, slots]` after each step."""
+        ours, own, before = self._ours, text.weights[0, 0], text.probabilities[0]
+        logits = ours.start(text)[:, 0, 0].requires_grad_()
+        amsgrad = torch.optim.Adam([logits], ours.learning_rate, amsgrad=True)
+        found = []
+        for _ in range(steps):
+            weights = logits.softmax(-1)
+            distance = (text.decide(weights[:, None, None])[:, 0] - before).abs().sum(-1) / 2
+            excess = torch.relu(distance - ours.epsilon)
+            loss = (ours.penalty * excess - _jsd(weights, own)).sum()
+            loss = loss - ours.diversity * _jsd(weights[:, None], weights).mean()
+            amsgrad.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            amsgrad.step()
+            found.append(logits.detach().softmax(-1))
+        return found
+
+    def max_jsd(self, text: Reading) -> float:
+        """The largest divergence of a copy whose output is near enough; 0, that of the own attention, without one."""
+        weights = self.search(text, self._ours.steps)[-1]
+        distance = (text.decide(weights[:, None, None])[:, 0] - text.probabilities[0]).abs().sum(-1) / 2
+        divergence = _jsd(weights, text.weights[0, 0])[distance <= self._ours.accept]
+        return max(divergence.tolist(), default=0.0)
+
+
+def _jsd(p: Tensor, q: Tensor) -> Tensor:
+    middle = (p + q) / 2
+    return (_kl(p, middle) + _kl(q, middle)) / 2
+
+
+def _kl(p: Tensor, q: Tensor) -> Tensor:
+    smallest = torch.finfo(p.dtype).tiny
+    return (p * (p.clamp_min(smallest).log() - q.clamp_min(smallest).log())).sum(-1)
+
+
+def trained(settings: Settings, folder: Path) -> tuple[str, ClassificationDataModule, Checkpoint]:
+    """A classifier after an epoch on SST-2, where the data root has it, else on the embedded reviews; and its texts."""
+    corpus, files = _texts(settings, folder)
+    data = ClassificationDataModule(
+        {split: str(path) for split, path in files.items()},
+        positive="1" if corpus == "sst2" else "positive",
+        cache=str(folder / "cache"),
+    )
+    torch.manual_seed(0)
+    model = classifier(RecurrentEncoder(hidden=HIDDEN))
+    fit(model, data, validate=False)
+    data.setup("test")
+    model.eval().requires_grad_(False)
+    return corpus, data, Checkpoint(folder, "", {"seed_everything": 0}, "base, seed 0", "base", model)
+
+
+def _texts(settings: Settings, folder: Path) -> tuple[str, dict[str, Path]]:
+    corpus = "sample"
+    if settings.corpus is None:
+        try:
+            locate("sst2", None)
+            corpus = "sst2"
+        except CorpusError:
+            pass
+    whole = locate(corpus, None) if corpus == "sst2" else write_sample_reviews(folder / "reviews")
+    files = {}
+    for split in ("train", "dev", "test"):
+        lines = whole[split].read_text(encoding="utf-8").splitlines(keepends=True)
+        files[split] = folder / f"{split}.tsv"
+        kept = lines if settings.limit is None else lines[: settings.limit + 1]
+        files[split].write_text("".join(kept), encoding="utf-8")
+    return corpus, files
+
+
+def readings(data: ClassificationDataModule, checkpoint: Checkpoint) -> list[Reading]:
+    """Those of the test split, batch after batch."""
+    found = (read(checkpoint, batch, None, seed=0, pad=data.vocabulary.pad)[1] for batch in data.test_dataloader()[1])
+    return [reading for reading in found if reading is not None]
+
+
+def sampled(readings: list[Reading]) -> list[Reading]:
+    """A reading of each of `SAMPLE` texts alone, evenly spread over the lengths of all."""
+    places = [(batch, row) for batch, reading in enumerate(readings) for row in range(len(reading.batch.index))]
+    places.sort(key=lambda place: int(readings[place[0]].batch.lengths[place[1]]))
+    chosen = places[:: max(len(places) // SAMPLE, 1)][:SAMPLE]
+    return [_alone(readings[batch], row) for batch, row in chosen]
+
+
+def _alone(reading: Reading, row: int) -> Reading:
+    batch = rows_of(reading.batch, torch.tensor([row]))
+    time = int(batch.lengths)
+    cut = {
+        name: value[:, :time] for name, value in vars(batch).items() if isinstance(value, Tensor) and value.dim() == 2
+    }
+    return _read(reading, replace(batch, **cut), reading.checkpoint)
+
+
+def _read(reading: Reading, batch: TextBatch, checkpoint: Checkpoint) -> Reading:
+    found = read(checkpoint, batch, None, seed=reading.seed, pad=reading.pad)[1]
+    assert found is not None
+    return found
+
+
+def trajectory_difference(adversary: Adversary, whole: Reading, steps: int) -> float:
+    """Largest difference of a weight between both sides in the first steps, in double precision.
+
+    Args:
+        adversary: the options.
+        whole: a batch, all texts of which are searched.
+        steps: of both.
+    """
+    checkpoint = replace(whole.checkpoint, model=deepcopy(whole.model).double())
+    whole = _read(whole, whole.batch, checkpoint)
+    ours = []
+    for step in range(1, steps + 1):
+        search = deepcopy(adversary)
+        search.steps = step
+        ours.append(search.search(whole)[:, 0])
+    worst = 0.0
+    for row in range(len(whole.batch.index)):
+        text = _alone(whole, row)
+        for mine, theirs in zip(ours, OneText(adversary).search(text, steps), strict=True):
+            worst = max(worst, float((mine[:, row, : theirs.size(1)] - theirs).abs().max()))
+    return worst
+
+
+def measure(settings: Settings, folder: Path, report: Report) -> None:
+    """Adversarial attention for a whole test set, all texts of a batch at once, against one text at a time."""
+    corpus, data, checkpoint = trained(settings, folder)
+    report.figure("corpus", corpus, "the test split, under a classifier that was trained for an epoch")
+    adversary, batches = Adversary(), readings(data, checkpoint)
+    texts, reference = sampled(batches), OneText(adversary)
+    count = sum(len(reading.batch.index) for reading in batches)
+    report.figure("texts", count, f"{adversary.copies} copies of each, {adversary.steps} steps")
+    report.figure("reference_texts", len(texts), "of these searched one at a time, evenly spread over the lengths")
+
+    chosen = rows_of(batches[0].batch, torch.arange(min(SAMPLE, len(batches[0].batch.index))))
+    difference = trajectory_difference(adversary, _read(batches[0], chosen, checkpoint), TRAJECTORY)
+    report.figure(
+        "trajectory_difference", difference, f"of any weight, {TRAJECTORY} steps in double precision", wanted="≤ 1e-6"
+    )
+
+    found: dict[int, float] = {}
+    theirs: list[float] = []
+
+    def together() -> None:
+        for reading in batches:
+            values = adversary.measure(reading).numbers["max_jsd"]
+            found.update(zip(reading.batch.index.tolist(), values.tolist(), strict=True))
+
+    def one_by_one() -> None:
+        theirs[:] = [reference.max_jsd(text) for text in texts]
+
+    both = alternate(settings.rounds, ours=timed(together), reference=timed(one_by_one))
+    scaled = [seconds * count / len(texts) for seconds in both["reference"]]
+    report.seconds("search_s", both["ours"], "all texts, in batches bounded by tokens")
+    report.seconds("reference_s", scaled, "one at a time, the seconds of the sample × texts ÷ sample")
+    report.ratio("over_reference", scaled, both["ours"], "the one ÷ the other", wanted="≥ 30")
+    ours = [found[int(text.batch.index)] for text in texts]
+    report.figure("max_jsd", sum(found.values()) / count, "mean over all texts")
+    means = sum(ours) / len(texts), sum(theirs) / len(texts)
+    report.figure("max_jsd_difference", abs(means[0] - means[1]), "of the means over the sample", wanted="≤ .005")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line; return the exit code."""
+    return run("adversary", measure, arguments)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

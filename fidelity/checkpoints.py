@@ -1,0 +1,218 @@
+"""Trained classifiers from their checkpoints alone: what they are, and which of them differ by the seed only."""
+
+import hashlib
+import pickle
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from jsonargparse import Namespace
+from pytorch_lightning import LightningDataModule, LightningModule
+from pytorch_lightning.cli import LightningArgumentParser
+from pytorch_lightning.utilities.seed import isolate_rng
+
+from datamodules import ClassificationDataModule
+from models import AttentionClassifier, ModelError, TextClassifier
+from models.checkpoint import KEY, check
+
+Config = Mapping[str, Any]
+
+
+class FidelityError(ValueError):
+    """A test of fidelity that cannot be made as it was asked for."""
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """A trained classifier.
+
+    Attributes:
+        path: of the file.
+        digest: SHA-256 of the file.
+        config: how its run was made, as its `config.yaml` says.
+        name: unique among those that are tested, as `tying, seed 1`.
+        variant: shared with those that differ from it in nothing but the seed, as `tying`.
+        model: on the CPU as it was loaded, in evaluation mode, its parameters without gradients.
+    """
+
+    path: Path
+    digest: str
+    config: Config
+    name: str
+    variant: str
+    model: TextClassifier
+
+    @property
+    def seed(self) -> int:
+        """Of its training."""
+        return seed_of(self.config)
+
+    def fresh(self, data: ClassificationDataModule, seed: int) -> TextClassifier:
+        """A classifier of the same configuration for the same data, drawn from a seed and untrained, on the CPU."""
+        with isolate_rng():
+            torch.manual_seed(seed)
+            model = instantiate(self.config)
+            model.prepare(data)
+        return model
+
+
+def seed_of(config: Config) -> int:
+    """The seed that a run was made with."""
+    seed = config["seed_everything"]
+    # `true` draws one, which the run does not keep; `false` sets none.
+    return seed if isinstance(seed, int) and not isinstance(seed, bool) else -1
+
+
+def read_config(path: Path) -> Config:
+    """How the run of a checkpoint was made.
+
+    Raises:
+        FidelityError: there is no such file, or it is none that a classifier's `fit` has left.
+    """
+    return _config(path, _content(path))
+
+
+def _content(path: Path) -> Mapping[str, Any]:
+    if not path.is_file():
+        raise FidelityError(
+            f"{path}: there is no such checkpoint. Training leaves them in checkpoints/ of its run; name them with "
+            f"--model.init_args.checkpoints '[a.ckpt, b.ckpt]'."
+        )
+    try:
+        # Mapped, not read: for the configuration alone the weights stay where they are.
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except (RuntimeError, pickle.UnpicklingError, EOFError, OSError, ValueError) as error:
+        raise FidelityError(f"{path}: this is no checkpoint, or a damaged one ({type(error).__name__}).") from None
+    if not isinstance(content, dict) or KEY not in content or "config" not in content:
+        raise FidelityError(
+            f"{path}: this is no checkpoint of a text classifier. `python train.py fit --config "
+            f"configs/tutek2020/base.yaml` leaves one in checkpoints/ of its run."
+        )
+    return content
+
+
+def _config(path: Path, content: Mapping[str, Any]) -> Config:
+    config = yaml.safe_load(content["config"])
+    if not isinstance(config, dict) or not {"model", "data", "seed_everything"} <= config.keys():
+        raise FidelityError(f"{path}: the checkpoint does not say how its model and its data were made.")
+    return config
+
+
+def data_settings(path: Path) -> Namespace:
+    """The data that a checkpoint was trained on, as the command line's parser understands them.
+
+    Raises:
+        FidelityError: see `read_config`.
+    """
+    parser = LightningArgumentParser()
+    parser.add_lightning_class_args(LightningDataModule, "data", subclass_mode=True)
+    parsed: Namespace = parser.parse_object({"data": read_config(path)["data"]})["data"]
+    return parsed
+
+
+def instantiate(config: Config) -> TextClassifier:
+    """The classifier of a run, as its configuration constructs it: without parameters yet."""
+    parser = LightningArgumentParser()
+    parser.add_lightning_class_args(LightningModule, "model", subclass_mode=True)
+    # The parser writes into lists that it is given.
+    model = parser.instantiate_classes(parser.parse_object({"model": deepcopy(config["model"])}))["model"]
+    assert isinstance(model, TextClassifier)
+    return model
+
+
+def files_of(paths: Sequence[Path]) -> list[Path]:
+    """The checkpoints themselves: a folder stands for all below it.
+
+    Raises:
+        FidelityError: there is none in a folder.
+    """
+    found = []
+    for path in paths:
+        below = sorted(path.rglob("*.ckpt")) if path.is_dir() else [path]
+        if not below:
+            raise FidelityError(f"{path}: there is no checkpoint (*.ckpt) in this folder or below.")
+        found += below
+    return found
+
+
+def load(paths: Sequence[Path], data: ClassificationDataModule) -> list[Checkpoint]:
+    """The classifiers of some checkpoints, for data that are set up.
+
+    Args:
+        paths: files, or folders that stand for all checkpoints below them.
+        data: the texts.
+
+    Returns:
+        Those of one variant together, by their seeds; variants in the order of their first files, and those of one
+        folder by their names.
+
+    Raises:
+        FidelityError: a file is absent, damaged, of something else, there twice, or was trained on other data.
+    """
+    found: list[Checkpoint] = []
+    files = files_of(paths)
+    configs = [read_config(path) for path in files]
+    models = [instantiate(config) for config in configs]
+    for path, config, model, variant in zip(files, configs, models, _variants(configs, models), strict=True):
+        content = _content(path)
+        try:
+            with isolate_rng():
+                model.prepare(data)
+            check(model, data, content)
+        except ModelError as error:
+            raise FidelityError(f"{path}: {error}") from None
+        model.load_state_dict(content["state_dict"])
+        model.eval().requires_grad_(False)
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        if twice := next((other for other in found if other.digest == digest), None):
+            raise FidelityError(f"{path} and {twice.path} are the same checkpoint: name it once.")
+        name = f"{variant}, seed {seed_of(config)}"
+        number = sum(other.name == name or other.name.startswith(f"{name} (") for other in found)
+        name = f"{name} ({number + 1})" if number else name
+        found.append(Checkpoint(path, digest, config, name, variant, model))
+    given = {path: place for place, asked in enumerate(paths) for path in files_of([asked])}
+    first = {one.variant: given[one.path] for one in reversed(found)}
+    return sorted(found, key=lambda one: (first[one.variant], one.variant, one.seed))
+
+
+def _variants(configs: Sequence[Config], models: Sequence[TextClassifier]) -> list[str]:
+    """A name for each: its regularisers, or what kind it is, and what else tells it from others of that name."""
+    names = [_kind(model) for model in models]
+    settings = [dict(_leaves(config["model"])) for config in configs]
+    found = []
+    for name, own in zip(names, settings, strict=True):
+        alike = [other for other_name, other in zip(names, settings, strict=True) if other_name == name]
+        apart = sorted({key for other in alike for key in other if len({repr(one.get(key)) for one in alike}) > 1})
+        # Where a class differs, its arguments do anyhow.
+        classes = [f"{key.removesuffix('class_path')}init_args" for key in apart if key.endswith("class_path")]
+        keys = [key for key in apart if not key.startswith(tuple(classes))]
+        found.append(", ".join([name, *(f"{_plain(key)} {_value(own.get(key))}" for key in keys)]))
+    return found
+
+
+def _kind(model: TextClassifier) -> str:
+    if isinstance(model, AttentionClassifier):
+        return "+".join(str(regularizer.name) for regularizer in model.regularizers) or "base"
+    return type(model).__name__.removesuffix("Classifier").lower()
+
+
+def _leaves(node: object, at: str = "") -> Iterator[tuple[str, object]]:
+    """The settings of a configuration by their dotted names."""
+    if isinstance(node, Mapping | list):
+        for key, inner in node.items() if isinstance(node, Mapping) else enumerate(node):
+            yield from _leaves(inner, f"{at}.{key}" if at else str(key))
+    else:
+        yield at, node
+
+
+def _plain(key: str) -> str:
+    return ".".join(part for part in key.split(".") if part not in ("init_args", "class_path"))
+
+
+def _value(value: object) -> str:
+    return value.rpartition(".")[2] if isinstance(value, str) else str(value)

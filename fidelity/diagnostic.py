@@ -1,0 +1,192 @@
+"""Whether attention is of use to a model that sees no context (Wiegreffe & Pinter 2019, §3.4)."""
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from typing import Any, Literal, get_args
+
+import pandas as pd
+import torch
+from pytorch_lightning.utilities.seed import isolate_rng
+from torch import Tensor
+
+from attention.digest import Digests
+from datamodules import ClassificationDataModule, TextBatch
+from fidelity.base import FidelityTest, Measured, Score, Subject
+from fidelity.checkpoints import Checkpoint, FidelityError
+from fidelity.imitation import Adversaries, uniform
+from fidelity.reading import Reading
+from fidelity.training import Recipe
+from metrics.resampling import f1_score
+from models import AttentionClassifier, AverageEncoder, TextClassifier, UniformAttention
+from models.interface import WORD, Output
+from models.regularizers import Encoded
+
+Source = Literal["uniform", "own", "base", "adversary"]
+"""Whose attention: even, learned by the token-wise model itself, the checkpoint's, or its adversary's."""
+
+
+class GuidedClassifier(AttentionClassifier):
+    """A flat classifier that attends as another one does.
+
+    Args:
+        guide: the other one, in evaluation mode; it is read and never trained.
+        parts: arguments of `AttentionClassifier`.
+    """
+
+    def __init__(self, guide: TextClassifier, **parts: Any) -> None:  # noqa: ANN401 # those of AttentionClassifier
+        super().__init__(attention=UniformAttention(), **parts)
+        # Not as a submodule: it would be trained and saved.
+        self._guide = (guide,)
+
+    def _run(
+        self, batch: TextBatch, embedded: Tensor | None = None, imposed: Mapping[str, Tensor] | None = None
+    ) -> tuple[Output, Encoded]:
+        if imposed is None:
+            with torch.no_grad():
+                imposed = {WORD: self._guide[0](batch).levels[WORD].weights}
+        return super()._run(batch, embedded, imposed)
+
+
+class Diagnostic(FidelityTest):
+    """F1 of a token-wise model, trained on the labels with attention that is imposed on it, for several sources.
+
+    Each word is a linear map of its embedding and a tanh: only attention knows of the context. If the checkpoint's
+    attention helps such a model more than uniform attention, and more than what it learns itself, it says something of
+    the text that is not tied to the one model that it comes from; if that of an adversary helps as much, it does not.
+    Embeddings and optimisation are the checkpoint's, its regularisers are left out; the epoch is chosen on dev.
+
+    Args:
+        sources: whose attention is imposed, of `uniform`, `own`, `base` and `adversary`.
+        strength: λ of the adversary; see `ConsistentAdversary`, whose adversary is taken where it has this λ.
+        size: of the hidden states.
+        max_epochs: after which a training ends at the latest.
+        patience: epochs in a row without a higher F1 on dev, after which one ends.
+        adversary_epochs: `max_epochs` of the adversary.
+        adversary_patience: `patience` of the adversary.
+        seed: of the trainings; None for that of the experiment.
+
+    Raises:
+        FidelityError: a source has another name, is there twice, or there is none.
+    """
+
+    name = "diagnostic"
+
+    def __init__(
+        self,
+        sources: tuple[Source, ...] = ("uniform", "own", "base", "adversary"),
+        strength: float = 1e-2,
+        size: int = 256,
+        max_epochs: int = 20,
+        patience: int = 5,
+        adversary_epochs: int = 80,
+        adversary_patience: int = 10,
+        seed: int | None = None,
+    ) -> None:
+        if not sources or len(set(sources)) < len(sources) or not set(sources) <= set(get_args(Source)):
+            raise FidelityError(
+                f"Diagnostic imposes attention of {', '.join(get_args(Source))}: sources are {list(sources)}; give one "
+                f"or more of these, each once."
+            )
+        self.sources, self.strength, self.size = sources, strength, size
+        self.max_epochs, self.patience = max_epochs, patience
+        self.adversary_epochs, self.adversary_patience = adversary_epochs, adversary_patience
+        self._seed = seed
+        self._models: dict[str, dict[str, TextClassifier]] = {}
+        self._cut_off = 0
+
+    def begin(
+        self, checkpoints: Sequence[Checkpoint], data: ClassificationDataModule, device: torch.device, seed: int
+    ) -> None:
+        """Train the models that are not there yet.
+
+        Raises:
+            FidelityError: there are several devices, or a checkpoint has no single attention over words.
+        """
+        self._models, self._cut_off = {}, 0
+        for checkpoint in checkpoints:
+            if not isinstance(checkpoint.model, AttentionClassifier):
+                raise FidelityError(
+                    f"Diagnostic imposes one distribution over the words of a text, and {checkpoint.name} is a "
+                    f"{type(checkpoint.model).__name__}: leave Diagnostic out of --model.init_args.tests, or this "
+                    f"checkpoint out of --model.init_args.checkpoints."
+                )
+        for checkpoint in checkpoints:
+            drawn = seed if self._seed is None else self._seed
+            recipe = Recipe(checkpoint, data, device, self.max_epochs, self.patience, drawn)
+            recipe.alone(type(self).__name__)
+            # A model of uniform attention has no adversary.
+            sources = [source for source in self.sources if source != "adversary" or not uniform(checkpoint)]
+            self._models[checkpoint.name] = {source: self._trained(recipe, source) for source in sources}
+
+    def _trained(self, recipe: Recipe, source: Source) -> TextClassifier:
+        base, device = recipe.checkpoint.model.to(recipe.device), recipe.device
+        assert isinstance(base, AttentionClassifier)
+        parts: dict[str, Any] = {
+            "encoder": AverageEncoder(self.size),
+            "embedding": base.spec,
+            "dropout": base.dropout.p,
+            "learning_rate": base.learning_rate,
+            "optimizer": base.optimizer,
+            "weight_decay": base.weight_decay,
+            "decay": base.decay,
+            "class_weights": base.class_weights,
+        }
+        dev = Digests(recipe.data.cache).one(recipe.data.files()["dev"])
+        options: list[object] = [source, self.size, dev]
+        guide: TextClassifier = base
+        if source == "adversary":
+            adversary = (recipe.checkpoint, recipe.data, device, self.adversary_epochs, self.adversary_patience)
+            guide, _ = Adversaries(Recipe(*adversary, recipe.seed)).of(self.strength)
+            options += [self.strength, self.adversary_epochs, self.adversary_patience]
+
+        def untrained() -> AttentionClassifier:
+            if source == "uniform":
+                return AttentionClassifier(attention=UniformAttention(), **deepcopy(parts))
+            if source == "own":  # of the kind of the checkpoint's: it is made anew for the size of these states
+                return AttentionClassifier(attention=deepcopy(base.attention).train(), **deepcopy(parts))
+            return GuidedClassifier(guide, **deepcopy(parts))
+
+        with isolate_rng(), torch.inference_mode(False):
+            best = recipe.kept(
+                "diagnostics",
+                options,
+                f"Token-wise model with attention `{source}`",
+                lambda: recipe.fit(untrained(), "val_f1", "max", datamodule=recipe.own_data),
+            )
+            model = untrained()
+            model.prepare(recipe.data)
+            model.load_state_dict(best.state)
+        self._cut_off += not best.stopped
+        return model.to(device).eval().requires_grad_(False)
+
+    def columns(self, classes: int) -> Sequence[str]:
+        """The gold class, and the decision with each attention."""
+        return ["gold", *(f"predicted_{source}" for source in self.sources)]
+
+    @torch.no_grad()
+    def measure(self, reading: Reading) -> Measured:
+        """Let the models decide."""
+        batch, models = reading.batch, self._models[reading.checkpoint.name]
+        nothing = torch.full((len(batch.index),), torch.nan, device=batch.index.device)
+        numbers = dict.fromkeys(self.columns(reading.probabilities.size(-1)), nothing)
+        numbers |= {f"predicted_{source}": model(batch).logits.argmax(-1).float() for source, model in models.items()}
+        return Measured(numbers | {"gold": batch.labels.float()})
+
+    def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
+        """F1 with each attention."""
+        statistic = f1_score(positive, classes)
+        return {f"{source}.f1": Score(("gold", f"predicted_{source}"), statistic) for source in self.sources}
+
+    def tables(self, subjects: Sequence[Subject]) -> Mapping[str, pd.DataFrame]:
+        """A row for each checkpoint and attention."""
+        rows = []
+        for subject in subjects:
+            for source in self.sources:
+                f1 = subject.scores[f"{self.name}.{source}.f1"]
+                row = {"variant": subject.variant, "checkpoint": subject.name, "attention": source}
+                rows.append({**row, "f1": f1.value, "f1.low": f1.low, "f1.high": f1.high})
+        return {self.name: pd.DataFrame(rows)}
+
+    def audit(self) -> Mapping[str, object]:
+        """How many models there are, and how many were still getting better when they had to end."""
+        return {"models": sum(len(models) for models in self._models.values()), "cut_off": self._cut_off}

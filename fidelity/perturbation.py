@@ -1,0 +1,170 @@
+"""Attention that is made uniform or shuffled at test time, over the same hidden states."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from fidelity.base import FidelityTest, Measured, Score, Subject
+from fidelity.checkpoints import FidelityError
+from fidelity.reading import Reading
+from fidelity.weights import permuted, uniform
+from metrics.charts import Spreads
+from metrics.distributions import tvd
+from metrics.resampling import Floats, accuracy_drop, f1_drop, mean
+from metrics.results import Figure
+
+BINS = ("0–.25", ".25–.5", ".5–.75", ".75–1")
+"""Of the highest attention weight of a text (Jain & Wallace 2019, fig. 6)."""
+
+
+class Perturbation(FidelityTest):
+    """What a classifier loses when its attention is replaced (Tutek & Šnajder 2020, §5): much, if it relies on it.
+
+    Attention is made `uniform`, the same weight on every slot, or `permuted`, shuffled within the text; at the level of
+    words of a hierarchical model both happen within each sentence. All heads are shuffled alike.
+
+    Scores, each for both: `<kind>_drop` and `<kind>_accuracy_drop`, F1 and accuracy lost, positive for a loss;
+    `<kind>_flips`, the share of decisions that become others. F1 is that of the positive class where there are two
+    classes, else the mean over classes. Columns: `gold` and `own`, the classes; `<kind>_class_<n>`, the share of draws
+    in which the text is given class n; `<kind>_flips`, in which it is given another than its own.
+
+    Args:
+        permutations: shuffles of every text. All count alike: the F1 is that of all of their decisions together.
+
+    Raises:
+        FidelityError: there are none.
+    """
+
+    name = "perturbation"
+    kinds = ("uniform", "permuted")
+
+    def __init__(self, permutations: int = 10) -> None:
+        self.permutations = _positive(permutations, self.name)
+
+    def columns(self, classes: int) -> Sequence[str]:
+        """See the class."""
+        found = ["gold", "own"]
+        for kind in self.kinds:
+            found += [*_class_columns(kind, classes), f"{kind}_flips"]
+        return found
+
+    @torch.no_grad()
+    def measure(self, reading: Reading) -> Measured:
+        """See `FidelityTest`."""
+        noise = reading.noise(self.name, self.permutations)
+        replaced = {
+            "uniform": uniform(reading.groups, reading.weights.dtype).expand(1, *reading.weights.shape),
+            "permuted": permuted(reading.weights, noise, reading.groups),
+        }
+        classes = reading.probabilities.size(-1)
+        numbers = {"gold": reading.batch.labels, "own": reading.predicted}
+        for kind, weights in replaced.items():
+            decisions = reading.decide(weights).argmax(-1)  # [draws, batch]
+            shares = one_hot(decisions, classes).double().mean(0)
+            numbers |= dict(zip(_class_columns(kind, classes), shares.unbind(-1), strict=True))
+            numbers[f"{kind}_flips"] = (decisions != reading.predicted).double().mean(0)
+        return Measured(numbers)
+
+    def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
+        """See the class."""
+        found = {}
+        for kind in self.kinds:
+            columns = ("gold", "own", *_class_columns(kind, classes))
+            found[f"{kind}_drop"] = Score(columns, f1_drop(positive, classes))
+            found[f"{kind}_accuracy_drop"] = Score(columns, accuracy_drop)
+            found[f"{kind}_flips"] = Score((f"{kind}_flips",), mean)
+        return found
+
+
+class Permutation(FidelityTest):
+    """How far shuffled attention moves the output, against how peaked the attention is (Jain & Wallace 2019, §4.2.1).
+
+    A decision that hangs on the weights changes when they are shuffled, at least where one of them is high. Columns:
+    `median_tvd`, the median over the shuffles of the total variation distance between the two outputs, in 0–1; and
+    `max_attention`, the highest weight of the text (of several heads that of their mean). Score: `median_tvd`, the mean
+    over the texts of these medians.
+
+    Args:
+        permutations: shuffles of every text.
+
+    Raises:
+        FidelityError: there are none.
+    """
+
+    name = "permutation"
+
+    def __init__(self, permutations: int = 100) -> None:
+        self.permutations = _positive(permutations, self.name)
+
+    def columns(self, classes: int) -> Sequence[str]:
+        """See the class."""
+        return ("median_tvd", "max_attention")
+
+    @torch.no_grad()
+    def measure(self, reading: Reading) -> Measured:
+        """See `FidelityTest`."""
+        weights = permuted(reading.weights, reading.noise(self.name, self.permutations), reading.groups)
+        distances = tvd(reading.decide(weights), reading.probabilities)
+        # Not torch.median: of an even number of shuffles it is the lower of the middle two.
+        return Measured({"median_tvd": distances.quantile(0.5, dim=0), "max_attention": max_attention(reading)})
+
+    def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
+        """See the class."""
+        return {"median_tvd": Score(("median_tvd",), mean)}
+
+    def tables(self, subjects: Sequence[Subject]) -> Mapping[str, pd.DataFrame]:
+        """`permutation`: mean and median over the texts of `median_tvd`, by the highest weight."""
+        return {self.name: bin_table(by_max_attention(subjects, self.name, "median_tvd"))}
+
+    def figures(self, subjects: Sequence[Subject]) -> Mapping[str, Figure]:
+        """`permutation`: violins by the highest weight (Jain & Wallace's fig. 6)."""
+        values = by_max_attention(subjects, self.name, "median_tvd")
+        return {self.name: violins("Attention shuffled", values, "median TVD of the output")}
+
+
+def max_attention(reading: Reading) -> Tensor:
+    """The highest weight of every text, `[batch]`."""
+    return reading.attention.amax(-1)
+
+
+def by_max_attention(subjects: Sequence[Subject], test: str, column: str) -> Mapping[str, Sequence[Floats]]:
+    """Of every variant the values of a column, those of all its seeds, in the `BINS` of the column `max_attention`."""
+    found: dict[str, list[Floats]] = {}
+    for variant in dict.fromkeys(subject.variant for subject in subjects):
+        frames = [subject.values for subject in subjects if subject.variant == variant]
+        pairs = pd.concat(frames)[[f"{test}.max_attention", f"{test}.{column}"]].dropna().to_numpy(np.float64)
+        # The last bin holds 1 too.
+        bins = np.minimum(pairs[:, 0] * len(BINS), len(BINS) - 1).astype(np.int64)
+        found[variant] = [pairs[bins == place, 1] for place in range(len(BINS))]
+    return found
+
+
+def bin_table(values: Mapping[str, Sequence[Floats]]) -> pd.DataFrame:
+    """A row for each variant and bin with texts: `variant, max_attention, texts, mean, median`."""
+    rows = [
+        (variant, name, len(some), some.mean(), np.median(some))
+        for variant, by_bin in values.items()
+        for name, some in zip(BINS, by_bin, strict=True)
+        if len(some)
+    ]
+    return pd.DataFrame(rows, columns=["variant", "max_attention", "texts", "mean", "median"])
+
+
+def violins(title: str, values: Mapping[str, Sequence[Floats]], label: str) -> Spreads:
+    """One violin for each bin and variant."""
+    series = {variant: [some.tolist() for some in by_bin] for variant, by_bin in values.items()}
+    return Spreads(title, BINS, series, label, category_label="highest attention weight of the text")
+
+
+def _class_columns(kind: str, classes: int) -> Sequence[str]:
+    return [f"{kind}_class_{number}" for number in range(classes)]
+
+
+def _positive(permutations: int, test: str) -> int:
+    if permutations < 1:
+        raise FidelityError(f"{test}: {permutations} permutations are too few: give 1 or more.")
+    return permutations

@@ -1,0 +1,149 @@
+"""Whether the words ranked highest carry the decision, and are those that people name (ERASER, DeYoung et al. 2020)."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from fidelity.base import FidelityTest, Measured, Score, Subject
+from fidelity.checkpoints import FidelityError
+from fidelity.reading import Reading
+from fidelity.saliency import RANKINGS, Ranking
+from metrics.resampling import mean
+
+COLUMNS = ("comprehensiveness", "sufficiency", "auprc", "token_f1")
+
+
+class Rationale(FidelityTest):
+    """Rationales made of the words that a ranking puts first, at several lengths; `random` is what they must beat.
+
+    With p the probability of the class that the full text gets, and r the words of a rationale: comprehensiveness is
+    p(x) − p(x without r), high if they were needed; sufficiency p(x) − p(r alone), low if they are enough. Both are
+    means over the fractions (AOPC). A rationale has at least one word, and leaves at least one.
+
+    Where the corpus names the deciding words, plausibility: `auprc`, the average precision of the ranking, and
+    `token_f1`, with as many words as are named; nan for texts that name none. At the level of sentences one that holds
+    a deciding word is a deciding sentence.
+
+    Columns and scores are `<ranking>.<one of these>`; scores are means over the texts. The column `gold` holds how many
+    deciding words there are.
+
+    Args:
+        rankings: what words are ranked by.
+        fractions: lengths of the rationales, as shares of the words, rounded up.
+        draws: of `random`; what it gets is the mean over them.
+
+    Raises:
+        FidelityError: there is no ranking, fraction or draw, a ranking stands there twice, or a fraction is not between
+            0 and 1.
+    """
+
+    name = "rationale"
+
+    def __init__(
+        self,
+        rankings: Sequence[Ranking] = RANKINGS,
+        fractions: Sequence[float] = (0.01, 0.05, 0.1, 0.2, 0.5),
+        draws: int = 5,
+    ) -> None:
+        if not rankings or len(set(rankings)) < len(rankings):
+            raise FidelityError(f"rationale: name one or more rankings, each once, and not {list(rankings)}.")
+        if not fractions or not all(0 < fraction < 1 for fraction in fractions) or draws < 1:
+            raise FidelityError(
+                f"rationale: fractions {list(fractions)} of the words and {draws} draws: give fractions between 0 and "
+                f"1, for instance [0.1, 0.5], and at least one draw."
+            )
+        self.rankings, self.fractions, self.draws = tuple(rankings), tuple(fractions), draws
+
+    def columns(self, classes: int) -> Sequence[str]:
+        """See `FidelityTest`."""
+        return [*self._scores, "gold"]
+
+    @property
+    def _scores(self) -> list[str]:
+        return [f"{ranking}.{column}" for ranking in self.rankings for column in COLUMNS]
+
+    def measure(self, reading: Reading) -> Measured:
+        """All rationales of all texts are read together."""
+        words = reading.words
+        by_ranking = [reading.saliency.rankings(ranking, self.draws) for ranking in self.rankings]
+        values = torch.cat(by_ranking).masked_fill(~words, -torch.inf)
+        # [orders, batch, slots] from 0 for the highest; of equals the earlier word comes first.
+        ranks = values.argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)
+        gold = reading.over_slots(reading.batch.rationale.float()) > 0
+        found = {
+            **self._erased(reading, ranks),
+            "auprc": torch.stack([average_precision(order, gold, words) for order in values]),
+            # With as many words as are named precision, recall and F1 are one.
+            "token_f1": (gold & (ranks < gold.sum(1)[:, None])).sum(-1) / gold.sum(1),
+        }
+        numbers = {"gold": gold.sum(1)}
+        parts = [len(orders) for orders in by_ranking]
+        for column, of_orders in found.items():
+            for ranking, value in zip(self.rankings, torch.split(of_orders, parts), strict=True):
+                numbers[f"{ranking}.{column}"] = value.mean(0)
+        return Measured(numbers)
+
+    def _erased(self, reading: Reading, ranks: Tensor) -> Mapping[str, Tensor]:
+        """Comprehensiveness and sufficiency `[orders, batch]`."""
+        words = reading.words
+        # The published formula also counts the rationale without a word, and divides by one more.
+        top = ranks[:, None] < rationale_lengths(words.sum(1), self.fractions)[..., None]
+        keep = torch.stack([words & ~top, words & top])  # [2, orders, fractions, batch, slots]
+        probability = reading.of_predicted(reading.reread(keep.flatten(0, 2)))
+        without, alone = (reading.confidence - probability.view(keep.shape[:-1])).mean(2)
+        return {"comprehensiveness": without, "sufficiency": alone}
+
+    def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
+        """See `FidelityTest`."""
+        return {column: Score((column,), mean) for column in self._scores}
+
+    def tables(self, subjects: Sequence[Subject]) -> Mapping[str, pd.DataFrame]:
+        """Plausibility by the number of deciding words; there is none where the corpus names none.
+
+        One word that decides alone can be found by any measure that knows what the classifier hangs on. Two that say
+        the same stand in for each other, so that neither is missed. A negated word alone speaks for the other class,
+        and together with its negator for this one: measures that share out the decision give it next to nothing.
+        """
+        rows = [
+            {"checkpoint": subject.name, "deciding words": size, "texts": len(values), "ranking": ranking}
+            | {name: values[f"{self.name}.{ranking}.{name}"].mean() for name in ("auprc", "token_f1")}
+            for subject in subjects
+            for size, values in _by_size(subject.values, f"{self.name}.gold")
+            for ranking in self.rankings
+        ]
+        return {f"{self.name}.plausibility": pd.DataFrame(rows)} if rows else {}
+
+
+def _by_size(values: pd.DataFrame, gold: str) -> Iterator[tuple[str, pd.DataFrame]]:
+    """The texts that name deciding words, by how many."""
+    for size, texts in (("1", values[gold] == 1), ("2", values[gold] == 2), ("3 or more", values[gold] > 2)):
+        if texts.any():
+            yield size, values[texts]
+
+
+def rationale_lengths(words: Tensor, fractions: Sequence[float]) -> Tensor:
+    """How many words are the fractions of texts of this many, `[batch]` → int64 `[fractions, batch]`."""
+    shares = torch.tensor(fractions, dtype=torch.float64, device=words.device)[:, None] * words
+    # .07 · 100 is a little more than 7.
+    lengths = (shares - 1e-9).ceil().long().clamp(min=1)
+    return torch.minimum(lengths, words - 1)
+
+
+def average_precision(values: Tensor, gold: Tensor, words: Tensor) -> Tensor:
+    """Area under the precision–recall curve, as a sum of steps: the mean over gold words of the precision down to each.
+
+    Words of equal value come together, so that their order does not matter.
+
+    Args:
+        values: `[batch, slots]`, high for gold words.
+        gold: bool `[batch, slots]`.
+        words: bool `[batch, slots]`, what is ranked.
+
+    Returns:
+        `[batch]`; nan without a gold word.
+    """
+    as_high = (values[:, None, :] >= values[:, :, None]) & words[:, None, :]  # [batch, down to, slots]
+    precision = (as_high & gold[:, None, :]).sum(-1) / as_high.sum(-1)
+    return torch.where(gold, precision, 0).sum(-1) / gold.sum(-1)

@@ -1,0 +1,73 @@
+"""What each word says alone: the decision on a text of one word (Tutek & Šnajder 2020)."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from fidelity.base import FidelityTest, Measured, Score, Subject
+from fidelity.reading import Reading
+from metrics.charts import Spreads
+from metrics.resampling import mean
+from metrics.results import Figure
+
+
+class SingleToken(FidelityTest):
+    """The probability of the class that the full text gets, with each of its words alone as input.
+
+    A classifier that is faithful to its words separates them: some alone make the class likely and others do not. One
+    whose hidden states have mixed the words says much the same of each (Tutek & Šnajder 2020). Delimiters stay.
+
+    Columns and scores: `full`, the probability given the full text; `mean` and `spread`, mean and standard deviation
+    over its words of the probability given the word alone; `agree`, the share of words that alone get the same class.
+    Columns also: `min` and `max` over the words.
+    """
+
+    name = "single_token"
+
+    def columns(self, classes: int) -> Sequence[str]:
+        """See `FidelityTest`."""
+        return ("full", "mean", "spread", "min", "max", "agree")
+
+    def measure(self, reading: Reading) -> Measured:
+        """One pass over texts of one word, all words of the batch together."""
+        words = reading.words
+        alone = reading.reread(torch.eye(words.size(1), dtype=torch.bool, device=words.device)[:, None] & words)
+        probability = reading.of_predicted(alone).T  # [batch, slots], nan where there is no word
+        mean = probability.nanmean(1)
+        same = (alone.argmax(-1) == reading.predicted).T & words
+        return Measured(
+            {
+                "full": reading.confidence,
+                "mean": mean,
+                # Of all words of the text, not of a sample of them.
+                "spread": (probability - mean[:, None]).square().nanmean(1).sqrt(),
+                "min": probability.nan_to_num(torch.inf).amin(1),
+                "max": probability.nan_to_num(-torch.inf).amax(1),
+                "agree": same.sum(1) / words.sum(1),
+            }
+        )
+
+    def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
+        """See `FidelityTest`; means over the texts."""
+        return {name: Score((name,), mean) for name in ("spread", "mean", "full", "agree")}
+
+    def figures(self, subjects: Sequence[Subject]) -> Mapping[str, Figure]:
+        """Violins of the spread within a text, one for each variant over all its seeds."""
+        variants = tuple(dict.fromkeys(subject.variant for subject in subjects))
+        spreads = [
+            [
+                value
+                for subject in subjects
+                if subject.variant == variant
+                for value in subject.values[f"{self.name}.spread"]
+            ]
+            for variant in variants
+        ]
+        return {
+            "single_token.spread": Spreads(
+                "Each word alone",
+                variants,
+                {"texts": spreads},
+                "standard deviation of P(class) over the words of a text",
+            )
+        }

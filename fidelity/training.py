@@ -1,0 +1,182 @@
+"""Training inside a test, by the recipe of a checkpoint: what is trained once is kept as a file."""
+
+import io
+import json
+import math
+import pickle
+import time
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal, NamedTuple
+
+import torch
+from pytorch_lightning import LightningModule
+from pytorch_lightning.callbacks import EarlyStopping, ModelCheckpoint
+from pytorch_lightning.utilities import rank_zero_info
+from pytorch_lightning.utilities.seed import isolate_rng
+from torch import Tensor
+
+from attention.digest import Digests, digest, remove_leftovers, write_atomically
+from datamodules import ClassificationDataModule
+from fidelity.checkpoints import Checkpoint, FidelityError
+from probes.training import nested_trainer, quiet
+
+VERSION = 1
+"""Of what is trained here: files of another are not found again."""
+
+_OPTIMISATION = ("gradient_clip_val", "gradient_clip_algorithm", "accumulate_grad_batches")
+"""Settings of the trainer that belong to the recipe of a checkpoint."""
+
+
+class Best(NamedTuple):
+    """How a training ended.
+
+    Attributes:
+        state: the parameters of the best epoch, by name, on the CPU.
+        epochs: passes over train.
+        epoch: the best of them, counted from 1.
+        value: what was monitored, in that epoch.
+        stopped: whether it ended because nothing got better, rather than at the most epochs.
+    """
+
+    state: Mapping[str, Tensor]
+    epochs: int
+    epoch: int
+    value: float
+    stopped: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Recipe:
+    """How copies of a checkpoint's kind are trained: as it was itself, but for what stands here.
+
+    Optimiser, learning rate, clipping and size of the batches are those of its run.
+
+    Attributes:
+        checkpoint: the trained classifier.
+        data: its texts, set up.
+        device: where it is trained.
+        max_epochs: passes over train after which every training ends at the latest.
+        patience: of them in a row, without a better one, after which one ends.
+        seed: decides, with the checkpoint, initialisation, dropout and the order of the batches.
+    """
+
+    checkpoint: Checkpoint
+    data: ClassificationDataModule
+    device: torch.device
+    max_epochs: int
+    patience: int
+    seed: int
+
+    def alone(self, test: str) -> None:
+        """Refuse several devices.
+
+        Raises:
+            FidelityError: there are several.
+        """
+        if self.data.trainer is not None and (world := self.data.trainer.world_size) > 1:
+            raise FidelityError(
+                f"{test} trains on one device, and this run has {world}: --trainer.devices 1 --trainer.num_nodes 1."
+            )
+
+    @cached_property
+    def drawn(self) -> int:
+        """The seed of the trainings: another for each checkpoint, and other than those that checkpoints have."""
+        return int(digest(f"{self.seed} {self.checkpoint.digest}".encode())[:8], 16)
+
+    @cached_property
+    def own_data(self) -> ClassificationDataModule:
+        """The same splits in the batches of the recipe, for trainers of its own."""
+        own = copy(self.data)
+        own.trainer, own.seed = None, self.drawn
+        own.batch_size = self.checkpoint.config["data"].get("init_args", {}).get("batch_size", own.batch_size)
+        return own
+
+    def fit(
+        self,
+        module: LightningModule,
+        monitor: str,
+        mode: Literal["min", "max"],
+        **texts: Any,  # noqa: ANN401
+    ) -> Best:
+        """Train a module that the seed made; random numbers outside stay as they are.
+
+        Args:
+            module: what is trained; afterwards it is of no use.
+            monitor: what it logs.
+            mode: whether the lowest or the highest is best.
+            texts: what `Trainer.fit` takes them from.
+
+        Raises:
+            FidelityError: what is monitored is never a number.
+        """
+        # The test around may be in inference mode, and what is made in it can never be trained.
+        with isolate_rng(), torch.inference_mode(False), torch.enable_grad(), TemporaryDirectory() as folder:
+            torch.manual_seed(self.drawn)
+            keep = ModelCheckpoint(folder, monitor=monitor, mode=mode, save_weights_only=True)
+            stop = EarlyStopping(monitor, mode=mode, patience=self.patience)
+            run = self.checkpoint.config.get("trainer", {})
+            options = {name: run[name] for name in _OPTIMISATION if run.get(name) is not None}
+            trainer = nested_trainer(self.device, keep, stop, epochs=self.max_epochs, **options)
+            with quiet():
+                trainer.fit(module, **texts)
+            value = math.nan if keep.best_model_score is None else float(keep.best_model_score)
+            if not math.isfinite(value):
+                raise FidelityError(
+                    f"{type(module).__name__} of {self.checkpoint.name} learned nothing: {monitor} was never a finite "
+                    f"number. Give the test smaller strengths, or leave it out of --model.init_args.tests."
+                )
+            best = torch.load(keep.best_model_path, map_location="cpu", weights_only=True)
+        stopped = stop.stopped_epoch > 0 or trainer.current_epoch < self.max_epochs
+        return Best(best["state_dict"], trainer.current_epoch, int(best["epoch"]) + 1, value, stopped)
+
+    def kept(self, kind: str, options: Sequence[object], name: str, train: Callable[[], Best]) -> Best:
+        """What an earlier run has trained, or else is trained now and kept for later ones.
+
+        The file appears whole or not at all, so that a run that was killed goes on with what it has not finished.
+
+        Args:
+            kind: folder of the files in the cache of the datamodule.
+            options: beside those of the recipe, what the outcome depends on.
+            name: what is trained, for people.
+            train: the training.
+        """
+        folder = self.data.cache / kind
+        path = folder / f"{digest(json.dumps([*self._identity, *options]).encode())}.ckpt"
+        began, best = time.perf_counter(), _found(path)
+        how = "found" if best else "trained"
+        if best is None:
+            best = train()
+            content = io.BytesIO()
+            torch.save(best._asdict(), content)
+            folder.mkdir(parents=True, exist_ok=True)
+            remove_leftovers(folder)
+            write_atomically(path, content.getvalue())
+        end = "" if best.stopped else ", cut off by max_epochs"
+        rank_zero_info(
+            f"{name} of {self.checkpoint.name}: {how}, {best.epochs} epochs{end}, "
+            f"{time.perf_counter() - began:.1f} s; best is {best.value:.4f} in epoch {best.epoch}."
+        )
+        return best
+
+    @cached_property
+    def _identity(self) -> list[object]:
+        train = Digests(self.data.cache).one(self.data.files()["train"])
+        lengths = digest(self.data.splits["train"].lengths.tobytes())  # texts may have been cut
+        vectors = None if self.data.vectors is None else dict(self.data.vectors.identity)
+        data = [train, lengths, dict(self.data.identity), vectors, self.own_data.batch_size]
+        return [VERSION, self.checkpoint.digest, data, self.max_epochs, self.patience, self.seed]
+
+
+def _found(path: Path) -> Best | None:
+    if not path.is_file():
+        return None
+    try:
+        return Best(**torch.load(path, map_location="cpu", weights_only=True))
+    except (RuntimeError, pickle.UnpicklingError, EOFError, TypeError):
+        rank_zero_info(f"{path} is damaged, and is made again.")
+        return None

@@ -1,0 +1,63 @@
+"""Both sides of the ratio do the same, and it would be seen if they did not."""
+
+import json
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks import adversary
+from benchmarks.adversary import OneText, sampled, trajectory_difference
+from fidelity.adversary import Adversary
+from fidelity.reading import Reading
+from metrics.distributions import tvd
+from tests.fidelity.tiny import TEXTS, one_by_one, reading
+
+
+def test_adversary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adversary, "Adversary", partial(Adversary, steps=15))
+    target = tmp_path / "out.json"
+    options = ["--corpus", "sample", "--rounds", "1", "--limit", "30", "--no-memory"]
+    assert adversary.main(["--json", str(target), *options]) == 0
+    content = json.loads(target.read_text())
+    assert content["benchmark"] == "adversary"
+    figures = content["figures"]
+    assert content["ratios"] == {"over_reference": pytest.approx(figures["reference_s"] / figures["search_s"])}
+    assert (figures["corpus"], figures["texts"], figures["reference_texts"]) == ("sample", 30, 24)
+    assert figures["trajectory_difference"] < 1e-6
+    assert figures["max_jsd_difference"] < 1e-5 < figures["max_jsd"]
+
+
+def test_the_first_steps_of_both_sides_are_the_same() -> None:
+    assert trajectory_difference(Adversary(copies=3, learning_rate=0.1), reading("flat"), 12) < 1e-9
+
+
+@pytest.mark.parametrize("changed", ["penalty", "diversity", "epsilon", "learning_rate"])
+def test_a_side_that_walks_otherwise_is_seen(changed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    search = OneText.search
+
+    def otherwise(self: OneText, text: Reading, steps: int) -> list[torch.Tensor]:
+        monkeypatch.setattr(self._ours, changed, 2 * getattr(self._ours, changed))
+        return search(self, text, steps)
+
+    monkeypatch.setattr(OneText, "search", otherwise)
+    assert trajectory_difference(Adversary(copies=3, learning_rate=0.1), reading("flat"), 12) > 1e-6
+
+
+def test_the_reference_chooses_the_farthest_copy_whose_output_is_near() -> None:
+    options = Adversary(copies=4, steps=3, learning_rate=0.1, accept=0.1)
+    ours = options.measure(reading("flat")).numbers["max_jsd"]
+    theirs = [OneText(options).max_jsd(text) for text in one_by_one("flat")]
+    assert theirs == pytest.approx(ours.tolist(), abs=1e-9)
+    far = [tvd(text.decide(options.search(text)), text.probabilities).max() > 0.1 for text in one_by_one("flat")]
+    assert any(far)
+
+
+def test_the_sample_is_spread_over_the_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adversary, "SAMPLE", 3)
+    alone = sampled([reading("flat", [0, 1, 2], dtype=torch.float32), reading("flat", [3, 4, 5], dtype=torch.float32)])
+    assert [text.batch.tokens.size(1) for text in alone] == sorted(map(len, TEXTS))[::2]
+    for text in alone:
+        (row,) = text.batch.index.tolist()
+        torch.testing.assert_close(text.weights, reading("flat", [row], dtype=torch.float32).weights)

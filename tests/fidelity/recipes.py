@@ -1,0 +1,103 @@
+"""Classifiers that were trained for a moment on a tiny corpus, as checkpoints; and recipes of theirs."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from pytorch_lightning import Trainer
+from pytorch_lightning.utilities.seed import isolate_rng
+
+from attention.digest import digest
+from datamodules import ClassificationDataModule
+from fidelity.checkpoints import Checkpoint, instantiate
+from fidelity.reading import Reading, read
+from fidelity.training import Recipe
+from tests.models.corpora import write_texts
+
+CPU = torch.device("cpu")
+WARNINGS = (
+    "ignore::jsonargparse._deprecated.JsonargparseDeprecationWarning",
+    "ignore:The '.*' does not have many workers",
+)
+"""jsonargparse deprecates what builds a classifier from its configuration; Lightning gives advice on workers."""
+CLIP = 5.0
+BATCH_SIZE = 16
+
+
+def texts_in(folder: Path) -> ClassificationDataModule:
+    """Texts with delimiters, so that not every token may get attention; set up."""
+    data = ClassificationDataModule(
+        write_texts(folder), positive="good", cache=str(folder / "stores"), delimiters=True, batch_size=7, seed=3
+    )
+    data.setup("test")
+    return data
+
+
+def config_of(seed: int = 0, attention: str = "AdditiveAttention", **options: object) -> dict[str, Any]:
+    """How such a classifier is made."""
+    init_args: dict[str, object] = {
+        "encoder": {"class_path": "models.RecurrentEncoder", "init_args": {"hidden": 4}},
+        "attention": {"class_path": f"models.{attention}"},
+        "embedding": {"size": 6},
+        "learning_rate": 0.02,
+        "dropout": 0.1,
+    }
+    return {
+        "seed_everything": seed,
+        "model": {"class_path": "models.AttentionClassifier", "init_args": init_args | options},
+        "data": {"class_path": "datamodules.ClassificationDataModule", "init_args": {"batch_size": BATCH_SIZE}},
+        "trainer": {"gradient_clip_val": CLIP, "gradient_clip_algorithm": None},
+    }
+
+
+def checkpoint_of(
+    data: ClassificationDataModule, config: Mapping[str, Any], variant: str = "base", epochs: int = 6
+) -> Checkpoint:
+    """Such a classifier, trained."""
+    seed = config["seed_everything"]
+    model = instantiate(config)
+    with isolate_rng():
+        torch.manual_seed(seed)
+        trainer = Trainer(
+            max_epochs=epochs,
+            accelerator="cpu",
+            logger=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            enable_checkpointing=False,
+            use_distributed_sampler=False,
+            num_sanity_val_steps=0,
+        )
+        trainer.fit(model, datamodule=data)
+    data.trainer = None
+    model.trainer = None
+    model.eval().requires_grad_(False)
+    name = f"{variant}, seed {seed}"
+    return Checkpoint(Path(f"{name}.ckpt"), digest(name.encode()), config, name, variant, model)
+
+
+def recipe_of(checkpoint: Checkpoint, data: ClassificationDataModule, **options: int) -> Recipe:
+    """One of few epochs."""
+    chosen = {"max_epochs": 3, "patience": 2, "seed": 0} | options
+    return Recipe(checkpoint, data, CPU, chosen["max_epochs"], chosen["patience"], chosen["seed"])
+
+
+def readings_of(checkpoint: Checkpoint, data: ClassificationDataModule) -> list[Reading]:
+    """Of the texts of test."""
+    found = [read(checkpoint, batch, None, seed=0, pad=data.vocabulary.pad)[1] for batch in data.test_dataloader()[1]]
+    return [reading for reading in found if reading is not None]
+
+
+def refuse_training(monkeypatch: pytest.MonkeyPatch, after: int = 0) -> None:
+    """As if a run were killed in the training that follows on this many."""
+    whole, done = Recipe.fit, [0]
+
+    def fit(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        if done[0] == after:
+            raise KeyboardInterrupt
+        done[0] += 1
+        return whole(*args, **kwargs)
+
+    monkeypatch.setattr(Recipe, "fit", fit)

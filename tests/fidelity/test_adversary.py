@@ -1,0 +1,260 @@
+"""The search over all texts and copies against one text, one copy and one formula at a time."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy.stats import norm
+from torch import Tensor
+
+from fidelity.adversary import Adversary
+from fidelity.base import Subject
+from fidelity.checkpoints import FidelityError
+from fidelity.reading import Reading
+from metrics.charts import Curves, Spreads
+from models.interface import WORD
+from tests.fidelity.tiny import CLASSES, TEXTS, Kind, close, one_by_one, reading
+
+KINDS: list[Kind] = ["flat", "han", "transformer"]
+
+
+def slow_kl(p: Tensor, q: Tensor) -> Tensor:
+    """Σ p log(p / q) over the slots where p has weight."""
+    there = p > 0
+    return (p[there] * (p[there].log() - q[there].log())).sum()
+
+
+def slow_jsd(p: Tensor, q: Tensor) -> Tensor:
+    return slow_kl(p, (p + q) / 2) / 2 + slow_kl(q, (p + q) / 2) / 2
+
+
+def over_heads(p: Tensor, q: Tensor) -> Tensor:
+    return torch.stack([slow_jsd(*pair) for pair in zip(p, q, strict=True)]).mean()
+
+
+def output(text: Reading, weights: Tensor) -> Tensor:
+    """Probabilities of the classes when the whole model runs with other weights `[heads, slots]`."""
+    imposed = {name: head[None] for name, head in zip(text.names, weights, strict=True)}
+    found: Tensor = text.model(text.batch, imposed=imposed).logits[0].softmax(-1)
+    return found
+
+
+def slow_tvd(p: Tensor, q: Tensor) -> Tensor:
+    return (p - q).abs().sum() / 2
+
+
+def slow_loss(adversary: Adversary, text: Reading, weights: list[Tensor]) -> Tensor:
+    """Jain & Wallace's (2019, §4.2.2) of one text, its copies one after the other: each `[heads, slots]`."""
+    loss = torch.zeros((), dtype=torch.float64)
+    for copy in weights:
+        excess = slow_tvd(output(text, copy), text.probabilities[0]) - adversary.epsilon
+        loss = loss - over_heads(copy, text.weights[:, 0]) + adversary.penalty * torch.clamp(excess, min=0)
+    pairs = [over_heads(one, other) for one in weights for other in weights]
+    return loss - adversary.diversity * sum(pairs, torch.zeros(())) / len(pairs)
+
+
+def slow_search(adversary: Adversary, text: Reading) -> Tensor:
+    """Reddi et al.'s (2018) AMSGrad written out, with the corrections of PyTorch's: `[copies, heads, slots]`."""
+    logits = adversary.start(text)[:, :, 0].clone()
+    first, second, highest = (torch.zeros_like(logits) for _ in range(3))
+    for step in range(1, adversary.steps + 1):
+        logits.requires_grad_()
+        loss = slow_loss(adversary, text, [copy.softmax(-1) for copy in logits])
+        (gradient,) = torch.autograd.grad(loss, logits)
+        first = 0.9 * first + 0.1 * gradient
+        second = 0.999 * second + 0.001 * gradient**2
+        highest = torch.maximum(highest, second)
+        size = (highest / (1 - 0.999**step)).sqrt() + 1e-8
+        logits = logits.detach() - adversary.learning_rate * first / (1 - 0.9**step) / size
+    return logits.softmax(-1)
+
+
+@pytest.mark.parametrize(("kind", "steps"), [("flat", 0), ("flat", 1), ("flat", 20), ("han", 20), ("transformer", 5)])
+def test_the_trajectory_of_a_batch_is_that_of_a_loop_over_its_texts(kind: Kind, steps: int) -> None:
+    # A rate at which the copies go far, and soon meet the constraint.
+    adversary = Adversary(copies=3, steps=steps, learning_rate=0.1, diversity=0.7)
+    together = adversary.search(reading(kind, time=9 if kind != "han" else None))
+    for row, text in enumerate(one_by_one(kind)):
+        slots = text.mask.size(1)
+        close(together[:, :, row, :slots], slow_search(adversary, text), atol=1e-6)
+        assert not together[:, :, row, slots:].any()
+
+
+def test_the_constraint_is_met_on_the_way() -> None:
+    """Else the trajectories above would not show its part in the loss."""
+    found = reading("flat")
+    far = [
+        0.5 * (found.decide(Adversary(3, steps, 0.1).search(found)) - found.probabilities).abs().sum(-1) > 0.01
+        for steps in (0, 20)
+    ]
+    assert far[0].any()
+    assert (~far[1] & far[0]).any()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_gradient_of_the_loss_equals_finite_differences(kind: Kind) -> None:
+    adversary, found = Adversary(copies=3), reading(kind)
+
+    def loss(logits: Tensor) -> Tensor:
+        return adversary.loss(found, logits.softmax(-1))
+
+    logits = adversary.start(found).requires_grad_()
+    (gradient,) = torch.autograd.grad(loss(logits), logits)
+    inside = found.mask.expand(logits.shape)
+    assert (gradient[~inside] == 0).all()
+    for place in inside.nonzero()[:: 7 if kind == "transformer" else 1].tolist():
+        moved = [logits.detach().clone() for _ in range(2)]
+        moved[0][tuple(place)] -= 1e-6
+        moved[1][tuple(place)] += 1e-6
+        low, high = (float(loss(one)) for one in moved)
+        assert float(gradient[tuple(place)]) == pytest.approx((high - low) / 2e-6, rel=1e-4, abs=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_loss_is_the_sum_over_texts_of_that_of_a_loop(kind: Kind) -> None:
+    adversary, found = Adversary(copies=4, diversity=0.3), reading(kind)
+    alone = [slow_loss(adversary, text, list(adversary.start(text)[:, :, 0].softmax(-1))) for text in one_by_one(kind)]
+    close(adversary.loss(found, adversary.start(found).softmax(-1)), torch.stack(alone).sum())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_logits_begin_around_the_uniform_ones_and_are_drawn_for_each_text_by_itself(kind: Kind) -> None:
+    adversary, found = Adversary(copies=4, spread=2.5), reading(kind)
+    start, heads = adversary.start(found), len(found.weights)
+    noise = found.noise("adversary", 4 * heads)
+    for copy in range(4):
+        for head in range(heads):
+            for row, slot in found.mask.nonzero().tolist():
+                drawn = norm.ppf(float(noise[copy * heads + head, row, slot]))
+                expected = -math.log(int(found.mask[row].sum())) + 2.5 * drawn
+                assert float(start[copy, head, row, slot]) == pytest.approx(expected)
+    assert (start.softmax(-1)[:, :, ~found.mask] == 0).all()
+    for row, text in enumerate(one_by_one(kind)):
+        close(adversary.start(text)[:, :, 0], start[:, :, row, : text.mask.size(1)])
+
+
+def given(weights: Tensor) -> Callable[[Reading], Tensor]:
+    return lambda _: weights
+
+
+def test_the_farthest_of_the_accepted_copies_is_chosen_or_the_own_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = reading("flat")
+    adversary = Adversary(copies=6, epsilon=0.02, accept=0.1, epsilons=(1, 0.05, 1e-6))
+    # Some near to the attention, others far from it: every number of them is accepted for some text.
+    mixed = torch.linspace(0, 1, 6, dtype=torch.float64)[:, None, None, None] ** 3
+    copies = (1 - mixed) * found.weights + mixed * adversary.start(found).softmax(-1)
+    copies[:, :, 1] = torch.tensor([[1.0, 0, 0, 0, 0, 0, 0]], dtype=torch.float64)
+    copies[:, :, 5] = found.weights[:, 5].flip(-1).roll(2, -1)
+    monkeypatch.setattr(adversary, "search", given(copies))
+    measured = adversary.measure(found)
+    assert set(measured.numbers) == set(adversary.columns(CLASSES))
+    accepted_copies = set()
+    for row in range(len(TEXTS)):
+        text = reading("flat", [row])
+        candidates = [*copies[:, :, row, : text.mask.size(1)], text.weights[:, 0]]
+        distances = [float(slow_tvd(output(text, one), text.probabilities[0])) for one in candidates]
+        divergences = [float(over_heads(one, text.weights[:, 0])) for one in candidates]
+        for column, limit in (
+            ("max_jsd", 0.1),
+            ("max_jsd_strict", 0.02),
+            ("max_jsd_at_1", 1),
+            ("max_jsd_at_0.05", 0.05),
+            ("max_jsd_at_1e-06", 1e-6),
+        ):
+            accepted = [place for place, distance in enumerate(distances) if distance <= limit]
+            best = max(accepted, key=lambda place: divergences[place])
+            assert float(measured.numbers[column][row]) == pytest.approx(divergences[best], abs=1e-9)
+            if column == "max_jsd":
+                accepted_copies.add(len(accepted) - 1)
+                assert float(measured.numbers["tvd"][row]) == pytest.approx(distances[best], abs=1e-9)
+                chosen = measured.tokens["adversary"][row, : text.mask.size(1)]
+                close(chosen, candidates[best].mean(0), atol=1e-7)
+        assert float(measured.numbers["max_attention"][row]) == pytest.approx(float(text.attention.max()))
+    assert len(accepted_copies) > 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_found_is_far_from_the_attention_and_near_to_the_output(kind: Kind) -> None:
+    adversary, found = Adversary(steps=100, learning_rate=0.03), reading(kind)
+    numbers = adversary.measure(found).numbers
+    begun = Adversary(steps=0).measure(found).numbers
+    assert float(numbers["max_jsd_strict"].mean()) > 1.2 * float(begun["max_jsd_strict"].mean())
+    assert float(numbers["max_jsd"].max()) <= math.log(2)
+    assert (numbers["max_jsd"] >= numbers["max_jsd_strict"]).all()
+    assert (numbers["tvd"] <= adversary.accept).all()
+    curve = torch.stack([numbers[f"max_jsd_at_{epsilon:g}"] for epsilon in adversary.epsilons])
+    assert (curve.diff(dim=0) >= 0).all()
+    close(numbers["max_jsd_at_0.05"], numbers["max_jsd"])
+    close(numbers["max_jsd_at_0.01"], numbers["max_jsd_strict"])
+
+
+def test_a_batch_gives_what_its_texts_give_alone_after_all_steps() -> None:
+    adversary = Adversary()
+    together = adversary.measure(reading("flat", time=12, dtype=torch.float32)).numbers["max_jsd"]
+    alone = torch.cat([adversary.measure(one).numbers["max_jsd"] for one in one_by_one("flat", dtype=torch.float32)])  # type: ignore[arg-type]
+    assert float(together.mean()) > 0.01
+    close(together, alone, atol=0.005)
+
+
+def test_weights_that_are_exactly_0_and_a_single_copy_do_no_harm() -> None:
+    found = reading("flat", dtype=torch.float32)
+    for copies in (1, 5):
+        adversary = Adversary(copies=copies, steps=30, spread=1000)
+        assert (adversary.start(found).softmax(-1)[:, :, found.mask] == 0).any()
+        weights = adversary.search(found)
+        assert weights.isfinite().all()
+        close(weights.sum(-1), torch.ones(copies, 1, len(TEXTS)), atol=1e-6)
+        numbers = adversary.measure(found).numbers
+        assert all(value.isfinite().all() for value in numbers.values())
+        assert float(numbers["max_jsd_at_0.5"].max()) <= math.log(2)
+
+
+def test_several_distributions_a_text_are_refused_with_a_remedy() -> None:
+    with pytest.raises(FidelityError, match=r"--model\.init_args\.level sentence"):
+        Adversary(steps=1).measure(reading("han", level=WORD))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"copies": 0}, "0 copies"),
+        ({"steps": -1}, "-1 steps"),
+        ({"accept": 0.0}, "accept 0.0"),
+        ({"epsilons": [0.1, 0]}, "above 0"),
+        ({"epsilons": []}, "epsilons"),
+    ],
+)
+def test_options_that_make_no_search_are_refused(options: dict[str, object], message: str) -> None:
+    with pytest.raises(FidelityError, match=message):
+        Adversary(**options)  # type: ignore[arg-type]
+
+
+def subject(name: str, variant: str, values: list[tuple[float, float, float]]) -> Subject:
+    frame = pd.DataFrame(values, columns=["max_attention", "max_jsd_at_0.1", "max_jsd_at_0.3"]).add_prefix("adversary.")
+    return Subject(name, variant, 0, 2, 1, frame.assign(**{"adversary.max_jsd": frame["adversary.max_jsd_at_0.3"]}), {})
+
+
+def test_the_curve_is_the_mean_over_the_texts_and_over_the_seeds_of_a_variant() -> None:
+    nan = float("nan")
+    subjects = [
+        subject("base, 0", "base", [(0.2, 0.0, 0.1), (0.9, 0.2, 0.3), (nan, nan, nan)]),
+        subject("tying, 0", "tying", [(0.3, 0.0, 0.0), (0.3, 0.1, 0.1), (0.3, 0.2, 0.5)]),
+        subject("base, 1", "base", [(0.2, 0.4, 0.6), (0.2, 0.4, 0.6), (nan, nan, nan)]),
+    ]
+    adversary = Adversary(epsilons=(0.3, 0.1))
+    figures, tables = adversary.figures(subjects), adversary.tables(subjects)
+    assert figures.keys() == tables.keys() == {"adversary", "adversary.curve"}
+    curve, violins = figures["adversary.curve"], figures["adversary"]
+    assert isinstance(curve, Curves)
+    assert list(curve.lines) == ["base", "tying"]
+    for name, expected in (("base", [0.25, 0.4]), ("tying", [0.1, 0.2])):
+        assert list(curve.lines[name][0]) == [0.1, 0.3]
+        np.testing.assert_allclose(curve.lines[name][1], expected)
+    assert isinstance(violins, Spreads)
+    assert [list(some) for some in violins.series["base"]] == [[0.1, 0.6, 0.6], [], [], [0.3]]
+    assert tables["adversary.curve"]["checkpoint"].tolist() == [one.name for one in subjects for _ in range(2)]
+    np.testing.assert_allclose(tables["adversary.curve"]["max_jsd"], [0.1, 0.2, 0.1, 0.2, 0.4, 0.6])
+    assert tables["adversary"]["texts"].tolist() == [3, 1, 3]

@@ -1,0 +1,155 @@
+"""Classifiers that come back from their checkpoints alone."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+
+from datamodules import ClassificationDataModule
+from fidelity.checkpoints import FidelityError, data_settings, load, read_config
+from tests.fidelity.trained import WARNINGS, fitted, texts_of
+
+pytestmark = [pytest.mark.filterwarnings(warning) for warning in WARNINGS]
+TYING = "--model.init_args.regularizers=[{class_path: Tying, init_args: {weight: 0.1}}]"
+STRONGER = "--model.init_args.regularizers=[{class_path: Tying, init_args: {weight: 1.0}}]"
+DOT = "--model.init_args.attention=DotAttention"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Base with two seeds, tying with two weights, and base with other attention."""
+    folder = tmp_path_factory.mktemp("trained")
+    fitted(folder, "base-1", seed=1, epochs=1)
+    fitted(folder, "base-0", epochs=1)
+    fitted(folder, "tying", TYING, epochs=1)
+    fitted(folder, "stronger", STRONGER, epochs=1)
+    fitted(folder, "dot", DOT, epochs=1)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def data(folder: Path) -> ClassificationDataModule:
+    return texts_of(folder)
+
+
+def one(folder: Path, name: str) -> Path:
+    return next((folder / name).rglob("*.ckpt"))
+
+
+def test_a_classifier_says_what_it_said_when_it_was_tested(folder: Path, data: ClassificationDataModule) -> None:
+    (found,) = load([one(folder, "base-0")], data)
+    items = next((folder / "base-0").rglob("items.parquet"))
+    expected = pd.read_parquet(items)
+    texts = len(expected)
+    with torch.no_grad():
+        probabilities = found.model(data.splits["test"][list(range(texts))]).logits.softmax(-1)
+    torch.testing.assert_close(
+        probabilities[:, 1].numpy(), expected["probability.good"].to_numpy("float32"), atol=1e-6, rtol=0
+    )
+    assert not found.model.training
+    assert not any(parameter.requires_grad for parameter in found.model.parameters())
+
+
+def test_those_of_one_configuration_are_one_variant_in_the_order_of_their_seeds(
+    folder: Path, data: ClassificationDataModule
+) -> None:
+    found = load([one(folder, "base-1"), one(folder, "tying"), one(folder, "base-0")], data)
+    assert [checkpoint.name for checkpoint in found] == ["base, seed 0", "base, seed 1", "tying, seed 0"]
+    assert [checkpoint.variant for checkpoint in found] == ["base", "base", "tying"]
+    assert [checkpoint.seed for checkpoint in found] == [0, 1, 0]
+
+
+def test_variants_of_one_name_are_told_apart_by_what_differs(folder: Path, data: ClassificationDataModule) -> None:
+    found = load([folder], data)
+    assert [checkpoint.name for checkpoint in found] == [
+        "base, attention AdditiveAttention, seed 0",
+        "base, attention AdditiveAttention, seed 1",
+        "base, attention DotAttention, seed 0",
+        "tying, regularizers.0.weight 0.1, seed 0",
+        "tying, regularizers.0.weight 1.0, seed 0",
+    ]
+
+
+def test_a_fresh_one_is_drawn_from_its_seed_and_leaves_the_random_numbers_alone(
+    folder: Path, data: ClassificationDataModule
+) -> None:
+    (found,) = load([one(folder, "tying")], data)
+    before = torch.random.get_rng_state()
+    first, again, other = found.fresh(data, 3), found.fresh(data, 3), found.fresh(data, 4)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    same = [torch.equal(a, b) for a, b in zip(first.state_dict().values(), again.state_dict().values(), strict=True)]
+    assert all(same)
+    assert first.state_dict().keys() == found.model.state_dict().keys()
+    for name in ("decision.weight", "embedding.rows.weight"):
+        assert not torch.equal(first.state_dict()[name], other.state_dict()[name])
+        assert not torch.equal(first.state_dict()[name], found.model.state_dict()[name])
+    assert all(parameter.requires_grad for parameter in first.parameters())
+
+
+def test_the_data_are_those_that_it_was_trained_on(folder: Path) -> None:
+    settings = data_settings(one(folder, "base-0"))
+    assert settings.class_path == "datamodules.ClassificationDataModule"
+    assert settings.init_args.corpus == str(folder / "texts" / "{split}.tsv")
+    assert settings.init_args.positive == "good"
+    assert read_config(one(folder, "base-1"))["seed_everything"] == 1
+
+
+def _text(folder: Path) -> Path:
+    path = folder / "text.ckpt"
+    path.write_text("no checkpoint")
+    return path
+
+
+def _cut(folder: Path) -> Path:
+    path = folder / "cut.ckpt"
+    path.write_bytes(one(folder, "base-0").read_bytes()[:2000])
+    return path
+
+
+def _other(folder: Path) -> Path:
+    path = folder / "other.ckpt"
+    torch.save({"state_dict": {}}, path)
+    return path
+
+
+def _empty(folder: Path) -> Path:
+    path = folder / "empty"
+    path.mkdir(exist_ok=True)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (lambda folder: folder / "absent.ckpt", r"absent\.ckpt: there is no such checkpoint.*checkpoints '\["),
+        (_text, r"text\.ckpt: this is no checkpoint, or a damaged one"),
+        (_cut, r"cut\.ckpt: this is no checkpoint, or a damaged one"),
+        (_other, r"other\.ckpt: this is no checkpoint of a text classifier.*train\.py fit"),
+        (_empty, r"empty: there is no checkpoint \(\*\.ckpt\) in this folder"),
+    ],
+)
+def test_what_is_no_checkpoint_is_named(
+    made: Callable[[Path], Path], message: str, folder: Path, data: ClassificationDataModule, tmp_path: Path
+) -> None:
+    copied = tmp_path / "base-0"
+    shutil.copytree(folder / "base-0", copied)
+    with pytest.raises(FidelityError, match=message):
+        load([made(tmp_path)], data)
+
+
+def test_the_same_checkpoint_twice_is_refused(folder: Path, data: ClassificationDataModule, tmp_path: Path) -> None:
+    copy = shutil.copy(one(folder, "base-0"), tmp_path / "copy.ckpt")
+    with pytest.raises(FidelityError, match=r"copy\.ckpt and .*are the same checkpoint: name it once"):
+        load([one(folder, "base-0"), Path(copy)], data)
+
+
+def test_data_that_it_was_not_trained_on_are_refused_by_the_name_of_the_file(folder: Path, tmp_path: Path) -> None:
+    other = ClassificationDataModule(
+        str(folder / "texts" / "{split}.tsv"), positive="good", max_words=5, cache=str(tmp_path)
+    )
+    other.setup("test")
+    with pytest.raises(FidelityError, match=r"\.ckpt: The checkpoint was trained on other data \(vocabulary differ"):
+        load([one(folder, "base-0")], other)

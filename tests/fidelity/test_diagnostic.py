@@ -1,0 +1,192 @@
+"""Token-wise models under imposed attention, against a slow one that reads texts word by word."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import Tensor
+
+from datamodules import ClassificationDataModule
+from fidelity.base import Subject
+from fidelity.checkpoints import Checkpoint, FidelityError
+from fidelity.consistent_adversary import ConsistentAdversary
+from fidelity.diagnostic import Diagnostic, GuidedClassifier, Source
+from metrics.resampling import estimate
+from models import AdditiveAttention, AttentionClassifier, AverageEncoder, TextClassifier
+from tests.fidelity import tiny
+from tests.fidelity.recipes import (
+    CPU,
+    WARNINGS,
+    checkpoint_of,
+    config_of,
+    readings_of,
+    refuse_training,
+    texts_in,
+)
+
+pytestmark = [pytest.mark.filterwarnings(warning) for warning in WARNINGS]
+SOURCES: tuple[Source, ...] = ("uniform", "own", "base", "adversary")
+OPTIONS: dict[str, Any] = {
+    "strength": 0.3, "size": 5, "max_epochs": 4, "patience": 4, "adversary_epochs": 3, "adversary_patience": 3,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> ClassificationDataModule:
+    return texts_in(tmp_path_factory.mktemp("texts"))
+
+
+@pytest.fixture(scope="module")
+def checkpoints(data: ClassificationDataModule) -> list[Checkpoint]:
+    return [checkpoint_of(data, config_of()), checkpoint_of(data, config_of(0, "UniformAttention"), "uniform")]
+
+
+def begun(checkpoints: list[Checkpoint], data: ClassificationDataModule, **options: Any) -> Diagnostic:  # noqa: ANN401
+    test = Diagnostic(**OPTIONS | options)
+    test.begin(checkpoints, data, CPU, 0)
+    return test
+
+
+def subject_of(test: Diagnostic, checkpoint: Checkpoint, data: ClassificationDataModule) -> Subject:
+    columns = test.columns(2)
+    rows = np.full((len(data.splits["test"]), len(columns)), np.nan)
+    for reading in readings_of(checkpoint, data):
+        numbers = test.measure(reading).numbers
+        assert set(numbers) == set(columns)
+        rows[reading.batch.index] = torch.stack([numbers[column].double() for column in columns], 1).numpy()
+    frame = pd.DataFrame(rows, columns=[f"{test.name}.{column}" for column in columns])
+    scores = {
+        f"{test.name}.{name}": estimate(
+            score.statistic, frame[[f"{test.name}.{column}" for column in score.columns]].to_numpy()
+        )
+        for name, score in test.scores(2, data.positive).items()
+    }
+    return Subject(checkpoint.name, checkpoint.variant, checkpoint.seed, 2, data.positive, frame, scores)
+
+
+@pytest.fixture(scope="module")
+def test(checkpoints: list[Checkpoint], data: ClassificationDataModule) -> Diagnostic:
+    return begun(checkpoints, data)
+
+
+def by_hand(model: AttentionClassifier, tokens: list[int], weights: list[float]) -> Tensor:
+    """Logits of one text: the weighted sum of tanh(linear(word)), word by word."""
+    encoder = model.encoder
+    assert isinstance(encoder, AverageEncoder)
+    states = [torch.tanh(encoder.linear(model.embedding(torch.tensor([token]))[0])) for token in tokens]
+    logits: Tensor = model.decision(torch.stack([w * h for w, h in zip(weights, states, strict=True)]).sum(0))
+    return logits
+
+
+@torch.no_grad()
+def test_every_model_averages_words_by_the_attention_of_its_source(
+    test: Diagnostic, checkpoints: list[Checkpoint], data: ClassificationDataModule
+) -> None:
+    adversary = ConsistentAdversary((0.3,), max_epochs=3, patience=3)
+    adversary.begin(checkpoints[:1], data, CPU, 0)
+    guides: dict[str, TextClassifier] = {
+        "base": checkpoints[0].model,
+        "adversary": adversary._adversaries[checkpoints[0].name]["0.3"].model,
+    }
+    models = test._models[checkpoints[0].name]
+    assert list(models) == list(SOURCES)
+    values = subject_of(test, checkpoints[0], data).values
+    for text in (2, 11, 20):
+        batch = data.splits["test"][[text]]
+        tokens, words = batch.tokens[0].tolist(), batch.words[0]
+        for source, model in models.items():
+            assert isinstance(model, AttentionClassifier)
+            if source == "uniform":
+                weights = words / words.sum()
+            elif source == "own":
+                weights = model(batch).levels["word"].weights[0]
+                assert weights[words].std() > 1e-4
+            else:
+                weights = guides[source](batch).levels["word"].weights[0]
+            expected = by_hand(model, tokens, weights.tolist())
+            torch.testing.assert_close(model(batch).logits[0], expected, atol=1e-5, rtol=1e-5)
+            assert values[f"diagnostic.predicted_{source}"][text] == int(expected.argmax())
+        assert values["diagnostic.gold"][text] == int(batch.labels)
+
+
+def test_a_guide_is_read_and_neither_trained_nor_saved() -> None:
+    guide = tiny.classifier("flat", torch.float32)
+    model = GuidedClassifier(guide, encoder=AverageEncoder(3))
+    model.train()
+    assert not guide.training
+    assert not list(model.parameters())
+    assert model.state_dict() == {}
+
+
+def test_what_is_trained_is_the_token_wise_model_alone(test: Diagnostic, checkpoints: list[Checkpoint]) -> None:
+    state = test._models[checkpoints[0].name]["base"].state_dict()
+    assert state.keys() == {
+        "embedding.rows.weight", "encoder.linear.weight", "encoder.linear.bias", "decision.weight", "decision.bias"
+    }  # fmt: skip
+    assert state["encoder.linear.weight"].shape == (5, 6)
+    own = test._models[checkpoints[0].name]["own"]
+    assert isinstance(own, AttentionClassifier)
+    assert isinstance(own.attention, AdditiveAttention)
+    assert own.attention.projection.in_features == 5
+    assert isinstance(checkpoints[0].model, AttentionClassifier)
+    assert checkpoints[0].model.attention.projection.in_features == 8  # type: ignore[union-attr]
+
+
+def test_the_labels_are_learned(checkpoints: list[Checkpoint], data: ClassificationDataModule, tmp_path: Path,
+                                monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    monkeypatch.setattr(data, "cache", tmp_path)
+    longer = begun(checkpoints[:1], data, sources=("uniform", "base"), max_epochs=15, patience=15, size=16)
+    subject = subject_of(longer, checkpoints[0], data)
+    for source in ("uniform", "base"):
+        assert subject.scores[f"diagnostic.{source}.f1"].value > 0.8
+
+
+def test_scores_and_table_are_f1_with_intervals(
+    test: Diagnostic, checkpoints: list[Checkpoint], data: ClassificationDataModule
+) -> None:
+    subjects = [subject_of(test, checkpoint, data) for checkpoint in checkpoints]
+    table = test.tables(subjects)["diagnostic"]
+    assert table["attention"].tolist() == [*SOURCES, *SOURCES]
+    values, positive = subjects[0].values, data.positive
+    gold = values["diagnostic.gold"].to_numpy()
+    for source, row in zip(SOURCES, table.itertuples(), strict=False):
+        predicted = values[f"diagnostic.predicted_{source}"].to_numpy()
+        right = ((gold == positive) & (predicted == positive)).sum()
+        expected = 2 * right / ((gold == positive).sum() + (predicted == positive).sum())
+        assert row.f1 == pytest.approx(expected)
+        assert subjects[0].scores[f"diagnostic.{source}.f1"].value == pytest.approx(expected)
+    # Uniform attention has no adversary.
+    assert table["f1"].isna().tolist() == [False] * 7 + [True]
+    assert test.audit()["models"] == 7
+
+
+def test_a_second_run_trains_nothing_and_decides_the_same(
+    test: Diagnostic, checkpoints: list[Checkpoint], data: ClassificationDataModule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse_training(monkeypatch)
+    again = begun(checkpoints, data)
+    for name, models in again._models.items():
+        for source, model in models.items():
+            state = test._models[name][source].state_dict()
+            assert all(torch.equal(value, state[key]) for key, value in model.state_dict().items())
+    with pytest.raises(KeyboardInterrupt):
+        begun(checkpoints, data, size=6)
+    with pytest.raises(KeyboardInterrupt):
+        begun(checkpoints, data, strength=0.2)
+
+
+@pytest.mark.parametrize("kind", ["han", "transformer"])
+def test_classifiers_without_one_attention_over_words_are_refused(
+    kind: tiny.Kind, data: ClassificationDataModule
+) -> None:
+    with pytest.raises(FidelityError, match=rf"{kind}, seed 0 is a \w+Classifier: leave Diagnostic out of --model"):
+        Diagnostic().begin([tiny.checkpoint(kind)], data, CPU, 0)
+
+
+@pytest.mark.parametrize("sources", [(), ("base", "base"), ("gold",)])
+def test_sources_that_are_none_are_refused(sources: Any) -> None:  # noqa: ANN401
+    with pytest.raises(FidelityError, match=r"uniform, own, base, adversary: sources are \["):
+        Diagnostic(sources)

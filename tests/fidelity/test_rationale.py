@@ -1,0 +1,169 @@
+"""Rationales against texts that are cut by hand, and plausibility against torchmetrics."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torchmetrics.functional.classification import binary_average_precision
+
+from fidelity.base import Subject
+from fidelity.checkpoints import FidelityError
+from fidelity.rationale import Rationale, average_precision, rationale_lengths
+from fidelity.reading import Reading
+from fidelity.saliency import RANKINGS
+from tests.fidelity.tiny import SENTENCES, TEXTS, Kind, classifier, close, one_by_one, reading, texts
+from tests.models.batches import batch_of
+
+FRACTIONS = (0.1, 0.4, 0.6)
+GOLD = ([0, 1, 0, 1], [0, 0], [1, 0, 0, 0, 0, 0, 1], [0, 1, 0], [1, 1, 1, 1, 1], [0, 0])
+"""Deciding words of the texts; the second and the last have none."""
+
+
+def with_gold(found: Reading) -> Reading:
+    """The same texts with deciding words."""
+    rationale = torch.zeros_like(found.batch.rationale)
+    for row, text in enumerate(found.batch.index.tolist()):
+        rationale[row, : len(GOLD[text])] = torch.tensor(GOLD[text], dtype=torch.bool)
+    return replace(found, batch=replace(found.batch, rationale=rationale))
+
+
+def p_of_words(kind: Kind, row: int, slots: Sequence[int], label: int) -> float:
+    """Probability of a class given some words, or sentences, of a text, between its delimiters."""
+    text, units = texts(kind, [row]), reading(kind, [row]).units[0].tolist()
+    left = [place for place, unit in enumerate(units) if unit < 0 or unit in slots]
+    numbers = [number for number in text.sentences[0, left].tolist() if number >= 0]
+    sentences = [
+        sorted(set(numbers)).index(number) if number >= 0 else -1 for number in text.sentences[0, left].tolist()
+    ]
+    batch = batch_of([text.tokens[0, left].tolist()], special=[text.special[0, left].tolist()], sentences=[sentences])
+    return float(classifier(kind)(batch).logits.softmax(-1)[0, label])
+
+
+@pytest.mark.parametrize("kind", ["flat", "han", "transformer"])
+def test_what_is_erased_and_what_is_left_are_texts_of_their_own(kind: Kind) -> None:
+    found = reading(kind, time=9)
+    draws = 3
+    numbers = Rationale(fractions=FRACTIONS, draws=draws).measure(found).numbers
+    for ranking in RANKINGS:
+        for row in range(len(TEXTS)):
+            label, slots = int(found.predicted[row]), found.words[row].nonzero().squeeze(1).tolist()
+            words = len(slots)
+            needed, enough = [], []
+            for values in found.saliency.rankings(ranking, draws)[:, row].tolist():
+                order = sorted(slots, key=lambda slot: (-values[slot], slot))
+                for fraction in FRACTIONS:
+                    length = min(max(math.ceil(fraction * words), 1), words - 1)
+                    needed.append(float(found.confidence[row]) - p_of_words(kind, row, order[length:], label))
+                    enough.append(float(found.confidence[row]) - p_of_words(kind, row, order[:length], label))
+            assert numbers[f"{ranking}.comprehensiveness"][row].item() == pytest.approx(np.mean(needed), abs=1e-9)
+            assert numbers[f"{ranking}.sufficiency"][row].item() == pytest.approx(np.mean(enough), abs=1e-9)
+    if kind != "transformer":  # whose words hardly matter
+        assert numbers["leave_one_out.comprehensiveness"].mean() > numbers["random.comprehensiveness"].mean() + 0.05
+
+
+def test_a_rationale_has_at_least_one_word_and_leaves_one() -> None:
+    fractions = (0.01, 0.1, 0.2, 0.5, 0.99)
+    lengths = rationale_lengths(torch.tensor([2, 5, 10, 30, 31]), fractions)
+    assert lengths.T.tolist() == [
+        [1, 1, 1, 1, 1],
+        [1, 1, 1, 3, 4],
+        [1, 1, 2, 5, 9],
+        [1, 3, 6, 15, 29],
+        [1, 4, 7, 16, 30],
+    ]
+    assert 0.07 * 100 > 7  # and yet 7 words of 100 are enough
+    assert rationale_lengths(torch.tensor([100]), [0.07]).item() == 7
+
+
+def test_average_precision_is_that_of_torchmetrics_with_ties_and_without() -> None:
+    random = torch.Generator().manual_seed(0)
+    words = torch.arange(12) < torch.randint(2, 13, (200, 1), generator=random)
+    gold = (torch.rand(200, 12, generator=random) < 0.4) & words
+    tied = torch.randint(0, 5, (200, 12), generator=random) / 5
+    for values in (tied, torch.rand(200, 12, generator=random)):
+        found = average_precision(values, gold, words)
+        for row in range(200):
+            if not gold[row].any():
+                assert found[row].isnan()
+                continue
+            inside = words[row]
+            expected = binary_average_precision(values[row][inside], gold[row][inside].long())
+            close(found[row], expected, 1e-6)
+    # Far from 0–1 too, where torchmetrics would take values for logits, and most of these for 1.
+    values = torch.tensor([[100.0, 101.0, -300.0, 102.0]])
+    found = average_precision(values, torch.tensor([[True, False, False, True]]), torch.ones(1, 4, dtype=torch.bool))
+    assert found.item() == pytest.approx((1 + 2 / 3) / 2)
+
+
+@pytest.mark.parametrize("kind", ["flat", "han"])
+def test_plausibility_is_of_the_words_that_decide(kind: Kind) -> None:
+    found = with_gold(reading(kind, time=9))
+    numbers = Rationale(draws=2).measure(found).numbers
+    for row in range(len(TEXTS)):
+        units = SENTENCES[row] if kind == "han" else range(len(TEXTS[row]))
+        named = {units[place] for place, decides in enumerate(GOLD[row]) if decides}
+        assert numbers["gold"][row] == len(named)
+        words = int(found.words[row].sum())
+        for ranking in RANKINGS:
+            precisions, hits = [], []
+            for values in found.saliency.rankings(ranking, 2)[:, row, :words].tolist():
+                order = sorted(range(words), key=lambda slot: (-values[slot], slot))
+                ahead = [sum(slot in named for slot in order[: place + 1]) / (place + 1) for place in range(words)]
+                precisions += [np.mean([ahead[place] for place in range(words) if order[place] in named] or [np.nan])]
+                hits += [sum(slot in named for slot in order[: len(named)]) / len(named) if named else np.nan]
+            for column, expected in (("auprc", precisions), ("token_f1", hits)):
+                value = numbers[f"{ranking}.{column}"][row].item()
+                assert value == pytest.approx(np.mean(expected), abs=1e-6, nan_ok=True), (ranking, column)
+
+
+@pytest.mark.parametrize("kind", ["flat", "han", "transformer"])
+def test_a_text_alone_has_the_same_as_in_a_padded_batch(kind: Kind) -> None:
+    test = Rationale()
+    padded = test.measure(with_gold(reading(kind, time=12))).numbers
+    assert set(padded) == set(test.columns(3))
+    for row, alone in enumerate(one_by_one(kind)):
+        for name, value in test.measure(with_gold(alone)).numbers.items():
+            close(padded[name][row], value[0])
+
+
+def test_every_score_is_the_mean_of_its_column_and_without_gold_there_is_no_table() -> None:
+    test = Rationale(["attention"])
+    assert list(test.scores(3, None)) == [
+        "attention.comprehensiveness",
+        "attention.sufficiency",
+        "attention.auprc",
+        "attention.token_f1",
+    ]
+    for name, score in test.scores(3, None).items():
+        assert list(score.columns) == [name]
+        assert score.statistic(np.array([[0.25], [0.75]]), np.array([[1.0, 1.0], [2.0, 0.0]])).tolist() == [0.5, 0.25]
+    values = {"rationale.gold": [0.0, 0.0], "rationale.attention.auprc": np.nan, "rationale.attention.token_f1": np.nan}
+    assert test.tables([Subject("a", "a", 0, 2, 1, pd.DataFrame(values), {})]) == {}
+
+
+def test_plausibility_is_told_by_the_number_of_deciding_words() -> None:
+    values = pd.DataFrame(
+        {
+            "rationale.gold": [1, 2, 1, 5, 3, 0, np.nan],
+            "rationale.attention.auprc": [0.1, 0.2, 0.3, 0.4, 0.6, np.nan, np.nan],
+            "rationale.attention.token_f1": [0.0, 1.0, 1.0, 0.0, 0.5, np.nan, np.nan],
+        }
+    )
+    table = Rationale(["attention"]).tables([Subject("a", "a", 0, 2, 1, values, {})])["rationale.plausibility"]
+    assert table["deciding words"].tolist() == ["1", "2", "3 or more"]
+    assert table["texts"].tolist() == [2, 1, 2]
+    assert table["auprc"].tolist() == pytest.approx([0.2, 0.2, 0.5])
+    assert table["token_f1"].tolist() == pytest.approx([0.5, 1.0, 0.25])
+
+
+def test_what_cannot_be_ranked_is_refused() -> None:
+    with pytest.raises(FidelityError, match=r"each once, and not \['attention', 'attention'\]"):
+        Rationale(["attention", "attention"])
+    with pytest.raises(FidelityError, match=r"fractions \[0\.1, 1\.0\]"):
+        Rationale(fractions=(0.1, 1.0))
+    with pytest.raises(FidelityError, match="at least one draw"):
+        Rationale(draws=0)

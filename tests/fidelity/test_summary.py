@@ -1,0 +1,160 @@
+"""Tables of all scores, against numpy over seeds that are written out."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fidelity.base import Subject
+from fidelity.summary import comparison_table, fidelity_table, result_scores
+from metrics.resampling import Estimate, difference, estimate, mean, median, weights_of
+from metrics.significance import holm
+
+TEXTS = 40
+
+
+def subject(variant: str, seed: int, gain: float, *, skipped: int = 3, extra: bool = False) -> Subject:
+    """Values that differ by a gain; the first texts are too short."""
+    common = np.random.default_rng(0).normal(size=TEXTS)
+    spread = gain + common + 0.3 * np.random.default_rng([seed, len(variant)]).normal(size=TEXTS)
+    spread[:skipped] = np.nan
+    frame = pd.DataFrame({"words": 5.0, "correct": 1.0, "single_token.spread": spread, "erasure.x": np.nan})
+    values = spread[:, None]
+    scores = {"single_token.spread": estimate(mean, values), "erasure.middle": estimate(median, values)}
+    if extra:
+        scores["adversary.max_jsd"] = estimate(mean, np.abs(values))
+    return Subject(f"{variant}, seed {seed}", variant, seed, 2, 1, frame, scores)
+
+
+SUBJECTS = [
+    subject("base", 0, 0.0, extra=True),
+    subject("tying", 0, 0.9),
+    subject("base", 1, 0.1, extra=True),
+    subject("mlm", 0, 0.05, extra=True),
+    subject("tying", 1, 1.1),
+    subject("tying", 2, 1.0),
+]
+
+
+def test_every_checkpoint_has_a_row_with_all_scores_and_what_was_skipped() -> None:
+    table = fidelity_table([*SUBJECTS, subject("late", 4, 0.0, skipped=7)])
+    assert table["checkpoint"].tolist()[:3] == ["base, seed 0", "tying, seed 0", "base, seed 1"]
+    assert table["variant"].tolist()[-2:] == ["tying", "late"]
+    assert table["seed"].tolist() == [0, 0, 1, 0, 1, 2, 4]
+    assert table["texts"].tolist() == [37] * 6 + [33]
+    assert table["skipped"].tolist() == [3] * 6 + [7]
+    for row, one in zip(table.to_dict("records"), SUBJECTS, strict=False):
+        for name, found in one.scores.items():
+            assert (row[name], row[f"{name}.low"], row[f"{name}.high"]) == found[:3]
+            assert found.low < found.value < found.high
+    assert table["adversary.max_jsd"].isna().tolist() == [False, True, False, False, True, True, True]
+
+
+def slow_means(variant: str, gain_of: dict[str, list[Subject]]) -> np.ndarray:
+    """Mean spread of each resample over all seeds of a variant: the texts are drawn once for all."""
+    weights = weights_of(TEXTS)
+    rows = []
+    for row in weights:
+        picks = [text for text in range(3, TEXTS) for _ in range(row[text])]
+        columns = [one.values["single_token.spread"].to_numpy()[picks].mean() for one in gain_of[variant]]
+        rows.append(np.mean(columns))
+    return np.array(rows)
+
+
+def test_variants_are_compared_with_the_first_over_their_seeds() -> None:
+    table = comparison_table(SUBJECTS)
+    assert table["score"].tolist() == [
+        *["single_token.spread"] * 3, *["erasure.middle"] * 3, *["adversary.max_jsd"] * 2,
+    ]  # fmt: skip
+    assert table["variant"].tolist() == ["base", "tying", "mlm", "base", "tying", "mlm", "base", "mlm"]
+    assert table["seeds"].tolist() == [2, 3, 1, 2, 3, 1, 2, 1]
+    groups = {name: [one for one in SUBJECTS if one.variant == name] for name in ("base", "tying", "mlm")}
+    means = {name: slow_means(name, groups) for name in groups}
+    rows = {row["variant"]: row for row in table[table["score"] == "single_token.spread"].to_dict("records")}
+    for name, ours in groups.items():
+        values = [float(one.values["single_token.spread"].mean()) for one in ours]
+        assert rows[name]["mean"] == pytest.approx(np.mean(values))
+        assert [rows[name]["low"], rows[name]["high"]] == pytest.approx(np.quantile(means[name], [0.025, 0.975]))
+        if len(values) > 1:
+            assert rows[name]["sd"] == pytest.approx(np.std(values, ddof=1))
+        else:
+            assert np.isnan(rows[name]["sd"])
+    for name in ("tying", "mlm"):
+        apart = means[name] - means["base"]
+        assert rows[name]["difference"] == pytest.approx(rows[name]["mean"] - rows["base"]["mean"])
+        found = [rows[name]["difference_low"], rows[name]["difference_high"]]
+        assert found == pytest.approx(np.quantile(apart, [0.025, 0.975]))
+        assert rows[name]["p"] == pytest.approx(min(1, 2 * (1 + min((apart <= 0).sum(), (apart >= 0).sum())) / 1001))
+    # Of the two p-values of a score the smaller is doubled.
+    assert rows["tying"]["p"] < rows["mlm"]["p"] < 1
+    assert rows["tying"]["p_holm"] == pytest.approx(2 * rows["tying"]["p"])
+    assert rows["mlm"]["p_holm"] == pytest.approx(max(rows["mlm"]["p"], 2 * rows["tying"]["p"]))
+    alone = ["difference", "difference_low", "difference_high", "p", "p_holm"]
+    assert np.isnan([rows["base"][column] for column in alone]).all()
+    # One against one other: nothing to adjust for.
+    (last,) = table[table["score"] == "adversary.max_jsd"].to_dict("records")[1:]
+    expected = difference(
+        [SUBJECTS[3].scores["adversary.max_jsd"]], [SUBJECTS[place].scores["adversary.max_jsd"] for place in (0, 2)]
+    )
+    assert last["p"] == last["p_holm"] == expected.p
+    assert last["difference"] == expected.difference
+
+
+def test_a_score_that_the_first_variant_lacks_is_compared_with_nothing() -> None:
+    table = comparison_table([subject("tying", 0, 1.0), subject("base", 0, 0.0, extra=True)])
+    last = table.to_dict("records")[-1]
+    assert (last["score"], last["variant"]) == ("adversary.max_jsd", "base")
+    assert last["mean"] > 0
+    assert np.isnan([last["difference"], last["p"], last["p_holm"]]).all()
+
+
+def test_undefined_scores_stay_undefined() -> None:
+    nowhere = Estimate(np.nan, np.nan, np.nan, np.full(1000, np.nan))
+    subjects = [
+        Subject(name, name, 0, 2, 1, pd.DataFrame({"a.b": [1.0]}), {"correlation.x": nowhere}) for name in ("a", "b")
+    ]
+    rows = comparison_table(subjects).to_dict("records")
+    assert [np.isnan([value for value in row.values() if isinstance(value, float)]).all() for row in rows] == [True] * 2
+    assert all(np.isnan(value) for value in result_scores(subjects).values())
+
+
+def test_scores_carry_the_variant_but_those_of_the_first() -> None:
+    alone = SUBJECTS[0]
+    assert result_scores([alone]) == {
+        f"{name}{end}": number
+        for name, found in alone.scores.items()
+        for end, number in zip(("", ".low", ".high"), found[:3], strict=True)
+    }
+    two = result_scores([SUBJECTS[0], SUBJECTS[2]])
+    assert two.keys() == result_scores([alone]).keys()
+    values = [SUBJECTS[place].scores["erasure.middle"].value for place in (0, 2)]
+    assert two["erasure.middle"] == pytest.approx(np.mean(values))
+    several = result_scores(SUBJECTS)
+    assert {name: several[name] for name in two} == two
+    assert not any(name.startswith("base.") for name in several)
+    rows = comparison_table(SUBJECTS).to_dict("records")
+    for name in ("single_token.spread", "erasure.middle"):
+        (row,) = [one for one in rows if (one["score"], one["variant"]) == (name, "tying")]
+        found = [several[f"tying.{name}{end}"] for end in ("", ".low", ".high")]
+        assert found == [row["mean"], row["low"], row["high"]]
+    assert "tying.adversary.max_jsd" not in several
+
+
+def test_holm_is_over_the_variants_of_one_score() -> None:
+    table = comparison_table(SUBJECTS)
+    for _, rows in table.groupby("score"):
+        np.testing.assert_allclose(rows["p_holm"], holm(rows["p"].tolist()))
+
+
+def test_seeds_that_a_test_leaves_out_do_not_undo_the_others() -> None:
+    nowhere = Estimate(np.nan, np.nan, np.nan, np.full(1000, np.nan))
+    left_out = replace(SUBJECTS[2], scores={**SUBJECTS[2].scores, "single_token.spread": nowhere})
+    found, alone = (comparison_table([SUBJECTS[0], *more, SUBJECTS[1]]) for more in ([left_out], []))
+    spread, middle = (found[found["score"] == score] for score in ("single_token.spread", "erasure.middle"))
+    pd.testing.assert_frame_equal(
+        spread.reset_index(drop=True), alone[alone["score"] == "single_token.spread"].reset_index(drop=True)
+    )
+    assert middle["seeds"].tolist() == [2, 1]
+    own = SUBJECTS[0].scores["single_token.spread"].value
+    assert result_scores([SUBJECTS[0], left_out])["single_token.spread"] == own
