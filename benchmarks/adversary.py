@@ -10,12 +10,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from benchmarks.classifier_training import HIDDEN, classifier
+from benchmarks.classifier_training import HIDDEN, classifier, texts
 from benchmarks.harness import Report, Settings, alternate, run, timed
 from benchmarks.job import fit
-from corpora.registry import locate
-from corpora.reviews import write_sample_reviews
-from corpora.sentence import CorpusError
 from datamodules import ClassificationDataModule, TextBatch
 from fidelity.adversary import Adversary
 from fidelity.checkpoints import Checkpoint
@@ -80,36 +77,13 @@ def _kl(p: Tensor, q: Tensor) -> Tensor:
 
 def trained(settings: Settings, folder: Path) -> tuple[str, ClassificationDataModule, Checkpoint]:
     """A classifier after an epoch on SST-2, where the data root has it, else on the embedded reviews; and its texts."""
-    corpus, files = _texts(settings, folder)
-    data = ClassificationDataModule(
-        {split: str(path) for split, path in files.items()},
-        positive="1" if corpus == "sst2" else "positive",
-        cache=str(folder / "cache"),
-    )
+    corpus, data = texts(settings, folder)
     torch.manual_seed(0)
     model = classifier(RecurrentEncoder(hidden=HIDDEN))
     fit(model, data, validate=False)
     data.setup("test")
     model.eval().requires_grad_(False)
     return corpus, data, Checkpoint(folder, "", {"seed_everything": 0}, "base, seed 0", "base", model)
-
-
-def _texts(settings: Settings, folder: Path) -> tuple[str, dict[str, Path]]:
-    corpus = "sample"
-    if settings.corpus is None:
-        try:
-            locate("sst2", None)
-            corpus = "sst2"
-        except CorpusError:
-            pass
-    whole = locate(corpus, None) if corpus == "sst2" else write_sample_reviews(folder / "reviews")
-    files = {}
-    for split in ("train", "dev", "test"):
-        lines = whole[split].read_text(encoding="utf-8").splitlines(keepends=True)
-        files[split] = folder / f"{split}.tsv"
-        kept = lines if settings.limit is None else lines[: settings.limit + 1]
-        files[split].write_text("".join(kept), encoding="utf-8")
-    return corpus, files
 
 
 def readings(data: ClassificationDataModule, checkpoint: Checkpoint) -> list[Reading]:

@@ -49,13 +49,8 @@ def classifier(encoder: TextEncoder) -> AttentionClassifier:
 
 def measure(settings: Settings, folder: Path, report: Report) -> None:
     """Training of a text classifier: an epoch of the base of Tutek & Šnajder (2020), also with packed sequences."""
-    corpus, files = _texts(settings, folder)
+    corpus, data = texts(settings, folder)
     report.figure("corpus", corpus, "the first texts of its train split")
-    data = ClassificationDataModule(
-        {split: str(path) for split, path in files.items()},
-        positive="1" if corpus == "sst2" else "positive",
-        cache=str(folder / "cache"),
-    )
     data.setup("fit")
     lengths = data.splits["train"].lengths
     report.figure("texts", len(lengths), "trained on, in batches of 32")
@@ -71,8 +66,8 @@ def measure(settings: Settings, folder: Path, report: Report) -> None:
     report.ratio("packed_over_epoch", both["packed"], both["ours"], "the one ÷ the other")
 
 
-def _texts(settings: Settings, folder: Path) -> tuple[str, dict[str, Path]]:
-    """SST-2 where the data root has it, else the embedded reviews; as many texts as are wanted."""
+def texts(settings: Settings, folder: Path) -> tuple[str, ClassificationDataModule]:
+    """SST-2 where the data root has it, else the embedded reviews; as many texts of each split as are wanted."""
     corpus = "sample"
     if settings.corpus is None:
         try:
@@ -82,12 +77,13 @@ def _texts(settings: Settings, folder: Path) -> tuple[str, dict[str, Path]]:
             pass
     whole = locate(corpus, None) if corpus == "sst2" else write_sample_reviews(folder / "reviews")
     files = {}
-    for split in ("train", "dev"):
+    for split in ("train", "dev", "test"):
         lines = whole[split].read_text(encoding="utf-8").splitlines(keepends=True)
-        files[split] = folder / f"{split}.tsv"
         kept = lines if settings.limit is None else lines[: settings.limit + 1]
-        files[split].write_text("".join(kept), encoding="utf-8")
-    return corpus, files
+        files[split] = str(folder / f"{split}.tsv")
+        Path(files[split]).write_text("".join(kept), encoding="utf-8")
+    positive = "1" if corpus == "sst2" else "positive"
+    return corpus, ClassificationDataModule(files, positive=positive, cache=str(folder / "cache"))
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 from pytorch_lightning import Trainer
@@ -11,9 +13,11 @@ from pytorch_lightning.utilities.seed import isolate_rng
 
 from attention.digest import digest
 from datamodules import ClassificationDataModule
+from fidelity.base import FidelityTest, Subject
 from fidelity.checkpoints import Checkpoint, instantiate
 from fidelity.reading import Reading, read
 from fidelity.training import Recipe
+from metrics.resampling import estimate
 from tests.models.corpora import write_texts
 
 CPU = torch.device("cpu")
@@ -101,3 +105,21 @@ def refuse_training(monkeypatch: pytest.MonkeyPatch, after: int = 0) -> None:
         return whole(*args, **kwargs)
 
     monkeypatch.setattr(Recipe, "fit", fit)
+
+
+def subject_of(test: FidelityTest, checkpoint: Checkpoint, data: ClassificationDataModule) -> Subject:
+    """What the experiment makes of the measurements."""
+    columns = test.columns(2)
+    rows = np.full((len(data.splits["test"]), len(columns)), np.nan)
+    for reading in readings_of(checkpoint, data):
+        numbers = test.measure(reading).numbers
+        assert set(numbers) == set(columns)
+        rows[reading.batch.index] = torch.stack([numbers[column].double() for column in columns], 1).numpy()
+    frame = pd.DataFrame(rows, columns=[f"{test.name}.{column}" for column in columns])
+    scores = {
+        f"{test.name}.{name}": estimate(
+            score.statistic, frame[[f"{test.name}.{column}" for column in score.columns]].to_numpy()
+        )
+        for name, score in test.scores(2, data.positive).items()
+    }
+    return Subject(checkpoint.name, checkpoint.variant, checkpoint.seed, 2, data.positive, frame, scores)

@@ -16,14 +16,13 @@ from fidelity.checkpoints import Checkpoint, FidelityError
 from fidelity.consistent_adversary import ConsistentAdversary
 from metrics.charts import Curves
 from metrics.curves import area
-from metrics.resampling import estimate
 from tests.fidelity.recipes import (
     CPU,
     WARNINGS,
     checkpoint_of,
     config_of,
-    readings_of,
     refuse_training,
+    subject_of,
     texts_in,
 )
 
@@ -56,24 +55,6 @@ def begun(
     test = ConsistentAdversary(**chosen)
     test.begin(checkpoints, data, CPU, 0)
     return test
-
-
-def subject_of(test: ConsistentAdversary, checkpoint: Checkpoint, data: ClassificationDataModule) -> Subject:
-    """What the experiment makes of the measurements."""
-    columns = test.columns(2)
-    rows = np.full((len(data.splits["test"]), len(columns)), np.nan)
-    for reading in readings_of(checkpoint, data):
-        numbers = test.measure(reading).numbers
-        assert set(numbers) == set(columns)
-        rows[reading.batch.index] = torch.stack([numbers[column].double() for column in columns], 1).numpy()
-    frame = pd.DataFrame(rows, columns=[f"{test.name}.{column}" for column in columns])
-    scores = {
-        f"{test.name}.{name}": estimate(
-            score.statistic, frame[[f"{test.name}.{column}" for column in score.columns]].to_numpy()
-        )
-        for name, score in test.scores(2, data.positive).items()
-    }
-    return Subject(checkpoint.name, checkpoint.variant, checkpoint.seed, 2, data.positive, frame, scores)
 
 
 @pytest.fixture(scope="module")

@@ -3,18 +3,14 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pandas as pd
 import pytest
 import torch
 from torch import Tensor
 
 from datamodules import ClassificationDataModule
-from fidelity.base import Subject
 from fidelity.checkpoints import Checkpoint, FidelityError
 from fidelity.consistent_adversary import ConsistentAdversary
 from fidelity.diagnostic import Diagnostic, GuidedClassifier, Source
-from metrics.resampling import estimate
 from models import AdditiveAttention, AttentionClassifier, AverageEncoder, TextClassifier
 from tests.fidelity import tiny
 from tests.fidelity.recipes import (
@@ -22,8 +18,8 @@ from tests.fidelity.recipes import (
     WARNINGS,
     checkpoint_of,
     config_of,
-    readings_of,
     refuse_training,
+    subject_of,
     texts_in,
 )
 
@@ -48,23 +44,6 @@ def begun(checkpoints: list[Checkpoint], data: ClassificationDataModule, **optio
     test = Diagnostic(**OPTIONS | options)
     test.begin(checkpoints, data, CPU, 0)
     return test
-
-
-def subject_of(test: Diagnostic, checkpoint: Checkpoint, data: ClassificationDataModule) -> Subject:
-    columns = test.columns(2)
-    rows = np.full((len(data.splits["test"]), len(columns)), np.nan)
-    for reading in readings_of(checkpoint, data):
-        numbers = test.measure(reading).numbers
-        assert set(numbers) == set(columns)
-        rows[reading.batch.index] = torch.stack([numbers[column].double() for column in columns], 1).numpy()
-    frame = pd.DataFrame(rows, columns=[f"{test.name}.{column}" for column in columns])
-    scores = {
-        f"{test.name}.{name}": estimate(
-            score.statistic, frame[[f"{test.name}.{column}" for column in score.columns]].to_numpy()
-        )
-        for name, score in test.scores(2, data.positive).items()
-    }
-    return Subject(checkpoint.name, checkpoint.variant, checkpoint.seed, 2, data.positive, frame, scores)
 
 
 @pytest.fixture(scope="module")
