@@ -1,5 +1,6 @@
 """All tests over all checkpoints: every classifier reads every text once, and each test asks it what it must."""
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 from pytorch_lightning import LightningModule
+from pytorch_lightning.utilities import rank_zero_info
 from torch import nn
 
 from datamodules import ClassificationDataModule, TextBatch
@@ -114,6 +116,7 @@ class Fidelity(LightningModule):
         total = len(self.data.splits["test"])
         self._chosen = frozenset(np.linspace(0, total - 1, min(self.examples, total), dtype=int).tolist())
         self._found: list[Example] = []
+        self._began, self._done = time.perf_counter(), 0
 
     def test_step(self, batch: TextBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Measure the test split, dataloader 1."""
@@ -124,6 +127,13 @@ class Fidelity(LightningModule):
             batch = _copied(batch)
             for place, checkpoint in enumerate(self.checkpoints):
                 self._measure(place, checkpoint, batch)
+        self._done += len(batch.index)
+        passed, share = time.perf_counter() - self._began, len(self.data.splits["test"]) / self.trainer.world_size
+        left = max(share / self._done - 1, 0) * passed
+        # A batch of many checkpoints takes minutes, and the progress bar counts batches.
+        rank_zero_info(
+            f"{self._done} texts under {len(self.checkpoints)} classifiers: {passed:.0f} s, {left:.0f} s to go."
+        )
 
     def _measure(self, place: int, checkpoint: Checkpoint, batch: TextBatch) -> None:
         output, reading = read(
