@@ -18,7 +18,7 @@ from rich.text import Text
 
 # LightningCLI finds by its short name whatever is imported here.
 import datamodules  # noqa: F401
-import fidelity  # noqa: F401
+import fidelity
 import models  # noqa: F401
 import probes  # noqa: F401
 from attention import AlignmentError, EncoderError, StoreError
@@ -96,7 +96,9 @@ class ProbingCLI(LightningCLI):
         if path is not None and path not in ("best", "last", "hpc", "registry") and not Path(path).exists():
             raise RunError(f"{path}: there is no such checkpoint. Training leaves them in checkpoints/ of its run.")
         model = self._get(self.config, "model")
-        if model.class_path.rpartition(".")[2] == "Fidelity":
+        if model.class_path.rpartition(".")[2] == fidelity.Fidelity.__name__:
+            if path is not None:
+                raise RunError("Fidelity takes no --ckpt_path: --model.init_args.checkpoints '[a.ckpt, b.ckpt]'.")
             self._before_fidelity(model.init_args.checkpoints)
 
     def _before_fidelity(self, checkpoints: list[str]) -> None:

@@ -21,6 +21,19 @@ from models.checkpoint import KEY, check
 
 Config = Mapping[str, Any]
 
+UNTRAINED = ("root", "cache", "workers", "eval_tokens", "seed")
+"""Options of the data that a training does not depend on, but for the seed."""
+TRAINING = (
+    "max_epochs",
+    "max_steps",
+    "accumulate_grad_batches",
+    "gradient_clip_val",
+    "gradient_clip_algorithm",
+    "precision",
+    "limit_train_batches",
+)
+"""Options of the trainer that it does."""
+
 
 class FidelityError(ValueError):
     """A test of fidelity that cannot be made as it was asked for."""
@@ -151,7 +164,8 @@ def load(paths: Sequence[Path], data: ClassificationDataModule) -> list[Checkpoi
         folder by their names.
 
     Raises:
-        FidelityError: a file is absent, damaged, of something else, there twice, or was trained on other data.
+        FidelityError: a file is absent, damaged, of something else, there twice, of the same training as another, or
+            was trained on other data.
     """
     found: list[Checkpoint] = []
     files = files_of(paths)
@@ -172,8 +186,11 @@ def load(paths: Sequence[Path], data: ClassificationDataModule) -> list[Checkpoi
         if twice := next((other for other in found if other.digest == digest), None):
             raise FidelityError(f"{path} and {twice.path} are the same checkpoint: name it once.")
         name = f"{variant}, seed {seed_of(config)}"
-        number = sum(other.name == name or other.name.startswith(f"{name} (") for other in found)
-        name = f"{name} ({number + 1})" if number else name
+        if twin := next((other for other in found if other.name == name), None):
+            raise FidelityError(
+                f"{path} and {twin.path} are both {name}, and count as two seeds of one configuration: name one "
+                f"checkpoint of each training."
+            )
         found.append(Checkpoint(path, digest, config, name, variant, model))
     given = {path: place for place, asked in enumerate(paths) for path in files_of([asked])}
     first = {one.variant: given[one.path] for one in reversed(found)}
@@ -183,7 +200,7 @@ def load(paths: Sequence[Path], data: ClassificationDataModule) -> list[Checkpoi
 def _variants(configs: Sequence[Config], models: Sequence[TextClassifier]) -> list[str]:
     """A name for each: its regularisers, or what kind it is, and what else tells it from others of that name."""
     names = [_kind(model) for model in models]
-    settings = [dict(_leaves(config["model"])) for config in configs]
+    settings = [_settings(config) for config in configs]
     found = []
     for name, own in zip(names, settings, strict=True):
         alike = [other for other_name, other in zip(names, settings, strict=True) if other_name == name]
@@ -191,8 +208,16 @@ def _variants(configs: Sequence[Config], models: Sequence[TextClassifier]) -> li
         # Where a class differs, its arguments do anyhow.
         classes = [f"{key.removesuffix('class_path')}init_args" for key in apart if key.endswith("class_path")]
         keys = [key for key in apart if not key.startswith(tuple(classes))]
-        found.append(", ".join([name, *(f"{_plain(key)} {_value(own.get(key))}" for key in keys)]))
+        found.append(", ".join([name, *(f"{_plain(key)} {_value(key, own.get(key))}" for key in keys)]))
     return found
+
+
+def _settings(config: Config) -> dict[str, object]:
+    """What a training depends on but the seed, by dotted names."""
+    data = {name: value for name, value in (config["data"].get("init_args") or {}).items() if name not in UNTRAINED}
+    run = config.get("trainer") or {}
+    trainer = {name: run[name] for name in TRAINING if run.get(name) is not None}
+    return dict(_leaves(config["model"])) | dict(_leaves(data)) | dict(_leaves(trainer))
 
 
 def _kind(model: TextClassifier) -> str:
@@ -214,5 +239,5 @@ def _plain(key: str) -> str:
     return ".".join(part for part in key.split(".") if part not in ("init_args", "class_path"))
 
 
-def _value(value: object) -> str:
-    return value.rpartition(".")[2] if isinstance(value, str) else str(value)
+def _value(key: str, value: object) -> str:
+    return value.rpartition(".")[2] if isinstance(value, str) and key.endswith("class_path") else str(value)

@@ -14,6 +14,7 @@ from datamodules import ClassificationDataModule
 from fidelity.base import FidelityTest, Measured, Score, Subject
 from fidelity.checkpoints import Checkpoint, FidelityError
 from fidelity.imitation import Adversaries, attention_of, uniform
+from fidelity.perturbation import by_max_attention, max_attention, violins
 from fidelity.reading import Reading, levels_of
 from fidelity.training import Best, Recipe
 from metrics.charts import Curves
@@ -42,10 +43,11 @@ class ConsistentAdversary(FidelityTest):
     """How far a new model, trained to decide as the checkpoint does, can take its attention from the checkpoint's.
 
     One adversary for each λ is trained on TVD − λ · KL over train, by the recipe of the checkpoint and from another
-    initialisation. On test, the mean TVD of the decisions and the mean JSD of the attention of each make a curve, which
-    begins at the checkpoint itself, (0, 0). `area` is that under the curve, `max_jsd` its highest point. Beside it
-    stand the other seeds of the same variant, and a checkpoint with uniform attention: what a new training alone
-    changes, and what no attention at all does. Uniform attention itself has no adversary.
+    initialisation (of a transformer only the classification head is drawn). On test, the mean TVD of the decisions and
+    the mean JSD of the attention of each make a curve, which begins at the checkpoint itself, (0, 0). `area` is that
+    under the curve, `max_jsd` its highest point. Beside it stand the other seeds of the same variant, and a checkpoint
+    with uniform attention: what a new training alone changes, and what no attention at all does. Uniform attention
+    itself has no adversary.
 
     Of a hierarchical classifier the attention is that over sentences, of a transformer the mean over the heads that it
     shows. Adversaries are kept in `adversaries/` of the datamodule's cache: a run that is started again goes on with
@@ -62,7 +64,7 @@ class ConsistentAdversary(FidelityTest):
         seed: of the trainings; None for that of the experiment.
 
     Raises:
-        FidelityError: a strength is negative, is there twice, or there is none.
+        FidelityError: a strength is negative, is there twice, or there is none; or a number is below 1.
     """
 
     name = "consistent_adversary"
@@ -81,6 +83,10 @@ class ConsistentAdversary(FidelityTest):
             raise FidelityError(
                 f"ConsistentAdversary trains one model for each λ: strengths are {list(strengths)}; give one or more, "
                 f"0 or above, each once."
+            )
+        if min(max_epochs, patience, 1 if seeds is None else seeds) < 1:
+            raise FidelityError(
+                f"ConsistentAdversary: max_epochs {max_epochs}, patience {patience} and seeds {seeds}: give 1 or more."
             )
         self.max_epochs, self.patience, self.seeds = max_epochs, patience, seeds
         self.regularized = regularized
@@ -112,7 +118,11 @@ class ConsistentAdversary(FidelityTest):
     def columns(self, classes: int) -> Sequence[str]:
         """The gold class, and the comparison with each other model: TVD, JSD and that model's decision."""
         others = (*self._labels, ITSELF, FIRST, UNIFORM)
-        return ["gold", *(f"{what}_{other}" for other in others for what in ("tvd", "jsd", "predicted"))]
+        return [
+            "gold",
+            "max_attention",
+            *(f"{what}_{other}" for other in others for what in ("tvd", "jsd", "predicted")),
+        ]
 
     @torch.no_grad()
     def measure(self, reading: Reading) -> Measured:
@@ -120,7 +130,7 @@ class ConsistentAdversary(FidelityTest):
         batch = reading.batch
         nothing = torch.full((len(batch.index),), torch.nan, dtype=torch.float64, device=batch.index.device)
         numbers = dict.fromkeys(self.columns(reading.probabilities.size(-1)), nothing)
-        numbers["gold"] = batch.labels.double()
+        numbers["gold"], numbers["max_attention"] = batch.labels.double(), max_attention(reading)
         numbers |= _compared(ITSELF, reading.output, reading)
         for label, adversary in self._adversaries.get(reading.checkpoint.name, {}).items():
             numbers |= _compared(label, adversary.model(batch), reading)
@@ -160,7 +170,10 @@ class ConsistentAdversary(FidelityTest):
             yield row
 
     def figures(self, subjects: Sequence[Subject]) -> Mapping[str, Figure]:
-        """Mean TVD against mean JSD: a line for each checkpoint with adversaries, points for seeds and uniform."""
+        """Mean TVD against mean JSD: a line for each checkpoint with adversaries, points for seeds and uniform.
+
+        `consistent_adversary.seeds`: JSD to the first seed by the highest weight, where there are several.
+        """
         lines: dict[str, tuple[list[float], list[float]]] = {}
         points: dict[str, tuple[list[float], list[float]]] = {}
 
@@ -179,13 +192,14 @@ class ConsistentAdversary(FidelityTest):
                 x, y = point(subject, label)
                 xs.append(x)
                 ys.append(y)
-        if not lines and not points:
-            return {}
-        title = "Model-consistent adversaries; points: other seeds, and uniform attention"
-        range_of_y = (0.0, math.log(2))
-        return {
-            self.name: Curves(title, "TVD of the decisions", "JSD of the attention", lines, points, y_range=range_of_y)
-        }
+        figures: dict[str, Figure] = {}
+        if lines or points:
+            title, labels = "Model-consistent adversaries", ("TVD of the decisions", "JSD of the attention")
+            figures[self.name] = Curves(title, *labels, lines, points, y_range=(0.0, math.log(2)))
+        if not all(np.isnan(self._values(subject, f"jsd_{FIRST}")).all() for subject in subjects):
+            seeds = by_max_attention(subjects, self.name, f"jsd_{FIRST}")
+            figures[f"{self.name}.seeds"] = violins("Attention under other seeds", seeds, "JSD to the first seed")
+        return figures
 
     def _checkpoint(self, subject: Subject) -> Checkpoint:
         return next(one for one in self._begun if one.name == subject.name)

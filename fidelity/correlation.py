@@ -21,9 +21,10 @@ from metrics.results import Figure
 
 LEVEL = 0.05
 """A correlation whose p-value is at most this is significant."""
-ROUNDING, PROBABILITY_ROUNDING = 1e-5, 1e-6
-"""Values of words are equal if they differ by at most this share of the largest of the text; and two probabilities, as
-leaving a word out compares them, if they differ by at most this."""
+ROUNDING = 1e-6
+"""Weights of words are equal if they differ by at most this share of themselves, as a softmax rounds; measures if they
+differ by at most this share of the largest of the text, since they are sums; and two probabilities, as leaving a word
+out compares them, if they differ by at most this."""
 COEFFICIENTS = ("kendall", "pearson", "spearman")
 INCOMPLETENESS = "integrated_gradients.incompleteness"
 
@@ -71,13 +72,14 @@ class Correlation(FidelityTest):
         measures = [reading.saliency.magnitude(measure) for measure in self.saliencies]
         sides = torch.stack([reading.attention, *measures], dim=1).double().cpu().numpy()
         words = reading.words.cpu().numpy()
-        floors = [PROBABILITY_ROUNDING * (measure == "leave_one_out") for measure in ("attention", *self.saliencies)]
+        floors = np.array([0.0, *(ROUNDING * (measure == "leave_one_out") for measure in self.saliencies)])
         # As in `_pairs`: attention against each, then each against each.
         one, other = np.array(list(combinations(range(sides.shape[1]), 2)), dtype=np.int64).reshape(-1, 2).T
         found = np.full((len(Agreement._fields), len(words), len(one)), np.nan)
         for texts, alike in _of_equal_length(words):
             chosen = sides[texts[:, None, None], np.arange(sides.shape[1])[:, None], alike[:, None]]
-            tolerance = np.maximum(ROUNDING * chosen.max(axis=-1), floors)
+            tolerance = np.maximum(ROUNDING * chosen.max(axis=-1), floors)[..., None] * np.ones_like(chosen)
+            tolerance[:, 0] = ROUNDING * chosen[:, 0]
             chosen = without_rounding(chosen, tolerance)
             agreement = agreements(*(chosen[:, side].reshape(-1, alike.shape[1]) for side in (one, other)))
             found[:, texts] = np.stack(agreement).reshape(-1, len(texts), len(one))
@@ -168,11 +170,11 @@ def without_rounding(values: Floats, tolerance: Floats) -> Floats:
 
     Args:
         values: `[..., words]`; three that stand close one after the other become one.
-        tolerance: `[...]`.
+        tolerance: `[..., words]`, of each value to the next lower one.
     """
     order = values.argsort(axis=-1)
     ascending = np.take_along_axis(values, order, axis=-1)
-    begins = np.diff(ascending, axis=-1, prepend=-np.inf) > tolerance[..., None]
+    begins = np.diff(ascending, axis=-1, prepend=-np.inf) > np.take_along_axis(tolerance, order, axis=-1)
     lowest = np.maximum.accumulate(np.where(begins, np.arange(values.shape[-1]), 0), axis=-1)
     found = np.empty_like(values)
     np.put_along_axis(found, order, np.take_along_axis(ascending, lowest, axis=-1), axis=-1)

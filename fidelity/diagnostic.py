@@ -54,10 +54,12 @@ class Diagnostic(FidelityTest):
     attention helps such a model more than uniform attention, and more than what it learns itself, it says something of
     the text that is not tied to the one model that it comes from; if that of an adversary helps as much, it does not.
     Embeddings and optimisation are the checkpoint's, its regularisers are left out; the epoch is chosen on dev.
+    Hierarchical classifiers and transformers have no single distribution over words, and are left out.
 
     Args:
         sources: whose attention is imposed, of `uniform`, `own`, `base` and `adversary`.
-        strength: λ of the adversary; see `ConsistentAdversary`, whose adversary is taken where it has this λ.
+        strength: λ of the adversary; see `ConsistentAdversary`, whose adversary is taken where it has this λ, the same
+            epochs, patience and seed, and no terms of regularisers.
         size: of the hidden states.
         max_epochs: after which a training ends at the latest.
         patience: epochs in a row without a higher F1 on dev, after which one ends.
@@ -92,7 +94,7 @@ class Diagnostic(FidelityTest):
         self.adversary_epochs, self.adversary_patience = adversary_epochs, adversary_patience
         self._seed = seed
         self._models: dict[str, dict[str, TextClassifier]] = {}
-        self._cut_off = 0
+        self._cut_off = self._left_out = 0
 
     def begin(
         self, checkpoints: Sequence[Checkpoint], data: ClassificationDataModule, device: torch.device, seed: int
@@ -100,17 +102,12 @@ class Diagnostic(FidelityTest):
         """Train the models that are not there yet.
 
         Raises:
-            FidelityError: there are several devices, or a checkpoint has no single attention over words.
+            FidelityError: there are several devices.
         """
-        self._models, self._cut_off = {}, 0
-        for checkpoint in checkpoints:
-            if not isinstance(checkpoint.model, AttentionClassifier):
-                raise FidelityError(
-                    f"Diagnostic imposes one distribution over the words of a text, and {checkpoint.name} is a "
-                    f"{type(checkpoint.model).__name__}: leave Diagnostic out of --model.init_args.tests, or this "
-                    f"checkpoint out of --model.init_args.checkpoints."
-                )
-        for checkpoint in checkpoints:
+        # One distribution over the words of a text is imposed: classifiers that have none are left out, and counted.
+        flat = [checkpoint for checkpoint in checkpoints if isinstance(checkpoint.model, AttentionClassifier)]
+        self._models, self._cut_off, self._left_out = {}, 0, len(checkpoints) - len(flat)
+        for checkpoint in flat:
             drawn = seed if self._seed is None else self._seed
             recipe = Recipe(checkpoint, data, device, self.max_epochs, self.patience, drawn)
             recipe.alone(type(self).__name__)
@@ -166,7 +163,7 @@ class Diagnostic(FidelityTest):
     @torch.no_grad()
     def measure(self, reading: Reading) -> Measured:
         """Let the models decide."""
-        batch, models = reading.batch, self._models[reading.checkpoint.name]
+        batch, models = reading.batch, self._models.get(reading.checkpoint.name, {})
         nothing = torch.full((len(batch.index),), torch.nan, device=batch.index.device)
         numbers = dict.fromkeys(self.columns(reading.probabilities.size(-1)), nothing)
         numbers |= {f"predicted_{source}": model(batch).logits.argmax(-1).float() for source, model in models.items()}
@@ -188,5 +185,6 @@ class Diagnostic(FidelityTest):
         return {self.name: pd.DataFrame(rows)}
 
     def audit(self) -> Mapping[str, object]:
-        """How many models there are, and how many were still getting better when they had to end."""
-        return {"models": sum(len(models) for models in self._models.values()), "cut_off": self._cut_off}
+        """How many models there are, how many were still getting better when they had to end, and who has none."""
+        models = sum(len(models) for models in self._models.values())
+        return {"models": models, "cut_off": self._cut_off, "checkpoints_left_out": self._left_out}

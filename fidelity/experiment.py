@@ -42,10 +42,11 @@ class Fidelity(LightningModule):
         level: level of attention that is tested; None for the sentences of a hierarchical classifier, else for all.
         examples: texts of the page of examples, evenly spread over the split; 0 for no page.
         steps: of integrated gradients.
+        eval_tokens: bound of a batch, in padded tokens; None for that of the data.
         seed: of everything that is drawn; None for that of the run.
 
     Raises:
-        FidelityError: there is no checkpoint or no test, or a test is named twice.
+        FidelityError: there is no checkpoint or no test, a test is named twice, or a number is too small.
     """
 
     experiment = "fidelity"
@@ -58,9 +59,15 @@ class Fidelity(LightningModule):
         level: str | None = None,
         examples: int = 10,
         steps: int = 50,
+        eval_tokens: int | None = None,
         seed: int | None = None,
     ) -> None:
         super().__init__()
+        if examples < 0 or steps < 1 or (eval_tokens is not None and eval_tokens < 1):
+            raise FidelityError(
+                f"--model.init_args: examples {examples}, steps {steps} and eval_tokens {eval_tokens}: give examples 0 "
+                f"or more, and the others 1 or more."
+            )
         if not checkpoints:
             raise FidelityError(
                 "There is no checkpoint: name one or more with --model.init_args.checkpoints '[a.ckpt, b.ckpt]'."
@@ -69,7 +76,7 @@ class Fidelity(LightningModule):
         if not names or len(set(names)) < len(names):
             raise FidelityError(f"--model.init_args.tests: name one or more, each once, and not {names}.")
         self.paths, self.tests = [Path(path).expanduser() for path in checkpoints], tests
-        self.level, self.examples, self.steps = level, examples, steps
+        self.level, self.examples, self.steps, self.eval_tokens = level, examples, steps, eval_tokens
         self._seed = seed
         self.result: Result | None = None
         self.checkpoints: list[Checkpoint] = []
@@ -102,6 +109,7 @@ class Fidelity(LightningModule):
         if self.checkpoints:
             return
         self.checkpoints = load(self.paths, self.data)
+        self.data.eval_tokens = self.eval_tokens or self.data.eval_tokens
         self.models = nn.ModuleList(checkpoint.model for checkpoint in self.checkpoints)
         classes = len(self.data.labels)
         self._columns = [(test, column) for test in self.tests for column in test.columns(classes)]

@@ -15,7 +15,7 @@ from fidelity.checkpoints import Checkpoint
 from fidelity.reading import levels_of
 from fidelity.training import Best, Recipe
 from metrics.distributions import kl, tvd
-from models import AttentionClassifier, TextClassifier, UniformAttention
+from models import AttentionClassifier, HierarchicalClassifier, TextClassifier, UniformAttention
 from models.interface import Output
 
 
@@ -165,4 +165,6 @@ class Adversaries:
 def uniform(checkpoint: Checkpoint) -> bool:
     """Whether its attention is uniform, so that no model of its kind has another."""
     model = checkpoint.model
+    if isinstance(model, HierarchicalClassifier):
+        return isinstance(model.sentence_attention, UniformAttention)
     return isinstance(model, AttentionClassifier) and isinstance(model.attention, UniformAttention)

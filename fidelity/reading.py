@@ -136,8 +136,12 @@ class Reading:
         Args:
             weights: `[..., heads, batch, slots]`, used as they are.
         """
+        return self.logits(weights).softmax(-1)
+
+    def logits(self, weights: Tensor) -> Tensor:
+        """Logits of the same."""
         imposed = {name: weights[..., head, :, :] for head, name in enumerate(self.names)}
-        return self.model.decide(self.output, imposed).softmax(-1)
+        return self.model.decide(self.output, imposed)
 
     @torch.no_grad()
     def reread(self, keep: Tensor) -> Tensor:

@@ -48,7 +48,7 @@ class Saliency:
         embedded = output.embedded.detach().requires_grad_()
         held = {name: level.weights.detach() for name, level in output.levels.items()}
         logits = self._reading.model(self._reading.batch, embedded=embedded, imposed=held).logits
-        return embedded.detach(), self._gradient_of_decision(logits.softmax(-1), embedded)
+        return embedded.detach(), self._gradient_of_decision(logits, embedded)
 
     @cached_property
     def gradient(self) -> Tensor:
@@ -124,7 +124,7 @@ class Saliency:
     def _attention_gradients(self) -> Tensor:
         """∂p/∂α `[heads, batch, slots]`, hidden states held, 0 outside the mask."""
         weights = self._reading.weights.detach().requires_grad_()
-        gradients = self._gradient_of_decision(self._reading.decide(weights), weights)
+        gradients = self._gradient_of_decision(self._reading.logits(weights), weights)
         return gradients.masked_fill(~self._reading.mask, 0)
 
     @cached_property
@@ -137,9 +137,11 @@ class Saliency:
         """α ∂p/∂α, summed over heads; of all slots that get weight (Serrano & Smith 2019, §5)."""
         return (self._reading.weights.detach() * self._attention_gradients).sum(0)
 
-    def _gradient_of_decision(self, probabilities: Tensor, inputs: Tensor) -> Tensor:
+    def _gradient_of_decision(self, logits: Tensor, inputs: Tensor) -> Tensor:
+        # In double precision: in single, a decision that is all but certain would have a gradient of exactly 0.
+        probabilities = self._reading.of_predicted(logits.double().softmax(-1))
         # No text depends on another, so the gradient of the sum is that of each.
-        (found,) = torch.autograd.grad(self._reading.of_predicted(probabilities).sum(), inputs)
+        (found,) = torch.autograd.grad(probabilities.sum(), inputs)
         return found
 
     def signed(self, measure: Measure) -> Tensor:

@@ -25,9 +25,11 @@ def kl(p: Tensor, q: Tensor) -> Tensor:
     q counts as at least the smallest normal number of its precision: the divergence is large where p has weight and q
     has none, not infinite, and q gets no gradient there.
     """
-    ratio = p / q.clamp_min(torch.finfo(q.dtype).tiny)
-    # Replaced before the logarithm, and not in the product behind it: its gradient would be 0 · ∞.
-    return (p * torch.where(p > 0, ratio, 1.0).log()).sum(-1)
+    # Replaced before the logarithms, and not in the product behind them: the gradient would be 0 · ∞. And each has its
+    # own, since the gradient of their ratio overflows.
+    above = torch.where(p > 0, p, 1.0)
+    below = torch.where(p > 0, q.clamp_min(torch.finfo(q.dtype).tiny), 1.0)
+    return (p * (above.log() - below.log())).sum(-1)
 
 
 def jsd(p: Tensor, q: Tensor) -> Tensor:

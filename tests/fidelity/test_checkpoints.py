@@ -73,6 +73,26 @@ def test_variants_of_one_name_are_told_apart_by_what_differs(folder: Path, data:
     ]
 
 
+def test_trainings_that_differ_in_more_than_the_seed_are_no_seeds_of_one_variant(
+    folder: Path, data: ClassificationDataModule, tmp_path: Path
+) -> None:
+    longer = fitted(folder, "longer", "--data.init_args.batch_size=16", seed=2, epochs=2)
+    found = load([one(folder, "base-0"), longer], data)
+    assert [checkpoint.variant for checkpoint in found] == [
+        "base, batch_size 32, max_epochs 1",
+        "base, batch_size 16, max_epochs 2",
+    ]
+
+
+def test_two_checkpoints_of_one_training_are_no_two_seeds(
+    folder: Path, data: ClassificationDataModule, tmp_path: Path
+) -> None:
+    content = torch.load(one(folder, "base-0"), weights_only=True)
+    torch.save({**content, "epoch": 7}, tmp_path / "last.ckpt")
+    with pytest.raises(FidelityError, match=r"last\.ckpt and .* are both base, seed 0, .*one checkpoint of each train"):
+        load([one(folder, "base-0"), tmp_path / "last.ckpt"], data)
+
+
 def test_a_fresh_one_is_drawn_from_its_seed_and_leaves_the_random_numbers_alone(
     folder: Path, data: ClassificationDataModule
 ) -> None:

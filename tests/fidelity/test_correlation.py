@@ -112,9 +112,9 @@ def test_a_word_that_comes_twice_is_a_tie_in_any_batch(encoder: TextEncoder) -> 
 
 
 def test_values_no_further_apart_than_the_tolerance_become_one() -> None:
-    values = without_rounding(np.array([[0.3, 0.1, 0.3000001, 0.2, 0.1, 0.30000005]]), np.array([3e-6]))
+    values = without_rounding(np.array([[0.3, 0.1, 0.3000001, 0.2, 0.1, 0.30000005]]), np.full((1, 6), 3e-6))
     np.testing.assert_equal(values, [[0.3, 0.1, 0.3, 0.2, 0.1, 0.3]])
-    values = without_rounding(np.array([[0.3, 0.1, 0.3000001, 0.2, 0.1, 0.30000005]]), np.array([1e-9]))
+    values = without_rounding(np.array([[0.3, 0.1, 0.3000001, 0.2, 0.1, 0.30000005]]), np.full((1, 6), 1e-9))
     np.testing.assert_equal(values, [[0.3, 0.1, 0.3000001, 0.2, 0.1, 0.30000005]])
 
 
@@ -166,3 +166,9 @@ def test_texts_without_a_coefficient_are_counted_and_those_skipped_are_not() -> 
     np.testing.assert_equal(
         figure.series, {"base": [0.1, 0.5, nan, nan, 0.2, 0.3, 0.4, nan], "tying": [0.4, 0.6, 0.8, nan]}
     )
+
+
+def test_weights_of_a_long_text_that_differ_stay_apart_however_small() -> None:
+    weights = np.random.default_rng(0).lognormal(0, 3, (1, 500))
+    weights /= weights.sum()
+    assert len(np.unique(without_rounding(weights, 1e-6 * weights))) == 500

@@ -44,6 +44,16 @@ SCORES = (
 """Names that others read."""
 
 
+FEWER = (
+    "--model.init_args.tests=[{class_path: Perturbation}, {class_path: Permutation}, {class_path: SetErasure}, "
+    "{class_path: Adversary, init_args: {steps: 20}}, {class_path: SingleWeight}, {class_path: SingleToken}, "
+    "{class_path: Correlation}, {class_path: Rationale}, "
+    "{class_path: ConsistentAdversary, init_args: {strengths: [0, 0.1], max_epochs: 1}}, "
+    "{class_path: Diagnostic, init_args: {max_epochs: 1}}]"
+)
+"""All, in short."""
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Base with two seeds, and tying."""
@@ -78,15 +88,8 @@ ALL, QUICK = (f"--config={ROOT / 'configs' / 'fidelity' / name}.yaml" for name i
 
 
 def test_every_test_over_several_checkpoints_leaves_whole_results(folder: Path, tmp_path: Path) -> None:
-    fewer = (
-        "--model.init_args.tests=[{class_path: Perturbation}, {class_path: Permutation}, {class_path: SetErasure}, "
-        "{class_path: Adversary, init_args: {steps: 20}}, {class_path: SingleWeight}, {class_path: SingleToken}, "
-        "{class_path: Correlation}, {class_path: Rationale}, "
-        "{class_path: ConsistentAdversary, init_args: {strengths: [0, 0.1], max_epochs: 1}}, "
-        "{class_path: Diagnostic, init_args: {max_epochs: 1}}]"
-    )
     names = [folder / "base-0", folder / "base-1", folder / "tying"]
-    cli, run, found = run_over(tmp_path, names, ALL, fewer, "--model.init_args.steps=5")
+    cli, run, found = run_over(tmp_path, names, ALL, FEWER, "--model.init_args.steps=5")
     scores = found["scores"]
     for name in SCORES:
         for variant in ("", "tying."):
@@ -157,11 +160,7 @@ def test_the_size_of_the_batches_changes_nothing(folder: Path, tmp_path: Path) -
             tmp_path / str(tokens),
             [folder / "base-0"],
             QUICK,
-            "--data=ClassificationDataModule",
-            f"--data.init_args.corpus={folder / 'texts' / '{split}.tsv'}",
-            "--data.init_args.positive=good",
-            f"--data.init_args.cache={folder / 'cache'}",
-            f"--data.init_args.eval_tokens={tokens}",
+            f"--model.init_args.eval_tokens={tokens}",
             "--model.init_args.steps=5",
         )
         found.append(pd.read_parquet(run / "items.parquet"))
@@ -169,6 +168,29 @@ def test_the_size_of_the_batches_changes_nothing(folder: Path, tmp_path: Path) -
     for column in one.columns.drop(["checkpoint", "id"]):
         atol = 5e-3 if column.startswith("adversary") else 1e-5
         np.testing.assert_allclose(one[column], all_at_once[column], atol=atol, rtol=0, err_msg=column)
+
+
+def test_every_test_runs_on_a_hierarchical_classifier(folder: Path, tmp_path: Path) -> None:
+    """Its sentences are tested; what has no sense there is left out, and counted."""
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    rows = ["bad\tdull film . a cast", "good\tthe film is great . it is fine . story", "bad\tawful . the plot"] * 8
+    for split in ("train", "dev", "test"):
+        (texts / f"{split}.tsv").write_text("label\ttext\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    parts = ("", "sentence_")
+    han = [
+        "--model=HierarchicalClassifier",
+        *(f"--model.init_args.{part}encoder=AverageEncoder" for part in parts),
+        *(f"--model.init_args.{part}attention=AdditiveAttention" for part in parts),
+    ]
+    path = fitted(tmp_path, "han", *han, epochs=1)
+    _, run, found = run_over(tmp_path / "runs", [path], ALL, FEWER, "--model.init_args.steps=5")
+    assert found["audit"]["diagnostic.checkpoints_left_out"] == 1
+    assert found["audit"]["checkpoints"]["hierarchical, seed 0"]["skipped_texts"] == 0
+    for name in SCORES:
+        if not name.endswith("auprc"):
+            assert np.isfinite(found["scores"][name]), name
+    assert (run / found["figures"]["examples"]).stat().st_size > 0
 
 
 def test_texts_of_one_word_are_classified_but_counted_as_skipped(tmp_path: Path) -> None:
@@ -220,6 +242,10 @@ def test_two_processes_find_what_one_does(folder: Path, tmp_path: Path) -> None:
             r"nowhere\.ckpt: there is no such checkpoint",
         ),
         (
+            ["test", QUICK, "--ckpt_path={folder}/trained.ckpt"],
+            r"Fidelity takes no --ckpt_path: --model\.init_args\.checkpoints",
+        ),
+        (
             ["fit", QUICK, "--model.init_args.checkpoints=[nowhere.ckpt]"],
             r"Fidelity tests classifiers that are trained already: test, and not fit",
         ),
@@ -227,6 +253,8 @@ def test_two_processes_find_what_one_does(folder: Path, tmp_path: Path) -> None:
 )
 def test_bad_input_is_told_in_a_line_and_leaves_no_run(options: list[str], message: str, tmp_path: Path) -> None:
     runs = tmp_path / "runs"
+    torch.save({"state_dict": {}}, tmp_path / "trained.ckpt")
+    options = [option.replace("{folder}", str(tmp_path)) for option in options]
     done = subprocess.run(
         [sys.executable, "train.py", *options, f"--trainer.default_root_dir={runs}"],
         cwd=ROOT,
@@ -246,6 +274,8 @@ def test_a_test_that_is_named_twice_is_refused() -> None:
         Fidelity(["a.ckpt"], [Perturbation(), Perturbation()])
     with pytest.raises(FidelityError, match="name one or more"):
         Fidelity(["a.ckpt"], [])
+    with pytest.raises(FidelityError, match="examples -1, steps 50 and eval_tokens None: give examples 0 or more"):
+        Fidelity(["a.ckpt"], [Perturbation()], examples=-1)
     assert Fidelity(["a.ckpt"], [Permutation()]).tests[0].name == "permutation"
 
 

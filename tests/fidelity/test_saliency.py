@@ -1,17 +1,19 @@
 """Every measure of importance against one that changes the texts, or the numbers, by hand."""
 
 from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
 from fidelity import saliency
-from fidelity.reading import Reading
+from fidelity.reading import Reading, read
 from fidelity.saliency import MEASURES, RANKINGS, Saliency
 from models.interface import WORD
 from tests.fidelity.tiny import TEXTS, Kind, classifier, close, one_by_one, reading
-from tests.models.batches import batch_of
+from tests.models.batches import VOCABULARY, batch_of
 
 KINDS: tuple[Kind, ...] = ("flat", "han", "transformer")
 STEP = 1e-6
@@ -186,3 +188,16 @@ def test_magnitudes_have_no_sign_and_leaving_out_counts_all_classes() -> None:
     # Of three classes: what the first loses another gets, and more may move between the others.
     assert (found.leave_one_out_tvd >= found.leave_one_out.abs() - 1e-12).all()
     assert (found.leave_one_out_tvd > found.leave_one_out.abs() + 1e-3).any()
+
+
+def test_a_decision_that_is_all_but_certain_has_gradients_still() -> None:
+    """In single precision its probability is 1, and would have none."""
+    found = reading("flat", dtype=torch.float32)
+    model = deepcopy(found.model)
+    with torch.no_grad():
+        model.decision.bias[0] += 25  # type: ignore[union-attr, index, operator]
+    certain = read(replace(found.checkpoint, model=model), found.batch, None, seed=0, pad=VOCABULARY.pad)[1]
+    assert certain is not None
+    assert (certain.confidence > 1 - 1e-7).all()
+    for values in (certain.saliency.weight_gradient, certain.saliency.gradient):
+        assert (values[certain.words].abs() > 0).all()

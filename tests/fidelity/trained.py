@@ -34,7 +34,6 @@ def fitted(folder: Path, name: str, *options: str, seed: int = 0, epochs: int = 
             "--model.init_args.attention=AdditiveAttention",
             "--model.init_args.embedding.size=8",
             "--model.init_args.learning_rate=0.02",
-            *options,
             "--data=ClassificationDataModule",
             f"--data.init_args.corpus={texts / '{split}.tsv'}",
             "--data.init_args.positive=good",
@@ -44,6 +43,7 @@ def fitted(folder: Path, name: str, *options: str, seed: int = 0, epochs: int = 
             "--trainer.accelerator=cpu",
             "--trainer.enable_progress_bar=false",
             "--checkpoint.monitor=val_f1",
+            *options,
         ]
     )
     return folder / name

@@ -148,3 +148,11 @@ def test_divergence_is_symmetric_and_that_of_kullback_and_leibler_is_not() -> No
     torch.testing.assert_close(jsd(p, q), jsd(q, p), atol=1e-15, rtol=0)
     assert ((kl(p, q) - kl(q, p)).abs() > 1e-3).all()
     assert (jsd(p, q) < math.log(2)).all()
+
+
+def test_weights_that_are_all_but_zero_leave_the_gradient_a_number() -> None:
+    logits = torch.tensor([0.0, -60.0, 0.0], requires_grad=True)
+    kl(torch.tensor([0.2, 0.5, 0.3]), logits.softmax(-1)).backward()  # type: ignore[no-untyped-call]
+    assert logits.grad is not None
+    # Of the divergence with respect to the logits it is q − p.
+    torch.testing.assert_close(logits.grad, torch.tensor([0.5 - 0.2, -0.5, 0.5 - 0.3]))
