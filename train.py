@@ -101,12 +101,13 @@ class ProbingCLI(LightningCLI):
                 raise RunError("Fidelity takes no --ckpt_path: --model.init_args.checkpoints '[a.ckpt, b.ckpt]'.")
             self._before_fidelity(model.init_args.checkpoints)
 
-    def _before_fidelity(self, checkpoints: list[str]) -> None:
+    def _before_fidelity(self, checkpoints: list[str] | str) -> None:
         """Take the data from the first checkpoint, where the command line names none."""
         if self.subcommand != "test":
             raise RunError(f"Fidelity tests classifiers that are trained already: test, and not {self.subcommand}.")
         if self._get(self.config, "data") is None and checkpoints:
-            self.config[self.subcommand].data = data_settings(files_of([Path(checkpoints[0]).expanduser()])[0])
+            first = checkpoints if isinstance(checkpoints, str) else checkpoints[0]
+            self.config[self.subcommand].data = data_settings(files_of([Path(first).expanduser()])[0])
 
     def instantiate_trainer(self, **kwargs: object) -> Trainer:
         """Put loggers, checkpoints and results into a folder of this run under `--trainer.default_root_dir`."""

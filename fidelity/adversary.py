@@ -188,7 +188,7 @@ class Adversary(FidelityTest):
         return {
             self.name: violins("Adversarial attention", values, "ε-max JSD"),
             f"{self.name}.curve": Curves(
-                "Adversarial attention",
+                "Adversarial attention, by what is accepted",
                 f"accepted TVD of the output (searched at ε = {self.epsilon:g})",
                 "mean ε-max JSD",
                 lines,

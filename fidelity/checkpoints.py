@@ -178,7 +178,8 @@ def load(paths: Sequence[Path], data: ClassificationDataModule) -> list[Checkpoi
                 model.prepare(data)
             check(model, data, content)
         except ModelError as error:
-            raise FidelityError(f"{path}: {error}") from None
+            elsewhere = " Classifiers of different data are tested in runs of their own." if found else ""
+            raise FidelityError(f"{path}: {error}{elsewhere}") from None
         model.load_state_dict(content["state_dict"])
         model.eval().requires_grad_(False)
         with path.open("rb") as file:

@@ -20,7 +20,7 @@ from fidelity.base import FidelityTest, Score, Subject
 from fidelity.checkpoints import Checkpoint, FidelityError, load
 from fidelity.examples import Example, example_page, examples_of
 from fidelity.reading import read
-from fidelity.summary import comparison_table, fidelity_table, result_scores
+from fidelity.summary import comparison_table, fidelity_table, result_scores, summary_table
 from metrics.resampling import Estimate, estimate, f1_score, mean
 from metrics.results import Result
 from metrics.rows import ItemRows
@@ -36,8 +36,8 @@ class Fidelity(LightningModule):
     the tests read its test split. Texts of fewer than two words are classified, but not tested.
 
     Args:
-        checkpoints: files of trained classifiers, or folders that stand for all below them. Those that differ in
-            nothing but the seed are one variant; the variant of the first is what the others are compared with.
+        checkpoints: file or files of trained classifiers; a folder stands for all below. Those that differ in nothing
+            but the seed are one variant; the variant of the first is what the others are compared with.
         tests: what is measured.
         level: level of attention that is tested; None for the sentences of a hierarchical classifier, else for all.
         examples: texts of the page of examples, evenly spread over the split; 0 for no page.
@@ -54,7 +54,7 @@ class Fidelity(LightningModule):
 
     def __init__(
         self,
-        checkpoints: list[str],
+        checkpoints: list[str] | str,
         tests: list[FidelityTest],
         level: str | None = None,
         examples: int = 10,
@@ -68,14 +68,15 @@ class Fidelity(LightningModule):
                 f"--model.init_args: examples {examples}, steps {steps} and eval_tokens {eval_tokens}: give examples 0 "
                 f"or more, and the others 1 or more."
             )
-        if not checkpoints:
+        paths = [checkpoints] if isinstance(checkpoints, str) else checkpoints
+        if not paths:
             raise FidelityError(
                 "There is no checkpoint: name one or more with --model.init_args.checkpoints '[a.ckpt, b.ckpt]'."
             )
         names = [test.name for test in tests]
         if not names or len(set(names)) < len(names):
             raise FidelityError(f"--model.init_args.tests: name one or more, each once, and not {names}.")
-        self.paths, self.tests = [Path(path).expanduser() for path in checkpoints], tests
+        self.paths, self.tests = [Path(path).expanduser() for path in paths], tests
         self.level, self.examples, self.steps, self.eval_tokens = level, examples, steps, eval_tokens
         self._seed = seed
         self.result: Result | None = None
@@ -168,18 +169,23 @@ class Fidelity(LightningModule):
     def on_test_epoch_end(self) -> None:
         """Sum up, and fill `result`."""
         subjects = [self._subject(*pair) for pair in zip(self.checkpoints, self.rows, strict=True)]
-        tables = {"fidelity": fidelity_table(subjects), "comparison": comparison_table(subjects)}
+        tables = {"fidelity": fidelity_table(subjects)}
+        if len({subject.variant for subject in subjects}) > 1:
+            tables["comparison"] = comparison_table(subjects)
         figures: dict[str, Any] = {}
         audit: dict[str, object] = {
             "checkpoints": {
-                one.name: {"file": str(one.path), "sha256": one.digest, "skipped_texts": _skipped(subject)}
+                one.name: {"file": str(one.path), "sha256": one.digest, "skipped_texts": _tested(subject).count(False)}
                 for one, subject in zip(self.checkpoints, subjects, strict=True)
             }
         }
+        if len(tested := {tuple(_tested(subject)) for subject in subjects}) > 1:
+            audit["compared_over_different_texts"] = f"{len(tested)} sets, for their levels of attention differ"
         for test in self.tests:
             tables |= test.tables(subjects)
             figures |= test.figures(subjects)
             audit |= {f"{test.name}.{name}": value for name, value in test.audit().items()}
+        tables["summary"] = summary_table(subjects)  # behind the others, near to where the eye falls
         if examples := _gathered(self._found):
             figures["examples"] = example_page(examples, self.data, self.checkpoints)
         ids = self.data.splits["test"].ids
@@ -210,9 +216,10 @@ def _estimate(frame: pd.DataFrame, prefix: str, score: Score) -> Estimate:
     return estimate(score.statistic, values)
 
 
-def _skipped(subject: Subject) -> int:
+def _tested(subject: Subject) -> list[bool]:
     tests = subject.values.drop(columns=list(OWN))
-    return int(tests.isna().all(axis=1).sum())
+    found: list[bool] = tests.notna().any(axis=1).tolist()
+    return found
 
 
 def _copied(batch: TextBatch) -> TextBatch:

@@ -56,6 +56,18 @@ def comparison_table(subjects: Sequence[Subject]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
+def summary_table(subjects: Sequence[Subject]) -> pd.DataFrame:
+    """A row for each score, a column for each variant: the mean over its seeds, with `.low` and `.high`."""
+    variants = by_variant(subjects)
+    rows = []
+    for score in dict.fromkeys(name for subject in subjects for name in subject.scores):
+        found = {
+            variant: pooled(_estimates(ours, score)) for variant, ours in variants.items() if _estimates(ours, score)
+        }
+        rows.append({"score": score, **_named(found)})
+    return pd.DataFrame(rows)
+
+
 def result_scores(subjects: Sequence[Subject]) -> dict[str, float]:
     """Every score with `.low` and `.high`: of each variant the mean over its seeds and the interval of that mean.
 

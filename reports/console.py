@@ -13,6 +13,9 @@ from reports.numbers import are_fractions, intervals, number, spread_of
 ROWS = 30
 """Rows of a table that are printed; the file has them all."""
 
+SCORES = 80
+"""Scores that are printed; `results.json` has them all."""
+
 COLUMNS = 12
 """Columns of a table that are printed, intervals not counted; the file has them all."""
 
@@ -23,11 +26,12 @@ def scores_table(title: str, scores: Mapping[str, float]) -> Table:
     """Lay out scores, one row each; `name.low` and `name.high` stand behind `name` as its interval."""
     table = _table(title, ["score", "value"], numbers={1})
     ends = {f"{name}{end}" for name in scores for end in (".low", ".high")}
-    for name, score in scores.items():
-        if name not in ends:
-            bounds = [scores[f"{name}{end}"] for end in (".low", ".high") if f"{name}{end}" in scores]
-            values = [score, *bounds]
-            table.add_row(*_cells(name, _interval(values, are_fractions(name, np.asarray(values)))))
+    names = [name for name in scores if name not in ends]
+    for name in names[:SCORES]:
+        values = [scores[f"{name}{end}"] for end in ("", ".low", ".high") if f"{name}{end}" in scores]
+        table.add_row(*_cells(name, _interval(values, are_fractions(name, np.asarray(values)))))
+    if len(names) > SCORES:
+        table.caption = Text(f"{len(names) - SCORES} more scores in results.json")
     return table
 
 

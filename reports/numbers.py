@@ -1,7 +1,7 @@
 """The form of numbers in tables, the same in the terminal and in print.
 
 Which numbers are fractions follows from the numbers: a score, or a column of floats, whose finite values all lie in
-[−1, 1] is shown ×100 with one decimal, unless its name says that they are p-values, which nobody reads in percent.
+[−1, 1] is shown ×100 with one decimal, unless its name says that they are something else: p-values, nats, settings.
 Other floats keep four significant digits. CSV and JSON always hold the numbers as they were computed.
 """
 
@@ -10,14 +10,17 @@ import math
 import numpy as np
 import pandas as pd
 
+PLAIN = frozenset({"p", "p_holm", "delta_js", "area", "epsilon", "strength"})
+"""Ends of names of columns and scores that are no fractions, whatever their values are."""
+
 
 def are_fractions(name: str, values: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> bool:
     """Say whether the values of a column or a score are shown ×100.
 
-    Those named `p` or `something.p` are p-values, and those of a `loss` are nats: neither are.
+    p-values, losses and divergences, which are nats, and what an experiment was set to are not: `PLAIN`.
     """
     parts = name.split(".")
-    plain = parts[-1] == "p" or "loss" in parts
+    plain = parts[-1] in PLAIN or "jsd" in parts[-1] or "loss" in parts
     return not plain and bool((np.abs(values[np.isfinite(values)]) <= 1).all())
 
 

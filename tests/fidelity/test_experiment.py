@@ -72,7 +72,10 @@ def run_over(
         [
             "test",
             config,
-            f"--model.init_args.checkpoints=[{','.join(map(str, checkpoints))}]",
+            # One needs no brackets.
+            f"--model.init_args.checkpoints={checkpoints[0]}"
+            if len(checkpoints) == 1
+            else f"--model.init_args.checkpoints=[{','.join(map(str, checkpoints))}]",
             f"--trainer.default_root_dir={runs}",
             "--trainer.enable_progress_bar=false",
             "--trainer.accelerator=cpu",

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from fidelity.base import Subject
-from fidelity.summary import comparison_table, fidelity_table, result_scores
+from fidelity.summary import comparison_table, fidelity_table, result_scores, summary_table
 from metrics.resampling import Estimate, difference, estimate, mean, median, weights_of
 from metrics.significance import holm
 
@@ -158,3 +158,13 @@ def test_seeds_that_a_test_leaves_out_do_not_undo_the_others() -> None:
     assert middle["seeds"].tolist() == [2, 1]
     own = SUBJECTS[0].scores["single_token.spread"].value
     assert result_scores([SUBJECTS[0], left_out])["single_token.spread"] == own
+
+
+def test_the_summary_has_what_the_comparison_has_a_column_for_each_variant() -> None:
+    found, rows = summary_table(SUBJECTS), comparison_table(SUBJECTS)
+    assert found["score"].tolist() == rows["score"].drop_duplicates().tolist()
+    assert list(found.columns[:4]) == ["score", "base", "base.low", "base.high"]
+    for _, row in rows.iterrows():
+        (line,) = found[found["score"] == row["score"]].to_dict("records")
+        for end, column in (("", "mean"), (".low", "low"), (".high", "high")):
+            assert line[f"{row['variant']}{end}"] == row[column]

@@ -95,6 +95,12 @@ class TestFrames:
         assert printed[2] == ["0.02564"]
         assert frame_table("short", frame.head(30), "short.csv").caption is None
 
+    def test_of_very_many_scores_the_first_are_printed(self) -> None:
+        scores = {f"s{number}{end}": 0.5 for number in range(83) for end in ("", ".low", ".high")}
+        table = scores_table("t", scores)
+        assert str(table.caption) == "3 more scores in results.json"
+        assert len(cells(table)) == 1 + 80
+
     def test_wide_tables_are_cut_and_intervals_do_not_count(self) -> None:
         frame = pd.DataFrame({f"c{place}": [place + 2.0] for place in range(12)}).assign(
             **{"c0.low": 1.0, "c0.high": 3.0}

@@ -24,6 +24,11 @@ NAN = float("nan")
         ("loss", [0.5], False),
         ("loss.tying", [0.5], False),
         ("lossless", [0.5], True),
+        ("p_holm", [0.5], False),
+        ("epsilon", [0.5], False),
+        ("tying.adversary.max_jsd_strict", [0.5], False),
+        ("consistent_adversary.area", [0.5], False),
+        ("strengths.uas", [0.5], True),
     ],
 )
 def test_fractions_lie_within_one_and_are_neither_p_values_nor_nats(
