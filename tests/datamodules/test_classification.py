@@ -333,7 +333,7 @@ def test_the_sample_is_written_once_and_brings_its_rationale(tmp_path: Path) -> 
     module.setup("test")
     assert {split: path.stat().st_mtime_ns for split, path in module.files().items()} == first
     assert (module.labels, module.positive) == (("negative", "positive"), 1)
-    assert set(module.class_counts.tolist()) == {1000}
+    assert set(module.class_counts.tolist()) == {1500}
     text = read_labelled(module.files()["test"], columns=RATIONALE).texts[7]
     batch = module.splits["test"][[7]]
     assert text.rationale

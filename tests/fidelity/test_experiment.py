@@ -169,7 +169,8 @@ def test_the_size_of_the_batches_changes_nothing(folder: Path, tmp_path: Path) -
         found.append(pd.read_parquet(run / "items.parquet"))
     one, all_at_once = found
     for column in one.columns.drop(["checkpoint", "id"]):
-        atol = 5e-3 if column.startswith("adversary") else 1e-5
+        # A correlation of numbers that hardly differ makes their rounding larger.
+        atol = {"adversary": 5e-3, "correlation": 1e-4}.get(column.partition(".")[0], 1e-5)
         np.testing.assert_allclose(one[column], all_at_once[column], atol=atol, rtol=0, err_msg=column)
 
 
