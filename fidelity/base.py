@@ -51,8 +51,8 @@ class Subject:
         seed: of its training.
         classes: how many labels there are.
         positive: the class that F1 is of; None for the mean over the classes.
-        values: a row for each text of test, in its order, with the columns of all tests as `<test>.<column>`; nan where
-            the text was skipped.
+        values: a row for each text of test, in its order and under its place in the split, with the columns of all
+            tests as `<test>.<column>`; nan where the text was skipped.
         scores: of all tests as `<test>.<score>`.
     """
 

@@ -103,10 +103,8 @@ class Fidelity(LightningModule):
         """Load the classifiers.
 
         Raises:
-            FidelityError: a checkpoint cannot be used; or the stage is none of a test.
+            FidelityError: a checkpoint cannot be used.
         """
-        if stage != "test":
-            raise FidelityError("Fidelity tests classifiers that are trained already: `python train.py test`.")
         if self.checkpoints:
             return
         self.checkpoints = load(self.paths, self.data)
@@ -190,16 +188,18 @@ class Fidelity(LightningModule):
             figures["examples"] = example_page(examples, self.data, self.checkpoints)
         ids = self.data.splits["test"].ids
         items = pd.concat(
-            [subject.values.assign(checkpoint=subject.name, id=ids) for subject in subjects], ignore_index=True
+            # Not all of them, where the trainer was told to read a part.
+            [one.values.assign(checkpoint=one.name, id=[ids[text] for text in one.values.index]) for one in subjects],
+            ignore_index=True,
         )
         self.result = Result(self.experiment, result_scores(subjects), tables, figures, audit, items)
 
     def _subject(self, checkpoint: Checkpoint, rows: nn.Module) -> Subject:
         assert isinstance(rows, ItemRows)
-        _, values = rows.compute()
+        texts, values = rows.compute()
         rows.reset()
         names = [*OWN, *(f"{test.name}.{column}" for test, column in self._columns)]
-        frame = pd.DataFrame(values, columns=names)
+        frame = pd.DataFrame(values, columns=names, index=texts)
         classes, positive = len(self.data.labels), self.data.positive
         scores = {
             "f1": _estimate(frame, "", Score(("gold", "predicted"), f1_score(positive, classes))),

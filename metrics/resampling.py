@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from metrics.classification import f1
-from metrics.significance import CELLS, TIE, PairedDifference, resamples
+from metrics.significance import CELLS, PairedDifference, resamples, two_sided_p
 
 Floats = NDArray[np.float64]
 
@@ -184,8 +184,7 @@ def difference(a: Sequence[Estimate], b: Sequence[Estimate]) -> PairedDifference
     resampled = resampled[~np.isnan(resampled)]
     if not resampled.size:
         return PairedDifference(value, low, high, np.nan)
-    rarer = min(int((resampled <= TIE).sum()), int((resampled >= -TIE).sum()))
-    return PairedDifference(value, low, high, min(1.0, 2 * (1 + rarer) / (1 + resampled.size)))
+    return PairedDifference(value, low, high, two_sided_p(resampled))
 
 
 def _mean_draws(estimates: Sequence[Estimate], like: Iterable[Estimate] = ()) -> Floats:

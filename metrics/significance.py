@@ -141,9 +141,14 @@ def paired_bootstrap(
         return PairedDifference(difference, np.nan, np.nan, np.nan)
     tail = (1 - level) / 2
     low, high = np.quantile(resampled, [tail, 1 - tail])
-    rarer = min(int((resampled <= TIE).sum()), int((resampled >= -TIE).sum()))
-    p = min(1.0, 2 * (1 + rarer) / (1 + resampled.size))
+    p = two_sided_p(resampled)
     return PairedDifference(difference, float(low), float(high), p)
+
+
+def two_sided_p(resampled: NDArray[np.float64]) -> float:
+    """The p-value of a difference being zero, from at least one resample `[draws]` of it; see `paired_bootstrap`."""
+    rarer = min(int((resampled <= TIE).sum()), int((resampled >= -TIE).sum()))
+    return min(1.0, 2 * (1 + rarer) / (1 + resampled.size))
 
 
 def paired_permutation(

@@ -213,6 +213,16 @@ def test_texts_of_one_word_are_classified_but_counted_as_skipped(tmp_path: Path)
     assert items["predicted"].notna().all()
 
 
+def test_a_part_of_the_texts_can_be_read(folder: Path, tmp_path: Path) -> None:
+    part = ["--model.init_args.eval_tokens=40", "--trainer.limit_test_batches=2"]
+    _, run, _ = run_over(tmp_path / "part", [folder / "base-0"], QUICK, f"--model.init_args.tests={SHORT}", *part)
+    _, whole, _ = run_over(tmp_path / "whole", [folder / "base-0"], QUICK, f"--model.init_args.tests={SHORT}")
+    found, every = (pd.read_parquet(path / "items.parquet").set_index("id") for path in (run, whole))
+    assert 0 < len(found) < len(every) == 29
+    column = "permutation.median_tvd"
+    np.testing.assert_allclose(found[column], every.loc[found.index, column], atol=1e-5)
+
+
 def test_two_processes_find_what_one_does(folder: Path, tmp_path: Path) -> None:
     options = [QUICK, f"--model.init_args.tests={SHORT}"]
     _, _, one = run_over(tmp_path / "one", [folder / "base-0"], *options)
