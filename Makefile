@@ -22,7 +22,6 @@ check: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m tests.length
 	$(BIN)/python -m pytest --cov --cov-fail-under=90
 
 bench: $(INSTALLED)

@@ -109,42 +109,57 @@ def _read_text(path: Path, wanted: Set[str], scratch: Path) -> tuple["KeyedVecto
                     continue
             if line.count(b" ") != size:
                 raise _miscounted(path, number, line, size, header)
-            token = line.partition(b" ")[0]
-            try:
-                token.decode()
-            except UnicodeDecodeError:
-                raise VectorError.at(
-                    path, number, f"the word {_shown(token)} is not UTF-8", "Convert the file, with iconv for one"
-                ) from None
-            if token in vocabulary:
-                if token in lines:
-                    repeated += 1
-                else:
-                    lines[token] = number
-                    rows.write(line + b"\n")
+            token = _token(path, number, line)
+            if token in lines:
+                repeated += 1
+            elif token in vocabulary:
+                lines[token] = number
+                rows.write(line + b"\n")
         rows.seek(0)
         rows.write(f"{len(lines)} {size}".encode())
-    if number == (1 if header else 0):
+    _check_count(path, number, header)
+    if not lines:
+        return KeyedVectors(size), {"repeated_rows": 0}
+    return _load(path, scratch, lines.values()), {"repeated_rows": repeated}
+
+
+def _check_count(path: Path, lines: int, header: tuple[int, int] | None) -> None:
+    """Refuse a file without a vector, or with other than as many as its header says."""
+    if lines == (1 if header else 0):
         raise VectorError.at(path, None, "the file holds no vectors", ACCEPTED)
-    if header and header[0] != number - 1:
+    if header and header[0] != lines - 1:
         raise VectorError.at(
             path,
             1,
-            f"the header says {header[0]:,} rows, but {number - 1:,} follow",
+            f"the header says {header[0]:,} rows, but {lines - 1:,} follow",
             "Fetch the file again if it is cut off; else correct the header, or delete it",
         )
-    if not lines:
-        return KeyedVectors(size), {"repeated_rows": 0}
+
+
+def _token(path: Path, number: int, line: bytes) -> bytes:
+    """The word of a line, which must be UTF-8."""
+    token = line.partition(b" ")[0]
+    try:
+        token.decode()
+    except UnicodeDecodeError:
+        raise VectorError.at(
+            path, number, f"the word {_shown(token)} is not UTF-8", "Convert the file, with iconv for one"
+        ) from None
+    return token
+
+
+def _load(path: Path, scratch: Path, numbers: Iterable[int]) -> "KeyedVectors":
+    """Vectors of the `scratch` file, whose rows stood in the lines `numbers` of `path`."""
+    from gensim.models import KeyedVectors
+
     try:
         found = KeyedVectors.load_word2vec_format(str(scratch))
         sound = bool(np.isfinite(found.vectors).all())
     except ValueError as error:
-        raise _not_a_number(path, scratch, lines.values()) or error from None
+        raise _not_a_number(path, scratch, numbers) or error from None
     if not sound:
-        raise _not_a_number(path, scratch, lines.values()) or VectorError.at(
-            path, None, "a value is not finite", _FETCH_AGAIN
-        )
-    return found, {"repeated_rows": repeated}
+        raise _not_a_number(path, scratch, numbers) or VectorError.at(path, None, "a value is not finite", _FETCH_AGAIN)
+    return found
 
 
 def _shown(text: bytes) -> str:

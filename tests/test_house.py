@@ -4,8 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.length import too_long
-
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PACKAGES = [*PROJECT["tool"]["setuptools"]["packages"], *PROJECT["tool"]["setuptools"]["py-modules"]]
@@ -28,20 +26,6 @@ def test_every_package_is_listed_and_none_of_the_tests() -> None:
     assert {name for name in found if name.partition(".")[0] not in {"tests", "build"}} == set(
         PROJECT["tool"]["setuptools"]["packages"]
     )
-
-
-def test_no_file_is_too_long() -> None:
-    assert too_long(ROOT) == []
-
-
-def test_the_length_check_sees_a_long_file(tmp_path: Path) -> None:
-    import subprocess
-
-    subprocess.run(["git", "init", "-q", tmp_path], check=True)
-    (tmp_path / "long.py").write_text("pass\n" * 301, encoding="utf-8")
-    (tmp_path / "tests").mkdir()
-    (tmp_path / "tests" / "free.py").write_text("pass\n" * 999, encoding="utf-8")
-    assert too_long(tmp_path) == ["long.py: 301 lines"]
 
 
 def test_no_bound_from_above_and_a_reason_beside_each() -> None:

@@ -100,7 +100,9 @@ class Clauses(Verbs):
         head.right.extend(self.adjuncts(frame, mood, subject, habit=bool(mood.habitual), place=False))
         return head
 
-    def complements(self, frame: Frame, subject: Nominal, time: str, depth: int, *, gap: bool = False) -> list[Node]:
+    def complements(  # noqa: C901  # one flat case for each pattern of a verb
+        self, frame: Frame, subject: Nominal, time: str, depth: int, *, gap: bool = False
+    ) -> list[Node]:
         """Return what the verb's pattern asks for, in order; with a gap, a transitive verb has no object."""
 
         def noun(relation: str, kinds: tuple[str, ...], depth: int = 0, *, lexical: bool = False) -> Node:
