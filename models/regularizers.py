@@ -144,28 +144,43 @@ class Tying(Regularizer):
 
 
 class MaskedLanguageModel(Regularizer):
-    """`weight · −log p(w_t | the text with w_t masked)`, the mean over the masked words of a batch.
+    """`weight · −log p(w_t | the text, some chosen words replaced)`, the mean over the chosen words of a batch.
 
-    Embedding and encoder are those of the classifier; the decoder is one linear map of the masked words' states. Each
-    word is masked with the probability `share`, and one of every text in any case, always by the mask token. In
-    training it is drawn anew; in evaluation the text itself decides, so that it is the same in every epoch and batch.
-    The default weight is ours, the share BERT's (Devlin et al. 2019, §3.1).
+    Embedding and encoder are those of the classifier; the decoder is one linear map of the chosen words' states. Each
+    word is chosen with the probability `share`, and one of every text in any case. A chosen word is read as the mask
+    token with the probability `masked`, as a random one with `random`, and otherwise as it is: its state is then asked
+    for the word that its encoder has read. In training all is drawn anew; in evaluation the text itself decides, so
+    that it is the same in every epoch and batch.
+
+    By default every chosen word is masked, and no state is asked for a word that its encoder has read. BERT (Devlin et
+    al. 2019, §3.1) has `share` .15, `masked` .8 and `random` .1. With `share` 1 and `masked` .15 all words of a text
+    are predicted, and 15 % of them masked; a lower `share` draws a sample of them, with the same expectation. The
+    default weight is ours, the share BERT's.
 
     Args:
         weight: η.
-        share: of the words that are masked.
+        share: of the words that are chosen.
+        masked: share of the chosen words that are read as the mask token.
+        random: share of the chosen words that are read as any row of the vocabulary.
 
     Raises:
-        ModelError: the share is no probability, or 0.
+        ModelError: a share is no probability, `share` is 0, or `masked` and `random` are more than 1 together.
     """
 
     name = "mlm"
 
-    def __init__(self, weight: float = 0.5, share: float = 0.15) -> None:
+    def __init__(self, weight: float = 0.5, share: float = 0.15, masked: float = 1.0, random: float = 0.0) -> None:
         super().__init__()
         if not 0 < share <= 1:
-            raise ModelError(f"MaskedLanguageModel masks a share of the words above 0 and up to 1: share is {share}.")
-        self.weight, self.share = weight, share
+            raise ModelError(
+                f"MaskedLanguageModel predicts a share of the words above 0 and up to 1: share is {share}."
+            )
+        if min(masked, random) < 0 or masked + random > 1:
+            raise ModelError(
+                f"MaskedLanguageModel masks a share of the chosen words, and replaces another at random: masked is "
+                f"{masked} and random {random}; give shares from 0, of at most 1 together."
+            )
+        self.weight, self.share, self.masked, self.random = weight, share, masked, random
 
     def build(self, sizes: RegularizerSizes) -> None:
         """The decoder.
@@ -182,19 +197,41 @@ class MaskedLanguageModel(Regularizer):
         self.decoder = nn.Linear(sizes.hidden, sizes.vocabulary)
 
     def term(self, state: Encoded) -> Tensor:
-        """Of the masked words alone."""
+        """Of the chosen words alone."""
         chosen = self.chosen(state.tokens, state.words)
-        hidden = state.encode(state.tokens.masked_fill(chosen, self.mask_token))
+        hidden = state.encode(self.replaced(state.tokens, state.words, chosen))
         # A sum, because the mean over no word would be NaN.
         nats = cross_entropy(self.decoder(hidden[chosen]), state.tokens[chosen], reduction="sum")
         return self.weight * nats / chosen.sum().clamp(min=1)
 
     def chosen(self, tokens: Tensor, words: Tensor) -> Tensor:
-        """Bool `[batch, time]`, the words that are masked."""
-        draws = torch.rand(tokens.shape, device=tokens.device) if self.training else _draws(tokens, words)
-        draws = draws.masked_fill(~words, 2)
+        """Bool `[batch, time]`, the words that are chosen."""
+        draws = self._draws(tokens, words, 0).masked_fill(~words, 2)
         lowest = draws == draws.amin(1, keepdim=True) if draws.numel() else words
         return ((draws < self.share) | lowest) & words
+
+    def replaced(self, tokens: Tensor, words: Tensor, chosen: Tensor) -> Tensor:
+        """What the encoder reads, int64 `[batch, time]`: the tokens, but for the chosen that are masked or random."""
+        if self.masked == 1:  # nothing else is to be drawn
+            return tokens.masked_fill(chosen, self.mask_token)
+        draws = self._draws(tokens, words, 1)
+        mask, random = draws < self.masked, draws < self.masked + self.random
+        # Any row, specials included, as in BERT's code. In float32 a draw below 1 may come out as the number of rows.
+        rows = self.decoder.out_features
+        others = (self._draws(tokens, words, 2) * rows).long().clamp(max=rows - 1)
+        read = torch.where(chosen & random, others, tokens)
+        return read.masked_fill(chosen & mask, self.mask_token)
+
+    def _draws(self, tokens: Tensor, words: Tensor, choice: int) -> Tensor:
+        """Numbers in [0, 1), float32 `[batch, time]`, for the first, second or third choice about every word."""
+        if self.training:
+            return torch.rand(tokens.shape, device=tokens.device)
+        draws = torch.zeros(tokens.shape)
+        # Only the words of the text and their places in it decide.
+        for row, (text, real) in enumerate(zip(tokens.cpu(), words.cpu(), strict=True)):
+            drawn = np.random.default_rng(text[real].numpy()).random((3, int(real.sum())))
+            draws[row, real] = torch.from_numpy(drawn[choice]).float()
+        return draws.to(tokens.device)
 
 
 class Conicity(Regularizer):
@@ -233,11 +270,3 @@ def _over_words(values: Tensor, words: Tensor) -> Tensor:
     """The mean over the words of each text, then over the texts; a text without a word counts as 0."""
     means = values.masked_fill(~words, 0).sum(1) / words.sum(1).clamp(min=1)
     return means.sum() / max(len(means), 1)
-
-
-def _draws(tokens: Tensor, words: Tensor) -> Tensor:
-    """Numbers in [0, 1) that only the words of the text and their places in it decide, float32 `[batch, time]`."""
-    draws = torch.zeros(tokens.shape)
-    for row, (text, real) in enumerate(zip(tokens.cpu(), words.cpu(), strict=True)):
-        draws[row, real] = torch.from_numpy(np.random.default_rng(text[real].numpy()).random(int(real.sum()))).float()
-    return draws.to(tokens.device)

@@ -193,6 +193,80 @@ def test_the_language_model_reads_the_masked_text_and_predicts_the_masked_words_
     assert float(found.detach()) == pytest.approx(0.4 * sum(nats) / len(nats), rel=1e-5)
 
 
+@pytest.mark.parametrize(("masked", "random"), [(0.8, 0.1), (0.15, 0.0), (0.0, 0.0)])
+def test_the_language_model_may_predict_words_that_are_read_as_they_are_or_as_others(
+    masked: float, random: float
+) -> None:
+    model = Model()
+    language = built(MaskedLanguageModel(weight=0.4, share=1, masked=masked, random=random))
+    assert isinstance(language, MaskedLanguageModel)
+    found = language.eval().term(model.state)
+    assert found is not None
+    (read,) = model.encoded
+    assert torch.equal(read[~model.words], model.tokens[~model.words])
+    nats = []
+    for row, places in enumerate(texts_of(model)):
+        length = LENGTHS[row]
+        mask = torch.ones(1, length, dtype=torch.bool)
+        hidden = model.encoder(model.embedding(read[row : row + 1, :length]), mask)[0]
+        for place in places:
+            scores = (language.decoder.weight @ hidden[place] + language.decoder.bias).tolist()
+            nats.append(math.log(sum(map(math.exp, scores))) - scores[int(model.tokens[row, place])])
+    assert len(nats) == int(model.words.sum())
+    assert float(found.detach()) == pytest.approx(0.4 * sum(nats) / len(nats), rel=1e-5)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(
+    ("masked", "random"), [(1.0, 0.0), (0.8, 0.1), (0.15, 0.0), (0.0, 0.0), (0.0, 1.0), (0.5, 0.5)]
+)
+def test_chosen_words_are_masked_random_or_kept_by_their_shares(training: bool, masked: float, random: float) -> None:
+    torch.manual_seed(0)
+    language = built(MaskedLanguageModel(share=0.6, masked=masked, random=random))
+    assert isinstance(language, MaskedLanguageModel)
+    language.train(training)
+    tokens = torch.randint(5, VOCABULARY, (300, 40))
+    words = torch.rand(300, 40) < 0.8
+    chosen = language.chosen(tokens, words)
+    read = language.replaced(tokens, words, chosen)
+    counts = {"mask": 0, "kept": 0, "other": 0}
+    others = set()
+    for row in range(300):
+        for place in range(40):
+            before, after = int(tokens[row, place]), int(read[row, place])
+            if not chosen[row, place]:
+                assert after == before
+                continue
+            kind = "mask" if after == MASK else "kept" if after == before else "other"
+            counts[kind] += 1
+            if kind == "other":
+                others.add(after)
+    total = sum(counts.values())
+    assert total == int(chosen.sum())
+    other = random * (1 - 2 / VOCABULARY)
+    assert counts["mask"] / total == pytest.approx(masked + random / VOCABULARY, abs=0.02)
+    assert counts["other"] / total == pytest.approx(other, abs=0.02)
+    assert counts["kept"] / total == pytest.approx(1 - masked - random + random / VOCABULARY, abs=0.02)
+    # Every row may stand there, but for the mask token, which is counted as one.
+    assert others == (set(range(VOCABULARY)) - {MASK} if random else set())
+
+
+def test_what_stands_in_the_place_of_a_word_is_the_texts_own_in_evaluation() -> None:
+    torch.manual_seed(0)
+    language = built(MaskedLanguageModel(share=0.9, masked=0.3, random=0.4))
+    assert isinstance(language, MaskedLanguageModel)
+    tokens = torch.randint(5, VOCABULARY, (8, 20))
+    words = torch.ones(8, 20, dtype=torch.bool)
+    chosen = language.chosen(tokens, words)
+    assert not torch.equal(language.replaced(tokens, words, chosen), language.replaced(tokens, words, chosen))
+    language.eval()
+    read = language.replaced(tokens, words, language.chosen(tokens, words))
+    shown, real = pad(tokens[5:7].flip(0), (0, 9)), pad(words[5:7].flip(0), (0, 9))
+    others = language.replaced(shown, real, language.chosen(shown, real))
+    assert torch.equal(others[:, :20].flip(0), read[5:7])
+    assert (others[:, 20:] == PAD).all()
+
+
 def test_the_language_model_trains_embedding_and_encoder_of_the_classifier() -> None:
     model = Model()
     language = built(MaskedLanguageModel())
@@ -206,7 +280,7 @@ def test_the_language_model_trains_embedding_and_encoder_of_the_classifier() -> 
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_words_alone_are_masked_one_of_each_text_at_least_and_the_share_of_all(training: bool) -> None:
+def test_words_alone_are_chosen_one_of_each_text_at_least_and_the_share_of_all(training: bool) -> None:
     torch.manual_seed(0)
     language = MaskedLanguageModel(share=0.15).train(training)
     tokens = torch.randint(5, VOCABULARY, (300, 40))
@@ -221,7 +295,7 @@ def test_words_alone_are_masked_one_of_each_text_at_least_and_the_share_of_all(t
     assert torch.equal(MaskedLanguageModel(share=1).train(training).chosen(tokens, words), words)
 
 
-def test_masks_are_new_in_training_and_the_texts_own_in_evaluation() -> None:
+def test_choices_are_new_in_training_and_the_texts_own_in_evaluation() -> None:
     torch.manual_seed(0)
     language = MaskedLanguageModel(share=0.5)
     tokens = torch.randint(5, VOCABULARY, (8, 20))
@@ -243,3 +317,7 @@ def test_without_a_mask_token_or_a_share_there_is_no_language_model() -> None:
         MaskedLanguageModel(share=0)
     with pytest.raises(ModelError, match=r"share is 1\.5"):
         MaskedLanguageModel(share=1.5)
+    with pytest.raises(ModelError, match=r"masked is 0\.8 and random 0\.3"):
+        MaskedLanguageModel(masked=0.8, random=0.3)
+    with pytest.raises(ModelError, match=r"masked is -0\.1"):
+        MaskedLanguageModel(masked=-0.1)
