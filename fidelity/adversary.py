@@ -173,7 +173,7 @@ class Adversary(FidelityTest):
             for epsilon, value in zip(self.epsilons, self._curve([subject]), strict=True)
         ]
         return {
-            self.name: bin_table(by_max_attention(subjects, self.name, "max_jsd")),
+            self.name: bin_table(by_max_attention(subjects, self.name, "max_jsd"), "jsd"),
             f"{self.name}.curve": pd.DataFrame(curve, columns=["checkpoint", "epsilon", "max_jsd"]),
         }
 

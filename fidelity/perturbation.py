@@ -117,8 +117,8 @@ class Permutation(FidelityTest):
         return {"median_tvd": Score(("median_tvd",), mean)}
 
     def tables(self, subjects: Sequence[Subject]) -> Mapping[str, pd.DataFrame]:
-        """`permutation`: mean and median over the texts of `median_tvd`, by the highest weight."""
-        return {self.name: bin_table(by_max_attention(subjects, self.name, "median_tvd"))}
+        """`permutation`: mean and median over the texts of `median_tvd`, by the highest weight; see `bin_table`."""
+        return {self.name: bin_table(by_max_attention(subjects, self.name, "median_tvd"), "tvd")}
 
     def figures(self, subjects: Sequence[Subject]) -> Mapping[str, Figure]:
         """`permutation`: violins by the highest weight (Jain & Wallace's fig. 6)."""
@@ -143,15 +143,15 @@ def by_max_attention(subjects: Sequence[Subject], test: str, column: str) -> Map
     return found
 
 
-def bin_table(values: Mapping[str, Sequence[Floats]]) -> pd.DataFrame:
-    """A row for each variant and bin with texts: `variant, max_attention, texts, mean, median`."""
+def bin_table(values: Mapping[str, Sequence[Floats]], what: str) -> pd.DataFrame:
+    """A row for each variant and bin with texts: `variant, max_attention, texts, mean_<what>, median_<what>`."""
     rows = [
         (variant, name, len(some), some.mean(), np.median(some))
         for variant, by_bin in values.items()
         for name, some in zip(BINS, by_bin, strict=True)
         if len(some)
     ]
-    return pd.DataFrame(rows, columns=["variant", "max_attention", "texts", "mean", "median"])
+    return pd.DataFrame(rows, columns=["variant", "max_attention", "texts", f"mean_{what}", f"median_{what}"])
 
 
 def violins(title: str, values: Mapping[str, Sequence[Floats]], label: str) -> Spreads:

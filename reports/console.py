@@ -8,7 +8,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from reports.numbers import are_fractions, intervals, number, spread_of
+from reports.numbers import are_fractions, number, written
 
 ROWS = 30
 """Rows of a table that are printed; the file has them all."""
@@ -41,17 +41,13 @@ def frame_table(title: str, frame: pd.DataFrame, file: str) -> Table:
     Columns `x.low` and `x.high` become the interval of column `x`; plain `low` and `high` become that of the column of
     floats before them.
     """
-    found = intervals(frame)
-    folded = {end for ends in found.values() for end in ends}
-    every = [column for column in frame.columns if column not in folded]
-    columns = every[:COLUMNS]
+    cells = written(frame, missing=DASH)  # of all rows, though not all are printed: they decide what is ×100
+    columns = list(cells)[:COLUMNS]
     numeric = {place for place, column in enumerate(columns) if pd.api.types.is_numeric_dtype(frame[column])}
     table = _table(title, [str(column) for column in columns], numbers=numeric)
-    owners = spread_of(frame)
-    texts = [_texts(frame, [column, *found.get(column, ())], owners.get(column, column)) for column in columns]
-    for cells in zip(*texts, strict=True):
-        table.add_row(*_cells(*cells))
-    more = {"rows": len(frame) - ROWS, "columns": len(every) - COLUMNS}
+    for row in zip(*(cells[column][:ROWS] for column in columns), strict=True):
+        table.add_row(*_cells(*row))
+    more = {"rows": len(frame) - ROWS, "columns": len(cells) - COLUMNS}
     if left := " and ".join(f"{number} more {kind}" for kind, number in more.items() if number > 0):
         table.caption = Text(f"{left} in {file}")
     return table
@@ -92,21 +88,6 @@ def _table(title: str, columns: Sequence[str], numbers: set[int]) -> Table:
 def _cells(*texts: str) -> Iterator[Text]:
     """Protect the texts from rich, which would take a token such as `[unused1]` for markup and drop it."""
     return (Text(text) for text in texts)
-
-
-def _texts(frame: pd.DataFrame, columns: Sequence[str], owner: str) -> list[str]:
-    """Write the first rows of a column, with the ends of its interval where `columns` names them.
-
-    `owner`, which is the column itself unless it holds standard deviations, says if ×100.
-    """
-    column = frame[columns[0]]
-    if not pd.api.types.is_float_dtype(column):
-        first = column.head(ROWS)
-        return [DASH if missing else str(value) for value, missing in zip(first, first.isna(), strict=True)]
-    # All rows decide whether these are fractions, not only those that are printed.
-    fractions = are_fractions(owner, frame[owner].to_numpy(dtype=np.float64))
-    values = frame[list(columns)].head(ROWS).to_numpy(dtype=np.float64)
-    return [_interval(row.tolist(), fractions) for row in values]
 
 
 def _interval(values: Sequence[float], fractions: bool) -> str:

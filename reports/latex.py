@@ -5,13 +5,19 @@ since the row end before it takes the bracket for its own argument, and so do th
 """
 
 import re
+from collections.abc import Sequence
 
-import numpy as np
 import pandas as pd
 
-from reports.numbers import are_fractions, intervals, number, spread_of
+from reports.numbers import written
 
 MISSING = "--"
+
+ROWS, COLUMNS = 60, 16
+"""What fits on a page: longer and wider tables are CSV alone."""
+
+_DOT = re.compile(r"(?<=[^\W\d])\.(?=[^\W\d])")
+"""A dot that parts two words, and no number."""
 
 _SIGNS = str.maketrans(
     {
@@ -47,27 +53,57 @@ _SIGNS = str.maketrans(
 )
 
 
-def latex_table(frame: pd.DataFrame, experiment: str, name: str) -> str:
-    """Write a frame as one `tabular`, however long, ready to be read with LaTeX's `input`.
+def latex_table(frame: pd.DataFrame, experiment: str, name: str) -> str | None:
+    """Write a frame as one `tabular`, ready to be read with LaTeX's `input`; None for more than `ROWS` or `COLUMNS`.
 
-    Columns of numbers are right-aligned, others left-aligned. The ends of an interval are columns of their own, ×100
-    when the values they belong to are.
+    Columns of numbers are right-aligned, others left-aligned. Intervals stand behind their values, in the same cell.
+    Heads are words; neighbours whose names begin alike up to a dot, as `uas` and `uas.sd`, stand under one head.
     """
-    owners = spread_of(frame) | {end: column for column, ends in intervals(frame).items() for end in ends}
-    numeric = [pd.api.types.is_numeric_dtype(frame[column]) for column in frame.columns]
-    columns = [_cells(frame[column], frame[owners.get(column, column)]) for column in frame.columns]
+    cells = written(frame, missing="")
+    if len(frame) > ROWS or len(cells) > COLUMNS:
+        return None
+    numeric = [pd.api.types.is_numeric_dtype(frame[column]) for column in cells]
+    columns = [
+        [_signed(text) if number else escape(text) for text in texts]
+        for texts, number in zip(cells.values(), numeric, strict=True)
+    ]
     lines = [
         "% " + " ".join(f"{experiment}: {name}".split()),
         r"% requires \usepackage{booktabs}",
         rf"\begin{{tabular}}{{{''.join('r' if number else 'l' for number in numeric)}}}",
         r"\toprule",
-        _row([escape(str(column)) for column in frame.columns]),
+        *_head([str(column) for column in cells]),
         r"\midrule",
-        *(_row(list(cells)) for cells in zip(*columns, strict=True)),
+        *(_row([cell or MISSING for cell in row]) for row in zip(*columns, strict=True)),
         r"\bottomrule",
         r"\end{tabular}",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _head(names: Sequence[str]) -> list[str]:
+    """The head, and above it the groups, where there are such."""
+    groups: list[tuple[str, list[str]]] = []
+    for name in names:
+        group, *rest = _DOT.split(name, maxsplit=1)
+        if groups and groups[-1][0] == group and rest:
+            groups[-1][1].extend(rest)
+        else:
+            groups.append((group, rest or [""]))
+    if all(len(heads) == 1 for _, heads in groups):
+        return [_row([_words(name) for name in names])]
+    above, rules, below, place = [], [], list[str](), 1
+    for group, heads in groups:
+        alone = len(heads) == 1
+        above.append("" if alone else rf"\multicolumn{{{len(heads)}}}{{c}}{{{_words(group)}}}")
+        below += [_words(names[place - 1])] if alone else map(_words, heads)
+        rules += [] if alone else [rf"\cmidrule(lr){{{place}-{place + len(heads) - 1}}}"]
+        place += len(heads)
+    return [_row(above), "".join(rules), _row(below)]
+
+
+def _words(name: str) -> str:
+    return escape(_DOT.sub(" ", name).replace("_", " "))
 
 
 def escape(text: str) -> str:
@@ -77,18 +113,12 @@ def escape(text: str) -> str:
     return re.sub(r"([-'`])(?=\1)", r"\1{}", signs)
 
 
-def _cells(column: pd.Series, owner: pd.Series) -> list[str]:
-    """Write a column; `owner`, the column whose ends of intervals or deviations it holds, or itself, says if ×100."""
-    if pd.api.types.is_float_dtype(column):
-        fractions = are_fractions(str(owner.name), owner.to_numpy(dtype=np.float64))
-        texts = [number(value, fractions, missing="") for value in column.to_numpy(dtype=np.float64)]
-        return [_signed(text) if text else MISSING for text in texts]
-    write = _signed if pd.api.types.is_integer_dtype(column) else escape
-    return [MISSING if missing else write(str(value)) for value, missing in zip(column, column.isna(), strict=True)]
+def _signed(text: str) -> str:
+    """Give numbers a minus instead of a hyphen, and a power of ten instead of an `e`."""
+    return re.sub(r"-?\d[\d.]*(?:e[-+]\d+)?", lambda found: _formula(found[0]), text)
 
 
-def _signed(digits: str) -> str:
-    """Give a number a minus instead of a hyphen, and a power of ten instead of an `e`."""
+def _formula(digits: str) -> str:
     mantissa, _, exponent = digits.partition("e")
     formula = rf"{mantissa} \times 10^{{{int(exponent)}}}" if exponent else digits
     return f"${formula}$" if exponent or digits.startswith("-") else digits

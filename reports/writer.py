@@ -119,10 +119,13 @@ def write(folder: Path, result: Result, provenance: Provenance) -> None:
     record = folder / "results.json"
     # An older run's record must not vouch for a mixture of its files and these.
     record.unlink(missing_ok=True)
+    latex = {name: latex_table(frame, result.experiment, name) for name, frame in result.tables.items()}
     for name, frame in result.tables.items():
         frame.to_csv(folder / f"{name}.csv", index=False, lineterminator="\n", encoding="utf-8")
-        text = latex_table(frame, result.experiment, name)
-        (folder / f"{name}.tex").write_text(text, encoding="utf-8", newline="\n")
+        if text := latex[name]:
+            (folder / f"{name}.tex").write_text(text, encoding="utf-8", newline="\n")
+        else:
+            (folder / f"{name}.tex").unlink(missing_ok=True)
     figures = {name: _save_figure(folder / name, figure) for name, figure in result.figures.items()}
     if result.items is not None:
         result.items.to_parquet(folder / "items.parquet", index=False)
@@ -132,7 +135,7 @@ def write(folder: Path, result: Result, provenance: Provenance) -> None:
         "experiment": result.experiment,
         "scores": result.scores,
         "tables": {name: f"{name}.csv" for name in result.tables},
-        "latex": {name: f"{name}.tex" for name in result.tables},
+        "latex": {name: f"{name}.tex" for name, text in latex.items() if text},
         "figures": figures,
         "items": None if result.items is None else "items.parquet",
         "ratios": result.ratios,

@@ -169,8 +169,8 @@ def test_texts_are_shown_by_their_highest_weight_all_seeds_of_a_variant_together
     assert table["variant"].tolist() == ["base"] * 4 + ["tying"] * 2
     assert table["max_attention"].tolist() == [*BINS, BINS[0], BINS[3]]
     assert table["texts"].tolist() == [2, 1, 2, 1, 3, 1]
-    np.testing.assert_allclose(table["mean"], [0.15, 0.2, 0.4, 0.9, 0.3, 0.4])
-    np.testing.assert_allclose(table["median"], [0.15, 0.2, 0.4, 0.9, 0.2, 0.4])
+    np.testing.assert_allclose(table["mean_tvd"], [0.15, 0.2, 0.4, 0.9, 0.3, 0.4])
+    np.testing.assert_allclose(table["median_tvd"], [0.15, 0.2, 0.4, 0.9, 0.2, 0.4])
 
 
 @pytest.mark.parametrize("test", [Perturbation, Permutation])

@@ -266,6 +266,14 @@ class TestWrite:
         record = record_of(tmp_path / "new" / "folder")
         assert (record["tables"], record["latex"], record["figures"], record["items"]) == ({}, {}, {}, None)
 
+    def test_a_table_of_many_rows_has_no_latex(self, tmp_path: Path) -> None:
+        for rows, files in ((3, {"long": "long.tex"}), (61, {})):
+            write(tmp_path, Result("bare", {}, {"long": pd.DataFrame({"n": range(rows)})}), Provenance({}, {}, {}))
+            assert record_of(tmp_path)["latex"] == files
+            # Nor one that an earlier result has left.
+            assert (tmp_path / "long.tex").exists() == bool(files)
+        assert len(pd.read_csv(tmp_path / "long.csv")) == 61
+
     def test_the_source_digest_covers_every_package_of_the_program(self) -> None:
         root = Path(writer.__file__).parent.parent
         packages = {path.parent.name for path in root.glob("[a-z]*/__init__.py")} - {"tests", "benchmarks", "build"}
