@@ -23,6 +23,9 @@ from reports.yaml_fields import near
 UNITS = ("document", "sentence", "id")
 """Columns of items that say what a row of them is about."""
 
+FIRST = 3
+"""Names of items that a message gives; of more it says how many."""
+
 NAN = float("nan")
 
 
@@ -98,8 +101,17 @@ def read_outcome(path: Path) -> Outcome:
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise SweepError(
-            f"{path} is not what a run writes ({type(error).__name__}: {error}); remove its folder to run it again"
+            f"{path} is there, but is not what a run writes as its results.json ({type(error).__name__}: {error})"
         ) from None
+
+
+def by_id(counts: pd.DataFrame) -> pd.DataFrame:
+    """The counts by `id` where the items have such, else by all that names them.
+
+    Of two encoders one may have left out a sentence, and the numbers of those after it are others.
+    """
+    others = [name for name in counts.index.names if name != "id"]
+    return counts.droplevel(others) if "id" in counts.index.names and others else counts
 
 
 def collect(sweep: Sweep, outcomes: Mapping[str, Outcome]) -> Collected:
@@ -116,7 +128,7 @@ def collect(sweep: Sweep, outcomes: Mapping[str, Outcome]) -> Collected:
         for score in sweep.scores
         for end, column in {"": score, **{f".{name}": sweep.column(score, name) for name in STATISTICS}}.items()
     }
-    warnings = _other_data(sweep, outcomes)
+    warnings = _other_data(sweep, outcomes) + _other_items(sweep, outcomes)
     if len({outcome.source for outcome in outcomes.values()}) > 1:
         warnings.append(
             "the program was changed between these runs: another --out runs all of them with what it is now"
@@ -232,3 +244,39 @@ def _other_data(sweep: Sweep, outcomes: Mapping[str, Outcome]) -> list[str]:
         for file, kinds in rows.items()
         if len(kinds) > 1
     ]
+
+
+def _other_items(sweep: Sweep, outcomes: Mapping[str, Outcome]) -> list[str]:
+    """Scores whose rows stand on different items: an encoder leaves out sentences that are too long for it."""
+    scores: dict[str, list[str]] = defaultdict(list)
+    for score in sweep.scores:
+        rows: dict[frozenset[object], list[str]] = defaultdict(list)
+        for row in sweep.rows:
+            if items := _items(row, score, outcomes):
+                rows[items].append(row.name)
+        if len(rows) > 1:
+            shared = frozenset.intersection(*rows)
+            left_out = sorted(map(str, frozenset.union(*rows) - shared))
+            kinds = " | ".join(f"{len(items)} under {', '.join(names)}" for items, names in rows.items())
+            scores[f"{kinds}; {len(shared)} under all, without {first_of(left_out)}"].append(score)
+    return [
+        f"the rows stand on different items for {', '.join(names)}: {how}. What all of them have is compared by "
+        "`python -m reports.compare DIR:ROW DIR:ROW --common`"
+        for how, names in scores.items()
+    ]
+
+
+def _items(row: Row, score: str, outcomes: Mapping[str, Outcome]) -> frozenset[object]:
+    """What a score of a row stands on; nothing where it is not known."""
+    name = row.scores[score]
+    for run in (run for runs in row.runs.values() for run in runs if run.key in outcomes):
+        counts = outcomes[run.key].counts(name) if name else None
+        if counts is not None and None not in counts.index.names:
+            return frozenset(by_id(counts).index)
+    return frozenset()
+
+
+def first_of(names: Sequence[str]) -> str:
+    """The first names, and how many more there are."""
+    more = len(names) - FIRST
+    return ", ".join(names[:FIRST]) + (f" and {more} more" if more > 0 else "")

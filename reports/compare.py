@@ -1,8 +1,12 @@
-"""Compare runs on the same items: `python -m reports.compare RUN RUN … [--score NAME] [--json FILE]`.
+"""Compare runs on the same items: `python -m reports.compare RUN RUN … [--score NAME] [--common] [--json FILE]`.
 
-RUN is the folder of a run, or its `results.json`. The first is the reference that the others are compared with. Runs
-whose configs differ in nothing but seeds and folders are one line: its score is the mean over the seeds, `sd` their
-standard deviation (n − 1), and what is tested is the mean of each item's counts over the seeds.
+RUN is the folder of a run, its `results.json`, or `DIR:ROW`, the runs of a row of the sweep in DIR, all its seeds. The
+first is the reference that the others are compared with. Runs whose configs differ in nothing but seeds and folders are
+one line: its score is the mean over the seeds, `sd` their standard deviation (n − 1), and what is tested is the mean of
+each item's counts over the seeds.
+
+Runs on different items, as of two encoders that leave out different sentences, are refused, unless `--common` leaves
+out of all runs what is not in each of them; the scores are then of the items that are left.
 
 Intervals are of 95 %, by the bootstrap over items, and tell of the items, not of the seeds. p-values are two-sided: of
 random swaps of the two runs' items, and of the paired bootstrap. With several comparisons those of the swaps stand
@@ -15,7 +19,7 @@ import os
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +29,7 @@ from rich.text import Text
 
 from metrics.attachment import Floats
 from metrics.significance import bootstrap_ratio, holm, paired_bootstrap, paired_permutation
-from reports.collect import Outcome, read_outcome
+from reports.collect import Outcome, by_id, first_of, read_outcome
 from reports.console import frame_table
 from reports.plan import SweepError
 from reports.writer import plain
@@ -36,6 +40,9 @@ SEEDS = frozenset({"seed", "seed_everything"})
 
 FOLDERS = frozenset({"default_root_dir", "save_dir", "dirpath", "cache", "root"})
 """Names of options that say where something lies, not what it is."""
+
+EXPECTED = "the folder of a run, its results.json, or DIR:ROW, a row of the sweep in DIR,"
+"""What a command line names."""
 
 DRAWS = 10_000
 """Resamples and random swaps of the tests."""
@@ -59,6 +66,7 @@ class Scored:
         data: Per split what the data were.
         settings: The config as text, without seeds and folders; None where the run has no config.
         seeds: The seeds in the config, as text.
+        label: What the run was named by, where that is the row of a sweep.
     """
 
     folder: Path
@@ -68,6 +76,53 @@ class Scored:
     data: Mapping[str, object]
     settings: str | None
     seeds: str
+    label: str = ""
+
+
+def read_runs(name: str, score: str | None) -> list[Scored]:
+    """Read the run, or the runs of the row of a sweep, that a command line names.
+
+    Raises:
+        CompareError: There is no such run or row, or one cannot be read: `read_run`.
+    """
+    folder, _, row = name.partition(":")
+    if Path(name).exists() or not Path(folder).is_dir():
+        if (Path(name) / "runs").is_dir():
+            raise CompareError(f"{name} is a sweep; name a row of it, {name}:ROW: {', '.join(_rows(Path(name)))}")
+        return [read_run(Path(name), score)]
+    rows = _rows(Path(folder))
+    if row not in rows:
+        raise CompareError(f"{folder} has no row {row!r}{near(row, rows)}; there are: {', '.join(rows)}")
+    found: list[Scored] = []
+    for runs in rows[row].values():
+        found.append(replace(_first_with(runs, score), label=name))
+        score = found[0].name
+    return found
+
+
+def _first_with(runs: Sequence[Path], score: str | None) -> Scored:
+    """Of several runs of one row and seed the first that has the score, as in the table of the sweep."""
+    for run in runs[:-1]:
+        try:
+            return read_run(run, score)
+        except CompareError:
+            continue
+    return read_run(runs[-1], score)
+
+
+def _rows(folder: Path) -> dict[str, dict[str, list[Path]]]:
+    """The folders of the runs of a sweep: per row and seed."""
+    try:
+        name = json.loads((folder / "results.json").read_text(encoding="utf-8"))["experiment"]
+        table = pd.read_csv(folder / f"{name}_runs.csv", dtype=str, keep_default_na=False)
+        labels = table.columns[: table.columns.get_loc("seed")]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise CompareError(f"{folder} is no folder of a sweep that has ended: it has no table of its runs") from None
+    rows: dict[str, dict[str, list[Path]]] = {}
+    for line in table.to_dict("records"):
+        row = " × ".join(line[label] for label in labels)
+        rows.setdefault(row, {}).setdefault(line["seed"], []).append(folder / "runs" / line["folder"])
+    return rows
 
 
 def read_run(run: Path, score: str | None) -> Scored:
@@ -78,8 +133,7 @@ def read_run(run: Path, score: str | None) -> Scored:
     """
     path = run / "results.json" if run.is_dir() else run
     if not path.is_file():
-        why = "has no results.json: no test has ended in it" if run.is_dir() else "is neither a folder nor a file"
-        raise CompareError(f"{run} {why}")
+        raise CompareError(f"{run}: {_expected(run)}")
     try:
         outcome = read_outcome(path)
         score = score or next(iter(outcome.ratios), "uas")
@@ -90,12 +144,24 @@ def read_run(run: Path, score: str | None) -> Scored:
         raise CompareError(str(error)) from None
     seeds: list[str] = []
     text = None if settings is None else json.dumps(_unseeded(settings, seeds), sort_keys=True, default=str)
-    value = outcome.scores[score]
-    sums = counts.sum()
-    again = sums["numerator"] / sums["denominator"] if sums["denominator"] else NAN
+    value, again = outcome.scores[score], _score(counts)
     if not np.isclose(value, again, rtol=0, atol=1e-6, equal_nan=True):
         raise CompareError(f"{path}: {score} is {value} there but {again} by {outcome.items}, which is of another run")
     return Scored(path.parent, score, value, counts, outcome.data, text, " ".join(seeds))
+
+
+def _score(counts: pd.DataFrame) -> float:
+    sums = counts.sum()
+    return float(sums["numerator"] / sums["denominator"]) if sums["denominator"] else NAN
+
+
+def _expected(run: Path) -> str:
+    """What is wrong with a path at which no run is."""
+    if not run.is_dir():
+        return f"there is no such file or folder; {EXPECTED} is expected"
+    below = [str(path.parent) for kind in ("*", "*/*") for path in sorted(run.glob(f"{kind}/results.json"))]
+    hint = f"; below it there are {first_of(below)}" if below else ": no test has ended in it"
+    return f"the folder is there, but has no results.json{hint}; {EXPECTED} is expected"
 
 
 def _counts(outcome: Outcome, score: str) -> pd.DataFrame:
@@ -117,9 +183,7 @@ def _counts(outcome: Outcome, score: str) -> pd.DataFrame:
         raise CompareError(f"{outcome.items} cannot be read: {' '.join(str(error).split())}") from None
     if counts is None or None in counts.index.names:
         raise CompareError(f"{outcome.items} does not name its items: it has no column id, sentence or document")
-    if "id" in counts.index.names:
-        # Of two encoders one may have left out a sentence, and the numbers of those after it are others.
-        counts = counts.droplevel([name for name in counts.index.names if name != "id"])
+    counts = by_id(counts)
     if not counts.index.is_unique:
         names = " and ".join(map(str, counts.index.names))
         raise CompareError(
@@ -171,7 +235,8 @@ def compare(groups: Sequence[Sequence[Scored]], score: str) -> pd.DataFrame:
     """
     reference = groups[0][0]
     pooled = [_pooled(group, reference) for group in groups]
-    names = _labels([group[0].folder for group in groups])
+    folders = _labels([group[0].folder for group in groups])
+    names = [group[0].label or folder for group, folder in zip(groups, folders, strict=True)]
     lines = []
     for name, group, counts in zip(names, groups, pooled, strict=True):
         low, high = bootstrap_ratio(*counts.T)
@@ -208,14 +273,42 @@ def _pooled(group: Sequence[Scored], reference: Scored) -> Floats:
             raise CompareError(
                 f"items of {reference.folder} are named by {both[0]}, those of {run.folder} by {both[1]}"
             )
-        missing, added = len(order.difference(names)), len(names.difference(order))
-        if missing or added:
+        missing, added = order.difference(names), names.difference(order)
+        if len(missing) or len(added):
             raise CompareError(
-                f"{reference.folder} and {run.folder} were not scored on the same items: {missing} are only in the "
-                f"former, {added} only in the latter, {len(order) - missing} in both"
+                f"{reference.folder} and {run.folder} were not scored on the same items: {_some(missing)} only in the "
+                f"former, {_some(added)} only in the latter, {len(order) - len(missing)} in both; --common compares "
+                "them on the items that all runs have"
             )
     pooled: Floats = np.mean([run.counts.loc[order].to_numpy(dtype=np.float64) for run in group], axis=0)
     return pooled
+
+
+def _some(items: pd.Index) -> str:
+    return f"{len(items)} ({first_of(list(map(str, items)))})" if len(items) else "0"
+
+
+def common(runs: Sequence[Scored]) -> tuple[list[Scored], list[str]]:
+    """The runs on the items that all of them have, and what was left out of each.
+
+    Raises:
+        CompareError: They have none in common.
+    """
+    shared = runs[0].counts.index
+    for run in runs[1:]:
+        shared = shared[shared.isin(run.counts.index)] if run.counts.index.names == shared.names else shared
+    if not len(shared):
+        raise CompareError(f"{', '.join(str(run.folder) for run in runs)} have no item in common")
+    found, told = [], []
+    for run in runs:
+        kept = run.counts[run.counts.index.isin(shared)]
+        found.append(replace(run, counts=kept, score=_score(kept)))
+        if len(left_out := run.counts.index.difference(shared)):
+            told.append(
+                f"of {run.label or run.folder} {_some(left_out)} of {len(run.counts)} items are left out: not all runs "
+                f"have them; its {run.name} was {run.score:.4g} and is {found[-1].score:.4g} without them"
+            )
+    return found, told
 
 
 def warnings(groups: Sequence[Sequence[Scored]]) -> list[str]:
@@ -260,22 +353,24 @@ def main(args: Sequence[str], *, console: Console | None = None) -> int:
     """
     console = console or Console()
     parser = argparse.ArgumentParser(prog="python -m reports.compare", description="Compare runs on the same items.")
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a run, or its results.json")
+    parser.add_argument("runs", nargs="+", metavar="RUN", help=f"{EXPECTED} all its seeds")
     parser.add_argument("--score", help="what to compare them by (the first that has counts: uas, accuracy)")
+    parser.add_argument("--common", action="store_true", help="leave out the items that are not in all of the runs")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the table to FILE as well")
     options = parser.parse_args(args)
-    runs = [read_run(options.runs[0], options.score)]
-    runs += [read_run(run, runs[0].name) for run in options.runs[1:]]
+    runs = read_runs(options.runs[0], options.score)
+    runs += [run for name in options.runs[1:] for run in read_runs(name, runs[0].name)]
     for place, run in enumerate(runs):
         if run.folder.resolve() in [other.folder.resolve() for other in runs[:place]]:
             raise CompareError(f"{run.folder} is named twice")
+    runs, left_out = common(runs) if options.common else (runs, [])
     groups = grouped(runs)
     frame = compare(groups, runs[0].name)
     items, names = len(runs[0].counts), " and ".join(map(str, runs[0].counts.index.names))
     console.print(frame_table(f"{runs[0].name}, against the first", frame, "the output of --json"))
     console.print()
     console.print(Text(f"{items} items, matched by {names}; {DRAWS} draws a test."), soft_wrap=True)
-    told = warnings(groups)
+    told = left_out + warnings(groups)
     for warning in told:
         console.print(Text(f"Warning: {warning}", "yellow"), soft_wrap=True)
     if options.json is not None:

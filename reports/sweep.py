@@ -127,7 +127,7 @@ class Sweeper:
         try:
             outcome = read_outcome(path) if path is not None else None
         except SweepError as error:
-            self._fail(key, str(error))
+            self._fail(key, f"{error}; remove {self.folders[key].path} to run it again")
             return
         if outcome is not None:
             self.outcomes[key] = outcome

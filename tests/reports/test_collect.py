@@ -150,6 +150,22 @@ def test_other_data_and_what_all_runs_share(tmp_path: Path) -> None:
     assert alike.provenance.data == {"test": {"file": "t.conllu", "sha256": "1"}}
 
 
+def test_rows_on_different_items_are_told(tmp_path: Path) -> None:
+    rows = [Row((name,), {0: (run(0, name),)}, {"uas": "uas", "same": "uas"}) for name in "abcd"]
+    numbered = pd.DataFrame({"id": [f"s{n}" for n in range(9)], "scored": 2, "correct": 1.0})
+    kept = {"a": numbered, "b": numbered.iloc[[0, 1, 2, 3, 4, 6, 7, 8]], "c": numbered, "d": None}
+    outcomes = {
+        run(0, name).key: outcome(tmp_path, name, {"uas": 0.5}, items=None if frame is None else frame.reset_index())
+        for name, frame in kept.items()
+    }
+    (warning,) = collect(sweep(*rows, scores=("uas", "same")), outcomes).warnings
+    assert warning.startswith(
+        "the rows stand on different items for uas, same: 9 under a, c | 8 under b; 8 under all, without s5. "
+    )
+    assert "--common" in warning
+    assert collect(sweep(rows[0], *rows[2:], scores=("uas", "same")), outcomes).warnings == ()
+
+
 def test_results_are_read(tmp_path: Path) -> None:
     content = {
         **{"scores": {"uas": 1, "none": None}, "audit": {"epochs": 3}, "items": "items.parquet"},
@@ -171,7 +187,7 @@ def test_results_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"scores": {"uas": "x"}}', '{"scores": 1, "audit": 1}'])
 def test_what_no_run_writes_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "results.json").write_text(text, encoding="utf-8")
-    with pytest.raises(SweepError, match=r"results\.json is not what a run writes .*; remove its folder"):
+    with pytest.raises(SweepError, match=r"results\.json is there, but is not what a run writes as its"):
         read_outcome(tmp_path / "results.json")
 
 

@@ -194,12 +194,76 @@ def test_other_items_are_counted_in_the_error(tmp_path: Path) -> None:
     a = make_run(tmp_path / "a", items(1).iloc[2:], config(0))
     b = make_run(tmp_path / "b", items(2).iloc[:50], config(1))
     with pytest.raises(
-        CompareError, match=r"a and .*b were .*: 10 are only in the former, 2 only in the latter, 48 in"
+        CompareError,
+        match=r"a and .*b were .*: 10 \(text-50, text-51, text-52 and 7 more\) only in the former, 2 "
+        r"\(text-0, text-1\) only in the latter, 48 in both; --common compares",
     ):
         main([str(a), str(b)])
     c = make_run(tmp_path / "c", items(2).drop(columns="id"), config(decay=1))
     with pytest.raises(CompareError, match=r"items of .*a are named by id, those of .*c by sentence"):
         main([str(a), str(c)])
+
+
+def test_common_items_are_compared_when_asked(tmp_path: Path) -> None:
+    a, b, c = items(1).iloc[2:], items(2, gain=0.05).iloc[:50], items(3)
+    frames = {"a": a, "b": b, "c": c}
+    runs = [make_run(tmp_path / name, frame, config(decay=name)) for name, frame in frames.items()]
+    printed = run_main(*runs, "--common", "--json", tmp_path / "out.json")
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert found["items"] == 48
+    kept = [frame[frame["id"].isin([f"text-{n}" for n in range(2, 50)])] for frame in frames.values()]
+    for line, frame in zip(found["lines"], kept, strict=True):
+        assert line["uas"] == pytest.approx(frame["correct"].sum() / frame["scored"].sum())
+    counts = (kept[1]["correct"], kept[1]["scored"], kept[0]["correct"], kept[0]["scored"])
+    assert found["lines"][1]["permutation.p"] == paired_permutation(*counts)
+    assert found["warnings"][0] == (
+        f"of {runs[0]} 10 (text-50, text-51, text-52 and 7 more) of 58 items are left out: not all runs have them; its "
+        f"uas was {a['correct'].sum() / a['scored'].sum():.4g} and is {found['lines'][0]['uas']:.4g} without them"
+    )
+    told = [warning.split()[1:3] for warning in found["warnings"]]
+    assert told == [[str(run), left] for run, left in zip(runs, ("10", "2", "12"), strict=True)]
+    assert "48 items, matched by id" in printed
+    other = make_run(tmp_path / "other", items(1).assign(id=lambda frame: "x" + frame["id"]), config(decay=9))
+    with pytest.raises(CompareError, match="have no item in common"):
+        main([str(runs[0]), str(other), "--common"])
+
+
+def swept(folder: Path) -> Path:
+    """A sweep that has ended: two seeds of a row, in either of which the first of two runs has no such score."""
+    lines = []
+    for row, seeds in {"words": (0, 1), "no words": (0,)}.items():
+        for seed in seeds:
+            for kind, pairs in (("control", {}), ("probe", None)):
+                place = f"{row}{seed}{kind}/Probe/version_0"
+                frame = items(seed, gain=0.05 * len(row))
+                make_run(folder / "runs" / place, frame, config(seed, of=row, kind=kind), ratios=pairs)
+                lines.append({"probe": row, "seed": seed, "command": "fit", "config": "a.yaml", "folder": place})
+    write(
+        folder,
+        Result("t", {}, {"t": pd.DataFrame({"probe": [1]}), "t_runs": pd.DataFrame(lines)}),
+        Provenance({}, {}, {}),
+    )
+    return folder
+
+
+def test_a_row_of_a_sweep_is_named_as_in_its_table(tmp_path: Path) -> None:
+    folder = swept(tmp_path / "out")
+    alone = make_run(tmp_path / "alone", items(5), config(decay=7))
+    printed = run_main(f"{folder}:words", f"{folder}:no words", alone, "--score", "uas", "--json", tmp_path / "t.json")
+    lines = json.loads((tmp_path / "t.json").read_text())["lines"]
+    assert [line["seeds"] for line in lines] == [2, 1, 1]
+    assert [line["run"] for line in lines[:2]] == [f"{folder}:words", f"{folder}:no words"]
+    assert [Path(run["folder"]).parts[-3] for run in lines[0]["runs"]] == ["words0probe", "words1probe"]
+    assert f"{folder}:no words" in printed
+    for wrong in (folder, f"{folder}:"):
+        with pytest.raises(CompareError, match="words, no words"):
+            main([str(wrong)])
+    with pytest.raises(
+        CompareError, match=r"has no row 'wrods' \(did you mean `words`\?\); there are: words, no words"
+    ):
+        main([f"{folder}:wrods"])
+    with pytest.raises(CompareError, match="alone is no folder of a sweep that has ended"):
+        main([f"{alone}:words"])
 
 
 def test_other_denominators_are_told(tmp_path: Path) -> None:
@@ -216,6 +280,9 @@ def broken(folder: Path, kind: str) -> Path:
         return folder
     if kind == "folder":
         folder.mkdir()
+        return folder
+    if kind == "parent":
+        make_run(folder / "version_0", frame, config())
         return folder
     if kind == "repeated":
         frame["id"] = frame["id"].replace("text-1", "text-0")
@@ -248,8 +315,9 @@ def broken(folder: Path, kind: str) -> Path:
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        ("nothing", "run is neither a folder nor a file"),
-        ("folder", "run has no results.json: no test has ended in it"),
+        ("nothing", "run: there is no such file or folder; the folder of a run, its results.json, or DIR:ROW"),
+        ("folder", "run: the folder is there, but has no results.json: no test has ended in it; the folder of a run"),
+        ("parent", r"run: the folder is there, .*; below it there are .*run/version_0; the folder of a run"),
         ("repeated", "1 items repeat the id of others"),
         ("unnamed", "has no column id, sentence or document"),
         ("missing", "a count of uas is missing"),
@@ -259,8 +327,8 @@ def broken(folder: Path, kind: str) -> Path:
         ("no items", "items.parquet, are not there"),
         ("no parquet", "items.parquet cannot be read: "),
         ("no column", "items.parquet cannot be read: .*correct"),
-        ("no json", "results.json is not what a run writes"),
-        ("not a run", "results.json is not what a run writes"),
+        ("no json", "results.json is there, but is not what a run writes as its results.json"),
+        ("not a run", "results.json is there, but is not what a run writes as its results.json"),
         ("config", "config.yaml is not YAML"),
     ],
 )

@@ -76,7 +76,7 @@ def test_a_table_is_made_and_what_is_done_is_not_done_again(tmp_path: Path) -> N
     assert record["audit"] == {"runs": 4, "done": 4, "faults": [], "warnings": []}
     assert (tmp_path / "out" / record["config"]).read_text() == SPEC
     assert "attention & $3$" not in (tmp_path / "out" / record["latex"]["t"]).read_text()
-    assert "attention & 3 & 4 & 60.0 & -- & -- & 10.0" in (tmp_path / "out" / record["latex"]["t"]).read_text()
+    assert "attention & 3 & 4 & 60.0 & 10.0" in (tmp_path / "out" / record["latex"]["t"]).read_text()
     assert len(pd.read_csv(tmp_path / "out" / record["tables"]["t_runs"])) == 5
     lines = text.splitlines()
     assert lines[0] == "[1/4] attention, a, seed 0: begun"
@@ -133,7 +133,8 @@ def test_results_that_cannot_be_read_fail_the_run(tmp_path: Path) -> None:
     next((tmp_path / "out" / "runs").rglob("results.json")).write_text("{}")
     code, told = sweep(spec)
     assert code == 1
-    assert "is not what a run writes" in told
+    assert "is not what a run writes as its results.json" in told
+    assert f"; remove {next((tmp_path / 'out' / 'runs').iterdir())} to run it again" in told
 
 
 def test_runs_at_a_time_share_the_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
