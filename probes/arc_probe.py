@@ -31,6 +31,7 @@ class ArcProbe(BoundProbe, ArcExperiment):
         schedule: whether the rate falls after every `epoch`, or on a `plateau`: after an epoch that did not lower the
             loss on dev.
         labels: whether a classifier of relations is trained beside, for `las`; see `RelationClassifier`.
+        relations: relations in the table and the figure, in this order, beside all words; by default all of them.
     """
 
     reads: ClassVar[Set[Field]] = frozenset(("attention",))
@@ -45,8 +46,9 @@ class ArcProbe(BoundProbe, ArcExperiment):
         decay: float = 1.0,
         schedule: Literal["epoch", "plateau"] = "epoch",
         labels: bool = False,
+        relations: tuple[str, ...] = (),
     ) -> None:
-        super().__init__()
+        super().__init__(relations)
         self.learning_rate, self.decay, self.schedule, self.labels = learning_rate, decay, schedule, labels
         self._val, self._found = ArcPredictions(3), ArcPredictions(3)
         self._loss, self._words = SumMetric(nan_strategy="disable"), SumMetric()

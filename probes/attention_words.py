@@ -27,6 +27,7 @@ class AttentionWordsProbe(ArcProbe):
         bias: whether there are b and c.
         root: whether for ROOT the words are `zero`, as in the authors' code, or ROOT has a `learned` vector of its own,
             beside that of the dependent.
+        relations: relations in the table and the figure, in this order, beside all words; by default all of them.
     """
 
     experiment = "attention_words"
@@ -40,8 +41,9 @@ class AttentionWordsProbe(ArcProbe):
         labels: bool = False,
         bias: bool = True,
         root: Literal["zero", "learned"] = "zero",
+        relations: tuple[str, ...] = (),
     ) -> None:
-        super().__init__(learning_rate, decay, schedule, labels)
+        super().__init__(learning_rate, decay, schedule, labels, relations)
         self.has_bias, self.root = bias, root
 
     def build(self, sizes: Sizes) -> None:

@@ -1,6 +1,6 @@
 """What every experiment over gold arcs shares: predictions in, scores beside the baselines out."""
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -14,7 +14,7 @@ from metrics.attachment import Arcs, Integers, attached, edges_found
 from metrics.predictions import ArcPredictions
 from metrics.results import Figure, Result
 from metrics.scores import RATIOS, count, ratio_scores, sentence_scores
-from probes.comparison import baseline_scores, relation_bars, relation_table
+from probes.comparison import baseline_scores, relation_bars, relation_table, rows_of
 
 
 class ProbeError(ValueError):
@@ -68,6 +68,18 @@ class DependencyExperiment(LightningModule):
         return self.data
 
 
+def check_relations(wanted: Sequence[str], known: Sequence[str]) -> None:
+    """Refuse relations that the corpus does not have.
+
+    Raises:
+        ProbeError: there is no such relation.
+    """
+    if strange := [name for name in wanted if name not in known]:
+        raise ProbeError(
+            f"relations: the corpus has no {', '.join(map(repr, strange))}; its relations are {', '.join(known)}."
+        )
+
+
 @dataclass(frozen=True)
 class Guess:
     """What is predicted of the words of a batch, each int64 `[batch, n]`; anything in the padding.
@@ -94,14 +106,23 @@ class ArcExperiment(DependencyExperiment):
     """Predicts one head for every word.
 
     Subclasses fill two holes: `guess`, when they predict anything beyond the baselines, and `figures`.
+
+    Args:
+        relations: relations in the table and the figure, in this order, beside all words; by default all of them.
     """
 
     reads: ClassVar[Set[Field]] = frozenset()
 
-    def __init__(self) -> None:
+    def __init__(self, relations: tuple[str, ...] = ()) -> None:
         super().__init__()
+        self.relations = relations
         self._dev, self._test = ArcPredictions(3), ArcPredictions(3)
         self._labelled: bool | None = None
+
+    def setup(self, stage: str) -> None:
+        """Look for the relations that were named."""
+        super().setup(stage)
+        check_relations(self.relations, self.data.relations)
 
     def guess(self, batch: AttentionBatch, tree: bool) -> Guess | None:
         """What is predicted, with the best tree where it is asked for; None for an experiment of baselines alone."""
@@ -143,7 +164,7 @@ class ArcExperiment(DependencyExperiment):
         names = self.data.relations
         baselines = baseline_scores(dev, test, len(names))
         if self._labelled is None:
-            table = relation_table(dev, test, names, None)
+            table = rows_of(relation_table(dev, test, names, None), self.relations)
             figures = {"relations": relation_bars(table), **self.figures()}
             return Result(self.experiment, baselines, {"relations": table}, figures)
         heads, tree, relations = predicted.astype("int64").T
@@ -156,7 +177,7 @@ class ArcExperiment(DependencyExperiment):
         if self._labelled:
             ratios["las"] = ("labelled_correct", "scored")
             items["labelled_correct"] = count(test, found * (relations == test.relation) * ~test.punctuation)
-        table = relation_table(dev, test, names, found)
+        table = rows_of(relation_table(dev, test, names, found), self.relations)
         return Result(
             experiment=self.experiment,
             scores=ratio_scores(items, ratios) | baselines,

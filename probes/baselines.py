@@ -20,6 +20,9 @@ class Baselines(ArcExperiment):
 
     The offsets are chosen on dev and scored on test. Uniform attention is scored by expectation: every word's head is
     equally likely to be ROOT or any other word. Nothing is trained, so `python train.py test` runs it.
+
+    Args:
+        relations: relations in the table and the figure, in this order, beside all words; by default all of them.
     """
 
     experiment = "baselines"
@@ -38,6 +41,7 @@ class DistancesWordsProbe(ArcProbe):
         schedule: when it falls: after every `epoch`, or on a `plateau` of the loss on dev.
         labels: whether relations are classified too, for `las`; they need attention.
         hidden: tanh units of the hidden layer.
+        relations: relations in the table and the figure, in this order, beside all words; by default all of them.
     """
 
     experiment = "distances_words"
@@ -50,8 +54,9 @@ class DistancesWordsProbe(ArcProbe):
         schedule: Literal["epoch", "plateau"] = "epoch",
         labels: bool = False,
         hidden: int = 256,
+        relations: tuple[str, ...] = (),
     ) -> None:
-        super().__init__(learning_rate, decay, schedule, labels)
+        super().__init__(learning_rate, decay, schedule, labels, relations)
         self.hidden = hidden
 
     def build(self, sizes: Sizes) -> None:

@@ -1,5 +1,7 @@
 """The fixed baselines of Clark et al. (2019), in the same tables and figures as what is compared with them."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 
@@ -16,6 +18,7 @@ from metrics.attachment import (
     uniform_attached,
     uniform_edges_found,
 )
+from metrics.heads import ALL, PLAIN
 from metrics.results import Bars
 from metrics.scores import attachment_scores, relation_accuracies
 
@@ -75,6 +78,15 @@ def relation_table(dev: Arcs, test: Arcs, relations: tuple[str, ...], found: Flo
     # An interval stands behind what it belongs to.
     order = ["probe", "offset", "low", "high"] if found is None else ["probe", "low", "high", "offset"]
     return pd.DataFrame(columns)[["relation", "n", *order, "best_offset"]]
+
+
+def rows_of(table: pd.DataFrame, relations: Sequence[str]) -> pd.DataFrame:
+    """The rows over all words, and those of the relations that were named, in their order; all rows where none was."""
+    if not relations:
+        return table
+    order = {name: place for place, name in enumerate((ALL, PLAIN, *relations))}
+    shown = table[table["relation"].isin(order)]
+    return shown.sort_values("relation", key=lambda column: column.map(order), kind="stable", ignore_index=True)
 
 
 def relation_bars(table: pd.DataFrame) -> Bars:

@@ -18,8 +18,8 @@ from metrics.results import Figure, Result
 from metrics.scores import attachment_scores, sentence_scores
 from metrics.significance import bootstrap_ratio
 from metrics.trees import gold_in_trees, tree_counts
-from probes.base import DependencyExperiment
-from probes.comparison import baseline_scores
+from probes.base import DependencyExperiment, check_relations
+from probes.comparison import baseline_scores, rows_of
 from probes.ensembles import choose, hits
 from probes.head_figures import Drawing, best_bars, check_drawing, draw_sentence, examples, relation_maps
 from probes.head_tables import Names, Predictions, all_heads, best_heads, by_length, roles
@@ -43,6 +43,8 @@ class HeadsProbe(DependencyExperiment):
         maps: relations whose accuracies are drawn as a map of layers and heads: the most frequent ones.
         drawings: sentences whose attention is drawn; by default one each for the best heads of three relations.
         seed: of bootstrap and permutations.
+        relations: relations in tables and figures, in this order, beside all words; by default all of them. The roles
+            of heads are always those among all.
     """
 
     experiment = "heads"
@@ -56,11 +58,12 @@ class HeadsProbe(DependencyExperiment):
         maps: int = 12,
         drawings: tuple[Drawing, ...] = (),
         seed: int = 0,
+        relations: tuple[str, ...] = (),
     ) -> None:
         super().__init__()
         self.mode = mode
         self.permutations, self.ensemble, self.minimum, self.maps = permutations, ensemble, minimum, maps
-        self.drawings = drawings
+        self.drawings, self.relations = drawings, relations
         self.seed = seed
         self._gathered, self._peaks = nn.ModuleList(), nn.ModuleList()
 
@@ -72,6 +75,7 @@ class HeadsProbe(DependencyExperiment):
         heads = size[0] * size[1]
         self._gathered = nn.ModuleList(ArcPredictions(k * heads) for k in (3, 3, 2, 2))
         self._peaks = nn.ModuleList([RowPeaks(*size)])  # of dev
+        check_relations(self.relations, data.relations)
         for wanted in self.drawings:
             check_drawing(wanted, Names(data.layers, data.heads), data.splits[self._scored], data.relations)
 
@@ -109,6 +113,7 @@ class HeadsProbe(DependencyExperiment):
         control = (random_dev, random_dev if paper else random_test) if len(random_dev.arcs) else None
         split = self.data.splits[self._scored]
         best = best_heads(dev, scored, control, names, permutations=self.permutations, seed=self.seed)
+        best = rows_of(best, self.relations)  # only now: the same numbers whatever is shown
         trees = [tree_counts(arcs, rows[:, 2 * len(names) :]) for arcs, rows in (parts[0], (scored.arcs, drawn))]
         chosen = scored.column(dev.best(PLAIN))
         found = attached(scored.arcs, chosen), edges_found(scored.arcs, chosen)
@@ -123,8 +128,8 @@ class HeadsProbe(DependencyExperiment):
         items.insert(1, "id", [split.ids[index] for index in items["sentence"]])
         tables = {
             "best_heads": best,
-            "best_heads_by_length": by_length(dev, scored, names),
-            "heads": all_heads(dev, scored, names),
+            "best_heads_by_length": rows_of(by_length(dev, scored, names), self.relations),
+            "heads": rows_of(all_heads(dev, scored, names), self.relations),
             "roles": role_table,
             "trees": _tree_table(trees[0], trees[1], names, paper=paper),
         }
@@ -145,7 +150,8 @@ class HeadsProbe(DependencyExperiment):
 
     def _ensembles(self, dev: Predictions, scored: Predictions, names: Names, split: DependencySplit) -> pd.DataFrame:
         """`relation, n, direction, heads, dev, test, low, high, single`: greedy on dev; `single` is the first alone."""
-        relations = [name for name in scored.groups if name not in (ALL, PLAIN) and name in dev.groups]
+        relations = [name for name in self.relations or scored.groups if name not in (ALL, PLAIN)]
+        relations = [name for name in relations if name in scored.groups and name in dev.groups]
         rows = []
         store = self.data.splits["dev"].store
         for name in relations:

@@ -5,12 +5,13 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
+from pandas.testing import assert_frame_equal
 from pytorch_lightning import Callback, LightningModule, Trainer
 from pytorch_lightning.callbacks import ModelCheckpoint
 
 from attention import EncoderSpec, Options
 from datamodules import DependencyDataModule
-from metrics.results import Result
+from metrics.results import Bars, Result
 from probes import AttentionOnlyProbe, Baselines
 from probes.base import ProbeError
 from tests.tiny import save_bert
@@ -142,6 +143,26 @@ def test_a_checkpoint_loads_without_a_trainer(data: MakeData, tmp_path: Path) ->
     loaded = AttentionOnlyProbe.load_from_checkpoint(tmp_path / "probe.ckpt", weights_only=True)
     assert torch.equal(loaded.weight, probe.weight)
     assert loaded.weight.abs().sum() > 0
+
+
+@pytest.mark.parametrize("kind", [Baselines, AttentionOnlyProbe])
+def test_the_relations_that_are_named_are_in_table_and_figure(
+    data: MakeData, tmp_path: Path, kind: type[Baselines | AttentionOnlyProbe]
+) -> None:
+    module = kind()
+    if kind is AttentionOnlyProbe:
+        trainer(tmp_path, 1).fit(module, datamodule=data())
+    full = scored(module, data(), tmp_path)
+    module.relations = ("nsubj", "det")
+    some = scored(module, data(), tmp_path)
+    by_name = full.tables["relations"].set_index("relation")
+    names = ["all", "all (no punctuation)", "nsubj", "det"]
+    assert_frame_equal(some.tables["relations"], by_name.loc[names].reset_index())
+    bars = some.figures["relations"]
+    assert isinstance(bars, Bars)
+    assert list(bars.categories) == names
+    with pytest.raises(ProbeError, match=r"relations: the corpus has no 'nsbj'; its relations are .*, nsubj"):
+        trainer(tmp_path).test(kind(relations=("nsbj",)), datamodule=data(), verbose=False)
 
 
 def test_a_probe_without_attention_is_refused(data: MakeData, tmp_path: Path) -> None:

@@ -219,6 +219,29 @@ def test_the_figures(result: Result) -> None:
     assert {"heads_all", "heads_all_no_punctuation", "heads_det", "heads_nmod_poss"} <= set(kinds)
 
 
+def test_the_relations_that_are_named_are_shown_with_the_same_numbers(result: Result, data: MakeData) -> None:
+    chosen = ("nsubj", "det")
+    found = scored(probe(relations=chosen), data(random_init=True))
+    names = ["all", "all (no punctuation)", *chosen]
+    for name in ("best_heads", "best_heads_by_length", "heads", "ensembles"):
+        table = result.tables[name]
+        rows = [row for relation in names for row in table[table["relation"] == relation].to_dict("records")]
+        assert {row["relation"] for row in rows} == set(names[2:] if name == "ensembles" else names)
+        pd.testing.assert_frame_equal(found.tables[name], pd.DataFrame(rows, columns=list(table)))
+    bars = found.figures["best_heads"]
+    assert isinstance(bars, Bars)
+    assert len(bars.categories) == 4
+    maps = {name for name, figure in found.figures.items() if isinstance(figure, HeatMap)}
+    assert maps == {"heads_all", "heads_all_no_punctuation", "heads_nsubj", "heads_det"}
+    pd.testing.assert_frame_equal(found.tables["roles"], result.tables["roles"])
+    assert found.scores == result.scores
+
+
+def test_relations_that_the_corpus_does_not_have_are_refused(data: MakeData) -> None:
+    with pytest.raises(ProbeError, match=r"relations: the corpus has no 'nsbj', 'x'; its relations are .*det.*, nsubj"):
+        scored(probe(relations=("nsbj", "det", "x")), data())
+
+
 def test_ensembles_begin_with_the_best_head(result: Result) -> None:
     table = result.tables["ensembles"]
     heads = result.tables["heads"]
