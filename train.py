@@ -82,9 +82,15 @@ class ProbingCLI(LightningCLI):
     """LightningCLI with one folder per run, the best checkpoint kept, and its test after the training."""
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Add the checkpoint, configurable as any other part."""
+        """Add the checkpoint, configurable as any other part, and what figures look like."""
         parser.add_lightning_class_args(ModelCheckpoint, "checkpoint")
         parser.set_defaults({"checkpoint.monitor": "val_uas", "checkpoint.mode": "max"})
+        parser.add_argument(
+            "--figures.titles",
+            type=bool,
+            default=True,
+            help="Whether figures bear their titles; results.json has them under `captions` in any case.",
+        )
 
     def before_instantiate_classes(self) -> None:
         """Look for the checkpoint before anything is loaded or computed.
@@ -120,6 +126,7 @@ class ProbingCLI(LightningCLI):
         for callback in trainer.callbacks:  # type: ignore[attr-defined]
             if isinstance(callback, ResultWriter):
                 callback.folder = folder
+                callback.titles = self._get(self.config, "figures.titles")
         for checkpoint in _checkpoints(trainer):
             checkpoint.dirpath = checkpoint.dirpath or str(folder / "checkpoints")
         return trainer

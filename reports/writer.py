@@ -1,5 +1,6 @@
 """The one callback that writes: an experiment's result becomes files in the run folder and tables in the terminal."""
 
+import dataclasses
 import hashlib
 import json
 import math
@@ -24,6 +25,7 @@ from reports.console import audit_table, frame_table, scores_table
 from reports.figures import draw
 from reports.latex import latex_table
 from reports.page import html_page
+from reports.style import fonts_for
 
 SCHEMA = 1
 ROOMS = ("attention", "corpora", "datamodules", "fidelity", "metrics", "models", "probes", "reports")
@@ -56,6 +58,7 @@ class ResultWriter(pl.Callback):
 
     Attributes:
         folder: The run folder; None takes the logger's, or the trainer's root folder without a logger.
+        titles: Whether drawings bear their titles; `results.json` has them in any case, for captions.
     """
 
     def __init__(self, console: Console | None = None) -> None:
@@ -63,6 +66,7 @@ class ResultWriter(pl.Callback):
         # No console of our own is kept: it has locks, and spawned processes receive the callback pickled.
         self._console = console
         self.folder: Path | None = None
+        self.titles = True
 
     def on_predict_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Write the predictions, if the module kept any."""
@@ -97,7 +101,7 @@ class ResultWriter(pl.Callback):
                 Text(f"Warning: {type(datamodule).__name__} has no provenance: encoder and data unknown", "yellow")
             )
             provenance = Provenance({}, {}, {})
-        write(folder, result, provenance)
+        write(folder, result, provenance, self.titles)
         audit = merged_audit(result, provenance)
         tables = [audit_table(audit)] if audit else []
         tables += [frame_table(name, frame, f"{name}.csv") for name, frame in result.tables.items()]
@@ -108,8 +112,10 @@ class ResultWriter(pl.Callback):
         console.print(Text(f"Written to {folder}"), soft_wrap=True)
 
 
-def write(folder: Path, result: Result, provenance: Provenance) -> None:
+def write(folder: Path, result: Result, provenance: Provenance, titles: bool = True) -> None:
     """Write a result's files into `folder`, made if absent; files of the same names are replaced.
+
+    Without `titles`, those of the drawings are in `results.json` alone, under `captions`.
 
     Raises:
         TypeError: An audit, or the description of encoder or data, holds something that JSON has no form for.
@@ -126,7 +132,9 @@ def write(folder: Path, result: Result, provenance: Provenance) -> None:
             (folder / f"{name}.tex").write_text(text, encoding="utf-8", newline="\n")
         else:
             (folder / f"{name}.tex").unlink(missing_ok=True)
-    figures = {name: _save_figure(folder / name, figure) for name, figure in result.figures.items()}
+    drawn = [figure for figure in result.figures.values() if not isinstance(figure, ColouredTexts)]
+    with fonts_for(str(drawn)):
+        figures = {name: _save_figure(folder / name, figure, titles) for name, figure in result.figures.items()}
     if result.items is not None:
         result.items.to_parquet(folder / "items.parquet", index=False)
     seed = os.environ.get("PL_GLOBAL_SEED")  # what seed_everything leaves behind
@@ -137,6 +145,7 @@ def write(folder: Path, result: Result, provenance: Provenance) -> None:
         "tables": {name: f"{name}.csv" for name in result.tables},
         "latex": {name: f"{name}.tex" for name, text in latex.items() if text},
         "figures": figures,
+        "captions": {name: figure.title for name, figure in result.figures.items()},
         "items": None if result.items is None else "items.parquet",
         "ratios": result.ratios,
         "audit": merged_audit(result, provenance),
@@ -188,13 +197,13 @@ def plain(value: object, at: str = "result") -> object:
     raise TypeError(f"{at} is a {type(value).__name__}, which JSON has no form for")
 
 
-def _save_figure(stem: Path, figure: Figure) -> str:
+def _save_figure(stem: Path, figure: Figure, title: bool) -> str:
     """Write a figure and return the name of the file to look at."""
     if isinstance(figure, ColouredTexts):
         page = f"{stem.name}.html"
         (stem.parent / page).write_text(html_page(figure), encoding="utf-8", newline="\n")
         return page
-    canvas = draw(figure)
+    canvas = draw(figure if title else dataclasses.replace(figure, title=""))
     # Type 42 keeps the text of a PDF as text; publishers refuse the default. Without dates and versions the same data
     # gives the same bytes.
     with rc_context({"pdf.fonttype": 42}):

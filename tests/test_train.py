@@ -373,3 +373,16 @@ def test_two_processes_score_as_one_does(corpus: str, bert: Path, cache: str, tm
     subprocess.run([sys.executable, "train.py", *command, *extra], cwd=ROOT, check=True, env=environment, timeout=240)
     assert results(tmp_path / "two")[1]["scores"] == results(tmp_path / "one")[1]["scores"]
     assert [path.name for path in (tmp_path / "two" / "Baselines").iterdir()] == ["version_0"]
+
+
+def test_titles_of_figures_are_an_option_of_the_command_line(
+    corpus: str, bert: Path, cache: str, tmp_path: Path
+) -> None:
+    config = ROOT / "configs" / "clark2019" / "baselines.yaml"
+    run = train.main([*arguments(config, corpus, bert, cache, tmp_path), "--figures.titles=false"])
+    (writer,) = (part for part in run.trainer.callbacks if isinstance(part, train.ResultWriter))
+    assert not writer.titles
+    folder, found = results(tmp_path)
+    assert yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))["figures"] == {"titles": False}
+    assert found["captions"].keys() == found["figures"].keys()
+    assert all(found["captions"].values())

@@ -10,6 +10,8 @@ import pandas as pd
 import pytest
 import pytorch_lightning as pl
 import torch
+from matplotlib.figure import Figure as Canvas
+from matplotlib.text import Text
 from pandas.testing import assert_frame_equal
 from pytorch_lightning.loggers import CSVLogger, Logger
 from rich.console import Console
@@ -17,7 +19,7 @@ from torch.utils.data import DataLoader
 
 from metrics.charts import ColouredText, ColouredTexts, Curves
 from metrics.results import AttentionLines, Bars, HeatMap, Provenance, Result
-from reports import writer
+from reports import draw, writer
 from reports.latex import latex_table
 from reports.page import html_page
 from reports.writer import ResultWriter, merged_audit, plain, write
@@ -171,6 +173,13 @@ def test_a_test_run_writes_its_result(tmp_path: Path, monkeypatch: pytest.Monkey
             "curve": "curve.png",
             "examples": "examples.html",
         },
+        "captions": {
+            "relations": "Relations",
+            "weights": "Weights",
+            "sentence": "2-1",
+            "curve": "Curve",
+            "examples": "Examples",
+        },
         "items": "items.parquet",
         "ratios": {"uas": ["correct", "sentence"]},
         "audit": {"data.too_long": 1, "range_rows": [3, 4], "too_long": 2, "unscored": 0},
@@ -249,6 +258,30 @@ class TestWrite:
             write(tmp_path / name, RESULT, PROVENANCE)
         for file in FILES:
             assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes(), file
+
+    def test_titles_are_left_to_the_caption_when_asked(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        drawn: list[Canvas] = []
+
+        def keep(figure: object) -> Canvas:
+            drawn.append(draw(figure))
+            return drawn[-1]
+
+        def shown() -> set[str]:
+            texts = [text for canvas in drawn for text in canvas.findobj(Text) if isinstance(text, Text)]
+            return {text.get_text() for text in texts}
+
+        monkeypatch.setattr(writer, "draw", keep)
+        titles = {"Relations", "Weights", "2-1", "Curve"}
+        write(tmp_path, RESULT, PROVENANCE)
+        assert titles <= shown()
+        before = record_of(tmp_path)
+        drawn.clear()
+        write(tmp_path, RESULT, PROVENANCE, titles=False)
+        assert len(drawn) == len(titles)
+        assert not titles & shown()
+        assert record_of(tmp_path) == before
+        # A page stands for itself.
+        assert "<h1>Examples</h1>" in (tmp_path / "examples.html").read_text(encoding="utf-8")
 
     def test_a_failed_run_leaves_no_record(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         write(tmp_path, RESULT, PROVENANCE)
