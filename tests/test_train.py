@@ -10,11 +10,13 @@ import pandas as pd
 import pytest
 import torch
 import yaml
+from pytorch_lightning import Callback
 
 import train
 from corpora.conllu import read_treebank
 from corpora.sentence import CorpusError
 from probes.base import ProbeError
+from reports import ResultWriter
 from tests.models.corpora import write_texts, write_vectors
 from tests.tiny import BROKEN, FAMILIAR
 
@@ -380,7 +382,8 @@ def test_titles_of_figures_are_an_option_of_the_command_line(
 ) -> None:
     config = ROOT / "configs" / "clark2019" / "baselines.yaml"
     run = train.main([*arguments(config, corpus, bert, cache, tmp_path), "--figures.titles=false"])
-    (writer,) = (part for part in run.trainer.callbacks if isinstance(part, train.ResultWriter))
+    callbacks: list[Callback] = run.trainer.callbacks  # type: ignore[attr-defined]
+    (writer,) = (part for part in callbacks if isinstance(part, ResultWriter))
     assert not writer.titles
     folder, found = results(tmp_path)
     assert yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))["figures"] == {"titles": False}
