@@ -16,7 +16,7 @@ from attention.memory import Allowance
 from attention.options import Options, StoreError
 from attention.parallel import in_order
 from attention.plan import Plan
-from attention.store import tensor_name
+from attention.store import pack_weights, tensor_name
 
 BATCH_PIECES = {"cpu": 512, "cuda": 16384}
 """Bound of one forward pass by kind of device, padding included: what keeps a core's caches and a GPU's cores busy."""
@@ -139,7 +139,7 @@ class Reduced:
     """One forward pass over words, on the encoder's device.
 
     Attributes:
-        attention: `[batch, layers, heads, slots, slots]`.
+        attention: `[batch, layers, heads, slots, slots]`, packed as `attention.store.pack_weights` says.
         hidden: `[batch, layers', words, size]`; not zero behind the words of a shorter window.
     """
 
@@ -172,7 +172,7 @@ def forward(encoder: Encoder, parts: Sequence[Pieces], planned: Plan, options: O
         nonlocal worst
         words = reduce(weights if every else weights[:, list(planned.heads)], rows, columns)
         worst = torch.maximum(worst, (words.sum(3) - real).abs().max())
-        reduced[:, planned.layers.index(layer)] = words
+        reduced[:, planned.layers.index(layer)] = pack_weights(words, options.dtype)
 
     def receive_state(number: int, state: Tensor) -> None:
         words, place = means @ state, states.layers.index(number)

@@ -22,7 +22,8 @@ class Options:
     Args:
         layers: 1-based layers to keep; None keeps all.
         heads: 1-based heads of each layer to keep; None keeps all.
-        precision: on disk; the forward pass is always in float32.
+        precision: on disk; the forward pass is always in float32. `float16` keeps eleven bits of every weight from
+            3.5e-18 on, so that two weights count as equal only where they differ by less than 2⁻¹⁰ of the greater.
         too_long: a sentence over the encoder's limit is an `error`, is skipped (`skip`), or is read in overlapping
             windows (`window`), each word's row taken from the window in which it lies most central, with zeros for
             the words outside that window. Coreference cuts no sentences, and refuses `window`.

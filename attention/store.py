@@ -9,20 +9,27 @@ import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import EllipsisType
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from safetensors import safe_open
 from torch import Tensor
+from torch.nn.functional import hardshrink, leaky_relu_
 
 from attention.digest import Digests, digest, sync
 
-FORMAT = 2
-"""Part of every store's key: raise it when the layout on disk changes."""
+FORMAT = 3
+"""Part of every store's key: raise it when the layout on disk, or what its numbers mean, changes."""
 SHARD_ITEMS = 512
 MANIFEST = "manifest.json"
 _NAMED = 16  # hexadecimal digits of its digest in a file's name
+
+_SCALE, _SMALL, _RAISE = 2.0**15, 2.0**-29, 2.0**29
+
+Index: TypeAlias = EllipsisType | tuple[EllipsisType | slice | int, ...]
 
 log = logging.getLogger(__name__)
 
@@ -184,8 +191,11 @@ class Store:
     def __getstate__(self) -> dict[str, object]:
         return self.__dict__ | {"_open": {}}
 
-    def read(self, quantity: str, item: int) -> Tensor:
-        """A view of the mapped file.
+    def read(self, quantity: str, item: int, at: Index = ...) -> Tensor:
+        """What is kept of an item, or the part of it that `at` indexes.
+
+        Weights come in float32, a copy. Hidden states, which have no bound, are kept as they are and come as a view of
+        the mapped file, in the precision of the store.
 
         For an item of n words `attention` is `[layers, heads, n+2, n+2]`, axes from and to, and `hidden` is
         `[layers, n, size]`, where `manifest.hidden` says which layers and what size. For one with U different
@@ -196,7 +206,33 @@ class Store:
         if shard not in self._open:
             self._open[shard] = safe_open(self.folder / self.manifest.shards[shard].file, "pt")
         tensor: Tensor = self._open[shard].get_tensor(tensor_name(quantity, item))  # type: ignore[no-untyped-call]
-        return tensor
+        return tensor[at] if quantity == "hidden" else unpack_weights(tensor[at])
+
+
+def pack_weights(weights: Tensor, dtype: torch.dtype) -> Tensor:
+    """Weights of attention, from zero to one, as a store keeps them.
+
+    Half precision keeps eleven bits of numbers between 6.1e-5 and 65,504 only, and nothing below 6e-8, while a sharp head
+    leaves other words less than that; but it has a sign, which weights do not need. A weight w is kept as 2¹⁵w, or, if
+    it is at most 2⁻²⁹, as −2⁴⁴w: eleven bits of weights from 2⁻⁵⁸ (3.5e-18) on, and something of those from 2⁻⁶⁸ on.
+    As these are powers of two, nothing but the rounding to eleven bits is lost.
+
+    Args:
+        weights: float32.
+        dtype: of the store. Single precision keeps weights as they are.
+    """
+    if dtype != torch.float16:
+        return weights
+    large = hardshrink(weights, _SMALL)  # zero up to _SMALL
+    small = weights - large
+    return large.mul_(_SCALE).sub_(small, alpha=_SCALE * _RAISE).half()
+
+
+def unpack_weights(stored: Tensor) -> Tensor:
+    """A copy in float32 of what `pack_weights` has made."""
+    if stored.dtype != torch.float16:
+        return stored.clone()
+    return leaky_relu_(stored.float(), -1 / _RAISE).mul_(1 / _SCALE)
 
 
 def tensor_name(quantity: str, item: int) -> str:

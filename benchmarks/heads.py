@@ -57,7 +57,7 @@ class HeadByHead:
     def __init__(self, data: DependencyDataModule) -> None:
         store = data.splits["dev"].store
         self._sentences: list[tuple[NDArray[np.float32], list[int], list[str]]] = [
-            (store.read("attention", item).float().numpy(), labels["heads"], labels["relations"])
+            (store.read("attention", item).numpy(), labels["heads"], labels["relations"])
             for item, labels in enumerate(store.labels.select(["heads", "relations"]).to_pylist())
         ]
         self._layers, self._heads = len(data.layers), len(data.heads)

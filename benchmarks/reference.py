@@ -81,7 +81,7 @@ class Reference:
             if len(saved.files) != len(store):
                 raise RuntimeError(f"{len(saved.files)} sentences by the reference, {len(store)} in the store.")
             for item in range(len(store)):
-                ours = store.read("attention", item).float().numpy()
+                ours = store.read("attention", item).numpy()
                 worst = max(worst, float(np.abs(saved[str(item)] - ours).max()))
         if not worst <= TOLERANCE:  # also when it is not a number
             raise RuntimeError(f"Attention differs from the reference's by {worst:.1e}, over {TOLERANCE:.0e}.")

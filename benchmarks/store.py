@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from attention import Store
-from attention.store import SHARD_ITEMS, tensor_name
+from attention.store import SHARD_ITEMS, tensor_name, unpack_weights
 from benchmarks.harness import Report, Settings, Treebanks, alternate, run, timed
 from benchmarks.job import datamodule
 from benchmarks.memory import run_job
@@ -42,7 +42,7 @@ class PlainMap:
     def read(self, item: int) -> Tensor:
         """What `Store.read("attention", item)` gives."""
         values, start, stop, shape = self._places[item]
-        return torch.from_numpy(values[start:stop].reshape(shape))
+        return unpack_weights(torch.from_numpy(values[start:stop].reshape(shape)))
 
 
 def total(read: Callable[[int], Tensor], items: Sequence[int]) -> float:

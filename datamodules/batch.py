@@ -22,8 +22,8 @@ class AttentionBatch:
         heads: int64 `[batch, n]`, gold heads, 1-based, 0 = root; -1 in the padding.
         relations: int64 `[batch, n]`, labels as numbers; -1 in the padding.
         punctuation: bool `[batch, n]`, words that UAS leaves out; False in the padding.
-        attention: `[batch, layers, heads, n+2, n+2]`, axes from and to, in the precision of the store. Slot 0 is the
-            start delimiter, slots 1…length are the words, slot length+1 is the end delimiter; zeros behind it.
+        attention: float32 `[batch, layers, heads, n+2, n+2]`, axes from and to. Slot 0 is the start delimiter, slots
+            1…length are the words, slot length+1 is the end delimiter; zeros behind it.
             Without slots, `[batch, layers, heads, 0, 0]`, for a probe that does not read it.
         hidden: `[batch, layers', n, size]`, hidden states in the precision of the store, zeros in the padding; those
             of no layer where none are kept or read.
@@ -66,8 +66,8 @@ class AntecedentBatch:
         head_words: int64 `[m]`, 0-based place of each mention's head word in the window; mentions in their order.
         clusters: int64 `[m]`, cluster of each mention, as numbered in the document.
         types: int64 `[m]`, places in `MENTION_TYPES`: 0 pronoun, 1 proper, 2 nominal.
-        weights: attention between the head words, each once, in ascending order: `[layers, heads, U, U]`, axes from
-            and to, in the precision of the store. With all n words of the window as candidates
+        weights: float32, attention between the head words, each once, in ascending order: `[layers, heads, U, U]`, axes
+            from and to. With all n words of the window as candidates
             `[2, layers, heads, U, n]`: attention from the head words to all words, and to them from all words.
         vectors: float32 `[U, size]`, word vectors of the head words in the same order; zeros for unknown words, and of
             size 0 where there are none.

@@ -108,7 +108,7 @@ class DependencySplit(Dataset[AttentionBatch]):
         read = bool(manifest.shards) and "attention" in self.reads
         slots = words + 2 if read else 0
         shape = (len(indices), len(manifest.layers), len(manifest.heads), slots, slots)
-        attention = _blank(shape, lengths, words, manifest.dtype)
+        attention = _blank(shape, lengths, words, torch.float32)
         if read:
             for row, (item, n) in enumerate(zip(indices, lengths, strict=True)):
                 attention[row, :, :, : n + 2, : n + 2] = self.store.read("attention", item)

@@ -68,12 +68,11 @@ class CoreferenceSplit(Dataset[AntecedentBatch]):
         manifest = self.store.manifest
         between = len(set(heads))
         if windows and manifest.shards:
-            # A copy: a batch is its receiver's own, the mapped file is not.
-            weights = self.store.read("antecedent", self._items[indices[0]]).clone()
+            weights = self.store.read("antecedent", self._items[indices[0]])
         else:
             size, words = (len(manifest.layers), len(manifest.heads)), sum(map(len, windows))
             shape = (2, *size, between, words) if self._candidates == "words" else (*size, between, between)
-            weights = torch.zeros(shape, dtype=manifest.dtype)
+            weights = torch.zeros(shape)
         vectors = torch.zeros(between, 0 if self._vectors is None else self._vectors.size)
         if windows and self._vectors is not None:
             vectors = torch.from_numpy(self._vectors.matrix[self._rows[indices[0]]])

@@ -23,7 +23,7 @@ LENGTHS: Mapping[str, tuple[int, float]] = {"1": (1, 1), "2": (2, 2), "3–5": (
 ALL, PLAIN = "all", "all (no punctuation)"
 
 _FIXED = 1 << 24
-"""What weights are multiplied by to be summed as integers; every float16 up to one is a multiple of 1 / _FIXED."""
+"""What weights are multiplied by to be summed as integers."""
 _NOWHERE = np.int16(32767)
 _ROOM = (1, 2, 3, 4, 5, 6, 8, 10, 13, 17, 22, 28, 36, 46)
 """Where the classes of words by the number of words on one side of them begin: exact at first, then coarser."""
@@ -45,9 +45,9 @@ def most_attended(attention: Tensor, lengths: Tensor) -> Tensor:
     if not lengths.numel():  # the batch of a device to which no sentence falls
         return lengths.new_empty(0, 0, 2, *attention.shape[1:3])
     words = _between_words(attention, lengths)
-    if words.dtype == torch.float16:
-        # Numbers from zero on stand in the order of their bits, and integers are compared several times as fast.
-        words = words.view(torch.int16)
+    if words.dtype == torch.float32:
+        # Numbers from zero on stand in the order of their bits, and integers are compared faster.
+        words = words.view(torch.int32)
     words.diagonal(dim1=-2, dim2=-1).fill_(-1)
     # A transposed copy costs less than looking down the columns.
     (most, forth), (most_back, back) = words.max(-1), words.mT.contiguous().max(-1)

@@ -60,7 +60,7 @@ def gold_in_trees(attention: Tensor, heads: Tensor, punctuation: Tensor, lengths
         ends = place[gold[row, plain]]  # of ROOT, at 0, there is no place
         inside = ends >= 0
         if inside.any():
-            weights = attention[row, :, :, 1 : n + 1, 1 : n + 1].flatten(0, 1).float().cpu().numpy()
+            weights = attention[row, :, :, 1 : n + 1, 1 : n + 1].flatten(0, 1).cpu().numpy()
             trees = spanning_trees(weights[:, plain[:, None], plain])
             found[row, plain[inside]] = torch.from_numpy(trees[:, np.flatnonzero(inside), ends[inside]].T).long()
     return found.to(heads.device)

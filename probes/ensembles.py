@@ -92,9 +92,9 @@ def _chunks(store: Store, arcs: Arcs, words: Flags, direction: int) -> Iterator[
         rows = torch.full((stop - start, heads, int(arcs.length[places[stop - 1]])), -torch.inf)
         for row, place in enumerate(places[start:stop]):
             word, length = int(arcs.word[place]), int(arcs.length[place])
-            attention = store.read("attention", int(arcs.sentence[place]))
-            weights = attention[:, :, word] if direction == 0 else attention[..., word]
-            rows[row, :, :length] = weights[..., 1:-1].flatten(0, 1).float()
+            at = (..., word, slice(None)) if direction == 0 else (..., word)
+            weights = store.read("attention", int(arcs.sentence[place]), at)
+            rows[row, :, :length] = weights[..., 1:-1].flatten(0, 1)
             rows[row, :, word - 1] = -torch.inf
         yield rows, torch.from_numpy(arcs.head[places[start:stop]])
         start = stop

@@ -148,7 +148,7 @@ def draw_sentence(wanted: Drawing, scored: Predictions, names: Names, split: Dep
     words = split.store.labels["words"][item].as_py()
     delimiters = split.store.manifest.delimiters
     first, last = 1 - delimiters["start"], len(words) + 1 + delimiters["end"]
-    weights = split.store.read("attention", item)[place].float().numpy().astype(np.float64)
+    weights = split.store.read("attention", item)[place].numpy().astype(np.float64)
     gold_name = wanted.relation or "all arcs"
     return AttentionLines(
         title=f"Head {wanted.head}, {gold_name}, {wanted.direction}",
