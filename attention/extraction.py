@@ -1,9 +1,10 @@
 """A corpus through an encoder into a store: shared between ranks, resumable; on one kind of device always the same."""
 
 import hashlib
+import logging
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -25,11 +26,13 @@ from attention.options import StoreError
 from attention.plan import Plan
 from attention.request import Request, key
 from attention.shard import write_shard
-from attention.store import MANIFEST, Manifest, Part, Store, find_part, seal_part
+from attention.store import FORMAT, MANIFEST, Manifest, Part, Store, find_part, seal_part
 
 _POLL_SECONDS = 0.5
 
 console = Console(stderr=True)
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,8 @@ def prepare(
     folder = cache / key(identity)
     if (store := Store.open(folder, digests)) is not None:
         return store
+    if ranks.rank == 0:
+        _name_earlier(cache, identity)
     corpus = request.read(request.corpus)
     loaded = encoder() if request.encoder is not None else None
     try:
@@ -104,6 +109,20 @@ def prepare(
     with _failed_writes_explained(folder):
         write_atomically(folder / MANIFEST, manifest.dump())
     return Store(folder, manifest)
+
+
+def _name_earlier(cache: Path, identity: Mapping[str, object]) -> None:
+    """Say which stores of the same request an earlier version has left."""
+    for number in range(1, FORMAT):
+        folder = cache / key({**identity, "format": number})
+        if folder.is_dir():
+            log.warning(
+                "%s: kept in format %d by an earlier version, and this one reads format %d: it is extracted anew. The "
+                "old folder can be removed.",
+                folder,
+                number,
+                FORMAT,
+            )
 
 
 def _write_labels(planned: Plan, folder: Path, digests: Digests) -> None:

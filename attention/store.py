@@ -212,10 +212,10 @@ class Store:
 def pack_weights(weights: Tensor, dtype: torch.dtype) -> Tensor:
     """Weights of attention, from zero to one, as a store keeps them.
 
-    Half precision keeps eleven bits of numbers between 6.1e-5 and 65,504 only, and nothing below 6e-8, while a sharp head
-    leaves other words less than that; but it has a sign, which weights do not need. A weight w is kept as 2¹⁵w, or, if
-    it is at most 2⁻²⁹, as −2⁴⁴w: eleven bits of weights from 2⁻⁵⁸ (3.5e-18) on, and something of those from 2⁻⁶⁸ on.
-    As these are powers of two, nothing but the rounding to eleven bits is lost.
+    Half precision keeps eleven bits of numbers between 6.1e-5 and 65,504, and nothing of those below 3e-8, but a sharp
+    head gives other words less than that. It also has a sign, which weights do not need. A weight w is kept as 2¹⁵w or,
+    if it is at most 2⁻²⁹, as −2⁴⁴w: eleven bits of weights from 2⁻⁵⁸ (3.5e-18) on, fewer of those from 2⁻⁶⁸ on. Powers
+    of two lose nothing.
 
     Args:
         weights: float32.

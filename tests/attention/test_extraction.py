@@ -21,7 +21,7 @@ from attention.extraction import Ranks
 from attention.forward import extract, shapes
 from attention.options import Options, StoreError
 from attention.plan import Plan
-from attention.store import MANIFEST, Store
+from attention.store import FORMAT, MANIFEST, Store
 from corpora.table import from_table
 from tests import tiny
 from tests.attention.extractions import Extraction, before_fsync, prepare_and_die, prepare_at_once, small_shards
@@ -71,8 +71,8 @@ def test_a_store_is_labels_shards_and_a_manifest(extraction: Extraction) -> None
     for item, sentence in enumerate(extraction.treebank.sentences):
         attention = store.read("attention", item)
         assert attention.shape == (2, 4, len(sentence) + 2, len(sentence) + 2)
-        assert attention.dtype == torch.float16
-        torch.testing.assert_close(attention.float().sum(-1), torch.ones(2, 4, len(sentence) + 2), rtol=0, atol=5e-3)
+        assert attention.dtype == torch.float32
+        torch.testing.assert_close(attention.sum(-1), torch.ones(2, 4, len(sentence) + 2), rtol=0, atol=5e-3)
 
 
 def test_a_second_run_reads_and_loads_nothing(extraction: Extraction, extracted: list[int]) -> None:
@@ -443,7 +443,7 @@ def test_hidden_states_must_fit_on_the_disk_too(
     with_states: Extraction, extracted: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = with_states.prepare()
-    attention = sum(store.read("attention", item).nbytes for item in range(10)) + 10 * 100
+    attention = sum(2 * store.read("attention", item).numel() for item in range(10)) + 10 * 100
     for shard in SHARDS:
         with_states.file(shard).unlink()
     extracted.clear()
@@ -519,3 +519,20 @@ def test_skipped_sentences_are_in_neither_labels_nor_shards(bert: Path, tmp_path
     assert from_table(store.labels) == tuple(kept)
     assert [store.read("attention", item).size(-1) for item in range(2)] == [5, 7]
     assert (store.manifest.items, store.manifest.audit["skipped_too_long"]) == (2, 2)
+
+
+def test_a_store_of_an_earlier_format_is_named_and_left(
+    extraction: Extraction, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with monkeypatch.context() as before:
+        before.setattr("attention.request.FORMAT", FORMAT - 1)
+        old = extraction.prepare().folder
+    files = {path.name: path.read_bytes() for path in old.iterdir()}
+    assert extraction.prepare().folder != old
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{old}: kept in format {FORMAT - 1} by an earlier version, and this one reads format {FORMAT}: it is "
+        f"extracted anew. The old folder can be removed."
+    ]
+    assert {path.name: path.read_bytes() for path in old.iterdir()} == files
+    extraction.prepare()
+    assert len(caplog.records) == 1

@@ -1,5 +1,7 @@
+import itertools
 import json
 import logging
+import math
 import pickle
 from collections.abc import Callable
 from dataclasses import replace
@@ -7,12 +9,28 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import AutoModel
 
 from attention.digest import Digests, digest
-from attention.options import Options
-from attention.store import MANIFEST, Hidden, Manifest, Part, Store, find_part, seal_part, tensor_name
+from attention.options import Options, Precision
+from attention.store import (
+    MANIFEST,
+    Hidden,
+    Manifest,
+    Part,
+    Store,
+    find_part,
+    pack_weights,
+    seal_part,
+    tensor_name,
+    unpack_weights,
+)
 from corpora.table import from_table
+from metrics.heads import most_attended
+from tests import tiny
 from tests.attention.extractions import LENGTHS, Extraction, small_shards
+
+PRECISIONS: tuple[Precision, ...] = ("float16", "float32")
 
 MANIFEST_OF_TWO = Manifest(
     key="abc",
@@ -165,9 +183,61 @@ def test_items_are_found_in_any_order(extraction: Extraction) -> None:
     assert sizes == {item: length + 2 for item, length in enumerate(extraction.lengths)}
 
 
-def test_reading_takes_no_memory_of_its_own(extraction: Extraction) -> None:
-    store = extraction.prepare()
-    assert store.read("attention", 6).data_ptr() == store.read("attention", 6).data_ptr()
+def test_hidden_states_take_no_memory_of_their_own(bert: Path, tmp_path: Path) -> None:
+    store = Extraction(tmp_path, bert, hidden=(1,)).prepare()
+    assert store.read("hidden", 6).data_ptr() == store.read("hidden", 6).data_ptr()
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_weights_that_are_read_are_a_copy(precision: Precision, bert: Path, tmp_path: Path) -> None:
+    store = Extraction(tmp_path, bert, options=Options(precision=precision)).prepare()
+    before = store.read("attention", 6).clone()
+    store.read("attention", 6).zero_()
+    assert torch.equal(store.read("attention", 6), before)
+    assert torch.equal(store.read("attention", 6, (..., 2, slice(None))), before[..., 2, :])
+
+
+def as_half(weight: float) -> float:
+    """What becomes of a weight, in steps of eleven bits, and of 2⁻⁶⁸ at the bottom."""
+    if weight == 0:
+        return 0.0
+    step = 2.0 ** max(math.frexp(weight)[1] - 11, -68)
+    return round(weight / step) * step
+
+
+def test_half_precision_keeps_eleven_bits_of_small_weights() -> None:
+    edges = [0.0, 1.0, *(2.0**-k * near for k in range(70) for near in (1 - 2.0**-12, 1, 1 + 2.0**-12, 1.5))]
+    drawn = torch.rand(2000, generator=torch.Generator().manual_seed(0)).double() * 60
+    weights = torch.cat([torch.tensor(edges).double().clamp(max=1), 2**-drawn]).float()
+    found = unpack_weights(pack_weights(weights, torch.float16))
+    assert found.dtype == torch.float32
+    assert found.tolist() == [as_half(weight) for weight in weights.tolist()]
+    assert torch.equal(unpack_weights(pack_weights(weights, torch.float32)), weights)
+
+
+def test_a_sharp_head_chooses_as_in_single_precision(tmp_path: Path) -> None:
+    folder = tiny.save_bert(tmp_path / "sharp")
+    model = AutoModel.from_pretrained(folder)
+    for layer in model.encoder.layer:
+        layer.attention.self.query.weight.data *= 30
+    model.save_pretrained(folder)
+    half, single = (
+        Extraction(tmp_path / precision, folder, options=Options(precision=precision)).prepare()
+        for precision in PRECISIONS
+    )
+    tiny_rows = 0
+    for item, length in enumerate(LENGTHS):
+        lengths = torch.tensor([length])
+        chosen, exact = (most_attended(store.read("attention", item)[None], lengths)[0] for store in (half, single))
+        weights = single.read("attention", item)
+        for word, direction, layer, head in itertools.product(range(length), (0, 1), (0, 1), range(4)):
+            row = weights[layer, head, word + 1] if direction == 0 else weights[layer, head, :, word + 1]
+            best, taken = (int(found[word, direction, layer, head]) for found in (exact, chosen))
+            if length > 1 and row[best] > 2**-58:
+                assert taken > 0
+                assert row[taken] > row[best] * (1 - 2**-10)
+                tiny_rows += int(row[best] < 2e-8)
+    assert tiny_rows > 20
 
 
 def test_every_damaged_file_is_named(

@@ -119,7 +119,7 @@ def test_weights_are_those_of_the_store(data: CoreferenceDataModule) -> None:
         assert batch.window == data.splits[split].windows[index]
         stored = data.stores[split].read("antecedent", index)
         assert torch.equal(batch.weights, stored)
-        assert batch.weights.dtype == torch.float16
+        assert batch.weights.dtype == torch.float32
         between = len(set(batch.head_words.tolist()))
         shape = (2, 2, 4, between, len(batch.window)) if data.candidates == "words" else (2, 4, between, between)
         assert batch.weights.shape == shape

@@ -60,7 +60,7 @@ def test_attention_is_that_of_the_store_and_zero_behind_it(data: DependencyDataM
     for batch, row, index in rows(data.train_dataloader()):
         stored = data.stores["train"].read("attention", index)
         n = stored.size(-1)
-        assert batch.attention.dtype == torch.float16
+        assert batch.attention.dtype == torch.float32
         assert torch.equal(batch.attention[row, ..., :n, :n], stored)
         assert not batch.attention[row, ..., n:, :].any()
         assert not batch.attention[row, ..., :, n:].any()
