@@ -1,8 +1,12 @@
 """Run an experiment: `python train.py {fit,validate,test,predict} --config configs/….yaml`."""
 
+import io
+import json
 import shutil
 import sys
 import warnings
+from collections.abc import Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -168,9 +172,49 @@ def _new_version(parent: Path) -> Path:
 warnings.filterwarnings("ignore", message=".*LeafSpec.*is deprecated")
 
 
-def main(args: list[str] | None = None) -> ProbingCLI:
+class CheckedCLI(ProbingCLI):
+    """Goes as far as nothing is loaded, computed or written: options and classes are valid, the data are there."""
+
+    def instantiate_trainer(self, **kwargs: object) -> Trainer:
+        """Make a trainer that leaves no trace, once the files of the run and of its test are there.
+
+        Raises:
+            RunError: a split has no file.
+        """
+        files = self._get(self.config_init, "data").files()
+        for split in dict.fromkeys((*STAGES[str(self.subcommand)], "test")):
+            if split not in files or not files[split].is_file():
+                where = f" at {files[split]}" if split in files else ""
+                raise RunError(f"There is no {split} split{where}, and the run needs it.")
+        self.save_config_callback = None
+        trainer: Trainer = LightningCLI.instantiate_trainer(self, logger=False, callbacks=[])
+        return trainer
+
+    def _run_subcommand(self, subcommand: str) -> None:
+        """Nothing."""
+
+
+def check(commands: Sequence[list[str]]) -> list[str | None]:
+    """What is wrong with each of these command lines; None where nothing is. A sweep asks it before its first run."""
+    found: list[str | None] = []
+    for args in commands:
+        said = io.StringIO()
+        try:
+            with redirect_stderr(said), redirect_stdout(said):
+                main(args, cli=CheckedCLI)
+        except SystemExit:  # of the command line's parser
+            found.append(said.getvalue().partition("error: ")[2].strip())
+        except Exception as error:
+            expected = fault(error)
+            found.append(f"{type(error).__name__}: {error}" if expected is None else str(expected))
+        else:
+            found.append(None)
+    return found
+
+
+def main(args: list[str] | None = None, *, cli: type[ProbingCLI] = ProbingCLI) -> ProbingCLI:
     """Run the command line `args`, by default the program's own."""
-    return ProbingCLI(
+    return cli(
         subclass_mode_model=True,
         subclass_mode_data=True,
         seed_everything_default=0,
@@ -194,6 +238,10 @@ def fault(error: BaseException | None) -> BaseException | None:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:] == ["--check"]:
+        del sys.argv[1:]
+        json.dump(check(json.load(sys.stdin)), sys.stdout)
+        sys.exit()
     try:
         main()
     except Exception as error:

@@ -90,10 +90,20 @@ class RunFolder:
 
     def why(self) -> str:
         """The last lines of what the run said went wrong."""
+        name, lines = self._said()
+        if not lines:
+            return f"it said nothing; its folder is {self.path}"
+        return "\n".join([f"the end of {self.path / name}:", *(f"    {line}" for line in lines)])
+
+    def fault(self) -> str:
+        """The same as `why`, without what tells this folder from those of other runs; empty where nothing was said."""
+        return "\n".join(self._said()[1]).replace(str(self.path), "")
+
+    def _said(self) -> tuple[str, list[str]]:
         for name in ("errors.txt", "output.txt"):
             if lines := _last_lines(self.path / name):
-                return "\n".join([f"the end of {self.path / name}:", *(f"    {line}" for line in lines)])
-        return f"it said nothing; its folder is {self.path}"
+                return name, lines
+        return "", []
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,19 @@ that is stored by then), and a sweep with more rows or seeds runs these alone. T
 their configs, the options and the seed are. A corpus or a program that was changed does not make them others: that
 takes another DIR.
 
+Before the first run all that are not done are checked: that configs, options and classes are valid, and that the files
+of the data are there; none is begun where one cannot be. When two runs end in the same fault no other is begun.
+
 At the end the table is printed, and DIR has it as CSV and LaTeX, with `results.json` and a copy of SPEC, `config.yaml`.
 `reports.plan_file` says what stands in SPEC.
 """
 
 import argparse
+import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections import deque
@@ -54,6 +59,7 @@ class Sweeper:
         outcomes: what the runs that are done left behind, by their keys.
         failed: titles of those that failed.
         begun: how many were begun.
+        left: titles of those that were not begun, since the same fault had come twice.
     """
 
     def __init__(self, sweep: Sweep, out: Path, *, jobs: int, program: Sequence[str], console: Console) -> None:
@@ -67,14 +73,47 @@ class Sweeper:
         self.outcomes: dict[str, Outcome] = {}
         self.failed: list[str] = []
         self.begun = 0
+        self.left: list[str] = []
+        self._faults: set[str] = set()
+        self._again = False
         self._waiting = deque(self.folders)
         self._going: dict[str, tuple[Process, TaskID]] = {}
         self._elsewhere: set[str] = set()
         columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
         self._bars = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
+    def check(self) -> None:
+        """Ask the program about all runs that are not done, in one process; seeds alone make no difference.
+
+        Raises:
+            SweepError: Some cannot be run; the message says why, and of which rows.
+        """
+        asked: dict[tuple[object, ...], str] = {}
+        for key, folder in self.folders.items():
+            if folder.results() is None:
+                asked.setdefault((folder.run.command, folder.run.config, folder.run.options), key)
+        if not asked:
+            return
+        with self._bars:
+            self._bars.add_task(f"{len(asked)} configs are checked", total=None)
+            text = json.dumps([self.folders[key].run.arguments for key in asked.values()])
+            command, environment = [*self.program, "--check"], _environment(1)
+            found = subprocess.run(
+                command, input=text, capture_output=True, encoding="utf-8", env=environment, check=False
+            )
+        if found.returncode:
+            last = "\n".join(found.stderr.splitlines()[-20:])
+            raise SweepError(f"the rows cannot be checked: {' '.join(command)} ends with {found.returncode}:\n{last}")
+        faults: dict[str, list[str]] = {}
+        for key, fault in zip(asked.values(), json.loads(found.stdout.splitlines()[-1]), strict=True):
+            if fault is not None:
+                faults.setdefault(fault, []).extend(row.name for row in self.rows[key])
+        if faults:
+            why = [f"{', '.join(dict.fromkeys(rows))}: {fault}" for fault, rows in faults.items()]
+            raise SweepError("\n".join(["no run was begun, for some cannot be run as they are written:", *why]))
+
     def run(self) -> None:
-        """Run all; those that fail are told, and the others go on."""
+        """Run all; those that fail are told, and the others go on, unless two fail alike."""
         with self._bars:
             try:
                 while self._waiting or self._going:
@@ -92,6 +131,9 @@ class Sweeper:
         folder, title = self.folders[key], self._title(key)
         if folder.results() is not None:
             self._finish(key, "done by another process" if key in self._elsewhere else "done before")
+            return
+        if self._again:
+            self.left.append(title)
             return
         try:
             process = folder.start(self.program, _environment(self.jobs))
@@ -121,6 +163,9 @@ class Sweeper:
                 self._finish(key, took if how == "exit code 0" else f"{took}, then {how}, after its results")
             else:
                 self._fail(key, f"no results after {took}: {how}; {self.folders[key].why()}")
+                if fault := self.folders[key].fault():
+                    self._again = self._again or fault in self._faults
+                    self._faults.add(fault)
 
     def _finish(self, key: str, how: str) -> None:
         path = self.folders[key].results()
@@ -202,6 +247,7 @@ def main(args: Sequence[str], *, program: Sequence[str] = PROGRAM, console: Cons
     out = (options.out or Path("runs") / sweep.name).resolve()
     out.mkdir(parents=True, exist_ok=True)
     sweeper = Sweeper(sweep, out, jobs=options.jobs, program=program, console=console)
+    sweeper.check()
     with _ending_in_order():
         try:
             sweeper.run()
@@ -218,6 +264,8 @@ def main(args: Sequence[str], *, program: Sequence[str] = PROGRAM, console: Cons
     for warning in collected.warnings:
         console.print(Text(f"Warning: {warning}", "yellow"), soft_wrap=True)
     faults = [*(f"failed: {title}" for title in sweeper.failed), *collected.faults]
+    if sweeper.left:
+        faults.append(f"two runs ended in the same fault: {len(sweeper.left)} others were not begun")
     for fault in faults:
         console.print(Text(fault, "red"), soft_wrap=True)
     runs, done = len(sweeper.folders), len(sweeper.outcomes)

@@ -204,6 +204,29 @@ def test_a_fault_found_by_a_constructor_is_told_in_a_line(option: str, message: 
         assert "Traceback" not in done.stderr
 
 
+def test_command_lines_are_checked_before_anything_is_computed(corpus: str, cache: str, tmp_path: Path) -> None:
+    config = ROOT / "configs" / "clark2019" / "attention_only.yaml"
+    runs = [f"--trainer.default_root_dir={tmp_path / 'runs'}", f"--data.init_args.cache={tmp_path / 'cache'}"]
+    good = ["fit", f"--config={config}", f"--data.init_args.corpus={corpus}", "--trainer.accelerator=cpu", *runs]
+    files = {split: corpus.replace("{split}", split) for split in ("train", "dev")}
+    faults = {
+        "max_epoch": "--trainer.max_epoch=2",
+        "NoProbe": "--model=NoProbe",
+        "learning_rate": "--model.init_args.learning_rate=fast",
+        "There is no train split at absent-train.conllu": "--data.init_args.corpus=absent-{split}.conllu",
+        "There is no test split, and the run needs it": f"--data.init_args.corpus={json.dumps(files)}",
+        "there is no such checkpoint": "--ckpt_path=absent.ckpt",
+        "absent.yaml": "--config=absent.yaml",
+    }
+    found = train.check([good, *([*good, option] for option in faults.values()), good])
+    assert found[0] is found[-1] is None
+    for fault, expected in zip(found[1:-1], faults, strict=True):
+        assert fault is not None
+        assert expected in fault
+    assert not (tmp_path / "runs").exists()
+    assert not (tmp_path / "cache").exists()
+
+
 def test_a_checkpoint_says_how_it_was_made(bert: Path, tmp_path: Path) -> None:
     train.main(classifier_arguments(ROOT / "configs" / "demo_classifier.yaml", tmp_path, bert))
     folder, _ = results(tmp_path / "runs")
