@@ -9,15 +9,15 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from reports.numbers import written
+from reports.numbers import SCORE, written
 
 MISSING = "--"
 
 ROWS, COLUMNS = 60, 16
 """What fits on a page: longer and wider tables are CSV alone."""
 
-_DOT = re.compile(r"(?<=[^\W\d])\.(?=[^\W\d])")
-"""A dot that parts two words, and no number."""
+_DOT = re.compile(r"(?<=\w)\.(?=[^\W\d])|(?<=[^\W\d])\.(?=\w)")
+"""A dot that parts two words, and not the digits of a number."""
 
 _SIGNS = str.maketrans(
     {
@@ -57,16 +57,17 @@ def latex_table(frame: pd.DataFrame, experiment: str, name: str) -> str | None:
     """Write a frame as one `tabular`, ready to be read with LaTeX's `input`; None for more than `ROWS` or `COLUMNS`.
 
     Columns of numbers are right-aligned, others left-aligned. Intervals stand behind their values, in the same cell.
-    Heads are words; neighbours whose names begin alike up to a dot, as `uas` and `uas.sd`, stand under one head.
+    Heads and names of scores are words; neighbours whose names begin alike up to a dot, as `uas` and `uas.sd`, stand
+    under one head.
     """
     cells = written(frame, missing="")
     if len(frame) > ROWS or len(cells) > COLUMNS:
         return None
     numeric = [pd.api.types.is_numeric_dtype(frame[column]) for column in cells]
-    columns = [
-        [_signed(text) if number else escape(text) for text in texts]
-        for texts, number in zip(cells.values(), numeric, strict=True)
-    ]
+    columns = []
+    for (column, texts), number in zip(cells.items(), numeric, strict=True):
+        write = _signed if number else _words if column == SCORE else escape
+        columns.append([write(text) for text in texts])
     lines = [
         "% " + " ".join(f"{experiment}: {name}".split()),
         r"% requires \usepackage{booktabs}",

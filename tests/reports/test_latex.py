@@ -105,11 +105,11 @@ def test_an_interval_stands_in_the_cell_of_its_value() -> None:
 def test_rows_of_nats_are_printed_as_they_are_between_rows_of_fractions() -> None:
     scores = ["erasure.attention.never_flips", "adversary.max_jsd", "base.single_weight.delta_js", "area.f1"]
     frame = pd.DataFrame({"score": scores, "base": [0.5] * 4, "base.low": [0.25] * 4, "base.high": [0.75] * 4})
-    assert [row[1] for row in body(frame)] == [
-        "50.0 [25.0, 75.0]",
-        "0.5 [0.25, 0.75]",
-        "0.5 [0.25, 0.75]",
-        "50.0 [25.0, 75.0]",
+    assert body(frame) == [
+        ["erasure attention never flips", "50.0 [25.0, 75.0]"],
+        ["adversary max jsd", "0.5 [0.25, 0.75]"],
+        ["base single weight delta js", "0.5 [0.25, 0.75]"],
+        ["area f1", "50.0 [25.0, 75.0]"],
     ]
 
 
@@ -119,7 +119,7 @@ def heads(*names: str) -> list[str]:
 
 
 def test_heads_are_words() -> None:
-    assert heads("best_offset", "f1.low", "rate 0.5_x") == [r"best offset & f1.low & rate 0.5 x \\"]
+    assert heads("best_offset", "f1.low", "rate 0.5_x, .5") == [r"best offset & f1 low & rate 0.5 x, .5 \\"]
 
 
 def test_neighbours_of_one_name_stand_under_one_head() -> None:
