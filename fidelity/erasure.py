@@ -19,6 +19,8 @@ from metrics.charts import Spreads
 from metrics.resampling import Floats, mean, median
 from metrics.results import Figure
 
+Last = Literal["erase", "keep"]
+"""What becomes of the last weight of a text."""
 RANDOM: Literal["random"] = "random"
 CELLS = 1 << 21
 """Most weights, or hidden values that they are multiplied with, of one pass."""
@@ -34,17 +36,27 @@ class SetErasure(FidelityTest):
 
     - `<ranking>.fraction`: share of its weights that are gone when the decision flips first;
     - `<ranking>.mass`: share of the attention that these had;
-    - `<ranking>.never`: whether it never flips. The last weight always stays, and both shares are then 1.
+    - `<ranking>.never`: 1 where it never flips, and the other two are then 1 as well; 0 elsewhere.
+
+    Of `random` every draw has columns of its own, `random.fraction_1` and so on.
 
     Several heads lose the weights of the same slots. With attention over the words of each sentence, all words of the
-    text stand in one order, and a sentence that has lost all its words leaves a zero vector.
+    text stand in one order, and a sentence that has lost all its words leaves a zero vector. Where all weights are
+    gone, the attended sum is zero: a flat classifier, and a hierarchical one at the level of sentences, decide by the
+    bias of their last layer; a hierarchical one at the level of words by what it makes of empty sentences; a
+    transformer by what the position that it reads already holds, to which its heads add nothing.
 
-    Scores: `<ranking>.median_fraction` and `<ranking>.median_mass` over the texts, `<ranking>.never_flips`, and
-    `<ranking>.below_random`, the median fraction of random orders less that of the ranking.
+    Scores, for each ranking: `median_fraction` and `median_mass`; `never_flips`, the share of texts that never flip;
+    with the last weight erased `last_flips`, the share that flip when it goes, not before, and so have fraction 1; and
+    `below_random`, the `median_fraction` of random orders less its own. What is said of random orders is the mean over
+    the draws of what is found with each of them: a ranking has one order as well.
 
     Args:
         rankings: what the weights are ordered by; see `fidelity.saliency.Ranking`.
-        draws: random orders of every text; its fraction, mass and never-flip are their means.
+        draws: random orders of every text.
+        last: `erase`: the last weight goes too, and medians and boxes leave out decisions that never flip, as in the
+            released code of the paper. `keep`: one weight always stays, and decisions that have not flipped by then
+            count as fraction 1.
 
     Raises:
         FidelityError: there is no ranking, one stands there twice, or there are no draws.
@@ -52,16 +64,26 @@ class SetErasure(FidelityTest):
 
     name = "erasure"
 
-    def __init__(self, rankings: Sequence[Ranking] = RANKINGS, draws: int = 5) -> None:
+    def __init__(self, rankings: Sequence[Ranking] = RANKINGS, draws: int = 5, last: Last = "erase") -> None:
         if not rankings or len(set(rankings)) < len(rankings):
             raise FidelityError(f"erasure: name one or more rankings, each once, and not {list(rankings)}.")
         if draws < 1:
             raise FidelityError(f"erasure: {draws} random orders are too few: draws: 5 as in the paper, or 1.")
-        self.rankings, self.draws = tuple(rankings), draws
+        self.rankings, self.draws, self.last = tuple(rankings), draws, last
 
     def columns(self, classes: int) -> Sequence[str]:
         """See the class."""
-        return [f"{ranking}.{column}" for ranking in self.rankings for column in ("fraction", "mass", "never")]
+        return [
+            name
+            for ranking in self.rankings
+            for column in ("fraction", "mass", "never")
+            for name in self._draws_of(ranking, column)
+        ]
+
+    def _draws_of(self, ranking: Ranking, column: str) -> list[str]:
+        """Names of a column of a ranking, one for each of its orders."""
+        name = f"{ranking}.{column}"
+        return [f"{name}_{draw}" for draw in range(1, self.draws + 1)] if ranking == RANDOM else [name]
 
     def measure(self, reading: Reading) -> Measured:
         """See `FidelityTest`."""
@@ -69,32 +91,59 @@ class SetErasure(FidelityTest):
         ends = np.cumsum([len(draws) for draws in orders])[:-1].tolist()
         together = torch.cat(orders)
         numbers = {}
-        for column, values in _shares(reading, together, first_flips(reading, together)).items():
+        for column, values in _shares(reading, together, first_flips(reading, together, self.last)).items():
             for ranking, draws in zip(self.rankings, values.tensor_split(ends), strict=True):
-                numbers[f"{ranking}.{column}"] = draws.mean(0)
+                numbers |= dict(zip(self._draws_of(ranking, column), draws, strict=True))
         return Measured(numbers)
 
     def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
         """See the class."""
         scores = {}
         for ranking in self.rankings:
-            scores[f"{ranking}.median_fraction"] = Score([f"{ranking}.fraction"], median)
-            scores[f"{ranking}.never_flips"] = Score([f"{ranking}.never"], mean)
-            scores[f"{ranking}.median_mass"] = Score([f"{ranking}.mass"], median)
+            fractions, masses, never = (self._draws_of(ranking, column) for column in ("fraction", "mass", "never"))
+            scores[f"{ranking}.median_fraction"] = Score([*fractions, *never], self._median)
+            scores[f"{ranking}.never_flips"] = Score(never, _mean_of_all)
+            if self.last == "erase":
+                scores[f"{ranking}.last_flips"] = Score([*fractions, *never], _flips_at_last)
+            scores[f"{ranking}.median_mass"] = Score([*masses, *never], self._median)
             if RANDOM in self.rankings and ranking != RANDOM:
-                columns = [f"{RANDOM}.fraction", f"{ranking}.fraction"]
-                scores[f"{ranking}.below_random"] = Score(columns, _median_below)
+                of_random = [*self._draws_of(RANDOM, "fraction"), *self._draws_of(RANDOM, "never")]
+                scores[f"{ranking}.below_random"] = Score([*of_random, *fractions, *never], self._median_below)
         return scores
 
+    def _median(self, values: Floats, weights: Floats) -> Floats:
+        """Median over the texts for each draw, the mean of these: nan where nothing flips in one of the draws.
+
+        Columns are those of all draws, and behind them which of them never flip.
+        """
+        found, never = np.split(values, 2, axis=1)
+        counted = never == 0 if self.last == "erase" else np.ones_like(never)
+        pairs = zip(found.T, counted.T, strict=True)
+        medians: Floats = np.mean([median(one[:, None], weights * counts) for one, counts in pairs], axis=0)
+        return medians
+
+    def _median_below(self, values: Floats, weights: Floats) -> Floats:
+        """Median of the random orders, whose columns come first, less that of a ranking."""
+        of_random, of_ranking = np.split(values, [2 * self.draws], axis=1)
+        return self._median(of_random, weights) - self._median(of_ranking, weights)
+
     def figures(self, subjects: Sequence[Subject]) -> Mapping[str, Figure]:
-        """The fractions of each ranking as boxes, all seeds of a variant together, and how often nothing flips."""
+        """The fractions of each ranking as boxes, all seeds and draws together, and how often nothing flips."""
         variants = by_variant(subjects)
-        never = self._of_texts(variants, "never")
+        fractions, never = self._of_texts(variants, "fraction"), self._of_texts(variants, "never")
+        shown = {
+            name: [
+                [value for value, stays in zip(*pair, strict=True) if self.last == "keep" or not stays]
+                for pair in zip(found, never[name], strict=True)
+            ]
+            for name, found in fractions.items()
+        }
+        left = "decisions that never flip left out" if self.last == "erase" else "all of them where it never does"
         return {
             self.name: Spreads(
-                "Weights erased when the decision flips (all of them where it never does)",
+                f"Weights erased when the decision flips ({left})",
                 tuple(ranking.replace("_", " ") for ranking in self.rankings),
-                self._of_texts(variants, "fraction"),
+                shown,
                 "fraction erased",
                 kind="box",
                 category_label="ranking",
@@ -108,16 +157,19 @@ class SetErasure(FidelityTest):
         }
 
     def _of_texts(self, variants: Mapping[str, Sequence[Subject]], column: str) -> dict[str, list[list[float]]]:
-        """A column of each ranking `[rankings][texts]`, of all checkpoints of a variant one after the other."""
-        names = [f"{self.name}.{ranking}.{column}" for ranking in self.rankings]
+        """A column of each ranking `[rankings][texts × draws]`, of all checkpoints of a variant one after the other."""
+        of_rankings = [[f"{self.name}.{name}" for name in self._draws_of(ranking, column)] for ranking in self.rankings]
         return {
-            variant: [[value for subject in ours for value in subject.values[name].dropna().tolist()] for name in names]
+            variant: [
+                [value for subject in ours for value in subject.values[names].dropna().to_numpy().ravel().tolist()]
+                for names in of_rankings
+            ]
             for variant, ours in variants.items()
         }
 
 
 @torch.no_grad()
-def first_flips(reading: Reading, rankings: Tensor) -> Tensor:
+def first_flips(reading: Reading, rankings: Tensor, last: Last = "erase") -> Tensor:
     """How many weights are erased when the decision is another for the first time.
 
     Every round tries twice as many numbers of erased weights as the one before, of all texts under all orders, in
@@ -127,27 +179,28 @@ def first_flips(reading: Reading, rankings: Tensor) -> Tensor:
         reading: the texts.
         rankings: `[orders, batch, slots]`, the highest goes first, and of equals that which stands first; -inf outside
             the mask.
+        last: whether the last weight of a text goes too; with nothing left, the weights are zero.
 
     Returns:
         int64 `[orders, batch]`; 0 where the decision never flips.
     """
     ranks = rankings.argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)
-    slots = reading.mask.sum(1)
+    most = reading.mask.sum(1) - int(last == "keep")
     found = torch.zeros_like(ranks[..., 0])
     heads, _, longest = reading.weights.shape
     hidden = reading.output.levels[reading.names[0]].hidden.size(-1)
     # Of one number of erased weights of one text: its weights, or the averages that they make, of every group.
     cells = heads * (int(reading.groups.max()) + 1) * max(longest, hidden)
     start, size = 1, FIRST_ROUND
-    while bool((left := (found == 0) & (start < slots)).any()):
+    while bool((left := (found == 0) & (start <= most)).any()):
         size = min(size, max(CELLS // (cells * len(ranks)), 1))
-        counts = torch.arange(start, min(start + size, int(slots.max())), device=slots.device)
+        counts = torch.arange(start, min(start + size, int(most.max()) + 1), device=most.device)
         for texts, orders in _passes(left, cells * size):
             some = replace(reading, batch=rows_of(reading.batch, texts), output=rows_of(reading.output, texts))
             # [counts, orders, heads, texts, slots]
             erased = ranks[orders, texts][:, None] < counts[:, None, None, None, None]
             classes = some.decide(renormalised(some.weights.masked_fill(erased, 0), some.groups)).argmax(-1)
-            flipped = (classes != some.predicted) & (counts[:, None, None] < slots[texts])
+            flipped = (classes != some.predicted) & (counts[:, None, None] <= most[texts])
             first = torch.where(flipped.any(0), start + flipped.int().argmax(0), 0)
             found[orders, texts] = torch.where(left[orders, texts], first, found[orders, texts])
         start, size = start + size, 2 * size
@@ -182,6 +235,12 @@ def _shares(reading: Reading, rankings: Tensor, erased: Tensor) -> dict[str, Ten
     return {"fraction": fractions.masked_fill(never, 1), "mass": gone.masked_fill(never, 1), "never": never.double()}
 
 
-def _median_below(values: Floats, weights: Floats) -> Floats:
-    """Median of the first column less that of the second."""
-    return median(values[:, :1], weights) - median(values[:, 1:], weights)
+def _mean_of_all(values: Floats, weights: Floats) -> Floats:
+    """Mean over texts and draws."""
+    return mean(values.mean(1, keepdims=True), weights)
+
+
+def _flips_at_last(values: Floats, weights: Floats) -> Floats:
+    """Share of the texts that flip when all weights are gone, not before; columns as for `SetErasure._median`."""
+    fractions, never = np.split(values, 2, axis=1)
+    return _mean_of_all(((fractions == 1) & (never == 0)).astype(np.float64), weights)

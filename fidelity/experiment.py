@@ -1,6 +1,5 @@
 """All tests over all checkpoints: every classifier reads every text once, and each test asks it what it must."""
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from fidelity.checkpoints import Checkpoint, FidelityError, load
 from fidelity.examples import Example, example_page, examples_of
 from fidelity.reading import read
 from fidelity.summary import comparison_table, fidelity_table, result_scores, summary_table
+from metrics.progress import Progress, counted
 from metrics.resampling import Estimate, estimate, f1_score, mean
 from metrics.results import Result
 from metrics.rows import ItemRows
@@ -123,7 +123,13 @@ class Fidelity(LightningModule):
         total = len(self.data.splits["test"])
         self._chosen = frozenset(np.linspace(0, total - 1, min(self.examples, total), dtype=int).tolist())
         self._found: list[Example] = []
-        self._began, self._done = time.perf_counter(), 0
+        batches = int(self.trainer.num_test_batches[1])  # those of a part, where the trainer reads one
+        rank_zero_info(
+            f"{counted(total, 'text')} in the test split, {counted(batches, 'batch', 'batches')} to read, "
+            f"{counted(len(self.checkpoints), 'classifier')}, {counted(len(self.tests), 'test')}."
+        )
+        # A batch of many checkpoints takes minutes, and the progress bar counts batches.
+        self._progress = Progress("Fidelity", batches * len(self.checkpoints))
 
     def test_step(self, batch: TextBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Measure the test split, dataloader 1."""
@@ -134,13 +140,7 @@ class Fidelity(LightningModule):
             batch = _copied(batch)
             for place, checkpoint in enumerate(self.checkpoints):
                 self._measure(place, checkpoint, batch)
-        self._done += len(batch.index)
-        passed, share = time.perf_counter() - self._began, len(self.data.splits["test"]) / self.trainer.world_size
-        left = max(share / self._done - 1, 0) * passed
-        # A batch of many checkpoints takes minutes, and the progress bar counts batches.
-        rank_zero_info(
-            f"{self._done} texts under {len(self.checkpoints)} classifiers: {passed:.0f} s, {left:.0f} s to go."
-        )
+                self._progress.advance()
 
     def _measure(self, place: int, checkpoint: Checkpoint, batch: TextBatch) -> None:
         output, reading = read(
@@ -171,11 +171,12 @@ class Fidelity(LightningModule):
         if len({subject.variant for subject in subjects}) > 1:
             tables["comparison"] = comparison_table(subjects)
         figures: dict[str, Any] = {}
-        audit: dict[str, object] = {
-            "checkpoints": {
-                one.name: {"file": str(one.path), "sha256": one.digest, "skipped_texts": _tested(subject).count(False)}
-                for one, subject in zip(self.checkpoints, subjects, strict=True)
-            }
+        total, measured = len(self.data.splits["test"]), len(subjects[0].values)
+        # Less than all of them where the trainer was told to read a part.
+        audit: dict[str, object] = {} if measured == total else {"texts": f"{measured} of {total}"}
+        audit["checkpoints"] = {
+            one.name: {"file": str(one.path), "sha256": one.digest, "skipped_texts": _tested(subject).count(False)}
+            for one, subject in zip(self.checkpoints, subjects, strict=True)
         }
         if len(tested := {tuple(_tested(subject)) for subject in subjects}) > 1:
             audit["compared_over_different_texts"] = f"{len(tested)} sets, for their levels of attention differ"
@@ -188,7 +189,6 @@ class Fidelity(LightningModule):
             figures["examples"] = example_page(examples, self.data, self.checkpoints)
         ids = self.data.splits["test"].ids
         items = pd.concat(
-            # Not all of them, where the trainer was told to read a part.
             [one.values.assign(checkpoint=one.name, id=[ids[text] for text in one.values.index]) for one in subjects],
             ignore_index=True,
         )

@@ -12,7 +12,8 @@ from fidelity.reading import Reading
 from fidelity.saliency import RANKINGS, Ranking
 from metrics.resampling import mean
 
-COLUMNS = ("comprehensiveness", "sufficiency", "auprc", "token_f1")
+PLAUSIBILITY = ("auprc", "average_precision", "token_f1")
+COLUMNS = ("comprehensiveness", "sufficiency", *PLAUSIBILITY)
 
 
 class Rationale(FidelityTest):
@@ -22,9 +23,10 @@ class Rationale(FidelityTest):
     p(x) − p(x without r), high if they were needed; sufficiency p(x) − p(r alone), low if they are enough. Both are
     means over the fractions (AOPC). A rationale has at least one word, and leaves at least one.
 
-    Where the corpus names the deciding words, plausibility: `auprc`, the average precision of the ranking, and
-    `token_f1`, with as many words as are named; nan for texts that name none. At the level of sentences one that holds
-    a deciding word is a deciding sentence.
+    Where the corpus names the deciding words, plausibility: `auprc` and `average_precision`, the area under the
+    precision–recall curve by trapezoids and by steps, as ERASER reports both; and `token_f1`, with as many words as are
+    named; nan for texts that name none. At the level of sentences one that holds a deciding word is a deciding
+    sentence.
 
     Columns and scores are `<ranking>.<one of these>`; scores are means over the texts. The column `gold` holds how many
     deciding words there are.
@@ -51,7 +53,7 @@ class Rationale(FidelityTest):
             raise FidelityError(f"rationale: name one or more rankings, each once, and not {list(rankings)}.")
         if not fractions or not all(0 < fraction < 1 for fraction in fractions) or draws < 1:
             raise FidelityError(
-                f"rationale: fractions {list(fractions)} of the words and {draws} draws: give fractions between 0 and "
+                f"rationale: fractions {list(fractions)} of the words and draws {draws}: give fractions between 0 and "
                 f"1, for instance [0.1, 0.5], and at least one draw."
             )
         self.rankings, self.fractions, self.draws = tuple(rankings), tuple(fractions), draws
@@ -74,7 +76,8 @@ class Rationale(FidelityTest):
         gold = reading.over_slots(reading.batch.rationale.float()) > 0
         found = {
             **self._erased(reading, ranks),
-            "auprc": torch.stack([average_precision(order, gold, words) for order in values]),
+            "auprc": torch.stack([auprc(order, gold, words) for order in values]),
+            "average_precision": torch.stack([average_precision(order, gold, words) for order in values]),
             # With as many words as are named precision, recall and F1 are one.
             "token_f1": (gold & (ranks < gold.sum(1)[:, None])).sum(-1) / gold.sum(1),
         }
@@ -108,7 +111,7 @@ class Rationale(FidelityTest):
         """
         rows = [
             {"checkpoint": subject.name, "deciding words": size, "texts": len(values), "ranking": ranking}
-            | {name: values[f"{self.name}.{ranking}.{name}"].mean() for name in ("auprc", "token_f1")}
+            | {name: values[f"{self.name}.{ranking}.{name}"].mean() for name in PLAUSIBILITY}
             for subject in subjects
             for size, values in _by_size(subject.values, f"{self.name}.gold")
             for ranking in self.rankings
@@ -131,19 +134,43 @@ def rationale_lengths(words: Tensor, fractions: Sequence[float]) -> Tensor:
     return torch.minimum(lengths, words - 1)
 
 
-def average_precision(values: Tensor, gold: Tensor, words: Tensor) -> Tensor:
-    """Area under the precision–recall curve, as a sum of steps: the mean over gold words of the precision down to each.
+def auprc(values: Tensor, gold: Tensor, words: Tensor) -> Tensor:
+    """Area under the precision–recall curve, by trapezoids between its points, as ERASER computes it.
 
-    Words of equal value come together, so that their order does not matter.
+    The curve begins at recall 0 with precision 1, as scikit-learn draws it. So words that all have one value get
+    halfway between 1 and the share of gold words, and a single gold word that comes second .25; `average_precision` is
+    .5 there.
 
     Args:
-        values: `[batch, slots]`, high for gold words.
+        values: `[batch, slots]`, high for gold words; words of equal value come together.
         gold: bool `[batch, slots]`.
         words: bool `[batch, slots]`, what is ranked.
 
     Returns:
         `[batch]`; nan without a gold word.
     """
-    as_high = (values[:, None, :] >= values[:, :, None]) & words[:, None, :]  # [batch, down to, slots]
-    precision = (as_high & gold[:, None, :]).sum(-1) / as_high.sum(-1)
+    order = values.masked_fill(~words, -torch.inf).argsort(dim=-1, descending=True)
+    # Behind the last word recall stays 1, so that padding adds nothing.
+    precision, recall = (points.gather(-1, order) for points in precision_recall(values, gold, words))
+    pad = torch.nn.functional.pad
+    return torch.trapezoid(pad(precision, (1, 0), value=1.0), pad(recall, (1, 0)), dim=-1)
+
+
+def average_precision(values: Tensor, gold: Tensor, words: Tensor) -> Tensor:
+    """Area under the precision–recall curve, as a sum of steps: the mean over gold words of the precision down to each.
+
+    Arguments and result as for `auprc`.
+    """
+    precision, _ = precision_recall(values, gold, words)
     return torch.where(gold, precision, 0).sum(-1) / gold.sum(-1)
+
+
+def precision_recall(values: Tensor, gold: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
+    """Precision and recall of the words whose value is at least that of each slot; of slots outside, of all words.
+
+    Arguments as for `auprc`; both are `[batch, slots]`.
+    """
+    values = values.masked_fill(~words, -torch.inf)
+    as_high = (values[:, None, :] >= values[:, :, None]) & words[:, None, :]  # [batch, down to, slots]
+    found = (as_high & gold[:, None, :]).sum(-1).double()
+    return found / as_high.sum(-1), found / gold.sum(-1, keepdim=True)

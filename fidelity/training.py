@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from pytorch_lightning import LightningModule
-from pytorch_lightning.callbacks import EarlyStopping, ModelCheckpoint
+from pytorch_lightning.callbacks import EarlyStopping, LambdaCallback, ModelCheckpoint
 from pytorch_lightning.utilities import rank_zero_info
 from pytorch_lightning.utilities.seed import isolate_rng
 from torch import Tensor
@@ -23,6 +23,7 @@ from torch import Tensor
 from attention.digest import Digests, digest, remove_leftovers, write_atomically
 from datamodules import ClassificationDataModule
 from fidelity.checkpoints import Checkpoint, FidelityError
+from metrics.progress import Progress, counted
 from probes.training import nested_trainer, quiet
 
 VERSION = 1
@@ -119,9 +120,12 @@ class Recipe:
             torch.manual_seed(self.drawn)
             keep = ModelCheckpoint(folder, monitor=monitor, mode=mode, save_weights_only=True)
             stop = EarlyStopping(monitor, mode=mode, patience=self.patience)
+            # The most that is to go: it may stop earlier.
+            progress = Progress(f"{type(module).__name__} of {self.checkpoint.name}", self.max_epochs)
+            tell = LambdaCallback(on_train_epoch_end=lambda *_: progress.advance())
             run = self.checkpoint.config.get("trainer", {})
             options = {name: run[name] for name in _OPTIMISATION if run.get(name) is not None}
-            trainer = nested_trainer(self.device, keep, stop, epochs=self.max_epochs, **options)
+            trainer = nested_trainer(self.device, keep, stop, tell, epochs=self.max_epochs, **options)
             with quiet():
                 trainer.fit(module, **texts)
             value = math.nan if keep.best_model_score is None else float(keep.best_model_score)
@@ -158,7 +162,7 @@ class Recipe:
             write_atomically(path, content.getvalue())
         end = "" if best.stopped else ", cut off by max_epochs"
         rank_zero_info(
-            f"{name} of {self.checkpoint.name}: {how}, {best.epochs} epochs{end}, "
+            f"{name} of {self.checkpoint.name}: {how}, {counted(best.epochs, 'epoch')}{end}, "
             f"{time.perf_counter() - began:.1f} s; best is {best.value:.4f} in epoch {best.epoch}."
         )
         return best

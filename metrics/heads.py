@@ -15,6 +15,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from metrics.attachment import Arcs, Flags, Floats, Integers
+from metrics.progress import Progress
 
 Direction = Literal["dependent→head", "head→dependent"]
 DIRECTIONS: tuple[Direction, Direction] = ("dependent→head", "head→dependent")
@@ -168,6 +169,7 @@ def permutation_p(
     gold = np.where(arcs.head > 0, arcs.head - arcs.word, _NOWHERE).astype(np.int16)
     offsets = np.where(predicted > 0, predicted - arcs.word[:, None], -_NOWHERE).astype(np.int16)
     values = np.empty(len(groups))
+    progress = Progress("Permutation test of the heads", permutations * sum(map(np.count_nonzero, groups.values())))
     room = np.digitize(arcs.word - 1, _ROOM) * (len(_ROOM) + 1) + np.digitize(arcs.length - arcs.word, _ROOM)
     for place, (words, reached) in enumerate(zip(groups.values(), observed, strict=True)):
         rows = np.flatnonzero(words)
@@ -177,6 +179,7 @@ def permutation_p(
         order = np.lexsort((inside, alike))
         if not ((np.diff(inside[order]) != 0) & (np.diff(alike[order]) == 0)).any():
             values[place] = np.nan
+            progress.advance(permutations * len(rows))
             continue
         as_good = 0
         for _ in range(permutations):
@@ -184,5 +187,6 @@ def permutation_p(
             shuffled = inside[np.argsort(alike + rng.random(len(rows)))]
             best = max(int(np.count_nonzero(column == shuffled)) for column in columns)
             as_good += best >= reached
+            progress.advance(len(rows))
         values[place] = (1 + as_good) / (permutations + 1)
     return values

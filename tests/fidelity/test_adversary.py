@@ -199,6 +199,31 @@ def test_a_batch_gives_what_its_texts_give_alone_after_all_steps() -> None:
     close(together, alone, atol=0.005)
 
 
+def test_several_starts_are_searches_of_their_own_of_which_the_best_copy_counts() -> None:
+    found = reading("flat")
+    three = Adversary(copies=2, steps=20, learning_rate=0.1, starts=3)
+    weights = three.search(found)
+    assert len(weights) == 6
+    # The first is that of a single start, and no later one knows of it.
+    close(weights[:2], Adversary(copies=2, steps=20, learning_rate=0.1).search(found))
+    begun = three.start(found).softmax(-1)
+    assert not torch.isclose(begun[:2], begun[2:4]).all()
+    best = torch.stack(
+        [
+            three.measure(found).numbers["max_jsd"] if one is None else _measured_alone(found, weights[one : one + 2])
+            for one in (None, 0, 2, 4)
+        ]
+    )
+    close(best[0], best[1:].max(0).values)
+    assert (best[1] < best[0]).any()
+
+
+def _measured_alone(found: Reading, weights: Tensor) -> Tensor:
+    adversary = Adversary()
+    adversary.search = given(weights)  # type: ignore[method-assign]
+    return adversary.measure(found).numbers["max_jsd"]
+
+
 def test_weights_that_are_exactly_0_and_a_single_copy_do_no_harm() -> None:
     found = reading("flat", dtype=torch.float32)
     for copies in (1, 5):
@@ -220,8 +245,9 @@ def test_several_distributions_a_text_are_refused_with_a_remedy() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"copies": 0}, "0 copies"),
-        ({"steps": -1}, "-1 steps"),
+        ({"copies": 0}, "copies 0"),
+        ({"starts": 0}, "starts 0"),
+        ({"steps": -1}, "steps -1"),
         ({"accept": 0.0}, "accept 0.0"),
         ({"epsilons": [0.1, 0]}, "above 0"),
         ({"epsilons": []}, "epsilons"),

@@ -1,6 +1,7 @@
 """All tests together, as users run them: `train.py test` over checkpoints that `train.py fit` has left."""
 
 import json
+import logging
 import re
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import fidelity
 import train
 from fidelity import Fidelity, FidelityError, FidelityTest, Permutation, Perturbation
 from fidelity.saliency import RANKINGS
+from metrics import progress
 from tests.fidelity.trained import ROOT, WARNINGS, fitted
 
 pytestmark = [pytest.mark.filterwarnings(warning) for warning in WARNINGS]
@@ -40,6 +42,7 @@ SCORES = (
     "rationale.random.comprehensiveness",
     "rationale.leave_one_out.sufficiency",
     "rationale.attention.auprc",
+    "rationale.attention.average_precision",
 )
 """Names that others read."""
 
@@ -97,7 +100,8 @@ def test_every_test_over_several_checkpoints_leaves_whole_results(folder: Path, 
     for name in SCORES:
         for variant in ("", "tying."):
             assert f"{variant}{name}.low" in scores, name
-            if not name.endswith("auprc"):  # there are no rationales here
+            # No deciding words are named, and no decision flips: such medians are of nothing.
+        if not name.endswith(("auprc", "average_precision", "median_fraction")):  # there are no rationales here
                 assert np.isfinite(scores[f"{variant}{name}"]), name
     table = pd.read_csv(run / found["tables"]["fidelity"])
     assert table["checkpoint"].tolist() == ["base, seed 0", "base, seed 1", "tying, seed 0"]
@@ -192,7 +196,8 @@ def test_every_test_runs_on_a_hierarchical_classifier(folder: Path, tmp_path: Pa
     assert found["audit"]["diagnostic.checkpoints_left_out"] == 1
     assert found["audit"]["checkpoints"]["hierarchical, seed 0"]["skipped_texts"] == 0
     for name in SCORES:
-        if not name.endswith("auprc"):
+        # No deciding words are named, and no decision flips: such medians are of nothing.
+        if not name.endswith(("auprc", "average_precision", "median_fraction")):
             assert np.isfinite(found["scores"][name]), name
     assert (run / found["figures"]["examples"]).stat().st_size > 0
 
@@ -215,12 +220,33 @@ def test_texts_of_one_word_are_classified_but_counted_as_skipped(tmp_path: Path)
 
 def test_a_part_of_the_texts_can_be_read(folder: Path, tmp_path: Path) -> None:
     part = ["--model.init_args.eval_tokens=40", "--trainer.limit_test_batches=2"]
-    _, run, _ = run_over(tmp_path / "part", [folder / "base-0"], QUICK, f"--model.init_args.tests={SHORT}", *part)
-    _, whole, _ = run_over(tmp_path / "whole", [folder / "base-0"], QUICK, f"--model.init_args.tests={SHORT}")
+    _, run, told = run_over(tmp_path / "part", [folder / "base-0"], QUICK, f"--model.init_args.tests={SHORT}", *part)
+    _, whole, all_told = run_over(tmp_path / "whole", [folder / "base-0"], QUICK, f"--model.init_args.tests={SHORT}")
     found, every = (pd.read_parquet(path / "items.parquet").set_index("id") for path in (run, whole))
     assert 0 < len(found) < len(every) == 29
+    assert told["audit"]["texts"] == f"{len(found)} of 29"
+    assert "texts" not in all_told["audit"]
     column = "permutation.median_tvd"
     np.testing.assert_allclose(found[column], every.loc[found.index, column], atol=1e-5)
+
+
+def test_what_is_to_come_and_how_long_it_takes_is_told(
+    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("pytorch_lightning"), "propagate", True)
+    monkeypatch.setattr(progress, "EVERY", 0.0)
+    pair = ["--model.init_args.eval_tokens=40", "--trainer.limit_test_batches=2"]
+    options = [QUICK, f"--model.init_args.tests={SHORT}", *pair]
+    checkpoints = [folder / "base-0", folder / "base-1"]
+    run_over(tmp_path / "two", checkpoints, *options)
+    assert "29 texts in the test split, 2 batches to read, 2 classifiers, 2 tests." in caplog.messages
+    told = [line for line in caplog.messages if line.startswith("Fidelity: ")]
+    # After each classifier of each batch; of what is left out nothing is waited for.
+    assert [line.split()[1] for line in told] == ["25%", "50%", "75%"]
+    assert all(re.fullmatch(r".* in \d:\d\d:\d\d, about \d:\d\d:\d\d to go\.", line) for line in told)
+    caplog.clear()
+    run_over(tmp_path / "one", checkpoints[:1], *options)
+    assert "29 texts in the test split, 2 batches to read, 1 classifier, 2 tests." in caplog.messages
 
 
 def test_two_processes_find_what_one_does(folder: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Rationales against texts that are cut by hand, and plausibility against torchmetrics."""
+"""Rationales against texts that are cut by hand, and plausibility against scikit-learn and torchmetrics."""
 
 import math
 from collections.abc import Sequence
@@ -8,11 +8,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from sklearn.metrics import auc, precision_recall_curve
 from torchmetrics.functional.classification import binary_average_precision
 
 from fidelity.base import Subject
 from fidelity.checkpoints import FidelityError
-from fidelity.rationale import Rationale, average_precision, rationale_lengths
+from fidelity.rationale import Rationale, auprc, average_precision, rationale_lengths
 from fidelity.reading import Reading
 from fidelity.saliency import RANKINGS
 from tests.fidelity.tiny import SENTENCES, TEXTS, Kind, classifier, close, one_by_one, reading, texts
@@ -79,24 +80,34 @@ def test_a_rationale_has_at_least_one_word_and_leaves_one() -> None:
     assert rationale_lengths(torch.tensor([100]), [0.07]).item() == 7
 
 
-def test_average_precision_is_that_of_torchmetrics_with_ties_and_without() -> None:
+def test_areas_are_those_of_the_libraries_with_ties_and_without() -> None:
     random = torch.Generator().manual_seed(0)
     words = torch.arange(12) < torch.randint(2, 13, (200, 1), generator=random)
     gold = (torch.rand(200, 12, generator=random) < 0.4) & words
     tied = torch.randint(0, 5, (200, 12), generator=random) / 5
     for values in (tied, torch.rand(200, 12, generator=random)):
-        found = average_precision(values, gold, words)
+        steps, trapezoids = average_precision(values, gold, words), auprc(values, gold, words)
         for row in range(200):
             if not gold[row].any():
-                assert found[row].isnan()
+                assert steps[row].isnan()
+                assert trapezoids[row].isnan()
                 continue
             inside = words[row]
-            expected = binary_average_precision(values[row][inside], gold[row][inside].long())
-            close(found[row], expected, 1e-6)
+            truth, ranked = gold[row][inside].long(), values[row][inside]
+            close(steps[row], binary_average_precision(ranked, truth).double(), 1e-6)
+            # What ERASER calls AUPRC.
+            precision, recall, _ = precision_recall_curve(truth.numpy(), ranked.numpy())
+            assert float(trapezoids[row]) == pytest.approx(auc(recall, precision), abs=1e-6)
     # Far from 0–1 too, where torchmetrics would take values for logits, and most of these for 1.
     values = torch.tensor([[100.0, 101.0, -300.0, 102.0]])
     found = average_precision(values, torch.tensor([[True, False, False, True]]), torch.ones(1, 4, dtype=torch.bool))
     assert found.item() == pytest.approx((1 + 2 / 3) / 2)
+
+
+def test_one_gold_word_that_comes_second() -> None:
+    values, gold, words = torch.tensor([[0.9, 0.8, 0.1]]), torch.tensor([[False, True, False]]), torch.ones(1, 3) > 0
+    assert auprc(values, gold, words).item() == 0.25
+    assert average_precision(values, gold, words).item() == 0.5
 
 
 @pytest.mark.parametrize("kind", ["flat", "han"])
@@ -109,13 +120,17 @@ def test_plausibility_is_of_the_words_that_decide(kind: Kind) -> None:
         assert numbers["gold"][row] == len(named)
         words = int(found.words[row].sum())
         for ranking in RANKINGS:
-            precisions, hits = [], []
+            precisions, areas, hits = [], [], []
             for values in found.saliency.rankings(ranking, 2)[:, row, :words].tolist():
                 order = sorted(range(words), key=lambda slot: (-values[slot], slot))
                 ahead = [sum(slot in named for slot in order[: place + 1]) / (place + 1) for place in range(words)]
                 precisions += [np.mean([ahead[place] for place in range(words) if order[place] in named] or [np.nan])]
+                if named:
+                    truth = [slot in named for slot in range(words)]
+                    precision, recall, _ = precision_recall_curve(truth, values)
+                areas += [auc(recall, precision) if named else np.nan]
                 hits += [sum(slot in named for slot in order[: len(named)]) / len(named) if named else np.nan]
-            for column, expected in (("auprc", precisions), ("token_f1", hits)):
+            for column, expected in (("auprc", areas), ("average_precision", precisions), ("token_f1", hits)):
                 value = numbers[f"{ranking}.{column}"][row].item()
                 assert value == pytest.approx(np.mean(expected), abs=1e-6, nan_ok=True), (ranking, column)
 
@@ -136,12 +151,15 @@ def test_every_score_is_the_mean_of_its_column_and_without_gold_there_is_no_tabl
         "attention.comprehensiveness",
         "attention.sufficiency",
         "attention.auprc",
+        "attention.average_precision",
         "attention.token_f1",
     ]
     for name, score in test.scores(3, None).items():
         assert list(score.columns) == [name]
         assert score.statistic(np.array([[0.25], [0.75]]), np.array([[1.0, 1.0], [2.0, 0.0]])).tolist() == [0.5, 0.25]
-    values = {"rationale.gold": [0.0, 0.0], "rationale.attention.auprc": np.nan, "rationale.attention.token_f1": np.nan}
+    values = {"rationale.gold": [0.0, 0.0]} | dict.fromkeys(
+        (f"rationale.attention.{name}" for name in ("auprc", "average_precision", "token_f1")), np.nan
+    )
     assert test.tables([Subject("a", "a", 0, 2, 1, pd.DataFrame(values), {})]) == {}
 
 
@@ -150,6 +168,7 @@ def test_plausibility_is_told_by_the_number_of_deciding_words() -> None:
         {
             "rationale.gold": [1, 2, 1, 5, 3, 0, np.nan],
             "rationale.attention.auprc": [0.1, 0.2, 0.3, 0.4, 0.6, np.nan, np.nan],
+            "rationale.attention.average_precision": [0.5, 0.4, 0.7, 0.4, 0.2, np.nan, np.nan],
             "rationale.attention.token_f1": [0.0, 1.0, 1.0, 0.0, 0.5, np.nan, np.nan],
         }
     )
@@ -157,6 +176,7 @@ def test_plausibility_is_told_by_the_number_of_deciding_words() -> None:
     assert table["deciding words"].tolist() == ["1", "2", "3 or more"]
     assert table["texts"].tolist() == [2, 1, 2]
     assert table["auprc"].tolist() == pytest.approx([0.2, 0.2, 0.5])
+    assert table["average_precision"].tolist() == pytest.approx([0.6, 0.4, 0.3])
     assert table["token_f1"].tolist() == pytest.approx([0.5, 1.0, 0.25])
 
 

@@ -17,6 +17,7 @@ from metrics.heads import (
     offset_shares,
     permutation_p,
 )
+from metrics.progress import Progress
 from tests.metrics.gather import HEADS, LAYERS, padded_attention
 from tests.metrics.samples import arcs, random_arcs
 
@@ -291,6 +292,26 @@ class TestPermutation:
         found = permutation_p(gold, predicted, groups, [1, 1, 5], permutations=19)
         # Nothing that could be shuffled differs: there is nothing to test.
         np.testing.assert_array_equal(found, [np.nan, np.nan, np.nan])
+
+    def test_it_tells_how_far_it_is(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        told = list[tuple[str, float, float]]()
+
+        class Recorded(Progress):
+            def __init__(self, what: str, total: float) -> None:
+                told.append((what, total, 0))
+
+            def advance(self, amount: float = 1.0) -> None:
+                told[0] = (*told[0][:2], told[0][2] + amount)
+
+        monkeypatch.setattr("metrics.heads.Progress", Recorded)
+        gold = random_arcs(25, seed=8, relations=3)
+        predicted = random_predictions(gold, 4, seed=1)
+        # One of nothing that could be shuffled takes no time, and is done all the same.
+        groups = {**groups_of(gold, tuple("abc")), "none": gold.head == 0}
+        permutation_p(gold, predicted, groups, [1] * len(groups), permutations=19)
+        ((what, total, done),) = told
+        assert what == "Permutation test of the heads"
+        assert total == done == 19 * sum(map(sum, groups.values()))
 
     def test_the_seed_decides(self) -> None:
         gold = random_arcs(30, seed=4)
