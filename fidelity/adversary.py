@@ -127,7 +127,7 @@ class Adversary(FidelityTest):
         """
         reading.one_distribution(self.name)
         # One after the other, so that memory does not grow with their number.
-        return torch.cat([self._searched(reading, start) for start in self.start(reading).split(self.copies)])
+        return torch.cat([self._searched(reading, start) for start in self.start(reading).tensor_split(self.starts)])
 
     def _searched(self, reading: Reading, start: Tensor) -> Tensor:
         logits = start.clone().requires_grad_()

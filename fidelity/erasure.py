@@ -90,7 +90,7 @@ class SetErasure(FidelityTest):
         orders = [reading.saliency.rankings(ranking, self.draws).detach() for ranking in self.rankings]
         ends = np.cumsum([len(draws) for draws in orders])[:-1].tolist()
         together = torch.cat(orders)
-        numbers = {}
+        numbers: dict[str, Tensor] = {}
         for column, values in _shares(reading, together, first_flips(reading, together, self.last)).items():
             for ranking, draws in zip(self.rankings, values.tensor_split(ends), strict=True):
                 numbers |= dict(zip(self._draws_of(ranking, column), draws, strict=True))

@@ -220,7 +220,7 @@ def test_several_starts_are_searches_of_their_own_of_which_the_best_copy_counts(
 
 def _measured_alone(found: Reading, weights: Tensor) -> Tensor:
     adversary = Adversary()
-    adversary.search = given(weights)  # type: ignore[method-assign]
+    adversary.search = given(weights)  # type: ignore[method-assign, assignment]
     return adversary.measure(found).numbers["max_jsd"]
 
 

@@ -101,7 +101,7 @@ def test_fraction_mass_and_never_flips_are_those_of_a_loop(kind: Kind, level: st
 def test_without_any_weight_the_bias_decides(kind: Kind, level: str | None) -> None:
     found = reading(kind, level=level)
     *_, bias = found.model.parameters()
-    unlike = int(bias.argmax()) != found.predicted
+    unlike = found.predicted.ne(int(bias.argmax()))
     assert set(unlike.tolist()) == {True, False}
     flips = first_flips(found, scattered(found, 6))
     assert (flips[:, unlike] > 0).all()
