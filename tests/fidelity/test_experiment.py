@@ -102,7 +102,7 @@ def test_every_test_over_several_checkpoints_leaves_whole_results(folder: Path, 
             assert f"{variant}{name}.low" in scores, name
             # No deciding words are named, and no decision flips: such medians are of nothing.
         if not name.endswith(("auprc", "average_precision", "median_fraction")):  # there are no rationales here
-                assert np.isfinite(scores[f"{variant}{name}"]), name
+            assert np.isfinite(scores[f"{variant}{name}"]), name
     table = pd.read_csv(run / found["tables"]["fidelity"])
     assert table["checkpoint"].tolist() == ["base, seed 0", "base, seed 1", "tying, seed 0"]
     assert set(SCORES) <= set(table)
