@@ -4,7 +4,6 @@ import logging
 
 import pytest
 
-from metrics import progress
 from metrics.progress import Progress, counted
 
 
@@ -12,7 +11,7 @@ def test_a_line_now_and_then_with_the_time_to_go(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     now = 100.0
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    monkeypatch.setattr("metrics.progress.time.monotonic", lambda: now)
     monkeypatch.setattr(logging.getLogger("pytorch_lightning"), "propagate", True)
     with caplog.at_level(logging.INFO, "pytorch_lightning.progress"):
         work = Progress("Something long", 40)
