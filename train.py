@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import shutil
 import sys
 import warnings
@@ -12,11 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from jsonargparse import Namespace
+from lightning_fabric.plugins.environments.slurm import SLURMEnvironment
+from lightning_fabric.plugins.environments.torchelastic import TorchElasticEnvironment
+from lightning_fabric.utilities.exceptions import MisconfigurationException
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from pytorch_lightning.loggers import CSVLogger, TensorBoardLogger
-from pytorch_lightning.utilities import rank_zero_info, rank_zero_only
+from pytorch_lightning.utilities import rank_zero_info
+from pytorch_lightning.utilities.model_helpers import is_overridden
 from rich.console import Console
 from rich.text import Text
 
@@ -29,8 +34,9 @@ from attention import AlignmentError, EncoderError, StoreError
 from corpora.sentence import CorpusError
 from datamodules import VectorError
 from datamodules.base import STAGES
-from fidelity.checkpoints import FidelityError, data_settings, files_of
+from fidelity.checkpoints import FidelityError, data_settings, files_of, leaves
 from models import ModelError
+from models.checkpoint import configured_model, read_checkpoint
 from probes.base import ProbeError
 from reports import ResultWriter
 
@@ -52,16 +58,28 @@ EXPECTED = (
 )
 """Faults of the input: told in a line, without a traceback."""
 
+STEPS = {
+    "fit": ("training_step",),
+    "validate": ("validation_step",),
+    "test": ("test_step",),
+    "predict": ("predict_step", "forward"),
+}
+"""What a model must have for a stage: one of these methods."""
+
+KEYWORDS = ("last", "hpc", "registry")
+"""What Lightning takes for `--ckpt_path` instead of a file."""
+
 
 class RunConfig(SaveConfigCallback):
     """Writes `config.yaml` into the run's folder, and removes the folder of a run that ended before it began."""
 
-    def __init__(self, parser: LightningArgumentParser, config: Namespace, folder: Path) -> None:
+    def __init__(self, parser: LightningArgumentParser, config: Namespace) -> None:
         super().__init__(parser, config, save_to_log_dir=False)
-        self.folder = folder
+        self.folder: Path | None = None  # of the process that made it
 
     def save_config(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Called on the first process, once the data are set up."""
+        assert self.folder is not None
         self.folder.mkdir(parents=True, exist_ok=True)
         with warnings.catch_warnings():
             # jsonargparse 4.49 deprecates what Lightning 2.6 uses as well; without it `encoder: null` would be lost.
@@ -70,15 +88,17 @@ class RunConfig(SaveConfigCallback):
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Keep how the run was made, as the text of its `config.yaml`: a checkpoint is of use without its folder."""
-        config = self.folder / "config.yaml"
-        if config.is_file():
+        config = None if self.folder is None else self.folder / "config.yaml"
+        if config is not None and config.is_file():
             checkpoint["config"] = config.read_text(encoding="utf-8")
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """The folder is this run's own, and no other's; a fault of the input is found before anything is computed."""
+        """Remove the folder that this process made, if the fault was found before anything was computed."""
+        if self.folder is None or not trainer.is_global_zero:  # a spawned process has a copy of what the first one knew
+            return
         begun = any(self.folder.rglob("*.ckpt")) or (self.folder / "results.json").exists()
         early = isinstance(exception, EXPECTED) or not (self.folder / "config.yaml").exists()
-        if trainer.is_global_zero and early and not begun:
+        if early and not begun:
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
@@ -103,7 +123,9 @@ class ProbingCLI(LightningCLI):
             RunError: there is no such file, or trained classifiers are to be trained.
         """
         path = self._get(self.config, "ckpt_path")
-        if path is not None and path not in ("best", "last", "hpc", "registry") and not Path(path).exists():
+        if path == "best":
+            raise RunError("--ckpt_path best: a new run has none yet. Name a file in checkpoints/ of the run that has.")
+        if path is not None and path not in KEYWORDS and not Path(path).is_file():
             raise RunError(f"{path}: there is no such checkpoint. Training leaves them in checkpoints/ of its run.")
         model = self._get(self.config, "model")
         if model.class_path.rpartition(".")[2] == fidelity.Fidelity.__name__:
@@ -119,15 +141,67 @@ class ProbingCLI(LightningCLI):
             first = checkpoints if isinstance(checkpoints, str) else checkpoints[0]
             self.config[self.subcommand].data = data_settings(files_of([Path(first).expanduser()])[0])
 
+    def _parse_ckpt_path(self) -> None:
+        """Nothing: Lightning would replace the configured model by what a checkpoint says of its own, in silence."""
+
+    def _check_model(self) -> None:
+        """Refuse a model that can do nothing in this stage, and a checkpoint that is not its own.
+
+        Raises:
+            RunError: see above.
+            ModelError: the checkpoint is damaged, or no checkpoint.
+        """
+        name, path = type(self.model).__name__, self._get(self.config, "ckpt_path")
+        able = [stage for stage, steps in STEPS.items() if any(is_overridden(step, self.model) for step in steps)]
+        if self.subcommand not in able:
+            does = "trains nothing" if self.subcommand == "fit" else f"cannot {self.subcommand}"
+            raise RunError(f"{name} {does}. Run it with `python train.py {' or '.join(able)}`.")
+        if path is not None and "fit" not in able:
+            raise RunError(f"{name} trains nothing, and takes no --ckpt_path: leave it out.")
+        if path is not None and path not in KEYWORDS:
+            self._check_checkpoint(Path(path))
+
+    def _check_checkpoint(self, path: Path) -> None:
+        content = read_checkpoint(path)
+        trained, given = configured_model(content), self.config_dump["model"]
+        kind, own = (model.get("class_path", "").rpartition(".")[2] for model in (trained, given))
+        if kind and kind != own:
+            raise RunError(
+                f"{path}: this is a checkpoint of {kind}, and --model is {own}. Give the --config of its run, which "
+                f"lies beside checkpoints/."
+            )
+        if self.subcommand != "fit" and "hyper_parameters" not in content:
+            return  # what a probe or a classifier itself checks suffices to read it, not to go on with its training
+        options, now = dict(leaves(trained.get("init_args", {}))), dict(leaves(given.get("init_args", {})))
+        if name := next((name for name in options.keys() & now.keys() if options[name] != now[name]), None):
+            raise RunError(
+                f"{path}: the checkpoint was trained with --model.init_args.{name} {options[name]}, which is "
+                f"{now[name]} here. Give that of the checkpoint, or train anew without --ckpt_path."
+            )
+
     def instantiate_trainer(self, **kwargs: object) -> Trainer:
-        """Put loggers, checkpoints and results into a folder of this run under `--trainer.default_root_dir`."""
+        """Put loggers, checkpoints and results into a folder of this run under `--trainer.default_root_dir`.
+
+        Raises:
+            RunError: the trainer cannot be made as asked, or SLURM started another number of processes than it wants,
+                or the folder cannot be made; see `_check_model` too.
+        """
+        self._check_model()
         settings = self._get(self.config_init, "trainer")
-        folder = run_folder(Path(settings["default_root_dir"]), type(self.model))
-        if settings.get("logger") in (None, True):
-            kwargs["logger"] = [CSVLogger(folder, "", ""), TensorBoardLogger(folder, "", "tensorboard")]
-        self.save_config_kwargs = {"folder": folder}
-        trainer: Trainer = super().instantiate_trainer(**kwargs)
+        own_loggers = settings.get("logger") in (None, True)
+        try:
+            # The loggers come later: the trainer knows which process is the first, and that one makes their folder.
+            trainer: Trainer = super().instantiate_trainer(**(kwargs | {"logger": False} if own_loggers else kwargs))
+        except (MisconfigurationException, ImportError, RuntimeError, ValueError) as error:
+            raise RunError(_trainer_fault(settings["accelerator"], error)) from error
+        check_tasks(trainer)
+        parent = Path(settings["default_root_dir"]) / type(self.model).__name__
+        folder = new_folder(parent) if trainer.is_global_zero else parent
+        if own_loggers and not trainer.fast_dev_run:  # type: ignore[attr-defined]
+            trainer.loggers = [CSVLogger(folder, "", ""), TensorBoardLogger(folder, "", "tensorboard")]
         for callback in trainer.callbacks:  # type: ignore[attr-defined]
+            if isinstance(callback, RunConfig) and trainer.is_global_zero:
+                callback.folder = folder
             if isinstance(callback, ResultWriter):
                 callback.folder = folder
                 callback.titles = self._get(self.config, "figures.titles")
@@ -150,26 +224,56 @@ def _checkpoints(trainer: Trainer) -> list[ModelCheckpoint]:
     return [callback for callback in trainer.checkpoint_callbacks if isinstance(callback, ModelCheckpoint)]
 
 
-def run_folder(root: Path, model: type[LightningModule]) -> Path:
-    """A new folder `<root>/<model>/version_<n>`; only the first process makes it, and tells the others."""
-    parent = root / model.__name__
-    return rank_zero_only(_new_version, default=parent)(parent)
+def _trainer_fault(accelerator: object, error: Exception) -> str:
+    """What Lightning says, and what can be done where an accelerator was asked for."""
+    cpu = "" if accelerator in ("auto", "cpu") else f" Leave out --trainer.accelerator {accelerator}, or give cpu."
+    return f"The options of --trainer cannot be met: {' '.join(str(error).split()).rstrip('.!')}.{cpu}"
 
 
-def _new_version(parent: Path) -> Path:
-    parent.mkdir(parents=True, exist_ok=True)
-    for number in count():
-        folder = parent / f"version_{number}"
-        try:
-            folder.mkdir()
-        except FileExistsError:
-            continue
-        break
+def check_tasks(trainer: Trainer) -> None:
+    """Refuse a SLURM step whose tasks would each take themselves for the whole run, or wait for tasks that never come.
+
+    Raises:
+        RunError: SLURM started more or fewer tasks than the trainer has devices on all its nodes.
+    """
+    if not SLURMEnvironment.detect() or TorchElasticEnvironment.detect():  # the latter goes first in Lightning as well
+        return
+    tasks, nodes = int(os.environ["SLURM_NTASKS"]), int(os.environ.get("SLURM_NNODES", "1"))
+    if tasks != trainer.num_devices * trainer.num_nodes:
+        raise RunError(
+            f"SLURM has {tasks} tasks, and the trainer wants {trainer.num_devices * trainer.num_nodes} (devices × "
+            f"nodes: {trainer.num_devices} × {trainer.num_nodes}). Give --trainer.devices {tasks // nodes} "
+            f"--trainer.num_nodes {nodes}, or srun --nodes {trainer.num_nodes} --ntasks-per-node {trainer.num_devices}."
+        )
+
+
+def new_folder(parent: Path) -> Path:
+    """Make the folder `<parent>/version_<n>` of a new run.
+
+    Raises:
+        RunError: it cannot be made.
+    """
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        for number in count():
+            folder = parent / f"version_{number}"
+            try:
+                folder.mkdir()
+            except FileExistsError:
+                continue
+            break
+    except OSError as error:
+        raise RunError(
+            f"{parent}: no folder can be made there for the run ({error.strerror}). Give --trainer.default_root_dir a "
+            f"folder that can be written."
+        ) from error
     return folder
 
 
 # Lightning 2.6 walks through batches by what torch 2.13 deprecates.
 warnings.filterwarnings("ignore", message=".*LeafSpec.*is deprecated")
+# On the login node of a cluster, of every run that is meant for that machine alone.
+warnings.filterwarnings("ignore", message="The `srun` command is available")
 
 
 class CheckedCLI(ProbingCLI):
@@ -179,8 +283,9 @@ class CheckedCLI(ProbingCLI):
         """Make a trainer that leaves no trace, once the files of the run and of its test are there.
 
         Raises:
-            RunError: a split has no file.
+            RunError: a split has no file; see `_check_model` too.
         """
+        self._check_model()
         files = self._get(self.config_init, "data").files()
         for split in dict.fromkeys((*STAGES[str(self.subcommand)], "test")):
             if split not in files or not files[split].is_file():

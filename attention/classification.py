@@ -6,12 +6,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar, get_verbosity, set_verbosity
 
-from attention.encoder import EncoderError, Source, check, load_tokenizer
+from attention.encoder import EncoderError, Source, check, fault_of, load_tokenizer
 from attention.interface import intervening
 from attention.random_weights import drawn_anew
 
@@ -218,9 +217,9 @@ def _load(source: Source, classes: int) -> tuple[PreTrainedModel, tuple[str, ...
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,  # they are refused below, by name
             )
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+    except Exception as error:  # as in `attention.encoder`
         raise EncoderError(
-            f"{source.spec.name} cannot be loaded as a classifier of {classes} classes: {error}"
+            f"{source.spec.name} cannot be loaded as a classifier of {classes} classes: {fault_of(error)}"
         ) from error
     assert isinstance(model, PreTrainedModel)
     if config.is_encoder_decoder:

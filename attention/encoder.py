@@ -271,6 +271,17 @@ def load_tokenizer(source: Source) -> PreTrainedTokenizerFast:
     return tokenizer
 
 
+def fault_of(error: Exception) -> str:
+    """Why an encoder cannot be loaded, without PyTorch's advice to run whatever a file of weights holds."""
+    told = isinstance(error, (OSError, ValueError, RuntimeError, SafetensorError)) and "weights_only" not in str(error)
+    if told and not isinstance(error, UnicodeDecodeError):
+        return str(error)
+    return (
+        f"{_WEIGHTS[1]} is damaged, or holds something else than weights ({type(error).__name__}). Save the encoder "
+        f"with save_pretrained."
+    )
+
+
 def _load(source: Source) -> PreTrainedModel:
     disable_progress_bar()  # type: ignore[no-untyped-call]  # of every weight; ours shows the sentences
     try:
@@ -284,8 +295,8 @@ def _load(source: Source) -> PreTrainedModel:
                 dtype=torch.float32,
                 output_loading_info=True,
             )
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        raise EncoderError(f"{source.spec.name} cannot be loaded: {error}") from error
+    except Exception as error:  # the unpickler raises almost anything on bytes that are not its own
+        raise EncoderError(f"{source.spec.name} cannot be loaded: {fault_of(error)}") from error
     unused = ("pooler.", "decoder.") if config.is_encoder_decoder else ("pooler.",)
     missing = sorted(name for name in report["missing_keys"] if not name.startswith(unused))
     if missing:

@@ -29,6 +29,9 @@ class Options:
             the words outside that window. Coreference cuts no sentences, and refuses `window`.
         from_pieces: the row of a word in several pieces is their `mean` (Clark et al. 2019, §4.1) or the `first`
             piece's (their released code).
+
+    Raises:
+        StoreError: layers or heads that are no numbers from 1 on in ascending order.
     """
 
     layers: tuple[int, ...] | None = None
@@ -41,7 +44,10 @@ class Options:
         for name in ("layers", "heads"):
             chosen = getattr(self, name)
             if chosen is not None and (not chosen or list(chosen) != sorted(set(chosen)) or chosen[0] < 1):
-                raise ValueError(f"{name}: {chosen}. Give different numbers from 1 on, in ascending order.")
+                raise StoreError(
+                    f"{name}: {list(chosen)}. Give --data.init_args.options.{name} different numbers from 1 on, in "
+                    f"ascending order."
+                )
 
     @property
     def dtype(self) -> torch.dtype:

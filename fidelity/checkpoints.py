@@ -1,7 +1,6 @@
 """Trained classifiers from their checkpoints alone: what they are, and which of them differ by the seed only."""
 
 import hashlib
-import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from pytorch_lightning.utilities.seed import isolate_rng
 
 from datamodules import ClassificationDataModule
 from models import AttentionClassifier, ModelError, TextClassifier
-from models.checkpoint import KEY, check
+from models.checkpoint import KEY, check, read_checkpoint
 
 Config = Mapping[str, Any]
 
@@ -96,11 +95,10 @@ def _content(path: Path) -> Mapping[str, Any]:
             f"--model.init_args.checkpoints '[a.ckpt, b.ckpt]'."
         )
     try:
-        # Mapped, not read: for the configuration alone the weights stay where they are.
-        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except (RuntimeError, pickle.UnpicklingError, EOFError, OSError, ValueError) as error:
-        raise FidelityError(f"{path}: this is no checkpoint, or a damaged one ({type(error).__name__}).") from None
-    if not isinstance(content, dict) or KEY not in content or "config" not in content:
+        content = read_checkpoint(path)
+    except ModelError as error:
+        raise FidelityError(str(error)) from None
+    if KEY not in content or "config" not in content:
         raise FidelityError(
             f"{path}: this is no checkpoint of a text classifier. `python train.py fit --config "
             f"configs/tutek2020/base.yaml` leaves one in checkpoints/ of its run."
@@ -218,7 +216,7 @@ def _settings(config: Config) -> dict[str, object]:
     data = {name: value for name, value in (config["data"].get("init_args") or {}).items() if name not in UNTRAINED}
     run = config.get("trainer") or {}
     trainer = {name: run[name] for name in TRAINING if run.get(name) is not None}
-    return dict(_leaves(config["model"])) | dict(_leaves(data)) | dict(_leaves(trainer))
+    return dict(leaves(config["model"])) | dict(leaves(data)) | dict(leaves(trainer))
 
 
 def _kind(model: TextClassifier) -> str:
@@ -227,11 +225,11 @@ def _kind(model: TextClassifier) -> str:
     return type(model).__name__.removesuffix("Classifier").lower()
 
 
-def _leaves(node: object, at: str = "") -> Iterator[tuple[str, object]]:
+def leaves(node: object, at: str = "") -> Iterator[tuple[str, object]]:
     """The settings of a configuration by their dotted names."""
     if isinstance(node, Mapping | list):
         for key, inner in node.items() if isinstance(node, Mapping) else enumerate(node):
-            yield from _leaves(inner, f"{at}.{key}" if at else str(key))
+            yield from leaves(inner, f"{at}.{key}" if at else str(key))
     else:
         yield at, node
 

@@ -1,14 +1,49 @@
 """What a checkpoint of a classifier belongs to: its parts, the words and the labels."""
 
+import zipfile
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+import torch
+import yaml
 from torch import nn
 
 from datamodules import ClassificationDataModule
 from models.interface import ModelError
 
 KEY = "classifier"
+
+
+def read_checkpoint(path: Path) -> Mapping[str, Any]:
+    """The content of a checkpoint of any model, on the CPU; the tensors are mapped, not read.
+
+    Raises:
+        ModelError: the file is damaged, or no checkpoint of Lightning.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()  # PyTorch itself compares no checksum: a flipped weight would be loaded
+        content = None if damaged else torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except Exception as error:  # zipfile and the unpickler raise almost anything on bytes that are not theirs
+        damaged, content = type(error).__name__, None
+    if damaged:
+        raise ModelError(
+            f"{path}: this is no checkpoint, or a damaged one ({damaged}). Give another of checkpoints/ of its run, or "
+            f"train again."
+        )
+    if not isinstance(content, dict) or not {"state_dict", "epoch", "pytorch-lightning_version"} <= content.keys():
+        raise ModelError(f"{path}: this is no checkpoint of a run. `fit` leaves them in checkpoints/ of its run.")
+    return content
+
+
+def configured_model(content: Mapping[str, Any]) -> Mapping[str, Any]:
+    """`class_path` and `init_args` of the model of a checkpoint, as far as it says how it was made."""
+    if hyperparameters := content.get("hyper_parameters"):
+        arguments = {name: value for name, value in hyperparameters.items() if not name.startswith("_")}
+        return {"class_path": hyperparameters.get("_class_path", ""), "init_args": arguments}
+    model: Mapping[str, Any] = yaml.safe_load(content.get("config", "{}")).get("model", {})
+    return model
 
 
 def belongings(model: nn.Module, data: ClassificationDataModule) -> dict[str, object]:
@@ -20,11 +55,15 @@ def check(model: nn.Module, data: ClassificationDataModule, checkpoint: Mapping[
     """Refuse parameters that belong to something else, before any is loaded.
 
     Raises:
-        ModelError: the checkpoint is none of a classifier, or of one with other parts or sizes, or was trained on texts
-            of another vocabulary, tokenizer or other labels.
+        ModelError: the checkpoint is of another class, or of other parts or sizes, or was trained on texts of another
+            vocabulary, tokenizer or other labels.
     """
     if KEY not in checkpoint:
-        raise ModelError(f"The checkpoint is none of a {type(model).__name__}: name one that its `fit` has left.")
+        file = getattr(getattr(model, "_trainer", None), "ckpt_path", None) or "The file"
+        raise ModelError(
+            f"{file} is not a checkpoint of {type(model).__name__}. Give --ckpt_path a file from checkpoints/ of a run "
+            f"of {type(model).__name__}."
+        )
     trained, here = checkpoint[KEY]["data"], dict(data.identity)
     if other := [name for name in here if trained.get(name) != here[name]]:
         raise ModelError(

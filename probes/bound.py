@@ -110,12 +110,10 @@ class BoundProbe(LightningModule):
         """Refuse the weights of another encoder.
 
         Raises:
-            ProbeError: the checkpoint is none of a probe, or was trained on another encoder, on other layers or heads
+            ProbeError: the checkpoint is of another class, or was trained on another encoder, on other layers or heads
                 of it, or on other word vectors.
         """
-        if "probe" not in checkpoint:
-            raise ProbeError(f"The checkpoint is none of a {type(self).__name__}: name one that its `fit` has left.")
-        trained: dict[str, Any] = checkpoint["probe"]
+        trained = trained_part(self, checkpoint, "sizes")
         sizes = Sizes(**trained["sizes"])
         if self._sizes is not None and (trained["source"], sizes) != (self._source, self._sizes):
             raise ProbeError(
@@ -126,6 +124,22 @@ class BoundProbe(LightningModule):
         self._source, self.epochs = trained["source"], checkpoint["epoch"] + 1
         self._trained = True
         self._make(sizes)
+
+
+def trained_part(probe: LightningModule, checkpoint: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """What a trained probe wrote of itself into its checkpoint, `key` among it.
+
+    Raises:
+        ProbeError: the checkpoint has no such part: it is one of another module.
+    """
+    part: Mapping[str, Any] = checkpoint.get("probe", {})
+    if key not in part:
+        file = getattr(probe._trainer, "ckpt_path", None) or "The file"
+        raise ProbeError(
+            f"{file} is not a checkpoint of {type(probe).__name__}. Give --ckpt_path a file from checkpoints/ of a run "
+            f"of {type(probe).__name__}."
+        )
+    return part
 
 
 def _describe(source: Mapping[str, Any], sizes: Sizes) -> str:

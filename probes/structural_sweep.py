@@ -14,6 +14,7 @@ from metrics.results import Result
 from metrics.rows import ItemRows
 from metrics.scores import ratio_scores
 from probes.base import DependencyExperiment, ProbeError
+from probes.bound import trained_part
 from probes.structural_pairs import Pair, describe, start, sweep_pairs
 from probes.structural_tables import Found, sweep_map, sweep_table
 
@@ -282,9 +283,9 @@ class StructuralProbe(DependencyExperiment):
         """Refuse the matrices of another encoder, or of other layers and ranks.
 
         Raises:
-            ProbeError: they are.
+            ProbeError: they are, or the checkpoint is one of another module.
         """
-        trained: dict[str, Any] = checkpoint["probe"]
+        trained = trained_part(self, checkpoint, "pairs")
         pairs = tuple(Pair(*pair) for pair in trained["pairs"])
         if self.pairs and (trained["source"], pairs, trained["size"]) != (self._source, self.pairs, self._size):
             raise ProbeError(

@@ -3,6 +3,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -37,3 +38,13 @@ def test_no_bound_from_above_and_a_reason_beside_each() -> None:
         assert "==" not in requirement
         line = next(line for line in text.splitlines() if f'"{requirement}"' in line)
         assert "#" in line, f"{requirement}: say why"
+
+
+def test_compromised_releases_of_lightning_are_excluded() -> None:
+    (lightning,) = (
+        requirement
+        for requirement in map(Requirement, PROJECT["project"]["dependencies"])
+        if requirement.name == "pytorch-lightning"
+    )
+    versions = ("2.5.6", "2.6", "2.6.1", "2.6.2", "2.6.3", "2.6.4", "3.0")
+    assert [version for version in versions if version in lightning.specifier] == ["2.6", "2.6.1", "2.6.4", "3.0"]

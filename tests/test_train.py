@@ -1,5 +1,7 @@
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,10 +13,12 @@ import pytest
 import torch
 import yaml
 from pytorch_lightning import Callback
+from pytorch_lightning.utilities import rank_zero_only
 
 import train
 from corpora.conllu import read_treebank
 from corpora.sentence import CorpusError
+from models import ModelError
 from probes.base import ProbeError
 from reports import ResultWriter
 from tests.models.corpora import write_texts, write_vectors
@@ -412,3 +416,227 @@ def test_titles_of_figures_are_an_option_of_the_command_line(
     assert yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))["figures"] == {"titles": False}
     assert found["captions"].keys() == found["figures"].keys()
     assert all(found["captions"].values())
+
+
+def slurm(tasks: int, rank: int = 0, **other: str) -> dict[str, str]:
+    """The environment of a task as `srun --ntasks-per-node=<tasks>` starts it on one node."""
+    return {
+        "SLURM_JOB_ID": "4242",
+        "SLURM_JOB_NAME": "probe",
+        "SLURM_NTASKS": str(tasks),
+        "SLURM_NTASKS_PER_NODE": str(tasks),
+        "SLURM_NNODES": "1",
+        "SLURM_NODEID": "0",
+        "SLURM_PROCID": str(rank),
+        "SLURM_LOCALID": str(rank),
+        **other,
+    }
+
+
+def finished_run(runs: Path) -> list[Path]:
+    """Write a result of an earlier run; returns all that is there."""
+    result = runs / "Baselines" / "version_0" / "results.json"
+    result.parent.mkdir(parents=True)
+    result.write_text("{}", encoding="utf-8")
+    return sorted(runs.rglob("*"))
+
+
+def absent(runs: Path) -> list[str]:
+    """The command line of baselines on files that are not there."""
+    config = ROOT / "configs" / "clark2019" / "baselines.yaml"
+    corpus = "--data.init_args.corpus=absent-{split}.conllu"
+    return ["test", f"--config={config}", corpus, f"--trainer.default_root_dir={runs}", "--trainer.accelerator=cpu"]
+
+
+def test_a_task_of_slurm_that_believes_to_be_alone_removes_nothing(tmp_path: Path) -> None:
+    before = finished_run(tmp_path)
+    done = subprocess.run(
+        [sys.executable, "train.py", *absent(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env=os.environ | slurm(2, rank=1),
+    )
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        "Error: SLURM has 2 tasks, and the trainer wants 1 (devices × nodes: 1 × 1). Give --trainer.devices 2 "
+        "--trainer.num_nodes 1, or srun --nodes 1 --ntasks-per-node 1."
+    )
+    assert "Traceback" not in done.stderr
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_second_task_that_slurm_calls_interactive_removes_its_own_folder_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lightning takes no notice of SLURM in a job of that name, and its `rank_zero_only` does."""
+    before = finished_run(tmp_path)
+    for name, value in slurm(2, rank=1, SLURM_JOB_NAME="interactive").items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(rank_zero_only, "rank", 1)
+    with pytest.raises(CorpusError):
+        train.main(absent(tmp_path))
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("environment", "options", "message"),
+    [
+        (slurm(1), ["--trainer.devices=2", "--trainer.strategy=ddp"], r"SLURM has 1 tasks, .* wants 2 \(.*: 2 × 1\)"),
+        (slurm(4), ["--trainer.devices=2", "--trainer.strategy=ddp"], r"SLURM has 4 tasks, .* wants 2 \(.*: 2 × 1\)"),
+        (slurm(2, SLURM_NNODES="2"), ["--trainer.devices=1"], r"Give --trainer\.devices 1 --trainer\.num_nodes 2, or"),
+    ],
+)
+def test_tasks_of_slurm_that_the_trainer_does_not_want_are_refused_before_anything_is_made(
+    environment: dict[str, str], options: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(train.RunError, match=message):
+        train.main([*absent(tmp_path), *options])
+    assert not list(tmp_path.iterdir())
+
+
+def test_tasks_without_their_number_per_node_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = slurm(2)
+    del environment["SLURM_NTASKS_PER_NODE"]
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(train.RunError, match=r"`--ntasks=2`.*Use `--ntasks-per-node=2`"):
+        train.main([*absent(tmp_path), "--trainer.devices=2"])
+    assert not list(tmp_path.iterdir())
+
+
+def test_where_srun_is_installed_nothing_is_said_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, corpus: str, bert: Path, cache: str
+) -> None:
+    srun = tmp_path / "bin" / "srun"
+    srun.parent.mkdir()
+    srun.touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(srun.parent), prepend=os.pathsep)
+    assert shutil.which("srun") == str(srun)
+    done = subprocess.run([sys.executable, "train.py", *absent(tmp_path)], cwd=ROOT, capture_output=True, text=True)
+    assert "absent-dev.conllu: there is no such file" in done.stderr
+    assert "srun" not in done.stdout + done.stderr
+    # The tests make every warning an error.
+    train.main(arguments(ROOT / "configs" / "clark2019" / "baselines.yaml", corpus, bert, cache, tmp_path))
+
+
+@pytest.fixture(scope="module")
+def checkpoint(corpus: str, bert: Path, cache: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of the probe of `configs/demo.yaml`."""
+    runs = tmp_path_factory.mktemp("runs")
+    train.main(arguments(ROOT / "configs" / "demo.yaml", corpus, bert, cache, runs))
+    (path,) = runs.rglob("*.ckpt")
+    return path
+
+
+def altered(checkpoint: Path, copy: Path, **parts: object) -> Path:
+    """A checkpoint with other parts."""
+    torch.save({**torch.load(checkpoint, weights_only=True), **parts}, copy)
+    return copy
+
+
+@pytest.mark.parametrize("stage", ["fit", "test"])
+def test_a_file_that_is_no_checkpoint_is_told_in_a_line(
+    stage: str, checkpoint: Path, corpus: str, bert: Path, cache: str, tmp_path: Path
+) -> None:
+    content = checkpoint.read_bytes()
+    flipped = bytearray(content)
+    weight = torch.load(checkpoint, weights_only=True)["state_dict"]["weight"]
+    flipped[content.index(weight.numpy().tobytes())] ^= 1
+    path = tmp_path / "given.ckpt"
+    command = arguments(ROOT / "configs" / "demo.yaml", corpus, bert, cache, tmp_path / "runs")[1:]
+    for damaged in (content[: len(content) // 2], b"", bytes(flipped), b"text", bytes(1000)):
+        path.write_bytes(damaged)
+        with pytest.raises(ModelError, match=r"given\.ckpt: this is no checkpoint, or a damaged one") as refusal:
+            train.main([stage, *command, f"--ckpt_path={path}"])
+        assert "weights_only" not in str(refusal.value)
+    for foreign in ([1, 2], {"weight": weight}):
+        torch.save(foreign, path)
+        with pytest.raises(ModelError, match=r"given\.ckpt: this is no checkpoint of a run"):
+            train.main([stage, *command, f"--ckpt_path={path}"])
+    torch.save(torch.nn.Linear(2, 2), path)
+    with pytest.raises(
+        ModelError, match=r"given\.ckpt: this is no checkpoint, or a damaged one \(UnpicklingError\)\. "
+    ):
+        train.main([stage, *command, f"--ckpt_path={path}"])
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_checkpoint_of_something_else_is_refused(
+    checkpoint: Path, corpus: str, bert: Path, cache: str, tmp_path: Path
+) -> None:
+    """Of another class, or made with other hyperparameters, which Lightning would take instead of those configured."""
+    runs, copy = tmp_path / "runs", tmp_path / "copy.ckpt"
+    command = arguments(ROOT / "configs" / "demo.yaml", corpus, bert, cache, runs)[1:]
+    altered(checkpoint, copy, hyper_parameters={"_class_path": "probes.AttentionWordsProbe"})
+    with pytest.raises(
+        train.RunError, match=r"copy\.ckpt: this is a checkpoint of AttentionWordsProbe, and --model is "
+    ):
+        train.main(["test", *command, f"--ckpt_path={copy}"])
+    altered(checkpoint, copy, hyper_parameters={"_class_path": "probes.AttentionOnlyProbe", "decay": 0.5})
+    with pytest.raises(train.RunError, match=r"trained with --model\.init_args\.decay 0\.5, which is 0\.7 here"):
+        train.main(["test", *command, f"--ckpt_path={copy}"])
+    # Without such parameters: what its configuration says, which the state of the optimiser would hide in a training.
+    with pytest.raises(train.RunError, match=r"learning_rate 0\.04, which is 9\.0 here"):
+        train.main(["fit", *command, f"--ckpt_path={checkpoint}", "--model.init_args.learning_rate=9"])
+    words = ["test", *arguments(ROOT / "configs" / "clark2019" / "distances_glove.yaml", corpus, bert, cache, runs)[1:]]
+    with pytest.raises(train.RunError, match=r"this is a checkpoint of AttentionOnlyProbe, and --model is Distances"):
+        train.main([*words, f"--ckpt_path={checkpoint}"])
+    assert not runs.exists()
+    content = torch.load(checkpoint, weights_only=True)
+    del content["config"], content["probe"]
+    torch.save(content, copy)
+    with pytest.raises(
+        ProbeError, match=r"copy\.ckpt is not a checkpoint of AttentionOnlyProbe\. Give --ckpt_path a f"
+    ):
+        train.main(["test", *command, f"--ckpt_path={copy}"])
+
+
+@pytest.mark.parametrize(
+    ("stage", "config", "options", "message"),
+    [
+        (
+            "test",
+            "clark2019/heads.yaml",
+            ["--ckpt_path={checkpoint}"],
+            "HeadsProbe trains nothing, and takes no --ckpt",
+        ),
+        ("test", "clark2019/baselines.yaml", ["--ckpt_path={checkpoint}"], "Baselines trains nothing, and takes no"),
+        ("test", "demo.yaml", ["--ckpt_path=best"], "--ckpt_path best: a new run has none yet"),
+        ("fit", "clark2019/heads.yaml", [], r"HeadsProbe trains nothing\. Run it with `python train\.py test`"),
+        ("validate", "clark2019/heads.yaml", [], r"HeadsProbe cannot validate\. Run it with `python train\.py test`"),
+        (
+            "test",
+            "clark2019/heads.yaml",
+            ["--trainer.accelerator=tpu"],
+            r"Leave out --trainer\.accelerator tpu, or give",
+        ),
+        ("test", "clark2019/heads.yaml", ["--trainer.devices=0"], r"The options of --trainer cannot be met: .*devices"),
+        (
+            "test",
+            "clark2019/heads.yaml",
+            ["--data.init_args.options.layers=[0]"],
+            r"layers: \[0\]\. Give --data\.init_",
+        ),
+        ("test", "clark2019/heads.yaml", ["--trainer.default_root_dir={checkpoint}"], r"\.ckpt/HeadsProbe: no folder"),
+    ],
+)
+def test_an_option_that_cannot_be_met_is_told_before_anything_is_made(
+    stage: str,
+    config: str,
+    options: list[str],
+    message: str,
+    checkpoint: Path,
+    corpus: str,
+    bert: Path,
+    cache: str,
+    tmp_path: Path,
+) -> None:
+    command = arguments(ROOT / "configs" / config, corpus, bert, cache, tmp_path / "runs")[1:]
+    given = [option.replace("{checkpoint}", str(checkpoint)) for option in options]
+    with pytest.raises((RuntimeError, ValueError)) as refusal:
+        train.main([stage, *command, *given])
+    assert re.search(message, str(train.fault(refusal.value)))  # the command line's parser wraps some of them
+    assert not (tmp_path / "runs").exists()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import AutoConfig, ByT5Tokenizer, PreTrainedModel, T5Config
 
 from attention.digest import Digests, digest
@@ -203,9 +203,27 @@ def change_a_shape(folder: Path) -> None:
     alter_weights(folder, lambda w: w.update({"encoder.layer.0.attention.self.query.weight": torch.zeros(5, 5)}))
 
 
+PICKLED = (b"", b"hello", bytes(5000), nn.Linear(2, 2))
+
+
+def pickled(content: bytes | object) -> Callable[[Path], None]:
+    """Weights in the older format: these bytes, or what PyTorch writes of something."""
+
+    def damage(folder: Path) -> None:
+        remove_weights(folder)
+        path = folder / "pytorch_model.bin"
+        if isinstance(content, bytes):
+            path.write_bytes(content)
+        else:
+            torch.save(content, path)
+
+    return damage
+
+
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [
+        *((pickled(content), r"pytorch_model\*\.bin is damaged.*save_pretrained\.$") for content in PICKLED),
         (break_config, "not a valid JSON file"),
         (name_an_unknown_type, "nonesuch"),
         (break_tokenizer, "its tokenizer cannot be loaded"),

@@ -1,13 +1,13 @@
 import pytest
 import torch
 
-from attention.options import Options
+from attention.options import Options, StoreError
 
 
 @pytest.mark.parametrize("name", ["layers", "heads"])
 @pytest.mark.parametrize("chosen", [(), (0,), (-1, 2), (2, 1), (1, 1)])
 def test_numbers_that_mean_nothing_are_refused(name: str, chosen: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=rf"{name}: .*from 1 on, in ascending order"):
+    with pytest.raises(StoreError, match=rf"{name}: .*from 1 on, in ascending order"):
         Options(**{name: chosen})  # type: ignore[arg-type]
 
 

@@ -129,9 +129,25 @@ def _cut(folder: Path) -> Path:
     return path
 
 
+def _flipped(folder: Path) -> Path:
+    """One bit of a weight: PyTorch would load it."""
+    content = bytearray(one(folder, "base-0").read_bytes())
+    weights = torch.load(one(folder, "base-0"), weights_only=True)["state_dict"]["decision.weight"]
+    content[content.index(weights.numpy().tobytes())] ^= 1
+    path = folder / "flipped.ckpt"
+    path.write_bytes(content)
+    return path
+
+
+def _plain(folder: Path) -> Path:
+    path = folder / "plain.ckpt"
+    torch.save({"state_dict": {}}, path)
+    return path
+
+
 def _other(folder: Path) -> Path:
     path = folder / "other.ckpt"
-    torch.save({"state_dict": {}}, path)
+    torch.save({"state_dict": {}, "epoch": 0, "pytorch-lightning_version": "2.6"}, path)
     return path
 
 
@@ -147,6 +163,8 @@ def _empty(folder: Path) -> Path:
         (lambda folder: folder / "absent.ckpt", r"absent\.ckpt: there is no such checkpoint.*checkpoints '\["),
         (_text, r"text\.ckpt: this is no checkpoint, or a damaged one"),
         (_cut, r"cut\.ckpt: this is no checkpoint, or a damaged one"),
+        (_flipped, r"flipped\.ckpt: this is no checkpoint, or a damaged one \(.*data/\d+\)"),
+        (_plain, r"plain\.ckpt: this is no checkpoint of a run"),
         (_other, r"other\.ckpt: this is no checkpoint of a text classifier.*train\.py fit"),
         (_empty, r"empty: there is no checkpoint \(\*\.ckpt\) in this folder"),
     ],

@@ -195,7 +195,7 @@ def test_a_checkpoint_of_another_model_is_refused(texts: str, tmp_path: Path) ->
     foreign = torch.load(best, weights_only=True)
     del foreign["classifier"]
     torch.save(foreign, tmp_path / "foreign.pt")
-    with pytest.raises(ModelError, match="The checkpoint is none of a AttentionClassifier: name one that its `fit`"):
+    with pytest.raises(ModelError, match=r"foreign\.pt is not a checkpoint of AttentionClassifier\. Give --ckpt"):
         again.test(model_of(), datamodule=data, ckpt_path=tmp_path / "foreign.pt", verbose=False)
 
 
