@@ -197,7 +197,7 @@ def load(paths: Sequence[Path], data: ClassificationDataModule) -> list[Checkpoi
 
 
 def _variants(configs: Sequence[Config], models: Sequence[TextClassifier]) -> list[str]:
-    """A name for each: its regularisers, or what kind it is, and what else tells it from others of that name."""
+    """A name for each: its regularisers, or what kind it is, and the options that tell it from others of that name."""
     names = [_kind(model) for model in models]
     settings = [_settings(config) for config in configs]
     found = []
@@ -207,8 +207,18 @@ def _variants(configs: Sequence[Config], models: Sequence[TextClassifier]) -> li
         # Where a class differs, its arguments do anyhow.
         classes = [f"{key.removesuffix('class_path')}init_args" for key in apart if key.endswith("class_path")]
         keys = [key for key in apart if not key.startswith(tuple(classes))]
-        found.append(", ".join([name, *(f"{_plain(key)} {_value(key, own.get(key))}" for key in keys)]))
+        told: list[str] = []
+        for key in sorted(keys, key=lambda key: not key.startswith("init_args")):  # the model's first
+            # An option that changes with others tells no more apart than they do.
+            if _count([*told, key], alike) > _count(told, alike):
+                told.append(key)
+        found.append(", ".join([name, *(f"{_plain(key)} {_value(key, own.get(key))}" for key in told)]))
     return found
+
+
+def _count(keys: Sequence[str], settings: Sequence[Mapping[str, object]]) -> int:
+    """How many settings differ in some of their options."""
+    return len({tuple(repr(one.get(key)) for key in keys) for one in settings})
 
 
 def _settings(config: Config) -> dict[str, object]:

@@ -78,9 +78,22 @@ def test_trainings_that_differ_in_more_than_the_seed_are_no_seeds_of_one_variant
 ) -> None:
     longer = fitted(folder, "longer", "--data.init_args.batch_size=16", seed=2, epochs=2)
     found = load([one(folder, "base-0"), longer], data)
+    assert [checkpoint.variant for checkpoint in found] == ["base, batch_size 32", "base, batch_size 16"]
+
+
+def test_of_options_that_change_together_the_models_first_is_named(
+    folder: Path, data: ClassificationDataModule
+) -> None:
+    slower = ["--model.init_args.learning_rate=0.01", "--model.init_args.decay=0.5"]
+    fitted(folder, "later/slower", *slower, epochs=2)
+    fitted(folder, "later/slower-again", *slower, epochs=2, seed=1)
+    fitted(folder, "later/dropout", *slower, "--model.init_args.dropout=0.5", epochs=2)
+    found = load([one(folder, "base-0"), folder / "later"], data)
     assert [checkpoint.variant for checkpoint in found] == [
-        "base, batch_size 32, max_epochs 1",
-        "base, batch_size 16, max_epochs 2",
+        "base, decay 1.0, dropout 0.0",
+        "base, decay 0.5, dropout 0.0",
+        "base, decay 0.5, dropout 0.0",
+        "base, decay 0.5, dropout 0.5",
     ]
 
 
