@@ -95,7 +95,7 @@ def read_runs(name: str, score: str | None) -> list[Scored]:
         raise CompareError(f"{folder} has no row {row!r}{near(row, rows)}; there are: {', '.join(rows)}")
     found: list[Scored] = []
     for runs in rows[row].values():
-        found.append(replace(_first_with(runs, score), label=name))
+        found.append(replace(_first_with(runs, score), label=f"{Path(folder).resolve().name}:{row}"))
         score = found[0].name
     return found
 
@@ -136,6 +136,9 @@ def read_run(run: Path, score: str | None) -> Scored:
         raise CompareError(f"{run}: {_expected(run)}")
     try:
         outcome = read_outcome(path)
+    except SweepError as error:
+        raise CompareError(f"{error}; {EXPECTED} is expected") from None
+    try:
         score = score or next(iter(outcome.ratios), "uas")
         counts = _counts(outcome, score)
         config = path.parent / "config.yaml"
@@ -159,7 +162,7 @@ def _expected(run: Path) -> str:
     """What is wrong with a path at which no run is."""
     if not run.is_dir():
         return f"there is no such file or folder; {EXPECTED} is expected"
-    below = [str(path.parent) for kind in ("*", "*/*") for path in sorted(run.glob(f"{kind}/results.json"))]
+    below = [str(path.parent) for kind in ("*", "*/*", "*/*/*") for path in sorted(run.glob(f"{kind}/results.json"))]
     hint = f"; below it there are {first_of(below)}" if below else ": no test has ended in it"
     return f"the folder is there, but has no results.json{hint}; {EXPECTED} is expected"
 
