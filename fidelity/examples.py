@@ -67,11 +67,14 @@ def example_page(
     texts = []
     for text in dict.fromkeys(one.text for one in shown):
         here = [one for one in shown if one.text == text]
-        said = "; ".join(f"{names[one.checkpoint]}: {labels[one.predicted]} ({one.confidence:.2f})" for one in here)
+        said = "".join(
+            f", {names[one.checkpoint]} predicts {labels[one.predicted]} (P = {one.confidence:.3f})" for one in here
+        )
         rows = {f"{names[one.checkpoint]}: {name}": row for one in here for name, row in one.rows.items()}
         tokens = data.text("test", text)[1]
         # A word that the vocabulary has not is shown as it stands in the text; a piece is what the model sees.
         forms = split.forms(text) if data.tokenizer is None else [None] * len(tokens)
         words = tuple(form or token for form, token in zip(forms, tokens, strict=True))
-        texts.append(ColouredText(split.ids[text], f"gold {labels[split.labels[text]]}; {said}", words, rows))
+        name, gold = f"Text {split.ids[text]} of test", labels[split.labels[text]]
+        texts.append(ColouredText(name, f"gold {gold}{said}", words, rows))
     return ColouredTexts("Example texts", tuple(texts))

@@ -159,10 +159,10 @@ class ColouredText:
     """One text, shown once per row, every word on a background as strong as its value in that row.
 
     Attributes:
-        name: What the text is called: its place in the corpus, for instance.
-        caption: What is to be said of it: the gold class and the predicted one, for instance.
+        name: What the text is called: its split and its place there, for instance.
+        caption: What the heading says beside: the gold class and the predicted one, for instance.
         words: The words, in the order of the text.
-        rows: Values `[words]` per row, for instance attention and gradient. A value counts relative to the largest
+        rows: Values `[words]` per row, for instance attention and gradient. A value counts relative to the mean
             magnitude of its row; values below zero have a colour of their own, nan has none.
 
     Raises:

@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pandas as pd
@@ -25,6 +25,7 @@ class Bars:
         label: What the values are, for the axis.
         intervals: Low and high ends, each `[categories]`, of the series that have them; nan where one has none.
         percent: Whether the values are fractions, to be shown ×100.
+        category_label: What the categories are, for the axis.
 
     Raises:
         ValueError: There is nothing to draw, a length differs from the categories', or an interval has no series.
@@ -36,6 +37,7 @@ class Bars:
     label: str
     intervals: Mapping[str, tuple[Sequence[float], Sequence[float]]] = field(default_factory=dict)
     percent: bool = True
+    category_label: str = ""
 
     def __post_init__(self) -> None:
         """Refuse data that cannot be drawn, here, where the experiment that made it is on the stack."""
@@ -67,9 +69,12 @@ class HeatMap:
         diverging: Whether zero is the middle of the scale: differences and signed weights.
         percent: Whether the values are fractions, to be shown ×100.
         marked: Row and column, 0-based, of a cell to put a frame around, for instance the best head.
+        limits: Values at the ends of the colour scale, in the unit of `values`, so that maps can be compared; None
+            takes those of this map. Of a diverging map the larger magnitude counts.
 
     Raises:
-        ValueError: `values` is not a matrix with one row and one column per label, or has no cell `marked`.
+        ValueError: `values` is not a matrix with one row and one column per label, has no cell `marked`, or does not
+            lie within the limits.
     """
 
     title: str
@@ -82,6 +87,7 @@ class HeatMap:
     diverging: bool = False
     percent: bool = False
     marked: tuple[int, int] | None = None
+    limits: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         """Refuse a matrix that its labels do not fit, and a mark beside it."""
@@ -93,6 +99,19 @@ class HeatMap:
             )
         if self.marked is not None and not _inside(self.marked, labels):
             raise ValueError(f"heat map {self.title!r} of shape {labels} has no cell {self.marked} to mark")
+        if self.limits is not None:
+            low, high = self.limits
+            if not (low <= high and (np.isnan(self.values) | ((self.values >= low) & (self.values <= high))).all()):
+                raise ValueError(f"heat map {self.title!r} has values that do not lie within {low}–{high}")
+
+
+def on_one_scale(maps: Mapping[str, HeatMap]) -> Mapping[str, HeatMap]:
+    """Give maps of one quantity one scale of colours, from the lowest of all their values to the highest."""
+    values = np.concatenate([np.ravel(figure.values) for figure in maps.values()] or [np.empty(0)])
+    if np.isnan(values).all():
+        return maps
+    limits = float(np.nanmin(values)), float(np.nanmax(values))
+    return {name: replace(figure, limits=limits) for name, figure in maps.items()}
 
 
 @dataclass(frozen=True, eq=False)

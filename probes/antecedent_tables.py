@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from metrics.antecedent import ANTECEDENT_DIRECTIONS, ANTECEDENT_GROUPS, Accuracies
-from metrics.results import Bars, Figure
+from metrics.results import Bars, Figure, HeatMap, on_one_scale
 from probes.head_figures import head_map
 from probes.head_tables import Names
 
@@ -106,18 +106,18 @@ def antecedent_figures(
     if "trained" in table:
         series = {"trained probe": "trained", **series}
         intervals["trained probe"] = (table["trained.low"].tolist(), table["trained.high"].tolist())
-    bars: Figure = Bars(
-        title=f"Antecedent selection: head {table['head'][0]}, {table['direction'][0]}, {chosen}",
+    bars = Bars(
+        title=f"Antecedent selection: head {table['head'][0]} (layer-head), {table['direction'][0]}, {chosen}",
         categories=ANTECEDENT_GROUPS,
         series={name: table[column].tolist() for name, column in series.items()},
         label="accuracy (%)",
         intervals=intervals,
     )
-    figures: dict[str, Figure] = {"antecedent": bars}
+    maps: dict[str, HeatMap] = {}
     shape = 2, len(names.layers), len(names.heads)
     for group, of_mentions in enumerate(ANTECEDENT_GROUPS):
         direction, layer, head = (int(place) for place in np.unravel_index(own[group], shape))
         title = f"Antecedents, {of_mentions}, {ANTECEDENT_DIRECTIONS[direction]}"
         accuracy = heads.value[:, group].reshape(shape)[direction]
-        figures[f"heads_{of_mentions}"] = head_map(title, accuracy, names, (layer, head))
-    return figures
+        maps[f"heads_{of_mentions}"] = head_map(title, accuracy, names, (layer, head))
+    return {"antecedent": bars, **on_one_scale(maps)}

@@ -11,7 +11,7 @@ from torchmetrics import SumMetric
 from datamodules import AntecedentBatch
 from datamodules.treebank import Field
 from metrics.antecedent import ANTECEDENT_DIRECTIONS, Links
-from metrics.results import Figure, HeatMap
+from metrics.results import Figure, HeatMap, on_one_scale
 from probes.antecedent import AntecedentExperiment, links_of
 from probes.antecedent_tables import TRAINED
 from probes.base import ProbeError
@@ -158,9 +158,9 @@ class AntecedentAttentionProbe(TrainedAntecedentProbe):
         return attention_scores(batch.weights.flatten(0, 1)[None], self.weight.flatten(1))[0]
 
     def figures(self) -> Mapping[str, Figure]:
-        """The learned weights, one map per direction."""
+        """The learned weights, one map per direction, in one scale of colours."""
         assert self._sizes is not None
-        return {
+        maps = {
             f"weights_{direction.replace('→', '_to_')}": HeatMap(
                 title=f"Learned weights, {direction}",
                 values=weight.double().cpu().numpy(),
@@ -174,6 +174,7 @@ class AntecedentAttentionProbe(TrainedAntecedentProbe):
             )
             for direction, weight in zip(ANTECEDENT_DIRECTIONS, self.weight.detach(), strict=True)
         }
+        return on_one_scale(maps)
 
 
 class AntecedentWordsProbe(TrainedAntecedentProbe):

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from datamodules import AttentionBatch
-from metrics.results import Figure, HeatMap
+from metrics.results import Figure, HeatMap, on_one_scale
 from probes.arc_probe import ArcProbe
 from probes.bound import Sizes
 from probes.scorers import attention_scores, candidates
@@ -36,11 +36,11 @@ class AttentionOnlyProbe(ArcProbe):
         return candidates(scores, batch.lengths, self.start, self.end)
 
     def figures(self) -> Mapping[str, Figure]:
-        """The learned weights, one map per direction."""
+        """The learned weights, one map per direction, in one scale of colours."""
         assert self._sizes is not None
         layers, heads = self._sizes.layers, self._sizes.heads
         titles = ("dependent → head", "head → dependent")
-        return {
+        maps = {
             f"weights_{title.replace(' → ', '_to_')}": HeatMap(
                 title=f"Learned weights, {title}",
                 values=weight.double().cpu().numpy(),
@@ -54,3 +54,4 @@ class AttentionOnlyProbe(ArcProbe):
             )
             for title, weight in zip(titles, self.weight.detach(), strict=True)
         }
+        return on_one_scale(maps)

@@ -1,7 +1,7 @@
 """The figures of single heads: bars beside the controls, a map of all heads per relation, one sentence's attention."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +10,7 @@ import pandas as pd
 from datamodules.treebank import DependencySplit
 from metrics.attachment import Floats
 from metrics.heads import ALL, DIRECTIONS, PLAIN, Direction
-from metrics.results import AttentionLines, Bars, Figure, HeatMap
+from metrics.results import AttentionLines, Bars, HeatMap, on_one_scale
 from probes.base import ProbeError
 from probes.comparison import SHOWN
 from probes.head_tables import Names, Predictions
@@ -50,6 +50,7 @@ def best_bars(best: pd.DataFrame) -> Bars:
         series={"best head": shown["test" if held_out else "dev"].tolist(), **controls},
         label="accuracy (%)",
         intervals={"best head": (shown["low"].tolist(), shown["high"].tolist())},
+        category_label="relation and its best head (layer-head)",
     )
 
 
@@ -73,9 +74,12 @@ def _found(best: pd.DataFrame) -> pd.DataFrame:
     return best[(best["dev"].fillna(0.0) > 0) | (best["offset"] > 0)]
 
 
-def relation_maps(scored: Predictions, best: pd.DataFrame, names: Names, most: int) -> dict[str, Figure]:
-    """Accuracy of every head on the most frequent relations, in the direction of the best head, which is marked."""
-    figures: dict[str, Figure] = {}
+def relation_maps(scored: Predictions, best: pd.DataFrame, names: Names, most: int) -> Mapping[str, HeatMap]:
+    """Accuracy of every head on the most frequent relations, in the direction of the best head, which is marked.
+
+    All maps have one scale of colours.
+    """
+    figures: dict[str, HeatMap] = {}
     size = len(names.layers), len(names.heads)
     for _, row in _found(best).head(most).iterrows():
         direction = DIRECTIONS.index(row["direction"])
@@ -86,7 +90,7 @@ def relation_maps(scored: Predictions, best: pd.DataFrame, names: Names, most: i
             stem += f"_{len(figures) + 1}"
         place = names.layers.index(layer), names.heads.index(head)
         figures[stem] = head_map(f"{row['relation']}, {row['direction']}", counts / row["n"], names, place)
-    return figures
+    return on_one_scale(figures)
 
 
 def examples(
@@ -151,7 +155,7 @@ def draw_sentence(wanted: Drawing, scored: Predictions, names: Names, split: Dep
     weights = split.store.read("attention", item)[place].numpy().astype(np.float64)
     gold_name = wanted.relation or "all arcs"
     return AttentionLines(
-        title=f"Head {wanted.head}, {gold_name}, {wanted.direction}",
+        title=f"Head {wanted.head} (layer-head), {gold_name}, {wanted.direction}",
         words=tuple(["[start]", *words, "[end]"][first:last]),
         weights=weights[first:last, first:last],
         arcs=frozenset((start - first, end - first) for start, end in pairs),

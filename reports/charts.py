@@ -81,7 +81,7 @@ def _(figure: Spreads) -> Canvas:
             engine.set(rect=(0.0, 0.0, 1.0, height / (height + room)))
         box = f"box: quartiles, whiskers: percentiles {WHISKERS[0]} and {WHISKERS[1]}"
         note = box if figure.kind == "box" else "bar: quartiles, dot: median"
-        canvas.supxlabel(f"{note}, numbers: values", fontsize=6, color="0.35")
+        canvas.supxlabel(f"{note}, numbers: n of each row", fontsize=6, color="0.35")
         canvas.suptitle(wrapped(figure.title, COLUMN))
         return canvas
 
@@ -191,6 +191,17 @@ def _draw_groups(panels: Sequence[Axes], figure: Spreads, width: float, letters:
         least = min([least, *(group.min() for group in values if len(group))])
         _draw_spreads(axes, figure.kind, values, at, 0.85 * width, colours[index])
         for place, group in zip(at, values, strict=True):
+            if not len(group):
+                axes.text(
+                    0.02,
+                    place,
+                    "no values",
+                    transform=axes.get_yaxis_transform(),
+                    verticalalignment="center",
+                    fontsize=letters,
+                    fontstyle="italic",
+                    color="0.35",
+                )
             axes.annotate(
                 f"{len(group):,}",
                 (1.0, place),
@@ -216,13 +227,18 @@ def _draw_spreads(
     width: float,
     colour: tuple[float, float, float],
 ) -> None:
-    """Draw one series: a violin or box of each group of values, at its place on the upright axis."""
-    for place, group in zip(at, values, strict=True):
-        if len(group) < FEW:
+    """Draw one series: a violin or box of each group of values, at its place on the upright axis.
+
+    Few values, and values that are all one, have no spread: each is a dot.
+    """
+    spread = [len(group) >= FEW and bool(np.ptp(group) > 0) for group in values]
+    for place, group, wide in zip(at, values, spread, strict=True):
+        # Dots of nothing would take room in the corner of the page.
+        if len(group) and not wide:
             axes.plot(
                 group, np.full(len(group), place), "o", color=colour, markersize=2.5, markeredgewidth=0, clip_on=False
             )
-    enough = [index for index, group in enumerate(values) if len(group) >= FEW]
+    enough = [index for index, wide in enumerate(spread) if wide]
     if not enough:
         return
     groups, at = [values[index] for index in enough], at[enough]

@@ -56,9 +56,21 @@ def _(figure: Bars) -> Canvas:
         _draw_series(axes, figure, lying)
         label, ticks, margin = with_unit(figure.label, figure.percent), range(len(names)), 0.6
         if lying:
-            axes.set(xlabel=label, yticks=ticks, yticklabels=names, ylim=(len(names) - 1 + margin, -margin))
+            axes.set(
+                xlabel=label,
+                ylabel=figure.category_label,
+                yticks=ticks,
+                yticklabels=names,
+                ylim=(len(names) - 1 + margin, -margin),
+            )
         else:
-            axes.set(ylabel=label, xticks=ticks, xticklabels=names, xlim=(-margin, len(names) - 1 + margin))
+            axes.set(
+                ylabel=label,
+                xlabel=figure.category_label,
+                xticks=ticks,
+                xticklabels=names,
+                xlim=(-margin, len(names) - 1 + margin),
+            )
         axes.tick_params(axis="y" if lying else "x", length=0)
         axes.grid(axis="x" if lying else "y")
         (axes.axvline if lying else axes.axhline)(0.0, color="0.15", linewidth=0.6)
@@ -76,7 +88,8 @@ def _(figure: HeatMap) -> Canvas:
 
     A map of few cells has its numbers in them. Shares begin at zero: the palest cell is none.
     """
-    values = np.ma.masked_invalid(np.asarray(figure.values, dtype=np.float64) * (100.0 if figure.percent else 1.0))
+    scale = 100.0 if figure.percent else 1.0
+    values = np.ma.masked_invalid(np.asarray(figure.values, dtype=np.float64) * scale)
     rows, columns = values.shape
     around = 1.0 + CHARACTER * max(len(name) for name in figure.row_labels)
     cell = next((size for width in (COLUMN, PAGE) if (size := (width - around) / columns) >= 0.1), PAGE / 2 / columns)
@@ -90,9 +103,8 @@ def _(figure: HeatMap) -> Canvas:
         )
         axes = canvas.add_subplot()
         colours = sns.color_palette("vlag" if figure.diverging else "rocket_r", as_cmap=True).with_extremes(bad="0.8")
-        reach = float(np.abs(values).max()) if values.count() and figure.diverging else None
-        least = -reach if reach is not None else 0.0 if figure.percent and values.min() >= 0 else None
-        image = axes.imshow(values, cmap=colours, vmin=least, vmax=reach)
+        least, most = _ends(figure, values / scale)
+        image = axes.imshow(values, cmap=colours, vmin=scale * least, vmax=scale * most)
         if few:
             _number_cells(axes, values, image)
         axes.set(xlabel=figure.column_label, ylabel=figure.row_label, title=wrapped(figure.title, width))
@@ -208,6 +220,14 @@ def _draw_pairs(axes: Axes, figure: AttentionLines) -> list[Line2D]:
         axes.add_collection(lines, autolim=False)
         handles.append(Line2D([], [], color=colour, linewidth=width, linestyle=dashes, label=label))
     return handles
+
+
+def _ends(figure: HeatMap, values: np.ma.MaskedArray) -> tuple[float, float]:
+    """Values at the ends of the colour scale."""
+    low, high = figure.limits or ((float(values.min()), float(values.max())) if values.count() else (0.0, 1.0))
+    if figure.diverging:
+        return -max(abs(low), abs(high)), max(abs(low), abs(high))
+    return min(low, 0.0) if figure.percent else low, high
 
 
 def _number_cells(axes: Axes, values: np.ma.MaskedArray, image: AxesImage) -> None:

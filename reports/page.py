@@ -9,22 +9,23 @@ from metrics.charts import ColouredText, ColouredTexts
 ABOVE, BELOW = "222, 143, 5", "1, 115, 178"
 """Red, green and blue of values above zero and below it: told apart by the colour-blind too."""
 STRONGEST = 0.8
-"""Opacity behind the largest magnitude of a row; black letters are readable on both colours."""
+"""Opacity of the full colour; black letters are readable on both colours."""
+FULL = 10
+"""Times the even share of a row, from which on a word has the full colour."""
 
 _CSS = """
 :root { color-scheme: light; }
 body { margin: 2rem auto; max-width: 60rem; padding: 0 1rem; background: #fff; color: #111;
   font: 1rem/1.6 system-ui, sans-serif; }
 h1 { font-size: 1.4rem; }
-h2 { font-size: 1.1rem; margin: 0; }
-section { margin: 2rem 0; }
+h2 { font-size: 1.1rem; margin: 0 0 .4rem; }
+section { margin: 2rem 0; overflow-x: auto; }
 p { margin: .2rem 0 .6rem; }
 table { border-collapse: collapse; width: 100%; }
 th, td { border-top: 1px solid #ddd; padding: .3rem .6rem .3rem 0; text-align: start; vertical-align: top; }
-th { font-weight: 600; width: 10rem; overflow-wrap: anywhere; }
-td { overflow-wrap: anywhere; }
+th { font-weight: 600; width: 10rem; }
 small { color: #595959; display: block; font-weight: normal; line-height: 1.2; }
-span { border-radius: .2em; padding: .1em .2em; }
+span { border-radius: .2em; padding: .1em .2em; white-space: nowrap; }
 .missing { color: #707070; font-style: italic; }
 @media print {
   body { font-size: 9pt; margin: 0; max-width: none; }
@@ -35,7 +36,11 @@ span { border-radius: .2em; padding: .1em .2em; }
 
 
 def html_page(figure: ColouredTexts) -> str:
-    """Write the page: per text a heading, its caption, and the words once per row; a word's title holds its number."""
+    """Write the page: per text a heading with its caption, and the words once per row; a word's title holds its number.
+
+    The colour of a word is as strong as its share of the row's total magnitude, relative to the even share, 1/n of n
+    words: even attention is pale whatever the length of the text.
+    """
     title = escape(figure.title)
     return "\n".join(
         [
@@ -60,37 +65,43 @@ def html_page(figure: ColouredTexts) -> str:
 def _legend(figure: ColouredTexts) -> str:
     """Say what the colours mean: those below zero, and words without a value, only where there are some."""
     numbers = [value for text in figure.texts for values in text.rows.values() for value in values]
-    steps = (-1.0, -0.5, 0.0, 0.5, 1.0) if any(value < 0 for value in numbers) else (0.0, 0.25, 0.5, 0.75, 1.0)
-    samples = " ".join(f'<span style="{_background(step)}">{_number(step)}</span>' for step in steps)
+    below = [-1.0, -0.5, -0.1] if any(value < 0 for value in numbers) else []
+    samples = " ".join(
+        f'<span style="{_background(step)}">{_number(FULL * step)}×</span>' for step in (*below, 0.0, 0.1, 0.5, 1.0)
+    )
     missing = ' <span class="missing">no value</span>' if any(math.isnan(value) for value in numbers) else ""
-    return f'<p class="legend">Relative to the largest magnitude of the row: {samples}{missing}</p>'
+    return (
+        f'<p class="legend">Colour: share of the total magnitude of the row, in multiples of the even share (1/n of n '
+        f"words); full from {FULL}× on: {samples}{missing}</p>"
+    )
 
 
 def _section(text: ColouredText) -> str:
     rows = "\n".join(_row(name, text.words, values) for name, values in text.rows.items())
+    heading = ": ".join(filter(None, (text.name, text.caption)))
     # Each finds its own direction: a text may run from right to left.
-    return (
-        f'<section>\n<h2 dir="auto">{escape(text.name)}</h2>\n<p dir="auto">{escape(text.caption)}</p>\n'
-        f"<table>\n{rows}\n</table>\n</section>"
-    )
+    return f'<section>\n<h2 dir="auto">{escape(heading)}</h2>\n<table>\n{rows}\n</table>\n</section>'
 
 
 def _row(name: str, words: Sequence[str], values: Sequence[float]) -> str:
-    largest = max((abs(value) for value in values if not math.isnan(value)), default=math.nan)
+    magnitudes = [abs(value) for value in values if not math.isnan(value)]
+    even = sum(magnitudes) / max(len(magnitudes), 1)
     spans = []
     for word, value in zip(words, values, strict=True):
         if math.isnan(value):
             looks, number = 'class="missing"', "no value"
         else:
-            looks, number = f'style="{_background(value / (largest or 1.0))}"', _number(value)
+            looks, number = f'style="{_background(value / (FULL * even or 1.0))}"', _number(value)
         spans.append(f'<span {looks} title="{escape(name)}: {number}">{escape(word)}</span>')
-    scale = "no values" if math.isnan(largest) else f"largest {_number(largest)}"
+    largest = max(magnitudes, default=0.0)
+    times = f", {_number(largest / even)}× even" if even else ""
+    scale = f"largest {_number(largest)}{times}" if magnitudes else "no values"
     return f'<tr><th scope="row">{escape(name)}<small>{scale}</small></th>\n<td dir="auto">{" ".join(spans)}</td></tr>'
 
 
 def _background(strength: float) -> str:
-    """The colour of a value relative to the largest magnitude, from -1 to 1."""
-    return f"background: rgba({ABOVE if strength >= 0 else BELOW}, {STRONGEST * abs(strength):.3f})"
+    """The colour of a value relative to the magnitude that has the full colour, which larger ones have too."""
+    return f"background: rgba({ABOVE if strength >= 0 else BELOW}, {STRONGEST * min(abs(strength), 1.0):.3f})"
 
 
 def _number(value: float) -> str:

@@ -1,11 +1,13 @@
 """Example texts: who is shown, and that every token has the number of its slot."""
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
-from fidelity.examples import examples_of
+from fidelity.examples import Example, example_page, examples_of
 from tests.fidelity import tiny
 from tests.fidelity.tiny import Kind, reading
 
@@ -32,3 +34,20 @@ def test_texts_are_known_by_their_place_in_the_split_and_not_in_the_batch() -> N
     assert example.text == 50
     assert len(example.rows["attention"]) == len(tiny.TEXTS[1])
     assert example.rows["attention"] == moved.attention[1, : len(tiny.TEXTS[1])].tolist()
+
+
+def test_a_heading_names_the_text_its_class_and_what_each_variant_predicts() -> None:
+    split = SimpleNamespace(ids=("3", "17"), labels=[0, 1], forms=lambda text: [None, "Xyz"])
+    data: Any = SimpleNamespace(
+        splits={"test": split}, labels=("bad", "good"), tokenizer=None, text=lambda split, text: (None, ["a", "<unk>"])
+    )
+    checkpoints: list[Any] = [SimpleNamespace(name=f"{name}-0", variant=name) for name in ("base", "tying")]
+    found = [
+        Example(1, "tying-0", 1, 0.9, {"attention": [0.2, 0.8]}),
+        Example(1, "base-0", 0, 0.75124, {"attention": [0.5, 0.5]}),
+    ]
+    (text,) = example_page(found, data, checkpoints).texts
+    assert text.name == "Text 17 of test"
+    assert text.caption == "gold good, base predicts bad (P = 0.751), tying predicts good (P = 0.900)"
+    assert text.words == ("a", "Xyz")
+    assert text.rows == {"base: attention": [0.5, 0.5], "tying: attention": [0.2, 0.8]}

@@ -43,6 +43,11 @@ class TestHeatMap:
         with pytest.raises(ValueError, match=r"'Heads' of shape \(2, 3\) has no cell .* to mark"):
             dataclasses.replace(HEADS, marked=cell)
 
+    @pytest.mark.parametrize("limits", [(1.0, 2.0), (-2.0, -1.0), (0.0, float("nan")), (1.0, -1.0)])
+    def test_values_beyond_the_scale_are_refused(self, limits: tuple[float, float]) -> None:
+        with pytest.raises(ValueError, match="'Heads' has values that do not lie within"):
+            dataclasses.replace(HEADS, limits=limits)
+
     def test_a_mark_may_stand_in_any_corner(self) -> None:
         assert dataclasses.replace(HEADS, marked=(1, 2)).marked == (1, 2)
 

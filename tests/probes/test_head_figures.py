@@ -37,6 +37,7 @@ def test_bars_show_what_was_scored_beside_its_controls() -> None:
     best = table(predictions(TEST))
     bars = best_bars(best)
     assert "chosen on dev" in bars.title
+    assert bars.category_label.endswith("(layer-head)")
     # Without root, which nothing ever finds; no head finds amod either, but an offset does.
     assert bars.categories[2:] == ("nsubj 1-1", "amod 1-2", "det 2-1", "obj 1-2")
     best = best[best["relation"] != "root"]
@@ -68,6 +69,8 @@ def test_maps_hold_the_accuracy_of_every_head_in_the_best_ones_direction() -> No
         "heads_amod",
         "heads_det",
     ]
+    highest = max(np.nanmax(heat_map(figures, name).values) for name in figures)
+    assert {heat_map(figures, name).limits for name in figures} == {(0.0, highest)}
     for name, way, marked in (("nsubj", 0, (0, 0)), ("det", 1, (1, 0)), ("all", 0, (0, 1))):
         figure = heat_map(figures, f"heads_{name}")
         assert figure.marked == marked
@@ -116,6 +119,7 @@ def test_a_drawing_holds_the_heads_weights_and_the_gold_arcs(
     for item, (name, words, attention) in enumerate(sentences(data)):
         wanted = Drawing("2-3", name, relation, FORTH if direction == FORTH else BACK)
         lines = draw_sentence(wanted, scored, names, data)
+        assert lines.title.startswith("Head 2-3 (layer-head)")
         assert lines.words == ("[start]", *words, "[end]")
         np.testing.assert_array_equal(lines.weights, attention[1, 2].double().numpy())
         expected = set()

@@ -1,7 +1,7 @@
 import dataclasses
 from collections.abc import Iterable, Sequence
 from itertools import combinations, pairwise
-from typing import cast
+from typing import Literal, cast
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
@@ -14,7 +14,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure as Canvas
 from matplotlib.lines import Line2D
 from matplotlib.patches import PathPatch, Rectangle, StepPatch
-from matplotlib.text import Text
+from matplotlib.text import Annotation, Text
 
 from metrics.charts import Curves, Histograms, Spreads
 from reports import draw
@@ -215,10 +215,31 @@ class TestSpreads:
         }
         assert dots == {(0.7, 1.21), (0.6, 1.21), (0.9, 2.21)}
 
+    def test_a_row_without_values_says_so_and_takes_no_room(self) -> None:
+        figure = dataclasses.replace(self.FIGURE, series={**self.FIGURE.series, "base": [values(100), [], [NAN] * 9]})
+        canvas = draw(figure)
+        axes = canvas.axes[0]
+        notes = [note for note in axes.texts if note.get_text() == "no values"]
+        assert [note.get_position()[1] for note in notes] == pytest.approx(self.AT["base"][1:])
+        canvas.draw_without_rendering()
+        full = draw(dataclasses.replace(figure, series={**figure.series, "base": [values(100)] * 3}))
+        full.draw_without_rendering()
+        assert axes.get_position().y0 == pytest.approx(full.axes[0].get_position().y0)
+        assert not any(note.get_text() == "no values" for note in full.axes[0].texts)
+
+    @pytest.mark.parametrize("kind", ["violin", "box"])
+    def test_values_that_are_all_one_are_a_dot(self, kind: Literal["violin", "box"]) -> None:
+        axes = draw(Spreads("t", ("a", "b"), {"base": [[0.3] * 44, values(60)]}, "x", kind=kind)).axes[0]
+        dot = next(line for line in lines_of(axes) if line.get_marker() == "o")
+        assert set(map(tuple, np.array(dot.get_xydata()).tolist())) == {(0.3, 0.0)}
+        drawn = [part for part in (*axes.collections, *axes.patches) if isinstance(part, PolyCollection | PathPatch)]
+        assert len(drawn) == 1
+
     def test_each_row_has_its_number_of_values_beside_it(self) -> None:
         figure = dataclasses.replace(self.FIGURE, series={**self.FIGURE.series, "base": [values(1821), [], [0.5, NAN]]})
         axes = draw(figure).axes[0]
-        numbers = {(note.get_text(), round(cast(tuple[float, float], note.xy)[1], 2)) for note in axes.texts}  # type: ignore[attr-defined]
+        notes = [note for note in axes.texts if isinstance(note, Annotation)]
+        numbers = {(note.get_text(), round(note.xy[1], 2)) for note in notes}
         assert numbers == {("1,821", -0.21), ("0", 0.79), ("1", 1.79), ("60", 0.21), ("2", 1.21), ("1", 2.21)}
 
     def test_boxes_show_quartiles_and_percentiles_and_no_outliers(self) -> None:
@@ -244,8 +265,8 @@ class TestSpreads:
             # A whisker ends at the last value within the percentile.
             assert whiskers == pytest.approx([low, first, third, high], abs=0.005)
         assert axes.get_xlim()[1] < 2
-        assert canvas.get_supxlabel() == "box: quartiles, whiskers: percentiles 5 and 95, numbers: values"
-        assert draw(self.FIGURE).get_supxlabel() == "bar: quartiles, dot: median, numbers: values"
+        assert canvas.get_supxlabel() == "box: quartiles, whiskers: percentiles 5 and 95, numbers: n of each row"
+        assert draw(self.FIGURE).get_supxlabel() == "bar: quartiles, dot: median, numbers: n of each row"
 
     def test_rates_are_bars_in_the_same_rows(self) -> None:
         figure = dataclasses.replace(

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 
-from metrics.results import AttentionLines, Bars, HeatMap
+from metrics.results import AttentionLines, Bars, HeatMap, on_one_scale
 from metrics.results import Figure as Data
 from reports.figures import draw
 from reports.style import COLUMN, PAGE
@@ -155,6 +155,15 @@ class TestBars:
         assert legend is not None
         assert texts(legend.get_texts()) == ["system 0", "system 1", "system 2"]
 
+    @pytest.mark.parametrize("lying", [False, True])
+    def test_the_axis_says_what_the_categories_are(self, lying: bool) -> None:
+        figure = bars(RELATIONS if lying else ("a", "b"), category_label="relation and its best head (layer-head)")
+        canvas = draw(figure)
+        assert_readable(canvas)
+        labels = main_axes(canvas).get_ylabel(), main_axes(canvas).get_xlabel()
+        wanted = ("relation and its best head (layer-head)", "Accuracy (%)")
+        assert labels == (wanted if lying else wanted[::-1])
+
     def test_one_series_needs_no_legend(self) -> None:
         assert main_axes(draw(bars(RELATIONS))).get_legend() is None
 
@@ -207,6 +216,24 @@ class TestHeatMap:
             assert high == pytest.approx(100 * figure.values.max())
             figure.values[0, 0] = -0.3
             assert main_axes(draw(figure)).images[0].get_clim()[0] == pytest.approx(-30)
+
+    def test_maps_of_one_quantity_share_their_colours(self) -> None:
+        maps = {name: heat_map(6, 12, percent=True) for name in ("nsubj", "obj", "det")}
+        for place, figure in enumerate(maps.values(), 1):
+            figure.values[:] = np.abs(figure.values) / place
+        maps["obj"].values[0, 0] = NAN
+        highest = max(np.nanmax(figure.values) for figure in maps.values())
+        drawn = [main_axes(draw(figure)) for figure in on_one_scale(maps).values()]
+        for axes in drawn:
+            assert axes.images[0].get_clim() == pytest.approx((0, 100 * highest))
+            assert axes.child_axes[0].get_ylabel() == "Weight (%)"
+        # The same value has the same colour in each.
+        assert len({axes.images[0].to_rgba(np.array([[10.0]])).tobytes() for axes in drawn}) == 1
+        signed = {name: heat_map(6, 12, diverging=True) for name in "ab"}
+        signed["b"].values[0, 0] = -2.0
+        for figure in on_one_scale(signed).values():
+            assert main_axes(draw(figure)).images[0].get_clim() == (-2.0, 2.0)
+        assert on_one_scale({}) == {}
 
     def test_few_cells_have_their_numbers_in_them_and_many_have_none(self) -> None:
         figure = heat_map(2, 3, percent=True)

@@ -82,10 +82,9 @@ def background(word: Element) -> tuple[str, float] | None:
 
 def test_each_text_is_shown_once_per_row() -> None:
     sections = page_of(FIGURE).every("section")
-    assert [section.every("h2")[0].text for section in sections] == ["sst2 7", "8"]
-    assert sections[0].every("p")[0].text == 'gold "1" <b>'
+    assert [section.every("h2")[0].text for section in sections] == ['sst2 7: gold "1" <b>', "8"]
     first, second = map(rows_of, sections)
-    assert list(first) == ["attentionlargest 0.4", "gradientlargest 2"]
+    assert list(first) == ["attentionlargest 0.4, 2.29× even", "gradientlargest 2, 1.71× even"]
     assert list(second) == ["attentionlargest 0", "adversaryno values"]
     for words in first.values():
         assert [word.text for word in words] == ["a", "<script>", "film", "&"]
@@ -104,28 +103,43 @@ def test_nothing_of_a_corpus_becomes_markup() -> None:
     assert set(word.attributes) == {"title", "style"}
 
 
-def test_a_background_is_as_strong_as_the_value_beside_the_largest_of_its_row() -> None:
+def test_a_background_is_as_strong_as_the_share_of_the_row_beside_the_even_one() -> None:
     first, second = map(rows_of, page_of(FIGURE).every("section"))
-    attention = [background(word) for word in first["attentionlargest 0.4"]]
-    gradient = [background(word) for word in first["gradientlargest 2"]]
-    colours = {name for name, _ in filter(None, attention)}
-    assert len(colours) == 1
-    above = colours.pop()
-    assert [strength for _, strength in filter(None, attention)] == pytest.approx([0.2, 0.8, 0.0, 0.4])
+    attention = [background(word) for word in first["attentionlargest 0.4, 2.29× even"]]
+    gradient = [background(word) for word in first["gradientlargest 2, 1.71× even"]]
+    (above,) = {name for name, _ in filter(None, attention)}
+    # Four words, a tenth of whose even share has a hundredth of the full colour, 0.8.
+    expected = [0.8 * (value / 0.7) / (1 / 4) / 10 for value in (0.1, 0.4, 0.0, 0.2)]
+    assert [strength for _, strength in filter(None, attention)] == pytest.approx(expected, abs=1e-3)
+    # Three have a value.
     assert gradient[0] is not None
     below, strongest = gradient[0]
     assert below != above
-    assert strongest == 0.8
-    assert gradient[1:] == [(above, 0.4), None, (above, 0.2)]
-    # A row of zeros has no colour, and no division by its largest.
+    assert strongest == pytest.approx(0.8 * (2 / 3.5) / (1 / 3) / 10, abs=1e-3)
+    assert gradient[1:] == [(above, 0.069), None, (above, 0.034)]
+    # A row of zeros has no colour, and no division by its sum.
     assert [background(word) for word in second["attentionlargest 0"]] == [(above, 0.0)] * 2
+
+
+@pytest.mark.parametrize("length", [2, 20, 300])
+def test_even_attention_is_pale_and_a_sharp_peak_has_the_full_colour(length: int) -> None:
+    def strengths(values: list[float]) -> list[float]:
+        words = tuple("a" * length)
+        page = page_of(ColouredTexts("t", (ColouredText("n", "", words, {"attention": values}),)))
+        ((_, row),) = rows_of(page.every("section")[0]).items()
+        return [strength for word in row if (found := background(word)) for strength in found[1:]]
+
+    even = strengths([1 / length + 1e-6 * place / length for place in range(length)])
+    assert even == pytest.approx([0.08] * length, abs=1e-3)
+    sharp = strengths([1.0, *[0.0] * (length - 1)])
+    assert sharp == pytest.approx([min(0.8, 0.08 * length), *[0.0] * (length - 1)])
 
 
 def test_the_numbers_are_in_the_titles() -> None:
     first, second = map(rows_of, page_of(FIGURE).every("section"))
-    titles = [word.attributes["title"] for word in first["gradientlargest 2"]]
+    titles = [word.attributes["title"] for word in first["gradientlargest 2, 1.71× even"]]
     assert titles == ["gradient: −2", "gradient: 1", "gradient: no value", "gradient: 0.5"]
-    assert first["gradientlargest 2"][2].attributes["class"] == "missing"
+    assert first["gradientlargest 2, 1.71× even"][2].attributes["class"] == "missing"
     assert {word.attributes["title"] for word in second["adversaryno values"]} == {"adversary: no value"}
     small = ColouredTexts("t", (ColouredText("n", "", ("a", "b"), {"row": [-1.234e-7, 1234.5]}),))
     words = page_of(small).every("section")[0].every("span")
@@ -139,20 +153,9 @@ def test_the_legend_says_only_what_is_there() -> None:
         return [(sample.text, background(sample)) for sample in line.every("span")]
 
     above, below = "222, 143, 5", "1, 115, 178"
-    assert legend([0.1, 0.2]) == [
-        ("0", (above, 0.0)),
-        ("0.25", (above, 0.2)),
-        ("0.5", (above, 0.4)),
-        ("0.75", (above, 0.6)),
-        ("1", (above, 0.8)),
-    ]
-    signed = [
-        ("−1", (below, 0.8)),
-        ("−0.5", (below, 0.4)),
-        ("0", (above, 0.0)),
-        ("0.5", (above, 0.4)),
-        ("1", (above, 0.8)),
-    ]
+    positive = [("0×", (above, 0.0)), ("1×", (above, 0.08)), ("5×", (above, 0.4)), ("10×", (above, 0.8))]
+    assert legend([0.1, 0.2]) == positive
+    signed = [("−10×", (below, 0.8)), ("−5×", (below, 0.4)), ("−1×", (below, 0.08)), *positive]
     assert legend([0.1, -0.2]) == signed
     assert legend([NAN, -0.2]) == [*signed, ("no value", None)]
 
@@ -166,8 +169,9 @@ def test_the_page_needs_nothing_else_and_prints_its_colours() -> None:
     (style,) = page.every("style")
     printed = style.text[style.text.index("@media print") :]
     assert "print-color-adjust: exact" in printed
-    # A long word breaks, and a text finds its own direction.
-    assert "td { overflow-wrap: anywhere; }" in style.text
+    # A word does not break, and a text finds its own direction.
+    assert "overflow-wrap" not in style.text
+    assert re.search(r"^span {.* white-space: nowrap; }", style.text, re.MULTILINE)
     assert {cell.attributes["dir"] for cell in page.every("td")} == {"auto"}
 
 
@@ -176,11 +180,12 @@ def test_black_letters_are_readable_on_the_strongest_colours() -> None:
         linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in channels]
         return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
-    first = rows_of(page_of(FIGURE).every("section")[0])
-    for word in (first["attentionlargest 0.4"][1], first["gradientlargest 2"][0]):
+    words = [word for line in page_of(FIGURE).every("p") for word in line.every("span")]
+    for word in (words[0], words[-2]):
         found = background(word)
         assert found is not None
         name, strength = found
+        assert strength == 0.8
         on_white = [1 - strength + strength * int(part) / 255 for part in name.split(", ")]
         contrast = (luminance(on_white) + 0.05) / (luminance([0x11 / 255] * 3) + 0.05)
         assert contrast >= 4.5  # WCAG 2.2, level AA
