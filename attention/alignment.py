@@ -36,6 +36,7 @@ class Pieces:
         words: number of words.
         first: 0-based position of the first of them in its sentence.
         unknown: words that yielded no piece and were given the unknown token.
+        with_unknown: words among whose pieces is the unknown token, those included.
     """
 
     ids: NDArray[np.int32]
@@ -43,6 +44,7 @@ class Pieces:
     words: int
     first: int = 0
     unknown: int = 0
+    with_unknown: int = 0
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -73,15 +75,14 @@ def split_words(tokenizer: PreTrainedTokenizerFast, sentences: Sequence[Sequence
                     )
                 sentence[place] = str(tokenizer.unk_token)
         encoded = _encode(tokenizer, words)
-    return [
-        Pieces(
-            np.asarray(encoded["input_ids"][index], np.int32),
-            np.asarray(_slots(encoded.word_ids(index), len(sentence)), np.int32),
-            len(sentence),
-            unknown=len(missing[index]),
-        )
-        for index, sentence in enumerate(words)
-    ]
+    found = []
+    for index, sentence in enumerate(words):
+        ids = np.asarray(encoded["input_ids"][index], np.int32)
+        slots = np.asarray(_slots(encoded.word_ids(index), len(sentence)), np.int32)
+        inside = (slots > 0) & (slots <= len(sentence))
+        with_unknown = len(np.unique(slots[inside & (ids == tokenizer.unk_token_id)]))
+        found.append(Pieces(ids, slots, len(sentence), unknown=len(missing[index]), with_unknown=with_unknown))
+    return found
 
 
 def _encode(tokenizer: PreTrainedTokenizerFast, words: list[list[str]]) -> BatchEncoding:

@@ -14,7 +14,7 @@ from torch import Tensor
 from attention.alignment import AlignmentError, Pieces, split_words
 from attention.encoder import Encoder
 from attention.options import Options, StoreError, TooLong
-from attention.plan import Plan, chosen
+from attention.plan import UNKNOWN, Plan, chosen
 from corpora.document import Document, Documents
 from corpora.windows import Window, anaphoric, cut, windows_to_table
 
@@ -70,7 +70,8 @@ def plan_windows(documents: Documents, all_words: bool, encoder: Encoder | None,
     - `links`: mentions whose cluster has an earlier mention in the document,
     - `lost_links`: those in the windows whose earlier mentions all lie outside the window,
     - `skipped_too_long`, `skipped_mentions`, `skipped_links`: sentences left out, and what was in them,
-    - `unknown_words`: words in the windows that are kept for which the tokenizer has no piece.
+    - `words_without_piece`: words in the windows that are kept that the tokenizer cuts into no piece,
+    - `words_with_unknown_token`: words in them among whose pieces is the unknown token, those included.
 
     Raises:
         AlignmentError: a sentence over the limit, unless it is to be skipped.
@@ -85,7 +86,8 @@ def plan_windows(documents: Documents, all_words: bool, encoder: Encoder | None,
         skipped_too_long=0,
         skipped_mentions=0,
         skipped_links=0,
-        unknown_words=0,
+        words_without_piece=0,
+        words_with_unknown_token=0,
     )
     texts, windows = [], []
     for number, document in enumerate(documents.documents):
@@ -102,7 +104,8 @@ def plan_windows(documents: Documents, all_words: bool, encoder: Encoder | None,
             texts.append(text)
             if pieces is not None:
                 windows.append((joined(pieces[start:stop]),))
-                found["unknown_words"] += windows[-1][0].unknown
+                found["words_without_piece"] += windows[-1][0].unknown
+                found[UNKNOWN] += windows[-1][0].with_unknown
     if not texts:
         raise StoreError(_nothing(documents, found, encoder))
     return WindowPlan(tuple(windows), layers, heads, {**documents.audit, **found}, tuple(texts), all_words)
@@ -151,8 +154,10 @@ def joined(sentences: Sequence[Pieces]) -> Pieces:
         ids.append(sentence.ids[kept])
         slots.append(np.where(sentence.slots > 0, sentence.slots + words, 0)[kept])
         words += sentence.words
-    unknown = sum(sentence.unknown for sentence in sentences)
-    return Pieces(np.concatenate(ids), np.concatenate(slots).astype(np.int32), words, unknown=unknown)
+    unknown, with_unknown = (
+        sum(of) for of in zip(*((one.unknown, one.with_unknown) for one in sentences), strict=True)
+    )
+    return Pieces(np.concatenate(ids), np.concatenate(slots).astype(np.int32), words, 0, unknown, with_unknown)
 
 
 def _count_skipped(document: Document, sentence: int, found: Counter[str]) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 from rich.console import Console
+from rich.filesize import decimal
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
@@ -145,8 +146,8 @@ def _write_shards(
     if needed > free:
         kept = "attention and hidden states" if planned.hidden.layers else "attention"
         raise StoreError(
-            f"{folder}: {needed / 1e9:.2f} GB are needed for the {kept} of {request.corpus.name}, and "
-            f"{free / 1e9:.2f} GB are free. Free some, put the stores elsewhere (--data.init_args.cache), or keep "
+            f"{folder}: {decimal(needed)} are needed for the {kept} of {request.corpus.name}, and {decimal(free)} are "
+            f"free. Free {decimal(needed - free)} more, put the stores elsewhere (--data.init_args.cache), or keep "
             f"fewer layers (--data.init_args.options.layers, --data.init_args.hidden)."
         )
     if ranks.rank == 0 and missing:
@@ -203,7 +204,8 @@ def _failed_writes_explained(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise StoreError(
-            f"{folder}: {error.strerror or error}. Finished shards are kept: run again to go on from there."
+            f"{folder}: {error.strerror or error}. Finished shards are kept: run again to go on from there, or put the "
+            f"stores elsewhere (--data.init_args.cache)."
         ) from error
 
 

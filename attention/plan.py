@@ -18,6 +18,8 @@ from attention.store import NO_HIDDEN, SHARD_ITEMS, Hidden
 from corpora.sentence import Sentence, Treebank
 from corpora.table import to_table
 
+UNKNOWN = "words_with_unknown_token"
+"""Where the audit counts the words that the tokenizer has no pieces for, in whole or in part."""
 _HEADER = 100  # bytes of a shard's header per tensor: name, shape and offsets
 _ENCODED_AT_ONCE = 1024  # sentences
 
@@ -151,7 +153,8 @@ def plan(treebank: Treebank, encoder: Encoder | None, options: Options, hidden: 
     states = _hidden(hidden, encoder)
     kept: list[Sentence] = []
     cut: list[tuple[Pieces, ...]] = []
-    found: Counter[str] = Counter(dict.fromkeys(("unknown_words", "skipped_too_long", "windowed", "lost_arcs"), 0))
+    counted = ("words_without_piece", UNKNOWN, "skipped_too_long", "windowed", "lost_arcs")
+    found: Counter[str] = Counter(dict.fromkeys(counted, 0))
     for start in range(0, len(treebank.sentences), _ENCODED_AT_ONCE):
         sentences = treebank.sentences[start : start + _ENCODED_AT_ONCE]
         pieces = split_words(encoder.tokenizer, [sentence.words for sentence in sentences])
@@ -160,7 +163,8 @@ def plan(treebank: Treebank, encoder: Encoder | None, options: Options, hidden: 
             if not parts:
                 found["skipped_too_long"] += 1
                 continue
-            found["unknown_words"] += whole.unknown
+            found["words_without_piece"] += whole.unknown
+            found[UNKNOWN] += whole.with_unknown
             if len(parts) > 1:
                 found["windowed"] += 1
                 found["lost_arcs"] += lost_arcs(sentence, parts)

@@ -6,6 +6,7 @@ its finished shards from damaged ones without a manifest. Reading maps the shard
 
 import json
 import logging
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,12 +21,14 @@ from torch import Tensor
 from torch.nn.functional import hardshrink, leaky_relu_
 
 from attention.digest import Digests, digest, sync
+from attention.options import StoreError
 
 FORMAT = 3
 """Part of every store's key: raise it when the layout on disk, or what its numbers mean, changes."""
 SHARD_ITEMS = 512
 MANIFEST = "manifest.json"
 _NAMED = 16  # hexadecimal digits of its digest in a file's name
+_PART = re.compile(r"(labels-[0-9a-f]+\.parquet|[0-9]+-[0-9a-f]+\.safetensors)")
 
 _SCALE, _SMALL, _RAISE = 2.0**15, 2.0**-29, 2.0**29
 
@@ -107,13 +110,16 @@ class Manifest:
         """Read back what `dump` wrote.
 
         Raises:
-            ValueError: cut short, or changed since.
+            ValueError: cut short, changed since, or with files that are not a store's.
         """
         body = json.loads(content)
         if not isinstance(body, dict) or body.pop("digest", None) != _own(body):
             raise ValueError("its digest does not match its content")
         body["labels"] = Part(**body["labels"])
         body["shards"] = tuple(Part(**part) for part in body["shards"])
+        for part in (body["labels"], *body["shards"]):
+            if _PART.fullmatch(part.file) is None:  # a path would lead out of the folder
+                raise ValueError(f"it names {part.file!r}, which is no file of a store")
         body["layers"], body["heads"] = tuple(body["layers"]), tuple(body["heads"])
         if "hidden" in body:
             body["hidden"] = Hidden(tuple(body["hidden"]["layers"]), body["hidden"]["size"])
@@ -139,7 +145,11 @@ def seal_part(partial: Path, sha256: str, stem: str, suffix: str, digests: Diges
 
 
 def find_part(folder: Path, stem: str, suffix: str, digests: Digests) -> Part | None:
-    """The undamaged file of that stem. Damaged ones are named in the log and deleted."""
+    """The undamaged file of that stem. Damaged ones are named in the log and deleted.
+
+    Raises:
+        StoreError: a damaged one cannot be deleted.
+    """
     for path in sorted(folder.glob(f"{stem}-*{suffix}")):
         try:
             part = Part(path.name, path.stat().st_size, digests.one(path))
@@ -147,8 +157,8 @@ def find_part(folder: Path, stem: str, suffix: str, digests: Digests) -> Part | 
             continue  # another process saw the damage and was quicker
         if path.stem == f"{stem}-{part.sha256[:_NAMED]}":
             return part
+        _remove(path)
         log.warning("%s: damaged or truncated; it is rebuilt", path)
-        path.unlink(missing_ok=True)
     return None
 
 
@@ -167,21 +177,34 @@ class Store:
 
     @classmethod
     def open(cls, folder: Path, digests: Digests) -> "Store | None":
-        """The store in `folder`, or None, with the reason in the log, when it is not there whole and undamaged."""
+        """The store in `folder`, or None, with the reason in the log, when it is not there whole and undamaged.
+
+        What is damaged is deleted, and so are the files of another store that was copied over this one.
+
+        Raises:
+            StoreError: it cannot be deleted.
+        """
         path = folder / MANIFEST
         try:
             manifest = Manifest.load(path.read_bytes())
         except FileNotFoundError:
             return None
         except (ValueError, TypeError, KeyError) as error:
+            _remove(path)
             log.warning("%s: damaged or truncated (%s); it is rebuilt", path, error)
-            path.unlink(missing_ok=True)
+            return None
+        if manifest.key != folder.name:
+            for name in (MANIFEST, manifest.labels.file, *(part.file for part in manifest.shards)):
+                _remove(folder / name)
+            log.warning(
+                "%s: holds the files of another store, %s; they are removed, and it is rebuilt", folder, manifest.key
+            )
             return None
         whole = True
         for part in (manifest.labels, *manifest.shards):
             if not _sound(folder, part, digests):
+                _remove(folder / part.file)  # at once, before another process has it rebuilt
                 log.warning("%s: missing, damaged or truncated; it is rebuilt", folder / part.file)
-                (folder / part.file).unlink(missing_ok=True)  # at once, before another process has it rebuilt
                 whole = False
         return cls(folder, manifest) if whole else None
 
@@ -238,6 +261,16 @@ def unpack_weights(stored: Tensor) -> Tensor:
 def tensor_name(quantity: str, item: int) -> str:
     """Name of an item's tensor inside its shard."""
     return f"{quantity}.{item}"
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise StoreError(
+            f"{path}: damaged, or not this store's, and it cannot be removed: {error.strerror}. Make its folder "
+            f"writable, or put the stores elsewhere (--data.init_args.cache)."
+        ) from error
 
 
 def _sound(folder: Path, part: Part, digests: Digests) -> bool:

@@ -1,5 +1,6 @@
 """From a corpus and an encoder to opened stores: what every datamodule over attention shares."""
 
+import logging
 import os
 import time
 from abc import abstractmethod
@@ -11,12 +12,13 @@ from typing import Literal
 
 import torch
 from pytorch_lightning import LightningDataModule
-from pytorch_lightning.utilities import rank_zero_info
+from pytorch_lightning.utilities import rank_zero_info, rank_zero_only
 
 from attention.digest import Digests
 from attention.encoder import Encoder, EncoderSpec, resolve
 from attention.extraction import Ranks, prepare
 from attention.options import Options
+from attention.plan import UNKNOWN
 from attention.quantity import ATTENTION, Quantity
 from attention.request import Request
 from attention.store import Store
@@ -75,6 +77,24 @@ def corpus_files(corpus: str | Mapping[str, str], root: Path, mapping: str) -> M
             f"give a path with {{split}} in it, or a mapping: {mapping}."
         )
     return locate(corpus, root)
+
+
+def _warn_of_unknown(path: Path, store: Store) -> None:
+    """Say when the tokenizer has no pieces for many of the words."""
+    count = store.manifest.audit.get(UNKNOWN, 0)
+    words = len(store.labels["words"].combine_chunks().values)
+    if count > UNKNOWN_SHARE * words:
+        rank_zero_only(log.warning)(
+            f"{path}: {count} of {words} words ({count / words:.0%}) contain the unknown token of "
+            f"{store.manifest.encoder['name']}, which sees nothing of what they are. Choose an encoder that was "
+            f"trained on this language: --data.init_args.encoder.name."
+        )
+
+
+UNKNOWN_SHARE = 0.01
+"""Above this share of words that contain the unknown token there is a warning."""
+
+log = logging.getLogger(__name__)
 
 
 class AttentionDataModule(LightningDataModule):
@@ -161,6 +181,7 @@ class AttentionDataModule(LightningDataModule):
                     self.read(path)  # it knows best what is wrong, and how to mend it
                 request = Request(path, self.read, self.reader, source, self.options, self.quantity, companion)
                 opened[path] = prepare(request, self.cache, digests, encoder, self._ranks())
+                _warn_of_unknown(path, opened[path])
             self.stores[split] = opened[path]
         if self.vector_spec is not None:
             counts = Counter(

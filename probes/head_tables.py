@@ -46,6 +46,11 @@ class Predictions:
         ordered = sorted(OFFSETS, key=lambda k: (abs(k), -k))
         return Predictions(self.arcs, self.relations, np.stack([offset_heads(self.arcs, k) for k in ordered], axis=1))
 
+    @property
+    def without_weight(self) -> int:
+        """Predictions of nothing, because no other word has any weight; of words that are not alone in a sentence."""
+        return int(np.count_nonzero(self.predicted[self.arcs.length > 1] < 0))
+
     def column(self, predictor: int) -> Integers:
         """What one predictor says of every word, `[words]`."""
         return self.predicted[:, predictor].astype(np.int64)

@@ -144,7 +144,12 @@ class HeadsProbe(DependencyExperiment):
                 **relation_maps(scored, best, names, self.maps),
                 **self._drawn(scored, best, names, split),
             },
-            audit={"mode": self.mode, "permutations": self.permutations},
+            audit={
+                "mode": self.mode,
+                "permutations": self.permutations,
+                # Behind a causal mask, or where a weight is below what the store keeps.
+                "predictions_without_weight": {"dev": dev.without_weight, "test": test.without_weight},
+            },
             items=items,
         )
 

@@ -102,6 +102,21 @@ def test_words_without_a_piece_become_unknown_and_are_counted() -> None:
     assert (pieces.unknown, whole.unknown) == (3, 0)
 
 
+def test_words_with_the_unknown_token_among_their_pieces_are_counted() -> None:
+    tokenizer = tiny.bert_tokenizer()
+    sentence = ("the", "日本", "fox", "fox-日-fox", ZERO_WIDTH_JOINER)
+    pieces, known = split_words(tokenizer, [sentence, ("the", "fox", "[SEP]")])
+    slow = 0
+    for word in sentence:
+        slow += "[UNK]" in tokenizer.tokenize(word) or not tokenizer.tokenize(word)
+    assert (pieces.with_unknown, pieces.unknown, known.with_unknown) == (slow, 1, 0) == (3, 1, 0)
+
+
+def test_a_tokenizer_of_bytes_knows_every_word() -> None:
+    for tokenizer in (tiny.roberta_tokenizer(), tiny.gpt2_tokenizer()):
+        assert split_words(tokenizer, [("the", "日本", "🦊")])[0].with_unknown == 0
+
+
 def test_a_word_without_a_piece_and_no_unknown_token_is_an_error() -> None:
     backend = Tokenizer(BPE(vocab={"a": 0}, merges=[]))
     backend.pre_tokenizer = Whitespace()

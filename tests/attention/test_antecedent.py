@@ -154,9 +154,9 @@ def test_unknown_words_are_counted_in_what_is_kept(encoder: Encoder) -> None:
     joiner = "\u200d"
     text = document("d", [f"the {joiner}", joiner, " ".join([joiner] * 13)], [(0, 0, 1, 0, 0), (2, 0, 1, 0, 0)])
     silent = document("e", [joiner])
-    assert planned(encoder, text, silent, options=Options(too_long="skip")).audit["unknown_words"] == 2
+    assert planned(encoder, text, silent, options=Options(too_long="skip")).audit["words_without_piece"] == 2
     pieces: Pieces = joined(split_words(encoder.tokenizer, text.sentences[:2]))
-    assert pieces.unknown == 2
+    assert (pieces.unknown, pieces.with_unknown) == (2, 2)
 
 
 # What is stored

@@ -66,7 +66,7 @@ def test_a_store_is_labels_shards_and_a_manifest(extraction: Extraction) -> None
     assert manifest.delimiters == {"start": True, "end": True}
     assert manifest.encoder["architecture"] == "BertModel"
     assert manifest.audit == dict(extraction.treebank.audit) | dict.fromkeys(
-        ("unknown_words", "skipped_too_long", "windowed", "lost_arcs"), 0
+        ("words_without_piece", "words_with_unknown_token", "skipped_too_long", "windowed", "lost_arcs"), 0
     )
     for item, sentence in enumerate(extraction.treebank.sentences):
         attention = store.read("attention", item)
@@ -307,7 +307,7 @@ def test_a_store_that_cannot_fit_is_refused_before_it_begins(
         patched.setattr("attention.plan._HEADER", 10**8)  # as if each sentence were that large
         with pytest.raises(StoreError) as refusal:
             extraction.prepare()
-    for part in (str(extraction.folder), "1.00 GB are needed", "corpus.conllu", "0.00 GB are free", "--data.init_args"):
+    for part in (str(extraction.folder), "1.0 GB are needed", "corpus.conllu", "5.0 kB are free", "--data.init_args"):
         assert part in str(refusal.value)
     assert extracted == []
     assert stems(extraction.files()) == ["labels"]
@@ -461,6 +461,17 @@ def test_hidden_states_that_the_encoder_lacks_make_no_store(
     with pytest.raises(StoreError, match=rf"corpus\.conllu: hidden: \[{hidden[0]}.* from 0 .* to 2 "):
         extraction.prepare()
     assert not extraction.folder.exists()
+
+
+def test_a_refusal_tells_what_is_needed_from_what_is_free(
+    extraction: Extraction, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(10**9, 10**9 - 8 * 10**6, 8 * 10**6))
+    monkeypatch.setattr("attention.plan._HEADER", 10**6)
+    with pytest.raises(
+        StoreError, match=r"10\.\d MB are needed .* 8\.0 MB are free\. Free 2\.\d MB more, put the stores"
+    ):
+        extraction.prepare()
 
 
 # What is asked for

@@ -53,7 +53,8 @@ def test_a_sentence_that_just_fits_is_one_window(encoder: Encoder) -> None:
         assert planned.audit == {
             "sentences": 2,
             "multiple_roots": 3,
-            "unknown_words": 0,
+            "words_without_piece": 0,
+            "words_with_unknown_token": 0,
             "skipped_too_long": 0,
             "windowed": 0,
             "lost_arcs": 0,
@@ -113,7 +114,8 @@ def test_unknown_words_are_counted_in_what_is_kept(encoder: Encoder) -> None:
     joiner = "\u200d"
     skipped = of_words(*[joiner] * 13)
     planned = plan(treebank(of_words("the", joiner, joiner), SHORT, skipped), encoder, Options(too_long="skip"))
-    assert planned.audit["unknown_words"] == 2
+    assert planned.audit["words_without_piece"] == 2
+    assert planned.audit["words_with_unknown_token"] == 2
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,11 @@
+import errno
 import itertools
 import json
 import logging
 import math
+import os
 import pickle
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +15,7 @@ import torch
 from transformers import AutoModel
 
 from attention.digest import Digests, digest
-from attention.options import Options, Precision
+from attention.options import Options, Precision, StoreError
 from attention.store import (
     MANIFEST,
     Hidden,
@@ -105,6 +108,18 @@ def test_a_manifest_knows_its_precision(precision: str, dtype: torch.dtype) -> N
 
 def test_a_manifest_of_labels_alone_has_the_default_precision() -> None:
     assert replace(MANIFEST_OF_TWO, identity={"encoder": None}).dtype == torch.float16
+
+
+@pytest.mark.parametrize(
+    "name", ["../../x", "/etc/x", "a/labels-1.parquet", "labels-1.parquet/..", "manifest.json", ""]
+)
+def test_a_manifest_names_nothing_but_files_of_a_store(name: str) -> None:
+    for forged in (
+        replace(MANIFEST_OF_TWO, labels=Part(name, 10, "1" * 64)),
+        replace(MANIFEST_OF_TWO, shards=(Part(name, 10, "1" * 64),)),
+    ):
+        with pytest.raises(ValueError, match="which is no file of a store"):
+            Manifest.load(forged.dump())
 
 
 # Parts
@@ -252,6 +267,72 @@ def test_every_damaged_file_is_named(
     assert messages == [f"{path}: missing, damaged or truncated; it is rebuilt" for path in damaged]
     assert not any(path.exists() for path in damaged)
     assert extraction.file("00001").exists()
+
+
+@pytest.mark.parametrize("absolute", [True, False])
+def test_a_forged_manifest_deletes_nothing_outside(
+    absolute: bool, extraction: Extraction, digests: Digests, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    manifest = extraction.prepare().manifest
+    outside = tmp_path / "thesis.tex"
+    outside.write_text("years of work")
+    path = extraction.folder / MANIFEST
+    name = str(outside) if absolute else os.path.relpath(outside, extraction.folder)
+    path.write_bytes(replace(manifest, labels=replace(manifest.labels, file=name)).dump())
+    assert Store.open(extraction.folder, digests) is None
+    assert outside.read_text() == "years of work"
+    [record] = caplog.records
+    assert record.getMessage().startswith(
+        f"{path}: damaged or truncated (it names {name!r}, which is no file of a store)"
+    )
+
+
+def test_a_damaged_link_is_removed_and_its_target_is_not(
+    extraction: Extraction, digests: Digests, tmp_path: Path
+) -> None:
+    extraction.prepare()
+    outside = tmp_path / "outside"
+    outside.write_bytes(b"years of work")
+    for path in (extraction.file("00001"), extraction.folder / MANIFEST):
+        path.unlink()
+        path.symlink_to(outside)
+    assert Store.open(extraction.folder, digests) is None
+    extraction.prepare()
+    assert outside.read_bytes() == b"years of work"
+    assert not extraction.file("00001").is_symlink()
+
+
+def test_the_files_of_another_store_are_not_taken_for_this_ones(
+    extraction: Extraction, bert: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = {path.name: path.read_bytes() for path in extraction.prepare().folder.iterdir()}
+    other = Extraction(tmp_path / "other", bert, lengths=(3, 2)).prepare()
+    shutil.copytree(other.folder, extraction.folder, dirs_exist_ok=True)
+    assert len(extraction.prepare()) == len(LENGTHS)
+    assert {path.name: path.read_bytes() for path in extraction.folder.iterdir()} == files
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{extraction.folder}: holds the files of another store, {other.folder.name}; they are removed, and it is "
+        f"rebuilt"
+    ]
+
+
+@pytest.mark.parametrize("stem", ["00001", "labels", "manifest"])
+def test_damage_in_a_store_that_cannot_be_written_is_an_error_with_a_remedy(
+    stem: str, extraction: Extraction, digests: Digests, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extraction.prepare()
+    path = extraction.file(stem)
+    path.write_bytes(path.read_bytes()[:-1])
+
+    def refuse(path: Path, missing_ok: bool = False) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.raises(
+        StoreError, match=r"cannot be removed: Read-only file system\. Make its folder writable, or put"
+    ) as error:
+        extraction.prepare()
+    assert str(error.value).startswith(f"{path}: ")
 
 
 def test_a_damaged_manifest_is_named_and_removed(

@@ -1,5 +1,6 @@
 """What every datamodule over attention shares, seen through the one of dependencies."""
 
+import logging
 from pathlib import Path
 
 import pytest
@@ -57,3 +58,23 @@ def test_provenance_says_what_of_the_file_was_used(weights: str, corpus: str, be
     told = module.provenance.encoder
     assert told["weights"] == weights
     assert ("weights_sha256" in told, "embeddings_of_sha256" in told) == (weights == "pretrained", weights == "random")
+
+
+@pytest.mark.parametrize(("unknown", "warned"), [(1, False), (2, True)])
+def test_many_words_with_the_unknown_token_are_warned_of(
+    unknown: int, warned: bool, bert: Path, cache: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    corpus = tmp_path / "ja.conllu"
+    words = ["日本"] * unknown + ["fox"] * (100 - unknown)
+    rows = [f"{place}\t{word}\t_\t_\t_\t_\t{place - 1}\tdep\t_\t_" for place, word in enumerate(words[:50], 1)]
+    rows += ["", *(f"{place}\t{word}\t_\t_\t_\t_\t{place - 1}\tdep\t_\t_" for place, word in enumerate(words[50:], 1))]
+    corpus.write_text("\n".join(rows) + "\n\n", encoding="utf-8")
+    for _ in range(2):  # a second run, which extracts nothing, says it too
+        caplog.clear()
+        module = DependencyDataModule({"dev": str(corpus)}, encoder=EncoderSpec(str(bert)), cache=cache)
+        module.setup("validate")
+        assert module.stores["dev"].manifest.audit["words_with_unknown_token"] == unknown
+        messages = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+        found = [message for message in messages if "unknown token" in message]
+        assert len(found) == warned
+        assert all(f"{corpus}: 2 of 100 words (2%) contain the unknown token of " in message for message in found)

@@ -140,7 +140,11 @@ def test_the_tables_have_the_columns_that_others_read(result: Result) -> None:
     }
     assert len(result.tables["heads"]) == 16 * len(result.tables["best_heads"])
     assert set(result.tables["heads"]["relation"]) == set(result.tables["best_heads"]["relation"])
-    assert result.audit == {"mode": "held_out", "permutations": 9}
+    assert result.audit == {
+        "mode": "held_out",
+        "permutations": 9,
+        "predictions_without_weight": {"dev": 0, "test": 0},
+    }
 
 
 def test_the_best_heads_equal_counting_in_the_store(result: Result, splits: tuple[Counted, Counted]) -> None:
