@@ -166,7 +166,11 @@ class Fidelity(LightningModule):
 
     def on_test_epoch_end(self) -> None:
         """Sum up, and fill `result`."""
-        subjects = [self._subject(*pair) for pair in zip(self.checkpoints, self.rows, strict=True)]
+        subjects = []
+        progress = Progress("Scores and their intervals", len(self.checkpoints))
+        for pair in zip(self.checkpoints, self.rows, strict=True):
+            subjects.append(self._subject(*pair))
+            progress.advance()
         tables = {"fidelity": fidelity_table(subjects)}
         if len({subject.variant for subject in subjects}) > 1:
             tables["comparison"] = comparison_table(subjects)
