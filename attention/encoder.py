@@ -1,5 +1,6 @@
 """A pretrained transformer by name: where it comes from, what identifies it, and its attention, checked once."""
 
+import errno
 import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -274,7 +275,8 @@ def load_tokenizer(source: Source) -> PreTrainedTokenizerFast:
 def fault_of(error: Exception) -> str:
     """Why an encoder cannot be loaded, without PyTorch's advice to run whatever a file of weights holds."""
     told = isinstance(error, (OSError, ValueError, RuntimeError, SafetensorError)) and "weights_only" not in str(error)
-    if told and not isinstance(error, UnicodeDecodeError):
+    cut = isinstance(error, OSError) and error.errno == errno.EINVAL  # mapped, a file that is shorter than it should be
+    if told and not cut and not isinstance(error, UnicodeDecodeError):
         return str(error)
     return (
         f"{_WEIGHTS[1]} is damaged, or holds something else than weights ({type(error).__name__}). Save the encoder "

@@ -1,4 +1,5 @@
 import importlib.util
+import io
 import json
 import os
 import shutil
@@ -203,7 +204,13 @@ def change_a_shape(folder: Path) -> None:
     alter_weights(folder, lambda w: w.update({"encoder.layer.0.attention.self.query.weight": torch.zeros(5, 5)}))
 
 
-PICKLED = (b"", b"hello", bytes(5000), nn.Linear(2, 2))
+def cut() -> bytes:
+    content = io.BytesIO()
+    torch.save({"weight": torch.zeros(5000)}, content)
+    return content.getvalue()[:10000]
+
+
+PICKLED = (b"", b"hello", bytes(5000), cut(), nn.Linear(2, 2))
 
 
 def pickled(content: bytes | object) -> Callable[[Path], None]:
