@@ -40,7 +40,7 @@ class RunFolder:
     path: Path
 
     def results(self) -> Path | None:
-        """The run's `results.json`, which train.py writes last of all; None as long as the run is not done."""
+        """The run's `results.json`, written when scores and tables are; None as long as the run is not done."""
         return next(iter(sorted(self.path.glob("*/version_*/results.json"))), None)
 
     def start(self, program: Sequence[str], environment: Mapping[str, str]) -> "Process | None":

@@ -53,8 +53,8 @@ class ResultWriter(pl.Callback):
     """Writes the module's result when a test ends, and its predictions, on the first process only.
 
     The run folder receives the tables as CSV and LaTeX, the figures as PNG and PDF or as a page of HTML, the items as
-    Parquet, and last of all `results.json`, which names them: a folder with that file is complete. Predictions become
-    `predictions.parquet`.
+    Parquet. A folder with `results.json`, which names them, has all scores and tables; figures are drawn after it is
+    written, and it names those that could be drawn. Predictions become `predictions.parquet`.
 
     Attributes:
         folder: The run folder; None takes the logger's, or the trainer's root folder without a logger.
@@ -82,7 +82,7 @@ class ResultWriter(pl.Callback):
         return self.folder or Path(trainer.log_dir or trainer.default_root_dir)
 
     def on_test_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Write the result, then print it; a module without one is named and skipped."""
+        """Print the result, then write it; a module without one is named and skipped."""
         folder = self._folder(trainer)
         if not trainer.is_global_zero:
             return
@@ -101,7 +101,6 @@ class ResultWriter(pl.Callback):
                 Text(f"Warning: {type(datamodule).__name__} has no provenance: encoder and data unknown", "yellow")
             )
             provenance = Provenance({}, {}, {})
-        write(folder, result, provenance, self.titles)
         audit = merged_audit(result, provenance)
         tables = [audit_table(audit)] if audit else []
         tables += [frame_table(name, frame, f"{name}.csv") for name, frame in result.tables.items()]
@@ -109,15 +108,22 @@ class ResultWriter(pl.Callback):
         for table in tables:
             console.print(table)
             console.print()
+        for name, reason in write(folder, result, provenance, self.titles).items():
+            console.print(Text(f"Warning: figure {name} could not be drawn: {reason}", "yellow"), soft_wrap=True)
         console.print(Text(f"Written to {folder}"), soft_wrap=True)
 
 
-def write(folder: Path, result: Result, provenance: Provenance, titles: bool = True) -> None:
+def write(folder: Path, result: Result, provenance: Provenance, titles: bool = True) -> dict[str, str]:
     """Write a result's files into `folder`, made if absent; files of the same names are replaced.
 
-    Without `titles`, those of the drawings are in `results.json` alone, under `captions`.
+    `results.json` is written when scores and tables are, and again when the figures are drawn, to name them. Without
+    `titles`, those of the drawings are in `results.json` alone, under `captions`.
+
+    Returns:
+        Why figures could not be drawn, by their names.
 
     Raises:
+        OSError: Scores or tables cannot be written.
         TypeError: An audit, or the description of encoder or data, holds something that JSON has no form for.
         ValueError: One holds an infinite number.
     """
@@ -132,9 +138,6 @@ def write(folder: Path, result: Result, provenance: Provenance, titles: bool = T
             (folder / f"{name}.tex").write_text(text, encoding="utf-8", newline="\n")
         else:
             (folder / f"{name}.tex").unlink(missing_ok=True)
-    drawn = [figure for figure in result.figures.values() if not isinstance(figure, ColouredTexts)]
-    with fonts_for(str(drawn)):
-        figures = {name: _save_figure(folder / name, figure, titles) for name, figure in result.figures.items()}
     if result.items is not None:
         result.items.to_parquet(folder / "items.parquet", index=False)
     seed = os.environ.get("PL_GLOBAL_SEED")  # what seed_everything leaves behind
@@ -144,7 +147,7 @@ def write(folder: Path, result: Result, provenance: Provenance, titles: bool = T
         "scores": result.scores,
         "tables": {name: f"{name}.csv" for name in result.tables},
         "latex": {name: f"{name}.tex" for name, text in latex.items() if text},
-        "figures": figures,
+        "figures": {},
         "captions": {name: figure.title for name, figure in result.figures.items()},
         "items": None if result.items is None else "items.parquet",
         "ratios": result.ratios,
@@ -157,13 +160,27 @@ def write(folder: Path, result: Result, provenance: Provenance, titles: bool = T
         | {"source_sha256": source_digest()},
         "config": "config.yaml" if (folder / "config.yaml").exists() else None,
     }
+    _write_record(record, content)
+    figures, faults = _save_figures(folder, result.figures, titles)
+    if figures:
+        try:
+            _write_record(record, {**content, "figures": figures})
+        except OSError as error:  # the first record stays, with all scores
+            faults |= dict.fromkeys(figures, f"results.json cannot name it: {error}")
+    return faults
+
+
+def _write_record(record: Path, content: Mapping[str, object]) -> None:
     text = json.dumps(plain(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    partial = folder / f".results.{os.getpid()}.json"
-    with partial.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, record)
+    partial = record.with_name(f".results.{os.getpid()}.json")
+    try:
+        with partial.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, record)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def merged_audit(result: Result, provenance: Provenance) -> dict[str, object]:
@@ -195,6 +212,23 @@ def plain(value: object, at: str = "result") -> object:
     if isinstance(value, list | tuple):
         return [plain(inner, f"{at}[{place}]") for place, inner in enumerate(value)]
     raise TypeError(f"{at} is a {type(value).__name__}, which JSON has no form for")
+
+
+def _save_figures(
+    folder: Path, figures: Mapping[str, Figure], titles: bool
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Write what can be drawn: the files to look at, and why others are missing, both by the figures' names."""
+    files, faults = {}, {}
+    drawn = [figure for figure in figures.values() if not isinstance(figure, ColouredTexts)]
+    with fonts_for(str(drawn)):
+        for name, figure in figures.items():
+            try:
+                files[name] = _save_figure(folder / name, figure, titles)
+            except Exception as error:  # the scores are written: no fault of a drawing may end the run
+                faults[name] = f"{type(error).__name__}: {error}"
+                for suffix in (".png", ".pdf", ".html"):  # half of a figure is none
+                    (folder / f"{name}{suffix}").unlink(missing_ok=True)
+    return files, faults
 
 
 def _save_figure(stem: Path, figure: Figure, title: bool) -> str:

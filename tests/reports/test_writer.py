@@ -1,6 +1,8 @@
 import csv
+import errno
 import json
 import math
+import os
 import pickle
 from importlib.metadata import version
 from pathlib import Path
@@ -286,13 +288,56 @@ class TestWrite:
     def test_a_failed_run_leaves_no_record(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         write(tmp_path, RESULT, PROVENANCE)
 
-        def fail(figure: object) -> None:
+        def fail(*arguments: object) -> str:
             raise RuntimeError("the disk is full")
 
-        monkeypatch.setattr(writer, "draw", fail)
+        monkeypatch.setattr(writer, "latex_table", fail)
         with pytest.raises(RuntimeError, match="disk is full"):
             write(tmp_path, RESULT, PROVENANCE)
         assert {path.name for path in tmp_path.iterdir()} == FILES - {"results.json"}
+
+    @pytest.mark.parametrize("suffix", ["png", "pdf"])
+    def test_a_full_disk_while_a_figure_is_drawn_leaves_the_scores(
+        self, suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        save = Canvas.savefig
+
+        def fill(canvas: Canvas, name: str, **options: object) -> None:
+            if Path(name).name == f"weights.{suffix}":
+                assert json.loads((tmp_path / "results.json").read_text())["figures"] == {}
+                Path(name).write_bytes(b"half")
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            save(canvas, name, **options)
+
+        monkeypatch.setattr(Canvas, "savefig", fill)
+        printed = run(Adding(), SourcedNumbers(), tmp_path)
+        assert printed.index("probe: scores") < printed.index(
+            "Warning: figure weights could not be drawn: OSError: [Errno 28] No space left on device"
+        )
+        assert {path.name for path in tmp_path.iterdir()} == FILES - {"weights.png", "weights.pdf"}
+        record = record_of(tmp_path)
+        assert isinstance(record["scores"], dict)
+        assert record["scores"]["sum"] == 6.0
+        assert isinstance(record["figures"], dict)
+        assert list(record["figures"]) == ["relations", "sentence", "curve", "examples"]
+
+    def test_a_full_disk_behind_the_figures_leaves_the_record_without_them(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        replace, written = os.replace, []
+
+        def once(source: Path, target: Path) -> None:
+            if written:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            written.append(target)
+            replace(source, target)
+
+        monkeypatch.setattr(os, "replace", once)
+        faults = write(tmp_path, RESULT, PROVENANCE)
+        assert list(faults) == list(RESULT.figures)
+        assert "results.json cannot name it: [Errno 28]" in faults["curve"]
+        assert record_of(tmp_path)["figures"] == {}
+        assert {path.name for path in tmp_path.iterdir()} == FILES
 
     def test_a_result_without_parts(self, tmp_path: Path) -> None:
         write(tmp_path / "new" / "folder", Result("bare", {"uas": 0.5}), Provenance({}, {}, {}))
