@@ -2,15 +2,18 @@
 
 import io
 import json
+import logging
 import os
+import re
 import shutil
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
+from difflib import get_close_matches
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from jsonargparse import Namespace
 from lightning_fabric.plugins.environments.slurm import SLURMEnvironment
@@ -26,10 +29,10 @@ from rich.console import Console
 from rich.text import Text
 
 # LightningCLI finds by its short name whatever is imported here.
-import datamodules  # noqa: F401
+import datamodules
 import fidelity
-import models  # noqa: F401
-import probes  # noqa: F401
+import models
+import probes
 from attention import AlignmentError, EncoderError, StoreError
 from corpora.sentence import CorpusError
 from datamodules import VectorError
@@ -70,6 +73,71 @@ KEYWORDS = ("last", "hpc", "registry")
 """What Lightning takes for `--ckpt_path` instead of a file."""
 
 
+_UNKNOWN = re.compile(
+    r"(?:Option|(?:Subcommand|Group) '[^']+' does not accept option) '(?P<name>[^']+)'.*"
+    r"|unrecognized arguments: (?P<rest>.*)"
+)
+_CLASS = re.compile(r"(?:Expected a dot import path string: |has no attribute ')(\w+)")
+_KEY = re.compile(r'Parser key "([^"]+)":\s*')
+_IN_CLASS = re.compile(r"Problem with given class_path '[\w.]*?(\w+)':")
+_TYPE = re.compile(r"<class '[\w.]*?(\w+)'>")
+_FRAME = re.compile(r"(?m)^[ -]*(Expected a <class 'NoneType'>|Does not validate .*|Subtypes: .*|Errors:|Given .*)$")
+"""Lines of jsonargparse's messages that say how they were put together, and not what is wrong."""
+
+
+class Parser(LightningArgumentParser):
+    """Tells what is wrong with a command line or a config in one line, with the closest of what there is.
+
+    An option that is cut short is unknown, also inside a class: --trainer.max_ep is not taken for --trainer.max_epochs.
+    """
+
+    def __init__(self, *, allow_abbrev: bool = False, **options: Any) -> None:  # noqa: ANN401
+        super().__init__(allow_abbrev=allow_abbrev, **options)
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        """End the program with code 2; the parser of a class raises, and that of the command line tells."""
+        names = [action.dest for action in (getattr(ex, "subcommand_parser", None) or self)._actions]
+        message = _UNKNOWN.sub(lambda found: _unknown(found, names), message)
+        if not self.exit_on_error:
+            super().error(message, ex)
+        sys.stderr.write(f"error: {in_a_line(message)}\n")
+        self.exit(2)
+
+
+def _unknown(found: re.Match[str], names: Iterable[str]) -> str:
+    """One clause for each option that is unknown."""
+    if found["name"] is not None:
+        return f"there is no option {found['name']}{_closest(found['name'], names)}"
+    given = [word.partition("=")[0] for word in found["rest"].split() if word.startswith("-")]
+    unknown = [f"there is no option {word}{_closest(word.lstrip('-'), names, '--')}" for word in given]
+    return "; ".join(unknown) or found[0]
+
+
+def _closest(name: str, names: Iterable[str], prefix: str = "") -> str:
+    close = [f"{prefix}{known}" for known in get_close_matches(name, set(names), 2, 0.7)]
+    return f". Did you mean {' or '.join(close)}?" if close else ""
+
+
+def in_a_line(message: str) -> str:
+    """What is wrong, out of a message of jsonargparse: option, class, fault."""
+    keys = ".".join(_KEY.findall(message))
+    inside = f" ({found[-1]})" if (found := _IN_CLASS.findall(message)) else ""
+    if found := _CLASS.search(message):
+        rooms = (datamodules, fidelity, models, probes)
+        fault = f"there is no class {found[1]}{_closest(found[1], (name for room in rooms for name in room.__all__))}"
+    else:
+        rest = _TYPE.sub(r"\1", _FRAME.sub("", _IN_CLASS.sub("", _KEY.sub("", message))))
+        faults = dict.fromkeys(line.strip(" -") for line in rest.splitlines())
+        fault = "; ".join(line for line in faults if line).replace("Expected a ", "expected ")
+        if (
+            fault.startswith("expected")
+            and "Got value" not in fault
+            and (given := re.findall(r"Given value: (.*)", message))
+        ):
+            fault += f", and not {given[0]!r}"
+    return f"{keys}{inside}: {fault}" if keys or inside else fault
+
+
 class RunConfig(SaveConfigCallback):
     """Writes `config.yaml` into the run's folder, and removes the folder of a run that ended before it began."""
 
@@ -85,6 +153,11 @@ class RunConfig(SaveConfigCallback):
             # jsonargparse 4.49 deprecates what Lightning 2.6 uses as well; without it `encoder: null` would be lost.
             warnings.filterwarnings("ignore", message=r"\s*skip_none .* deprecated")
             self.parser.save(self.config, self.folder / "config.yaml", skip_none=False, overwrite=True)
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Say what is trained, and where it is written."""
+        count = sum(parameter.numel() for parameter in pl_module.parameters() if parameter.requires_grad)
+        rank_zero_info(f"Training {type(pl_module).__name__}, {count:,} parameters, in {self.folder}")
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Keep how the run was made, as the text of its `config.yaml`: a checkpoint is of use without its folder."""
@@ -272,8 +345,17 @@ def new_folder(parent: Path) -> Path:
 
 # Lightning 2.6 walks through batches by what torch 2.13 deprecates.
 warnings.filterwarnings("ignore", message=".*LeafSpec.*is deprecated")
+<<<<<<< HEAD
 # On the login node of a cluster, of every run that is meant for that machine alone.
 warnings.filterwarnings("ignore", message="The `srun` command is available")
+=======
+# The only values that are logged are those of whole epochs.
+warnings.filterwarnings("ignore", message="The number of training batches .* logging interval")
+# Advertisements, and hardware that is not there.
+logging.getLogger("pytorch_lightning.utilities.rank_zero").addFilter(
+    lambda record: not record.getMessage().startswith(("💡 Tip", "TPU available: False"))
+)
+>>>>>>> b0d0525 (A typo is told in one line with the closest options; a training says what it trains, without advertisement)
 
 
 class CheckedCLI(ProbingCLI):
@@ -323,11 +405,11 @@ def main(args: list[str] | None = None, *, cli: type[ProbingCLI] = ProbingCLI) -
         subclass_mode_model=True,
         subclass_mode_data=True,
         seed_everything_default=0,
-        # An option that is cut short would be taken for another: --trainer.max_ep for --trainer.max_epochs.
-        parser_kwargs={"allow_abbrev": False, **{stage: {"allow_abbrev": False} for stage in STAGES}},
+        parser_class=Parser,
         save_config_callback=RunConfig,
         trainer_defaults={
             "default_root_dir": "runs",
+            "enable_model_summary": False,  # a table of internal modules; RunConfig says how many parameters there are
             "use_distributed_sampler": False,  # the datamodules share the batches themselves, each item once
             "callbacks": [ResultWriter()],
         },

@@ -159,7 +159,7 @@ class Sweeper:
             self._bars.remove_task(task)
             took = f"{process.seconds:.0f} s"
             if self.folders[key].results() is not None:
-                # Results are written last of all, and whole: what happened after them cannot touch them.
+                # Scores and tables are written whole, before the figures: what happened after them cannot touch them.
                 self._finish(key, took if how == "exit code 0" else f"{took}, then {how}, after its results")
             else:
                 self._fail(key, f"no results after {took}: {how}; {self.folders[key].why()}")

@@ -214,9 +214,7 @@ def plain(value: object, at: str = "result") -> object:
     raise TypeError(f"{at} is a {type(value).__name__}, which JSON has no form for")
 
 
-def _save_figures(
-    folder: Path, figures: Mapping[str, Figure], titles: bool
-) -> tuple[dict[str, str], dict[str, str]]:
+def _save_figures(folder: Path, figures: Mapping[str, Figure], titles: bool) -> tuple[dict[str, str], dict[str, str]]:
     """Write what can be drawn: the files to look at, and why others are missing, both by the figures' names."""
     files, faults = {}, {}
     drawn = [figure for figure in figures.values() if not isinstance(figure, ColouredTexts)]

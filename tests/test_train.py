@@ -393,6 +393,62 @@ def test_bad_input_is_told_in_a_line_without_a_traceback(tmp_path: Path) -> None
     assert "Traceback" not in done.stderr
 
 
+UNKNOWN = {
+    "--trainer.max_epoch=3": "there is no option --trainer.max_epoch. Did you mean --trainer.max_epochs or --tr",
+    "--trainer.max_ep=3": "there is no option --trainer.max_ep. Did you mean --trainer.max_",
+    "--model.init_args.learning_rat=1": "model (AttentionOnlyProbe): there is no option learning_rat. Did you mean l",
+    # Not cut short in secret, inside a class either.
+    "--data.init_args.options.layer=[1]": "there is no option --options.layer. Did you mean --options.layers",
+    "--data.init_args.encoder.nam=x": "data.encoder (EncoderSpec): there is no option nam. Did you mean name?",
+    "--model=AttentionOnlyProb": "model: there is no class AttentionOnlyProb. Did you mean AttentionOnlyProbe or",
+    "--model=probes.AttentionOnlyProb": "there is no class AttentionOnlyProb. Did you mean AttentionOnlyProbe or",
+    "--trainer.max_epochs=three": "trainer.max_epochs: expected int, and not 'three'",
+    "--data.init_args.max_cells=many": "data.max_cells (DependencyDataModule): expected int. Got value: many",
+    "learning_rate: -> learning_rat:": "model (AttentionOnlyProbe): there is no option learning_rat. Did you mean l",
+    "max_epochs: -> max_epoch:": "there is no option trainer.max_epoch. Did you mean trainer.max_epochs or",
+    "trainer: -> trainr:": "there is no option trainr.max_epochs. Did you mean trainer.max_epochs",
+    "AttentionOnlyProbe\n -> AttentionOnlyProb\n": "there is no class AttentionOnlyProb. Did you mean A",
+}
+
+
+@pytest.mark.parametrize("typo", UNKNOWN)
+def test_a_typo_is_told_in_a_line_with_what_is_closest(
+    typo: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On the command line, or in a config, where `a -> b` replaces a by b."""
+    config = tmp_path / "typo.yaml"
+    text = (ROOT / "configs" / "demo.yaml").read_text(encoding="utf-8")
+    right, arrow, wrong = typo.partition(" -> ")
+    config.write_text(text.replace(right, wrong) if arrow else text, encoding="utf-8")
+    assert (config.read_text(encoding="utf-8") == text) == (not arrow)
+    with pytest.raises(SystemExit) as end:
+        train.main(["fit", f"--config={config}", *([] if arrow else [typo])])
+    assert end.value.code == 2
+    told = capsys.readouterr().err
+    assert told.startswith("error: ")
+    assert UNKNOWN[typo] in told
+    assert len(told.splitlines()) == 1
+
+
+def test_a_training_says_what_it_trains_and_advertises_nothing(
+    corpus: str,
+    bert: Path,
+    cache: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with caplog.at_level("INFO"):
+        train.main(arguments(ROOT / "configs" / "demo.yaml", corpus, bert, cache, tmp_path))
+    # A weight for each head and direction, one for each offset, and biases: as the checkpoint has them.
+    folder, _ = results(tmp_path)
+    state = torch.load(next(folder.glob("checkpoints/*.ckpt")), weights_only=True)["state_dict"]
+    count = sum(value.numel() for value in state.values())
+    assert f"Training AttentionOnlyProbe, {count:,} parameters, in {folder}" in caplog.text
+    printed = caplog.text + "".join(capfd.readouterr())
+    assert not [word for word in ("Tip", "litlogger", "litmodels", "TPU", "ArcPredictions") if word in printed]
+
+
 def test_two_processes_score_as_one_does(corpus: str, bert: Path, cache: str, tmp_path: Path) -> None:
     command = arguments(ROOT / "configs" / "clark2019" / "baselines.yaml", corpus, bert, cache, tmp_path / "one")
     train.main(command)
