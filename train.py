@@ -121,7 +121,7 @@ def _closest(name: str, names: Iterable[str], prefix: str = "") -> str:
 def in_a_line(message: str) -> str:
     """What is wrong, out of a message of jsonargparse: option, class, fault."""
     keys = ".".join(_KEY.findall(message))
-    inside = f" ({found[-1]})" if (found := _IN_CLASS.findall(message)) else ""
+    inside = f" ({classes[-1]})" if (classes := _IN_CLASS.findall(message)) else ""
     if found := _CLASS.search(message):
         rooms = (datamodules, fidelity, models, probes)
         fault = f"there is no class {found[1]}{_closest(found[1], (name for room in rooms for name in room.__all__))}"

@@ -5,29 +5,33 @@ import os
 import time
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache as once
 from pathlib import Path
 from typing import Literal
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import torch
-from pytorch_lightning import LightningDataModule
+from pytorch_lightning import LightningDataModule, Trainer
 from pytorch_lightning.utilities import rank_zero_info, rank_zero_only
 
 from attention.digest import Digests
-from attention.encoder import Encoder, EncoderSpec, resolve
+from attention.encoder import Encoder, EncoderSpec, Source, resolve
 from attention.extraction import Ranks, prepare
 from attention.options import Options
 from attention.plan import UNKNOWN
 from attention.quantity import ATTENTION, Quantity
-from attention.request import Request
-from attention.store import Store
+from attention.request import Request, key
+from attention.store import MANIFEST, Store
 from corpora.document import Documents
 from corpora.registry import CORPORA, locate, remedy_for
 from corpora.sentence import CorpusError, Treebank
 from datamodules.vector_names import find_vectors
 from datamodules.vectors import ENCODER, VectorSpec, WordVectors, load_vectors
 from metrics.results import Provenance
+
+log = logging.getLogger(__name__)
 
 Split = Literal["train", "dev", "test"]
 SPLITS: tuple[Split, ...] = ("train", "dev", "test")
@@ -38,6 +42,36 @@ STAGES: dict[str, tuple[Split, ...]] = {
     "predict": ("test",),
 }
 """What each stage reads. Experiments choose on dev and report on test, so that a test needs both."""
+
+SHARED = 0.05
+"""Share of a split that also stands in an earlier one above which there is a warning. Of UD EWT's test 4.5 % do."""
+
+
+def splits_ahead(stage: str, files: Mapping[str, Path], trainer: Trainer | None) -> list[Split]:
+    """What a stage looks at although it is read later: the best checkpoint of a training is tested at once."""
+    validates = trainer is not None and trainer.limit_val_batches != 0
+    return ["test"] if stage == "fit" and validates and "test" in files and files["test"].is_file() else []
+
+
+def count_shared(texts: Mapping[Split, pa.Array | pa.ChunkedArray], split: Split) -> dict[str, int]:
+    """How many items of `split` stand in each earlier split too, as `also_in_<split>`.
+
+    Args:
+        texts: of each split one string per item.
+        split: one of them.
+    """
+    earlier = [other for other in SPLITS[: SPLITS.index(split)] if other in texts]
+    return {f"also_in_{other}": int(pc.sum(pc.is_in(texts[split], texts[other])).as_py() or 0) for other in earlier}
+
+
+def warn_of_shared(split: Split, shared: Mapping[str, int], total: int, unit: str) -> None:
+    """Warn where a split repeats more than `SHARED` of an earlier one."""
+    for name, count in shared.items():
+        if count > SHARED * total:
+            rank_zero_only(log.warning)(
+                f"{count} of {total} {unit} of {split} ({count / total:.0%}) also stand in "
+                f"{name.removeprefix('also_in_')}: scores on {split} are partly of what was seen before."
+            )
 
 
 def files_by_split(corpus: str | Mapping[str, str]) -> dict[str, Path]:
@@ -131,6 +165,7 @@ class AttentionDataModule(LightningDataModule):
         self.vector_spec = vectors
         self.stores: dict[Split, Store] = {}
         self.vectors: WordVectors | None = None
+        self._warned: set[Split] = set()
 
     @abstractmethod
     def files(self) -> Mapping[str, Path]:
@@ -155,11 +190,15 @@ class AttentionDataModule(LightningDataModule):
         return ATTENTION
 
     def setup(self, stage: str) -> None:
-        """Open the stores of a stage; every rank takes part in making those that are missing."""
+        """Open the stores of a stage; every rank takes part in making those that are missing.
+
+        A training makes the store of the test split too, which is read afterwards.
+        """
         files = self.files()
         wanted = [split for split in STAGES[stage] if split not in self.stores and split in files]
         if not wanted:
             return
+        ahead = [split for split in splits_ahead(stage, files, self.trainer) if split not in self.stores]
         entered = time.perf_counter()
         digests = Digests(self.cache)
         source = resolve(self.encoder) if self.encoder is not None else None
@@ -173,19 +212,15 @@ class AttentionDataModule(LightningDataModule):
             return Encoder(source, self._device())
 
         opened = {files[split]: store for split, store in self.stores.items()}
-        for split in wanted:
-            path = files[split]
-            if path not in opened:
-                companion = self.companion(path)
-                if not path.is_file() or (companion is not None and not companion.is_file()):
-                    self.read(path)  # it knows best what is wrong, and how to mend it
-                request = Request(path, self.read, self.reader, source, self.options, self.quantity, companion)
-                opened[path] = prepare(request, self.cache, digests, encoder, self._ranks())
-                _warn_of_unknown(path, opened[path])
-            self.stores[split] = opened[path]
+        paths = [path for path in dict.fromkeys(files[split] for split in (*wanted, *ahead)) if path not in opened]
+        for request in self._requests(paths, source, digests):
+            opened[request.corpus] = prepare(request, self.cache, digests, encoder, self._ranks())
+        self.stores |= {split: opened[files[split]] for split in wanted}
+        self._warn(files, {split: opened[files[split]] for split in (*self.stores, *ahead)})
         if self.vector_spec is not None:
+            stores = {files[split]: store for split, store in self.stores.items()}
             counts = Counter(
-                word for store in opened.values() for word in store.labels["words"].combine_chunks().values.to_pylist()
+                word for store in stores.values() for word in store.labels["words"].combine_chunks().values.to_pylist()
             )
             self.vectors = load_vectors(
                 self.vector_spec,
@@ -196,11 +231,53 @@ class AttentionDataModule(LightningDataModule):
                 encoder=encoder if source is not None else None,
                 source=source,
             )
-        held = ", ".join(
-            f"{' and '.join(split for split in wanted if files[split] == path)} {len(opened[path])} {self.unit}"
-            for path in dict.fromkeys(files[split] for split in wanted)
-        )
+        made: dict[Path, list[str]] = {}
+        for split in (*wanted, *ahead):
+            made.setdefault(files[split], []).append(split)
+        held = ", ".join(f"{' and '.join(splits)} {len(opened[path])} {self.unit}" for path, splits in made.items())
         rank_zero_info(f"Ready {time.perf_counter() - entered:.1f} s after entering setup: {held}.")
+
+    def _requests(self, paths: Sequence[Path], source: Source | None, digests: Digests) -> list[Request]:
+        """What is wanted of each file. Those without a store are parsed here, before the first is extracted.
+
+        Raises:
+            CorpusError: one of them is absent or malformed.
+        """
+        parsed: dict[Path, Treebank | Documents] = {}
+
+        def read(path: Path) -> Treebank | Documents:
+            return parsed.pop(path) if path in parsed else self.read(path)
+
+        requests = []
+        for path in paths:
+            companion = self.companion(path)
+            if not path.is_file() or (companion is not None and not companion.is_file()):
+                self.read(path)  # it knows best what is wrong, and how to mend it
+            request = Request(path, read, self.reader, source, self.options, self.quantity, companion)
+            # A manifest under this key is one of a file that was parsed: its bytes are part of the key.
+            if not (self.cache / key(request.identity(digests)) / MANIFEST).exists():
+                parsed[path] = self.read(path)
+            requests.append(request)
+        return requests
+
+    def _warn(self, files: Mapping[str, Path], stores: Mapping[Split, Store]) -> None:
+        """Warn, once for each split, of unknown words, and of items that an earlier split has too."""
+        texts = self._texts(stores)
+        fresh = [split for split in stores if split not in self._warned]
+        for path, store in {files[split]: stores[split] for split in fresh}.items():
+            _warn_of_unknown(path, store)
+        for split in fresh:
+            warn_of_shared(split, count_shared(texts, split), len(stores[split]), self.unit)
+        self._warned |= set(fresh)
+
+    def _counts(self) -> dict[Split, Mapping[str, int]]:
+        """The audit of every split."""
+        texts = self._texts(self.stores)
+        return {split: {**store.manifest.audit, **count_shared(texts, split)} for split, store in self.stores.items()}
+
+    def _texts(self, stores: Mapping[Split, Store]) -> dict[Split, pa.ChunkedArray]:
+        """The words of each item, as one string."""
+        return {split: pc.binary_join(store.labels["words"], "\x1f") for split, store in stores.items()}
 
     def _device(self) -> torch.device:
         return self.trainer.strategy.root_device if self.trainer is not None else torch.device("cpu")
@@ -235,7 +312,7 @@ class AttentionDataModule(LightningDataModule):
 
     @property
     def provenance(self) -> Provenance:
-        """Which encoder, which files, and what was dropped, cut or replaced."""
+        """Which encoder, which files, what was dropped, cut or replaced, and what stands in an earlier split too."""
         manifests = {split: store.manifest for split, store in self.stores.items()}
         files = self.files()
         encoder = {**self._any.manifest.encoder, **(self.encoder_identity or {})}
@@ -256,5 +333,5 @@ class AttentionDataModule(LightningDataModule):
                 }
                 for split, manifest in manifests.items()
             },
-            audit=coverage | {split: dict(manifest.audit) for split, manifest in manifests.items()},
+            audit=coverage | {split: counts for split, counts in self._counts().items()},
         )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+import pyarrow as pa
 import torch
 from pytorch_lightning import LightningDataModule
 from pytorch_lightning.utilities import rank_zero_info
@@ -20,7 +21,15 @@ from corpora.labelled import Columns, LabelledTexts, read_labelled
 from corpora.registry import data_root
 from corpora.reviews import REVIEWS_VERSION, write_sample_reviews
 from corpora.sentence import CorpusError
-from datamodules.base import SPLITS, STAGES, Split, corpus_files
+from datamodules.base import (
+    SPLITS,
+    STAGES,
+    Split,
+    corpus_files,
+    count_shared,
+    splits_ahead,
+    warn_of_shared,
+)
 from datamodules.batch import TextBatch
 from datamodules.labels import find_labels, label_numbers
 from datamodules.sampling import Batches, BatchLoader, LengthBatches, run_seed
@@ -132,7 +141,7 @@ class ClassificationDataModule(LightningDataModule):
         self.vocabulary: Vocabulary
         self._pieces: TextTokenizer | None = None
         self._audit: dict[Split, dict[str, object]] = {}
-        self._contents: dict[Split, frozenset[tuple[str, str]]] = {}
+        self._contents: dict[Split, pa.Array] = {}
 
     def files(self) -> Mapping[str, Path]:
         """The corpus file of every split there is."""
@@ -154,6 +163,7 @@ class ClassificationDataModule(LightningDataModule):
         stages = STAGES[stage]
         if missing := [split for split in ("train", *(() if alone else stages)) if split not in files]:
             raise CorpusError(f"The corpus has no {missing[0]} split, and it is needed. Name its file: {_MAPPING}.")
+        stages = (*stages, *splits_ahead(stage, files, self.trainer))
         wanted = [split for split in dict.fromkeys(("train", *stages)) if split in files and split not in self.splits]
         if not wanted:
             return
@@ -165,8 +175,6 @@ class ClassificationDataModule(LightningDataModule):
         if "train" in read:
             self.labels, self.positive = find_labels(files["train"], read["train"].texts, self.positive_label)
         numbers = {split: label_numbers(files[split], read[split].texts, self.labels) for split in wanted}
-        if stage == "fit" and "test" in files and files["test"].is_file():  # rather than after hours of training
-            label_numbers(files["test"], self.read(files["test"]).texts, self.labels)
         for split in wanted:
             self._open(split, files[split], read[split], numbers[split])
         if self.vector_spec is not None and self.vectors is None:
@@ -198,13 +206,13 @@ class ClassificationDataModule(LightningDataModule):
             self.vocabulary = build_vocabulary(tokens.counts, min_count=self.min_count, max_words=self.max_words)
         data = self.splits[split] = TextSplit(read.texts, labels, words, tokens, lost, self.vocabulary)
         # A text that differs in case alone is one that train has given away.
-        contents = [(text.text.lower(), (text.pair or "").lower()) for text in read.texts]
-        self._contents[split] = frozenset(contents)
-        earlier = [other for other in SPLITS[: SPLITS.index(split)] if other in self._contents]
+        self._contents[split] = pa.array([f"{text.text}\x1f{text.pair or ''}".lower() for text in read.texts])
+        shared = count_shared(self._contents, split)
+        warn_of_shared(split, shared, len(data), "texts")
         self._audit[split] = {
             **read.audit,
             **data.counts,
-            **{f"also_in_{other}": sum(text in self._contents[other] for text in contents) for other in earlier},
+            **shared,
             "labels": dict(zip(self.labels, np.bincount(labels, minlength=len(self.labels)).tolist(), strict=True)),
         }
 

@@ -4,10 +4,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
 from attention.encoder import EncoderSpec
 from attention.options import Options
 from attention.quantity import Antecedent, Candidates
+from attention.store import Store
 from corpora.conll2012 import DOCUMENTS_VERSION, read_documents
 from corpora.conllu import READER_VERSION
 from corpora.document import Documents
@@ -144,6 +146,10 @@ class CoreferenceDataModule(AttentionDataModule):
                 documents = self._part(split, windows) if single else None
                 self.splits[split] = CoreferenceSplit(store, windows, documents, self.candidates, self.vectors)
 
+    def _texts(self, stores: Mapping[Split, Store]) -> dict[Split, pa.ChunkedArray]:
+        # Splits that are parts of one file have one store.
+        return {} if self._single() is not None else super()._texts(stores)
+
     def _part(self, split: Split, windows: Sequence[Window]) -> frozenset[int]:
         genres = {window.number: window.text.genre for window in windows}
         names = SPLITS[-len(self.parts) :]
@@ -163,7 +169,7 @@ class CoreferenceDataModule(AttentionDataModule):
 
         Where one file is parted, the audit of a split counts what is in it, and `file` is the audit of the whole.
         """
-        known = super().provenance
+        known, counts = super().provenance, self._counts()
         parted = self._single() is not None
         data: dict[str, object] = {name: value for name, value in known.data.items() if name not in SPLITS}
         audit: dict[str, object] = {name: value for name, value in known.audit.items() if name not in SPLITS}
@@ -178,7 +184,7 @@ class CoreferenceDataModule(AttentionDataModule):
                 "windows": len(held),
                 **({"split_seed": self.split_seed, "ids": list(held.documents)} if parted else {}),
             }
-            audit[split] = held.counts if parted else dict(manifest.audit)
+            audit[split] = held.counts if parted else counts[split]
             if parted:
                 audit["file"] = dict(manifest.audit)
         return Provenance(known.encoder, data, audit)

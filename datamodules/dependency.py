@@ -31,11 +31,6 @@ _DEFAULT_ENCODER = EncoderSpec()
 _DEFAULT_OPTIONS = Options()
 
 
-def _shared(texts: Sequence[tuple[str, ...]], others: Sequence[tuple[str, ...]]) -> int:
-    among = set(others)
-    return sum(text in among for text in texts)
-
-
 class DependencyDataModule(AttentionDataModule):
     """Attention over a dependency treebank.
 
@@ -200,16 +195,12 @@ class DependencyDataModule(AttentionDataModule):
     def provenance(self) -> Provenance:
         """Which encoder, which files, what was dropped, cut or replaced, and what stands in an earlier split too."""
         known = super().provenance
-        texts = {split: list(map(tuple, store.labels["words"].to_pylist())) for split, store in self.stores.items()}
-        audit: dict[str, object] = {name: counts for name, counts in known.audit.items() if name not in SPLITS}
-        for place, split in enumerate(SPLITS):
-            if split in texts:
-                earlier = [other for other in SPLITS[:place] if other in texts]
-                shared = {f"also_in_{other}": _shared(texts[split], texts[other]) for other in earlier}
-                left_out = {"punctuation_words": self.splits[split].punctuation_words}
-                audit[split] = dict(self.stores[split].manifest.audit) | left_out | shared
         control = {} if self.control is None else {"random_init": self.control.provenance.encoder}
-        return Provenance({**known.encoder, **control}, known.data, audit)
+        return Provenance({**known.encoder, **control}, known.data, known.audit)
+
+    def _counts(self) -> dict[Split, Mapping[str, int]]:
+        words = {split: {"punctuation_words": data.punctuation_words} for split, data in self.splits.items()}
+        return {split: {**counts, **words[split]} for split, counts in super()._counts().items()}
 
     def train_dataloader(self) -> BatchLoader[AttentionBatch]:
         """Shuffled batches of the train split."""

@@ -21,6 +21,8 @@ from corpora.sentence import CorpusError
 from models import ModelError
 from probes.base import ProbeError
 from reports import ResultWriter
+from tests.documents import corpus as random_documents
+from tests.documents import write as write_documents
 from tests.models.corpora import write_texts, write_vectors
 from tests.tiny import BROKEN, FAMILIAR
 
@@ -391,6 +393,40 @@ def test_bad_input_is_told_in_a_line_without_a_traceback(tmp_path: Path) -> None
     assert done.returncode == 1
     assert f"Error: {tmp_path}/bad.conllu:1: " in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("kind", ["treebank", "texts", "documents"])
+@pytest.mark.parametrize("fault", ["malformed", "empty"])
+def test_a_bad_test_file_is_found_before_the_training(
+    kind: str, fault: str, corpus: str, bert: Path, tmp_path: Path
+) -> None:
+    bad, text = tmp_path / "test.conllu", "1\tfox\t_\tX\n\n"
+    if kind == "treebank":
+        files = {split: corpus.replace("{split}", split) for split in ("train", "dev")} | {"test": str(bad)}
+        stores, runs = str(tmp_path / "stores"), tmp_path / "runs"
+        command = arguments(ROOT / "configs" / "demo.yaml", json.dumps(files), bert, stores, runs)
+    elif kind == "texts":
+        bad, text = tmp_path / "test.tsv", "label\ttext\ngood\n"
+        command = classifier_arguments(ROOT / "configs" / "demo_classifier.yaml", tmp_path, bert)
+    else:
+        bad, text = tmp_path / "test.conll", "#begin document (a); part 000\na 0 0 fox\n"
+        for split in ("train", "dev"):
+            write_documents(tmp_path / f"{split}.conll", random_documents([(3, 1, 2), (4, 6)]))
+        command = [
+            *("fit", "--model=AntecedentAttentionProbe", "--data=CoreferenceDataModule"),
+            f"--data.init_args.corpus={tmp_path}/{{split}}.conll",
+            f"--data.init_args.encoder.name={bert}",
+            f"--data.init_args.cache={tmp_path / 'stores'}",
+            f"--trainer.default_root_dir={tmp_path / 'runs'}",
+            *("--checkpoint.monitor=val_accuracy", "--trainer.max_epochs=1", "--trainer.enable_progress_bar=false"),
+        ]
+    bad.write_text(text if fault == "malformed" else "", encoding="utf-8")
+    with pytest.raises(CorpusError) as found:
+        train.main(command)
+    assert str(found.value).startswith(str(bad))
+    assert "\n" not in str(found.value)
+    assert not [path for path in (tmp_path / "runs").rglob("*") if path.is_file()]
+    assert not list(tmp_path.rglob("*.safetensors"))
 
 
 UNKNOWN = {

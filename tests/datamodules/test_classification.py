@@ -148,6 +148,25 @@ def test_the_audit_counts_what_is_unknown_cut_and_repeated(tmp_path: Path) -> No
     assert module.provenance.audit["vocabulary"] == len(module.vocabulary)
 
 
+def test_a_split_that_repeats_train_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    opened(tmp_path, {**ROWS, "test": TRAIN[:4]})
+    assert [message.partition(":")[0] for message in caplog.messages if "stand in" in message] == [
+        "1 of 2 texts of dev (50%) also stand in train",
+        "4 of 4 texts of test (100%) also stand in train",
+        "1 of 4 texts of test (25%) also stand in dev",
+    ]
+
+
+def test_a_training_reads_test_as_the_test_will(tmp_path: Path) -> None:
+    long = ("1", "one more than the ten tokens that there may be", "")
+    module = ClassificationDataModule(
+        write(tmp_path, {**ROWS, "test": (long,)}), cache=str(tmp_path), max_length=9, too_long="error"
+    )
+    module.trainer = cast(Any, SimpleNamespace(limit_val_batches=1.0))
+    with pytest.raises(CorpusError, match=r"test\.tsv:2: text '2' has 10 tokens, and the limit is 9"):
+        module.setup("fit")
+
+
 def test_words_that_are_cut_from_all_of_train_are_unknown(tmp_path: Path) -> None:
     assert "coffee" in opened(tmp_path, max_length=3).vocabulary.words
     assert "coffee" not in opened(tmp_path, max_length=2).vocabulary.words

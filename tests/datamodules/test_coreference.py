@@ -55,6 +55,23 @@ def by_split(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder / "{split}.conll")
 
 
+def test_windows_that_stand_in_train_are_counted_and_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    documents = named(corpus(LENGTHS, seed=1), ("news",))
+    for split, own in {"train": slice(4), "dev": slice(4, 6), "test": slice(3, 7)}.items():
+        write(tmp_path / f"{split}.conll", Documents(documents.documents[own], {}))
+    module = CoreferenceDataModule(str(tmp_path / "{split}.conll"), encoder=None, cache=str(tmp_path))
+    module.setup("fit")
+    module.setup("test")
+    audit = cast(dict[str, dict[str, int]], module.provenance.audit)
+    assert (audit["dev"]["also_in_train"], audit["test"]["also_in_train"], audit["test"]["also_in_dev"]) == (0, 1, 2)
+    assert [message.partition(":")[0] for message in caplog.messages if "stand in" in message] == [
+        "1 of 4 windows of test (25%) also stand in train",
+        "2 of 4 windows of test (50%) also stand in dev",
+    ]
+
+
 @pytest.fixture(params=["mentions", "words"])
 def data(request: pytest.FixtureRequest, bert: Path, by_split: str, cache: str) -> CoreferenceDataModule:
     module = CoreferenceDataModule(by_split, candidates=request.param, encoder=EncoderSpec(str(bert)), cache=cache)

@@ -122,6 +122,78 @@ def test_sentences_of_one_split_that_stand_in_another_are_counted(tmp_path: Path
     assert counts["test"]["also_in_dev"] == 1
 
 
+TRAINER = SimpleNamespace(
+    limit_val_batches=1.0, global_rank=0, world_size=1, strategy=SimpleNamespace(root_device=torch.device("cpu"))
+)
+
+
+def test_a_training_makes_the_store_of_test_too(
+    bert: Path, corpus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    module = DependencyDataModule(corpus, encoder=EncoderSpec(str(bert)), cache=str(tmp_path))
+    module.trainer = cast(Any, TRAINER)
+    with caplog.at_level("INFO"):
+        module.setup("fit")
+    assert "train 41 sentences, dev 13 sentences, test 17 sentences." in caplog.text
+    assert set(module.stores) == set(module.splits) == {"train", "dev"}
+    monkeypatch.setattr("datamodules.base.Encoder", None)
+    monkeypatch.setattr(DependencyDataModule, "read", None)
+    again = DependencyDataModule(corpus, encoder=EncoderSpec(str(bert)), cache=str(tmp_path))
+    again.trainer = cast(Any, TRAINER)
+    for stage in ("fit", "test"):
+        module.setup(stage)
+        again.setup(stage)
+    assert len(module.stores["test"]) == len(again.stores["test"]) == 17
+
+
+@pytest.mark.parametrize("stage", ["fit", "test"])
+def test_all_files_are_parsed_before_the_first_is_extracted(
+    stage: str, bert: Path, corpus: str, tmp_path: Path
+) -> None:
+    bad = tmp_path / "bad.conllu"
+    bad.write_text("1\tfox\t_\tX\n\n", encoding="utf-8")
+    files = {split: corpus.replace("{split}", split) for split in ("train", "dev")} | {"test": str(bad)}
+    module = DependencyDataModule(files, encoder=EncoderSpec(str(bert)), cache=str(tmp_path))
+    module.trainer = cast(Any, TRAINER)
+    with pytest.raises(CorpusError, match=r"bad\.conllu:1: "):
+        module.setup(stage)
+    assert not list(tmp_path.rglob("*.safetensors"))
+
+
+def test_a_training_that_validates_nothing_needs_no_test(bert: Path, corpus: str, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.conllu"
+    bad.write_text("1\tfox\t_\tX\n\n", encoding="utf-8")
+    files = {"train": corpus.replace("{split}", "train"), "test": str(bad)}
+    module = DependencyDataModule(files, encoder=EncoderSpec(str(bert)), cache=str(tmp_path))
+    module.trainer = cast(Any, SimpleNamespace(**vars(TRAINER) | {"limit_val_batches": 0}))
+    module.setup("fit")
+    assert set(module.stores) == {"train"}
+
+
+def repeating(folder: Path, repeated: int) -> str:
+    """Three splits of sentences of one word; of the 40 of test, `repeated` stand in train too."""
+    rows = "# sent_id = {0}\n1\tw{0}\t_\tX\t_\t_\t0\troot\t_\t_\n\n"
+    numbers = {"train": range(40), "dev": range(100, 110), "test": range(40 - repeated, 80 - repeated)}
+    for split, own in numbers.items():
+        (folder / f"{split}.conllu").write_text("".join(map(rows.format, own)), encoding="utf-8")
+    return str(folder / "{split}.conllu")
+
+
+@pytest.mark.parametrize(("repeated", "warned"), [(40, True), (3, True), (2, False), (0, False)])
+def test_a_split_that_repeats_train_is_warned_of_once(
+    repeated: int, warned: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    module = DependencyDataModule(repeating(tmp_path, repeated), encoder=None, cache=str(tmp_path), punctuation=())
+    module.trainer = cast(Any, TRAINER)
+    module.setup("fit")
+    early = [message for message in caplog.messages if "stand in" in message]
+    told = f"{repeated} of 40 sentences of test ({repeated / 40:.0%}) also stand in train: "
+    assert [told in message for message in early] == [True] * warned
+    module.setup("test")
+    assert audit(module)["test"]["also_in_train"] == repeated
+    assert [message for message in caplog.messages if "stand in" in message] == early
+
+
 def test_a_second_setup_extracts_and_parses_nothing(
     bert: Path, corpus: str, cache: str, data: DependencyDataModule, monkeypatch: pytest.MonkeyPatch
 ) -> None:

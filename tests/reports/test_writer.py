@@ -6,6 +6,7 @@ import os
 import pickle
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -302,7 +303,7 @@ class TestWrite:
     ) -> None:
         save = Canvas.savefig
 
-        def fill(canvas: Canvas, name: str, **options: object) -> None:
+        def fill(canvas: Canvas, name: str, **options: Any) -> None:  # noqa: ANN401
             if Path(name).name == f"weights.{suffix}":
                 assert json.loads((tmp_path / "results.json").read_text())["figures"] == {}
                 Path(name).write_bytes(b"half")
@@ -324,7 +325,8 @@ class TestWrite:
     def test_a_full_disk_behind_the_figures_leaves_the_record_without_them(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        replace, written = os.replace, []
+        replace = os.replace
+        written: list[Path] = []
 
         def once(source: Path, target: Path) -> None:
             if written:
