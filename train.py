@@ -345,17 +345,14 @@ def new_folder(parent: Path) -> Path:
 
 # Lightning 2.6 walks through batches by what torch 2.13 deprecates.
 warnings.filterwarnings("ignore", message=".*LeafSpec.*is deprecated")
-<<<<<<< HEAD
 # On the login node of a cluster, of every run that is meant for that machine alone.
 warnings.filterwarnings("ignore", message="The `srun` command is available")
-=======
 # The only values that are logged are those of whole epochs.
 warnings.filterwarnings("ignore", message="The number of training batches .* logging interval")
 # Advertisements, and hardware that is not there.
 logging.getLogger("pytorch_lightning.utilities.rank_zero").addFilter(
     lambda record: not record.getMessage().startswith(("💡 Tip", "TPU available: False"))
 )
->>>>>>> b0d0525 (A typo is told in one line with the closest options; a training says what it trains, without advertisement)
 
 
 class CheckedCLI(ProbingCLI):

@@ -56,7 +56,7 @@ def frame_table(title: str, frame: pd.DataFrame, file: str) -> Table:
 def audit_table(audit: Mapping[str, object]) -> Table:
     """Lay out the audit, one row per entry; entries inside an entry are named by both, joined with a dot.
 
-    Counts of nothing are told in one row: there are many, and they would hide the others.
+    Counts of 0 are not shown: there are many, and they would hide the others. A caption says how many there are.
     """
     table = _table("audit", ["what", "value"], numbers={1})
     entries = list(_flat(audit))
@@ -64,7 +64,8 @@ def audit_table(audit: Mapping[str, object]) -> Table:
         if value != "0":
             table.add_row(*_cells(name, value))
     if nothing := sum(value == "0" for _, value in entries):
-        table.add_row(*_cells(f"and {nothing} counts of", "0"))
+        counts = "1 count that is 0" if nothing == 1 else f"{nothing} counts that are 0"
+        table.caption = Text(f"without {counts}, which results.json has")
     return table
 
 
