@@ -23,8 +23,8 @@ PORTIONS = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.0625, 0.125, 0.25, 0.5, 
 
 
 def borders(portions: Sequence[float], sentences: int) -> list[int]:
-    """Number of sentences up to the end of each block: rounded shares, at least 1, and equal ones merged."""
-    return sorted({max(1, round(portion * sentences)) for portion in portions})
+    """Number of sentences up to the end of each block: shares rounded down, at least 1, and equal ones merged."""
+    return sorted({max(1, int(portion * sentences)) for portion in portions})
 
 
 def code_bits(
@@ -78,7 +78,8 @@ class DescriptionLength(NestedExperiment):
         max_epochs: looks at dev after which every training ends at the latest.
         patience: looks at dev in a row without a better one after which a training ends.
         batches: dev is looked at after every epoch; on small portions only after as many as make this number of
-            batches, so that a portion of a dozen sentences is neither cut off nor spends its time on dev.
+            batches, so that a portion of a dozen sentences is neither cut off nor spends its time on dev, and, to keep
+            better weights, after 1, 2, 4, … epochs before.
         seed: of the order of the sentences and of the initialisation; None for that of the run.
 
     Raises:

@@ -199,12 +199,14 @@ class StructuralProbe(DependencyExperiment):
         better = running & (losses < self.best_loss - GAIN)
         # In place: a tensor made during validation could not be written to afterwards.
         self.best_loss.copy_(torch.where(better, losses, self.best_loss))
-        self.stale.copy_(torch.where(better, 0, self.stale + running))
         for pair, (improved, group) in enumerate(zip(better.tolist(), groups, strict=True)):
             if improved:
                 self._keep(pair)
-            else:
+            elif not self.early_look:
                 group["lr"] *= self.decay
+        if self.early_look:
+            return
+        self.stale.copy_(torch.where(better, 0, self.stale + running))
         self.trainer.should_stop = self.trainer.should_stop or bool((self.stale >= self.patience).all())
 
     def _require_training(self) -> None:

@@ -83,7 +83,8 @@ def trained(
         patience: looks at dev in a row without a better one after which it ends.
         seed: of the initialisation.
         batches: dev is looked at after every epoch; on small data only after as many as make this number of batches.
-            Schedules of the learning rate that go by the epoch go by the look at dev then.
+            Schedules of the learning rate that go by the epoch go by the look at dev then. Before the first look come
+            others after 1, 2, 4, … epochs, which only let better weights be kept.
         device: where it is trained; None for the CPU.
 
     Raises:
@@ -96,8 +97,8 @@ def trained(
         every = -(-batches // len(data.train_dataloader()))
         torch.manual_seed(seed)
         keep = ModelCheckpoint(folder, monitor=monitor, mode=mode, save_weights_only=True)
-        stop = EarlyStopping(monitor, mode=mode, patience=patience)
-        trainer = nested_trainer(device, keep, stop, _ScheduleByLooks(every), epochs=max_epochs * every, every=every)
+        stop = _Looks(monitor, mode=mode, patience=patience, every=every)
+        trainer = nested_trainer(device, keep, stop, epochs=max_epochs * every, every=every)
         with quiet():
             trainer.fit(fresh, datamodule=data)
         dev = math.nan if keep.best_model_score is None else float(keep.best_model_score)
@@ -113,16 +114,33 @@ def trained(
     return Trained(fresh, int(checkpoint["epoch"]) + 1, dev, stopped)
 
 
-class _ScheduleByLooks(Callback):
-    """Lets a schedule that goes by the epoch move on only where dev is looked at: a plateau knows nothing before."""
+class _Looks(EarlyStopping):
+    """Evaluates on dev every so many epochs; only these evaluations count for patience and for schedules of the rate.
 
-    def __init__(self, every: int) -> None:
+    Before the first of them come early ones, after 1, 2, 4, … epochs: a few sentences may be past their optimum long
+    before it. They only let a better checkpoint be kept, and so leave the course of the training as it is.
+    """
+
+    def __init__(self, monitor: str, *, mode: Mode, patience: int, every: int) -> None:
+        super().__init__(monitor, mode=mode, patience=patience)
         self.every = every
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        super().on_train_start(trainer, pl_module)
         for config in trainer.lr_scheduler_configs:
             if config.interval == "epoch":
                 config.frequency *= self.every
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        assert isinstance(pl_module, DependencyExperiment)
+        epoch = trainer.current_epoch + 1
+        pl_module.early_look = epoch < self.every and epoch.bit_count() == 1
+        trainer.check_val_every_n_epoch = epoch if pl_module.early_look else self.every
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        assert isinstance(pl_module, DependencyExperiment)
+        if not pl_module.early_look:
+            super().on_validation_end(trainer, pl_module)
 
 
 def result_of(probe: DependencyExperiment, data: DependencyDataModule, device: torch.device | None = None) -> Result:
@@ -190,7 +208,8 @@ class NestedExperiment(DependencyExperiment):
         probe: what is trained.
         max_epochs: looks at dev after which every training ends at the latest.
         patience: looks at dev in a row without a better one after which a training ends.
-        batches: dev is looked at after every epoch; on small data only after as many as make this number of batches.
+        batches: dev is looked at after every epoch; on small data only after as many as make this number of batches,
+            and, to keep better weights, after 1, 2, 4, … epochs before.
         seed: of the initialisation and of whatever else is drawn; None for that of the run. The order of the training
             batches has the seed of the datamodule.
     """

@@ -102,10 +102,14 @@ def short(
     return DescriptionLength(probe, tuple(portions), final, max_epochs=2, patience=1, batches=1, seed=4)
 
 
-def test_blocks_end_at_rounded_shares() -> None:
-    assert borders(PORTIONS, 12544) == [13, 25, 50, 100, 201, 401, 784, 1568, 3136, 6272, 12544]
-    assert borders(PORTIONS, 100) == [1, 2, 3, 6, 12, 25, 50, 100]
+def test_blocks_end_where_a_whole_sentence_still_fits_into_the_share() -> None:
+    assert borders(PORTIONS, 12544) == [12, 25, 50, 100, 200, 401, 784, 1568, 3136, 6272, 12544]
     assert borders(PORTIONS, 1) == [1]
+    for sentences in (1, 2, 41, 100, 2000):
+        fitting = [
+            [count for count in range(1, sentences + 1) if count <= portion * sentences] or [1] for portion in PORTIONS
+        ]
+        assert borders(PORTIONS, sentences) == sorted({counts[-1] for counts in fitting})
 
 
 def test_a_coin_costs_its_closed_form(data: DependencyDataModule, tmp_path: Path) -> None:
@@ -138,14 +142,14 @@ def test_portions_partition_the_corpus_and_each_is_coded_before_it_is_learned(
     Uniform.trained_on, Uniform.coded = [], []
     result = run(DescriptionLength(Uniform(), max_epochs=1, patience=1, batches=1, seed=4), data, tmp_path)
     order = np.random.default_rng(4).permutation(41).tolist()
-    ends = [1, 3, 5, 10, 20, 41]  # eleven portions of 41 sentences: the first six of them hold one
+    ends = [1, 2, 5, 10, 20, 41]  # eleven portions of 41 sentences: the first six of them hold one
     for place, (start, stop) in enumerate(pairwise(ends)):
         assert Uniform.trained_on[place] == set(order[:start])
         assert sorted(Uniform.coded[place][-(stop - start) :]) == sorted(order[start:stop])
     assert Uniform.trained_on[-1] == set(range(41))
     assert len(Uniform.trained_on) == len(ends)
     table = result.tables["blocks"]
-    assert table["sentences"].tolist() == [1, 2, 2, 5, 10, 21]
+    assert table["sentences"].tolist() == [1, 1, 3, 5, 10, 21]
     assert table["words"].sum() == data.splits["train"].lengths.sum()
     assert table["bits"].sum() == pytest.approx(result.scores["codelength_bits"])
     assert table["portion"].tolist() == pytest.approx([end / 41 for end in ends])

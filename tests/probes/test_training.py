@@ -15,7 +15,7 @@ from torch import Tensor
 from attention import EncoderSpec
 from datamodules import AttentionBatch, DependencyDataModule
 from metrics.results import Result
-from probes import AttentionOnlyProbe, Baselines
+from probes import AttentionOnlyProbe, Baselines, StructuralDistanceProbe
 from probes.base import DependencyExperiment, ProbeError
 from probes.training import NestedExperiment, result_of, trained
 
@@ -128,8 +128,65 @@ def test_on_small_data_dev_is_looked_at_after_so_many_batches(batches: int, ever
         seed=0,
         batches=batches,
     )
-    assert Watched.looks == [(every, 0.25), (2 * every, 0.125), (3 * every, 0.0625)]
-    assert found.epochs in (every, 2 * every, 3 * every)
+    early = [(epoch, 0.5) for epoch in (1, 2) if epoch < every]
+    assert Watched.looks == [*early, (every, 0.25), (2 * every, 0.125), (3 * every, 0.0625)]
+    assert found.epochs in (1, 2, every, 2 * every, 3 * every)
+
+
+@pytest.mark.parametrize(("rate", "early"), [(0.002, False), (0.02, True)])
+def test_early_looks_at_dev_keep_better_weights_and_count_for_nothing_else(
+    rate: float, early: bool, data: MakeData, tmp_path: Path
+) -> None:
+    few, every = data().variant(train=[3, 5, 8]), EveryEpoch()
+    ordinary(tmp_path, every, epochs=30).fit(AttentionOnlyProbe(rate), datamodule=few)
+    regular = list(range(6, 31, 6))
+    best, end = regular[0], regular[0]
+    for end in regular:
+        if every.losses[end - 1] < every.losses[best - 1]:
+            best = end
+        elif end - best == 2 * 6:
+            break
+    expected = min((epoch for epoch in (1, 2, 4, *regular) if epoch <= end), key=lambda one: every.losses[one - 1])
+    assert (expected < 6) == early
+    Watched.looks = []
+    found = trained(
+        Watched(rate),
+        data().variant(train=[3, 5, 8]),
+        monitor="val_loss",
+        mode="min",
+        max_epochs=5,
+        patience=2,
+        seed=0,
+        batches=6,
+    )
+    assert [epoch for epoch, _ in Watched.looks] == [1, 2, 4, *range(6, end + 1, 6)]
+    assert (found.epochs, found.dev) == (expected, every.losses[expected - 1])
+    for name, tensor in found.probe.state_dict().items():
+        assert torch.equal(tensor, every.weights[expected - 1][name]), name
+
+
+def test_early_looks_do_not_stop_a_structural_probe(bert: Path, corpus: str, cache: str) -> None:
+    """It lowers its rate and ends by itself."""
+    few = DependencyDataModule(corpus, encoder=EncoderSpec(str(bert)), hidden=(1,), cache=cache, max_sentences=4)
+    rates: list[tuple[int, float]] = []
+
+    class Told(StructuralDistanceProbe):
+        def on_validation_epoch_end(self) -> None:
+            super().on_validation_epoch_end()
+            rates.append((self.trainer.current_epoch + 1, self.trainer.optimizers[0].param_groups[0]["lr"]))
+
+    found = trained(
+        Told(learning_rate=10.0, patience=1),
+        few.variant(train=[3, 5, 8]),
+        monitor="val_loss",
+        mode="min",
+        max_epochs=5,
+        patience=5,
+        seed=0,
+        batches=6,
+    )
+    assert rates == [(1, 10.0), (2, 10.0), (4, 10.0), (6, 1.0)]
+    assert (found.epochs, found.probe.best_epoch.tolist(), found.stopped) == (2, [2], True)
 
 
 def test_a_plateau_is_judged_where_dev_is_looked_at(data: MakeData) -> None:
@@ -138,7 +195,7 @@ def test_a_plateau_is_judged_where_dev_is_looked_at(data: MakeData) -> None:
     trained(
         Watched(20.0, 0.5, "plateau"), few, monitor="val_loss", mode="min", max_epochs=8, patience=8, seed=0, batches=8
     )
-    rates = [rate for _, rate in Watched.looks]
+    rates = [rate for epoch, rate in Watched.looks if epoch % 4 == 0]
     assert len(rates) == 8
     assert rates[-1] < 20.0
     assert all(later in (rate, rate / 2) for rate, later in pairwise(rates))
