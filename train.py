@@ -1,5 +1,8 @@
 """Run an experiment: `python train.py {fit,validate,test,predict} --config configs/….yaml`."""
 
+import threads  # noqa: F401 # before torch
+
+# isort: split
 import io
 import json
 import logging
