@@ -1,3 +1,6 @@
+import threads  # noqa: F401 # before torch
+
+# isort: split
 from pathlib import Path
 
 import pytest
