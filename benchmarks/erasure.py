@@ -28,9 +28,9 @@ def one_by_one(text: Reading, rankings: Tensor, *, whole_model: bool = False) ->
     own, found = int(text.predicted), []
     for order in rankings[:, 0].argsort(dim=-1, descending=True, stable=True).tolist():
         weights, flip = text.weights.clone(), 0
-        for count, slot in enumerate(order[:-1], 1):
+        for count, slot in enumerate(order, 1):
             weights[..., slot] = 0
-            left = weights / weights.sum(-1, keepdim=True)
+            left = weights / weights.sum(-1, keepdim=True) if count < len(order) else weights
             if whole_model:
                 decided = text.model(text.batch, imposed=dict(zip(text.names, left, strict=True))).logits
             else:
@@ -104,7 +104,7 @@ def measure(settings: Settings, folder: Path, report: Report) -> None:
     report.seconds("rankings_s", [ranked], "the rankings themselves, of which no ratio is made: both sides need them")
     flips = torch.stack([ours[batch][:, row] for batch, row in chosen], 1)
     slots = torch.cat([text.mask.sum(1) for text in texts])
-    report.figure("erased_weights", int(torch.where(flips == 0, slots - 1, flips).sum()), "until the flip, or the last")
+    report.figure("erased_weights", int(torch.where(flips == 0, slots, flips).sum()), "until the flip, or the last")
     report.figure("different_flips", int((flips != torch.tensor(theirs).T).sum()), "between the two sides", wanted="0")
 
 
