@@ -28,6 +28,7 @@ from reports.page import html_page
 from reports.style import fonts_for
 
 SCHEMA = 1
+RECORD = "results.json"
 ROOMS = ("attention", "corpora", "datamodules", "fidelity", "metrics", "models", "probes", "reports")
 PACKAGES = ("torch", "pytorch-lightning", "transformers", "torchmetrics", "numpy", "attention-probing")
 
@@ -53,8 +54,9 @@ class ResultWriter(pl.Callback):
     """Writes the module's result when a test ends, and its predictions, on the first process only.
 
     The run folder receives the tables as CSV and LaTeX, the figures as PNG and PDF or as a page of HTML, the items as
-    Parquet. A folder with `results.json`, which names them, has all scores and tables; figures are drawn after it is
-    written, and it names those that could be drawn. Predictions become `predictions.parquet`.
+    Parquet. A folder with `results.json`, which names them, has all scores and tables. The tables are printed after it
+    is written, so that a closed pipe loses nothing; then the figures are drawn, and it names those that could be.
+    Predictions become `predictions.parquet`.
 
     Attributes:
         folder: The run folder; None takes the logger's, or the trainer's root folder without a logger.
@@ -82,7 +84,7 @@ class ResultWriter(pl.Callback):
         return self.folder or Path(trainer.log_dir or trainer.default_root_dir)
 
     def on_test_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Print the result, then write it; a module without one is named and skipped."""
+        """Write the result, print it, then draw its figures; a module without one is named and skipped."""
         folder = self._folder(trainer)
         if not trainer.is_global_zero:
             return
@@ -94,13 +96,13 @@ class ResultWriter(pl.Callback):
             )
             return
         datamodule = getattr(trainer, "datamodule", None)
-        if isinstance(datamodule, Sourced):
-            provenance = datamodule.provenance
-        else:
+        sourced = isinstance(datamodule, Sourced)
+        provenance = datamodule.provenance if isinstance(datamodule, Sourced) else Provenance({}, {}, {})
+        content = write_scores(folder, result, provenance)  # before anything is printed, which may fail
+        if not sourced:
             console.print(
                 Text(f"Warning: {type(datamodule).__name__} has no provenance: encoder and data unknown", "yellow")
             )
-            provenance = Provenance({}, {}, {})
         audit = merged_audit(result, provenance)
         tables = [audit_table(audit)] if audit else []
         tables += [frame_table(name, frame, f"{name}.csv") for name, frame in result.tables.items()]
@@ -108,19 +110,21 @@ class ResultWriter(pl.Callback):
         for table in tables:
             console.print(table)
             console.print()
-        for name, reason in write(folder, result, provenance, self.titles).items():
+        for name, reason in write_figures(folder, result.figures, content, self.titles).items():
             console.print(Text(f"Warning: figure {name} could not be drawn: {reason}", "yellow"), soft_wrap=True)
         console.print(Text(f"Written to {folder}"), soft_wrap=True)
 
 
 def write(folder: Path, result: Result, provenance: Provenance, titles: bool = True) -> dict[str, str]:
-    """Write a result's files into `folder`, made if absent; files of the same names are replaced.
+    """Write all of a result's files: `write_scores`, then `write_figures`, whose faults it returns."""
+    return write_figures(folder, result.figures, write_scores(folder, result, provenance), titles)
 
-    `results.json` is written when scores and tables are, and again when the figures are drawn, to name them. Without
-    `titles`, those of the drawings are in `results.json` alone, under `captions`.
+
+def write_scores(folder: Path, result: Result, provenance: Provenance) -> dict[str, object]:
+    """Write tables, items and `results.json` into `folder`, made if absent; files of the same names are replaced.
 
     Returns:
-        Why figures could not be drawn, by their names.
+        What `results.json` holds; it names no figures yet.
 
     Raises:
         OSError: Scores or tables cannot be written.
@@ -128,7 +132,7 @@ def write(folder: Path, result: Result, provenance: Provenance, titles: bool = T
         ValueError: One holds an infinite number.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    record = folder / "results.json"
+    record = folder / RECORD
     # An older run's record must not vouch for a mixture of its files and these.
     record.unlink(missing_ok=True)
     latex = {name: latex_table(frame, result.experiment, name) for name, frame in result.tables.items()}
@@ -141,7 +145,7 @@ def write(folder: Path, result: Result, provenance: Provenance, titles: bool = T
     if result.items is not None:
         result.items.to_parquet(folder / "items.parquet", index=False)
     seed = os.environ.get("PL_GLOBAL_SEED")  # what seed_everything leaves behind
-    content = {
+    content: dict[str, object] = {
         "schema": SCHEMA,
         "experiment": result.experiment,
         "scores": result.scores,
@@ -161,12 +165,29 @@ def write(folder: Path, result: Result, provenance: Provenance, titles: bool = T
         "config": "config.yaml" if (folder / "config.yaml").exists() else None,
     }
     _write_record(record, content)
-    figures, faults = _save_figures(folder, result.figures, titles)
-    if figures:
+    return content
+
+
+def write_figures(
+    folder: Path, figures: Mapping[str, Figure], content: Mapping[str, object], titles: bool = True
+) -> dict[str, str]:
+    """Draw the figures into the folder of `write_scores`, and write `results.json` again, to name them.
+
+    Args:
+        folder: The run folder.
+        figures: Those of the result.
+        content: What `write_scores` returned.
+        titles: Whether drawings bear their titles, which `results.json` has in any case, under `captions`.
+
+    Returns:
+        Why figures could not be drawn, by their names.
+    """
+    files, faults = _save_figures(folder, figures, titles)
+    if files:
         try:
-            _write_record(record, {**content, "figures": figures})
+            _write_record(folder / RECORD, {**content, "figures": files})
         except OSError as error:  # the first record stays, with all scores
-            faults |= dict.fromkeys(figures, f"results.json cannot name it: {error}")
+            faults |= dict.fromkeys(files, f"results.json cannot name it: {error}")
     return faults
 
 

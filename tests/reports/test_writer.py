@@ -1,5 +1,6 @@
 import csv
 import errno
+import io
 import json
 import math
 import os
@@ -244,6 +245,51 @@ def test_only_the_first_process_writes(tmp_path: Path, monkeypatch: pytest.Monke
     # Asking for the folder is a broadcast, in which every process has to take part.
     assert asked
     assert not list(tmp_path.iterdir())
+
+
+class Closed(io.StringIO):
+    """An output that nobody reads any more."""
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+
+class Ascii(io.TextIOWrapper):
+    """An output that knows nothing beyond ASCII."""
+
+    def __init__(self) -> None:
+        super().__init__(io.BytesIO(), encoding="ascii")
+
+
+@pytest.mark.parametrize(("output", "fault"), [(Closed, SystemExit), (Ascii, UnicodeEncodeError)])
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of an output closed by the collector
+def test_what_cannot_be_printed_is_written(
+    output: type[io.StringIO | Ascii], fault: type[BaseException], tmp_path: Path
+) -> None:
+    class Named(Adding):
+        def on_test_epoch_end(self) -> None:
+            super().on_test_epoch_end()
+            assert self.result is not None
+            self.result.audit["schöner"] = 1  # type: ignore[index]
+
+    module, stream = Named(), output()
+    console = Console(file=stream, width=120)
+    trainer = pl.Trainer(
+        accelerator="cpu",
+        logger=False,
+        default_root_dir=tmp_path,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=[ResultWriter(console)],
+    )
+    with pytest.raises(fault):
+        trainer.test(module, datamodule=Numbers(), verbose=False)
+    record = record_of(tmp_path)
+    assert isinstance(record["scores"], dict)
+    assert record["scores"]["sum"] == 6.0
+    assert record["figures"] == {}
+    names = ["items.parquet", "relations.csv", "relations.tex", "results.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
 
 
 def test_the_callback_prints_to_the_standard_output_by_default(
