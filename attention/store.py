@@ -252,10 +252,12 @@ def pack_weights(weights: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def unpack_weights(stored: Tensor) -> Tensor:
-    """A copy in float32 of what `pack_weights` has made."""
+    """A copy in float32 of what `pack_weights` has made; no zero has a sign."""
     if stored.dtype != torch.float16:
         return stored.clone()
-    return leaky_relu_(stored.float(), -1 / _RAISE).mul_(1 / _SCALE)
+    weights = leaky_relu_(stored.float(), -1 / _RAISE)
+    # Zeros are negative now; scaled by adding to zero, which costs no more than `mul_`, they are positive.
+    return torch.add(torch.zeros(()), weights, alpha=1 / _SCALE, out=weights)
 
 
 def tensor_name(quantity: str, item: int) -> str:

@@ -227,6 +227,8 @@ def test_half_precision_keeps_eleven_bits_of_small_weights() -> None:
     found = unpack_weights(pack_weights(weights, torch.float16))
     assert found.dtype == torch.float32
     assert found.tolist() == [as_half(weight) for weight in weights.tolist()]
+    assert (found == 0).any()
+    assert not found.signbit().any()  # the order of their bits is that of the numbers
     assert torch.equal(unpack_weights(pack_weights(weights, torch.float32)), weights)
 
 
