@@ -48,14 +48,16 @@ class SetErasure(FidelityTest):
 
     Scores, for each ranking: `median_fraction` and `median_mass`; `never_flips`, the share of texts that never flip;
     with the last weight erased `last_flips`, the share that flip when it goes, not before, and so have fraction 1; and
-    `below_random`, the `median_fraction` of random orders less its own. What is said of random orders is the mean over
-    the draws of what is found with each of them: a ranking has one order as well.
+    `below_random`, the median fraction of random orders less its own. Both medians of `below_random` are over all
+    texts, whatever `last` is: a decision that never flips counts as fraction 1. Were it left out, as
+    `median_fraction` does with `last: erase`, the two would be over different texts. What is said of random orders is
+    the mean over the draws of what is found with each of them: a ranking has one order as well.
 
     Args:
         rankings: what the weights are ordered by; see `fidelity.saliency.Ranking`.
         draws: random orders of every text.
-        last: `erase`: the last weight goes too, and medians and boxes leave out decisions that never flip, as in the
-            released code of the paper. `keep`: one weight always stays, and decisions that have not flipped by then
+        last: `erase`: the last weight goes too, and `median_fraction`, `median_mass` and boxes leave out decisions
+            that never flip, as in the released code of the paper. `keep`: one weight always stays, and decisions that have not flipped by then
             count as fraction 1.
 
     Raises:
@@ -107,8 +109,8 @@ class SetErasure(FidelityTest):
                 scores[f"{ranking}.last_flips"] = Score([*fractions, *never], _flips_at_last)
             scores[f"{ranking}.median_mass"] = Score([*masses, *never], self._median)
             if RANDOM in self.rankings and ranking != RANDOM:
-                of_random = [*self._draws_of(RANDOM, "fraction"), *self._draws_of(RANDOM, "never")]
-                scores[f"{ranking}.below_random"] = Score([*of_random, *fractions, *never], self._median_below)
+                columns = [*self._draws_of(RANDOM, "fraction"), *fractions]
+                scores[f"{ranking}.below_random"] = Score(columns, _median_below)
         return scores
 
     def _median(self, values: Floats, weights: Floats) -> Floats:
@@ -121,11 +123,6 @@ class SetErasure(FidelityTest):
         pairs = zip(found.T, counted.T, strict=True)
         medians: Floats = np.mean([median(one[:, None], weights * counts) for one, counts in pairs], axis=0)
         return medians
-
-    def _median_below(self, values: Floats, weights: Floats) -> Floats:
-        """Median of the random orders, whose columns come first, less that of a ranking."""
-        of_random, of_ranking = np.split(values, [2 * self.draws], axis=1)
-        return self._median(of_random, weights) - self._median(of_ranking, weights)
 
     def figures(self, subjects: Sequence[Subject]) -> Mapping[str, Figure]:
         """The fractions of each ranking as boxes, all seeds and draws together, and how often nothing flips."""
@@ -238,6 +235,13 @@ def _shares(reading: Reading, rankings: Tensor, erased: Tensor) -> dict[str, Ten
 def _mean_of_all(values: Floats, weights: Floats) -> Floats:
     """Mean over texts and draws."""
     return mean(values.mean(1, keepdims=True), weights)
+
+
+def _median_below(values: Floats, weights: Floats) -> Floats:
+    """Mean of the medians of the random orders less that of the ranking, the last column; over all texts."""
+    *of_random, of_ranking = (median(one[:, None], weights) for one in values.T)
+    below: Floats = np.mean(of_random, axis=0) - of_ranking
+    return below
 
 
 def _flips_at_last(values: Floats, weights: Floats) -> Floats:

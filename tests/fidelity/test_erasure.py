@@ -200,7 +200,7 @@ def test_what_never_flips_is_left_out_of_medians_and_boxes_and_has_a_rate() -> N
             "attention.never_flips": 1 / 4,
             "attention.last_flips": 1 / 4,
             "attention.median_mass": 0.9,
-            "attention.below_random": (0.8 + 0.3) / 2 - 0.5,
+            "attention.below_random": (0.95 + 0.65) / 2 - 0.75,  # over all texts
             "random.median_fraction": (0.8 + 0.3) / 2,
             "random.never_flips": 3 / 8,
             "random.last_flips": 1 / 8,
@@ -216,6 +216,17 @@ def test_what_never_flips_is_left_out_of_medians_and_boxes_and_has_a_rate() -> N
     assert figure.series["tying"][1] == [0.9, 0.3, 0.7, 0.1, 1.0]  # every draw a value of its own
     assert figure.rates["base"][0] == pytest.approx(2 / 8)
     assert figure.rates["tying"] == pytest.approx([1 / 4, 3 / 8])
+
+
+def test_a_ranking_that_flips_every_text_earlier_lies_below_random_orders() -> None:
+    """Though random orders flip few texts, those soon, so that its median over what flips is the higher."""
+    values = {"attention.fraction": [0.1, 0.4, 0.5, 0.6], "random.fraction_1": [0.2, 1.0, 1.0, 1.0]}
+    values |= {"attention.never": [0.0] * 4, "random.never_1": [0.0, 1.0, 1.0, 1.0]}
+    frame = subject("base", 0, values).values
+    for last in RULES:
+        score = SetErasure(["attention", "random"], draws=1, last=last).scores(2, 1)["attention.below_random"]
+        found = estimate(score.statistic, frame[[f"erasure.{column}" for column in score.columns]], draws=50)
+        assert found.value == pytest.approx(1 - 0.45)
 
 
 def test_where_the_last_weight_stays_what_never_flips_is_one_in_the_median() -> None:
