@@ -45,6 +45,8 @@ STAGES: dict[str, tuple[Split, ...]] = {
 
 SHARED = 0.05
 """Share of a split that also stands in an earlier one above which there is a warning. Of UD EWT's test 4.5 % do."""
+UNKNOWN_SHARE = 0.01
+"""Above this share of words that contain the unknown token there is a warning."""
 
 
 def splits_ahead(stage: str, files: Mapping[str, Path], trainer: Trainer | None) -> list[Split]:
@@ -123,12 +125,6 @@ def _warn_of_unknown(path: Path, store: Store) -> None:
             f"{store.manifest.encoder['name']}, which sees nothing of what they are. Choose an encoder that was "
             f"trained on this language: --data.init_args.encoder.name."
         )
-
-
-UNKNOWN_SHARE = 0.01
-"""Above this share of words that contain the unknown token there is a warning."""
-
-log = logging.getLogger(__name__)
 
 
 class AttentionDataModule(LightningDataModule):
