@@ -57,8 +57,8 @@ class SetErasure(FidelityTest):
         rankings: what the weights are ordered by; see `fidelity.saliency.Ranking`.
         draws: random orders of every text.
         last: `erase`: the last weight goes too, and `median_fraction`, `median_mass` and boxes leave out decisions
-            that never flip, as in the released code of the paper. `keep`: one weight always stays, and decisions that have not flipped by then
-            count as fraction 1.
+            that never flip, as in the released code of the paper. `keep`: one weight always stays, and decisions that
+            have not flipped by then count as fraction 1.
 
     Raises:
         FidelityError: there is no ranking, one stands there twice, or there are no draws.
