@@ -8,7 +8,7 @@ its cluster are gold. A *link* is a mention with a gold candidate, and one set o
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -93,7 +93,20 @@ def find_links(head_words: Integers, clusters: Integers, types: Integers) -> Lin
     )
 
 
-def antecedent_hits(weights: Tensor, links: Links) -> Tensor:
+class Choices(NamedTuple):
+    """What every head chooses, `[2, layers, heads, links]` bool each: mention→antecedent, then antecedent→mention.
+
+    Attributes:
+        right: Whether the choice is right.
+        without_weight: Whether there is none, because the head gives no candidate any weight, as behind a causal mask;
+            False where a link has no candidate.
+    """
+
+    right: Tensor
+    without_weight: Tensor
+
+
+def antecedent_hits(weights: Tensor, links: Links) -> Choices:
     """Choose an antecedent for every link by the attention of every head, and mark the right choices.
 
     The choice is the candidate with the greatest weight; of equals the later one, which is the nearer as a rule.
@@ -104,8 +117,8 @@ def antecedent_hits(weights: Tensor, links: Links) -> Tensor:
         links: The links of the window.
 
     Returns:
-        `[2, layers, heads, links]` bool on the device of `weights`: mention→antecedent (the candidate that the
-        mention's head word attends to most), then antecedent→mention (the one that attends most to it).
+        On the device of `weights`, of mention→antecedent (the candidate that the mention's head word attends to most),
+        then antecedent→mention (the one that attends most to it).
 
     Raises:
         ValueError: The last two dimensions of `weights` are not those of the window's head words.
@@ -119,7 +132,7 @@ def antecedent_hits(weights: Tensor, links: Links) -> Tensor:
     return _hits(weights, weights.mT, links, links.candidates, links.gold)
 
 
-def antecedent_hits_among_words(rows: Tensor, columns: Tensor, links: Links) -> Tensor:
+def antecedent_hits_among_words(rows: Tensor, columns: Tensor, links: Links) -> Choices:
     """Do as `antecedent_hits`, where every word before the link's head word is a candidate.
 
     The gold words are the gold candidates. One that stands behind the link's head word (the head of a longer mention
@@ -129,9 +142,6 @@ def antecedent_hits_among_words(rows: Tensor, columns: Tensor, links: Links) -> 
         rows: `[layers, heads, U, n]` attention from each head word to the n words of the window.
         columns: `[layers, heads, U, n]` attention of the n words to each head word.
         links: The links of the window.
-
-    Returns:
-        `[2, layers, heads, links]` bool: mention→antecedent, then antecedent→mention.
 
     Raises:
         ValueError: `rows` and `columns` differ in shape, have not one row per head word, or are shorter than the
@@ -149,14 +159,15 @@ def antecedent_hits_among_words(rows: Tensor, columns: Tensor, links: Links) -> 
     return _hits(rows, columns, links, before, gold & before)
 
 
-def _hits(rows: Tensor, columns: Tensor, links: Links, candidates: Flags, gold: Flags) -> Tensor:
+def _hits(rows: Tensor, columns: Tensor, links: Links, candidates: Flags, gold: Flags) -> Choices:
     """Take the greatest weight among `candidates` `[links, c]` in two tensors `[layers, heads, U, c]`."""
     if not len(links):
-        return torch.zeros(2, *rows.shape[:2], 0, dtype=torch.bool, device=rows.device)
+        none = torch.zeros(2, *rows.shape[:2], 0, dtype=torch.bool, device=rows.device)
+        return Choices(none, none)
     source = torch.tensor(links.source, device=rows.device)
     barred, right = torch.tensor(~candidates, device=rows.device), torch.tensor(gold, device=rows.device)
     each = torch.arange(len(links), device=rows.device)
-    hits = []
+    hits, without_weight = [], []
     for weights in (rows, columns):
         scores = weights[:, :, source].masked_fill(barred, -torch.inf)  # [layers, heads, links, c]
         # argmax takes the first of equals, hence the last when it reads backwards. A link without a candidate gets
@@ -164,7 +175,8 @@ def _hits(rows: Tensor, columns: Tensor, links: Links, candidates: Flags, gold: 
         most, chosen = scores.flip(-1).max(-1)
         # A head that gives no candidate any weight, as behind a causal mask, chooses none.
         hits.append(right[each, scores.size(-1) - 1 - chosen] & (most > 0))
-    return torch.stack(hits)
+        without_weight.append((most <= 0) & (most > -torch.inf))
+    return Choices(torch.stack(hits), torch.stack(without_weight))
 
 
 class AntecedentCounts(Metric):

@@ -62,7 +62,7 @@ class AntecedentExperiment(LightningModule):
         self.mode = mode
         self.seed = seed
         self.result: Result | None = None
-        self._heads, self._others = nn.ModuleList(), nn.ModuleList()
+        self._heads, self._others, self._idle = nn.ModuleList(), nn.ModuleList(), nn.ModuleList()
 
     @property
     def trained_for(self) -> Mapping[str, int]:
@@ -98,6 +98,8 @@ class AntecedentExperiment(LightningModule):
             documents = [len(data.splits[split].documents) for split in ("dev", "test")]
             self._heads = nn.ModuleList(AntecedentCounts(n, len(data.layers), len(data.heads)) for n in documents)
             self._others = nn.ModuleList(AntecedentCounts(n, 1, len(self.others)) for n in documents)
+            # Of choices that a head does not make.
+            self._idle = nn.ModuleList(AntecedentCounts(n, len(data.layers), len(data.heads)) for n in documents)
 
     def test_step(self, batch: AntecedentBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Count what heads, baselines and trained probe get right, on dev (dataloader 0) and test (1)."""
@@ -105,9 +107,9 @@ class AntecedentExperiment(LightningModule):
             return
         links = links_of(batch)
         if self.data.candidates == "words":
-            hits = antecedent_hits_among_words(batch.weights[0], batch.weights[1], links)
+            hits, idle = antecedent_hits_among_words(batch.weights[0], batch.weights[1], links)
         else:
-            hits = antecedent_hits(batch.weights, links)
+            hits, idle = antecedent_hits(batch.weights, links)
         text = batch.window.text
         head_words = batch.head_words.cpu().numpy()
         chosen = []
@@ -121,6 +123,7 @@ class AntecedentExperiment(LightningModule):
         document, of_type = int(batch.document), torch.from_numpy(links.type)
         others = right.view(1, 1, len(chosen), len(links)).expand(2, -1, -1, -1)
         self._heads[dataloader_idx].update(document, hits, of_type)  # type: ignore[operator]
+        self._idle[dataloader_idx].update(document, idle, of_type)  # type: ignore[operator]
         self._others[dataloader_idx].update(document, others, of_type)  # type: ignore[operator]
 
     def _left_out(self, dev: Tensor, scored: Tensor) -> dict[str, dict[str, int]]:
@@ -135,8 +138,9 @@ class AntecedentExperiment(LightningModule):
 
     def on_test_epoch_end(self) -> None:
         """Choose, score, and fill `result`."""
-        counted = [metric.compute() for metric in (*self._heads, *self._others)]
-        for metric in (*self._heads, *self._others):
+        metrics = (*self._heads, *self._others, *self._idle)
+        counted = [metric.compute() for metric in metrics]
+        for metric in metrics:
             metric.reset()
         paper = self.mode == "paper"
         data, scored = self.data, 0 if paper else 1
@@ -177,6 +181,10 @@ class AntecedentExperiment(LightningModule):
                 "candidates": data.candidates,
                 **self.trained_for,
                 **self._left_out(dev_links, links),
+                # Behind a causal mask, or where a weight is below what the store keeps.
+                "predictions_without_weight": {
+                    split: int(found.sum()) for split, (found, _) in zip(("dev", "test"), counted[4:], strict=True)
+                },
             },
             items=_items(data.splits["dev" if paper else "test"].documents, links, right),
             ratios={

@@ -143,7 +143,7 @@ class TestHits:
         weights[0, 0, 2, 2] = 0.9
         # Head 2: all attend to what follows; John (0) is nobody's object.
         weights[0, 1, 1, 2] = weights[0, 1, 2, 4] = weights[0, 1, 4, 5] = weights[0, 1, 1, 3] = 0.5
-        hits = antecedent_hits(weights.to(dtype), links)
+        hits = antecedent_hits(weights.to(dtype), links).right
         assert hits.shape == (2, 1, 2, 4)
         assert hits.dtype == torch.bool
         assert hits[0, 0, 0].tolist() == [True, False, False, True]
@@ -158,7 +158,8 @@ class TestHits:
         links = find_links(*drawn)
         size = links.heads.size
         weights = random_weights(2, 3, size, size, seed=seed).to(dtype)
-        hits = antecedent_hits(weights, links)
+        weights[1, 2] = weights[1, 2].tril()  # behind a causal mask
+        hits, without_weight = antecedent_hits(weights, links)
         place = {int(word): index for index, word in enumerate(links.heads)}
         values = weights.tolist()
         for at, mention in enumerate(links.mention):
@@ -169,6 +170,9 @@ class TestHits:
                     out = {word: values[layer][head][own][place[word]] for word in candidates}
                     back = {word: values[layer][head][place[word]][own] for word in candidates}
                     assert hits[:, layer, head, at].tolist() == [slow_hit(out, gold), slow_hit(back, gold)]
+                    none = [not any(out.values()), not any(back.values())]
+                    assert without_weight[:, layer, head, at].tolist() == none
+        assert without_weight[1, 1, 2].any()
         assert 0 < hits.float().mean() < 1
 
     @pytest.mark.parametrize("seed", range(5))
@@ -176,7 +180,7 @@ class TestHits:
         drawn = random_window(seed)
         links = find_links(*drawn)
         rows, columns = (random_weights(2, 2, links.heads.size, 30, seed=seed + k).to(dtype) for k in (0, 99))
-        hits = antecedent_hits_among_words(rows, columns, links)
+        hits = antecedent_hits_among_words(rows, columns, links).right
         assert hits.shape == (2, 2, 2, len(links))
         for at, mention in enumerate(links.mention):
             word = int(drawn[0][mention])
@@ -194,15 +198,17 @@ class TestHits:
         links = find_links(*window([2, 0], [0, 0], [2, 0]))
         assert links.heads[links.gold[0]].tolist() == [2]
         weights = torch.ones(1, 1, 2, 3, dtype=dtype)
-        assert antecedent_hits(weights[..., :2], links).all()
-        assert not antecedent_hits_among_words(weights, weights, links).any()
+        assert antecedent_hits(weights[..., :2], links).right.all()
+        among = antecedent_hits_among_words(weights, weights, links)
+        assert not among.right.any()
+        assert not among.without_weight.any()  # nothing is there to have any
 
     def test_no_links(self, dtype: torch.dtype) -> None:
         for mentions in (0, 1):
             links = find_links(*(column[:mentions] for column in FATHER))
             weights = torch.ones(3, 4, mentions, mentions, dtype=dtype)
             rows = torch.ones(3, 4, mentions, 5, dtype=dtype)
-            for hits in (antecedent_hits(weights, links), antecedent_hits_among_words(rows, rows, links)):
+            for hits in (*antecedent_hits(weights, links), *antecedent_hits_among_words(rows, rows, links)):
                 assert hits.shape == (2, 3, 4, 0)
                 assert hits.dtype == torch.bool
 
@@ -211,7 +217,7 @@ class TestHits:
         with pytest.raises(ValueError, match=r"\[layers, heads, 6, 6\].*got \(1, 1, 6, 7\)"):
             antecedent_hits(torch.ones(1, 1, 6, 7, dtype=dtype), links)
         rows = torch.ones(1, 1, 6, 12, dtype=dtype)
-        assert antecedent_hits_among_words(rows, rows, links).shape == (2, 1, 1, 4)
+        assert antecedent_hits_among_words(rows, rows, links).right.shape == (2, 1, 1, 4)
         for other in (rows[..., :11], rows[:, :, :5]):
             with pytest.raises(ValueError, match=r"\[layers, heads, 6, words\], where the last head word is word 11"):
                 antecedent_hits_among_words(other, other, links)
@@ -227,12 +233,12 @@ def test_the_device_does_not_matter() -> None:
         rows, columns = (random_weights(2, 3, links.heads.size, 30, seed=seed + k).half() for k in (0, 99))
         weights = rows[..., : links.heads.size]
         metric = AntecedentCounts(1, 2, 3).cuda()
-        expected = antecedent_hits(weights, links)
-        hits = antecedent_hits(weights.cuda(), links)
+        expected = antecedent_hits(weights, links).right
+        hits = antecedent_hits(weights.cuda(), links).right
         assert hits.is_cuda
         assert torch.equal(hits.cpu(), expected)
-        among = antecedent_hits_among_words(rows.cuda(), columns.cuda(), links)
-        assert torch.equal(among.cpu(), antecedent_hits_among_words(rows, columns, links))
+        among = antecedent_hits_among_words(rows.cuda(), columns.cuda(), links).right
+        assert torch.equal(among.cpu(), antecedent_hits_among_words(rows, columns, links).right)
         metric.update(0, hits, types[links.mention])
         assert metric.compute()[0].sum().item() == expected.sum().item()
 

@@ -21,6 +21,7 @@ from metrics.results import Result
 from probes import AntecedentProbe
 from probes.base import ProbeError
 from tests import documents
+from tests.tiny import save_gpt2
 
 ROOT = Path(__file__).parent.parent.parent
 LENGTHS = [[4] * 9, [6, 3, 5, 7], [9, 2, 4, 9, 5], [3] * 12, [8, 5, 9], [6, 4, 2, 7, 3, 8, 5]] * 3
@@ -134,6 +135,27 @@ def test_every_accuracy_equals_a_count_by_hand(
             <= table["test"][group]
             <= result.scores[f"antecedent.{group}.high"]
         )
+
+
+def test_choices_that_no_head_makes_are_counted(files: dict[str, str], cache: str, tmp_path: Path) -> None:
+    """Behind a causal mask nearly every earlier word gives no weight to the mention."""
+    data = datamodule(files, save_gpt2(tmp_path / "gpt2"), cache)
+    found = run(data).audit["predictions_without_weight"]
+    expected = {}
+    for split in ("dev", "test"):
+        held, count = data.splits[split], 0
+        for index in range(len(held)):
+            mentions, heads = held.windows[index].text.mentions, held.windows[index].mention_heads
+            weights = held[[index]].weights.numpy()
+            for m, mention in enumerate(mentions):
+                earlier = [e for e in range(m) if heads[e] != heads[m]]
+                if any(mentions[e].cluster == mention.cluster for e in earlier):
+                    own, *others = (sorted(set(heads)).index(heads[e]) for e in (m, *earlier))
+                    count += int((weights[:, :, own, others].max(-1) == 0).sum())
+                    count += int((weights[:, :, others, own].max(-1) == 0).sum())
+        expected[split] = count
+    assert found == expected
+    assert min(expected.values()) > 100
 
 
 def test_the_baselines_are_scored_on_the_same_links(files: dict[str, str], bert: Path, cache: str) -> None:
