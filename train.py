@@ -41,6 +41,7 @@ from corpora.sentence import CorpusError
 from datamodules import VectorError
 from datamodules.base import STAGES
 from fidelity.checkpoints import FidelityError, data_settings, files_of, leaves
+from metrics.progress import counted
 from models import ModelError
 from models.checkpoint import configured_model, read_checkpoint
 from probes.base import ProbeError
@@ -265,12 +266,8 @@ class ProbingCLI(LightningCLI):
         self._check_model()
         settings = self._get(self.config_init, "trainer")
         own_loggers = settings.get("logger") in (None, True)
-        try:
-            # The loggers come later: the trainer knows which process is the first, and that one makes their folder.
-            trainer: Trainer = super().instantiate_trainer(**(kwargs | {"logger": False} if own_loggers else kwargs))
-        except (MisconfigurationException, ImportError, RuntimeError, ValueError) as error:
-            raise RunError(_trainer_fault(settings["accelerator"], error)) from error
-        check_tasks(trainer)
+        # The loggers come later: the trainer knows which process is the first, and that one makes their folder.
+        trainer = self._checked_trainer(**(kwargs | {"logger": False} if own_loggers else kwargs))
         parent = Path(settings["default_root_dir"]) / type(self.model).__name__
         folder = new_folder(parent) if trainer.is_global_zero else parent
         if own_loggers and not trainer.fast_dev_run:  # type: ignore[attr-defined]
@@ -283,6 +280,15 @@ class ProbingCLI(LightningCLI):
                 callback.titles = self._get(self.config, "figures.titles")
         for checkpoint in _checkpoints(trainer):
             checkpoint.dirpath = checkpoint.dirpath or str(folder / "checkpoints")
+        return trainer
+
+    def _checked_trainer(self, **kwargs: object) -> Trainer:
+        try:
+            trainer: Trainer = super().instantiate_trainer(**kwargs)
+        except (MisconfigurationException, ImportError, RuntimeError, ValueError) as error:
+            accelerator = self._get(self.config_init, "trainer")["accelerator"]
+            raise RunError(_trainer_fault(accelerator, error)) from error
+        check_tasks(trainer)
         return trainer
 
     def after_fit(self) -> None:
@@ -312,14 +318,25 @@ def check_tasks(trainer: Trainer) -> None:
     Raises:
         RunError: SLURM started more or fewer tasks than the trainer has devices on all its nodes.
     """
-    if not SLURMEnvironment.detect() or TorchElasticEnvironment.detect():  # the latter goes first in Lightning as well
+    if TorchElasticEnvironment.detect():  # it goes first in Lightning as well
+        return
+    if not SLURMEnvironment.detect():
+        # Lightning takes no notice of SLURM in a job that is named as `salloc` names it; only srun sets this number.
+        if (tasks := int(os.environ.get("SLURM_STEP_NUM_TASKS", "1"))) > 1:
+            raise RunError(
+                f"SLURM has {tasks} tasks, and each would be the whole run: the job is named "
+                f"{SLURMEnvironment.job_name()}, and Lightning takes no notice of SLURM in such a job. Give srun "
+                f"--ntasks 1, or salloc another --job-name."
+            )
         return
     tasks, nodes = int(os.environ["SLURM_NTASKS"]), int(os.environ.get("SLURM_NNODES", "1"))
     if tasks != trainer.num_devices * trainer.num_nodes:
+        options = f"--trainer.devices {tasks // nodes} --trainer.num_nodes {nodes}, or "
         raise RunError(
-            f"SLURM has {tasks} tasks, and the trainer wants {trainer.num_devices * trainer.num_nodes} (devices × "
-            f"nodes: {trainer.num_devices} × {trainer.num_nodes}). Give --trainer.devices {tasks // nodes} "
-            f"--trainer.num_nodes {nodes}, or srun --nodes {trainer.num_nodes} --ntasks-per-node {trainer.num_devices}."
+            f"SLURM has {counted(tasks, 'task')}, and the trainer wants {trainer.num_devices * trainer.num_nodes} "
+            f"(devices × nodes: {trainer.num_devices} × {trainer.num_nodes}). Give "
+            f"{'' if tasks % nodes else options}srun --nodes {trainer.num_nodes} --ntasks-per-node "
+            f"{trainer.num_devices}."
         )
 
 
@@ -374,8 +391,7 @@ class CheckedCLI(ProbingCLI):
                 where = f" at {files[split]}" if split in files else ""
                 raise RunError(f"There is no {split} split{where}, and the run needs it.")
         self.save_config_callback = None
-        trainer: Trainer = LightningCLI.instantiate_trainer(self, logger=False, callbacks=[])
-        return trainer
+        return self._checked_trainer(logger=False, callbacks=[])
 
     def _run_subcommand(self, subcommand: str) -> None:
         """Nothing."""

@@ -561,7 +561,10 @@ def test_a_task_of_slurm_that_believes_to_be_alone_removes_nothing(tmp_path: Pat
 def test_a_second_task_that_slurm_calls_interactive_removes_its_own_folder_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Lightning takes no notice of SLURM in a job of that name, and its `rank_zero_only` does."""
+    """Lightning takes no notice of SLURM in a job of that name, and its `rank_zero_only` does.
+
+    A step of srun with several tasks is refused before; here nothing says how many there are.
+    """
     before = finished_run(tmp_path)
     for name, value in slurm(2, rank=1, SLURM_JOB_NAME="interactive").items():
         monkeypatch.setenv(name, value)
@@ -574,9 +577,24 @@ def test_a_second_task_that_slurm_calls_interactive_removes_its_own_folder_alone
 @pytest.mark.parametrize(
     ("environment", "options", "message"),
     [
-        (slurm(1), ["--trainer.devices=2", "--trainer.strategy=ddp"], r"SLURM has 1 tasks, .* wants 2 \(.*: 2 × 1\)"),
+        (slurm(1), ["--trainer.devices=2", "--trainer.strategy=ddp"], r"SLURM has 1 task, .* wants 2 \(.*: 2 × 1\)"),
         (slurm(4), ["--trainer.devices=2", "--trainer.strategy=ddp"], r"SLURM has 4 tasks, .* wants 2 \(.*: 2 × 1\)"),
         (slurm(2, SLURM_NNODES="2"), ["--trainer.devices=1"], r"Give --trainer\.devices 1 --trainer\.num_nodes 2, or"),
+        # No number of devices gives this on each of the nodes.
+        (slurm(3, SLURM_NNODES="2"), ["--trainer.devices=1"], r"1 × 1\)\. Give srun --nodes 1 --ntasks-per-node 1\.$"),
+        (
+            slurm(1, SLURM_NNODES="2"),
+            ["--trainer.devices=2", "--trainer.strategy=ddp"],
+            r"SLURM has 1 task, .* Give srun --nodes 1 --ntasks-per-node 2\.$",
+        ),
+        *(
+            (
+                slurm(4, SLURM_JOB_NAME=name, SLURM_STEP_NUM_TASKS="4"),
+                ["--trainer.devices=1"],
+                f"SLURM has 4 tasks, and each would be the whole run: the job is named {name},",
+            )
+            for name in ("interactive", "bash")
+        ),
     ],
 )
 def test_tasks_of_slurm_that_the_trainer_does_not_want_are_refused_before_anything_is_made(
