@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedModel
+from transformers import AutoModelForSequenceClassification, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar, get_verbosity, set_verbosity
 
-from attention.encoder import EncoderError, Source, check, fault_of, load_tokenizer
+from attention.encoder import EncoderError, Source, check, fault_of, load_config, load_tokenizer
 from attention.interface import intervening
 from attention.random_weights import drawn_anew
 
@@ -204,9 +204,9 @@ def _quiet() -> Iterator[None]:
 def _load(source: Source, classes: int) -> tuple[PreTrainedModel, tuple[str, ...]]:
     """The model with eager attention in eval mode, and the names of the weights that the run's seed decides."""
     disable_progress_bar()  # type: ignore[no-untyped-call]  # of every weight
+    config = load_config(source)
+    config.num_labels = classes
     try:
-        config = AutoConfig.from_pretrained(source.folder)
-        config.num_labels = classes
         # The head is drawn from the run's seed, and moves no random numbers of the caller; `drawn` names its weights.
         with torch.random.fork_rng(devices=[]), _quiet():
             model, report = AutoModelForSequenceClassification.from_pretrained(
@@ -219,7 +219,8 @@ def _load(source: Source, classes: int) -> tuple[PreTrainedModel, tuple[str, ...
             )
     except Exception as error:  # as in `attention.encoder`
         raise EncoderError(
-            f"{source.spec.name} cannot be loaded as a classifier of {classes} classes: {fault_of(error)}"
+            f"{source.spec.name} cannot be loaded as a classifier of {classes} classes: "
+            f"{fault_of(error, source.folder)}"
         ) from error
     assert isinstance(model, PreTrainedModel)
     if config.is_encoder_decoder:

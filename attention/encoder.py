@@ -13,7 +13,14 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from safetensors import SafetensorError
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
 from transformers.utils.logging import disable_progress_bar
 
 from attention.digest import Digests, digest
@@ -272,22 +279,37 @@ def load_tokenizer(source: Source) -> PreTrainedTokenizerFast:
     return tokenizer
 
 
-def fault_of(error: Exception) -> str:
-    """Why an encoder cannot be loaded, without PyTorch's advice to run whatever a file of weights holds."""
+def load_config(source: Source) -> PreTrainedConfig:
+    """What config.json says; an EncoderError where it cannot be read."""
+    try:
+        config: PreTrainedConfig = AutoConfig.from_pretrained(source.folder)
+    except Exception as error:  # transformers checks some values, and others raise whatever they raise
+        raise EncoderError(f"{source.spec.name}: its config.json cannot be loaded: {_named(error)}") from error
+    return config
+
+
+def fault_of(error: Exception, folder: Path) -> str:
+    """Why a model cannot be loaded, without PyTorch's advice to run whatever a file of weights holds."""
     told = isinstance(error, (OSError, ValueError, RuntimeError, SafetensorError)) and "weights_only" not in str(error)
     cut = isinstance(error, OSError) and error.errno == errno.EINVAL  # mapped, a file that is shorter than it should be
     if told and not cut and not isinstance(error, UnicodeDecodeError):
         return str(error)
+    if any(folder.glob(_WEIGHTS[0])) or not any(folder.glob(_WEIGHTS[1])):
+        return _named(error)
     return (
         f"{_WEIGHTS[1]} is damaged, or holds something else than weights ({type(error).__name__}). Save the encoder "
         f"with save_pretrained."
     )
 
 
+def _named(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
 def _load(source: Source) -> PreTrainedModel:
     disable_progress_bar()  # type: ignore[no-untyped-call]  # of every weight; ours shows the sentences
+    config = load_config(source)
     try:
-        config = AutoConfig.from_pretrained(source.folder)
         # A pooler that the files lack is drawn, which must not move the caller's random numbers.
         with torch.random.fork_rng(devices=[]):
             pretrained, report = AutoModel.from_pretrained(
@@ -298,7 +320,7 @@ def _load(source: Source) -> PreTrainedModel:
                 output_loading_info=True,
             )
     except Exception as error:  # the unpickler raises almost anything on bytes that are not its own
-        raise EncoderError(f"{source.spec.name} cannot be loaded: {fault_of(error)}") from error
+        raise EncoderError(f"{source.spec.name} cannot be loaded: {fault_of(error, source.folder)}") from error
     unused = ("pooler.", "decoder.") if config.is_encoder_decoder else ("pooler.",)
     missing = sorted(name for name in report["missing_keys"] if not name.startswith(unused))
     if missing:

@@ -1,3 +1,4 @@
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -370,6 +371,14 @@ def test_files_that_lack_a_layer_are_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(
         EncoderError, match=r"lack 16 weights of BertForSequenceClassification, bert\.encoder\.layer\.1"
     ):
+        load(folder)
+
+
+def test_a_config_that_no_model_is_made_of_is_named(tmp_path: Path) -> None:
+    folder = save_classifier(tmp_path, "bert")
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"hidden_act": "nonsense"}))
+    with pytest.raises(EncoderError, match=r"as a classifier of 3 classes: KeyError: .*nonsense"):
         load(folder)
 
 

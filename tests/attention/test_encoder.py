@@ -175,6 +175,14 @@ def break_config(folder: Path) -> None:
     (folder / "config.json").write_text("{")
 
 
+def configure(**values: object) -> Callable[[Path], None]:
+    def damage(folder: Path) -> None:
+        path = folder / "config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+    return damage
+
+
 def name_an_unknown_type(folder: Path) -> None:
     (folder / "config.json").write_text('{"model_type": "nonesuch"}')
 
@@ -233,6 +241,8 @@ def pickled(content: bytes | object) -> Callable[[Path], None]:
         *((pickled(content), r"pytorch_model\*\.bin is damaged.*save_pretrained\.$") for content in PICKLED),
         (break_config, "not a valid JSON file"),
         (name_an_unknown_type, "nonesuch"),
+        (configure(hidden_act="nonsense"), r"cannot be loaded: KeyError: .*nonsense"),
+        (configure(num_attention_heads=0), r"cannot be loaded: (ZeroDivision|Strict\w+|Value)\w*Error: "),
         (break_tokenizer, "its tokenizer cannot be loaded"),
         (remove_tokenizer, "no tokenizer"),
         (truncate_weights, "cannot be loaded"),
