@@ -258,12 +258,12 @@ def _other_items(sweep: Sweep, outcomes: Mapping[str, Outcome]) -> list[str]:
             shared = frozenset.intersection(*rows)
             left_out = sorted(map(str, frozenset.union(*rows) - shared))
             kinds = " | ".join(f"{len(items)} under {', '.join(names)}" for items, names in rows.items())
-            scores[f"{kinds}; {len(shared)} under all, without {first_of(left_out)}"].append(score)
-    return [
-        f"the rows stand on different items for {', '.join(names)}: {how}. What all of them have is compared by "
-        "`python -m reports.compare DIR:ROW DIR:ROW --common`"
-        for how, names in scores.items()
-    ]
+            how = (
+                f"{kinds}; {len(shared)} under all, without {first_of(left_out)}. What all of them have is compared by"
+            )
+            how = f"different items for {{}}: {how} `python -m reports.compare DIR:ROW DIR:ROW --common`"
+            scores[how if shared else f"other data for {{}}: {kinds}; none under all"].append(score)
+    return [f"the rows stand on {how.replace('{}', ', '.join(names), 1)}" for how, names in scores.items()]
 
 
 def _items(row: Row, score: str, outcomes: Mapping[str, Outcome]) -> frozenset[object]:

@@ -96,8 +96,14 @@ class RunFolder:
         return "\n".join([f"the end of {self.path / name}:", *(f"    {line}" for line in lines)])
 
     def fault(self) -> str:
-        """The same as `why`, without what tells this folder from those of other runs; empty where nothing was said."""
-        return "\n".join(self._said()[1]).replace(str(self.path), "")
+        """The last line that names a fault, of train.py or of a traceback, without this folder; empty without one."""
+        told, in_traceback = "", False
+        for line in _lines(self.path / "errors.txt"):
+            if line.startswith("Traceback (most recent call last)"):
+                in_traceback = True
+            elif line.lower().startswith("error:") or (in_traceback and not line.startswith(" ")):
+                told, in_traceback = line, False
+        return told.replace(str(self.path), "")
 
     def _said(self) -> tuple[str, list[str]]:
         for name in ("errors.txt", "output.txt"):
@@ -129,6 +135,10 @@ class Process:
             return f"killed by {signal.Signals(-code).name}{killed}"
         return f"exit code {code}"
 
+    def fault(self) -> str:
+        """The fault that it ended with; empty where it told none, or was killed: its last lines then say nothing."""
+        return "" if (self.process.poll() or 0) < 0 else self.folder.fault()
+
 
 def stop(processes: Sequence[Process]) -> None:
     """End runs, with all processes that they have begun."""
@@ -144,8 +154,8 @@ def stop(processes: Sequence[Process]) -> None:
                 continue
 
 
-def _last_lines(path: Path) -> list[str]:
-    """The last lines of a log; of a line that progress was drawn over, what was drawn last."""
+def _lines(path: Path) -> list[str]:
+    """The end of a log, without empty lines; of a line that progress was drawn over, what was drawn last."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - (1 << 14)))
@@ -153,7 +163,11 @@ def _last_lines(path: Path) -> list[str]:
     except OSError:
         return []
     lines = [line.rstrip("\r").rpartition("\r")[2].rstrip() for line in text.split("\n")]
-    last = [line for line in lines if line][-_TAIL:]
+    return [line for line in lines if line]
+
+
+def _last_lines(path: Path) -> list[str]:
+    last = _lines(path)[-_TAIL:]
     # train.py tells its faults in this form; what stands before is how it is used, or what happened until then.
     told = [place for place, line in enumerate(last) if line.lower().startswith("error:")]
     return last[told[-1] :] if told else last

@@ -7,7 +7,8 @@ their configs, the options and the seed are. A corpus or a program that was chan
 takes another DIR.
 
 Before the first run all that are not done are checked: that configs, options and classes are valid, and that the files
-of the data are there; none is begun where one cannot be. When two runs end in the same fault no other is begun.
+of the data are there; none is begun where one cannot be. When runs of two rows end in the same fault no other is
+begun, and when two runs of one row do, no other of that row.
 
 At the end the table is printed, and DIR has it as CSV and LaTeX, with `results.json` and a copy of SPEC, `config.yaml`.
 `reports.plan_file` says what stands in SPEC.
@@ -21,7 +22,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,6 +33,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from metrics.progress import counted
 from reports.collect import Outcome, collect, read_outcome
 from reports.console import DASH, frame_table
 from reports.numbers import are_fractions, number
@@ -59,7 +61,7 @@ class Sweeper:
         outcomes: what the runs that are done left behind, by their keys.
         failed: titles of those that failed.
         begun: how many were begun.
-        left: titles of those that were not begun, since the same fault had come twice.
+        left: titles of those that were not begun, since the same fault had come twice in their row, or in two rows.
     """
 
     def __init__(self, sweep: Sweep, out: Path, *, jobs: int, program: Sequence[str], console: Console) -> None:
@@ -74,7 +76,8 @@ class Sweeper:
         self.failed: list[str] = []
         self.begun = 0
         self.left: list[str] = []
-        self._faults: set[str] = set()
+        self._faults: dict[str, list[set[str]]] = defaultdict(list)  # the rows of each run that ended in it
+        self._given_up: set[str] = set()
         self._again = False
         self._waiting = deque(self.folders)
         self._going: dict[str, tuple[Process, TaskID]] = {}
@@ -95,7 +98,7 @@ class Sweeper:
         if not asked:
             return
         with self._bars:
-            self._bars.add_task(f"{len(asked)} configs are checked", total=None)
+            self._bars.add_task(f"{counted(len(asked), 'config is', 'configs are')} checked", total=None)
             text = json.dumps([self.folders[key].run.arguments for key in asked.values()])
             command, environment = [*self.program, "--check"], _environment(1)
             found = subprocess.run(
@@ -113,7 +116,7 @@ class Sweeper:
             raise SweepError("\n".join(["no run was begun, for some cannot be run as they are written:", *why]))
 
     def run(self) -> None:
-        """Run all; those that fail are told, and the others go on, unless two fail alike."""
+        """Run all; those that fail are told, and the others go on, unless two rows fail alike."""
         with self._bars:
             try:
                 while self._waiting or self._going:
@@ -132,7 +135,7 @@ class Sweeper:
         if folder.results() is not None:
             self._finish(key, "done by another process" if key in self._elsewhere else "done before")
             return
-        if self._again:
+        if self._again or self._given_up.issuperset(row.name for row in self.rows[key]):
             self.left.append(title)
             return
         try:
@@ -163,9 +166,16 @@ class Sweeper:
                 self._finish(key, took if how == "exit code 0" else f"{took}, then {how}, after its results")
             else:
                 self._fail(key, f"no results after {took}: {how}; {self.folders[key].why()}")
-                if fault := self.folders[key].fault():
-                    self._again = self._again or fault in self._faults
-                    self._faults.add(fault)
+                if fault := process.fault():
+                    self._note(fault, {row.name for row in self.rows[key]})
+
+    def _note(self, fault: str, rows: set[str]) -> None:
+        for others in self._faults[fault]:
+            if others & rows:
+                self._given_up |= others & rows
+            else:
+                self._again = True
+        self._faults[fault].append(rows)
 
     def _finish(self, key: str, how: str) -> None:
         path = self.folders[key].results()
@@ -265,11 +275,15 @@ def main(args: Sequence[str], *, program: Sequence[str] = PROGRAM, console: Cons
         console.print(Text(f"Warning: {warning}", "yellow"), soft_wrap=True)
     faults = [*(f"failed: {title}" for title in sweeper.failed), *collected.faults]
     if sweeper.left:
-        faults.append(f"two runs ended in the same fault: {len(sweeper.left)} others were not begun")
+        faults.append(
+            f"runs ended in the same fault: {counted(len(sweeper.left), 'other was', 'others were')} not begun"
+        )
     for fault in faults:
         console.print(Text(fault, "red"), soft_wrap=True)
     runs, done = len(sweeper.folders), len(sweeper.outcomes)
-    console.print(Text(f"{runs} runs: {done} done ({sweeper.begun} begun now), {len(sweeper.failed)} failed"))
+    console.print(
+        Text(f"{counted(runs, 'run')}: {done} done ({sweeper.begun} begun now), {len(sweeper.failed)} failed")
+    )
     console.print(Text(f"Written to {out}"), soft_wrap=True)
     return 1 if faults else 0
 

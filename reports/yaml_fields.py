@@ -90,7 +90,7 @@ def integers(value: object, where: str) -> tuple[int, ...]:
     return tuple(value)
 
 
-def near(name: str, known: Iterable[str]) -> str:
-    """A question after the name that was meant, where one is like it."""
-    found = difflib.get_close_matches(name, list(known), n=1)
-    return f" (did you mean `{found[0]}`?)" if found else ""
+def near(name: str, known: Iterable[str], prefix: str = "") -> str:
+    """A question after the name that was meant, where one or two are like it; `prefix` is shown before each."""
+    found = [f"`{prefix}{one}`" for one in difflib.get_close_matches(name, set(known), n=2)]
+    return f" (did you mean {' or '.join(found)}?)" if found else ""

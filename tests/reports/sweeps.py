@@ -24,12 +24,14 @@ config = Path(options["config"]).read_text()
 while "wait" in config and not (here / "go").exists():
     time.sleep(0.02)
 if "crash" in config:
-    print("Traceback", "much\\rado", "", "Oh: nothing", sep="\\n", file=sys.stderr)
+    print("Traceback (most recent call last):", "much\\r  ado", "", "Oh: nothing", sep="\\n", file=sys.stderr)
     sys.exit(4)
 if "fail" in config:
     print("usage: much ado", file=sys.stderr)
     print("Error: nothing comes of nothing", file=sys.stderr)
     sys.exit(3)
+if "warned" in config:
+    print("Warning: the last line", file=sys.stderr, flush=True)
 if "killed" in config:
     os.kill(os.getpid(), signal.SIGKILL)
 if "silent" in config:

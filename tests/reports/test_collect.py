@@ -150,6 +150,14 @@ def test_other_data_and_what_all_runs_share(tmp_path: Path) -> None:
     assert alike.provenance.data == {"test": {"file": "t.conllu", "sha256": "1"}}
 
 
+def test_rows_without_a_common_item_stand_on_other_data(tmp_path: Path) -> None:
+    rows = [Row((name,), {0: (run(0, name),)}, {"uas": "uas"}) for name in "ab"]
+    kept = {name: pd.DataFrame({"id": [f"{name}{n}" for n in range(3)], "scored": 2, "correct": 1.0}) for name in "ab"}
+    outcomes = {run(0, name).key: outcome(tmp_path, name, {"uas": 0.5}, items=kept[name]) for name in "ab"}
+    told = "the rows stand on other data for uas: 3 under a | 3 under b; none under all"
+    assert collect(sweep(*rows), outcomes).warnings == (told,)
+
+
 def test_rows_on_different_items_are_told(tmp_path: Path) -> None:
     rows = [Row((name,), {0: (run(0, name),)}, {"uas": "uas", "same": "uas"}) for name in "abcd"]
     numbered = pd.DataFrame({"id": [f"s{n}" for n in range(9)], "scored": 2, "correct": 1.0})

@@ -99,7 +99,11 @@ def test_a_changed_config_is_refused(tmp_path: Path) -> None:
     ("content", "how", "why"),
     [
         ("fail", "exit code 3", "the end of {}/errors.txt:\n    Error: nothing comes of nothing"),
-        ("crash", "exit code 4", "the end of {}/errors.txt:\n    Traceback\n    ado\n    Oh: nothing"),
+        (
+            "crash",
+            "exit code 4",
+            "the end of {}/errors.txt:\n    Traceback (most recent call last):\n      ado\n    Oh: nothing",
+        ),
         ("silent", "exit code 0", "the end of {}/output.txt:\n    Not tested: there is no test split."),
         ("killed", "killed by SIGKILL (often: out of memory)", "it said nothing; its folder is {}"),
     ],
@@ -109,6 +113,22 @@ def test_why_a_run_failed(content: str, how: str, why: str, tmp_path: Path) -> N
     assert wait(place.start(write_program(tmp_path), os.environ)) == how
     assert place.why() == why.format(place.path)
     assert place.results() is None
+
+
+@pytest.mark.parametrize(
+    ("said", "fault"),
+    [
+        ("Warning: late\nerror: nothing in {}/a\nWarning: later\n", "error: nothing in /a"),
+        ("Traceback (most recent call last):\n  File\n    code\nOh: no\nWarning: later\n", "Oh: no"),
+        ("Traceback (most recent call last):\n" + 99 * "  File\n" + "Oh: no\n", "Oh: no"),
+        ("Warning: much ado\n", ""),
+    ],
+)
+def test_only_what_names_a_fault_is_one(said: str, fault: str, tmp_path: Path) -> None:
+    place = folder(tmp_path)
+    place.path.mkdir(parents=True)
+    (place.path / "errors.txt").write_text(said.format(place.path), encoding="utf-8")
+    assert place.fault() == fault
 
 
 def test_of_a_long_log_the_end_is_shown(tmp_path: Path) -> None:

@@ -155,13 +155,30 @@ def test_the_same_fault_again_ends_the_sweep(tmp_path: Path) -> None:
     assert code == 1
     # Those that fail otherwise are passed over.
     assert [Path(call["config"]).stem for call in calls(tmp_path)] == ["crash", "good", "fail", "crash2"]
-    assert "two runs ended in the same fault: 1 others were not begun" in told
+    assert "runs ended in the same fault: 1 other was not begun" in told
     assert "5 runs: 1 done (4 begun now), 3 failed" in told
     # What was done before is in the table all the same.
     again = spec.read_text().replace("  good", "  later").replace("rows:\n", "rows:\n  crash3: {config: crash3.yaml}\n")
     write_spec(tmp_path, again, crash3="crash 3")
     assert sweep(spec)[0] == 1
     assert pd.read_csv(tmp_path / "out" / "spec.csv")["seeds"].tolist() == [0, 0, 1, 0, 0, 0]
+
+
+def test_two_seeds_of_a_row_end_that_row_alone_and_what_is_killed_ends_none(tmp_path: Path) -> None:
+    rows = "{big: {config: crash.yaml}, k: {config: killed.yaml}, l: {config: killed2.yaml}, good: {config: a.yaml}}"
+    spec = write_spec(
+        tmp_path,
+        f"scores: [uas]\nseeds: [0, 1, 2]\nrows: {rows}\n",
+        crash="crash",
+        killed="warned killed",
+        killed2="warned killed 2",
+        a="a",
+    )
+    code, told = sweep(spec)
+    assert code == 1
+    begun = [Path(call["config"]).stem for call in calls(tmp_path)]
+    assert begun == ["crash"] * 2 + ["killed"] * 3 + ["killed2"] * 3 + ["a"] * 3
+    assert "runs ended in the same fault: 1 other was not begun" in told
 
 
 def test_a_score_that_is_not_there_empties_a_cell_and_is_told(tmp_path: Path) -> None:
