@@ -13,7 +13,6 @@ import sys
 import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
-from difflib import get_close_matches
 from itertools import count
 from pathlib import Path
 from typing import Any, NoReturn
@@ -37,6 +36,7 @@ import fidelity
 import models
 import probes
 from attention import AlignmentError, EncoderError, StoreError
+from corpora.registry import remedy_for
 from corpora.sentence import CorpusError
 from datamodules import VectorError
 from datamodules.base import STAGES
@@ -46,6 +46,7 @@ from models import ModelError
 from models.checkpoint import configured_model, read_checkpoint
 from probes.base import ProbeError
 from reports import ResultWriter
+from reports.yaml_fields import near
 
 
 class RunError(ValueError):
@@ -111,15 +112,10 @@ class Parser(LightningArgumentParser):
 def _unknown(found: re.Match[str], names: Iterable[str]) -> str:
     """One clause for each option that is unknown."""
     if found["name"] is not None:
-        return f"there is no option {found['name']}{_closest(found['name'], names)}"
+        return f"there is no option {found['name']}{near(found['name'], names)}"
     given = [word.partition("=")[0] for word in found["rest"].split() if word.startswith("-")]
-    unknown = [f"there is no option {word}{_closest(word.lstrip('-'), names, '--')}" for word in given]
+    unknown = [f"there is no option {word}{near(word.lstrip('-'), names, '--')}" for word in given]
     return "; ".join(unknown) or found[0]
-
-
-def _closest(name: str, names: Iterable[str], prefix: str = "") -> str:
-    close = [f"{prefix}{known}" for known in get_close_matches(name, set(names), 2, 0.7)]
-    return f". Did you mean {' or '.join(close)}?" if close else ""
 
 
 def in_a_line(message: str) -> str:
@@ -128,7 +124,7 @@ def in_a_line(message: str) -> str:
     inside = f" ({classes[-1]})" if (classes := _IN_CLASS.findall(message)) else ""
     if found := _CLASS.search(message):
         rooms = (datamodules, fidelity, models, probes)
-        fault = f"there is no class {found[1]}{_closest(found[1], (name for room in rooms for name in room.__all__))}"
+        fault = f"there is no class {found[1]}{near(found[1], (name for room in rooms for name in room.__all__))}"
     else:
         rest = _TYPE.sub(r"\1", _FRAME.sub("", _IN_CLASS.sub("", _KEY.sub("", message))))
         faults = dict.fromkeys(line.strip(" -") for line in rest.splitlines())
@@ -240,7 +236,7 @@ class ProbingCLI(LightningCLI):
 
     def _check_checkpoint(self, path: Path) -> None:
         content = read_checkpoint(path)
-        trained, given = configured_model(content), self.config_dump["model"]
+        trained, given = configured_model(path, content), self.config_dump["model"]
         kind, own = (model.get("class_path", "").rpartition(".")[2] for model in (trained, given))
         if kind and kind != own:
             raise RunError(
@@ -376,20 +372,25 @@ logging.getLogger("pytorch_lightning.utilities.rank_zero").addFilter(
 
 
 class CheckedCLI(ProbingCLI):
-    """Goes as far as nothing is loaded, computed or written: options and classes are valid, the data are there."""
+    """Goes as far as nothing is loaded or computed: options and classes are valid, the data are there.
+
+    Nothing is written either, except the sample corpus into the cache.
+    """
 
     def instantiate_trainer(self, **kwargs: object) -> Trainer:
         """Make a trainer that leaves no trace, once the files of the run and of its test are there.
 
         Raises:
-            RunError: a split has no file; see `_check_model` too.
+            RunError: the data lack a split, or the trainer cannot be made as asked; see `_check_model` too.
+            CorpusError: the file of a split is not there.
         """
         self._check_model()
         files = self._get(self.config_init, "data").files()
         for split in dict.fromkeys((*STAGES[str(self.subcommand)], "test")):
-            if split not in files or not files[split].is_file():
-                where = f" at {files[split]}" if split in files else ""
-                raise RunError(f"There is no {split} split{where}, and the run needs it.")
+            if split not in files:
+                raise RunError(f"There is no {split} split, and the run needs it.")
+            if not files[split].is_file():
+                raise CorpusError.at(files[split], None, "there is no such file", remedy_for(files[split]))
         self.save_config_callback = None
         return self._checked_trainer(logger=False, callbacks=[])
 

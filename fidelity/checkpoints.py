@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from jsonargparse import Namespace
 from pytorch_lightning import LightningDataModule, LightningModule
 from pytorch_lightning.cli import LightningArgumentParser
@@ -16,7 +15,7 @@ from pytorch_lightning.utilities.seed import isolate_rng
 
 from datamodules import ClassificationDataModule
 from models import AttentionClassifier, ModelError, TextClassifier
-from models.checkpoint import KEY, check, read_checkpoint
+from models.checkpoint import KEY, check, config_of, read_checkpoint
 
 Config = Mapping[str, Any]
 
@@ -107,8 +106,9 @@ def _content(path: Path) -> Mapping[str, Any]:
 
 
 def _config(path: Path, content: Mapping[str, Any]) -> Config:
-    config = yaml.safe_load(content["config"])
-    if not isinstance(config, dict) or not {"model", "data", "seed_everything"} <= config.keys():
+    config = config_of(content)
+    known = {"model", "data", "seed_everything"} <= config.keys()
+    if not known or not all(isinstance(config[name], Mapping) for name in ("model", "data")):
         raise FidelityError(f"{path}: the checkpoint does not say how its model and its data were made.")
     return config
 

@@ -14,6 +14,8 @@ from models.interface import ModelError
 
 KEY = "classifier"
 
+FOREIGN = "this is no checkpoint of a run. `fit` leaves them in checkpoints/ of its run."
+
 
 def read_checkpoint(path: Path) -> Mapping[str, Any]:
     """The content of a checkpoint of any model, on the CPU; the tensors are mapped, not read.
@@ -33,17 +35,34 @@ def read_checkpoint(path: Path) -> Mapping[str, Any]:
             f"train again."
         )
     if not isinstance(content, dict) or not {"state_dict", "epoch", "pytorch-lightning_version"} <= content.keys():
-        raise ModelError(f"{path}: this is no checkpoint of a run. `fit` leaves them in checkpoints/ of its run.")
+        raise ModelError(f"{path}: {FOREIGN}")
     return content
 
 
-def configured_model(content: Mapping[str, Any]) -> Mapping[str, Any]:
-    """`class_path` and `init_args` of the model of a checkpoint, as far as it says how it was made."""
-    if hyperparameters := content.get("hyper_parameters"):
-        arguments = {name: value for name, value in hyperparameters.items() if not name.startswith("_")}
-        return {"class_path": hyperparameters.get("_class_path", ""), "init_args": arguments}
-    model: Mapping[str, Any] = yaml.safe_load(content.get("config", "{}")).get("model", {})
+def configured_model(path: Path, content: Mapping[str, Any]) -> Mapping[str, Any]:
+    """`class_path` and `init_args` of the model of a checkpoint, as far as it says how it was made.
+
+    Raises:
+        ModelError: it says so in another form than a run does.
+    """
+    model = (config_of(content) if "config" in content else {}).get("model", {})
+    if parameters := content.get("hyper_parameters"):
+        named = parameters if isinstance(parameters, Mapping) else {"_class_path": None}
+        arguments = {name: value for name, value in named.items() if not str(name).startswith("_")}
+        model = {"class_path": named.get("_class_path", ""), "init_args": arguments}
+    if not isinstance(model, Mapping) or not isinstance(model.get("class_path", ""), str):
+        raise ModelError(f"{path}: {FOREIGN}")
     return model
+
+
+def config_of(content: Mapping[str, Any]) -> Mapping[str, Any]:
+    """How the run of a checkpoint was made; `model` is None where the checkpoint says it in another form."""
+    config = content.get("config")
+    try:
+        found = yaml.safe_load(config) if isinstance(config, str) else None
+    except (yaml.YAMLError, ValueError):  # the latter from what looks like a date and is none
+        found = None
+    return found if isinstance(found, Mapping) else {"model": None}
 
 
 def belongings(model: nn.Module, data: ClassificationDataModule) -> dict[str, object]:

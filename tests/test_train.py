@@ -219,9 +219,10 @@ def test_command_lines_are_checked_before_anything_is_computed(corpus: str, cach
         "max_epoch": "--trainer.max_epoch=2",
         "NoProbe": "--model=NoProbe",
         "learning_rate": "--model.init_args.learning_rate=fast",
-        "There is no train split at absent-train.conllu": "--data.init_args.corpus=absent-{split}.conllu",
+        "absent-train.conllu: there is no such file. Check the path.": "--data.init_args.corpus=absent-{split}.conllu",
         "There is no test split, and the run needs it": f"--data.init_args.corpus={json.dumps(files)}",
         "there is no such checkpoint": "--ckpt_path=absent.ckpt",
+        "The options of --trainer cannot be met: ": "--trainer.accelerator=tpu",
         "absent.yaml": "--config=absent.yaml",
     }
     found = train.check([good, *([*good, option] for option in faults.values()), good])
@@ -430,20 +431,20 @@ def test_a_bad_test_file_is_found_before_the_training(
 
 
 UNKNOWN = {
-    "--trainer.max_epoch=3": "there is no option --trainer.max_epoch. Did you mean --trainer.max_epochs or --tr",
-    "--trainer.max_ep=3": "there is no option --trainer.max_ep. Did you mean --trainer.max_",
-    "--model.init_args.learning_rat=1": "model (AttentionOnlyProbe): there is no option learning_rat. Did you mean l",
+    "--trainer.max_epoch=3": "there is no option --trainer.max_epoch (did you mean `--trainer.max_epochs` or `--tr",
+    "--trainer.max_ep=3": "there is no option --trainer.max_ep (did you mean `--trainer.max_",
+    "--model.init_args.learning_rat=1": "model (AttentionOnlyProbe): there is no option learning_rat (did you mean `l",
     # Not cut short in secret, inside a class either.
-    "--data.init_args.options.layer=[1]": "there is no option --options.layer. Did you mean --options.layers",
-    "--data.init_args.encoder.nam=x": "data.encoder (EncoderSpec): there is no option nam. Did you mean name?",
-    "--model=AttentionOnlyProb": "model: there is no class AttentionOnlyProb. Did you mean AttentionOnlyProbe or",
-    "--model=probes.AttentionOnlyProb": "there is no class AttentionOnlyProb. Did you mean AttentionOnlyProbe or",
+    "--data.init_args.options.layer=[1]": "there is no option --options.layer (did you mean `--options.layers",
+    "--data.init_args.encoder.nam=x": "data.encoder (EncoderSpec): there is no option nam (did you mean `name`?",
+    "--model=AttentionOnlyProb": "model: there is no class AttentionOnlyProb (did you mean `AttentionOnlyProbe` or `",
+    "--model=probes.AttentionOnlyProb": "there is no class AttentionOnlyProb (did you mean `AttentionOnlyProbe` or `",
     "--trainer.max_epochs=three": "trainer.max_epochs: expected int, and not 'three'",
     "--data.init_args.max_cells=many": "data.max_cells (DependencyDataModule): expected int. Got value: many",
-    "learning_rate: -> learning_rat:": "model (AttentionOnlyProbe): there is no option learning_rat. Did you mean l",
-    "max_epochs: -> max_epoch:": "there is no option trainer.max_epoch. Did you mean trainer.max_epochs or",
-    "trainer: -> trainr:": "there is no option trainr.max_epochs. Did you mean trainer.max_epochs",
-    "AttentionOnlyProbe\n -> AttentionOnlyProb\n": "there is no class AttentionOnlyProb. Did you mean A",
+    "learning_rate: -> learning_rat:": "model (AttentionOnlyProbe): there is no option learning_rat (did you mean `l",
+    "max_epochs: -> max_epoch:": "there is no option trainer.max_epoch (did you mean `trainer.max_epochs` or `",
+    "trainer: -> trainr:": "there is no option trainr.max_epochs (did you mean `trainer.max_epochs",
+    "AttentionOnlyProbe\n -> AttentionOnlyProb\n": "there is no class AttentionOnlyProb (did you mean `A",
 }
 
 
@@ -664,6 +665,23 @@ def test_a_file_that_is_no_checkpoint_is_told_in_a_line(
         assert "weights_only" not in str(refusal.value)
     for foreign in ([1, 2], {"weight": weight}):
         torch.save(foreign, path)
+        with pytest.raises(ModelError, match=r"given\.ckpt: this is no checkpoint of a run"):
+            train.main([stage, *command, f"--ckpt_path={path}"])
+    strange: tuple[object, ...] = (
+        "- a",
+        "a: [b",
+        "2020-02-30",
+        "model: 3",
+        "model: {class_path: 3}",
+        {"model": {}},
+        None,
+    )
+    for said in strange:
+        altered(checkpoint, path, config=said)
+        with pytest.raises(ModelError, match=r"given\.ckpt: this is no checkpoint of a run"):
+            train.main([stage, *command, f"--ckpt_path={path}"])
+    for parameters in ([1], "text", {"_class_path": 3}):
+        altered(checkpoint, path, hyper_parameters=parameters)
         with pytest.raises(ModelError, match=r"given\.ckpt: this is no checkpoint of a run"):
             train.main([stage, *command, f"--ckpt_path={path}"])
     torch.save(torch.nn.Linear(2, 2), path)

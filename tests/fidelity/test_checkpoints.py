@@ -10,6 +10,7 @@ import torch
 
 from datamodules import ClassificationDataModule
 from fidelity.checkpoints import FidelityError, data_settings, load, read_config
+from models.checkpoint import KEY
 from tests.fidelity.trained import WARNINGS, fitted, texts_of
 
 pytestmark = [pytest.mark.filterwarnings(warning) for warning in WARNINGS]
@@ -170,9 +171,22 @@ def _empty(folder: Path) -> Path:
     return path
 
 
+def _strange(config: object) -> Callable[[Path], Path]:
+    def made(folder: Path) -> Path:
+        path = _other(folder)
+        torch.save(torch.load(path, weights_only=True) | {KEY: {}, "config": config}, path)
+        return path
+
+    return made
+
+
 @pytest.mark.parametrize(
     ("made", "message"),
     [
+        *(
+            (_strange(config), r"other\.ckpt: the checkpoint does not say how its model")
+            for config in ("a: [b", "- a", None, "model: 3\ndata: {}\nseed_everything: 0")
+        ),
         (lambda folder: folder / "absent.ckpt", r"absent\.ckpt: there is no such checkpoint.*checkpoints '\["),
         (_text, r"text\.ckpt: this is no checkpoint, or a damaged one"),
         (_cut, r"cut\.ckpt: this is no checkpoint, or a damaged one"),
