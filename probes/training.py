@@ -4,7 +4,7 @@ import logging
 import math
 from abc import abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from copy import deepcopy
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
@@ -79,12 +79,12 @@ def trained(
         data: what it is trained on; a variant of its own, because a trainer is attached to it.
         monitor: what the probe logs on dev.
         mode: whether the lowest or the highest is best.
-        max_epochs: looks at dev after which training ends at the latest.
-        patience: looks at dev in a row without a better one after which it ends.
+        max_epochs: validation checks after which training ends at the latest.
+        patience: validation checks without improvement after which it ends.
         seed: of the initialisation.
-        batches: dev is looked at after every epoch; on small data only after as many as make this number of batches.
-            Schedules of the learning rate that go by the epoch go by the look at dev then. Before the first look come
-            others after 1, 2, 4, … epochs, which only let better weights be kept.
+        batches: validation runs after every epoch; on small data only after as many as make this number of batches.
+            Schedules of the learning rate that count epochs count validation checks then. Before the first check,
+            validation also runs after 1, 2, 4, … epochs, only to keep better weights.
         device: where it is trained; None for the CPU.
 
     Raises:
@@ -115,15 +115,17 @@ def trained(
 
 
 class _Looks(EarlyStopping):
-    """Evaluates on dev every so many epochs; only these evaluations count for patience and for schedules of the rate.
+    """Validates every so many epochs; only these checks count for patience and for schedules of the learning rate.
 
-    Before the first of them come early ones, after 1, 2, 4, … epochs: a few sentences may be past their optimum long
-    before it. They only let a better checkpoint be kept, and so leave the course of the training as it is.
+    Before the first of them, validation also runs after 1, 2, 4, … epochs: a few sentences may be past their optimum
+    long before it. These early runs only let a better checkpoint be kept. The random numbers of training stay as they
+    are, though every pass over a loader draws one.
     """
 
     def __init__(self, monitor: str, *, mode: Mode, patience: int, every: int) -> None:
         super().__init__(monitor, mode=mode, patience=patience)
         self.every = every
+        self._isolated = ExitStack()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         super().on_train_start(trainer, pl_module)
@@ -137,8 +139,14 @@ class _Looks(EarlyStopping):
         pl_module.early_look = epoch < self.every and epoch.bit_count() == 1
         trainer.check_val_every_n_epoch = epoch if pl_module.early_look else self.every
 
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: object) -> None:
+        assert isinstance(pl_module, DependencyExperiment)
+        if pl_module.early_look and trainer.is_last_batch:  # validation is next; no hook of its own is early enough
+            self._isolated.enter_context(isolate_rng())
+
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, DependencyExperiment)
+        self._isolated.close()
         if not pl_module.early_look:
             super().on_validation_end(trainer, pl_module)
 
@@ -164,7 +172,7 @@ def nested_trainer(
         device: where it runs; None for the CPU.
         callbacks: all it has.
         epochs: most epochs.
-        every: epochs after which dev is looked at.
+        every: epochs after which validation runs.
         options: of the optimisation, as `Trainer` takes them.
     """
     device = device or torch.device("cpu")
@@ -206,9 +214,9 @@ class NestedExperiment(DependencyExperiment):
 
     Args:
         probe: what is trained.
-        max_epochs: looks at dev after which every training ends at the latest.
-        patience: looks at dev in a row without a better one after which a training ends.
-        batches: dev is looked at after every epoch; on small data only after as many as make this number of batches,
+        max_epochs: validation checks after which every training ends at the latest.
+        patience: validation checks without improvement after which a training ends.
+        batches: validation runs after every epoch; on small data only after as many as make this number of batches,
             and, to keep better weights, after 1, 2, 4, … epochs before.
         seed: of the initialisation and of whatever else is drawn; None for that of the run. The order of the training
             batches has the seed of the datamodule.

@@ -165,6 +165,27 @@ def test_early_looks_at_dev_keep_better_weights_and_count_for_nothing_else(
         assert torch.equal(tensor, every.weights[expected - 1][name]), name
 
 
+def test_early_looks_leave_the_random_numbers_of_training_as_they_are(data: MakeData, tmp_path: Path) -> None:
+    drawn: list[float] = []
+
+    class Noisy(AttentionOnlyProbe):
+        def training_step(self, batch: AttentionBatch, batch_idx: int) -> Tensor:
+            drawn.append(float(torch.rand(())))
+            return super().training_step(batch, batch_idx)
+
+    few = data().variant(train=[3, 5, 8])
+    trained(Noisy(), few, monitor="val_loss", mode="min", max_epochs=1, patience=1, seed=0, batches=6)
+    found = drawn.copy()
+    drawn.clear()
+    few.setup("fit")
+    trainer = ordinary(tmp_path, epochs=6)
+    trainer.check_val_every_n_epoch = 6
+    torch.manual_seed(0)
+    trainer.fit(Noisy(), datamodule=few)
+    assert len(found) == 6
+    assert found == drawn
+
+
 def test_early_looks_do_not_stop_a_structural_probe(bert: Path, corpus: str, cache: str) -> None:
     """It lowers its rate and ends by itself."""
     few = DependencyDataModule(corpus, encoder=EncoderSpec(str(bert)), hidden=(1,), cache=cache, max_sentences=4)
