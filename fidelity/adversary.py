@@ -48,7 +48,8 @@ class Adversary(FidelityTest):
         diversity: weight of the mean divergence between the K² pairs of copies, in the loss.
         spread: standard deviation of the logits that the search begins with.
         epsilons: distances of the curve.
-        starts: searches of every text, one after the other, of `copies` each; the best copy of all of them counts.
+        starts: searches of every text, one after the other, of `copies` each; the best copy of all of them counts. The
+            copies of all starts are kept, and the last pass reads all of them at once.
 
     Raises:
         FidelityError: there are no copies or starts, or a distance is not above 0.
@@ -126,7 +127,8 @@ class Adversary(FidelityTest):
             FidelityError: the attention of a text is not one distribution.
         """
         reading.one_distribution(self.name)
-        # One after the other, so that memory does not grow with their number.
+        # One after the other: what the steps need in memory does not grow with their number, only the copies that they
+        # leave, which `measure` decides by in one pass, do.
         return torch.cat([self._searched(reading, start) for start in self.start(reading).tensor_split(self.starts)])
 
     def _searched(self, reading: Reading, start: Tensor) -> Tensor:
