@@ -475,7 +475,7 @@ def test_a_training_says_what_it_trains_and_advertises_nothing(
     caplog: pytest.LogCaptureFixture,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    with caplog.at_level("INFO"):
+    with caplog.at_level("INFO", "pytorch_lightning"):
         train.main(arguments(ROOT / "configs" / "demo.yaml", corpus, bert, cache, tmp_path))
     # A weight for each head and direction, one for each offset, and biases: as the checkpoint has them.
     folder, _ = results(tmp_path)

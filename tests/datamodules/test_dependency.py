@@ -132,7 +132,7 @@ def test_a_training_makes_the_store_of_test_too(
 ) -> None:
     module = DependencyDataModule(corpus, encoder=EncoderSpec(str(bert)), cache=str(tmp_path))
     module.trainer = cast(Any, TRAINER)
-    with caplog.at_level("INFO"):
+    with caplog.at_level("INFO", "pytorch_lightning"):
         module.setup("fit")
     assert "train 41 sentences, dev 13 sentences, test 17 sentences." in caplog.text
     assert set(module.stores) == set(module.splits) == {"train", "dev"}

@@ -234,6 +234,7 @@ def test_what_is_to_come_and_how_long_it_takes_is_told(
     folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logging.getLogger("pytorch_lightning"), "propagate", True)
+    caplog.set_level("INFO", "pytorch_lightning")  # a benchmark of another test may have raised it
     monkeypatch.setattr(progress, "EVERY", 0.0)
     pair = ["--model.init_args.eval_tokens=40", "--trainer.limit_test_batches=2"]
     options = [QUICK, f"--model.init_args.tests={SHORT}", *pair]
