@@ -30,9 +30,8 @@ class Adversary(FidelityTest):
     aimed at; `tvd`, how far the output of the attention chosen for `max_jsd` is from the text's own. Columns: the same,
     `max_attention`, and `max_jsd_at_<ε>`, the ε-max JSD of the same copies when as much is accepted.
 
-    The search finds what its start lets it find: of the same text another seed finds another number (on SST-2 the ε-max
-    JSD of two searches correlate at .73, though their means agree to .0001). What is read of single texts, in
-    `items.parquet` too, wants several `starts`; means over many texts do not.
+    The search finds what its start lets it find, so that the value is a lower bound, and another seed finds another one
+    for the same text. Columns of single texts in `items.parquet` want several `starts`; docs/fidelity.md has figures.
 
     The loss is a sum over the texts in which none knows of another, and Adam scales each weight by itself: a batch is
     searched as its texts would be one by one. Memory grows with copies × tokens of a batch; for a transformer, which
