@@ -10,12 +10,10 @@ import argparse
 import json
 import os
 import platform
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -48,7 +46,6 @@ class Settings:
         limit: most sentences of any file.
         rounds: how often each side of a ratio is timed.
         memory: whether peaks of memory are measured, which takes a new process each.
-        busy: processes beside that do nothing but keep a core busy.
     """
 
     json: Path | None = None
@@ -56,7 +53,6 @@ class Settings:
     limit: int | None = None
     rounds: int = 3
     memory: bool = True
-    busy: int = 0
 
 
 @dataclass(frozen=True)
@@ -226,17 +222,6 @@ def machine() -> dict[str, str | int]:
     }
 
 
-@contextmanager
-def _busy(processes: int) -> Iterator[None]:
-    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(processes)]
-    try:
-        yield
-    finally:
-        for loop in loops:
-            loop.kill()
-            loop.wait()
-
-
 def run(benchmark: str, measure: Callable[[Settings, Path, Report], None], arguments: list[str] | None) -> int:
     """Parse the command line, measure in a temporary folder, print the table, write the JSON; return the exit code."""
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{benchmark}", description=measure.__doc__)
@@ -247,7 +232,6 @@ def run(benchmark: str, measure: Callable[[Settings, Path, Report], None], argum
     parser.add_argument("--limit", type=int, help="most sentences of any file, for a quick look")
     parser.add_argument("--rounds", type=int, default=Settings.rounds, help="of every timing (%(default)s)")
     parser.add_argument("--no-memory", dest="memory", action="store_false", help="leave peaks of memory out")
-    parser.add_argument("--busy", type=int, default=Settings.busy, metavar="N", help="processes that compete for cores")
     settings = Settings(**vars(parser.parse_args(arguments)))
     if settings.rounds < 1 or (settings.limit is not None and settings.limit < 1):
         parser.error("--rounds and --limit are numbers from 1 on")
@@ -256,7 +240,7 @@ def run(benchmark: str, measure: Callable[[Settings, Path, Report], None], argum
     if settings.memory and not Path("/proc/self/status").exists():
         parser.error("peaks of memory are read from /proc, which this system has not: add --no-memory")
     report = Report(benchmark)
-    with tempfile.TemporaryDirectory(prefix="benchmark-") as folder, _busy(settings.busy):
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
         try:
             measure(settings, Path(folder), report)
         except (CorpusError, EncoderError) as error:
