@@ -5,8 +5,7 @@ from datamodules.batch import AntecedentBatch, AttentionBatch, TextBatch
 from datamodules.classification import ClassificationDataModule
 from datamodules.coreference import CoreferenceDataModule
 from datamodules.dependency import DependencyDataModule
-from datamodules.vector_files import VectorError
-from datamodules.vectors import VectorSpec
+from datamodules.vectors import VectorError, VectorSpec
 from datamodules.vocabulary import Vocabulary
 
 __all__ = [

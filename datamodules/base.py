@@ -27,8 +27,8 @@ from attention.store import MANIFEST, Store
 from corpora.document import Documents
 from corpora.registry import CORPORA, locate, remedy_for
 from corpora.sentence import CorpusError, Treebank
-from datamodules.vector_names import find_vectors
-from datamodules.vectors import ENCODER, VectorSpec, WordVectors, load_vectors
+from datamodules.vectors import ENCODER, VectorSpec, find_vectors
+from datamodules.word_vectors import WordVectors, load_vectors
 from metrics.results import Provenance
 
 log = logging.getLogger(__name__)
@@ -200,7 +200,7 @@ class AttentionDataModule(LightningDataModule):
         source = resolve(self.encoder) if self.encoder is not None else None
 
         if self.vector_spec is not None and self.vector_spec.name != ENCODER:
-            find_vectors(self.vector_spec.name, self.root)  # before hours of extraction
+            find_vectors(self.vector_spec, self.root)  # before hours of extraction
 
         @once
         def encoder() -> Encoder:
@@ -223,9 +223,8 @@ class AttentionDataModule(LightningDataModule):
                 counts,
                 root=self.root,
                 cache=self.cache,
-                digests=digests,
-                encoder=encoder if source is not None else None,
                 source=source,
+                encoder=encoder,
             )
         made: dict[Path, list[str]] = {}
         for split in (*wanted, *ahead):

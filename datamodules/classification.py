@@ -35,9 +35,9 @@ from datamodules.labels import find_labels, label_numbers
 from datamodules.sampling import Batches, BatchLoader, LengthBatches, run_seed
 from datamodules.texts import TextSplit, cut_texts
 from datamodules.tokenization import Numbers, Punctuation, tokenize
-from datamodules.vectors import VectorSpec, WordVectors
+from datamodules.vectors import VectorSpec
 from datamodules.vocabulary import Vocabulary, build_vocabulary, piece_vocabulary
-from datamodules.vocabulary_vectors import vocabulary_vectors
+from datamodules.word_vectors import WordVectors, vocabulary_vectors
 from metrics.results import Provenance
 
 _MAPPING = "--data.init_args.corpus '{train: a.tsv, dev: b.tsv, test: c.tsv}'"

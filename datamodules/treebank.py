@@ -10,7 +10,7 @@ from torch.utils.data import Dataset
 
 from attention.store import Store
 from datamodules.batch import AttentionBatch
-from datamodules.vectors import WordVectors
+from datamodules.word_vectors import WordVectors
 
 Field = Literal["attention", "hidden", "vectors"]
 FIELDS: frozenset[Field] = frozenset(("attention", "hidden", "vectors"))

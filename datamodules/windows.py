@@ -11,7 +11,7 @@ from attention.store import Store
 from corpora.document import MENTION_TYPES
 from corpora.windows import Window, anaphoric
 from datamodules.batch import AntecedentBatch
-from datamodules.vectors import WordVectors
+from datamodules.word_vectors import WordVectors
 
 
 class CoreferenceSplit(Dataset[AntecedentBatch]):

@@ -16,9 +16,8 @@ from attention import AlignmentError, EncoderSpec, Options
 from corpora.conll2012 import read_documents
 from corpora.document import MENTION_TYPES, Documents
 from corpora.sentence import CorpusError
-from datamodules import AntecedentBatch, CoreferenceDataModule
+from datamodules import AntecedentBatch, CoreferenceDataModule, VectorError
 from datamodules.base import SPLITS, Split
-from datamodules.vector_files import VectorError
 from datamodules.vectors import VectorSpec
 from datamodules.windows import parted
 from tests.documents import corpus, document, write

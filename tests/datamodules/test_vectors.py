@@ -1,297 +1,347 @@
-import json
-import os
-from collections import Counter
-from collections.abc import Callable, Mapping, Set
+import gzip
+import logging
+import pickle
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
-from gensim.models import KeyedVectors
+from gensim import downloader
+from gensim.models import FastText, KeyedVectors
 
-from attention.digest import Digests
-from attention.embeddings import embed_words
-from attention.encoder import Encoder, EncoderSpec, resolve
-from corpora.conllu import read_treebank
-from datamodules.vector_files import VectorError, read_vectors
-from datamodules.vectors import VectorSpec, WordVectors, load_vectors
-from tests import tiny
-from tests.datamodules.vector_texts import lines, write
+from datamodules import VectorError, VectorSpec
+from datamodules.vectors import find_vectors, read_vectors
 
-COUNTS = {"The": 3, "the": 2, "fox": 1, "Café": 1, "unheard": 2, "of": 1}
-ENCODERS: dict[str, Callable[[Path], Path]] = {
-    "bert": tiny.save_bert,
-    "roberta": tiny.save_roberta,
-    "gpt2": tiny.save_gpt2,
-    "llama": tiny.save_llama,
+VECTORS: Mapping[str, Sequence[str]] = {
+    "the": ("0.5", "-1", "2e-1"),
+    "fox": ("1", "2", "3"),
+    "café": ("0.25", "0", "-0.125"),
+    "The": ("9", "9", "9"),
+    "filler": ("no", "number", "here"),
 }
+"""Five rows of three values; the last would not survive parsing."""
 
 
-class Files:
-    """A data root and a cache in one folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self.root, self.cache = folder / "root", folder / "cache"
-
-    def load(
-        self,
-        name: str,
-        counts: Mapping[str, int] = COUNTS,
-        encoder: Callable[[], Encoder] | None = None,
-        **options: object,
-    ) -> WordVectors:
-        spec = VectorSpec(name, **options)  # type: ignore[arg-type]
-        digests = Digests(self.cache)
-        return load_vectors(spec, counts, root=self.root, cache=self.cache, digests=digests, encoder=encoder)
+def lines(vectors: Mapping[str, Sequence[str]] = VECTORS, header: bool = False) -> bytes:
+    rows = [" ".join((word, *values)) for word, values in vectors.items()]
+    if header:
+        rows.insert(0, f"{len(rows)} {len(next(iter(vectors.values())))}")
+    return "".join(f"{row}\n" for row in rows).encode()
 
 
-@pytest.fixture
-def files(tmp_path: Path) -> Files:
-    return Files(tmp_path)
+def write(path: Path, content: bytes = b"", *, packed: bool = False) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(gzip.compress(content or lines()) if packed else content or lines())
+    return path
 
 
-@pytest.fixture
-def text(tmp_path: Path) -> str:
-    return str(write(tmp_path / "v.txt"))
+INDEX: dict[str, dict[str, dict[str, str]]] = {
+    "models": {"glove-wiki-gigaword-50": {}, "glove-twitter-25": {}, "__testing": {}},
+    "corpora": {"text8": {}},
+}
+WANTED = {"the", "fox", "café", "absent"}
+KNOWN = ("the", "fox", "café")
 
 
 @pytest.fixture
-def conversions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The file of every conversion."""
-    seen: list[str] = []
-
-    def recorded(path: Path, wanted: Set[str], scratch: Path) -> tuple[KeyedVectors, Mapping[str, int]]:
-        seen.append(path.name)
-        return read_vectors(path, wanted, scratch)
-
-    monkeypatch.setattr("datamodules.vectors.read_vectors", recorded)
-    return seen
+def native() -> KeyedVectors:
+    vectors = KeyedVectors(3)
+    vectors.add_vectors(["fox", "filler", "the"], np.array([[1, 2, 3], [4, 5, 6], [7, 8, 9]], np.float32))
+    return vectors
 
 
-# Rows
+def read(path: Path, wanted: set[str] = WANTED) -> tuple[dict[str, list[float]], Mapping[str, int]]:
+    """The values of every wanted word that is known, in the order of the rows, and what was counted."""
+    found = read_vectors(path, wanted)
+    assert list(found.index.values()) == list(range(len(found.matrix)))
+    assert found.matrix.dtype == np.float32
+    return {word: found.matrix[row].tolist() for word, row in found.index.items()}, found.counted
 
 
-def test_rows_of_the_matrix(files: Files, text: str) -> None:
-    vectors = files.load(text)
-    rows = vectors.rows(["The", "THE", "fox", "unheard", "CAFÉ", "filler", ""])
-    assert rows.dtype == np.int64
-    expected = [[0.5, -1, 0.2], [0.5, -1, 0.2], [1, 2, 3], [0, 0, 0], [0.25, 0, -0.125], [0, 0, 0], [0, 0, 0]]
-    np.testing.assert_array_equal(vectors.matrix[rows], np.array(expected, np.float32))
-    assert (rows == -1).tolist() == [False, False, False, True, False, True, True]
-    assert vectors.rows([]).shape == (0,)
-    assert vectors.size == 3
-    assert isinstance(vectors.matrix, np.memmap)
+def refusal(path: Path) -> str:
+    with pytest.raises(VectorError) as refused:
+        read_vectors(path, WANTED)
+    assert str(refused.value).startswith(str(path))
+    return str(refused.value).removeprefix(str(path))
 
 
-def test_letter_case_can_count(files: Files, text: str) -> None:
-    vectors = files.load(text, lowercase=False, min_coverage=0.0)
-    assert vectors.matrix[vectors.rows(["The"])].tolist() == [[9, 9, 9]]
-    assert vectors.rows(["Café", "THE"]).tolist() == [-1, -1]
+def find(name: str, root: Path) -> Path:
+    path, *beside = find_vectors(VectorSpec(name), root)
+    assert not beside
+    return path
 
 
-def test_of_the_corpus_only(files: Files, text: str) -> None:
-    vectors = files.load(text, {"fox": 1})
-    assert vectors.matrix.tolist() == [[1, 2, 3], [0, 0, 0]]
-    assert vectors.rows(["the"]).tolist() == [-1]
+def not_found(name: str, root: Path) -> str:
+    with pytest.raises(VectorError) as refused:
+        find_vectors(VectorSpec(name), root)
+    return str(refused.value)
 
 
-# Audit
+# What is read
 
 
-def test_types_and_tokens_are_counted_as_they_are_looked_up(files: Files, text: str) -> None:
-    write(Path(text), lines() + b"fox 4 5 6\n")
-    assert files.load(text).audit == {
-        "file": "v.txt",
-        "size": 3,
-        "types": 5,  # the, fox, café, unheard, of
-        "types_covered": 3,
-        "tokens": 10,
-        "tokens_covered": 7,
-        "coverage": 0.7,
-        "repeated_rows": 1,
-    }
-    sensitive = files.load(text, lowercase=False).audit
-    assert {name: sensitive[name] for name in ("types", "types_covered", "tokens_covered")} == {
-        "types": 6,
-        "types_covered": 3,  # The, the, fox
-        "tokens_covered": 6,
-    }
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("header", [False, True])
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b" \n"], ids=["unix", "dos", "trailing blank"])
+def test_text(tmp_path: Path, packed: bool, header: bool, end: bytes) -> None:
+    content = lines(header=header).replace(b"\n", end)
+    found, counted = read(write(tmp_path / "v.txt", content, packed=packed))
+    expected = {word: np.array(VECTORS[word], np.float32).tolist() for word in KNOWN}
+    assert list(found.items()) == list(expected.items())  # the filler, whose values are no numbers, was never parsed
+    assert counted == {"repeated_rows": 0}
+    assert read_vectors(tmp_path / "v.txt", {"absent"}).matrix.shape == (0, 3)
 
 
-def test_coverage_is_of_the_counts_at_hand_though_the_conversion_is_an_old_one(
-    files: Files, text: str, conversions: list[str]
+@pytest.mark.parametrize(
+    ("content", "expected", "repeated"),
+    [
+        (b"the 1 2\nfox 3 4", {"the": [1, 2], "fox": [3, 4]}, 0),  # a last line without its end
+        (b"the 1 2\nfox 3 4\nthe 5 6\nb 1 1\nb 1 1\nthe x y\n", {"the": [1, 2], "fox": [3, 4]}, 2),
+        (
+            "THE 1 2\na\u00a0b 3 4\na\u0085b 5 6\n5 7 8\n".encode(),
+            {"a\u00a0b": [3, 4], "a\u0085b": [5, 6], "5": [7, 8]},
+            0,
+        ),
+    ],
+    ids=["no last end of line", "the first of repeated rows", "letter case and uncommon blanks"],
+)
+def test_rows_of_a_text(tmp_path: Path, content: bytes, expected: dict[str, list[float]], repeated: int) -> None:
+    found = read(write(tmp_path / "v.txt", content), {"the", "fox", "a\u00a0b", "a\u0085b", "5"})
+    assert found == (expected, {"repeated_rows": repeated})
+
+
+@pytest.mark.parametrize("suffix", [".bin", ".bin.gz"])
+def test_the_binary_format_of_word2vec(tmp_path: Path, native: KeyedVectors, suffix: str) -> None:
+    native.save_word2vec_format(str(tmp_path / "plain"), binary=True)
+    content = (tmp_path / "plain").read_bytes()
+    path = write(tmp_path / f"v{suffix}", content, packed=suffix.endswith("gz"))
+    assert read(path) == ({"fox": [1, 2, 3], "the": [7, 8, 9]}, {})
+    write(tmp_path / "v.bin", content[:-5])
+    assert refusal(tmp_path / "v.bin").startswith(": gensim cannot load it (EOFError: unexpected end of input")
+
+
+def test_fasttext_makes_up_no_vectors_of_words_that_it_has_not_seen(tmp_path: Path) -> None:
+    model = FastText([["the", "fox"]] * 3, vector_size=4, min_count=1, bucket=50, epochs=1, seed=0)
+    model.wv.save(str(tmp_path / "v.kv"))
+    assert model.wv["foxes"].any()  # it would
+    assert read(tmp_path / "v.kv", {"fox", "foxes"}) == ({"fox": model.wv["fox"].tolist()}, {})
+
+
+# Pickles
+
+
+def test_a_kv_is_opened_where_the_user_allows_it(tmp_path: Path, native: KeyedVectors) -> None:
+    path = tmp_path / "v.kv"
+    native.save(str(path), separately=["vectors"])
+    assert find_vectors(VectorSpec(str(path), allow_pickle=True), tmp_path) == [path, tmp_path / "v.kv.vectors.npy"]
+    assert read(path) == ({"fox": [1, 2, 3], "the": [7, 8, 9]}, {})
+
+
+class Program:
+    """Leaves a file behind when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
+        return Path.touch, (self.path,)
+
+
+@pytest.mark.parametrize("name", ["v.kv", "v.txt", "v.gz"])
+def test_a_pickle_is_refused_unopened_by_whatever_name(name: str, tmp_path: Path) -> None:
+    left = tmp_path / "left behind"
+    path = write(tmp_path / name, pickle.dumps(Program(left)), packed=name.endswith("gz"))
+    assert not_found(str(path), tmp_path) == (
+        f"{path}: this file is a pickle, and opening a pickle can run any program. If you trust where it comes from, "
+        "allow it with --data.init_args.vectors.allow_pickle true; else name vectors in the format of word2vec, which "
+        "gensim writes with KeyedVectors.save_word2vec_format."
+    )
+    assert not left.exists()
+    find_vectors(VectorSpec(str(path), allow_pickle=True), tmp_path)
+    assert refusal(path).startswith(": gensim cannot load it (AttributeError: ")  # it holds no vectors
+    assert left.exists()
+
+
+def test_a_kv_that_cannot_be_loaded(tmp_path: Path, native: KeyedVectors) -> None:
+    path = tmp_path / "v.kv"
+    assert refusal(write(path)).startswith(": gensim cannot load it (UnpicklingError: ")
+    FastText([["the", "fox"]], vector_size=4, min_count=1, bucket=50, epochs=1).save(str(path))
+    assert refusal(path) == ": it holds a FastText, not KeyedVectors. Save that model's `wv` instead."
+    native.save(str(path), separately=["vectors"])
+    (tmp_path / "v.kv.vectors.npy").unlink()
+    message = refusal(path)
+    assert message.startswith(": gensim cannot load it (FileNotFoundError: ")
+    assert message.endswith("Fetch the file again if it is cut off; a .kv needs the .npy files beside it.")
+
+
+def test_vectors_that_are_not_finite(tmp_path: Path, native: KeyedVectors) -> None:
+    native.vectors[[0, 2], 1] = np.nan
+    native.save(str(tmp_path / "v.kv"))
+    message = ": the vectors of 2 of the corpus's words are not finite, that of 'fox' for one. Fetch the file again."
+    assert refusal(tmp_path / "v.kv") == message
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("content", "number", "shown", "size"),
+    [
+        (b"the 1 2\nfox 1\n", 2, "fox 1", 2),
+        (b"the 1 2\nfox 1 2 3\n", 2, "fox 1 2 3", 2),
+        (b"the 1 2\n\nfox 1 2\n", 2, "", 2),
+        (b"the 1 2\nfox\t1\t2\n", 2, "fox\\t1\\t2", 2),
+        (b"2 2\nthe 1 2\nfox 1\n", 3, "fox 1", 2),
+        (b"2 3\nthe 1 2\nfox 1 2\n", 2, "the 1 2", 3),
+        (b"the 1 2\n. . . 1 2\n", 2, ". . . 1 2", 2),
+        (b"the 1 2\nfox 1 O.5\n", 2, "fox 1 O.5", 2),
+        (b"filler a b\nfox 1 2\nthe nan 2\n", 3, "the nan 2", 2),
+        (b"the 1 2\nfox 1 -1e99\n", 2, "fox 1 -1e99", 2),
+        (b"the 1 \xff2\n", 1, "the 1 \\\\xff2", 2),
+        (b"the 1 2\nf\xf6x 1 2\n", 2, "f\\\\xf6x 1 2", 2),
+    ],
+)
+def test_a_malformed_line(tmp_path: Path, content: bytes, number: int, shown: str, size: int) -> None:
+    message = f":{number}: '{shown}' is not a word in UTF-8 and {size} finite numbers, with one blank between. Fetch"
+    assert refusal(write(tmp_path / "v.txt", content)).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"1 2\nthe 1 2\nfox 1 2\n", ":1: the header says 1 rows, but 2 follow. Fetch the file again if it is cut off"),
+        (b"3 2\nthe 1 2\nfox 1 2\n", ":1: the header says 3 rows, but 2 follow. Fetch"),
+        (b"\n", ":1: no vector, but ''. Name a text file of GloVe or word2vec"),
+        (b"<!DOCTYPE\n", ":1: no vector, but '<!DOCTYPE'. Name a text file of GloVe or word2vec"),
+        (b"", ": the file holds no vectors. Name a text file of GloVe or word2vec"),
+        (b"0 50\n", ": the file holds no vectors. Name a text file of GloVe or word2vec"),
+        (b"PK\x03\x04 and more\n", ": this is a zip archive. Unpack it, and name one of the files in it."),
+    ],
+)
+def test_a_file_of_something_else(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "v.txt").write_bytes(content)
+    assert refusal(tmp_path / "v.txt").startswith(message)
+
+
+def test_the_remedy_for_words_with_blanks_leaves_a_file_that_can_be_read(tmp_path: Path) -> None:
+    path = write(tmp_path / "v.txt", b"4 2\nthe 1 2\n. . . 1 2\nat x 1 2\nfox 3 4\n")
+    assert "`awk 'NF == 3'`" in refusal(path)
+    kept = [line for line in path.read_bytes().splitlines(True) if len(line.split()) == 3]  # as awk would
+    assert list(read(write(path, b"".join(kept)))[0]) == ["the", "fox"]
+
+
+@pytest.mark.parametrize("damage", ["cut off", "checksum"])
+def test_a_gzip_file_that_is_damaged(tmp_path: Path, damage: str) -> None:
+    whole = bytearray(gzip.compress(lines()))
+    whole[-6] ^= 1
+    path = write(tmp_path / "v.txt.gz", bytes(whole[:-12] if damage == "cut off" else whole))
+    assert refusal(path).startswith(": the file is cut off or damaged (")
+
+
+# Where a name lies
+
+
+def test_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "v.txt")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    for name in (str(path), "~/v.txt", "v.txt"):
+        assert find(name, tmp_path / "root").resolve() == path
+
+
+def test_the_subset_stands_in_until_the_full_file_is_there(tmp_path: Path) -> None:
+    names = ("glove.6B.50d.subset.txt.gz", "glove.6B.50d.txt.gz", "glove.6B.50d.txt")
+    for name in names:
+        path = write(tmp_path / "glove" / name)
+        assert find("glove.6B.50d", tmp_path) == path
+
+
+@pytest.mark.parametrize("name", ["glove.6B.200d", "glove.840B.300d"])
+def test_glove_that_is_absent(name: str, tmp_path: Path) -> None:
+    message = not_found(name, tmp_path)
+    assert message.startswith(
+        f"{tmp_path}/glove/{name}.txt: there is no such file, nor one packed by gzip, nor a subset"
+    )
+    assert "https://nlp.stanford.edu/projects/glove/" in message
+    assert "`encoder`" in message
+
+
+@pytest.mark.parametrize("name", ["v.txt", "glove.6B.50d.txt", "glove.6B.50d.txt.gz", "some/vectors", "v.kv", "."])
+def test_a_path_that_is_no_file_is_not_looked_for_in_the_network(name: str, tmp_path: Path) -> None:
+    assert not_found(name, tmp_path).startswith(f"{name}: there is no such file of word vectors. Name a text file")
+
+
+# gensim's downloader
+
+
+@pytest.fixture
+def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of gensim's downloader; its index is to be had, and nothing else."""
+    monkeypatch.setattr(downloader, "BASE_DIR", str(tmp_path / "gensim-data"))
+    monkeypatch.setattr(downloader, "info", lambda: INDEX)
+    monkeypatch.setattr(downloader, "load", unreachable())
+    return tmp_path / "gensim-data"
+
+
+def unreachable(before: Callable[[], object] = lambda: None) -> Callable[..., str]:
+    def load(*arguments: object, **options: object) -> str:
+        before()
+        raise OSError("no route to host")
+
+    return load
+
+
+def test_what_gensim_downloads(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(name: str, return_path: bool) -> str:
+        assert return_path  # else it would import a program from the network
+        return str(write(base / name / f"{name}.gz", packed=True))
+
+    monkeypatch.setattr(downloader, "load", load)
+    assert find("glove-twitter-25", tmp_path) == base / "glove-twitter-25" / "glove-twitter-25.gz"
+
+
+def test_what_was_downloaded_before_needs_no_network(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert files.load(text, {"fox": 1, "unheard": 1}).audit["coverage"] == 0.5
-    assert files.load(text, {"fox": 3, "unheard": 1}).audit["coverage"] == 0.75
-    assert conversions == ["v.txt"]
+    monkeypatch.setattr(downloader, "info", unreachable())
+    path = write(base / "glove-twitter-25" / "glove-twitter-25.gz", packed=True)
+    assert find("glove-twitter-25", tmp_path) == path
 
 
-def test_low_coverage_is_refused_and_the_bound_is_still_allowed(files: Files, text: str) -> None:
-    with pytest.raises(VectorError) as refused:
-        files.load(text, min_coverage=0.71)
-    assert str(refused.value) == (
-        "v.txt: these word vectors know 70.0% of 10 tokens (3 of 5 types), less than vectors.min_coverage 0.71. Name "
-        "vectors that fit the corpus's language and letter case, or lower --data.init_args.vectors.min_coverage."
-    )
-    assert files.load(text, min_coverage=0.7).audit["coverage"] == 0.7
+def test_two_processes_that_download_at_once(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = base / "glove-twitter-25" / "glove-twitter-25.gz"
+    monkeypatch.setattr(downloader, "load", unreachable(lambda: write(path, packed=True)))
+    assert find("glove-twitter-25", tmp_path) == path
 
 
-def test_low_coverage_of_a_subset_says_where_the_full_file_belongs(files: Files) -> None:
-    write(files.root / "glove" / "glove.6B.50d.subset.txt.gz", packed=True)
-    with pytest.raises(VectorError) as refused:
-        files.load("glove.6B.50d", {"unheard": 1})
-    assert str(refused.value) == (
-        "glove.6B.50d.subset.txt.gz: these word vectors know 0.0% of 1 tokens (0 of 1 types), less than "
-        f"vectors.min_coverage 0.5. Put the full glove.6B.50d.txt into {files.root}/glove, name other vectors, or "
-        "lower --data.init_args.vectors.min_coverage."
-    )
-    assert files.load("glove.6B.50d", {"unheard": 1}, min_coverage=0.0).matrix.tolist() == [[0, 0, 0]]
-
-
-@pytest.mark.parametrize("bound", [-0.1, 50, float("nan")])
-def test_a_bound_that_is_no_share_is_refused(bound: float) -> None:
-    with pytest.raises(VectorError, match=r"min_coverage: .* is no share of the tokens\. Give a number in 0–1\."):
-        VectorSpec(min_coverage=bound)
-
-
-# Identity and conversion
-
-
-def test_identity_tells_files_apart_and_not_corpora(files: Files, text: str) -> None:
-    first = files.load(text).identity
-    assert set(first) == {"file", "sha256", "lowercase"}
-    assert files.load(text, {"fox": 1}).identity == first
-    assert files.load(text, lowercase=False).identity != first
-    write(Path(text), lines() + b"more 1 1 1\n")
-    assert files.load(text).identity != first
-    assert json.loads(json.dumps(first)) == first
-
-
-def test_a_file_is_converted_once_for_each_vocabulary(files: Files, text: str, conversions: list[str]) -> None:
-    first = files.load(text)
-    again = files.load(text)
-    assert conversions == ["v.txt"]
-    assert np.array_equal(first.matrix, again.matrix)
-    assert (first.index, first.audit, first.identity) == (again.index, again.audit, again.identity)
-    moved = Path(text).rename(Path(text).with_name("moved.txt"))
-    assert files.load(str(moved)).identity["file"] == "moved.txt"
-    assert len(conversions) == 1
-    files.load(str(moved), {**COUNTS, "café": 1})  # no new word, as they are looked up
-    assert len(conversions) == 1
-    files.load(str(moved), {**COUNTS, "new": 1})
-    files.load(str(moved), lowercase=False)
-    assert len(conversions) == 3
-    write(moved, lines() + b"new 1 1 1\n")
-    assert files.load(str(moved), {**COUNTS, "new": 1}).rows(["new"]).tolist() != [-1]
-    assert len(conversions) == 4
-
-
-def test_a_kv_is_told_apart_by_the_arrays_beside_it(files: Files, tmp_path: Path) -> None:
-    vectors = KeyedVectors(2)
-    vectors.add_vectors(["fox"], np.array([[1, 2]], np.float32))
-    identities = []
-    for value in (1, 5):
-        vectors.vectors[:] = value
-        vectors.save(str(tmp_path / "v.kv"), separately=["vectors"])
-        found = files.load(str(tmp_path / "v.kv"), {"fox": 1})
-        assert found.matrix[found.rows(["fox"])].tolist() == [[value, value]]
-        identities.append(found.identity)
-    assert identities[0] != identities[1]
-
-
-def test_a_cache_that_cannot_be_written(files: Files, text: str) -> None:
-    files.cache.mkdir()
-    (files.cache / "vectors").touch()
-    with pytest.raises(VectorError) as refused:
-        files.load(text)
-    assert str(refused.value) == (
-        f"{files.cache}/vectors: File exists. {files.cache}/vectors must be writable and have room: else name another "
-        f"folder by data.init_args.cache."
+@pytest.mark.parametrize("name", ["glove-wiki", "text8", "__testing"])
+def test_a_name_that_gensim_does_not_have(name: str, base: Path, tmp_path: Path) -> None:
+    assert not_found(name, tmp_path).startswith(
+        f"{name}: no file has this name, and gensim's downloader has only glove-twitter-25, glove-wiki-gigaword-50. "
     )
 
 
-def test_a_malformed_file_leaves_nothing_behind(files: Files, text: str) -> None:
-    write(Path(text), b"the 1 2\nfox 1\n")
-    with pytest.raises(VectorError, match=r"v\.txt:2: 1 value after the word 'fox'"):
-        files.load(text)
-    assert list((files.cache / "vectors").iterdir()) == []
+def test_a_download_that_fails(base: Path, tmp_path: Path) -> None:
+    assert not_found("glove-twitter-25", tmp_path).startswith(
+        f"glove-twitter-25: no file has this name, and gensim's downloader failed (OSError: no route to host). Check "
+        f"the name and the network, or put the file into {base}/glove-twitter-25. Name a text file"
+    )
 
 
-# The encoder's own
+def test_a_download_that_holds_a_pickle_is_refused(base: Path, tmp_path: Path) -> None:
+    write(base / "glove-twitter-25" / "glove-twitter-25.gz", pickle.dumps({}), packed=True)
+    assert "this file is a pickle" in not_found("glove-twitter-25", tmp_path)
 
 
-@pytest.mark.parametrize("name", ENCODERS)
-def test_the_encoders_own_embeddings(name: str, files: Files, tmp_path: Path) -> None:
-    source = resolve(EncoderSpec(str(ENCODERS[name](tmp_path / name))))
-    encoder = Encoder(source)
-    vectors = files.load("encoder", encoder=lambda: encoder)
-    words = list(COUNTS)
-    assert vectors.matrix[vectors.rows(words)].tolist() == embed_words(encoder, words).vectors.tolist()
-    assert vectors.audit["file"] == "encoder"
-    assert (vectors.audit["types"], vectors.audit["coverage"]) == (6, 1.0)  # no lower-casing, whatever lowercase says
-    assert not vectors.lowercase
-    assert vectors.identity["lowercase"] is False
-    identity = vectors.identity["encoder"]
-    assert isinstance(identity, dict)
-    assert identity.items() >= source.identity(Digests(files.cache)).items()
-
-
-def test_words_without_pieces_are_not_covered_and_the_unknown_token_is_counted(files: Files, bert: Path) -> None:
-    encoder = Encoder(resolve(EncoderSpec(str(bert))))
-    vectors = files.load("encoder", {"fox": 6, "\u200d": 3, "漢": 1}, encoder=lambda: encoder)
-    assert vectors.rows(["fox", "\u200d", "漢"]).tolist() == [0, -1, 1]
-    assert {name: vectors.audit[name] for name in ("types_covered", "coverage", "types_all_unknown")} == {
-        "types_covered": 2,
-        "coverage": 0.7,
-        "types_all_unknown": 1,
-    }
-
-
-def test_the_encoder_is_not_loaded_again_for_what_was_converted(files: Files, bert: Path) -> None:
-    source = resolve(EncoderSpec(str(bert)))
-    loaded = []
-
-    def encoder() -> Encoder:
-        loaded.append(source)
-        return Encoder(source)
-
-    def load() -> WordVectors:
-        return load_vectors(
-            VectorSpec("encoder"),
-            COUNTS,
-            root=files.root,
-            cache=files.cache,
-            digests=Digests(files.cache),
-            encoder=encoder,
-            source=source,
-        )
-
-    first = load()
-    assert len(loaded) == 1
-    assert load().audit == first.audit
-    assert len(loaded) == 1
-
-
-def test_an_encoders_embeddings_without_an_encoder(files: Files) -> None:
-    with pytest.raises(VectorError, match=r"^encoder: .* there is none\. Name other vectors\.$"):
-        files.load("encoder")
-
-
-# Real data
-
-
-def test_the_shipped_subset_knows_nine_tokens_of_ten_of_ewt(tmp_path: Path) -> None:
-    data = os.environ.get("PROBING_DATA")
-    if data is None:
-        pytest.skip("PROBING_DATA is not set")
-    root = Path(data)
-    sentences = read_treebank(root / "ud" / "en_ewt-ud-dev.conllu").sentences
-    counts = Counter(word for sentence in sentences for word in sentence.words)
-    files = Files(tmp_path)
-    files.root = root
-    vectors = files.load("glove.6B.50d", counts)
-    if vectors.audit["file"] != "glove.6B.50d.subset.txt.gz":
-        pytest.skip("the full glove.6B.50d.txt stands there")
-    assert (vectors.size, vectors.audit["tokens"], vectors.audit["repeated_rows"]) == (50, 25147, 0)
-    assert vectors.audit["coverage"] == pytest.approx(0.914, abs=0.01)
-    the = vectors.matrix[vectors.rows(["The"])[0]]
-    np.testing.assert_allclose(the[:4], [0.418, 0.24968, -0.41242, 0.1217], atol=1e-6)
+def test_without_a_network_gensims_own_traceback_is_not_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = logging.getLogger(downloader.__name__)
+    level = log.level
+    monkeypatch.setattr(downloader, "BASE_DIR", str(tmp_path / "gensim-data"))
+    monkeypatch.setattr(downloader, "urlopen", unreachable())
+    assert "gensim's downloader failed (ValueError: unable to read local cache" in not_found(
+        "glove-twitter-25", tmp_path
+    )
+    assert not [record for record in caplog.records if record.name == log.name]
+    assert log.level == level
