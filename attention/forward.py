@@ -1,22 +1,30 @@
 """Shards through the encoder: forward passes of bounded size, reduced to words inside the attention function."""
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+import ctypes
+import os
+import sys
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
 from math import isfinite
+from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
+import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from attention.alignment import Pieces, most_central, reduce, reduction
 from attention.encoder import Encoder
-from attention.memory import Allowance
-from attention.options import Options, StoreError
-from attention.parallel import in_order
-from attention.plan import Plan
-from attention.store import pack_weights, tensor_name
+from attention.specification import Items, Options
+from attention.store import StoreError, pack_weights, tensor_name
+
+Job = TypeVar("Job")
+Result = TypeVar("Result")
 
 BATCH_PIECES = {"cpu": 512, "cuda": 16384}
 """Bound of one forward pass by kind of device, padding included: what keeps a core's caches and a GPU's cores busy."""
@@ -25,23 +33,22 @@ BATCH_CELLS = {"cpu": 2**16, "cuda": 2**22}
 WORKERS = 8
 """Most forward passes at once on a CPU."""
 MEMORY = {"cpu": 2 << 30, "cuda": 8 << 30}
-"""Bytes that what is kept of all passes in flight may take, unless that of one window alone is more."""
+"""Bytes that what is kept of all passes in flight may take, unless that of one part alone is more."""
 
 _ROW_TOLERANCE = 1e-3
+_STATM = Path("/proc/self/statm")
 
 
-def shapes(planned: Plan, shard: int) -> dict[str, tuple[int, ...]]:
-    """What a shard holds, in its order: `<quantity>.<item>`, shaped as the plan says."""
+def shapes(items: Items, shard: int) -> dict[str, tuple[int, ...]]:
+    """What a shard holds, in its order: `<quantity>.<item>`, as `Items.shapes` says."""
     return {
         tensor_name(quantity, item): shape
-        for item in _longest_first(planned, shard)
-        for quantity, shape in planned.shapes(item).items()
+        for item in _longest_first(items, shard)
+        for quantity, shape in items.shapes(item).items()
     }
 
 
-def extract(
-    encoder: Encoder, planned: Plan, shards: Iterable[int], options: Options
-) -> Generator[tuple[int, str, Tensor], None, None]:
+def extract(encoder: Encoder, items: Items, shards: Iterable[int]) -> Generator[tuple[int, str, Tensor], None, None]:
     """Shard, name and tensor of everything the shards hold, by the `shapes` of each and in the order of those.
 
     Raises:
@@ -51,25 +58,25 @@ def extract(
 
     def compute(job: tuple[int, list[tuple[int, int]]]) -> list[tuple[Tensor, ...]]:
         _, batch = job
-        parts = [planned.windows[item][part] for item, part in batch]
+        parts = [items.inputs[item][part] for item, part in batch]
         # The current GPU is a thread's own, and some kernels look at nothing else.
         with torch.cuda.device(encoder.device) if on_gpu else nullcontext():
-            reduced = forward(encoder, parts, planned, options)
-            kept = [planned.select(batch, reduced.attention)]
-            if planned.hidden.layers:
+            reduced = forward(encoder, parts, items)
+            kept = [items.select(batch, reduced.attention)]
+            if items.hidden.layers:
                 states = reduced.hidden.cpu()
                 kept.append([of[:, : part.words] for of, part in zip(states, parts, strict=True)])
             return list(zip(*kept, strict=True))
 
-    jobs = ((shard, batch) for shard in shards for batch in batches(planned, shard, encoder.device.type))
+    jobs = ((shard, batch) for shard in shards for batch in batches(items, shard, encoder.device.type))
     allowance = Allowance()
-    for (shard, batch), found in in_order(compute, jobs, _workers(encoder, planned)):
+    for (shard, batch), found in in_order(compute, jobs, _workers(encoder, items)):
         for (item, part), blocks in zip(batch, found, strict=True):
-            cut, kept = planned.windows[item], planned.shapes(item)
+            cut, kept = items.inputs[item], items.shapes(item)
             if len(cut) > 1:
-                if part == 0:  # an item's windows follow one another: there is never more than one such item
+                if part == 0:  # an item's parts follow one another: there is never more than one such item
                     whole = tuple(block.new_zeros(shape) for block, shape in zip(blocks, kept.values(), strict=True))
-                    owners = most_central(cut, cut[-1].first + cut[-1].words)
+                    owners = most_central(cut, items.words(item))
                 _place(whole[0], blocks[0], cut[part], owners == part)
                 for target, block in zip(whole[1:], blocks[1:], strict=True):
                     _place_states(target, block, cut[part], owners == part)
@@ -80,48 +87,48 @@ def extract(
         allowance.check()
 
 
-def _workers(encoder: Encoder, planned: Plan) -> int:
+def _workers(encoder: Encoder, items: Items) -> int:
     if encoder.device.type != "cpu" or not encoder.reentrant:
         return 1
-    longest = max(len(window) for cut in planned.windows for window in cut)
+    longest = max(len(part) for cut in items.inputs for part in cut)
     # Of every pass there may be a result that waits beside the one that is computed.
-    fit = MEMORY["cpu"] // (2 * _bytes(planned, longest, longest))
+    fit = MEMORY["cpu"] // (2 * _bytes(items, longest, longest))
     return max(min(torch.get_num_threads(), WORKERS, fit), 1)
 
 
-def _bytes(planned: Plan, pieces: int, longest: int) -> int:
-    """What is kept of a pass over so many pieces takes, in windows of at most `longest`.
+def _bytes(items: Items, pieces: int, longest: int) -> int:
+    """What is kept of a pass over so many pieces takes, padded to at most `longest`.
 
     Of every pair of pieces its reduced weights twice over, and four intermediate results of one layer; of every piece
     its reduced hidden states twice over.
     """
-    weights = len(planned.layers) * len(planned.heads) * 2 * 4 + len(planned.heads) * 4 * 4
-    return pieces * (longest * weights + len(planned.hidden.layers) * planned.hidden.size * 2 * 4)
+    weights = len(items.layers) * len(items.heads) * 2 * 4 + len(items.heads) * 4 * 4
+    return pieces * (longest * weights + len(items.hidden.layers) * items.hidden.size * 2 * 4)
 
 
-def batches(planned: Plan, shard: int, device: str) -> Iterator[list[tuple[int, int]]]:
-    """Cut the (item, window) pairs of a shard into forward passes within the bounds of a kind of device."""
+def batches(items: Items, shard: int, device: str) -> Iterator[list[tuple[int, int]]]:
+    """Cut the (item, part) pairs of a shard into forward passes within the bounds of a kind of device."""
     bounds = (BATCH_PIECES, BATCH_CELLS, MEMORY)
     most_pieces, most_cells, memory = (bound.get(device, bound["cuda"]) for bound in bounds)
     # For the most workers there can be, so that the cut, and with it every bit, does not depend on the machine.
     room = memory // (2 * (WORKERS if device == "cpu" else 1))
     batch: list[tuple[int, int]] = []
     longest = 0
-    for item in _longest_first(planned, shard):
-        for part, window in enumerate(planned.windows[item]):
-            longest = max(longest, len(window))
+    for item in _longest_first(items, shard):
+        for part, pieces in enumerate(items.inputs[item]):
+            longest = max(longest, len(pieces))
             size = (len(batch) + 1) * longest
-            full = size > most_pieces or size * longest > most_cells or _bytes(planned, size, longest) > room
+            full = size > most_pieces or size * longest > most_cells or _bytes(items, size, longest) > room
             if batch and full:
                 yield batch
-                batch, longest = [], len(window)
+                batch, longest = [], len(pieces)
             batch.append((item, part))
     yield batch
 
 
-def _longest_first(planned: Plan, shard: int) -> list[int]:
+def _longest_first(items: Items, shard: int) -> list[int]:
     """The items of a shard, so that those of a forward pass are of about one length."""
-    return sorted(planned.items(shard), key=lambda item: -max(map(len, planned.windows[item])))
+    return sorted(items.shards[shard], key=lambda item: -max(map(len, items.inputs[item])))
 
 
 def pad(parts: Sequence[Pieces], encoder: Encoder) -> dict[str, Tensor]:
@@ -139,47 +146,54 @@ class Reduced:
     """One forward pass over words, on the encoder's device.
 
     Attributes:
-        attention: `[batch, layers, heads, slots, slots]`, packed as `attention.store.pack_weights` says.
-        hidden: `[batch, layers', words, size]`; not zero behind the words of a shorter window.
+        attention: `[batch, layers, heads, positions, positions]`, packed as `attention.store.pack_weights` says.
+        hidden: `[batch, layers', words, size]`; not zero behind the words of a shorter input.
     """
 
     attention: Tensor
     hidden: Tensor
 
 
-def forward(encoder: Encoder, parts: Sequence[Pieces], planned: Plan, options: Options) -> Reduced:
+def forward(encoder: Encoder, parts: Sequence[Pieces], items: Items) -> Reduced:
     """One forward pass, reduced layer by layer.
 
     Raises:
         StoreError: a row that does not sum to one, or a hidden state that is too large for the precision.
     """
+    options = items.extraction.options
     rows, columns = reduction(parts, options.from_pieces, encoder.device)
-    slots = rows.size(2)
+    positions = rows.size(2)
     reduced = torch.empty(
-        len(parts), len(planned.layers), len(planned.heads), slots, slots, dtype=options.dtype, device=encoder.device
+        len(parts),
+        len(items.layers),
+        len(items.heads),
+        positions,
+        positions,
+        dtype=options.dtype,
+        device=encoder.device,
     )
-    every = len(planned.heads) == encoder.heads
+    every = len(items.heads) == encoder.heads
     real = rows.sum(3)
-    states, means = planned.hidden, rows[:, 0, 1:-1]
+    states, means = items.hidden, rows[:, 0, 1:-1]
     hidden = torch.empty(
-        len(parts), len(states.layers), slots - 2, states.size, dtype=options.dtype, device=encoder.device
+        len(parts), len(states.layers), positions - 2, states.size, dtype=options.dtype, device=encoder.device
     )
     largest = torch.zeros(len(states.layers), device=encoder.device)
-    rows = rows.expand(-1, len(planned.heads), -1, -1).contiguous()
+    rows = rows.expand(-1, len(items.heads), -1, -1).contiguous()
     worst = torch.zeros((), device=encoder.device)
 
     def receive(layer: int, weights: Tensor) -> None:
         nonlocal worst
-        words = reduce(weights if every else weights[:, list(planned.heads)], rows, columns)
+        words = reduce(weights if every else weights[:, list(items.heads)], rows, columns)
         worst = torch.maximum(worst, (words.sum(3) - real).abs().max())
-        reduced[:, planned.layers.index(layer)] = pack_weights(words, options.dtype)
+        reduced[:, items.layers.index(layer)] = pack_weights(words, options.dtype)
 
     def receive_state(number: int, state: Tensor) -> None:
         words, place = means @ state, states.layers.index(number)
         largest[place] = words.abs().max()
         hidden[:, place] = words
 
-    encoder.capture(pad(parts, encoder), receive, frozenset(planned.layers), receive_state, frozenset(states.layers))
+    encoder.capture(pad(parts, encoder), receive, frozenset(items.layers), receive_state, frozenset(states.layers))
     if not float(worst) <= _ROW_TOLERANCE:  # also when it is not a number
         raise StoreError(f"{encoder.source.spec.name}: a row of attention sums to 1 ± {float(worst):.1e}.")
     if states.layers:
@@ -201,21 +215,82 @@ def _check_range(largest: Tensor, layers: Sequence[int], encoder: Encoder, optio
             )
 
 
-def _place_states(target: Tensor, block: Tensor, window: Pieces, owned: NDArray[np.bool_]) -> None:
-    """Copy the hidden states of a window's own words."""
+def _place_states(target: Tensor, block: Tensor, part: Pieces, owned: NDArray[np.bool_]) -> None:
+    """Copy the hidden states of a part's own words."""
     words = torch.from_numpy(owned.nonzero()[0])
-    target[:, words] = block[:, words - window.first]
+    target[:, words] = block[:, words - part.first]
 
 
-def _place(target: Tensor, block: Tensor, window: Pieces, owned: NDArray[np.bool_]) -> None:
-    """Copy the rows of a window's own words; the sentence's delimiters come from its first and last window."""
+def _place(target: Tensor, block: Tensor, part: Pieces, owned: NDArray[np.bool_]) -> None:
+    """Copy the rows of a part's own words; the sentence's delimiters come from its first and last part."""
     words = target.size(-1) - 2
-    sources = torch.from_numpy(owned.nonzero()[0]) - window.first + 1
-    if window.first == 0:
+    sources = torch.from_numpy(owned.nonzero()[0]) - part.first + 1
+    if part.first == 0:
         sources = torch.cat([torch.tensor([0]), sources])
-    if window.first + window.words == words:
-        sources = torch.cat([sources, torch.tensor([window.words + 1])])
-    columns = torch.arange(window.words + 2) + window.first
+    if part.first + part.words == words:
+        sources = torch.cat([sources, torch.tensor([part.words + 1])])
+    columns = torch.arange(part.words + 2) + part.first
     columns[0], columns[-1] = 0, words + 1
-    rows = torch.where(sources == 0, 0, sources + window.first)
+    rows = torch.where(sources == 0, 0, sources + part.first)
     target[..., rows[:, None], columns] = block[..., sources, :]
+
+
+def in_order(
+    compute: Callable[[Job], Result], jobs: Iterable[Job], workers: int
+) -> Generator[tuple[Job, Result], None, None]:
+    """Every job with its result, in order, `workers` of them computed at once.
+
+    A forward pass on each core keeps a CPU busier than one pass at a time on all of them. While the caller looks at a
+    result, the next ones are computed: at most `workers` other results exist, or are about to. The threads of the
+    process are shared out to the workers.
+    """
+    threads = torch.get_num_threads()
+    share = max(threads // workers, 1)
+    pending: deque[tuple[Job, Future[Result]]] = deque()
+    try:
+        with ThreadPoolExecutor(workers, "forward", torch.set_num_threads, (share,)) as pool:
+            for job in jobs:
+                if len(pending) > workers:
+                    done, future = pending.popleft()
+                    yield done, future.result()
+                pending.append((job, pool.submit(compute, job)))
+            while pending:
+                done, future = pending.popleft()
+                yield done, future.result()
+    finally:
+        torch.set_num_threads(threads)  # threads that are started later take over what any thread has set last
+
+
+def return_free_memory() -> None:
+    """Give back what allocators keep: no batch is like the one before, and memory would creep up with the corpus."""
+    pa.default_memory_pool().release_unused()
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc; other C libraries keep less
+        if trim is not None:
+            trim(0)
+
+
+class Allowance:
+    """Lets memory grow by so many bytes before what is free of it is given back.
+
+    Giving back after every batch would cost the next one as many page faults as it has pages.
+    """
+
+    def __init__(self, growth: int = 48 << 20) -> None:
+        self._growth = growth
+        self._before = _anonymous_bytes()
+
+    def check(self) -> None:
+        """Give free memory back if the process has grown by more than it may."""
+        if _anonymous_bytes() - self._before > self._growth:
+            return_free_memory()
+            self._before = _anonymous_bytes()
+
+
+def _anonymous_bytes() -> int:
+    """Resident memory that no file stands behind; 0 where the system does not say."""
+    try:
+        _, resident, shared, *_ = map(int, _STATM.read_text().split())
+    except OSError:
+        return 0
+    return (resident - shared) * os.sysconf("SC_PAGE_SIZE")

@@ -4,11 +4,13 @@ Every file but the manifest carries the beginning of its own SHA-256 in its name
 its finished shards from damaged ones without a manifest. Reading maps the shards into memory; nothing is copied.
 """
 
+import hashlib
 import json
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from math import prod
 from pathlib import Path
 from types import EllipsisType
 from typing import TypeAlias
@@ -21,13 +23,14 @@ from torch import Tensor
 from torch.nn.functional import hardshrink, leaky_relu_
 
 from attention.digest import Digests, digest, sync
-from attention.options import StoreError
 
 FORMAT = 3
 """Part of every store's key: raise it when the layout on disk, or what its numbers mean, changes."""
 SHARD_ITEMS = 512
 MANIFEST = "manifest.json"
 _NAMED = 16  # hexadecimal digits of its digest in a file's name
+_ALIGNMENT = 8
+_TYPES = {torch.float16: "F16", torch.float32: "F32"}
 _PART = re.compile(r"(labels-[0-9a-f]+\.parquet|[0-9]+-[0-9a-f]+\.safetensors)")
 
 _SCALE, _SMALL, _RAISE = 2.0**15, 2.0**-29, 2.0**29
@@ -35,6 +38,10 @@ _SCALE, _SMALL, _RAISE = 2.0**15, 2.0**-29, 2.0**29
 Index: TypeAlias = EllipsisType | tuple[EllipsisType | slice | int, ...]
 
 log = logging.getLogger(__name__)
+
+
+class StoreError(RuntimeError):
+    """A store that cannot be made."""
 
 
 @dataclass(frozen=True)
@@ -230,6 +237,49 @@ class Store:
             self._open[shard] = safe_open(self.folder / self.manifest.shards[shard].file, "pt")
         tensor: Tensor = self._open[shard].get_tensor(tensor_name(quantity, item))  # type: ignore[no-untyped-call]
         return tensor[at] if quantity == "hidden" else unpack_weights(tensor[at])
+
+
+def shard_ranges(items: int) -> list[range]:
+    """The items of each shard."""
+    return [range(start, min(start + SHARD_ITEMS, items)) for start in range(0, items, SHARD_ITEMS)]
+
+
+def write_shard(
+    path: Path, shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype, tensors: Iterable[tuple[str, Tensor]]
+) -> str:
+    """Write tensors of these names and shapes, which must come in this order, as they come; return the file's SHA-256.
+
+    The safetensors library only writes tensors that are all in memory. The format
+    (https://github.com/huggingface/safetensors#format) is the length of the header as eight bytes, a JSON header of
+    name → type, shape and place, and the tensors one behind the other.
+
+    Raises:
+        OSError: the disk cannot hold it.
+        ValueError: a tensor that is not the next one, by name, shape or type, or one that never came.
+    """
+    header: dict[str, object] = {}
+    end = 0
+    for name, shape in shapes.items():
+        start, end = end, end + prod(shape) * dtype.itemsize
+        header[name] = {"dtype": _TYPES[dtype], "shape": shape, "data_offsets": (start, end)}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % _ALIGNMENT)
+    sha = hashlib.sha256()
+    with path.open("wb") as file:
+        for piece in (len(text).to_bytes(8, "little"), text):
+            file.write(piece)
+            sha.update(piece)
+        expected = iter(shapes.items())
+        for name, tensor in tensors:
+            wanted = next(expected, None)
+            if wanted != (name, tuple(tensor.shape)) or tensor.dtype != dtype:
+                raise ValueError(f"{name} {tuple(tensor.shape)} of {tensor.dtype} came where {wanted} was to come.")
+            content = tensor.contiguous().numpy().data.cast("B")
+            file.write(content)
+            sha.update(content)
+        if (missing := next(expected, None)) is not None:
+            raise ValueError(f"{missing[0]} never came.")
+    return sha.hexdigest()
 
 
 def pack_weights(weights: Tensor, dtype: torch.dtype) -> Tensor:

@@ -12,13 +12,10 @@ import torch
 from torch import Tensor
 from transformers import AutoModel
 
-from attention import Encoder, EncoderSpec, Options, Request, Store, prepare, resolve
+from attention import Encoder, EncoderSpec, Extraction, Items, Store, cut_sentences, make_store, resolve
 from attention.digest import Digests
-from attention.forward import WORKERS, batches, extract, pad, shapes
-from attention.parallel import in_order
-from attention.plan import Plan, plan
-from attention.shard import write_shard
-from attention.store import seal_part
+from attention.forward import WORKERS, batches, extract, in_order, pad, shapes
+from attention.store import seal_part, write_shard
 from benchmarks.harness import Report, Settings, Treebanks, alternate, first_sentences, run, timed
 from benchmarks.memory import run_job
 from benchmarks.reference import Reference
@@ -27,7 +24,7 @@ from corpora.conllu import read_treebank
 REFERENCE_SENTENCES = 400
 
 
-class Extraction:
+class TimedExtraction:
     """A parsed treebank into a store, each time into an empty folder.
 
     From tokenising to the manifest: forward passes with the reduction and the cast, SHA-256, fsync and rename of every
@@ -38,36 +35,40 @@ class Extraction:
     """
 
     def __init__(self, corpus: Path, encoder: Encoder, folder: Path) -> None:
-        self.treebank = treebank = read_treebank(corpus)
+        self.treebank = read_treebank(corpus)
         self._encoder, self._folder = encoder, folder
-        self._request = Request(corpus, lambda _: treebank, {"name": "benchmark"}, encoder.source, Options())
+        self._extraction = Extraction(corpus, {"name": "benchmark"}, encoder.source)
         self._digests = Digests(folder)
-        self._request.identity(self._digests)
+        self._extraction.identity(self._digests)
         self.store: Store | None = None
 
     def __call__(self) -> None:
         """Extract once more."""
         cache = Path(tempfile.mkdtemp(dir=self._folder))
-        self.store = prepare(self._request, cache, self._digests, lambda: self._encoder)
+        self.store = make_store(self.items(), cache, self._digests, self._encoder)
+
+    def items(self) -> Items:
+        """Tokenise and align."""
+        return cut_sentences(self._extraction, self.treebank, self._encoder)
 
 
-def shard_batches(planned: Plan) -> list[list[tuple[int, int]]]:
+def shard_batches(items: Items) -> list[list[tuple[int, int]]]:
     """The (item, window) pairs of every forward pass that extraction makes on a CPU, in its order."""
     found: list[list[tuple[int, int]]] = []
-    for shard in range(planned.shards):
-        found.extend(batches(planned, shard, "cpu"))
+    for shard in range(len(items.shards)):
+        found.extend(batches(items, shard, "cpu"))
     return found
 
 
 class BareForward:
     """The forward passes alone, by PyTorch's fused attention, over inputs that lie ready."""
 
-    def __init__(self, encoder: Encoder, planned: Plan) -> None:
+    def __init__(self, encoder: Encoder, items: Items) -> None:
         self._model = AutoModel.from_pretrained(
             encoder.source.folder, attn_implementation="sdpa", dtype=torch.float32
         ).eval()
         self._inputs = [
-            pad([planned.windows[item][part] for item, part in batch], encoder) for batch in shard_batches(planned)
+            pad([items.inputs[item][part] for item, part in batch], encoder) for batch in shard_batches(items)
         ]
 
     @torch.inference_mode()
@@ -90,8 +91,8 @@ class BareForward:
 class Stages:
     """What extraction does at once, one stage after the other: all forward passes, then all that follows them."""
 
-    def __init__(self, encoder: Encoder, planned: Plan, folder: Path) -> None:
-        self._encoder, self._planned, self._folder = encoder, planned, folder
+    def __init__(self, encoder: Encoder, items: Items, folder: Path) -> None:
+        self._encoder, self._items, self._folder = encoder, items, folder
         self._digests = Digests(folder)
         self._written: dict[Path, str] = {}
 
@@ -99,11 +100,12 @@ class Stages:
         """All shards into files."""
         folder = Path(tempfile.mkdtemp(dir=self._folder))
         self._written = {}
-        tensors = extract(self._encoder, self._planned, range(self._planned.shards), Options())
+        dtype = self._items.extraction.options.dtype
+        tensors = extract(self._encoder, self._items, range(len(self._items.shards)))
         for shard, group in groupby(tensors, key=itemgetter(0)):
             path = folder / f"partial-{shard}"
             named = ((name, tensor) for _, name, tensor in group)
-            self._written[path] = write_shard(path, shapes(self._planned, shard), Options().dtype, named)
+            self._written[path] = write_shard(path, shapes(self._items, shard), dtype, named)
 
     def seal(self) -> None:
         """Wait for the disk and name them."""
@@ -123,16 +125,16 @@ def measure(settings: Settings, folder: Path, report: Report) -> None:
 
 
 def _against_forward(settings: Settings, treebanks: Treebanks, encoder: Encoder, folder: Path, report: Report) -> None:
-    extraction = Extraction(treebanks.dev, encoder, folder)
-    planned = plan(extraction.treebank, encoder, Options())
-    bare = BareForward(encoder, planned)
-    stages = Stages(encoder, planned, folder)
+    extraction = TimedExtraction(treebanks.dev, encoder, folder)
+    items = extraction.items()
+    bare = BareForward(encoder, items)
+    stages = Stages(encoder, items, folder)
     seconds = alternate(
         settings.rounds,
         bare=timed(bare),
         side_by_side=timed(bare.side_by_side),
         extraction=timed(extraction),
-        plan=timed(lambda: plan(extraction.treebank, encoder, Options())),
+        plan=timed(extraction.items),
         forward=timed(stages.forward),
         seal=timed(stages.seal),
     )
@@ -149,7 +151,7 @@ def _against_forward(settings: Settings, treebanks: Treebanks, encoder: Encoder,
         seconds["side_by_side"],
         "extraction to disk ÷ the same bare passes run side by side, one on each core, as extraction does",
     )
-    report.figure("sentences", len(planned.sentences), "extracted")
+    report.figure("sentences", len(items), "extracted")
     report.seconds("bare_forward_s", seconds["bare"], "the bare forward passes")
     report.seconds("extraction_s", seconds["extraction"], "extraction; alone, its stages take:")
     report.seconds("plan_s", seconds["plan"], "tokenising and alignment")
@@ -159,7 +161,7 @@ def _against_forward(settings: Settings, treebanks: Treebanks, encoder: Encoder,
     report.seconds("seal_s", seconds["seal"], "fsync and rename, which extraction hides behind forward passes")
     store = extraction.store
     assert store is not None
-    cells = sum((len(sentence) + 2) ** 2 for sentence in planned.sentences)
+    cells = sum((items.words(item) + 2) ** 2 for item in range(len(items)))
     stored = sum(path.stat().st_size for path in store.folder.iterdir())
     report.figure("store_bytes", stored, "all files of the store")
     report.ratio(
@@ -175,7 +177,7 @@ def _against_reference(
     settings: Settings, treebanks: Treebanks, encoder: Encoder, folder: Path, report: Report
 ) -> None:
     some = first_sentences([treebanks.dev], folder / "reference.conllu", REFERENCE_SENTENCES)
-    extraction = Extraction(some, encoder, folder)
+    extraction = TimedExtraction(some, encoder, folder)
     reference = Reference(extraction.treebank, encoder, folder / "reference.npz")
     seconds = alternate(settings.rounds, reference=timed(reference), extraction=timed(extraction))
     assert extraction.store is not None

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from torch import nn
 from transformers import AutoModel
 
-from attention import Options, Store
+from attention import Store
+from attention.alignment import split_words
 from attention.encoder import Encoder
 from attention.forward import pad
-from attention.plan import plan
 from corpora.sentence import Treebank
 
 BATCH, PADDED_TO = 16, 128
@@ -55,18 +55,18 @@ class Reference:
     @torch.inference_mode()
     def __call__(self) -> None:
         """Extract, from tokenising to the file on disk."""
-        planned = plan(self.treebank, self.encoder, Options())
+        pieces = split_words(self.encoder.tokenizer, [sentence.words for sentence in self.treebank.sentences])
         merged: dict[str, NDArray[np.float32]] = {}
-        for first in range(0, len(planned.windows), BATCH):
-            parts = [window for (window,) in planned.windows[first : first + BATCH]]
+        for first in range(0, len(pieces), BATCH):
+            parts = pieces[first : first + BATCH]
             inputs = pad(parts, self.encoder)
             missing = max(PADDED_TO - inputs["input_ids"].size(1), 0)
             inputs = {name: nn.functional.pad(tensor, (0, missing)) for name, tensor in inputs.items()}
             layers = self._model(**inputs, output_attentions=True).attentions
             weights = np.stack([layer.numpy() for layer in layers], axis=1)  # [batch, layers, heads, pieces, pieces]
-            for item, (window, maps) in enumerate(zip(parts, weights, strict=True), start=first):
-                words = [np.flatnonzero(window.slots == slot).tolist() for slot in range(window.words + 2)]
-                maps = maps[..., : len(window), : len(window)]
+            for item, (part, maps) in enumerate(zip(parts, weights, strict=True), start=first):
+                words = [np.flatnonzero(part.positions == place).tolist() for place in range(part.words + 2)]
+                maps = maps[..., : len(part), : len(part)]
                 merged[str(item)] = np.stack([[merge(head, words) for head in layer] for layer in maps])
         np.savez(self.target, allow_pickle=False, **merged)
 

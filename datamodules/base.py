@@ -5,7 +5,7 @@ import os
 import time
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache as once
 from pathlib import Path
 from typing import Literal
@@ -16,14 +16,12 @@ import torch
 from pytorch_lightning import LightningDataModule, Trainer
 from pytorch_lightning.utilities import rank_zero_info, rank_zero_only
 
+from attention.alignment import AlignmentError
 from attention.digest import Digests
 from attention.encoder import Encoder, EncoderSpec, Source, resolve
-from attention.extraction import Ranks, prepare
-from attention.options import Options
-from attention.plan import UNKNOWN
-from attention.quantity import ATTENTION, Quantity
-from attention.request import Request, key
-from attention.store import MANIFEST, Store
+from attention.extraction import Ranks, make_store, open_store
+from attention.specification import UNKNOWN, Extraction, Items, Options
+from attention.store import Store, StoreError
 from corpora.document import Documents
 from corpora.registry import CORPORA, locate, remedy_for
 from corpora.sentence import CorpusError, Treebank
@@ -168,22 +166,16 @@ class AttentionDataModule(LightningDataModule):
         """The corpus file of every split there is."""
 
     @abstractmethod
+    def extraction(self, path: Path, source: Source | None) -> Extraction:
+        """What is extracted of one of them."""
+
+    @abstractmethod
     def read(self, path: Path) -> Treebank | Documents:
         """Parse one of them."""
 
-    def companion(self, path: Path) -> Path | None:
-        """A second file that `read` looks into."""
-        return None
-
-    @property
     @abstractmethod
-    def reader(self) -> Mapping[str, object]:
-        """What identifies the parser, its version included."""
-
-    @property
-    def quantity(self) -> Quantity:
-        """What is kept of every item."""
-        return ATTENTION
+    def items(self, extraction: Extraction, corpus: Treebank | Documents, encoder: Encoder | None) -> Items:
+        """Cut what was parsed into what the encoder reads at once."""
 
     def setup(self, stage: str) -> None:
         """Open the stores of a stage; every rank takes part in making those that are missing.
@@ -209,8 +201,7 @@ class AttentionDataModule(LightningDataModule):
 
         opened = {files[split]: store for split, store in self.stores.items()}
         paths = [path for path in dict.fromkeys(files[split] for split in (*wanted, *ahead)) if path not in opened]
-        for request in self._requests(paths, source, digests):
-            opened[request.corpus] = prepare(request, self.cache, digests, encoder, self._ranks())
+        opened |= self._stores(paths, source, digests, encoder)
         self.stores |= {split: opened[files[split]] for split in wanted}
         self._warn(files, {split: opened[files[split]] for split in (*self.stores, *ahead)})
         if self.vector_spec is not None:
@@ -232,28 +223,36 @@ class AttentionDataModule(LightningDataModule):
         held = ", ".join(f"{' and '.join(splits)} {len(opened[path])} {self.unit}" for path, splits in made.items())
         rank_zero_info(f"Ready {time.perf_counter() - entered:.1f} s after entering setup: {held}.")
 
-    def _requests(self, paths: Sequence[Path], source: Source | None, digests: Digests) -> list[Request]:
-        """What is wanted of each file. Those without a store are parsed here, before the first is extracted.
+    def _stores(
+        self, paths: Sequence[Path], source: Source | None, digests: Digests, encoder: Callable[[], Encoder]
+    ) -> dict[Path, Store]:
+        """The stores of these files. All files without one are parsed before the first is extracted.
 
         Raises:
-            CorpusError: one of them is absent or malformed.
+            AlignmentError: a sentence does not fit the encoder.
+            CorpusError: a file is absent or malformed.
+            StoreError: a store cannot be made.
         """
+        extractions: dict[Path, Extraction] = {}
+        stores: dict[Path, Store] = {}
         parsed: dict[Path, Treebank | Documents] = {}
-
-        def read(path: Path) -> Treebank | Documents:
-            return parsed.pop(path) if path in parsed else self.read(path)
-
-        requests = []
         for path in paths:
-            companion = self.companion(path)
-            if not path.is_file() or (companion is not None and not companion.is_file()):
+            extractions[path] = extraction = self.extraction(path, source)
+            if not path.is_file() or (extraction.companion is not None and not extraction.companion.is_file()):
                 self.read(path)  # it knows best what is wrong, and how to mend it
-            request = Request(path, read, self.reader, source, self.options, self.quantity, companion)
-            # A manifest under this key is one of a file that was parsed: its bytes are part of the key.
-            if not (self.cache / key(request.identity(digests)) / MANIFEST).exists():
+            if (store := open_store(extraction, self.cache, digests)) is None:
                 parsed[path] = self.read(path)
-            requests.append(request)
-        return requests
+            else:
+                stores[path] = store
+        while parsed:
+            path = next(iter(parsed))
+            loaded = encoder() if source is not None else None
+            try:
+                items = self.items(extractions[path], parsed.pop(path), loaded)
+            except (AlignmentError, StoreError) as error:
+                raise type(error)(f"{path}: {error}") from error
+            stores[path] = make_store(items, self.cache, digests, loaded, self._ranks())
+        return stores
 
     def _warn(self, files: Mapping[str, Path], stores: Mapping[Split, Store]) -> None:
         """Warn, once for each split, of unknown words, and of items that an earlier split has too."""

@@ -6,21 +6,20 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from attention.encoder import EncoderSpec
-from attention.options import Options
-from attention.quantity import Antecedent, Candidates
+from attention.encoder import Encoder, EncoderSpec, Source
+from attention.specification import Candidates, Extraction, Items, Options
 from attention.store import Store
 from corpora.conll2012 import DOCUMENTS_VERSION, read_documents
 from corpora.conllu import READER_VERSION
 from corpora.document import Documents
 from corpora.registry import CORPORA, data_root, locate
-from corpora.sentence import CorpusError
+from corpora.sentence import CorpusError, Treebank
 from corpora.windows import WINDOWS_VERSION, Window, windows_from_table
 from datamodules.base import SPLITS, STAGES, AttentionDataModule, Split, files_by_split
 from datamodules.batch import AntecedentBatch
 from datamodules.sampling import BatchLoader, LengthBatches, run_seed
 from datamodules.vectors import VectorSpec
-from datamodules.windows import CoreferenceSplit, parted
+from datamodules.windows import CoreferenceSplit, cut_documents, parted
 from metrics.results import Provenance
 
 _DEFAULT_ENCODER = EncoderSpec()
@@ -107,7 +106,7 @@ class CoreferenceDataModule(AttentionDataModule):
             )
         return path
 
-    def companion(self, path: Path) -> Path | None:
+    def _parses(self, path: Path) -> Path | None:
         """The treebank that gives the heads of the mentions."""
         if self.parses is None:
             beside = path.with_suffix(".conllu")  # where the reader looks as well
@@ -115,19 +114,20 @@ class CoreferenceDataModule(AttentionDataModule):
         split = next(split for split, file in self.files().items() if file == path)
         return Path(self.parses.replace("{split}", split)).expanduser()
 
+    def extraction(self, path: Path, source: Source | None) -> Extraction:
+        """Attention between the mentions of each window."""
+        versions = {"version": DOCUMENTS_VERSION, "windows": WINDOWS_VERSION, "parses": READER_VERSION}
+        reader = {"name": "documents", **versions}
+        return Extraction(path, reader, source, self.options, candidates=self.candidates, companion=self._parses(path))
+
     def read(self, path: Path) -> Documents:
         """Parse one file of documents."""
-        return read_documents(path, self.companion(path))
+        return read_documents(path, self._parses(path))
 
-    @property
-    def reader(self) -> Mapping[str, object]:
-        """What identifies the parser, and the cut into windows."""
-        return {"name": "documents", "version": DOCUMENTS_VERSION, "windows": WINDOWS_VERSION, "parses": READER_VERSION}
-
-    @property
-    def quantity(self) -> Antecedent:
-        """Attention between the mentions of each window."""
-        return Antecedent(self.candidates)
+    def items(self, extraction: Extraction, corpus: Treebank | Documents, encoder: Encoder | None) -> Items:
+        """An item is a window of whole sentences."""
+        assert isinstance(corpus, Documents)
+        return cut_documents(extraction, corpus, encoder)
 
     def setup(self, stage: str) -> None:
         """Open the stores of a stage, and part the documents of a corpus in one file."""

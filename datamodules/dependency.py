@@ -9,11 +9,11 @@ from typing import Literal
 
 from pytorch_lightning.utilities import rank_zero_only
 
-from attention.encoder import EncoderError, EncoderSpec
-from attention.options import Options
-from attention.quantity import Attention
+from attention.encoder import Encoder, EncoderError, EncoderSpec, Source
+from attention.specification import Extraction, Items, Options, cut_sentences
 from attention.store import Store
 from corpora.conllu import READER_VERSION, read_treebank
+from corpora.document import Documents
 from corpora.registry import data_root
 from corpora.sample import SAMPLE_VERSION, write_sample_treebank
 from corpora.sentence import CorpusError, Treebank
@@ -104,19 +104,19 @@ class DependencyDataModule(AttentionDataModule):
             return written if all(path.exists() for path in written.values()) else write_sample_treebank(folder)
         return corpus_files(self.corpus, self.root, _MAPPING)
 
+    def extraction(self, path: Path, source: Source | None) -> Extraction:
+        """Attention, and the hidden states of the layers asked for."""
+        reader = {"name": "treebank", "version": READER_VERSION, "format": self.format}
+        return Extraction(path, reader, source, self.options, self.hidden)
+
     def read(self, path: Path) -> Treebank:
         """Parse one treebank."""
         return read_treebank(path, format=self.format)
 
-    @property
-    def reader(self) -> Mapping[str, object]:
-        """What identifies the parser."""
-        return {"name": "treebank", "version": READER_VERSION, "format": self.format}
-
-    @property
-    def quantity(self) -> Attention:
-        """Attention, and the hidden states of the layers asked for."""
-        return Attention(self.hidden)
+    def items(self, extraction: Extraction, corpus: Treebank | Documents, encoder: Encoder | None) -> Items:
+        """An item is a sentence."""
+        assert isinstance(corpus, Treebank)
+        return cut_sentences(extraction, corpus, encoder)
 
     @property
     def hidden_layers(self) -> tuple[int, ...]:

@@ -1,17 +1,142 @@
-"""One split of a corpus of documents: batches of one window; and how the documents of one file become splits."""
+"""Documents as windows that an encoder reads at once, the splits of their files, and batches of one window."""
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from textwrap import shorten
 
 import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from attention.quantity import Candidates
-from attention.store import Store
-from corpora.document import MENTION_TYPES
-from corpora.windows import Window, anaphoric
+from attention.alignment import AlignmentError, Pieces, join_sentences, split_words
+from attention.encoder import Encoder
+from attention.specification import UNKNOWN, Candidates, Extraction, Items, TooLong
+from attention.store import Store, StoreError
+from corpora.document import MENTION_TYPES, Document, Documents
+from corpora.windows import Window, anaphoric, cut, windows_to_table
 from datamodules.batch import AntecedentBatch
 from datamodules.word_vectors import WordVectors
+
+_COUNTED = (
+    "windows",
+    "windows_without_mentions",
+    "links",
+    "lost_links",
+    "skipped_too_long",
+    "skipped_mentions",
+    "skipped_links",
+    "words_without_piece",
+    UNKNOWN,
+)
+_SHOWN = 60  # characters of a mention in a message
+
+
+def cut_documents(extraction: Extraction, documents: Documents, encoder: Encoder | None) -> Items:
+    """Cut every document into windows of whole sentences, as many to a window as the encoder reads at once.
+
+    Windows neither overlap nor go on from one document to the next; those without a mention are left out. Without an
+    encoder every document is one window. The audit counts, beside what the reader counted,
+
+    - `windows` and `windows_without_mentions`: what is kept, and what is left out,
+    - `links`: mentions whose cluster has an earlier mention in the document,
+    - `lost_links`: those in the windows whose earlier mentions all lie outside the window,
+    - `skipped_too_long`, `skipped_mentions`, `skipped_links`: sentences left out, and what was in them,
+    - `words_without_piece`: words in the windows that are kept that the tokenizer cuts into no piece,
+    - `words_with_unknown_token`: words in them among whose pieces is the unknown token, those included.
+
+    Raises:
+        AlignmentError: a sentence over the limit, unless it is to be skipped.
+        StoreError: a layer or head that the encoder does not have, or no window left.
+    """
+    layers, heads, _ = extraction.chosen(encoder)
+    found = Counter(dict.fromkeys(_COUNTED, 0))
+    windows: list[Window] = []
+    inputs: list[tuple[Pieces, ...]] = []
+    for number, document in enumerate(documents.documents):
+        found["links"] += sum(anaphoric(document.mentions))
+        pieces = split_words(encoder.tokenizer, document.sentences) if encoder is not None else None
+        limit = encoder.max_length if encoder is not None else 0
+        for start, stop in _bounds(document, pieces, limit, extraction.options.too_long, found):
+            window = cut(number, document, start, stop)
+            if not window.text.mentions:
+                found["windows_without_mentions"] += 1
+                continue
+            found["windows"] += 1
+            found["lost_links"] += window.lost
+            windows.append(window)
+            if pieces is not None:
+                whole = join_sentences(pieces[start:stop])
+                inputs.append((whole,))
+                found["words_without_piece"] += whole.unknown
+                found[UNKNOWN] += whole.with_unknown
+    if not windows:
+        raise StoreError(_nothing(documents, found, encoder))
+    head_words = tuple(window.head_words for window in windows)
+    audit = {**documents.audit, **found}
+    return Items(extraction, "windows", windows_to_table(windows), audit, tuple(inputs), head_words, layers, heads)
+
+
+def _bounds(
+    document: Document, pieces: Sequence[Pieces] | None, limit: int, too_long: TooLong, found: Counter[str]
+) -> Iterator[tuple[int, int]]:
+    """First sentence of each window and the one behind its last; without pieces there is one window."""
+    if pieces is None:
+        yield 0, len(document.sentences)
+        return
+    start = length = 0
+    for place, whole in enumerate(pieces):
+        if len(whole) > limit:
+            if too_long != "skip":
+                raise AlignmentError(_too_long(document, place, whole, limit, too_long))
+            _count_skipped(document, place, found)
+            if start < place:
+                yield start, place
+            start, length = place + 1, 0  # a window has no gaps
+            continue
+        inside = int(whole.inside.sum())
+        length = length + inside if start < place else len(whole)
+        if length > limit:
+            yield start, place
+            start, length = place, len(whole)
+    if start < len(pieces):
+        yield start, len(pieces)
+
+
+def _count_skipped(document: Document, sentence: int, found: Counter[str]) -> None:
+    found["skipped_too_long"] += 1
+    for mention, has in zip(document.mentions, anaphoric(document.mentions), strict=True):
+        if mention.sentence == sentence:
+            found["skipped_mentions"] += 1
+            found["skipped_links"] += has
+
+
+def _too_long(document: Document, place: int, whole: Pieces, limit: int, too_long: TooLong) -> str:
+    words = document.sentences[place]
+    spans = [(m.end - m.start, words[m.start : m.end]) for m in document.mentions if m.sentence == place]
+    if spans:
+        length, span = max(spans, key=lambda pair: pair[0])
+        mentions = f"its longest mention has {length} words ({shorten(' '.join(span), _SHOWN, placeholder=' …')!r})"
+    else:
+        mentions = "it has no mention"
+    remedy = (
+        "--data.init_args.options.too_long skip leaves such sentences out, and counts them, their mentions and links"
+    )
+    if too_long == "window":
+        remedy = f"Coreference does not cut sentences, so `window` cannot help; {remedy}"
+    return (
+        f"document {document.id}, sentence {place + 1}: {len(words)} words, {len(whole)} pieces, over the limit of "
+        f"{limit}; {mentions}. {remedy}."
+    )
+
+
+def _nothing(documents: Documents, found: Counter[str], encoder: Encoder | None) -> str:
+    counts = f"{found['windows_without_mentions']} windows of {len(documents)} documents"
+    if encoder is None or not found["skipped_too_long"]:
+        return f"No mention in {counts}. Is coreference annotated in this corpus?"
+    return (
+        f"No mention in {counts}; {found['skipped_too_long']} sentences over {encoder.max_length} pieces, with "
+        f"{found['skipped_mentions']} mentions, were skipped. Choose an encoder that takes longer inputs."
+    )
 
 
 class CoreferenceSplit(Dataset[AntecedentBatch]):

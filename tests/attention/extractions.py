@@ -15,13 +15,13 @@ import torch
 
 from attention.digest import Digests
 from attention.encoder import Encoder, EncoderSpec, resolve
-from attention.extraction import Ranks, prepare
-from attention.options import Options
-from attention.quantity import Antecedent, Attention, Candidates
-from attention.request import Request, key
+from attention.extraction import Ranks, make_store, open_store
+from attention.specification import Candidates, Items, Options, cut_sentences, store_key
+from attention.specification import Extraction as Specification
 from attention.store import Store, seal_part
 from corpora.document import Documents
 from corpora.sentence import Treebank
+from datamodules.windows import cut_documents
 from tests import documents, tiny
 
 LENGTHS = (5, 1, 9, 3, 7, 2, 12, 4, 6, 8)
@@ -35,7 +35,7 @@ _processes.set_forkserver_preload([__name__])
 
 @dataclass
 class Extraction:
-    """A request, and what was called on its behalf.
+    """A specification, and what was called on its behalf.
 
     Attributes:
         root: gets the corpus file and the cache.
@@ -43,7 +43,7 @@ class Extraction:
         lengths: of the sentences.
         options: what is taken.
         spec: of the encoder, beside its name.
-        calls: `read` and `load`, in the order they came.
+        calls: `load` and `cut`, in the order they came.
         hidden: layers whose hidden states are kept.
     """
 
@@ -79,15 +79,14 @@ class Extraction:
         return tiny.treebank(self.lengths)
 
     @property
-    def request(self) -> Request:
+    def specification(self) -> Specification:
         source = resolve(EncoderSpec(str(self.encoder))) if self.encoder is not None else None
-        reader = {"format": "made up", "version": 1}
-        return Request(self.corpus, self.read, reader, source, self.options, Attention(self.hidden))
+        return Specification(self.corpus, {"format": "made up", "version": 1}, source, self.options, self.hidden)
 
     @property
     def folder(self) -> Path:
         """The folder of the store."""
-        return self.cache / key(self.request.identity(Digests(self.cache)))
+        return self.cache / store_key(self.specification.identity(Digests(self.cache)))
 
     def files(self) -> dict[str, bytes]:
         """Everything that lies in the store's folder."""
@@ -98,20 +97,24 @@ class Extraction:
         [path] = self.folder.glob(f"{stem}*")
         return path
 
-    def read(self, corpus: Path) -> Treebank | Documents:
-        assert corpus == self.corpus
-        self.calls.append("read")
-        return self.treebank
+    def items(self, encoder: Encoder | None) -> Items:
+        self.calls.append("cut")
+        return cut_sentences(self.specification, self.treebank, encoder)
 
     def load(self) -> Encoder:
         self.calls.append("load")
-        source = self.request.encoder
+        source = self.specification.encoder
         assert source is not None
         return Encoder(source)
 
     def prepare(self, ranks: Ranks | None = None) -> Store:
-        ranks = ranks or Ranks(patience=20)  # nothing here takes so long
-        return prepare(self.request, self.cache, Digests(self.cache), self.load, ranks)
+        """Open the store, or make it."""
+        digests = Digests(self.cache)
+        if (store := open_store(self.specification, self.cache, digests)) is not None:
+            return store
+        encoder = self.load() if self.encoder is not None else None
+        # Nothing here takes longer than that to wait for.
+        return make_store(self.items(encoder), self.cache, digests, encoder, ranks or Ranks(patience=20))
 
 
 @dataclass
@@ -119,7 +122,7 @@ class DocumentExtraction(Extraction):
     """As `Extraction`, over generated documents.
 
     Attributes:
-        candidates: of the quantity.
+        candidates: of the specification.
     """
 
     candidates: Candidates = "mentions"
@@ -137,17 +140,24 @@ class DocumentExtraction(Extraction):
         return repr(self.documents)
 
     @property
-    def request(self) -> Request:
-        return replace(super().request, quantity=Antecedent(self.candidates))
+    def specification(self) -> Specification:
+        return replace(super().specification, candidates=self.candidates)
 
-    def read(self, corpus: Path) -> Treebank | Documents:
-        super().read(corpus)
-        return self.documents
+    def items(self, encoder: Encoder | None) -> Items:
+        self.calls.append("cut")
+        return cut_documents(self.specification, self.documents, encoder)
+
+
+def items_of(
+    treebank: Treebank, encoder: Encoder | None, options: Options | None = None, hidden: tuple[int, ...] = ()
+) -> Items:
+    """Sentences that no file holds, to be extracted."""
+    return cut_sentences(Specification(Path("corpus"), {}, None, options or Options(), hidden), treebank, encoder)
 
 
 @contextmanager
 def small_shards() -> Iterator[None]:
-    with patch("attention.store.SHARD_ITEMS", SHARD_ITEMS), patch("attention.plan.SHARD_ITEMS", SHARD_ITEMS):
+    with patch("attention.store.SHARD_ITEMS", SHARD_ITEMS):
         yield
 
 

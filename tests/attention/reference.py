@@ -12,14 +12,14 @@ Floats = NDArray[np.float64]
 
 
 def split(tokenizer: PreTrainedTokenizerFast, words: Sequence[str], blank: str) -> tuple[list[int], list[int]]:
-    """Ids and slots of a sentence: each word is cut alone, and the delimiters go around."""
+    """Ids and positions of a sentence: each word is cut alone, and the delimiters go around."""
     before, after = delimiters(tokenizer)
-    ids, slots = list(before), [0] * len(before)
+    ids, positions = list(before), [0] * len(before)
     for place, word in enumerate(words):
         pieces = tokenizer(blank + word, add_special_tokens=False)["input_ids"] or [tokenizer.unk_token_id]
         ids += pieces
-        slots += [place + 1] * len(pieces)
-    return ids + after, slots + [len(words) + 1] * len(after)
+        positions += [place + 1] * len(pieces)
+    return ids + after, positions + [len(words) + 1] * len(after)
 
 
 def delimiters(tokenizer: PreTrainedTokenizerFast) -> tuple[list[int], list[int]]:
@@ -48,11 +48,11 @@ def hidden(folder: Path, ids: Sequence[int]) -> Floats:
     return stacked
 
 
-def of_words(states: Floats, slots: Sequence[int], words: int, from_pieces: str = "mean") -> Floats:
+def of_words(states: Floats, positions: Sequence[int], words: int, from_pieces: str = "mean") -> Floats:
     """Hidden states of pieces `[layers, pieces, size]` to those of words: averaged, or the first piece's."""
     result = np.zeros((len(states), words, states.shape[2]))
     for word in range(words):
-        pieces = [piece for piece, slot in enumerate(slots) if slot == word + 1]
+        pieces = [piece for piece, position in enumerate(positions) if position == word + 1]
         if from_pieces == "first":
             pieces = pieces[:1]
         for piece in pieces:
@@ -60,15 +60,15 @@ def of_words(states: Floats, slots: Sequence[int], words: int, from_pieces: str 
     return result
 
 
-def reduced(weights: Floats, slots: Sequence[int], words: int, from_pieces: str = "mean") -> Floats:
+def reduced(weights: Floats, positions: Sequence[int], words: int, from_pieces: str = "mean") -> Floats:
     """Weights over pieces `[..., from, to]` to weights over words: attention to is summed, attention from averaged."""
     result = np.zeros((*weights.shape[:-2], words + 2, words + 2))
     for source in range(words + 2):
-        rows = [piece for piece, slot in enumerate(slots) if slot == source]
+        rows = [piece for piece, position in enumerate(positions) if position == source]
         if from_pieces == "first":
             rows = rows[:1]
         for target in range(words + 2):
-            columns = [piece for piece, slot in enumerate(slots) if slot == target]
+            columns = [piece for piece, position in enumerate(positions) if position == target]
             for row in rows:
                 for column in columns:
                     result[..., source, target] += weights[..., row, column] / len(rows)

@@ -15,10 +15,10 @@ from attention.alignment import (
     FromPieces,
     Pieces,
     most_central,
+    overlapping,
     reduce,
     reduction,
     split_words,
-    windows,
 )
 from tests import tiny
 from tests.attention import reference
@@ -50,9 +50,9 @@ def test_words_are_cut_as_each_alone(name: str, sentence: tuple[str, ...]) -> No
     make, blank = TOKENIZERS[name]
     tokenizer = make()
     [pieces] = split_words(tokenizer, [sentence])
-    ids, slots = reference.split(tokenizer, sentence, blank)
+    ids, positions = reference.split(tokenizer, sentence, blank)
     assert pieces.ids.tolist() == ids
-    assert pieces.slots.tolist() == slots
+    assert pieces.positions.tolist() == positions
     assert (pieces.words, pieces.first, len(pieces)) == (len(sentence), 0, len(ids))
 
 
@@ -64,7 +64,7 @@ def test_a_batch_is_cut_sentence_by_sentence(name: str) -> None:
     for pieces, sentence in zip(batch, SENTENCES.values(), strict=True):
         [alone] = split_words(tokenizer, [sentence])
         assert pieces.ids.tolist() == alone.ids.tolist()
-        assert pieces.slots.tolist() == alone.slots.tolist()
+        assert pieces.positions.tolist() == alone.positions.tolist()
 
 
 @pytest.mark.parametrize("name", ["roberta", "gpt2"])
@@ -72,7 +72,7 @@ def test_byte_level_pieces_carry_the_blank_before_their_word(name: str) -> None:
     tokenizer = TOKENIZERS[name][0]()
     [pieces] = split_words(tokenizer, [("the", "fox", "unlazy")])
     written = tokenizer.convert_ids_to_tokens(pieces.ids.tolist())
-    firsts = [written[pieces.slots.tolist().index(slot)] for slot in (1, 2, 3)]
+    firsts = [written[pieces.positions.tolist().index(position)] for position in (1, 2, 3)]
     assert firsts == ["Ġthe", "Ġfox", "Ġun"]
 
 
@@ -86,9 +86,9 @@ def test_a_tokenizer_that_writes_the_blank_itself_gets_no_second_one(tmp_path: P
 
 
 @pytest.mark.parametrize(("name", "start", "end"), [("bert", 1, 1), ("roberta", 1, 1), ("gpt2", 0, 0), ("llama", 1, 0)])
-def test_delimiters_have_the_outer_slots(name: str, start: int, end: int) -> None:
+def test_delimiters_have_the_outer_positions(name: str, start: int, end: int) -> None:
     [pieces] = split_words(TOKENIZERS[name][0](), [("the", "unlazy", "fox")])
-    assert (int((pieces.slots == 0).sum()), int((pieces.slots == 4).sum())) == (start, end)
+    assert (int((pieces.positions == 0).sum()), int((pieces.positions == 4).sum())) == (start, end)
 
 
 def test_words_without_a_piece_become_unknown_and_are_counted() -> None:
@@ -98,7 +98,7 @@ def test_words_without_a_piece_become_unknown_and_are_counted() -> None:
     assert tokenizer.convert_ids_to_tokens(pieces.ids.tolist()) == [
         *("[CLS]", "the", "[UNK]", "fox", "[UNK]", "[UNK]", "[SEP]")
     ]
-    assert pieces.slots.tolist() == [0, 1, 2, 3, 4, 5, 6]
+    assert pieces.positions.tolist() == [0, 1, 2, 3, 4, 5, 6]
     assert (pieces.unknown, whole.unknown) == (3, 0)
 
 
@@ -121,7 +121,7 @@ def test_a_word_without_a_piece_and_no_unknown_token_is_an_error() -> None:
     backend = Tokenizer(BPE(vocab={"a": 0}, merges=[]))
     backend.pre_tokenizer = Whitespace()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend)  # type: ignore[no-untyped-call]
-    assert split_words(tokenizer, [("a", "aa")])[0].slots.tolist() == [1, 2, 2]
+    assert split_words(tokenizer, [("a", "aa")])[0].positions.tolist() == [1, 2, 2]
     with pytest.raises(AlignmentError, match=r"word 'é' yields no piece.*no unknown token.*Remove the word"):
         split_words(tokenizer, [("a", "é")])
 
@@ -136,15 +136,15 @@ def test_a_tokenizer_that_cuts_and_pads_by_itself_does_neither(tmp_path: Path) -
     assert (len(long), len(short)) == (22, 3)
 
 
-# Windows
+# Parts of long sentences
 
 
 def random_pieces(random: np.random.Generator, words: int, delimiters: bool = True) -> Pieces:
     sizes = random.integers(1, 5, words).tolist()
-    slots = [slot + 1 for slot, size in enumerate(sizes) for _ in range(size)]
+    positions = [position + 1 for position, size in enumerate(sizes) for _ in range(size)]
     if delimiters:
-        slots = [0, *slots, words + 1]
-    return Pieces(random.permutation(len(slots)).astype(np.int32), np.array(slots, np.int32), words)
+        positions = [0, *positions, words + 1]
+    return Pieces(random.permutation(len(positions)).astype(np.int32), np.array(positions, np.int32), words)
 
 
 each_case = pytest.mark.parametrize(
@@ -159,80 +159,84 @@ each_case = pytest.mark.parametrize(
 
 
 @each_case
-def test_windows_hold_whole_words_and_all_of_them(words: int, limit: int, delimiters: bool) -> None:
+def test_parts_hold_whole_words_and_all_of_them(words: int, limit: int, delimiters: bool) -> None:
     whole = random_pieces(np.random.default_rng(words * limit), words, delimiters)
-    found = windows(whole, limit)
-    first, last = whole.ids[whole.slots == 0].tolist(), whole.ids[whole.slots == words + 1].tolist()
+    found = overlapping(whole, limit)
+    first, last = whole.ids[whole.positions == 0].tolist(), whole.ids[whole.positions == words + 1].tolist()
     covered: set[int] = set()
-    for window in found:
-        assert len(window) <= limit or window is whole
-        inside = range(window.first, window.first + window.words)
+    for part in found:
+        assert len(part) <= limit or part is whole
+        inside = range(part.first, part.first + part.words)
         covered |= set(inside)
-        expected = [(first, 0), *((whole.ids[whole.slots == word + 1].tolist(), word) for word in inside), (last, 0)]
-        assert window.ids.tolist() == [piece for ids, _ in expected for piece in ids]
+        expected = [
+            (first, 0),
+            *((whole.ids[whole.positions == word + 1].tolist(), word) for word in inside),
+            (last, 0),
+        ]
+        assert part.ids.tolist() == [piece for ids, _ in expected for piece in ids]
         sizes = [len(ids) for ids, _ in expected]
-        assert window.slots.tolist() == [slot for slot, size in enumerate(sizes) for _ in range(size)]
+        assert part.positions.tolist() == [position for position, size in enumerate(sizes) for _ in range(size)]
     assert covered == set(range(words))
 
 
 @each_case
-def test_windows_overlap_by_about_half(words: int, limit: int, delimiters: bool) -> None:
+def test_parts_overlap_by_about_half(words: int, limit: int, delimiters: bool) -> None:
     whole = random_pieces(np.random.default_rng(words * limit), words, delimiters)
     room = limit - 2 * delimiters
-    for one, other in zip(found := windows(whole, limit), found[1:], strict=False):
+    for one, other in zip(found := overlapping(whole, limit), found[1:], strict=False):
         assert one.first < other.first
         end = one.first + one.words
         assert other.first < end or one.words == 1
-        # The next window begins with the word in which the first half of this one ends, or where that cannot be, later.
-        before = int(((whole.slots > one.first) & (whole.slots <= other.first)).sum())
+        # The next part begins with the word in which the first half of this one ends, or where that cannot be, later.
+        before = int(((whole.positions > one.first) & (whole.positions <= other.first)).sum())
         assert before <= room // 2 or other.first == one.first + 1
 
 
-def test_windows_by_hand() -> None:
+def test_parts_by_hand() -> None:
     # Six words of 1, 2, 1, 3, 1 and 1 pieces; six pieces fit, two of them delimiters.
-    slots = [0, 1, 2, 2, 3, 4, 4, 4, 5, 6, 7]
-    found = windows(Pieces(np.arange(11, dtype=np.int32), np.array(slots, np.int32), 6), 6)
-    assert [window.ids.tolist() for window in found] == [
+    positions = [0, 1, 2, 2, 3, 4, 4, 4, 5, 6, 7]
+    found = overlapping(Pieces(np.arange(11, dtype=np.int32), np.array(positions, np.int32), 6), 6)
+    assert [part.ids.tolist() for part in found] == [
         [0, 1, 2, 3, 4, 10],
         [0, 2, 3, 4, 10],
         [0, 4, 5, 6, 7, 10],
         [0, 5, 6, 7, 8, 10],
         [0, 8, 9, 10],
     ]
-    assert [window.slots.tolist() for window in found] == [
+    assert [part.positions.tolist() for part in found] == [
         [0, 1, 2, 2, 3, 4],
         [0, 1, 1, 2, 3],
         [0, 1, 2, 2, 2, 3],
         [0, 1, 1, 1, 2, 3],
         [0, 1, 2, 3],
     ]
-    assert [(window.first, window.words) for window in found] == [(0, 3), (1, 2), (2, 2), (3, 2), (4, 2)]
+    assert [(part.first, part.words) for part in found] == [(0, 3), (1, 2), (2, 2), (3, 2), (4, 2)]
 
 
-def test_what_fits_is_one_window_and_unchanged() -> None:
+def test_what_fits_is_one_part_and_unchanged() -> None:
     whole = random_pieces(np.random.default_rng(0), 10)
-    assert windows(whole, len(whole)) == [whole]
-    assert len(windows(whole, len(whole) - 1)) > 1
+    assert overlapping(whole, len(whole)) == [whole]
+    assert len(overlapping(whole, len(whole) - 1)) > 1
 
 
-def test_a_word_too_long_for_any_window_is_an_error() -> None:
+def test_a_word_too_long_for_any_part_is_an_error() -> None:
     whole = Pieces(np.arange(9, dtype=np.int32), np.array([0, 1, 2, 2, 2, 2, 2, 3, 4], np.int32), 3)
-    assert len(windows(whole, 7)) == 3
+    assert len(overlapping(whole, 7)) == 3
     with pytest.raises(AlignmentError, match="word 2 alone has 5 pieces; the limit is 4"):
-        windows(whole, 6)
+        overlapping(whole, 6)
 
 
 @each_case
-def test_most_central_window_by_search(words: int, limit: int, delimiters: bool) -> None:
+def test_most_central_part_by_search(words: int, limit: int, delimiters: bool) -> None:
     whole = random_pieces(np.random.default_rng(words * limit), words, delimiters)
-    found = windows(whole, limit)
+    found = overlapping(whole, limit)
     chosen = most_central(found, words)
     assert chosen.shape == (words,)
     for word in range(words):
         depths = {}
-        for index, window in enumerate(found):
-            if window.first <= word < window.first + window.words:
-                depths[index] = min(word - window.first, window.first + window.words - 1 - word)
+        for index, part in enumerate(found):
+            if part.first <= word < part.first + part.words:
+                depths[index] = min(word - part.first, part.first + part.words - 1 - word)
         assert chosen[word] == min(index for index, depth in depths.items() if depth == max(depths.values()))
 
 
@@ -240,7 +244,7 @@ def test_most_central_window_by_search(words: int, limit: int, delimiters: bool)
 
 
 def random_weights(random: np.random.Generator, batch: Sequence[Pieces], heads: int) -> Tensor:
-    """Rows that sum to one over a window's own pieces, and numbers that look real in the rows of padding."""
+    """Rows that sum to one over a part's own pieces, and numbers that look real in the rows of padding."""
     longest = max(map(len, batch))
     weights = random.random((len(batch), heads, longest, longest))
     for index, pieces in enumerate(batch):
@@ -257,13 +261,13 @@ def test_reduction_equals_a_triple_loop(from_pieces: FromPieces, delimiters: boo
     weights = random_weights(random, batch, heads=3)
     rows, columns = reduction(batch, from_pieces, torch.device("cpu"))
     found = reduce(weights, rows, columns)
-    slots = max(words) + 2
-    assert found.shape == (3, 3, slots, slots)
+    positions = max(words) + 2
+    assert found.shape == (3, 3, positions, positions)
     for index, pieces in enumerate(batch):
         n = pieces.words
         own = weights[index, :, : len(pieces), : len(pieces)].double().numpy()
-        expected = np.zeros((3, slots, slots))
-        expected[:, : n + 2, : n + 2] = reference.reduced(own, pieces.slots.tolist(), n, from_pieces)
+        expected = np.zeros((3, positions, positions))
+        expected[:, : n + 2, : n + 2] = reference.reduced(own, pieces.positions.tolist(), n, from_pieces)
         np.testing.assert_allclose(found[index].numpy(), expected, rtol=0, atol=1e-6)
         real = slice(0, n + 2) if delimiters else slice(1, n + 1)
         np.testing.assert_allclose(found[index, :, real].sum(-1).numpy(), 1, rtol=0, atol=1e-6)

@@ -14,9 +14,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AutoConfig, ByT5Tokenizer, PreTrainedModel, T5Config
 
+from attention.capture import Receive, capture_attention
 from attention.digest import Digests, digest
 from attention.encoder import BUNDLE, BUNDLE_SHA256, DEFAULT, Encoder, EncoderError, EncoderSpec, Source, resolve
-from attention.interface import Receive, capture_attention
 from tests import tiny
 
 SIZES: dict[str, object] = {

@@ -19,10 +19,9 @@ from attention.digest import Digests
 from attention.encoder import Encoder
 from attention.extraction import Ranks
 from attention.forward import extract, shapes
-from attention.options import Options, StoreError
-from attention.plan import Plan
-from attention.store import FORMAT, MANIFEST, Store
-from corpora.table import from_table
+from attention.specification import Items, Options
+from attention.store import FORMAT, MANIFEST, Store, StoreError
+from corpora.table import to_table
 from tests import tiny
 from tests.attention.extractions import Extraction, before_fsync, prepare_and_die, prepare_at_once, small_shards
 
@@ -40,11 +39,9 @@ def extracted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The shards that went through the encoder, in order."""
     shards: list[int] = []
 
-    def spy(
-        encoder: Encoder, planned: Plan, wanted: Sequence[int], options: Options
-    ) -> Iterator[tuple[int, str, Tensor]]:
+    def spy(encoder: Encoder, items: Items, wanted: Sequence[int]) -> Iterator[tuple[int, str, Tensor]]:
         shards.extend(wanted)
-        yield from extract(encoder, planned, wanted, options)
+        yield from extract(encoder, items, wanted)
 
     monkeypatch.setattr("attention.extraction.extract", spy)
     return shards
@@ -59,7 +56,7 @@ def test_a_store_is_labels_shards_and_a_manifest(extraction: Extraction) -> None
     assert stems(extraction.files()) == [*SHARDS, "labels", "manifest"]
     assert store.folder == extraction.folder
     assert len(store) == 10
-    assert from_table(store.labels) == extraction.treebank.sentences
+    assert store.labels.equals(to_table(extraction.treebank.sentences))
     manifest = store.manifest
     assert (manifest.key, manifest.items) == (extraction.folder.name, 10)
     assert (manifest.layers, manifest.heads) == ((0, 1), (0, 1, 2, 3))
@@ -77,10 +74,10 @@ def test_a_store_is_labels_shards_and_a_manifest(extraction: Extraction) -> None
 
 def test_a_second_run_reads_and_loads_nothing(extraction: Extraction, extracted: list[int]) -> None:
     extraction.prepare()
-    assert (extraction.calls, extracted) == (["read", "load"], [0, 1, 2])
+    assert (extraction.calls, extracted) == (["load", "cut"], [0, 1, 2])
     before = {path: path.stat() for path in extraction.folder.iterdir()}
     store = extraction.prepare()
-    assert (extraction.calls, extracted) == (["read", "load"], [0, 1, 2])
+    assert (extraction.calls, extracted) == (["load", "cut"], [0, 1, 2])
     assert {path: path.stat() for path in extraction.folder.iterdir()} == before
     assert len(store) == 10
 
@@ -100,7 +97,7 @@ def test_a_store_takes_little_more_than_its_numbers(tmp_path: Path) -> None:
 
 def test_what_is_needed_is_printed_before_it_starts(extraction: Extraction, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(10**12, 10**12 - 7 * 10**9, 7 * 10**9))
-    monkeypatch.setattr("attention.plan._HEADER", 10**6)  # as if each sentence were that large
+    monkeypatch.setattr("attention.specification._HEADER", 10**6)  # as if each sentence were that large
     printed = []
     for _ in range(2):
         text = StringIO()
@@ -224,9 +221,9 @@ def test_a_shard_that_another_process_takes_away_is_missing(
 def test_a_run_that_fails_goes_on_where_it_stopped(
     extraction: Extraction, undisturbed: dict[str, bytes], monkeypatch: pytest.MonkeyPatch, extracted: list[int]
 ) -> None:
-    def fail(encoder: Encoder, planned: Plan, shards: Sequence[int], options: Options) -> Iterator[object]:
-        yield from extract(encoder, planned, shards[:2], options)
-        name, shape = next(iter(shapes(planned, 2).items()))
+    def fail(encoder: Encoder, items: Items, shards: Sequence[int]) -> Iterator[object]:
+        yield from extract(encoder, items, shards[:2])
+        name, shape = next(iter(shapes(items, 2).items()))
         yield 2, name, torch.zeros(shape, dtype=torch.float16)
         raise KeyboardInterrupt
 
@@ -304,7 +301,7 @@ def test_a_store_that_cannot_fit_is_refused_before_it_begins(
 ) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(shutil, "disk_usage", lambda _: Usage(10**9, 10**9 - 5 * 10**3, 5 * 10**3))
-        patched.setattr("attention.plan._HEADER", 10**8)  # as if each sentence were that large
+        patched.setattr("attention.specification._HEADER", 10**8)  # as if each sentence were that large
         with pytest.raises(StoreError) as refusal:
             extraction.prepare()
     for part in (str(extraction.folder), "1.0 GB are needed", "corpus.conllu", "5.0 kB are free", "--data.init_args"):
@@ -428,7 +425,7 @@ def test_with_hidden_states_ranks_share_the_shards(with_states: Extraction, bert
 def test_a_second_run_finds_the_hidden_states(with_states: Extraction, extracted: list[int]) -> None:
     before = everything(with_states.prepare())
     after = everything(with_states.prepare())
-    assert (with_states.calls, extracted) == (["read", "load"], [0, 1, 2])
+    assert (with_states.calls, extracted) == (["load", "cut"], [0, 1, 2])
     assert all(torch.equal(after[name], before[name]) for name in before)
 
 
@@ -458,7 +455,7 @@ def test_hidden_states_that_the_encoder_lacks_make_no_store(
     hidden: tuple[int, ...], bert: Path, tmp_path: Path
 ) -> None:
     extraction = Extraction(tmp_path, bert, hidden=hidden)
-    with pytest.raises(StoreError, match=rf"corpus\.conllu: hidden: \[{hidden[0]}.* from 0 .* to 2 "):
+    with pytest.raises(StoreError, match=rf"^hidden: \[{hidden[0]}.* from 0 .* to 2 "):
         extraction.prepare()
     assert not extraction.folder.exists()
 
@@ -467,7 +464,7 @@ def test_a_refusal_tells_what_is_needed_from_what_is_free(
     extraction: Extraction, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(10**9, 10**9 - 8 * 10**6, 8 * 10**6))
-    monkeypatch.setattr("attention.plan._HEADER", 10**6)
+    monkeypatch.setattr("attention.specification._HEADER", 10**6)
     with pytest.raises(
         StoreError, match=r"10\.\d MB are needed .* 8\.0 MB are free\. Free 2\.\d MB more, put the stores"
     ):
@@ -481,13 +478,13 @@ def test_labels_alone_need_no_encoder(tmp_path: Path) -> None:
     extraction = Extraction(tmp_path, None)
     store = extraction.prepare()
     assert stems(extraction.files()) == ["labels", "manifest"]
-    assert extraction.calls == ["read"]
-    assert from_table(store.labels) == extraction.treebank.sentences
+    assert extraction.calls == ["cut"]
+    assert store.labels.equals(to_table(extraction.treebank.sentences))
     manifest = store.manifest
     assert (manifest.items, manifest.shards, manifest.layers, manifest.encoder) == (10, (), (), {})
     assert manifest.audit == extraction.treebank.audit
     extraction.prepare()
-    assert extraction.calls == ["read"]
+    assert extraction.calls == ["cut"]
 
 
 def test_the_manifest_says_that_a_decoder_writes_no_delimiters(tmp_path: Path) -> None:
@@ -495,9 +492,9 @@ def test_the_manifest_says_that_a_decoder_writes_no_delimiters(tmp_path: Path) -
     assert store.manifest.delimiters == {"start": False, "end": False}
     for item in range(2):
         attention = store.read("attention", item)
-        for slot in (0, -1):
-            assert not attention[:, :, slot].any()
-            assert not attention[..., slot].any()
+        for position in (0, -1):
+            assert not attention[:, :, position].any()
+            assert not attention[..., position].any()
         assert bool((attention[:, :, 1:-1].float().sum(-1) > 0.99).all())
 
 
@@ -527,7 +524,7 @@ def test_skipped_sentences_are_in_neither_labels_nor_shards(bert: Path, tmp_path
     extraction = Extraction(tmp_path, bert, lengths=(3, 70, 5, 80), options=Options(too_long="skip"))
     store = extraction.prepare()
     kept = [sentence for sentence in extraction.treebank.sentences if len(sentence) < 10]
-    assert from_table(store.labels) == tuple(kept)
+    assert store.labels.equals(to_table(kept))
     assert [store.read("attention", item).size(-1) for item in range(2)] == [5, 7]
     assert (store.manifest.items, store.manifest.audit["skipped_too_long"]) == (2, 2)
 
@@ -536,7 +533,7 @@ def test_a_store_of_an_earlier_format_is_named_and_left(
     extraction: Extraction, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with monkeypatch.context() as before:
-        before.setattr("attention.request.FORMAT", FORMAT - 1)
+        before.setattr("attention.specification.FORMAT", FORMAT - 1)
         old = extraction.prepare().folder
     files = {path.name: path.read_bytes() for path in old.iterdir()}
     assert extraction.prepare().folder != old

@@ -1,21 +1,37 @@
-from collections.abc import Callable, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from torch import Tensor
 
 from attention.alignment import FromPieces, Pieces, reduce
 from attention.encoder import Encoder, EncoderError, EncoderSpec, resolve
-from attention.forward import BATCH_CELLS, BATCH_PIECES, MEMORY, _workers, batches, extract, forward, pad, shapes
-from attention.options import Options, StoreError
-from attention.plan import Plan, SentencePlan, plan
-from attention.store import unpack_weights
-from corpora.sentence import Sentence, Treebank
+from attention.forward import (
+    BATCH_CELLS,
+    BATCH_PIECES,
+    MEMORY,
+    Allowance,
+    _workers,
+    batches,
+    extract,
+    forward,
+    in_order,
+    pad,
+    return_free_memory,
+    shapes,
+)
+from attention.specification import Extraction, Items, Options
+from attention.store import NO_HIDDEN, Hidden, StoreError, unpack_weights
+from corpora.sentence import Treebank
 from tests import tiny
 from tests.attention import reference
-from tests.attention.extractions import LENGTHS, small_shards
+from tests.attention.extractions import LENGTHS, items_of, small_shards
 
 ENCODERS: dict[str, tuple[Callable[[Path], Path], str]] = {
     "bert": (tiny.save_bert, ""),
@@ -35,159 +51,176 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def encoder(folders: dict[str, Path]) -> Encoder:
-    return Encoder(resolve(EncoderSpec(str(folders["bert"]))))
+    return load(folders["bert"])
 
 
-def tensors_of(encoder: Encoder, sentences: Sequence[Sentence], options: Options) -> list[Tensor]:
-    found = extracted(encoder, plan(Treebank(tuple(sentences), {}), encoder, options), 0, options)
-    assert found.keys() == {f"attention.{item}" for item in range(len(sentences))}
-    return [found[f"attention.{item}"] for item in range(len(sentences))]
-
-
-def extracted(encoder: Encoder, planned: Plan, shard: int, options: Options) -> dict[str, Tensor]:
-    found = {name: tensor for _, name, tensor in extract(encoder, planned, [shard], options)}
-    assert list(shapes(planned, shard).items()) == [(name, tuple(tensor.shape)) for name, tensor in found.items()]
+def extracted(encoder: Encoder, items: Items, shard: int = 0) -> dict[str, Tensor]:
+    found = {name: tensor for _, name, tensor in extract(encoder, items, [shard])}
+    assert list(shapes(items, shard).items()) == [(name, tuple(tensor.shape)) for name, tensor in found.items()]
     return found
 
 
-def expected(folder: Path, blank: str, sentence: Sentence, from_pieces: str = "mean") -> reference.Floats:
-    """The slow way: one sentence at a time, transformers' own weights, reduced in loops."""
-    tokenizer = Encoder(resolve(EncoderSpec(str(folder)))).tokenizer
-    ids, slots = reference.split(tokenizer, sentence.words, blank)
-    return reference.reduced(reference.attention(folder, ids), slots, len(sentence), from_pieces)
+def load(folder: Path) -> Encoder:
+    return Encoder(resolve(EncoderSpec(str(folder))))
+
+
+EVERY_STATE = (0, 1, 2)
 
 
 @pytest.mark.parametrize("name", ENCODERS)
 @pytest.mark.parametrize("from_pieces", ["mean", "first"])
-def test_a_shard_holds_the_models_own_attention_over_words(
+def test_a_shard_holds_the_models_own_attention_and_states_over_words(
     name: str, from_pieces: FromPieces, folders: dict[str, Path]
 ) -> None:
-    encoder = Encoder(resolve(EncoderSpec(str(folders[name]))))
-    sentences = tiny.treebank((3, 1, 8, 5)).sentences
-    exact = tensors_of(encoder, sentences, Options(precision="float32", from_pieces=from_pieces))
-    half = tensors_of(encoder, sentences, Options(from_pieces=from_pieces))
-    for sentence, single, rounded in zip(sentences, exact, half, strict=True):
+    """Against the slow way: one sentence at a time, what transformers returns, reduced in loops."""
+    encoder, blank, treebank = load(folders[name]), ENCODERS[name][1], tiny.treebank((3, 1, 8, 5))
+    exact_options = Options(precision="float32", from_pieces=from_pieces)
+    exact = extracted(encoder, items_of(treebank, encoder, exact_options, EVERY_STATE))
+    half = extracted(encoder, items_of(treebank, encoder, Options(from_pieces=from_pieces), EVERY_STATE))
+    for item, sentence in enumerate(treebank.sentences):
         n = len(sentence)
-        wanted = expected(folders[name], ENCODERS[name][1], sentence, from_pieces)
+        ids, positions = reference.split(encoder.tokenizer, sentence.words, blank)
+        wanted = reference.reduced(reference.attention(folders[name], ids), positions, n, from_pieces)
+        single, rounded = exact[f"attention.{item}"], half[f"attention.{item}"]
         assert (single.dtype, rounded.dtype) == (torch.float32, torch.float16)
         assert single.shape == rounded.shape == (2, 4, n + 2, n + 2)
         np.testing.assert_allclose(single.numpy(), wanted, rtol=0, atol=1e-6)
         np.testing.assert_allclose(unpack_weights(rounded).numpy(), wanted, rtol=2**-11, atol=1e-6)
+        wanted = reference.of_words(reference.hidden(folders[name], ids), positions, n, from_pieces)
+        single, rounded = exact[f"hidden.{item}"], half[f"hidden.{item}"]
+        assert (single.dtype, rounded.dtype) == (torch.float32, torch.float16)
+        np.testing.assert_allclose(single.numpy(), wanted, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(rounded.numpy(), wanted, rtol=2**-10, atol=2**-14)
 
 
 @pytest.mark.parametrize(("name", "absent"), [("gpt2", (0, -1)), ("llama", (-1,))])
 def test_delimiters_that_the_tokenizer_lacks_are_zero(
     name: str, absent: tuple[int, ...], folders: dict[str, Path]
 ) -> None:
-    encoder = Encoder(resolve(EncoderSpec(str(folders[name]))))
-    for attention in tensors_of(encoder, tiny.treebank((3, 7)).sentences, Options()):
-        for slot in absent:
-            assert not attention[:, :, slot].any()
-            assert not attention[..., slot].any()
+    encoder = load(folders[name])
+    for attention in extracted(encoder, items_of(tiny.treebank((3, 7)), encoder)).values():
+        for position in absent:
+            assert not attention[:, :, position].any()
+            assert not attention[..., position].any()
         words = unpack_weights(attention[:, :, 1:-1])
         torch.testing.assert_close(words.sum(-1), torch.ones(words.shape[:-1]), rtol=0, atol=5e-3)
 
 
-def test_rows_of_a_long_sentence_come_from_the_window_in_which_they_are_most_central(tmp_path: Path) -> None:
+def test_a_long_sentence_comes_from_the_parts_in_which_its_words_are_most_central(tmp_path: Path) -> None:
     folder = tiny.save_bert(tmp_path, max_length=16)
-    encoder = Encoder(resolve(EncoderSpec(str(folder))))
-    options = Options(precision="float32", too_long="window")
-    sentences = tiny.treebank((25, 4, 40)).sentences
-    planned = plan(Treebank(sentences, {}), encoder, options)
-    found = tensors_of(encoder, sentences, options)
-    for item, sentence in enumerate(sentences):
-        n = len(sentence)
-        parts = planned.windows[item]
+    encoder, treebank = load(folder), tiny.treebank((25, 4, 40))
+    items = items_of(treebank, encoder, Options(precision="float32", too_long="window"), (0, 2))
+    found = extracted(encoder, items)
+    for item, sentence in enumerate(treebank.sentences):
+        n, parts = len(sentence), items.inputs[item]
         assert (len(parts) > 1) == (n > 4)
-        blocks = [
-            reference.reduced(reference.attention(folder, part.ids.tolist()), part.slots.tolist(), part.words)
-            for part in parts
-        ]
+        cuts = [(part.ids.tolist(), part.positions.tolist(), part.words) for part in parts]
+        blocks = [reference.reduced(reference.attention(folder, ids), *cut) for ids, *cut in cuts]
+        states = [reference.of_words(reference.hidden(folder, ids), *cut) for ids, *cut in cuts]
         wanted = np.zeros((2, 4, n + 2, n + 2))
-        for slot in range(n + 2):
-            chosen = window_of(slot, n, parts)
+        for position in range(n + 2):
+            chosen = part_of(position, n, parts)
             first, words = parts[chosen].first, parts[chosen].words
-            row = blocks[chosen][:, :, {0: 0, n + 1: words + 1}.get(slot, slot - first)]
-            wanted[:, :, slot, 0] = row[..., 0]
-            wanted[:, :, slot, first + 1 : first + words + 1] = row[..., 1:-1]
-            wanted[:, :, slot, n + 1] = row[..., -1]
-        np.testing.assert_allclose(found[item].numpy(), wanted, rtol=0, atol=1e-6)
-        np.testing.assert_allclose(found[item].sum(-1).numpy(), 1, rtol=0, atol=1e-5)
+            row = blocks[chosen][:, :, {0: 0, n + 1: words + 1}.get(position, position - first)]
+            wanted[:, :, position, 0] = row[..., 0]
+            wanted[:, :, position, first + 1 : first + words + 1] = row[..., 1:-1]
+            wanted[:, :, position, n + 1] = row[..., -1]
+            if 0 < position <= n:
+                state = found[f"hidden.{item}"][:, position - 1].numpy()
+                np.testing.assert_allclose(state, states[chosen][[0, 2], position - 1 - first], rtol=0, atol=1e-5)
+        attention = found[f"attention.{item}"]
+        np.testing.assert_allclose(attention.numpy(), wanted, rtol=0, atol=1e-6)
+        np.testing.assert_allclose(attention.sum(-1).numpy(), 1, rtol=0, atol=1e-5)
 
 
-def window_of(slot: int, n: int, parts: Sequence[Pieces]) -> int:
+def part_of(position: int, n: int, parts: Sequence[Pieces]) -> int:
     """Where a row comes from: the delimiters from the ends, a word from where it is farthest from both edges."""
-    if slot == 0:
+    if position == 0:
         return 0
-    if slot == n + 1:
+    if position == n + 1:
         return len(parts) - 1
-    depths = [min(slot - 1 - part.first, part.first + part.words - slot) for part in parts]
+    depths = [min(position - 1 - part.first, part.first + part.words - position) for part in parts]
     return depths.index(max(depths))
 
 
-def test_a_subset_is_the_slice_of_the_whole(encoder: Encoder) -> None:
-    sentences = tiny.treebank((3, 7)).sentences
-    whole = tensors_of(encoder, sentences, FLOAT32)
-    for layers, heads in ((None, (2,)), ((2,), None), ((1,), (1, 4))):
-        part = tensors_of(encoder, sentences, Options(precision="float32", layers=layers, heads=heads))
-        for few, every in zip(part, whole, strict=True):
-            wanted = every[[layer - 1 for layer in layers or (1, 2)]][:, [head - 1 for head in heads or (1, 2, 3, 4)]]
-            torch.testing.assert_close(few, wanted, rtol=0, atol=1e-6)
+def test_a_subset_is_the_slice_of_the_whole(folders: dict[str, Path]) -> None:
+    encoder, treebank = load(folders["gpt2"]), tiny.treebank((3, 7))
+    whole = extracted(encoder, items_of(treebank, encoder, FLOAT32, EVERY_STATE))
+    for layers, heads, hidden in ((None, (2,), (0,)), ((2,), None, (0, 2)), ((1,), (1, 4), (2,)), ((1,), (1,), ())):
+        options = Options(precision="float32", layers=layers, heads=heads)
+        part = extracted(encoder, items_of(treebank, encoder, options, hidden))
+        assert len(part) == (4 if hidden else 2)
+        chosen = [layer - 1 for layer in layers or (1, 2)], [head - 1 for head in heads or (1, 2, 3, 4)]
+        for item in range(2):
+            wanted = whole[f"attention.{item}"][chosen[0]][:, chosen[1]]
+            torch.testing.assert_close(part[f"attention.{item}"], wanted, rtol=0, atol=1e-6)
+            if hidden:
+                states = whole[f"hidden.{item}"][list(hidden)]
+                torch.testing.assert_close(part[f"hidden.{item}"], states, rtol=0, atol=1e-6)
+
+
+def test_the_attention_is_what_it_is_without_hidden_states(encoder: Encoder) -> None:
+    treebank = tiny.treebank((3, 7, 5))
+    plain = extracted(encoder, items_of(treebank, encoder, FLOAT32))
+    beside = extracted(encoder, items_of(treebank, encoder, FLOAT32, EVERY_STATE))
+    assert plain.keys() == {f"attention.{item}" for item in range(3)}
+    assert all(torch.equal(beside[name], plain[name]) for name in plain)
 
 
 def test_a_shard_depends_on_its_own_sentences_alone(encoder: Encoder) -> None:
     sentences = tiny.treebank(LENGTHS).sentences
+    others = (*tiny.treebank((11, 11, 2, 1), seed=5).sentences, *sentences[4:])
     with small_shards():
-        one = plan(Treebank(sentences, {}), encoder, FLOAT32)
-        other = plan(Treebank((*tiny.treebank((11, 11, 2, 1), seed=5).sentences, *sentences[4:]), {}), encoder, FLOAT32)
-        first, second = extracted(encoder, one, 1, FLOAT32), extracted(encoder, other, 1, FLOAT32)
+        first, second = (
+            extracted(encoder, items_of(Treebank(some, {}), encoder, FLOAT32), 1) for some in (sentences, others)
+        )
     assert first.keys() == second.keys() == {f"attention.{item}" for item in (4, 5, 6, 7)}
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
 def test_shards_follow_one_another_whole(encoder: Encoder) -> None:
     with small_shards():
-        planned = plan(tiny.treebank(LENGTHS), encoder, FLOAT32)
-        found = [(shard, name) for shard, name, _ in extract(encoder, planned, [0, 2], FLOAT32)]
-        assert found == [(shard, name) for shard in (0, 2) for name in shapes(planned, shard)]
+        items = items_of(tiny.treebank(LENGTHS), encoder, FLOAT32)
+        found = [(shard, name) for shard, name, _ in extract(encoder, items, [0, 2])]
+        assert found == [(shard, name) for shard in (0, 2) for name in shapes(items, shard)]
 
 
-@pytest.mark.parametrize("threads", [1, 2, 3])
-def test_threads_change_no_bit(threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_change_no_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(BATCH_PIECES, "cpu", 24)
-    encoder = Encoder(resolve(EncoderSpec(str(tiny.save_bert(tmp_path, max_length=16)))))
-    options = Options(too_long="window")
-    planned = plan(tiny.treebank((25, 4, 40, 1, 2, 30, 3)), encoder, options)
+    encoder = load(tiny.save_bert(tmp_path, max_length=16))
+    items = items_of(tiny.treebank((25, 4, 40, 1, 2, 30, 3)), encoder, Options(too_long="window"), EVERY_STATE)
     before = torch.get_num_threads()
+    found = []
     try:
-        torch.set_num_threads(threads)
-        found = extracted(encoder, planned, 0, options)
-        assert torch.get_num_threads() == threads
-        torch.set_num_threads(1)
-        alone = extracted(encoder, planned, 0, options)
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            found.append(extracted(encoder, items))
+            assert torch.get_num_threads() == threads
     finally:
         torch.set_num_threads(before)
-    assert len(found) == 7
-    assert all(torch.equal(found[name], alone[name]) for name in alone)
+    alone = found[0]
+    assert len(alone) == 14
+    assert all(torch.equal(several[name], alone[name]) for several in found[1:] for name in alone)
 
 
 # Batches
 
 
-def planned_lengths(lengths: Sequence[int]) -> Plan:
-    """A plan of sentences of one window each, of so many pieces."""
-    windows = tuple((Pieces(np.zeros(n, np.int32), np.zeros(n, np.int32), 1),) for n in lengths)
-    return SentencePlan(windows, (0,), (0,), {}, ())
+def fake_items(
+    *lengths: Sequence[int], heads: tuple[int, ...] = (0,), layers: tuple[int, ...] = (0,), hidden: Hidden = NO_HIDDEN
+) -> Items:
+    """Items that are read in parts of so many pieces."""
+    inputs = tuple(tuple(Pieces(np.zeros(n, np.int32), np.zeros(n, np.int32), 1) for n in each) for each in lengths)
+    extraction = Extraction(Path("corpus"), {}, None)
+    return Items(extraction, "sentences", pa.table({}), {}, inputs, (), layers, heads, hidden)
 
 
 @pytest.mark.parametrize("most", [8, 40, 512])
-def test_batches_hold_every_window_once_and_stay_within_bounds(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_hold_every_item_once_and_stay_within_bounds(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     lengths = np.random.default_rng(0).integers(3, 30, 200).tolist()
-    planned = planned_lengths(lengths)
-    pairs = [(item, 0) for item in range(len(lengths))]
     monkeypatch.setitem(BATCH_PIECES, "cpu", most)
-    found = list(batches(planned, 0, "cpu"))
-    assert sorted(pair for batch in found for pair in batch) == pairs
+    found = list(batches(fake_items(*([n] for n in lengths)), 0, "cpu"))
+    assert sorted(pair for batch in found for pair in batch) == [(item, 0) for item in range(len(lengths))]
     sizes = [[lengths[item] for item, _ in batch] for batch in found]
     assert [size for batch in sizes for size in batch] == sorted(lengths, reverse=True)
     for batch, following in zip(sizes, [*sizes[1:], []], strict=True):
@@ -196,50 +229,57 @@ def test_batches_hold_every_window_once_and_stay_within_bounds(most: int, monkey
             assert (len(batch) + 1) * batch[0] > most
 
 
-def test_batches_of_long_windows_are_bounded_by_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+FIVE = ([100],) * 5
+
+
+def test_batches_of_long_items_are_bounded_by_cells(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(BATCH_CELLS, "cpu", 2 * 100**2)
-    found = list(batches(planned_lengths([100] * 5), 0, "cpu"))
-    assert [len(batch) for batch in found] == [2, 2, 1]
-    assert [len(batch) for batch in batches(planned_lengths([10**4]), 0, "cpu")] == [1]
+    assert [len(batch) for batch in batches(fake_items(*FIVE), 0, "cpu")] == [2, 2, 1]
+    assert [len(batch) for batch in batches(fake_items([10**4]), 0, "cpu")] == [1]
 
 
-def test_batches_of_many_heads_are_bounded_by_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    windows = planned_lengths([100] * 5).windows
-    heads = tuple(range(32))
-    # Two passes of two windows each: reduced weights twice in single precision, four intermediate results.
-    bytes_of_two = 2 * 100**2 * (32 * 32 * 2 * 4 + 32 * 4 * 4)
-    for budget, sizes in ((2 * bytes_of_two, [2, 2, 1]), (2 * bytes_of_two - 1, [1] * 5), (1, [1] * 5)):
+MANY = tuple(range(32))
+LARGE: dict[str, tuple[dict[str, object], int]] = {
+    # For one item of 100 pieces: reduced weights twice in single precision, four intermediate results.
+    "heads": ({"heads": MANY, "layers": MANY}, 100**2 * (32 * 32 * 2 * 4 + 32 * 4 * 4)),
+    # Weights of one head of one layer, and the states twice over.
+    "states": ({"hidden": Hidden(tuple(range(33)), 4096)}, 100 * (100 * (2 * 4 + 4 * 4) + 33 * 4096 * 2 * 4)),
+}
+
+
+@pytest.mark.parametrize("what", LARGE)
+def test_batches_of_much_that_is_kept_are_bounded_by_memory(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept, one = LARGE[what]
+    for budget, sizes in ((4 * one, [2, 2, 1]), (4 * one - 1, [1] * 5), (1, [1] * 5)):  # two passes of two items each
         monkeypatch.setitem(MEMORY, "cuda", budget)
-        found = batches(SentencePlan(windows, heads, heads, {}, ()), 0, "cuda")
+        found = batches(fake_items(*FIVE, **kept), 0, "cuda")  # type: ignore[arg-type]
         assert [len(batch) for batch in found] == sizes
 
 
-def test_a_device_without_bounds_of_its_own_has_those_of_a_gpu() -> None:
-    planned = planned_lengths([100] * 50)
-    assert list(batches(planned, 0, "mps")) == list(batches(planned, 0, "cuda"))
-    assert len(list(batches(planned, 0, "mps"))) == 1 < len(list(batches(planned, 0, "cpu")))
-
-
-def test_windows_of_a_sentence_follow_one_another() -> None:
-    def pieces(length: int) -> Pieces:
-        return Pieces(np.zeros(length, np.int32), np.zeros(length, np.int32), 1)
-
-    windows = ((pieces(5),), (pieces(9), pieces(3)), (pieces(9), pieces(9), pieces(1)), (pieces(7),))
-    [batch] = batches(SentencePlan(windows, (0,), (0,), {}, ()), 0, "cpu")
-    assert batch == [(1, 0), (1, 1), (2, 0), (2, 1), (2, 2), (3, 0), (0, 0)]
-
-
-def test_fewer_passes_run_at_once_when_one_window_is_large(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    heads = tuple(range(32))
-    planned = SentencePlan(planned_lengths([3, 100, 7]).windows, heads, heads, {}, ())
-    one = 100**2 * (32 * 32 * 2 * 4 + 32 * 4 * 4)
+@pytest.mark.parametrize("what", LARGE)
+def test_fewer_passes_run_at_once_when_one_is_large(
+    what: str, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, one = LARGE[what]
+    items = fake_items([3], [100], [7], **kept)  # type: ignore[arg-type]
     monkeypatch.setattr("attention.forward.torch.get_num_threads", lambda: 64)
     for budget, workers in ((2 * one * 64, 8), (2 * one * 5, 5), (2 * one * 5 - 1, 4), (one, 1)):
         monkeypatch.setitem(MEMORY, "cpu", budget)
-        assert _workers(encoder, planned) == workers
+        assert _workers(encoder, items) == workers
     monkeypatch.setattr("attention.forward.torch.get_num_threads", lambda: 3)
     monkeypatch.setitem(MEMORY, "cpu", 2 * one * 64)
-    assert _workers(encoder, planned) == 3
+    assert _workers(encoder, items) == 3
+
+
+def test_a_device_without_bounds_of_its_own_has_those_of_a_gpu() -> None:
+    items = fake_items(*FIVE * 10)
+    assert list(batches(items, 0, "mps")) == list(batches(items, 0, "cuda"))
+    assert len(list(batches(items, 0, "mps"))) == 1 < len(list(batches(items, 0, "cpu")))
+
+
+def test_parts_of_a_sentence_follow_one_another() -> None:
+    [batch] = batches(fake_items([5], [9, 3], [9, 9, 1], [7]), 0, "cpu")
+    assert batch == [(1, 0), (1, 1), (2, 0), (2, 1), (2, 2), (3, 0), (0, 0)]
 
 
 def test_padding_is_on_the_right_and_masked(encoder: Encoder) -> None:
@@ -249,7 +289,7 @@ def test_padding_is_on_the_right_and_masked(encoder: Encoder) -> None:
     assert found["attention_mask"].tolist() == [[1, 1, 1], [1, 0, 0]]
 
 
-# Rows that do not sum to one
+# Numbers that cannot be
 
 
 @pytest.mark.parametrize(
@@ -266,9 +306,9 @@ def test_a_row_that_does_not_sum_to_one_is_an_error(
         return words
 
     monkeypatch.setattr("attention.forward.reduce", break_one)
-    planned = plan(tiny.treebank((4, 4, 4)), encoder, FLOAT32)
+    items = items_of(tiny.treebank((4, 4, 4)), encoder, FLOAT32)
     with pytest.raises(StoreError, match=f"a row of attention sums to {named}"):
-        forward(encoder, [parts[0] for parts in planned.windows], planned, FLOAT32)
+        forward(encoder, [parts[0] for parts in items.inputs], items)
 
 
 def test_weights_that_are_not_numbers_are_an_error(tmp_path: Path) -> None:
@@ -279,3 +319,143 @@ def test_weights_that_are_not_numbers_are_an_error(tmp_path: Path) -> None:
         model.get_submodule("encoder.layer.1.attention.self.query").get_parameter("bias").fill_(float("nan"))
     with pytest.raises(EncoderError, match="differs from its own eager attention by nan"):
         Encoder(resolve(EncoderSpec(str(tiny.save(tmp_path, model, tokenizer)))))
+
+
+def scaled_bert(folder: Path, scale: float) -> Path:
+    """Its second layer's output is so many times as large as a layer normalisation leaves it."""
+    tokenizer = tiny.bert_tokenizer()
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 40}
+    model = tiny.build("bert", 0, vocab_size=len(tokenizer), max_position_embeddings=64, **sizes)
+    norm = model.get_submodule("encoder.layer.1.output.LayerNorm")
+    with torch.no_grad():
+        norm.get_parameter("weight").fill_(scale)
+        norm.get_parameter("bias").zero_()
+    return tiny.save(folder, model, tokenizer)
+
+
+def test_states_beyond_half_precision_are_refused_with_the_remedy(tmp_path: Path) -> None:
+    encoder = load(scaled_bert(tmp_path, 1e5))
+    treebank = tiny.treebank((3, 4))
+    with pytest.raises(StoreError) as error:
+        extracted(encoder, items_of(treebank, encoder, Options(), EVERY_STATE))
+    for part in ("layer 2 reach ", "float16 ends at 65504", "--data.init_args.options.precision float32"):
+        assert part in str(error.value)
+    exact = extracted(encoder, items_of(treebank, encoder, FLOAT32, EVERY_STATE))
+    largest = max(float(exact[f"hidden.{item}"].abs().max()) for item in range(2))
+    assert largest > 65504
+    assert f"reach {largest:.4g}, " in str(error.value)
+    extracted(encoder, items_of(treebank, encoder, Options(), (0, 1)))  # the others fit
+
+
+def test_states_just_within_half_precision_are_kept(tmp_path: Path) -> None:
+    encoder = load(scaled_bert(tmp_path, 1e4))
+    found = extracted(encoder, items_of(tiny.treebank((3, 4)), encoder, Options(), (2,)))
+    assert all(bool(tensor.isfinite().all()) for tensor in found.values())
+    assert float(found["hidden.1"].abs().max()) > 1e4
+
+
+def test_states_that_are_not_numbers_are_refused(folders: dict[str, Path]) -> None:
+    encoder = load(folders["bert"])
+    assert encoder.states.count == 3  # it was sound when it was looked at
+    behind_the_attention = encoder._model.get_submodule("encoder.layer.1.output.dense")
+    behind_the_attention.register_forward_hook(lambda module, args, output: output * float("nan"))
+    with pytest.raises(StoreError, match="a hidden state of layer 2 is not a finite number"):
+        extracted(encoder, items_of(tiny.treebank((3, 4)), encoder, FLOAT32, (1, 2)))
+
+
+# Passes side by side
+
+
+@pytest.fixture
+def _four_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(4)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("_four_threads")
+def test_results_come_in_order_though_later_ones_are_ready_first() -> None:
+    def compute(job: int) -> int:
+        time.sleep(0.02 * (job % 3 == 0))
+        return job**2
+
+    assert list(in_order(compute, range(10), 3)) == [(job, job**2) for job in range(10)]
+
+
+@pytest.mark.usefixtures("_four_threads")
+@pytest.mark.parametrize(("workers", "share"), [(1, 4), (2, 2), (3, 1), (8, 1)])
+def test_workers_share_the_threads_and_give_them_back(workers: int, share: int) -> None:
+    found = list(in_order(lambda _: (torch.get_num_threads(), threading.get_ident()), range(20), workers))
+    assert {threads for _, (threads, _) in found} == {share}
+    assert 1 <= len({worker for _, (_, worker) in found}) <= workers
+    assert torch.get_num_threads() == 4
+    started_later: list[int] = []
+    thread = threading.Thread(target=lambda: started_later.append(torch.get_num_threads()))
+    thread.start()
+    thread.join()
+    assert started_later == [4]
+
+
+@pytest.mark.usefixtures("_four_threads")
+def test_no_more_is_taken_than_is_soon_wanted() -> None:
+    taken: list[int] = []
+
+    def jobs() -> Iterator[int]:
+        for job in range(100):
+            taken.append(job)
+            yield job
+
+    with closing(in_order(lambda job: job, jobs(), 2)) as results:
+        for wanted in range(5):
+            assert next(results) == (wanted, wanted)
+            assert len(taken) <= wanted + 4
+    assert len(taken) <= 8
+    assert torch.get_num_threads() == 4
+
+
+@pytest.mark.usefixtures("_four_threads")
+def test_an_error_comes_where_its_result_would_have() -> None:
+    results = in_order(lambda job: 1 // job, [2, 1, 0, 1], 2)
+    assert [next(results), next(results)] == [(2, 0), (1, 1)]
+    with pytest.raises(ZeroDivisionError):
+        next(results)
+    assert torch.get_num_threads() == 4
+
+
+# Memory
+
+
+def test_memory_is_returned_once_it_has_grown_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    statm, returned = tmp_path / "statm", []
+
+    def size(resident: int, shared: int) -> None:
+        statm.write_text(f"999999 {resident} {shared} 1 0 1 0\n")
+
+    def shrink() -> None:
+        returned.append(statm.read_text())
+        size(1500, 500)
+
+    monkeypatch.setattr("attention.forward._STATM", statm)
+    monkeypatch.setattr("attention.forward.return_free_memory", shrink)
+    monkeypatch.setattr("attention.forward.os.sysconf", {"SC_PAGE_SIZE": 10}.__getitem__)
+    size(1200, 400)
+    allowance = Allowance(5000)
+    for resident, shared, times in [(1300, 400, 0), (9000, 8000, 0), (1701, 401, 0), (1701, 400, 1), (2000, 500, 1)]:
+        size(resident, shared)
+        allowance.check()
+        assert len(returned) == times
+    size(2001, 500)
+    allowance.check()
+    assert len(returned) == 2
+
+
+def test_where_the_system_does_not_say_nothing_is_returned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attention.forward._STATM", tmp_path / "absent")
+    monkeypatch.setattr("attention.forward.return_free_memory", lambda: pytest.fail("there was no reason"))
+    Allowance(0).check()
+
+
+def test_free_memory_can_be_returned_at_any_time() -> None:
+    return_free_memory()
+    return_free_memory()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from attention import Encoder, EncoderSpec, resolve
-from benchmarks.extraction import Extraction
+from benchmarks.extraction import TimedExtraction
 from benchmarks.reference import Reference, merge
 from corpora.sample import write_sample_treebank
 
@@ -29,7 +29,7 @@ def test_a_store_that_differs_is_refused(tmp_path: Path) -> None:
 
     whole = write_sample_treebank(tmp_path)["dev"]
     encoder = Encoder(resolve(EncoderSpec()))
-    extraction = Extraction(first_sentences([whole], tmp_path / "five.conllu", 5), encoder, tmp_path)
+    extraction = TimedExtraction(first_sentences([whole], tmp_path / "five.conllu", 5), encoder, tmp_path)
     extraction()
     assert extraction.store is not None
     reference = Reference(extraction.treebank, encoder, tmp_path / "reference.npz")

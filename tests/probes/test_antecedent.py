@@ -12,8 +12,8 @@ import pytest
 from pytorch_lightning import Trainer
 
 import train
+from attention import Options
 from attention.encoder import EncoderSpec
-from attention.options import Options
 from corpora.document import MENTION_TYPES
 from datamodules import CoreferenceDataModule, DependencyDataModule
 from metrics.antecedent import ANTECEDENT_DIRECTIONS, ANTECEDENT_GROUPS

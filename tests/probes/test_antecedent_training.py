@@ -18,8 +18,8 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 from torch import Tensor
 
 import train
+from attention import Options
 from attention.encoder import EncoderSpec
-from attention.options import Options
 from datamodules import AntecedentBatch, CoreferenceDataModule
 from datamodules.vectors import VectorSpec
 from metrics.antecedent import ANTECEDENT_GROUPS, Links

@@ -1,0 +1,317 @@
+"""What is extracted: the specification that a store is kept under, and the items of a corpus cut into pieces."""
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from attention.alignment import ALIGNMENT_VERSION, AlignmentError, FromPieces, Pieces, overlapping, split_words
+from attention.digest import Digests, digest
+from attention.encoder import Encoder, Source
+from attention.store import FORMAT, NO_HIDDEN, Hidden, StoreError, shard_ranges
+from corpora.sentence import Sentence, Treebank
+from corpora.table import to_table
+
+TooLong = Literal["error", "skip", "window"]
+Precision = Literal["float16", "float32"]
+Candidates = Literal["mentions", "words"]
+
+UNKNOWN = "words_with_unknown_token"
+"""Name in the audit for the number of words that the tokenizer cuts into pieces among which is the unknown token."""
+_HEADER = 100  # bytes of a shard's header per tensor: name, shape and offsets
+_ENCODED_AT_ONCE = 1024  # sentences
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is taken from the encoder, and how.
+
+    Args:
+        layers: 1-based layers to keep; None keeps all.
+        heads: 1-based heads of each layer to keep; None keeps all.
+        precision: on disk; the forward pass is always in float32. `float16` keeps eleven bits of every weight from
+            3.5e-18 on, so that two weights count as equal only where they differ by less than 2⁻¹⁰ of the greater.
+        too_long: a sentence over the encoder's limit is an `error`, is skipped (`skip`), or is read in overlapping
+            windows (`window`), each word's row taken from the window in which it lies most central, with zeros for
+            the words outside that window. Coreference cuts no sentences, and refuses `window`.
+        from_pieces: the row of a word in several pieces is their `mean` (Clark et al. 2019, §4.1) or the `first`
+            piece's (their released code).
+
+    Raises:
+        StoreError: layers or heads that are no numbers from 1 on in ascending order.
+    """
+
+    layers: tuple[int, ...] | None = None
+    heads: tuple[int, ...] | None = None
+    precision: Precision = "float16"
+    too_long: TooLong = "error"
+    from_pieces: FromPieces = "mean"
+
+    def __post_init__(self) -> None:
+        for name in ("layers", "heads"):
+            chosen = getattr(self, name)
+            if chosen is not None and (not chosen or list(chosen) != sorted(set(chosen)) or chosen[0] < 1):
+                raise StoreError(
+                    f"{name}: {list(chosen)}. Give --data.init_args.options.{name} different numbers from 1 on, in "
+                    f"ascending order."
+                )
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The precision as torch names it."""
+        return torch.float16 if self.precision == "float16" else torch.float32
+
+
+@dataclass(frozen=True)
+class Extraction:
+    """One corpus file through one encoder: everything that decides the bytes of a store.
+
+    Args:
+        corpus: the file.
+        reader: what identifies the parser, its version included.
+        encoder: where the encoder lies; None keeps the labels alone.
+        options: what is taken from it.
+        hidden: layers whose hidden states are kept beside the attention, in ascending order: 0 for the output of the
+            embeddings, k for that of layer k. The state of a word in several pieces is their mean, or the first's, as
+            the options say of rows of attention.
+        candidates: None keeps all attention within each item. Else only attention between the head words of mentions
+            and their candidates is kept: the heads of the other `mentions`, or all `words`.
+        companion: a second file that the parser reads.
+    """
+
+    corpus: Path
+    reader: Mapping[str, object]
+    encoder: Source | None
+    options: Options = Options()
+    hidden: tuple[int, ...] = ()
+    candidates: Candidates | None = None
+    companion: Path | None = None
+
+    def identity(self, digests: Digests) -> dict[str, object]:
+        """All that the key of the store is made from."""
+        identity: dict[str, object] = {
+            "format": FORMAT,
+            "corpus_sha256": digests.one(self.corpus),
+            "reader": dict(self.reader),
+            "encoder": None,
+        }
+        if self.companion is not None:
+            identity["companion_sha256"] = digests.one(self.companion)
+        if self.encoder is not None:
+            identity |= {
+                "encoder": self.encoder.identity(digests),
+                "alignment": ALIGNMENT_VERSION,
+                "options": {
+                    "layers": self.options.layers,
+                    "heads": self.options.heads,
+                    "precision": self.options.precision,
+                    "too_long": self.options.too_long,
+                    "from_pieces": self.options.from_pieces,
+                },
+                **self._quantities,
+            }
+        return identity
+
+    @property
+    def _quantities(self) -> dict[str, object]:
+        if self.candidates is not None:
+            return {"quantities": ["antecedent"], "candidates": self.candidates}
+        if self.hidden:
+            return {"quantities": ["attention", "hidden"], "hidden": list(self.hidden)}
+        return {"quantities": ["attention"]}
+
+    def chosen(self, encoder: Encoder | None) -> tuple[tuple[int, ...], tuple[int, ...], Hidden]:
+        """The 0-based layers, the 0-based heads of each, and the hidden states that are taken from this encoder.
+
+        Raises:
+            StoreError: one that it does not have, or hidden states that cannot be kept.
+        """
+        if encoder is None:
+            return (), (), NO_HIDDEN
+        layers = _chosen("layers", self.options.layers, encoder.layers)
+        heads = _chosen("heads", self.options.heads, encoder.heads)
+        if not self.hidden:
+            return layers, heads, NO_HIDDEN
+        if list(self.hidden) != sorted(set(self.hidden)) or self.hidden[0] < 0 or self.hidden[-1] > encoder.layers:
+            raise StoreError(
+                f"hidden: {list(self.hidden)} is asked for. Give different layers in ascending order, from 0 (the "
+                f"embeddings) to {encoder.layers} (the encoder's last)."
+            )
+        return layers, heads, Hidden(self.hidden, encoder.states.size)
+
+
+def store_key(identity: Mapping[str, object]) -> str:
+    """Name of the folder of a store."""
+    return digest(json.dumps(identity, sort_keys=True).encode())[:24]
+
+
+def _chosen(name: str, wanted: tuple[int, ...] | None, available: int) -> tuple[int, ...]:
+    if wanted is None:
+        return tuple(range(available))
+    if max(wanted) > available:
+        raise StoreError(f"{name}: {max(wanted)} is asked for, and the encoder has {available}.")
+    return tuple(number - 1 for number in wanted)
+
+
+@dataclass(frozen=True, eq=False)
+class Items:
+    """The items of a corpus as the encoder reads them, and what is kept of each.
+
+    Attributes:
+        extraction: the specification.
+        unit: what the items are called, in the plural.
+        labels: one row per item: all that is known of it beside the attention.
+        audit: counts of what was found, dropped, cut or replaced.
+        inputs: for each item its pieces; several parts where a long sentence is cut. Empty without an encoder.
+        head_words: for each item the 0-based head words of its mentions, where the extraction has candidates.
+        layers: 0-based layers taken.
+        heads: 0-based heads taken of each layer.
+        hidden: the hidden states that are kept beside the attention.
+    """
+
+    extraction: Extraction
+    unit: str
+    labels: pa.Table
+    audit: Mapping[str, int]
+    inputs: tuple[tuple[Pieces, ...], ...]
+    head_words: tuple[tuple[int, ...], ...]
+    layers: tuple[int, ...]
+    heads: tuple[int, ...]
+    hidden: Hidden = NO_HIDDEN
+
+    def __len__(self) -> int:
+        """Number of items, also without an encoder."""
+        return len(self.labels)
+
+    @property
+    def shards(self) -> list[range]:
+        """The items of each shard."""
+        return shard_ranges(len(self.inputs))
+
+    def words(self, item: int) -> int:
+        """Number of words of an item."""
+        last = self.inputs[item][-1]
+        return last.first + last.words
+
+    def shapes(self, item: int) -> dict[str, tuple[int, ...]]:
+        """What is kept of an item of n words, by quantity.
+
+        `attention` is `[layers, heads, n+2, n+2]`, axes from and to, delimiters first and last; `hidden`, where states
+        are kept, `[layers', n, size]`. With candidates there is only `antecedent`: for U head words
+        `[layers, heads, U, U]`, or `[2, layers, heads, U, n]` where all words are candidates.
+        """
+        words, size = self.words(item), (len(self.layers), len(self.heads))
+        if self.extraction.candidates is not None:
+            between = len(self.head_words[item])
+            all_words = self.extraction.candidates == "words"
+            return {"antecedent": (2, *size, between, words) if all_words else (*size, between, between)}
+        shapes: dict[str, tuple[int, ...]] = {"attention": (*size, words + 2, words + 2)}
+        if self.hidden.layers:
+            shapes["hidden"] = len(self.hidden.layers), words, self.hidden.size
+        return shapes
+
+    def select(self, batch: Sequence[tuple[int, int]], reduced: Tensor) -> list[Tensor]:
+        """What is kept of the attention of a forward pass, on the CPU.
+
+        Args:
+            batch: its (item, part) pairs.
+            reduced: `[batch, layers, heads, positions, positions]`, padded to the longest of them, on any device.
+        """
+        if self.extraction.candidates is not None:
+            return [self._between(item, block).cpu() for (item, _), block in zip(batch, reduced, strict=True)]
+        positions = [self.inputs[item][part].words + 2 for item, part in batch]
+        return [block[..., :n, :n].contiguous() for block, n in zip(reduced.cpu(), positions, strict=True)]
+
+    def _between(self, item: int, block: Tensor) -> Tensor:
+        """The rows and columns of the head words; with all words as candidates both from and to the head words."""
+        heads = torch.tensor(self.head_words[item], device=block.device) + 1
+        if self.extraction.candidates == "mentions":
+            return block[..., heads[:, None], heads]
+        words = slice(1, self.words(item) + 1)
+        return torch.stack([block[..., heads, words], block[..., words, heads].mT])
+
+    def bytes(self, shard: int) -> int:
+        """Size of a shard on disk, within one per cent."""
+        shapes = [shape for item in self.shards[shard] for shape in self.shapes(item).values()]
+        return sum(map(prod, shapes)) * self.extraction.options.dtype.itemsize + len(shapes) * _HEADER
+
+    @property
+    def delimiters(self) -> dict[str, bool]:
+        """Whether the tokenizer writes a start and an end delimiter."""
+        if not self.inputs:
+            return {"start": False, "end": False}
+        first = self.inputs[0][0]
+        return {"start": bool(first.positions[0] == 0), "end": bool(first.positions[-1] == first.words + 1)}
+
+
+def cut_sentences(extraction: Extraction, treebank: Treebank, encoder: Encoder | None) -> Items:
+    """Align every sentence with its pieces and apply the policy for those over the encoder's limit.
+
+    Raises:
+        AlignmentError: a sentence over the limit under the policy `error`, or one that no policy can save.
+        StoreError: a layer or head that the encoder does not have, hidden states that cannot be kept, or no sentence
+            left.
+    """
+    layers, heads, hidden = extraction.chosen(encoder)
+    if encoder is None:
+        labels = to_table(treebank.sentences)
+        return Items(extraction, "sentences", labels, dict(treebank.audit), (), (), layers, heads, hidden)
+    kept: list[Sentence] = []
+    inputs: list[tuple[Pieces, ...]] = []
+    counted = ("words_without_piece", UNKNOWN, "skipped_too_long", "windowed", "lost_arcs")
+    found: Counter[str] = Counter(dict.fromkeys(counted, 0))
+    for start in range(0, len(treebank.sentences), _ENCODED_AT_ONCE):
+        sentences = treebank.sentences[start : start + _ENCODED_AT_ONCE]
+        pieces = split_words(encoder.tokenizer, [sentence.words for sentence in sentences])
+        for sentence, whole in zip(sentences, pieces, strict=True):
+            parts = _fit(sentence, whole, encoder.max_length, extraction.options.too_long)
+            if not parts:
+                found["skipped_too_long"] += 1
+                continue
+            found["words_without_piece"] += whole.unknown
+            found[UNKNOWN] += whole.with_unknown
+            if len(parts) > 1:
+                found["windowed"] += 1
+                found["lost_arcs"] += _lost_arcs(sentence, parts)
+            kept.append(sentence)
+            inputs.append(parts)
+    if not kept:
+        raise StoreError(f"No sentence of {len(treebank.sentences)} fits {encoder.max_length} pieces; use `window`.")
+    audit = {**treebank.audit, **found}
+    return Items(extraction, "sentences", to_table(kept), audit, tuple(inputs), (), layers, heads, hidden)
+
+
+def _fit(sentence: Sentence, whole: Pieces, limit: int, policy: TooLong) -> tuple[Pieces, ...]:
+    if len(whole) <= limit:
+        return (whole,)
+    if policy == "skip":
+        return ()
+    too_long = f"sentence {sentence.id}: {len(sentence)} words, {len(whole)} pieces, over the limit of {limit}"
+    if policy == "error":
+        raise AlignmentError(
+            f"{too_long}. Choose what happens to such sentences: --data.init_args.options.too_long window "
+            f"(overlapping windows) or skip (left out, and counted)."
+        )
+    try:
+        return tuple(overlapping(whole, limit))
+    except AlignmentError as error:
+        raise AlignmentError(f"{too_long}, and {error}. Only `skip` can help.") from error
+
+
+def _lost_arcs(sentence: Sentence, parts: Sequence[Pieces]) -> int:
+    """Gold arcs between two words that no part holds together."""
+    dependents = np.arange(len(sentence))
+    heads = np.asarray(sentence.heads) - 1
+    together = np.zeros(len(sentence), bool)
+    for part in parts:
+        low, high = part.first, part.first + part.words
+        together |= (dependents >= low) & (dependents < high) & (heads >= low) & (heads < high)
+    return int((~together & (heads >= 0)).sum())

@@ -1,0 +1,323 @@
+import json
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from attention.alignment import AlignmentError
+from attention.digest import Digests
+from attention.encoder import Encoder, EncoderSpec, resolve
+from attention.forward import shapes
+from attention.specification import Extraction, Items, Options, Precision, store_key
+from attention.store import Hidden, StoreError, write_shard
+from corpora.sentence import Sentence, Treebank
+from corpora.table import to_table
+from tests import tiny
+from tests.attention.extractions import LENGTHS, items_of, small_shards
+
+LIMIT = 14
+
+# Options
+
+
+@pytest.mark.parametrize("name", ["layers", "heads"])
+@pytest.mark.parametrize("chosen", [(), (0,), (-1, 2), (2, 1), (1, 1)])
+def test_numbers_that_mean_nothing_are_refused(name: str, chosen: tuple[int, ...]) -> None:
+    with pytest.raises(StoreError, match=rf"{name}: .*from 1 on, in ascending order"):
+        Options(**{name: chosen})  # type: ignore[arg-type]
+
+
+def test_precision_is_a_dtype() -> None:
+    assert (Options().dtype, Options(precision="float32").dtype) == (torch.float16, torch.float32)
+
+
+# The key
+
+
+@pytest.fixture
+def extraction(bert: Path, tmp_path: Path) -> Extraction:
+    corpus = tmp_path / "corpus.conllu"
+    corpus.write_text("1\tthe\n")
+    return Extraction(corpus, {"format": "conllu", "version": 1}, resolve(EncoderSpec(str(bert))))
+
+
+@pytest.fixture
+def digests(tmp_path: Path) -> Digests:
+    return Digests(tmp_path / "stores")
+
+
+def other_file(folder: Path) -> Path:
+    path = folder / "other.conllu"
+    path.write_text("1\ta\n")
+    return path
+
+
+def random_encoder(extraction: Extraction, seed: int) -> Extraction:
+    assert extraction.encoder is not None
+    return replace(extraction, encoder=resolve(EncoderSpec(extraction.encoder.spec.name, weights="random", seed=seed)))
+
+
+CHANGES: dict[str, Callable[[Extraction, Path], Extraction]] = {
+    "nothing": lambda extraction, _: extraction,
+    "corpus": lambda extraction, folder: replace(extraction, corpus=other_file(folder)),
+    "reader": lambda extraction, _: replace(extraction, reader={"format": "conllu", "version": 2}),
+    "encoder": lambda extraction, folder: replace(
+        extraction, encoder=resolve(EncoderSpec(str(tiny.save_bert(folder / "other", seed=1))))
+    ),
+    "random weights": lambda extraction, _: random_encoder(extraction, 0),
+    "another seed": lambda extraction, _: random_encoder(extraction, 1),
+    "no encoder": lambda extraction, _: replace(extraction, encoder=None),
+    "layers": lambda extraction, _: replace(extraction, options=Options(layers=(1,))),
+    "other layers": lambda extraction, _: replace(extraction, options=Options(layers=(2,))),
+    "heads": lambda extraction, _: replace(extraction, options=Options(heads=(1,))),
+    "precision": lambda extraction, _: replace(extraction, options=Options(precision="float32")),
+    "too long": lambda extraction, _: replace(extraction, options=Options(too_long="window")),
+    "also too long": lambda extraction, _: replace(extraction, options=Options(too_long="skip")),
+    "pieces": lambda extraction, _: replace(extraction, options=Options(from_pieces="first")),
+    "companion": lambda extraction, folder: replace(extraction, companion=other_file(folder)),
+    "mentions": lambda extraction, _: replace(extraction, candidates="mentions"),
+    "words": lambda extraction, _: replace(extraction, candidates="words"),
+    "hidden": lambda extraction, _: replace(extraction, hidden=(1,)),
+    "other hidden": lambda extraction, _: replace(extraction, hidden=(0, 1)),
+}
+
+
+def test_every_ingredient_changes_the_key(extraction: Extraction, digests: Digests, tmp_path: Path) -> None:
+    keys = {name: store_key(change(extraction, tmp_path).identity(digests)) for name, change in CHANGES.items()}
+    assert len(set(keys.values())) == len(CHANGES)
+    assert all(len(bytes.fromhex(name)) == 12 for name in keys.values())
+
+
+@pytest.mark.parametrize("version", ["FORMAT", "ALIGNMENT_VERSION"])
+def test_every_version_changes_the_key(
+    version: str, extraction: Extraction, digests: Digests, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = store_key(extraction.identity(digests))
+    monkeypatch.setattr(f"attention.specification.{version}", 99)
+    assert store_key(extraction.identity(digests)) != before
+
+
+def test_names_and_times_do_not_change_the_key(extraction: Extraction, digests: Digests, tmp_path: Path) -> None:
+    before = store_key(extraction.identity(digests))
+    moved = extraction.corpus.rename(tmp_path / "moved.conllu")
+    os.utime(moved, (1, 1))
+    encoder = resolve(EncoderSpec(str(tiny.save_bert(tmp_path / "copy"))))
+    assert store_key(replace(extraction, corpus=moved, encoder=encoder).identity(digests)) == before
+
+
+def test_labels_alone_do_not_depend_on_what_is_taken_from_an_encoder(extraction: Extraction, digests: Digests) -> None:
+    alone = replace(extraction, encoder=None)
+    for other in (replace(alone, options=Options(layers=(1,))), replace(alone, hidden=(1,))):
+        assert other.identity(digests) == alone.identity(digests)
+
+
+def test_identity_is_plain_json(extraction: Extraction, digests: Digests) -> None:
+    identity = replace(extraction, options=Options(layers=(1, 2)), hidden=(0, 2)).identity(digests)
+    again = json.loads(json.dumps(identity))
+    assert store_key(again) == store_key(identity)
+    assert again["corpus_sha256"] == digests.one(extraction.corpus)
+    assert (again["quantities"], again["hidden"]) == (["attention", "hidden"], [0, 2])
+    of_words = replace(extraction, candidates="words").identity(digests)
+    assert (of_words["quantities"], of_words["candidates"]) == (["antecedent"], "words")
+
+
+def test_a_companion_is_known_by_its_content(extraction: Extraction, digests: Digests, tmp_path: Path) -> None:
+    for name, content in (("a", "a"), ("b", "a"), ("c", "c")):
+        (tmp_path / name).write_text(content)
+    first, same, other = (replace(extraction, companion=tmp_path / name).identity(digests) for name in "abc")
+    assert first == same != other
+    assert "companion_sha256" not in extraction.identity(digests)
+
+
+def test_the_key_of_a_treebank_is_what_it_was(tmp_path: Path) -> None:
+    """Stores that lie about stay valid, until FORMAT rises."""
+    identity = {"format": 3, "corpus_sha256": "c", "reader": {"name": "r"}, "encoder": None}
+    corpus = tmp_path / "corpus"
+    corpus.write_text("c")
+    found = Extraction(corpus, {"name": "r"}, None).identity(Digests(tmp_path))
+    assert found == identity | {"corpus_sha256": found["corpus_sha256"]}
+    assert store_key(identity) == "0bfdc3df3a4e11315a30858c"
+
+
+# Sentences
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
+    """It takes fourteen pieces at once."""
+    return Encoder(resolve(EncoderSpec(str(tiny.save_bert(tmp_path_factory.mktemp("short"), max_length=LIMIT)))))
+
+
+def of_words(*words: str, name: str = "s") -> Sentence:
+    """The words in a chain, each the head of the next."""
+    n = len(words)
+    return Sentence(name, words, tuple(range(n)), ("dep",) * n, ("X",) * n)
+
+
+def treebank(*sentences: Sentence) -> Treebank:
+    return Treebank(sentences, {"sentences": len(sentences), "multiple_roots": 3})
+
+
+def holds(items: Items, *sentences: Sentence) -> bool:
+    return len(items) == len(sentences) and bool(items.labels.equals(to_table(sentences)))
+
+
+SHORT, EXACT, LONG = of_words("the", "fox"), of_words(*["the"] * 12), of_words(*["the"] * 13, name="long")
+
+
+def test_without_an_encoder_every_sentence_is_kept() -> None:
+    items = items_of(treebank(SHORT, LONG), None, Options(layers=(99,)), (0, 99))
+    assert holds(items, SHORT, LONG)
+    assert (items.inputs, items.layers, items.heads, items.shards, items.hidden) == ((), (), (), [], Hidden((), 0))
+    assert items.audit == {"sentences": 2, "multiple_roots": 3}
+    assert items.delimiters == {"start": False, "end": False}
+
+
+@pytest.mark.parametrize("policy", ["error", "skip", "window"])
+def test_a_sentence_that_just_fits_is_one_part(policy: str, encoder: Encoder) -> None:
+    items = items_of(treebank(SHORT, EXACT), encoder, Options(too_long=policy))  # type: ignore[arg-type]
+    assert holds(items, SHORT, EXACT)
+    assert [[len(part) for part in parts] for parts in items.inputs] == [[4], [LIMIT]]
+    assert items.audit == {
+        "sentences": 2,
+        "multiple_roots": 3,
+        "words_without_piece": 0,
+        "words_with_unknown_token": 0,
+        "skipped_too_long": 0,
+        "windowed": 0,
+        "lost_arcs": 0,
+    }
+
+
+def test_too_long_is_an_error_that_names_the_sentence_and_the_remedy(encoder: Encoder) -> None:
+    with pytest.raises(AlignmentError) as error:
+        items_of(treebank(SHORT, LONG), encoder)
+    for part in ("sentence long: 13 words, 15 pieces, over the limit of 14", "too_long window", "skip"):
+        assert part in str(error.value)
+
+
+def test_too_long_is_skipped_and_counted(encoder: Encoder) -> None:
+    items = items_of(treebank(LONG, SHORT, LONG, EXACT), encoder, Options(too_long="skip"))
+    assert holds(items, SHORT, EXACT)
+    assert len(items.inputs) == items.audit["skipped_too_long"] == 2
+    with pytest.raises(StoreError, match="No sentence of 2 fits 14 pieces; use `window`"):
+        items_of(treebank(LONG, LONG), encoder, Options(too_long="skip"))
+
+
+def test_too_long_is_cut_and_lost_arcs_are_counted(encoder: Encoder) -> None:
+    sentences = tiny.treebank((30, 4, 25, 13, 60)).sentences
+    items = items_of(treebank(*sentences), encoder, Options(too_long="window"))
+    assert holds(items, *sentences)
+    assert [len(parts) > 1 for parts in items.inputs] == [True, False, True, True, True]
+    assert items.audit["windowed"] == 4
+    lost = 0
+    for sentence, parts in zip(sentences, items.inputs, strict=True):
+        seen = [set(range(part.first + 1, part.first + part.words + 1)) for part in parts]
+        for word, head in enumerate(sentence.heads, start=1):
+            if head != 0 and not any({word, head} <= words for words in seen):
+                lost += 1
+    assert items.audit["lost_arcs"] == lost > 0
+
+
+def test_lost_arcs_by_hand(encoder: Encoder) -> None:
+    # Twelve of fourteen words fit: the parts hold the words 1-12 and 7-14.
+    sentence = Sentence("s", ("the",) * 14, (0, 14, 7, 13, 6, 7, 1, 1, 1, 13, 12, 12, 1, 6), ("dep",) * 14, ("X",) * 14)
+    items = items_of(treebank(sentence), encoder, Options(too_long="window"))
+    assert [(part.first, part.words) for part in items.inputs[0]] == [(0, 12), (6, 8)]
+    assert items.audit["lost_arcs"] == 4  # 2→14, 4→13, 13→1 and 14→6
+
+
+def test_a_word_that_no_part_can_hold_is_an_error(encoder: Encoder) -> None:
+    sentence = of_words("the", "s" * 40, "the", name="huge")
+    with pytest.raises(AlignmentError, match=r"sentence huge: .*word 2 alone has \d+ pieces; .* 12\. Only `skip`"):
+        items_of(treebank(sentence), encoder, Options(too_long="window"))
+    assert holds(items_of(treebank(SHORT, sentence), encoder, Options(too_long="skip")), SHORT)
+
+
+def test_unknown_words_are_counted_in_what_is_kept(encoder: Encoder) -> None:
+    joiner = "\u200d"
+    skipped = of_words(*[joiner] * 13)
+    items = items_of(treebank(of_words("the", joiner, joiner), SHORT, skipped), encoder, Options(too_long="skip"))
+    assert items.audit["words_without_piece"] == items.audit["words_with_unknown_token"] == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "layers", "heads"),
+    [
+        (Options(), (0, 1), (0, 1, 2, 3)),
+        (Options(layers=(2,)), (1,), (0, 1, 2, 3)),
+        (Options(layers=(1, 2), heads=(2, 4)), (0, 1), (1, 3)),
+    ],
+)
+def test_layers_and_heads_of_items_count_from_zero(
+    options: Options, layers: tuple[int, ...], heads: tuple[int, ...], encoder: Encoder
+) -> None:
+    items = items_of(treebank(SHORT), encoder, options)
+    assert (items.layers, items.heads) == (layers, heads)
+
+
+@pytest.mark.parametrize(
+    ("options", "which"), [(Options(layers=(1, 3)), "layers: 3"), (Options(heads=(9,)), "heads: 9")]
+)
+def test_what_the_encoder_lacks_is_refused(options: Options, which: str, encoder: Encoder) -> None:
+    with pytest.raises(StoreError, match=f"{which} is asked for, and the encoder has"):
+        items_of(treebank(SHORT), encoder, options)
+
+
+def test_hidden_states_are_those_of_the_layers_asked_for(encoder: Encoder) -> None:
+    items = items_of(treebank(SHORT, EXACT), encoder, Options(layers=(2,)), (0, 2))
+    assert items.hidden == Hidden((0, 2), 32)
+    assert items.shapes(0) == {"attention": (1, 4, 4, 4), "hidden": (2, 2, 32)}
+    assert items_of(treebank(SHORT), encoder).shapes(0) == {"attention": (2, 4, 4, 4)}
+
+
+@pytest.mark.parametrize("hidden", [(3,), (0, 3), (-1, 2), (2, 1), (1, 1)])
+def test_hidden_states_of_layers_that_there_are_not_are_refused(hidden: tuple[int, ...], encoder: Encoder) -> None:
+    with pytest.raises(StoreError) as error:
+        items_of(treebank(SHORT), encoder, Options(), hidden)
+    assert str(error.value) == (
+        f"hidden: {list(hidden)} is asked for. Give different layers in ascending order, from 0 (the embeddings) to 2 "
+        f"(the encoder's last)."
+    )
+
+
+@pytest.mark.parametrize(
+    ("save_encoder", "start", "end"),
+    [
+        (tiny.save_bert, True, True),
+        (tiny.save_roberta, True, True),
+        (tiny.save_gpt2, False, False),
+        (tiny.save_llama, True, False),
+    ],
+)
+def test_delimiters_are_what_the_tokenizer_writes(
+    save_encoder: Callable[[Path], Path], start: bool, end: bool, tmp_path: Path
+) -> None:
+    other = Encoder(resolve(EncoderSpec(str(save_encoder(tmp_path)))))
+    assert items_of(treebank(SHORT), other).delimiters == {"start": start, "end": end}
+
+
+@pytest.mark.parametrize("count", [1, 3, 4, 5, 8, 9])
+def test_shards_part_the_sentences(count: int, encoder: Encoder) -> None:
+    with small_shards():
+        shards = items_of(treebank(*[SHORT] * count), encoder).shards
+    assert [item for shard in shards for item in shard] == list(range(count))
+    assert all(len(shard) == 4 for shard in shards[:-1])
+    assert 1 <= len(shards[-1]) <= 4
+
+
+@pytest.mark.parametrize("hidden", [(), (0, 1, 2)])
+@pytest.mark.parametrize("precision", ["float16", "float32"])
+def test_the_estimate_is_the_size_on_disk(
+    precision: Precision, hidden: tuple[int, ...], encoder: Encoder, tmp_path: Path
+) -> None:
+    options = Options(precision=precision, too_long="window")
+    items = items_of(tiny.treebank((*LENGTHS, 30, 40, 35)), encoder, options, hidden)
+    announced = shapes(items, 0)
+    zeros = ((name, torch.zeros(shape, dtype=options.dtype)) for name, shape in announced.items())
+    write_shard(tmp_path / "shard", announced, options.dtype, zeros)
+    size = (tmp_path / "shard").stat().st_size
+    assert size <= items.bytes(0) <= 1.01 * size
