@@ -43,10 +43,11 @@ from datamodules.base import STAGES
 from fidelity.checkpoints import FidelityError, data_settings, files_of, leaves
 from metrics.progress import counted
 from models import ModelError
-from models.checkpoint import configured_model, read_checkpoint
 from probes.base import ProbeError
 from reports import ResultWriter
 from reports.yaml_fields import near
+from training import TrainingError
+from training.lifecycle import configured_model, read_checkpoint
 
 
 class RunError(ValueError):
@@ -62,6 +63,7 @@ EXPECTED = (
     ProbeError,
     RunError,
     StoreError,
+    TrainingError,
     VectorError,
 )
 """Faults of the input: told in a line, without a traceback."""
@@ -222,7 +224,7 @@ class ProbingCLI(LightningCLI):
 
         Raises:
             RunError: see above.
-            ModelError: the checkpoint is damaged, or no checkpoint.
+            TrainingError: the checkpoint is damaged, or no checkpoint.
         """
         name, path = type(self.model).__name__, self._get(self.config, "ckpt_path")
         able = [stage for stage, steps in STEPS.items() if any(is_overridden(step, self.model) for step in steps)]
@@ -243,8 +245,8 @@ class ProbingCLI(LightningCLI):
                 f"{path}: this is a checkpoint of {kind}, and --model is {own}. Give the --config of its run, which "
                 f"lies beside checkpoints/."
             )
-        if self.subcommand != "fit" and "hyper_parameters" not in content:
-            return  # what a probe or a classifier itself checks suffices to read it, not to go on with its training
+        if self.subcommand != "fit":
+            return  # what the module itself checks suffices to read it, not to go on with its training
         options, now = dict(leaves(trained.get("init_args", {}))), dict(leaves(given.get("init_args", {})))
         if name := next((name for name in options.keys() & now.keys() if options[name] != now[name]), None):
             raise RunError(

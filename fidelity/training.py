@@ -24,7 +24,7 @@ from attention.digest import Digests, digest, remove_leftovers, write_atomically
 from datamodules import ClassificationDataModule
 from fidelity.checkpoints import Checkpoint, FidelityError
 from metrics.progress import Progress, counted
-from probes.training import nested_trainer, quiet
+from training import nested_trainer, quiet
 
 VERSION = 1
 """Of what is trained here: files of another are not found again."""

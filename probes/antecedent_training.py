@@ -88,7 +88,7 @@ class TrainedAntecedentProbe(BoundProbe, AntecedentExperiment):
                 f"{type(self).__name__} chooses among mentions: --data.init_args.candidates must be mentions, not "
                 f"{data.candidates}."
             )
-        self.bind(data, self.reads)
+        self.bind_to(data, self.reads)
 
     def training_step(self, batch: AntecedentBatch, batch_idx: int) -> Tensor:
         """`antecedent_nats`, summed over the links."""
@@ -159,13 +159,12 @@ class AntecedentAttentionProbe(TrainedAntecedentProbe):
 
     def figures(self) -> Mapping[str, Figure]:
         """The learned weights, one map per direction, in one scale of colours."""
-        assert self._sizes is not None
         maps = {
             f"weights_{direction.replace('→', '_to_')}": HeatMap(
                 title=f"Learned weights, {direction}",
                 values=weight.double().cpu().numpy(),
-                row_labels=[str(layer + 1) for layer in self._sizes.layers],
-                column_labels=[str(head + 1) for head in self._sizes.heads],
+                row_labels=[str(layer + 1) for layer in self.sizes.layers],
+                column_labels=[str(head + 1) for head in self.sizes.heads],
                 row_label="layer",
                 column_label="head",
                 value_label="weight",

@@ -1,6 +1,6 @@
 """A trained probe over arcs: every word gets a score for every candidate head."""
 
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -70,14 +70,14 @@ class ArcProbe(BoundProbe, ArcExperiment):
         reads: Set[Field] = self.reads | (ArcProbe.reads if self.labels else frozenset())
         data = self.attention if "attention" in reads else self.data
         data.read_only(reads)
-        self.bind(data, reads)
+        self.bind_to(data, reads)
         if not self._relations:
             self._classify(data.relations)
 
     def _classify(self, relations: tuple[str, ...]) -> None:
         self._relations = relations
-        if self.labels and self._sizes is not None:
-            heads = len(self._sizes.layers) * len(self._sizes.heads)
+        if self.labels:
+            heads = len(self.sizes.layers) * len(self.sizes.heads)
             self.classifier = RelationClassifier(heads, len(relations))
 
     def nats(self, batch: AttentionBatch) -> Tensor:
@@ -176,20 +176,14 @@ class ArcProbe(BoundProbe, ArcExperiment):
         plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(adam, factor=self.decay, patience=0, threshold=0)
         return {"optimizer": adam, "lr_scheduler": {"scheduler": plateau, "monitor": "val_loss"}}
 
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Keep what the parameters belong to, and the names of the relations."""
-        super().on_save_checkpoint(checkpoint)
-        checkpoint["probe"]["relations"] = self._relations
+    def checkpoint_part(self) -> dict[str, Any]:
+        """The names of the relations too."""
+        return {**super().checkpoint_part(), "relations": self._relations}
 
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Refuse the weights of another encoder, and make room for those of the relations that were trained.
-
-        Raises:
-            ProbeError: as `BoundProbe`.
-        """
-        super().on_load_checkpoint(checkpoint)
-        relations = tuple(checkpoint["probe"]["relations"])
-        if self._relations != relations:  # other splits are open than those that it was trained with
+    def restore(self, part: Mapping[str, Any]) -> None:
+        """Make the classifier of the relations that were trained: other splits may have others."""
+        relations = tuple(part["relations"])
+        if self._relations != relations:
             self._classify(relations)
 
 

@@ -37,8 +37,7 @@ class AttentionOnlyProbe(ArcProbe):
 
     def figures(self) -> Mapping[str, Figure]:
         """The learned weights, one map per direction, in one scale of colours."""
-        assert self._sizes is not None
-        layers, heads = self._sizes.layers, self._sizes.heads
+        layers, heads = self.sizes.layers, self.sizes.heads
         titles = ("dependent → head", "head → dependent")
         maps = {
             f"weights_{title.replace(' → ', '_to_')}": HeatMap(

@@ -28,7 +28,6 @@ class DependencyExperiment(LightningModule):
         experiment: name of the experiment.
         reads: what its batches hold beside the gold arcs.
         result: filled at the end of a test.
-        early_look: whether the evaluation on dev may keep better weights, and count for nothing else.
     """
 
     experiment: str
@@ -38,7 +37,6 @@ class DependencyExperiment(LightningModule):
     def __init__(self) -> None:
         super().__init__()
         self.result: Result | None = None
-        self.early_look = False
 
     def setup(self, stage: str) -> None:
         """Leave out of the batches what is not read."""

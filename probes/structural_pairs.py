@@ -1,12 +1,14 @@
 """Which layers and ranks a sweep of structural probes is over, and what each of them starts from."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from probes.base import ProbeError
+from training import Origin
 
 BOUND = 0.05
 """The matrices start uniform within ±BOUND as in Hewitt & Manning (2019)."""
@@ -22,6 +24,19 @@ class Pair(NamedTuple):
 
     layer: int
     rank: int
+
+
+@dataclass(frozen=True)
+class StructuralSizes:
+    """What the matrices of a sweep are shaped by.
+
+    Attributes:
+        pairs: a matrix for each.
+        size: of a hidden state.
+    """
+
+    pairs: tuple[Pair, ...]
+    size: int
 
 
 def sweep_pairs(
@@ -64,8 +79,9 @@ def start(pair: Pair, size: int, seed: int) -> Tensor:
     return torch.empty(pair.rank, size).uniform_(-BOUND, BOUND, generator=random)
 
 
-def describe(source: Mapping[str, Any], pairs: Sequence[Pair]) -> str:
+def describe(origin: Origin[StructuralSizes]) -> str:
     """The encoder, and the layers and ranks, in words."""
+    pairs, source = origin.sizes.pairs, origin.source
     layers, ranks = (", ".join(str(number) for number in dict.fromkeys(column)) for column in zip(*pairs, strict=True))
     return (
         f"{source['weights']} weights {str(source['weights_sha256'])[:12]}…, hidden states of layers {layers}, at "

@@ -14,15 +14,15 @@ from metrics.results import Result
 from metrics.rows import ItemRows
 from metrics.scores import ratio_scores
 from probes.base import DependencyExperiment, ProbeError
-from probes.bound import trained_part
-from probes.structural_pairs import Pair, describe, start, sweep_pairs
+from probes.structural_pairs import Pair, StructuralSizes, describe, start, sweep_pairs
 from probes.structural_tables import Found, sweep_map, sweep_table
+from training import Origin, TrainedModule
 
 GAIN = 1e-4
 """By how much the loss on dev must fall for an epoch to count as better."""
 
 
-class StructuralProbe(DependencyExperiment):
+class StructuralProbe(TrainedModule[StructuralSizes], DependencyExperiment):
     """A matrix B for every layer and rank, under which squared norms are distances or depths in the tree.
 
     All are trained at once, on the same batches, and none feels the others: each starts from random numbers of its
@@ -70,10 +70,7 @@ class StructuralProbe(DependencyExperiment):
             raise ProbeError(f"patience: {patience}. Give at least one epoch.")
         self.layers, self.ranks = layers, ranks
         self.learning_rate, self.decay, self.patience = learning_rate, decay, patience
-        self.pairs: tuple[Pair, ...] = ()
-        self._size = 0
-        self._source: Mapping[str, object] = {}
-        self._slots: dict[int, int] = {}
+        self._places: dict[int, int] = {}
         self._active: list[int] = []
         self._loss, self._sentences = SumMetric(nan_strategy="disable"), SumMetric()
 
@@ -102,14 +99,20 @@ class StructuralProbe(DependencyExperiment):
         super().setup(stage)
         data = self.attention
         held, size = data.hidden_layers, data.hidden_size
-        self._slots = {layer: place for place, layer in enumerate(held)}
-        self._make(sweep_pairs(self.layers, self.ranks, held, size), size, data.encoder_identity or {})
+        self._places = {layer: place for place, layer in enumerate(held)}
+        pairs = sweep_pairs(self.layers, self.ranks, held, size)
+        self.bind(StructuralSizes(pairs, size), data.encoder_identity or {})
 
-    def _make(self, pairs: tuple[Pair, ...], size: int, source: Mapping[str, object]) -> None:
-        if self.pairs:
-            return
-        self.pairs, self._size, self._source = pairs, size, source
-        self._slots = self._slots or {layer: place for place, layer in enumerate(dict.fromkeys(p.layer for p in pairs))}
+    @property
+    def pairs(self) -> tuple[Pair, ...]:
+        """Layers and ranks; none before there are data."""
+        return () if self.origin is None else self.sizes.pairs
+
+    def build(self, sizes: StructuralSizes) -> None:
+        """A matrix for every pair, twice: as it is trained, and as it was after its best epoch."""
+        pairs, size = sizes.pairs, sizes.size
+        layers = dict.fromkeys(pair.layer for pair in pairs)
+        self._places = self._places or {layer: place for place, layer in enumerate(layers)}
         # One draw, whatever the pairs: a pair starts from the same numbers in a sweep as alone.
         seed = int(torch.randint(2**31, ()))
         starts = [start(pair, size, seed) for pair in pairs]
@@ -126,7 +129,7 @@ class StructuralProbe(DependencyExperiment):
         """Predictions of some pairs `[batch, pairs, …]`."""
         states = self.states(batch)
         return torch.stack(
-            [self.predict(states[:, self._slots[self.pairs[pair].layer]] @ matrices[pair].T) for pair in pairs], dim=1
+            [self.predict(states[:, self._places[self.pairs[pair].layer]] @ matrices[pair].T) for pair in pairs], dim=1
         )
 
     def forward(self, batch: AttentionBatch) -> Tensor:
@@ -170,7 +173,7 @@ class StructuralProbe(DependencyExperiment):
 
     @property
     def _fitting(self) -> bool:
-        return self.trainer.state.fn == TrainerFn.FITTING
+        return self._trainer is not None and self.trainer.state.fn == TrainerFn.FITTING
 
     def validation_step(self, batch: AttentionBatch, batch_idx: int) -> None:
         """Gather the losses on dev: while training those of the weights of now, else those of the best epochs."""
@@ -202,21 +205,22 @@ class StructuralProbe(DependencyExperiment):
         for pair, (improved, group) in enumerate(zip(better.tolist(), groups, strict=True)):
             if improved:
                 self._keep(pair)
-            elif not self.early_look:
+            elif not self.extra_check:
                 group["lr"] *= self.decay
-        if self.early_look:
+        if self.extra_check:
             return
         self.stale.copy_(torch.where(better, 0, self.stale + running))
         self.trainer.should_stop = self.trainer.should_stop or bool((self.stale >= self.patience).all())
 
     def _require_training(self) -> None:
-        """Refuse to score what has learned nothing."""
+        """Refuse to score what has learned nothing.
+
+        Raises:
+            TrainingError: it was not trained.
+            ProbeError: the loss of a pair was never a finite number.
+        """
+        self.on_validation_start()
         untrained = [pair for pair, epoch in zip(self.pairs, self.best_epoch.tolist(), strict=True) if not epoch]
-        if len(untrained) == len(self.pairs):
-            raise ProbeError(
-                f"{type(self).__name__} was not trained: train it with `fit`, or give the checkpoint of one that was "
-                f"with --ckpt_path."
-            )
         if untrained:
             raise ProbeError(
                 f"The loss on dev of layer {untrained[0].layer} at rank {untrained[0].rank} was never a finite number: "
@@ -276,23 +280,25 @@ class StructuralProbe(DependencyExperiment):
             ratios=ratios,
         )
 
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Keep what the matrices belong to."""
+    def checkpoint_part(self) -> dict[str, Any]:
+        """What the matrices belong to."""
         pairs = [tuple(pair) for pair in self.pairs]
-        checkpoint["probe"] = {"source": self._source, "pairs": pairs, "size": self._size}
+        return {"source": dict(self.origin.source) if self.origin else {}, "pairs": pairs, "size": self.sizes.size}
 
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Refuse the matrices of another encoder, or of other layers and ranks.
+    def wrote(self, part: Mapping[str, Any]) -> bool:
+        """Whether a part of a checkpoint is one of a structural probe."""
+        return "pairs" in part
 
-        Raises:
-            ProbeError: they are, or the checkpoint is one of another module.
-        """
-        trained = trained_part(self, checkpoint, "pairs")
-        pairs = tuple(Pair(*pair) for pair in trained["pairs"])
-        if self.pairs and (trained["source"], pairs, trained["size"]) != (self._source, self.pairs, self._size):
-            raise ProbeError(
-                f"The checkpoint was trained on {describe(trained['source'], pairs)}, and this probe is for "
-                f"{describe(self._source, self.pairs)}. Give --data.init_args.encoder, --data.init_args.hidden, "
-                f"--model.init_args.layers and --model.init_args.ranks those of the checkpoint."
-            )
-        self._make(pairs, trained["size"], trained["source"])
+    def sizes_from(self, part: Mapping[str, Any]) -> StructuralSizes:
+        """Layers, ranks, and the size of a hidden state."""
+        return StructuralSizes(tuple(Pair(*pair) for pair in part["pairs"]), part["size"])
+
+    def difference(self, trained: Origin[StructuralSizes], run: Origin[StructuralSizes]) -> str | None:
+        """Another encoder, or other layers or ranks."""
+        if trained == run:
+            return None
+        return (
+            f"The matrices were trained on {describe(trained)}, and this run has {describe(run)}. Give "
+            f"--data.init_args.encoder, --data.init_args.hidden, --model.init_args.layers and --model.init_args.ranks "
+            f"those of the training."
+        )

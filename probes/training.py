@@ -1,18 +1,10 @@
 """Training inside a test: copies of one probe, each on data of its own, as control tasks and online codes need them."""
 
-import logging
-import math
 from abc import abstractmethod
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from copy import deepcopy
-from tempfile import TemporaryDirectory
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import torch
-from lightning_fabric.plugins.environments.lightning import LightningEnvironment
-from pytorch_lightning import Callback, LightningModule, Trainer
-from pytorch_lightning.callbacks import EarlyStopping, ModelCheckpoint
 from pytorch_lightning.utilities.seed import isolate_rng
 from torch import Tensor
 
@@ -20,6 +12,7 @@ from datamodules import AttentionBatch, DependencyDataModule
 from datamodules.sampling import run_seed
 from metrics.results import Result
 from probes.base import DependencyExperiment, ProbeError
+from training import TrainedModule, nested_trainer, quiet, train_nested
 
 Mode = Literal["min", "max"]
 Probe = TypeVar("Probe", bound=DependencyExperiment)
@@ -88,67 +81,29 @@ def trained(
         device: where it is trained; None for the CPU.
 
     Raises:
-        ProbeError: nothing was monitored, or what was is not a finite number.
+        TrainingError: nothing was monitored, or what was is not a finite number.
     """
     # The test around is in inference mode, and what is made in it can never be trained.
-    with isolate_rng(), torch.inference_mode(False), TemporaryDirectory(prefix="probe-") as folder:
+    with isolate_rng(), torch.inference_mode(False):
         fresh = deepcopy(probe)
         data.setup("fit")
-        every = -(-batches // len(data.train_dataloader()))
-        torch.manual_seed(seed)
-        keep = ModelCheckpoint(folder, monitor=monitor, mode=mode, save_weights_only=True)
-        stop = _Looks(monitor, mode=mode, patience=patience, every=every)
-        trainer = nested_trainer(device, keep, stop, epochs=max_epochs * every, every=every)
-        with quiet():
-            trainer.fit(fresh, datamodule=data)
-        dev = math.nan if keep.best_model_score is None else float(keep.best_model_score)
-        if not math.isfinite(dev):
-            raise ProbeError(
-                f"{type(probe).__name__} has no optimum on dev: {monitor} is {dev} at best. A lower learning rate may "
-                f"help; dev must have a sentence, and every gold head must be among the candidates."
-            )
-        checkpoint = torch.load(keep.best_model_path, map_location="cpu", weights_only=True)
-        fresh.on_load_checkpoint(checkpoint)
-        fresh.load_state_dict(checkpoint["state_dict"])
-    stopped = stop.stopped_epoch > 0 or trainer.current_epoch < max_epochs * every  # some probes stop by themselves
-    return Trained(fresh, int(checkpoint["epoch"]) + 1, dev, stopped)
-
-
-class _Looks(EarlyStopping):
-    """Validates every so many epochs; only these checks count for patience and for schedules of the learning rate.
-
-    Before the first of them, validation also runs after 1, 2, 4, … epochs: a few sentences may be past their optimum
-    long before it. These early runs only let a better checkpoint be kept. The random numbers of training stay as they
-    are, though every pass over a loader draws one.
-    """
-
-    def __init__(self, monitor: str, *, mode: Mode, patience: int, every: int) -> None:
-        super().__init__(monitor, mode=mode, patience=patience)
-        self.every = every
-        self._isolated = ExitStack()
-
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        super().on_train_start(trainer, pl_module)
-        for config in trainer.lr_scheduler_configs:
-            if config.interval == "epoch":
-                config.frequency *= self.every
-
-    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        assert isinstance(pl_module, DependencyExperiment)
-        epoch = trainer.current_epoch + 1
-        pl_module.early_look = epoch < self.every and epoch.bit_count() == 1
-        trainer.check_val_every_n_epoch = epoch if pl_module.early_look else self.every
-
-    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: object) -> None:
-        assert isinstance(pl_module, DependencyExperiment)
-        if pl_module.early_look and trainer.is_last_batch:  # validation is next; no hook of its own is early enough
-            self._isolated.enter_context(isolate_rng())
-
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        assert isinstance(pl_module, DependencyExperiment)
-        self._isolated.close()
-        if not pl_module.early_look:
-            super().on_validation_end(trainer, pl_module)
+        best = train_nested(
+            fresh,
+            monitor=monitor,
+            mode=mode,
+            max_epochs=max_epochs,
+            patience=patience,
+            seed=seed,
+            remedy="A lower learning rate may help; dev must have a sentence, and every gold head must be among the "
+            "candidates.",
+            device=device,
+            every=-(-batches // len(data.train_dataloader())),
+            datamodule=data,
+        )
+        fresh.load_state_dict(best.state)
+        if isinstance(fresh, TrainedModule):
+            fresh.epochs = best.epoch  # type: ignore[unreachable] # mypy takes the two bases for incompatible
+    return Trained(fresh, best.epoch, best.value, best.stopped)
 
 
 def result_of(probe: DependencyExperiment, data: DependencyDataModule, device: torch.device | None = None) -> Result:
@@ -157,53 +112,6 @@ def result_of(probe: DependencyExperiment, data: DependencyDataModule, device: t
         nested_trainer(device).test(probe, datamodule=data, verbose=False)
     assert probe.result is not None
     return probe.result
-
-
-def nested_trainer(
-    device: torch.device | None,
-    *callbacks: Callback,
-    epochs: int | None = None,
-    every: int = 1,
-    **options: Any,  # noqa: ANN401 # those of Trainer
-) -> Trainer:
-    """A trainer that runs inside a test, and says and writes nothing.
-
-    Args:
-        device: where it runs; None for the CPU.
-        callbacks: all it has.
-        epochs: most epochs.
-        every: epochs after which validation runs.
-        options: of the optimisation, as `Trainer` takes them.
-    """
-    device = device or torch.device("cpu")
-    with quiet():
-        return Trainer(
-            accelerator=device.type,
-            devices=1 if device.index is None else [device.index],
-            plugins=[LightningEnvironment()],  # one process, whatever cluster the outer trainer found itself on
-            max_epochs=epochs,
-            check_val_every_n_epoch=every,
-            callbacks=list(callbacks),
-            logger=False,
-            enable_checkpointing=bool(callbacks),
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            num_sanity_val_steps=0,
-            use_distributed_sampler=False,
-            **options,
-        )
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Keep back what every Trainer tells anew of devices and of the end of training."""
-    log = logging.getLogger("pytorch_lightning.utilities.rank_zero")
-    level = log.level
-    log.setLevel(logging.WARNING)
-    try:
-        yield
-    finally:
-        log.setLevel(level)
 
 
 class NestedExperiment(DependencyExperiment):

@@ -18,13 +18,13 @@ from pytorch_lightning.utilities import rank_zero_only
 import train
 from corpora.conllu import read_treebank
 from corpora.sentence import CorpusError
-from models import ModelError
 from probes.base import ProbeError
 from reports import ResultWriter
 from tests.documents import corpus as random_documents
 from tests.documents import write as write_documents
 from tests.models.corpora import write_texts, write_vectors
 from tests.tiny import BROKEN, FAMILIAR
+from training import TrainingError
 
 ROOT = Path(__file__).parent.parent
 # Those on documents, the sweeps, and those that train inside a test are tried where these are tested.
@@ -320,7 +320,7 @@ def test_predictions_are_written(corpus: str, bert: Path, cache: str, tmp_path: 
 @pytest.mark.parametrize("stage", ["test", "validate", "predict"])
 def test_a_probe_without_training_is_refused(stage: str, corpus: str, bert: Path, cache: str, tmp_path: Path) -> None:
     command = arguments(ROOT / "configs" / "demo.yaml", corpus, bert, cache, tmp_path)
-    with pytest.raises(ProbeError, match=r"AttentionOnlyProbe was not trained.*--ckpt_path"):
+    with pytest.raises(TrainingError, match=r"AttentionOnlyProbe was not trained.*--ckpt_path"):
         train.main([stage, *command[1:-1]])
 
 
@@ -660,12 +660,12 @@ def test_a_file_that_is_no_checkpoint_is_told_in_a_line(
     command = arguments(ROOT / "configs" / "demo.yaml", corpus, bert, cache, tmp_path / "runs")[1:]
     for damaged in (content[: len(content) // 2], b"", bytes(flipped), b"text", bytes(1000)):
         path.write_bytes(damaged)
-        with pytest.raises(ModelError, match=r"given\.ckpt: this is no checkpoint, or a damaged one") as refusal:
+        with pytest.raises(TrainingError, match=r"given\.ckpt: this is no checkpoint, or a damaged one") as refusal:
             train.main([stage, *command, f"--ckpt_path={path}"])
         assert "weights_only" not in str(refusal.value)
     for foreign in ([1, 2], {"weight": weight}):
         torch.save(foreign, path)
-        with pytest.raises(ModelError, match=r"given\.ckpt: this is no checkpoint of a run"):
+        with pytest.raises(TrainingError, match=r"given\.ckpt: this is no checkpoint of a run"):
             train.main([stage, *command, f"--ckpt_path={path}"])
     strange: tuple[object, ...] = (
         "- a",
@@ -678,15 +678,15 @@ def test_a_file_that_is_no_checkpoint_is_told_in_a_line(
     )
     for said in strange:
         altered(checkpoint, path, config=said)
-        with pytest.raises(ModelError, match=r"given\.ckpt: this is no checkpoint of a run"):
+        with pytest.raises(TrainingError, match=r"given\.ckpt: this is no checkpoint of a run"):
             train.main([stage, *command, f"--ckpt_path={path}"])
     for parameters in ([1], "text", {"_class_path": 3}):
         altered(checkpoint, path, hyper_parameters=parameters)
-        with pytest.raises(ModelError, match=r"given\.ckpt: this is no checkpoint of a run"):
+        with pytest.raises(TrainingError, match=r"given\.ckpt: this is no checkpoint of a run"):
             train.main([stage, *command, f"--ckpt_path={path}"])
     torch.save(torch.nn.Linear(2, 2), path)
     with pytest.raises(
-        ModelError, match=r"given\.ckpt: this is no checkpoint, or a damaged one \(UnpicklingError\)\. "
+        TrainingError, match=r"given\.ckpt: this is no checkpoint, or a damaged one \(UnpicklingError\)\. "
     ):
         train.main([stage, *command, f"--ckpt_path={path}"])
     assert not (tmp_path / "runs").exists()
@@ -705,7 +705,7 @@ def test_a_checkpoint_of_something_else_is_refused(
         train.main(["test", *command, f"--ckpt_path={copy}"])
     altered(checkpoint, copy, hyper_parameters={"_class_path": "probes.AttentionOnlyProbe", "decay": 0.5})
     with pytest.raises(train.RunError, match=r"trained with --model\.init_args\.decay 0\.5, which is 0\.7 here"):
-        train.main(["test", *command, f"--ckpt_path={copy}"])
+        train.main(["fit", *command, f"--ckpt_path={copy}"])
     # Without such parameters: what its configuration says, which the state of the optimiser would hide in a training.
     with pytest.raises(train.RunError, match=r"learning_rate 0\.04, which is 9\.0 here"):
         train.main(["fit", *command, f"--ckpt_path={checkpoint}", "--model.init_args.learning_rate=9"])
@@ -717,7 +717,7 @@ def test_a_checkpoint_of_something_else_is_refused(
     del content["config"], content["probe"]
     torch.save(content, copy)
     with pytest.raises(
-        ProbeError, match=r"copy\.ckpt is not a checkpoint of AttentionOnlyProbe\. Give --ckpt_path a f"
+        TrainingError, match=r"copy\.ckpt is not a checkpoint of AttentionOnlyProbe\. Give --ckpt_path a f"
     ):
         train.main(["test", *command, f"--ckpt_path={copy}"])
 

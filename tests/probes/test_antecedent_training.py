@@ -31,6 +31,7 @@ from probes.base import ProbeError
 from probes.bound import Sizes
 from tests import documents
 from tests.tiny import BROKEN, FAMILIAR, save_bert
+from training import TrainingError
 
 # Lightning's advice when a checkpoint is loaded without the callback that wrote it, as these tests do, and on batches.
 pytestmark = [
@@ -108,7 +109,7 @@ def made(
 ) -> AntecedentAttentionProbe | AntecedentWordsProbe:
     """A probe with random parameters."""
     probe = kind()
-    probe._make(Sizes(tuple(range(layers)), tuple(range(heads)), vectors))
+    probe.bind(Sizes(tuple(range(layers)), tuple(range(heads)), vectors), {})
     random = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in probe.parameters():
@@ -243,7 +244,7 @@ def test_it_finds_antecedents_that_one_attention_head_points_at(kind: Kind) -> N
         batch.weights[1, 2, :, source] = 0
         batch.weights[1, 2, int(row.argmax()), source] = 1  # from the antecedent to the mention
     probe = kind()
-    probe._make(Sizes((0, 1), (0, 1, 2), 4))
+    probe.bind(Sizes((0, 1), (0, 1, 2), 4), {})
     optimizer = torch.optim.Adam(probe.parameters(), 0.1)
     for _ in range(60):
         optimizer.zero_grad()
@@ -258,7 +259,7 @@ def test_it_finds_antecedents_that_one_attention_head_points_at(kind: Kind) -> N
 
 def test_figures_hold_the_weights_of_each_direction_with_labels_from_one() -> None:
     probe = AntecedentAttentionProbe()
-    probe._make(Sizes((1, 4), (0, 2, 5)))
+    probe.bind(Sizes((1, 4), (0, 2, 5)), {})
     with torch.no_grad():
         probe.weight.copy_(torch.arange(12.0).view(2, 2, 3))
     figures = probe.figures()
@@ -405,7 +406,7 @@ def test_a_checkpoint_of_another_encoder_is_refused(data: MakeData, tmp_path: Pa
     _, path = kept(AntecedentAttentionProbe, data(), tmp_path)
     other = save_bert(tmp_path / "other", seed=5)
     for wrong in (data(other), data(options=Options(layers=(1,), precision="float32"))):
-        with pytest.raises(ProbeError, match=r"trained on pretrained weights .*, 2 layers × 4 heads, and the data"):
+        with pytest.raises(TrainingError, match=r"trained on pretrained weights .*, 2 layers × 4 heads, and the data"):
             trainer(tmp_path).test(AntecedentAttentionProbe(), datamodule=wrong, ckpt_path=path, verbose=False)
     # Which word vectors there are is nothing to a probe that reads none.
     trainer(tmp_path).test(AntecedentAttentionProbe(), datamodule=data(vectors=None), ckpt_path=path, verbose=False)
@@ -415,7 +416,7 @@ def test_a_checkpoint_with_other_vectors_is_refused(data: MakeData, glove: str, 
     _, path = kept(AntecedentWordsProbe, data(), tmp_path)
     other = tmp_path / "other.txt"
     other.write_text(Path(glove).read_text(encoding="utf-8").replace("1", "2"), encoding="utf-8")
-    with pytest.raises(ProbeError, match=r"vectors of 5 numbers .*those of the checkpoint"):
+    with pytest.raises(TrainingError, match=r"vectors of 5 numbers .*those of the training"):
         trainer(tmp_path).test(AntecedentWordsProbe(), datamodule=data(vectors=str(other)), ckpt_path=path)
 
 
@@ -423,7 +424,7 @@ def test_a_checkpoint_with_other_vectors_is_refused(data: MakeData, glove: str, 
 def test_a_probe_without_training_is_refused(
     stage: Literal["test", "validate"], data: MakeData, tmp_path: Path
 ) -> None:
-    with pytest.raises(ProbeError, match=r"AntecedentAttentionProbe was not trained.*--ckpt_path"):
+    with pytest.raises(TrainingError, match=r"AntecedentAttentionProbe was not trained.*--ckpt_path"):
         getattr(trainer(tmp_path), stage)(AntecedentAttentionProbe(), datamodule=data(), verbose=False)
 
 

@@ -16,6 +16,7 @@ from probes.arc_probe import ArcProbe
 from probes.base import ProbeError
 from probes.bound import Sizes
 from tests.probes.batches import random_batch
+from training import TrainingError
 
 pytestmark = pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`:UserWarning")
 
@@ -168,7 +169,9 @@ def test_a_checkpoint_of_other_vectors_is_refused(
     other = DependencyDataModule(
         corpus, encoder=EncoderSpec(str(bert)), cache=str(tmp_path / "cache"), vectors=VectorSpec(str(text))
     )
-    with pytest.raises(ProbeError, match=r"trained on pretrained weights .* and vectors of .*, and the data come from"):
+    with pytest.raises(
+        TrainingError, match=r"trained on pretrained weights .* and vectors of .*, and the data come from"
+    ):
         trainer(tmp_path, keep=False).test(
             AttentionWordsProbe(), datamodule=other, ckpt_path=str(tmp_path / "first" / "epoch=0.ckpt"), verbose=False
         )

@@ -93,7 +93,7 @@ def test_it_finds_a_head_that_one_attention_head_points_at() -> None:
 
 def test_figures_hold_the_weights_of_each_direction_with_labels_from_one() -> None:
     model = AttentionOnlyProbe()
-    model._make(Sizes((1, 4), (0, 2, 5)))
+    model.bind(Sizes((1, 4), (0, 2, 5)), {})
     with torch.no_grad():
         model.weight.copy_(torch.arange(12.0).view(2, 2, 3))
     figures = model.figures()

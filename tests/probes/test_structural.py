@@ -11,7 +11,7 @@ from torch import Tensor
 from datamodules import AttentionBatch
 from probes.base import ProbeError
 from probes.structural import StructuralDepthProbe, StructuralDistanceProbe
-from probes.structural_pairs import Pair
+from probes.structural_pairs import Pair, StructuralSizes
 from probes.structural_sweep import StructuralProbe
 from tests.probes.batches import random_batch
 
@@ -28,13 +28,14 @@ def batch(lengths: list[int] | None = None, seed: int = 0) -> AttentionBatch:
 def made(kind: type[StructuralProbe], pairs: tuple[Pair, ...] = PAIRS, scale: float = 0.5) -> StructuralProbe:
     """A probe as if it had been trained, its matrices drawn."""
     probe = kind()
-    probe._make(pairs, SIZE, {})
+    probe.bind(StructuralSizes(pairs, SIZE), {})
     random = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for live, kept in zip(probe.matrices, probe.kept, strict=True):
             live.copy_(torch.randn(live.shape, generator=random) * scale)
             kept.copy_(live)
     probe.best_epoch.fill_(1)
+    probe.trained = True
     return probe
 
 

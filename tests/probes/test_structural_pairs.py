@@ -2,7 +2,8 @@ import pytest
 import torch
 
 from probes.base import ProbeError
-from probes.structural_pairs import Pair, describe, start, sweep_pairs
+from probes.structural_pairs import Pair, StructuralSizes, describe, start, sweep_pairs
+from training import Origin
 
 
 def test_every_layer_goes_with_every_rank() -> None:
@@ -41,5 +42,5 @@ def test_each_pair_starts_from_numbers_of_its_own_within_the_bound() -> None:
 
 def test_what_was_trained_is_told_in_words() -> None:
     source = {"weights": "pretrained", "weights_sha256": "0123456789abcdef"}
-    told = describe(source, [Pair(1, 4), Pair(1, 8), Pair(3, 4), Pair(3, 8)])
+    told = describe(Origin(StructuralSizes((Pair(1, 4), Pair(1, 8), Pair(3, 4), Pair(3, 8)), 8), source))
     assert told == "pretrained weights 0123456789ab…, hidden states of layers 1, 3, at ranks 4, 8"

@@ -20,9 +20,10 @@ from datamodules import DependencyDataModule
 from metrics.results import HeatMap, Result
 from probes.base import ProbeError
 from probes.structural import StructuralDepthProbe, StructuralDistanceProbe
-from probes.structural_pairs import Pair
+from probes.structural_pairs import Pair, StructuralSizes
 from probes.structural_sweep import GAIN, StructuralProbe
 from tests.tiny import save_bert
+from training import TrainingError
 
 # Lightning's advice when a checkpoint is loaded without the callback that wrote it, as these tests do.
 pytestmark = pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`:UserWarning")
@@ -131,7 +132,7 @@ def test_every_pair_of_a_sweep_is_trained_as_if_it_were_alone(
 
         torch.manual_seed(0)
         untouched = make((layer,), (rank,))
-        untouched._make((Pair(layer, rank),), opened.hidden_size, {})
+        untouched.bind(StructuralSizes((Pair(layer, rank),), opened.hidden_size), {})
         kept, at, best, last = by_hand(sweep, opened, place, untouched.matrices[0].detach())
         torch.testing.assert_close(sweep.kept[place].detach(), kept, rtol=0, atol=1e-4)
         assert int(sweep.best_epoch[place]) == at
@@ -191,7 +192,7 @@ def test_a_checkpoint_gives_the_same_scores_and_fits_nothing_else(data: MakeData
     assert torch.equal(loaded.kept[1], probe.kept[1])
     other = save_bert(tmp_path / "other", seed=5)
     for wrong, args in ((data(encoder=other), ((1, 2), (4,))), (data(), ((1,), (4,))), (data(), ((1, 2), (5,)))):
-        with pytest.raises(ProbeError, match=r"hidden states of layers 1, 2, at ranks 4, and this probe is for"):
+        with pytest.raises(TrainingError, match=r"hidden states of layers 1, 2, at ranks 4, and this run has"):
             scored(StructuralDistanceProbe(*args), wrong, tmp_path, path)
 
 
@@ -232,7 +233,7 @@ def test_without_dev_the_last_weights_are_kept(data: MakeData, tmp_path: Path) -
 
 def test_what_cannot_be_run_is_refused(data: MakeData, tmp_path: Path) -> None:
     probe = StructuralDistanceProbe()
-    with pytest.raises(ProbeError, match="was not trained: train it with `fit`"):
+    with pytest.raises(TrainingError, match="was not trained: train it with `fit`"):
         scored(probe, data(), tmp_path)
     with pytest.raises(ProbeError, match="predicts distances or depths, no heads"):
         trainer(tmp_path).predict(probe, datamodule=data())

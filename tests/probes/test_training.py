@@ -18,6 +18,7 @@ from metrics.results import Result
 from probes import AttentionOnlyProbe, Baselines, StructuralDistanceProbe
 from probes.base import DependencyExperiment, ProbeError
 from probes.training import NestedExperiment, result_of, trained
+from training import TrainingError
 
 MakeData = Callable[[], DependencyDataModule]
 CPU = torch.device("cpu")
@@ -256,7 +257,7 @@ def test_the_seed_decides_the_initialisation(data: MakeData) -> None:
 
 
 def test_a_loss_that_is_no_number_is_refused(data: MakeData) -> None:
-    with pytest.raises(ProbeError, match="NotANumber has no optimum on dev: val_loss is"):
+    with pytest.raises(TrainingError, match="NotANumber has no optimum on dev: val_loss is"):
         trained(NotANumber(), data().variant(), monitor="val_loss", mode="min", max_epochs=2, patience=2, seed=0)
 
 

@@ -1,0 +1,306 @@
+"""One lifecycle for every trained module: parameters made for the data, refusal of the untrained, checkpoints."""
+
+import inspect
+import warnings
+import zipfile
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Self, TypeVar
+
+import torch
+import yaml
+from pytorch_lightning import LightningModule
+from pytorch_lightning.cli import LightningArgumentParser
+from pytorch_lightning.utilities.seed import isolate_rng
+
+Sizes = TypeVar("Sizes")
+
+NOT_OF_A_RUN = "this is no checkpoint of a run. `fit` leaves them in checkpoints/ of its run."
+
+
+class TrainingError(ValueError):
+    """A module that is not trained, a training that fails, or a checkpoint that cannot be used."""
+
+
+@dataclass(frozen=True)
+class Origin(Generic[Sizes]):
+    """What parameters were made for.
+
+    Attributes:
+        sizes: a dataclass of the module's own: whatever shapes its parameters.
+        source: what decides the numbers that the parameters weigh, in plain types.
+    """
+
+    sizes: Sizes
+    source: Mapping[str, object]
+
+
+class TrainedModule(LightningModule, Generic[Sizes]):
+    """A module whose parameters are made once the data are known, and that is scored only when it is trained.
+
+    Its checkpoint holds the arguments of its constructor, the sizes of its parameters and the source of its input, so
+    that `load_from_checkpoint` needs neither a Trainer nor a datamodule.
+
+    Subclasses fill these holes, and call `bind` in their `setup`:
+
+    - `build` makes the parameters for some sizes;
+    - `sizes_from` reads the sizes back from a checkpoint;
+    - `difference` says why parameters that were trained on some data do not fit others.
+
+    Attributes:
+        checkpoint_key: name of its part of a checkpoint.
+        objects: arguments of the constructor that are objects themselves. A checkpoint of `train.py` says how they
+            were made; for another one they are given to `load_from_checkpoint`.
+        origin: what the parameters were made for; None before `bind`.
+        trained: whether the parameters mean something.
+        epochs: the epoch of the checkpoint that was loaded, from 1; None without one.
+        epochs_run: number of epochs of the training, if it took place in this process.
+        extra_check: whether the validation under way may keep better weights and counts for nothing else.
+    """
+
+    checkpoint_key: ClassVar[str] = "probe"
+    objects: ClassVar[tuple[str, ...]] = ()
+    example_input_array = None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 # those of a class beside it
+        super().__init__(*args, **kwargs)
+        self.save_hyperparameters(ignore=self.objects, logger=False)
+        self.origin: Origin[Sizes] | None = None
+        self.trained = False
+        self.epochs: int | None = None
+        self.epochs_run: int | None = None
+        self.extra_check = False
+
+    @abstractmethod
+    def build(self, sizes: Sizes) -> None:
+        """Make the parameters."""
+
+    @abstractmethod
+    def sizes_from(self, part: Mapping[str, Any]) -> Sizes:
+        """The sizes in this module's part of a checkpoint; see `checkpoint_part`."""
+
+    @abstractmethod
+    def difference(self, trained: Origin[Sizes], run: Origin[Sizes]) -> str | None:
+        """Why parameters that were trained on something do not fit a run, and the remedy; None if they fit."""
+
+    @property
+    def sizes(self) -> Sizes:
+        """What shapes the parameters, once there are data."""
+        assert self.origin is not None
+        return self.origin.sizes
+
+    def checkpoint_part(self) -> dict[str, Any]:
+        """What a checkpoint says of the parameters beside their values, in plain types and tensors."""
+        assert self.origin is not None
+        return {"source": dict(self.origin.source), "sizes": asdict(self.origin.sizes)}  # type: ignore[call-overload]
+
+    def bind(self, sizes: Sizes, source: Mapping[str, object]) -> None:
+        """Make the parameters for the data of the run.
+
+        Raises:
+            TrainingError: they were made for other data.
+        """
+        run = Origin(sizes, source)
+        if self.origin is None:
+            self.origin = run
+            self.build(sizes)
+        elif reason := self.difference(self.origin, run):
+            raise TrainingError(reason)
+
+    def on_fit_start(self) -> None:
+        """From here on the parameters mean something."""
+        self.trained = True
+
+    def on_train_end(self) -> None:
+        """Remember the number of epochs, for the audit."""
+        self.epochs_run = self.trainer.current_epoch
+
+    def on_validation_start(self) -> None:
+        """Refuse to score a module without training.
+
+        Raises:
+            TrainingError: it was not trained, and comes from no checkpoint.
+        """
+        if not self.trained:
+            raise TrainingError(
+                f"{type(self).__name__} was not trained: train it with `fit`, or give a checkpoint with --ckpt_path."
+            )
+
+    on_test_start = on_predict_start = on_validation_start
+
+    @property
+    def trained_for(self) -> dict[str, int]:
+        """For the audit: `epochs`, the epoch that is tested, and `epochs_run`, those of the training, where known."""
+        known = {"epochs": self.epochs, "epochs_run": self.epochs_run}
+        return {name: epochs for name, epochs in known.items() if epochs is not None}
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add what the parameters belong to."""
+        checkpoint[self.checkpoint_key] = self.checkpoint_part()
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Make the parameters of the checkpoint, or compare them with those of the run.
+
+        Raises:
+            TrainingError: the checkpoint is of another class, or its parameters do not fit the data of the run.
+        """
+        part = checkpoint.get(self.checkpoint_key)
+        if not isinstance(part, Mapping) or not self.wrote(part):
+            path = getattr(self._trainer, "ckpt_path", None)
+            raise TrainingError(not_its_own(path or "The file", type(self).__name__))
+        trained = Origin(self.sizes_from(part), part.get("source", {}))
+        if self.origin is None:
+            self.bind(trained.sizes, trained.source)
+        elif reason := self.difference(trained, self.origin):
+            raise TrainingError(reason)
+        self.restore(part)
+        if reason := misfit(self, checkpoint["state_dict"]):
+            raise TrainingError(reason)
+        self.epochs = checkpoint["epoch"] + 1
+        self.trained = True
+
+    def restore(self, part: Mapping[str, Any]) -> None:
+        """Take over what else is in this module's part of a checkpoint, before its parameters are loaded."""
+
+    def wrote(self, part: Mapping[str, Any]) -> bool:
+        """Whether a part of a checkpoint is one of this kind of module."""
+        return "sizes" in part
+
+    @classmethod
+    def load_from_checkpoint(  # type: ignore[override] # of the arguments of Lightning those that are of use here
+        cls,
+        checkpoint_path: str | Path,
+        map_location: torch.device | str | None = None,
+        **options: Any,  # noqa: ANN401 # those of the constructor
+    ) -> Self:
+        """The trained module of a checkpoint, in evaluation mode; neither a Trainer nor a datamodule is needed.
+
+        Args:
+            checkpoint_path: file from checkpoints/ of a run.
+            map_location: device of the parameters; None for the CPU.
+            options: arguments of the constructor in the place of those of the checkpoint.
+
+        Raises:
+            TrainingError: the file is damaged, or no checkpoint of this class.
+        """
+        path = Path(checkpoint_path)
+        content = read_checkpoint(path)
+        with isolate_rng():  # the numbers that parameters are drawn from are not those of the program around
+            module = instantiate(cls, path, configured_model(path, content), options)
+            module.on_load_checkpoint(dict(content))
+        module.load_state_dict(content["state_dict"])
+        return module.to(map_location or "cpu").eval()
+
+
+Module = TypeVar("Module", bound=LightningModule)
+
+
+def instantiate(
+    base: type[Module], path: Path, model: Mapping[str, Any], options: Mapping[str, Any] | None = None
+) -> Module:
+    """A module as its checkpoint says it was constructed: without parameters yet.
+
+    Args:
+        base: class that it must have.
+        path: of the checkpoint, for messages.
+        model: its `class_path` and `init_args`; see `configured_model`.
+        options: arguments in the place of those of the checkpoint.
+
+    Raises:
+        TrainingError: the checkpoint is of another class.
+    """
+    name, arguments = model.get("class_path", ""), {**model.get("init_args", {}), **(options or {})}
+    if not name:  # trained by a program, not by train.py
+        if getattr(getattr(base, "build", None), "__isabstractmethod__", False):
+            raise TrainingError(f"{path}: the checkpoint does not say of which class it is: load it with that class.")
+        known = inspect.signature(base).parameters
+        every = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
+        return base(**{name: value for name, value in arguments.items() if every or name in known})
+    if name.rpartition(".")[2] not in _names_below(base):
+        raise TrainingError(not_its_own(path, base.__name__))
+    parser = LightningArgumentParser()
+    parser.add_lightning_class_args(base, "model", subclass_mode=True)
+    parsed = parser.parse_object({"model": {"class_path": name, "init_args": arguments}})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # jsonargparse 4.49 has another name for it
+        module = parser.instantiate_classes(parsed)["model"]
+    assert isinstance(module, base)
+    return module
+
+
+def _names_below(base: type) -> set[str]:
+    """Names of a class and of all imported classes derived from it: no other one is imported for a checkpoint."""
+    return {base.__name__}.union(*(_names_below(kind) for kind in base.__subclasses__()))
+
+
+def not_its_own(path: object, name: str) -> str:
+    """What is told of a checkpoint of something else."""
+    return f"{path} is not a checkpoint of {name}. Give --ckpt_path a file from checkpoints/ of a run of {name}."
+
+
+def misfit(module: LightningModule, state: Mapping[str, Any]) -> str | None:
+    """The first parameter of a checkpoint that the module has with another shape, and the remedy; None without one."""
+    shapes = {name: tuple(value.shape) for name, value in module.state_dict().items()}
+    for name, value in state.items():
+        if tuple(value.shape) != shapes.get(name, tuple(value.shape)):
+            return other_model(f"whose {name} is {list(value.shape)} and not {list(shapes[name])}")
+    return None
+
+
+def other_model(difference: str) -> str:
+    """What is told of a checkpoint of a model with other parts or sizes."""
+    return (
+        f"The checkpoint is of another model, {difference}: give --config and the options of --model that it was "
+        f"trained with."
+    )
+
+
+def read_checkpoint(path: Path) -> Mapping[str, Any]:
+    """The content of a checkpoint of any module, on the CPU; the tensors are mapped, not read.
+
+    Raises:
+        TrainingError: the file is damaged, or no checkpoint of Lightning.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()  # PyTorch itself compares no checksum: a flipped weight would be loaded
+        content = None if damaged else torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except Exception as error:  # zipfile and the unpickler raise almost anything on bytes that are not theirs
+        damaged, content = type(error).__name__, None
+    if damaged:
+        raise TrainingError(
+            f"{path}: this is no checkpoint, or a damaged one ({damaged}). Give another of checkpoints/ of its run, or "
+            f"train again."
+        )
+    if not isinstance(content, dict) or not {"state_dict", "epoch", "pytorch-lightning_version"} <= content.keys():
+        raise TrainingError(f"{path}: {NOT_OF_A_RUN}")
+    return content
+
+
+def configured_model(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
+    """`class_path` and `init_args` of the module of a checkpoint, as far as it says how it was made.
+
+    Raises:
+        TrainingError: it says so in another form than a run does.
+    """
+    model = (config_of(content) if "config" in content else {}).get("model", {})
+    parameters = content.get("hyper_parameters") or {}
+    if not isinstance(model, Mapping) or not isinstance(parameters, Mapping):
+        raise TrainingError(f"{path}: {NOT_OF_A_RUN}")
+    names = [said for said in (model.get("class_path"), parameters.get("_class_path")) if said is not None]
+    if not all(isinstance(name, str) for name in names):
+        raise TrainingError(f"{path}: {NOT_OF_A_RUN}")
+    arguments = {key: value for key, value in parameters.items() if not str(key).startswith("_")}
+    return {"class_path": names[-1] if names else "", "init_args": {**(model.get("init_args") or {}), **arguments}}
+
+
+def config_of(content: Mapping[str, Any]) -> Mapping[str, Any]:
+    """How the run of a checkpoint was made; `model` is None where the checkpoint says it in another form."""
+    config = content.get("config")
+    try:
+        found = yaml.safe_load(config) if isinstance(config, str) else None
+    except (yaml.YAMLError, ValueError):  # the latter from what looks like a date and is none
+        found = None
+    return found if isinstance(found, Mapping) else {"model": None}

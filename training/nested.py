@@ -1,0 +1,173 @@
+"""Training inside a test, to the optimum on dev; the random numbers of the test stay as they are."""
+
+import logging
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from tempfile import TemporaryDirectory
+from typing import Any, Literal, NamedTuple
+
+import torch
+from lightning_fabric.plugins.environments.lightning import LightningEnvironment
+from pytorch_lightning import Callback, LightningModule, Trainer
+from pytorch_lightning.callbacks import EarlyStopping, ModelCheckpoint
+from pytorch_lightning.utilities.seed import isolate_rng
+from torch import Tensor
+
+from training.lifecycle import TrainedModule, TrainingError
+
+Mode = Literal["min", "max"]
+
+
+class Best(NamedTuple):
+    """How a training ended.
+
+    Attributes:
+        state: the parameters of the best epoch, by name, on the CPU.
+        epochs: passes over the training data.
+        epoch: the best of them, counted from 1.
+        value: what was monitored, in that epoch.
+        stopped: whether training ended for lack of improvement, rather than at the most epochs.
+    """
+
+    state: Mapping[str, Tensor]
+    epochs: int
+    epoch: int
+    value: float
+    stopped: bool
+
+
+def train_nested(
+    module: LightningModule,
+    *callbacks: Callback,
+    monitor: str,
+    mode: Mode,
+    max_epochs: int,
+    patience: int,
+    seed: int,
+    remedy: str,
+    device: torch.device | None = None,
+    every: int = 1,
+    optimisation: Mapping[str, Any] | None = None,
+    **data: Any,  # noqa: ANN401 # those of Trainer.fit
+) -> Best:
+    """Train a module, and return its parameters at the optimum on dev.
+
+    Args:
+        module: what is trained; afterwards it has the parameters of its last epoch.
+        callbacks: beside those that keep the best epoch and stop the training.
+        monitor: what the module logs on dev.
+        mode: whether the lowest or the highest is best.
+        max_epochs: validation checks after which training ends at the latest.
+        patience: validation checks without improvement after which it ends.
+        seed: of what is drawn in training, and of the parameters that are made in `setup`.
+        remedy: what helps where the optimum is not finite, for the message.
+        device: where it is trained; None for the CPU.
+        every: epochs between validation checks; see `_ValidationChecks`.
+        optimisation: further settings of the trainer, for instance `gradient_clip_val`.
+        data: what `Trainer.fit` trains on.
+
+    Raises:
+        TrainingError: what is monitored is never a finite number.
+    """
+    # The test around is in inference mode, and what is made in it can never be trained.
+    with isolate_rng(), torch.inference_mode(False), torch.enable_grad(), TemporaryDirectory() as folder:
+        torch.manual_seed(seed)
+        keep = ModelCheckpoint(folder, monitor=monitor, mode=mode, save_weights_only=True)
+        stop = _ValidationChecks(monitor, mode=mode, patience=patience, every=every)
+        epochs = max_epochs * every
+        trainer = nested_trainer(device, keep, stop, *callbacks, epochs=epochs, every=every, **(optimisation or {}))
+        with quiet():
+            trainer.fit(module, **data)
+        value = math.nan if keep.best_model_score is None else float(keep.best_model_score)
+        if not math.isfinite(value):
+            raise TrainingError(
+                f"{type(module).__name__} has no optimum on dev: {monitor} is {value} at best. {remedy}"
+            )
+        best = torch.load(keep.best_model_path, map_location="cpu", weights_only=True)
+    stopped = stop.stopped_epoch > 0 or trainer.current_epoch < epochs  # some modules stop by themselves
+    return Best(best["state_dict"], trainer.current_epoch, int(best["epoch"]) + 1, value, stopped)
+
+
+class _ValidationChecks(EarlyStopping):
+    """Validates every so many epochs; only these checks count for patience and for schedules of the learning rate.
+
+    Before the first check, validation also runs after 1, 2, 4, … epochs: with a few sentences the optimum may come long
+    before it. These extra checks only let a better checkpoint be kept. The random numbers of training stay as they
+    are, though every pass over a loader draws one.
+    """
+
+    def __init__(self, monitor: str, *, mode: Mode, patience: int, every: int) -> None:
+        super().__init__(monitor, mode=mode, patience=patience)
+        self.every = every
+        self._extra = False
+        self._isolated = ExitStack()
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        super().on_train_start(trainer, pl_module)
+        for config in trainer.lr_scheduler_configs:
+            if config.interval == "epoch":
+                config.frequency *= self.every
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        epoch = trainer.current_epoch + 1
+        self._extra = epoch < self.every and epoch.bit_count() == 1
+        if isinstance(pl_module, TrainedModule):
+            pl_module.extra_check = self._extra
+        trainer.check_val_every_n_epoch = epoch if self._extra else self.every
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: object) -> None:
+        if self._extra and trainer.is_last_batch:  # validation is next; no hook of its own is early enough
+            self._isolated.enter_context(isolate_rng())
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._isolated.close()
+        if not self._extra:
+            super().on_validation_end(trainer, pl_module)
+
+
+def nested_trainer(
+    device: torch.device | None,
+    *callbacks: Callback,
+    epochs: int | None = None,
+    every: int = 1,
+    **optimisation: Any,  # noqa: ANN401 # those of Trainer
+) -> Trainer:
+    """A trainer that runs inside a test, and prints and writes nothing.
+
+    Args:
+        device: where it runs; None for the CPU.
+        callbacks: all it has.
+        epochs: most epochs.
+        every: epochs after which validation runs.
+        optimisation: further settings, as `Trainer` takes them.
+    """
+    device = device or torch.device("cpu")
+    with quiet():
+        return Trainer(
+            accelerator=device.type,
+            devices=1 if device.index is None else [device.index],
+            plugins=[LightningEnvironment()],  # one process, whatever cluster the outer trainer found itself on
+            max_epochs=epochs,
+            check_val_every_n_epoch=every,
+            callbacks=list(callbacks),
+            logger=False,
+            enable_checkpointing=bool(callbacks),
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            num_sanity_val_steps=0,
+            use_distributed_sampler=False,
+            **optimisation,
+        )
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep back what every Trainer prints of devices and of the end of training."""
+    log = logging.getLogger("pytorch_lightning.utilities.rank_zero")
+    level = log.level
+    log.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
