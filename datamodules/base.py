@@ -27,7 +27,7 @@ from corpora.registry import CORPORA, locate, remedy_for
 from corpora.sentence import CorpusError, Treebank
 from datamodules.vectors import ENCODER, VectorSpec, find_vectors
 from datamodules.word_vectors import WordVectors, load_vectors
-from metrics.results import Provenance
+from results import Provenance
 
 log = logging.getLogger(__name__)
 

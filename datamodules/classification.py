@@ -38,7 +38,7 @@ from datamodules.tokenization import Numbers, Punctuation, tokenize
 from datamodules.vectors import VectorSpec
 from datamodules.vocabulary import Vocabulary, build_vocabulary, piece_vocabulary
 from datamodules.word_vectors import WordVectors, vocabulary_vectors
-from metrics.results import Provenance
+from results import Provenance
 
 _MAPPING = "--data.init_args.corpus '{train: a.tsv, dev: b.tsv, test: c.tsv}'"
 _DEFAULT_COLUMNS = Columns()

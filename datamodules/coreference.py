@@ -20,7 +20,7 @@ from datamodules.batch import AntecedentBatch
 from datamodules.sampling import BatchLoader, LengthBatches, run_seed
 from datamodules.vectors import VectorSpec
 from datamodules.windows import CoreferenceSplit, cut_documents, parted
-from metrics.results import Provenance
+from results import Provenance
 
 _DEFAULT_ENCODER = EncoderSpec()
 _DEFAULT_OPTIONS = Options()

@@ -22,7 +22,7 @@ from datamodules.batch import AttentionBatch
 from datamodules.sampling import Batches, BatchLoader, LengthBatches, run_seed
 from datamodules.treebank import FIELDS, DependencySplit, Field, HeadsOf, base_label, relations_of
 from datamodules.vectors import VectorSpec
-from metrics.results import Provenance
+from results import Provenance
 
 log = logging.getLogger(__name__)
 

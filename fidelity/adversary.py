@@ -11,10 +11,9 @@ from fidelity.base import FidelityTest, Measured, Score, Subject
 from fidelity.checkpoints import FidelityError
 from fidelity.perturbation import bin_table, by_max_attention, max_attention, violins
 from fidelity.reading import Reading
-from metrics.charts import Curves
+from metrics.bootstrap import mean
 from metrics.distributions import entropy, jsd, tvd
-from metrics.resampling import mean
-from metrics.results import Figure
+from results import Curves, Figure, Table, Unit
 
 
 class Adversary(FidelityTest):
@@ -177,9 +176,10 @@ class Adversary(FidelityTest):
 
     def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
         """See the class."""
-        return {name: Score((name,), mean) for name in ("max_jsd", "max_jsd_strict", "tvd")}
+        units: dict[str, Unit] = {"max_jsd": "nats", "max_jsd_strict": "nats", "tvd": "fraction"}
+        return {name: Score((name,), mean, unit) for name, unit in units.items()}
 
-    def tables(self, subjects: Sequence[Subject]) -> Mapping[str, pd.DataFrame]:
+    def tables(self, subjects: Sequence[Subject]) -> Mapping[str, Table]:
         """`adversary`: ε-max JSD by the highest weight; `adversary.curve`: its mean by what is accepted."""
         curve = [
             (subject.name, epsilon, value)
@@ -187,8 +187,11 @@ class Adversary(FidelityTest):
             for epsilon, value in zip(self.epsilons, self._curve([subject]), strict=True)
         ]
         return {
-            self.name: bin_table(by_max_attention(subjects, self.name, "max_jsd"), "jsd"),
-            f"{self.name}.curve": pd.DataFrame(curve, columns=["checkpoint", "epsilon", "max_jsd"]),
+            self.name: bin_table(by_max_attention(subjects, self.name, "max_jsd"), "jsd", "nats"),
+            f"{self.name}.curve": Table(
+                pd.DataFrame(curve, columns=["checkpoint", "epsilon", "max_jsd"]),
+                {"epsilon": "ratio", "max_jsd": "nats"},
+            ),
         }
 
     def figures(self, subjects: Sequence[Subject]) -> Mapping[str, Figure]:

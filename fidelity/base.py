@@ -12,8 +12,8 @@ from torch import Tensor
 from datamodules import ClassificationDataModule
 from fidelity.checkpoints import Checkpoint
 from fidelity.reading import Reading
-from metrics.resampling import Estimate, Statistic
-from metrics.results import Figure
+from metrics.bootstrap import Resampled, Statistic
+from results import Figure, Table, Unit
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,12 @@ class Score(NamedTuple):
     Attributes:
         columns: what it reads of every text.
         statistic: makes one number of them.
+        unit: of that number.
     """
 
     columns: Sequence[str]
     statistic: Statistic
+    unit: Unit
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +64,7 @@ class Subject:
     classes: int
     positive: int | None
     values: pd.DataFrame
-    scores: Mapping[str, Estimate]
+    scores: Mapping[str, Resampled]
 
 
 class FidelityTest(ABC):
@@ -102,7 +104,7 @@ class FidelityTest(ABC):
     def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
         """The scores by name."""
 
-    def tables(self, subjects: Sequence[Subject]) -> Mapping[str, pd.DataFrame]:
+    def tables(self, subjects: Sequence[Subject]) -> Mapping[str, Table]:
         """What stands beside the scores."""
         return {}
 

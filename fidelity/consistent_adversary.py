@@ -17,19 +17,29 @@ from fidelity.imitation import Adversaries, attention_of, uniform
 from fidelity.perturbation import by_max_attention, max_attention, violins
 from fidelity.reading import Reading, levels_of
 from fidelity.training import Best, Recipe
-from metrics.charts import Curves
+from metrics.bootstrap import mean, resample
+from metrics.classification import f1_score
 from metrics.curves import area
 from metrics.distributions import jsd, tvd
-from metrics.resampling import estimate, f1_score, mean
-from metrics.results import Figure
 from models import AttentionClassifier, TextClassifier
 from models.interface import Output
+from results import Curves, Figure, Table, Unit
 
 Floats = NDArray[np.float64]
 
 ITSELF, FIRST, UNIFORM = "itself", "first", "uniform"
 """What a checkpoint is compared with beside its adversaries: itself, the first of its variant, the first with uniform
 attention."""
+
+
+_UNITS: dict[str, Unit] = {
+    "strength": "ratio",
+    "tvd": "fraction",
+    "jsd": "nats",
+    "f1": "fraction",
+    "accuracy": "fraction",
+    "epochs": "count",
+}
 
 
 class Adversary(NamedTuple):
@@ -141,16 +151,16 @@ class ConsistentAdversary(FidelityTest):
     def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
         """The area under the curve, and its highest point."""
         tvds, jsds = ([f"{what}_{label}" for label in self._labels] for what in ("tvd", "jsd"))
-        return {"area": Score((*tvds, *jsds), _area), "max_jsd": Score(jsds, _highest)}
+        return {"area": Score((*tvds, *jsds), _area, "ratio"), "max_jsd": Score(jsds, _highest, "nats")}
 
-    def tables(self, subjects: Sequence[Subject]) -> Mapping[str, pd.DataFrame]:
+    def tables(self, subjects: Sequence[Subject]) -> Mapping[str, Table]:
         """A row for each pair of models: the checkpoint, and `other`.
 
         `tvd` and `jsd` are means over the texts; `f1` and `accuracy` are those of the other model, and `epochs` how
         long it was trained.
         """
         rows = [row for subject in subjects for row in self._rows(subject)]
-        return {self.name: pd.DataFrame(rows)}
+        return {self.name: Table(pd.DataFrame(rows), _UNITS)}
 
     def _rows(self, subject: Subject) -> Iterator[dict[str, object]]:
         here = self._checkpoint(subject)
@@ -161,11 +171,11 @@ class ConsistentAdversary(FidelityTest):
             row: dict[str, object] = {"variant": subject.variant, "checkpoint": subject.name, "other": other}
             row["strength"] = self._labels.get(label, math.nan)
             for what in ("tvd", "jsd"):
-                found = estimate(mean, self._values(subject, f"{what}_{label}"))
-                row |= {what: found.value, f"{what}.low": found.low, f"{what}.high": found.high}
+                values = self._values(subject, f"{what}_{label}")
+                row |= resample(mean, values, _UNITS[what]).estimate.named(what)
             decisions = self._values(subject, "gold", f"predicted_{label}")
-            row["f1"] = estimate(f1_score(subject.positive, subject.classes), decisions).value
-            row["accuracy"] = estimate(_accuracy, decisions).value
+            row["f1"] = resample(f1_score(subject.positive, subject.classes), decisions, "fraction").value
+            row["accuracy"] = resample(_accuracy, decisions, "fraction").value
             row["epochs"] = adversaries[label].best.epochs if label in adversaries else math.nan
             yield row
 
@@ -178,7 +188,8 @@ class ConsistentAdversary(FidelityTest):
         points: dict[str, tuple[list[float], list[float]]] = {}
 
         def point(subject: Subject, label: str) -> tuple[float, float]:
-            x, y = (estimate(mean, self._values(subject, f"{what}_{label}")).value for what in ("tvd", "jsd"))
+            values = {what: self._values(subject, f"{what}_{label}") for what in ("tvd", "jsd")}
+            x, y = (resample(mean, some, _UNITS[what]).value for what, some in values.items())
             return x, y
 
         for subject in subjects:

@@ -15,9 +15,8 @@ from fidelity.base import FidelityTest, Measured, Score, Subject
 from fidelity.checkpoints import FidelityError
 from fidelity.reading import Reading
 from fidelity.saliency import MEASURES, Measure
-from metrics.charts import Histograms
-from metrics.resampling import Floats, mean
-from metrics.results import Figure
+from metrics.bootstrap import Floats, mean
+from results import Figure, Histograms, Table
 
 LEVEL = 0.05
 """A correlation whose p-value is at most this is significant."""
@@ -95,19 +94,19 @@ class Correlation(FidelityTest):
         """See `FidelityTest`."""
         scores: dict[str, Score] = {}
         for pair in self._pairs:
-            scores |= {f"{pair}.{name}": Score((f"{pair}.{name}",), mean) for name in COEFFICIENTS}
-            scores[f"{pair}.significant"] = Score((f"{pair}.p",), _significant)
+            scores |= {f"{pair}.{name}": Score((f"{pair}.{name}",), mean, "fraction") for name in COEFFICIENTS}
+            scores[f"{pair}.significant"] = Score((f"{pair}.p",), _significant, "fraction")
         if "integrated_gradients" in self.saliencies:
-            scores[INCOMPLETENESS] = Score((INCOMPLETENESS,), mean)
+            scores[INCOMPLETENESS] = Score((INCOMPLETENESS,), mean, "fraction")
         return scores
 
-    def tables(self, subjects: Sequence[Subject]) -> Mapping[str, pd.DataFrame]:
+    def tables(self, subjects: Sequence[Subject]) -> Mapping[str, Table]:
         """A row for every checkpoint and pair: over how many texts, mean and deviation of τ, and the other means.
 
         `undefined` are texts that were tested, and have no coefficient.
         """
         rows = [self._row(subject, pair) for subject in subjects for pair in self._pairs]
-        return {self.name: pd.DataFrame(rows)}
+        return {self.name: Table(pd.DataFrame(rows), dict.fromkeys((*COEFFICIENTS, "significant"), "fraction"))}
 
     def _row(self, subject: Subject, pair: str) -> Mapping[str, object]:
         values = {name: subject.values[f"{self.name}.{pair}.{name}"] for name in COEFFICIENTS}

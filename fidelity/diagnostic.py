@@ -16,10 +16,11 @@ from fidelity.checkpoints import Checkpoint, FidelityError
 from fidelity.imitation import Adversaries, uniform
 from fidelity.reading import Reading
 from fidelity.training import Recipe
-from metrics.resampling import f1_score
+from metrics.classification import f1_score
 from models import AttentionClassifier, AverageEncoder, TextClassifier, UniformAttention
 from models.interface import WORD, Output
 from models.regularizers import Encoded
+from results import Table
 
 Source = Literal["uniform", "own", "base", "adversary"]
 """Whose attention: even, learned by the token-wise model itself, the checkpoint's, or its adversary's."""
@@ -172,17 +173,18 @@ class Diagnostic(FidelityTest):
     def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
         """F1 with each attention."""
         statistic = f1_score(positive, classes)
-        return {f"{source}.f1": Score(("gold", f"predicted_{source}"), statistic) for source in self.sources}
+        columns = {source: ("gold", f"predicted_{source}") for source in self.sources}
+        return {f"{source}.f1": Score(pair, statistic, "fraction") for source, pair in columns.items()}
 
-    def tables(self, subjects: Sequence[Subject]) -> Mapping[str, pd.DataFrame]:
+    def tables(self, subjects: Sequence[Subject]) -> Mapping[str, Table]:
         """A row for each checkpoint and attention."""
         rows = []
         for subject in subjects:
             for source in self.sources:
-                f1 = subject.scores[f"{self.name}.{source}.f1"]
+                f1 = subject.scores[f"{self.name}.{source}.f1"].estimate
                 row = {"variant": subject.variant, "checkpoint": subject.name, "attention": source}
-                rows.append({**row, "f1": f1.value, "f1.low": f1.low, "f1.high": f1.high})
-        return {self.name: pd.DataFrame(rows)}
+                rows.append({**row, **f1.named("f1")})
+        return {self.name: Table(pd.DataFrame(rows), {"f1": "fraction"})}
 
     def audit(self) -> Mapping[str, object]:
         """How many models there are, how many were still getting better when they had to end, and who has none."""

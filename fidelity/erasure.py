@@ -15,9 +15,8 @@ from fidelity.reading import Reading
 from fidelity.saliency import RANKINGS, Ranking
 from fidelity.summary import by_variant
 from fidelity.weights import renormalised
-from metrics.charts import Spreads
-from metrics.resampling import Floats, mean, median
-from metrics.results import Figure
+from metrics.bootstrap import Floats, mean, median
+from results import Figure, Spreads
 
 Last = Literal["erase", "keep"]
 """What becomes of the last weight of a text."""
@@ -103,14 +102,14 @@ class SetErasure(FidelityTest):
         scores = {}
         for ranking in self.rankings:
             fractions, masses, never = (self._draws_of(ranking, column) for column in ("fraction", "mass", "never"))
-            scores[f"{ranking}.median_fraction"] = Score([*fractions, *never], self._median)
-            scores[f"{ranking}.never_flips"] = Score(never, _mean_of_all)
+            scores[f"{ranking}.median_fraction"] = Score([*fractions, *never], self._median, "fraction")
+            scores[f"{ranking}.never_flips"] = Score(never, _mean_of_all, "fraction")
             if self.last == "erase":
-                scores[f"{ranking}.last_flips"] = Score([*fractions, *never], _flips_at_last)
-            scores[f"{ranking}.median_mass"] = Score([*masses, *never], self._median)
+                scores[f"{ranking}.last_flips"] = Score([*fractions, *never], _flips_at_last, "fraction")
+            scores[f"{ranking}.median_mass"] = Score([*masses, *never], self._median, "fraction")
             if RANDOM in self.rankings and ranking != RANDOM:
                 columns = [*self._draws_of(RANDOM, "fraction"), *fractions]
-                scores[f"{ranking}.below_random"] = Score(columns, _median_below)
+                scores[f"{ranking}.below_random"] = Score(columns, _median_below, "fraction")
         return scores
 
     def _median(self, values: Floats, weights: Floats) -> Floats:
@@ -149,7 +148,7 @@ class SetErasure(FidelityTest):
                     for name, found in never.items()
                 },
                 rate_label="never flips",
-                percent=True,
+                unit="fraction",
             )
         }
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from datamodules import ClassificationDataModule
 from fidelity.checkpoints import Checkpoint
 from fidelity.reading import Reading
-from metrics.charts import ColouredText, ColouredTexts
+from results import ColouredText, ColouredTexts
 
 
 class Example(NamedTuple):

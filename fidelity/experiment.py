@@ -20,10 +20,11 @@ from fidelity.checkpoints import Checkpoint, FidelityError, load
 from fidelity.examples import Example, example_page, examples_of
 from fidelity.reading import read
 from fidelity.summary import comparison_table, fidelity_table, result_scores, summary_table
+from metrics.bootstrap import Resampled, mean, resample
+from metrics.classification import f1_score
 from metrics.progress import Progress, counted
-from metrics.resampling import Estimate, estimate, f1_score, mean
-from metrics.results import Result
 from metrics.rows import ItemRows
+from results import Result
 
 OWN = ("gold", "predicted", "words", "correct")
 """What is kept of every text, also of one that no test measures."""
@@ -206,8 +207,8 @@ class Fidelity(LightningModule):
         frame = pd.DataFrame(values, columns=names, index=texts)
         classes, positive = len(self.data.labels), self.data.positive
         scores = {
-            "f1": _estimate(frame, "", Score(("gold", "predicted"), f1_score(positive, classes))),
-            "accuracy": _estimate(frame, "", Score(("correct",), mean)),
+            "f1": _estimate(frame, "", Score(("gold", "predicted"), f1_score(positive, classes), "fraction")),
+            "accuracy": _estimate(frame, "", Score(("correct",), mean, "fraction")),
         }
         for test in self.tests:
             for name, score in test.scores(classes, positive).items():
@@ -215,9 +216,9 @@ class Fidelity(LightningModule):
         return Subject(checkpoint.name, checkpoint.variant, checkpoint.seed, classes, positive, frame, scores)
 
 
-def _estimate(frame: pd.DataFrame, prefix: str, score: Score) -> Estimate:
+def _estimate(frame: pd.DataFrame, prefix: str, score: Score) -> Resampled:
     values: NDArray[np.float64] = frame[[f"{prefix}{column}" for column in score.columns]].to_numpy(np.float64)
-    return estimate(score.statistic, values)
+    return resample(score.statistic, values, score.unit)
 
 
 def _tested(subject: Subject) -> list[bool]:

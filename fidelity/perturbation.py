@@ -12,10 +12,10 @@ from fidelity.base import FidelityTest, Measured, Score, Subject
 from fidelity.checkpoints import FidelityError
 from fidelity.reading import Reading
 from fidelity.weights import permuted, uniform
-from metrics.charts import Spreads
+from metrics.bootstrap import Floats, mean
+from metrics.classification import accuracy_drop, f1_drop
 from metrics.distributions import tvd
-from metrics.resampling import Floats, accuracy_drop, f1_drop, mean
-from metrics.results import Figure
+from results import Figure, Spreads, Table, Unit
 
 BINS = ("0–.25", ".25–.5", ".5–.75", ".75–1")
 """Of the highest attention weight of a text (Jain & Wallace 2019, fig. 6)."""
@@ -74,9 +74,9 @@ class Perturbation(FidelityTest):
         found = {}
         for kind in self.kinds:
             columns = ("gold", "own", *_class_columns(kind, classes))
-            found[f"{kind}_drop"] = Score(columns, f1_drop(positive, classes))
-            found[f"{kind}_accuracy_drop"] = Score(columns, accuracy_drop)
-            found[f"{kind}_flips"] = Score((f"{kind}_flips",), mean)
+            found[f"{kind}_drop"] = Score(columns, f1_drop(positive, classes), "fraction")
+            found[f"{kind}_accuracy_drop"] = Score(columns, accuracy_drop, "fraction")
+            found[f"{kind}_flips"] = Score((f"{kind}_flips",), mean, "fraction")
         return found
 
 
@@ -114,11 +114,11 @@ class Permutation(FidelityTest):
 
     def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
         """See the class."""
-        return {"median_tvd": Score(("median_tvd",), mean)}
+        return {"median_tvd": Score(("median_tvd",), mean, "fraction")}
 
-    def tables(self, subjects: Sequence[Subject]) -> Mapping[str, pd.DataFrame]:
+    def tables(self, subjects: Sequence[Subject]) -> Mapping[str, Table]:
         """`permutation`: mean and median over the texts of `median_tvd`, by the highest weight; see `bin_table`."""
-        return {self.name: bin_table(by_max_attention(subjects, self.name, "median_tvd"), "tvd")}
+        return {self.name: bin_table(by_max_attention(subjects, self.name, "median_tvd"), "tvd", "fraction")}
 
     def figures(self, subjects: Sequence[Subject]) -> Mapping[str, Figure]:
         """`permutation`: violins by the highest weight (Jain & Wallace's fig. 6)."""
@@ -143,7 +143,7 @@ def by_max_attention(subjects: Sequence[Subject], test: str, column: str) -> Map
     return found
 
 
-def bin_table(values: Mapping[str, Sequence[Floats]], what: str) -> pd.DataFrame:
+def bin_table(values: Mapping[str, Sequence[Floats]], what: str, unit: Unit) -> Table:
     """A row for each variant and bin with texts: `variant, max_attention, texts, mean_<what>, median_<what>`."""
     rows = [
         (variant, name, len(some), some.mean(), np.median(some))
@@ -151,13 +151,15 @@ def bin_table(values: Mapping[str, Sequence[Floats]], what: str) -> pd.DataFrame
         for name, some in zip(BINS, by_bin, strict=True)
         if len(some)
     ]
-    return pd.DataFrame(rows, columns=["variant", "max_attention", "texts", f"mean_{what}", f"median_{what}"])
+    columns = [f"mean_{what}", f"median_{what}"]
+    frame = pd.DataFrame(rows, columns=["variant", "max_attention", "texts", *columns])
+    return Table(frame, dict.fromkeys(columns, unit))
 
 
 def violins(title: str, values: Mapping[str, Sequence[Floats]], label: str) -> Spreads:
     """One violin for each bin and variant."""
     series = {variant: [some.tolist() for some in by_bin] for variant, by_bin in values.items()}
-    return Spreads(title, BINS, series, label, category_label="highest attention weight of the text")
+    return Spreads(title, BINS, series, label, unit="ratio", category_label="highest attention weight of the text")
 
 
 def _class_columns(kind: str, classes: int) -> Sequence[str]:

@@ -10,7 +10,8 @@ from fidelity.base import FidelityTest, Measured, Score, Subject
 from fidelity.checkpoints import FidelityError
 from fidelity.reading import Reading
 from fidelity.saliency import RANKINGS, Ranking
-from metrics.resampling import mean
+from metrics.bootstrap import mean
+from results import Table
 
 PLAUSIBILITY = ("auprc", "average_precision", "token_f1")
 COLUMNS = ("comprehensiveness", "sufficiency", *PLAUSIBILITY)
@@ -100,9 +101,9 @@ class Rationale(FidelityTest):
 
     def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
         """See `FidelityTest`."""
-        return {column: Score((column,), mean) for column in self._scores}
+        return {column: Score((column,), mean, "fraction") for column in self._scores}
 
-    def tables(self, subjects: Sequence[Subject]) -> Mapping[str, pd.DataFrame]:
+    def tables(self, subjects: Sequence[Subject]) -> Mapping[str, Table]:
         """Plausibility by the number of deciding words; there is none where the corpus names none.
 
         One word that decides alone can be found by any measure that knows what the classifier hangs on. Two that say
@@ -116,7 +117,8 @@ class Rationale(FidelityTest):
             for size, values in _by_size(subject.values, f"{self.name}.gold")
             for ranking in self.rankings
         ]
-        return {f"{self.name}.plausibility": pd.DataFrame(rows)} if rows else {}
+        table = Table(pd.DataFrame(rows), dict.fromkeys(PLAUSIBILITY, "fraction")) if rows else None
+        return {} if table is None else {f"{self.name}.plausibility": table}
 
 
 def _by_size(values: pd.DataFrame, gold: str) -> Iterator[tuple[str, pd.DataFrame]]:

@@ -6,9 +6,8 @@ import torch
 
 from fidelity.base import FidelityTest, Measured, Score, Subject
 from fidelity.reading import Reading
-from metrics.charts import Spreads
-from metrics.resampling import mean
-from metrics.results import Figure
+from metrics.bootstrap import mean
+from results import Figure, Spreads
 
 
 class SingleToken(FidelityTest):
@@ -49,7 +48,7 @@ class SingleToken(FidelityTest):
 
     def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
         """See `FidelityTest`; means over the texts."""
-        return {name: Score((name,), mean) for name in ("spread", "mean", "full", "agree")}
+        return {name: Score((name,), mean, "fraction") for name in ("spread", "mean", "full", "agree")}
 
     def figures(self, subjects: Sequence[Subject]) -> Mapping[str, Figure]:
         """Violins of the spread within a text, one for each variant over all its seeds."""
@@ -69,5 +68,6 @@ class SingleToken(FidelityTest):
                 variants,
                 {"texts": spreads},
                 "standard deviation of P(class) over the words of a text",
+                unit="ratio",
             )
         }

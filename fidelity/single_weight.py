@@ -9,10 +9,9 @@ from fidelity.base import FidelityTest, Measured, Score, Subject
 from fidelity.reading import Reading
 from fidelity.summary import by_variant
 from fidelity.weights import renormalised
-from metrics.charts import Curves
+from metrics.bootstrap import mean
 from metrics.distributions import jsd
-from metrics.resampling import mean
-from metrics.results import Figure
+from results import Curves, Figure, Table
 
 
 class SingleWeight(FidelityTest):
@@ -57,9 +56,10 @@ class SingleWeight(FidelityTest):
 
     def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
         """See the class."""
-        return {name: Score([name], mean) for name in ("flips_top", "flips_random", "delta_js")}
+        shares = {name: Score([name], mean, "fraction") for name in ("flips_top", "flips_random")}
+        return {**shares, "delta_js": Score(["delta_js"], mean, "nats")}
 
-    def tables(self, subjects: Sequence[Subject]) -> Mapping[str, pd.DataFrame]:
+    def tables(self, subjects: Sequence[Subject]) -> Mapping[str, Table]:
         """How often the decision flips without both, one or none of the weights.
 
         Shares of the texts, a row for each checkpoint.
@@ -77,7 +77,8 @@ class SingleWeight(FidelityTest):
                     "neither": ((top == 0) & (other == 0)).mean(),
                 }
             )
-        return {f"{self.name}_flips": pd.DataFrame(rows)}
+        shares = ("both", "top_only", "random_only", "neither")
+        return {f"{self.name}_flips": Table(pd.DataFrame(rows), dict.fromkeys(shares, "fraction"))}
 
     def figures(self, subjects: Sequence[Subject]) -> Mapping[str, Figure]:
         """The texts by the two differences, under the first checkpoint of each variant."""

@@ -17,7 +17,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from metrics.attachment import Flags, Floats, Integers
-from metrics.significance import bootstrap_ratio
+from metrics.bootstrap import bootstrap_ratio
 
 ANTECEDENT_DIRECTIONS = ("mention→antecedent", "antecedent→mention")
 """What the axis of length 2 counts: attention from the mention's head word, and attention to it."""
@@ -250,19 +250,8 @@ class AntecedentCounts(Metric):
         return synced
 
 
-@dataclass(frozen=True, eq=False)
-class Accuracies:
-    """Antecedent selection accuracies as fractions, with their 95 % intervals over documents.
-
-    Attributes:
-        value: `[..., 4]` over all links and over those of each type (`ANTECEDENT_GROUPS`); nan without a link.
-        low: `[..., 4]` low end; nan with links in fewer than two documents.
-        high: `[..., 4]` high end.
-    """
-
-    value: Floats
-    low: Floats
-    high: Floats
+Accuracies = tuple[Floats, Floats, Floats]
+"""Antecedent selection accuracies `[..., 4]`, and the low and the high ends of their intervals."""
 
 
 def accuracies(hits: Tensor, links: Tensor, *, draws: int = 1000, seed: int = 0) -> Accuracies:
@@ -275,6 +264,10 @@ def accuracies(hits: Tensor, links: Tensor, *, draws: int = 1000, seed: int = 0)
         links: `[documents, 3]` links per mention type.
         draws: Number of resamples.
         seed: Seed of the resampling.
+
+    Returns:
+        Accuracies `[..., 4]` over all links and over those of each type (`ANTECEDENT_GROUPS`), nan without a link; and
+        the low and the high end of their 95 % intervals, nan with links in fewer than two documents.
 
     Raises:
         ValueError: The shapes do not fit.
@@ -289,7 +282,7 @@ def accuracies(hits: Tensor, links: Tensor, *, draws: int = 1000, seed: int = 0)
     total = np.broadcast_to(total, right.shape)
     sums, totals = right.sum(axis=0, dtype=np.float64), total.sum(axis=0)
     low, high = bootstrap_ratio(right, total, draws=draws, seed=seed)
-    return Accuracies(np.divide(sums, totals, out=np.full_like(sums, np.nan), where=totals != 0), low, high)
+    return np.divide(sums, totals, out=np.full_like(sums, np.nan), where=totals != 0), low, high
 
 
 def _with_all(counts: NDArray[Any]) -> NDArray[Any]:

@@ -6,15 +6,15 @@ another, ties counted half; with more than two classes the mean of each against 
 classes for which the value is defined; in a resample a class without a text is left out.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from metrics.significance import resamples
+from metrics.bootstrap import Floats, Statistic, check_columns, mean, resample
+from results import Estimate, Table
 
-Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 
@@ -88,15 +88,54 @@ def _area(is_class: NDArray[np.bool_], ranking: Floats, counts: Floats) -> Float
     return _ratio((ours * below).sum(axis=1), ours.sum(axis=1) * others.sum(axis=1))
 
 
+def f1_score(positive: int | None, classes: int) -> Statistic:
+    """F1 of the columns gold and predicted class; of the class `positive`, or without one the mean over the classes."""
+
+    def statistic(values: Floats, weights: Floats) -> Floats:
+        gold, predicted = check_columns(values, 2).astype(np.int64).T
+        return f1(_confusions(weights, gold, np.eye(classes)[predicted]), positive)
+
+    return statistic
+
+
+def f1_drop(positive: int | None, classes: int) -> Statistic:
+    """How much F1 is lost when the decisions are others, positive for a loss.
+
+    Columns: gold class, predicted class, and for each class in which share of draws it is predicted instead. The
+    second F1 is of the confusions in which each text stands with these shares: those of all draws taken together.
+
+    Args:
+        positive: The class that F1 is of; None for the mean over the classes.
+        classes: How many there are.
+    """
+
+    def statistic(values: Floats, weights: Floats) -> Floats:
+        gold, predicted = check_columns(values, 2 + classes)[:, :2].astype(np.int64).T
+        own = f1(_confusions(weights, gold, np.eye(classes)[predicted]), positive)
+        return own - f1(_confusions(weights, gold, values[:, 2:]), positive)
+
+    return statistic
+
+
+def accuracy_drop(values: Floats, weights: Floats) -> Floats:
+    """How much accuracy is lost when the decisions are others; columns as for `f1_drop`, `[draws]`."""
+    gold, predicted = values[:, :2].astype(np.int64).T
+    shares = values[np.arange(len(values)), 2 + gold]
+    return mean(((gold == predicted) - shares)[:, None], weights)
+
+
+def _auroc(positive: int | None) -> Statistic:
+    """AUROC of the columns gold class and probabilities."""
+
+    def statistic(values: Floats, weights: Floats) -> Floats:
+        return auroc(values[:, 0].astype(np.int64), values[:, 1:], positive, weights)
+
+    return statistic
+
+
 def classification_scores(
-    gold: Integers,
-    probabilities: Floats,
-    positive: int | None,
-    *,
-    prefix: str = "",
-    draws: int = 1000,
-    seed: int = 0,
-) -> dict[str, float]:
+    gold: Integers, probabilities: Floats, positive: int | None, *, prefix: str = "", draws: int = 1000, seed: int = 0
+) -> dict[str, Estimate]:
     """`accuracy`, `f1` and `auroc` with 95 % intervals, by the percentile bootstrap over texts.
 
     Args:
@@ -108,45 +147,43 @@ def classification_scores(
         seed: Seed of the resampling.
 
     Returns:
-        Each score, with `.low` and `.high`: nan with fewer than two texts, or without draws.
+        Each score; the ends of the interval are nan with fewer than two texts, or without draws.
     """
-    names = ("accuracy", "f1", "auroc")
-    classes = probabilities.shape[1]
-    predicted = probabilities.argmax(axis=1).astype(np.int64)
-    table = confusion(gold, predicted, classes)
-    values = [accuracy(table), f1(table, positive), auroc(gold, probabilities, positive)]
-    low = high = np.full(len(names), np.nan)
-    if len(gold) > 1 and draws:
-        drawn = [
-            np.stack([accuracy(tables), f1(tables, positive), auroc(gold, probabilities, positive, weights)], axis=-1)
-            for weights, tables in _resampled(gold, predicted, classes, draws, seed)
-        ]
-        low, high = _interval(np.concatenate(drawn))
-    scores: dict[str, float] = {}
-    for place, name in enumerate(names):
-        scores[f"{prefix}{name}"] = float(values[place])
-        scores[f"{prefix}{name}.low"], scores[f"{prefix}{name}.high"] = float(low[place]), float(high[place])
-    return scores
+    predicted = probabilities.argmax(axis=1)
+    correct = (gold == predicted)[:, None]
+    columns = {
+        "accuracy": (mean, correct),
+        "f1": (f1_score(positive, probabilities.shape[1]), np.column_stack([gold, predicted])),
+        "auroc": (_auroc(positive), np.column_stack([gold, probabilities])),
+    }
+    return {
+        f"{prefix}{name}": resample(statistic, values, "fraction", draws=draws, seed=seed).estimate
+        for name, (statistic, values) in columns.items()
+    }
 
 
-def majority_scores(train_counts: Integers, gold: Integers, positive: int | None) -> Mapping[str, float]:
+def majority_scores(train_counts: Integers, gold: Integers, positive: int | None) -> dict[str, Estimate]:
     """`majority.accuracy` and `majority.f1` of giving every text the most frequent class of the training data."""
     table = confusion(gold, np.full_like(gold, train_counts.argmax()), len(train_counts))
-    return {"majority.accuracy": float(accuracy(table)), "majority.f1": float(f1(table, positive))}
+    return {
+        "majority.accuracy": Estimate(float(accuracy(table)), unit="fraction"),
+        "majority.f1": Estimate(float(f1(table, positive)), unit="fraction"),
+    }
 
 
 def class_table(
     gold: Integers, predicted: Integers, labels: Sequence[str], *, draws: int = 1000, seed: int = 0
-) -> pd.DataFrame:
+) -> Table:
     """A row for each class: `label, n, predicted, precision, recall, f1, low, high`, the interval that of F1."""
     classes = len(labels)
     table = confusion(gold, predicted, classes)
     right, golds, found = np.diag(table), table.sum(axis=1), table.sum(axis=0)
-    low = high = np.full(classes, np.nan)
-    if len(gold) > 1:
-        drawn = [class_f1(tables) for _, tables in _resampled(gold, predicted, classes, draws, seed)]
-        low, high = _interval(np.concatenate(drawn))
-    return pd.DataFrame(
+    both = np.column_stack([gold, predicted])
+    scores = [
+        resample(f1_score(label, classes), both, "fraction", draws=draws, seed=seed).estimate
+        for label in range(classes)
+    ]
+    frame = pd.DataFrame(
         {
             "label": list(labels),
             "n": golds,
@@ -154,28 +191,19 @@ def class_table(
             "precision": _ratio(right, found),
             "recall": _ratio(right, golds),
             "f1": class_f1(table),
-            "low": low,
-            "high": high,
+            "low": [score.low for score in scores],
+            "high": [score.high for score in scores],
         }
     )
+    return Table(frame, dict.fromkeys(("precision", "recall", "f1"), "fraction"), interval="f1")
 
 
-def _resampled(
-    gold: Integers, predicted: Integers, classes: int, draws: int, seed: int
-) -> Iterator[tuple[Floats, Floats]]:
-    """How often each text is drawn `[some draws, texts]`, and the confusions of these `[…, classes, classes]`."""
-    cells = np.zeros((len(gold), classes**2))
-    cells[np.arange(len(gold)), gold * classes + predicted] = 1
-    for weights in resamples(len(gold), draws, np.random.default_rng(seed)):
-        yield weights, (weights @ cells).reshape(-1, classes, classes)
-
-
-def _interval(drawn: Floats) -> tuple[Floats, Floats]:
-    """The middle 95 % of each column of `[draws, columns]`; nan for a column that is never defined."""
-    bounds = np.full((2, drawn.shape[1]), np.nan)
-    sound = ~np.isnan(drawn).all(axis=0)
-    bounds[:, sound] = np.nanquantile(drawn[:, sound], [0.025, 0.975], axis=0)
-    return bounds[0], bounds[1]
+def _confusions(weights: Floats, gold: NDArray[np.int64], shares: Floats) -> Floats:
+    """Confusions `[draws, classes, classes]` of texts that count as one of several classes by shares."""
+    classes = shares.shape[1]
+    cells = np.zeros((len(gold), classes, classes))
+    cells[np.arange(len(gold)), gold] = shares
+    return (weights @ cells.reshape(len(gold), -1)).reshape(-1, classes, classes)
 
 
 def _mean(values: Floats) -> Floats:

@@ -11,7 +11,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from metrics.attachment import Arcs, Floats, Integers
-from metrics.significance import bootstrap_ratio
+from metrics.bootstrap import bootstrap_ratio
+from results import Estimate, Unit, estimates
 
 RATIOS = {
     "uas": ("correct", "scored"),
@@ -23,7 +24,7 @@ RATIOS = {
 
 def attachment_scores(
     arcs: Arcs, attached: Floats, edges: Floats, *, prefix: str = "", seed: int = 0
-) -> dict[str, float]:
+) -> dict[str, Estimate]:
     """UAS and UUAS without punctuation, and UAS with it, as fractions with 95 % intervals over sentences.
 
     Args:
@@ -34,35 +35,36 @@ def attachment_scores(
         seed: Seed of the bootstrap.
 
     Returns:
-        `uas`, `uuas` and `uas_with_punctuation`, each with `.low` and `.high`; nan where nothing was scored.
+        `uas`, `uuas` and `uas_with_punctuation`; nan where nothing was scored.
     """
     return ratio_scores(sentence_scores(arcs, attached, edges), RATIOS, prefix=prefix, seed=seed)
 
 
 def ratio_scores(
-    items: pd.DataFrame, ratios: Mapping[str, tuple[str, str]], *, prefix: str = "", seed: int = 0
-) -> dict[str, float]:
+    items: pd.DataFrame,
+    ratios: Mapping[str, tuple[str, str]],
+    *,
+    unit: Unit = "fraction",
+    prefix: str = "",
+    seed: int = 0,
+) -> dict[str, Estimate]:
     """Scores that are one column's sum over another's, with 95 % intervals over the rows.
 
     Args:
         items: One row per unit that was sampled independently, for instance a sentence.
         ratios: Numerator and denominator of each score.
+        unit: Of the scores.
         prefix: Put before each name.
         seed: Seed of the bootstrap.
 
     Returns:
-        Each score, with `.low` and `.high`; nan where nothing was scored.
+        Each score; nan where nothing was scored.
     """
     right = items[[numerator for numerator, _ in ratios.values()]].to_numpy(dtype=np.float64)
     scored = items[[denominator for _, denominator in ratios.values()]].to_numpy(dtype=np.float64)
     values = _ratio(right.sum(axis=0), scored.sum(axis=0))
     low, high = bootstrap_ratio(right, scored, seed=seed)
-    scores: dict[str, float] = {}
-    for column, name in enumerate(ratios):
-        scores[f"{prefix}{name}"] = float(values[column])
-        scores[f"{prefix}{name}.low"] = float(low[column])
-        scores[f"{prefix}{name}.high"] = float(high[column])
-    return scores
+    return estimates([f"{prefix}{name}" for name in ratios], values, low, high, unit)
 
 
 def relation_accuracies(arcs: Arcs, attached: Floats, relations: Sequence[str], *, seed: int = 0) -> pd.DataFrame:

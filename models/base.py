@@ -16,12 +16,12 @@ from attention.encoder import EncoderSpec
 from datamodules import ClassificationDataModule, TextBatch
 from datamodules.vocabulary import Vocabulary
 from metrics.classification import classification_scores
-from metrics.results import Result
 from metrics.rows import ItemRows
 from models.checkpoint import KEY, belongings, check
 from models.interface import ModelError, Output
 from models.predictions import Prediction, prediction_table, predictions_of
 from models.scoring import Classified, classification_result
+from results import Result
 
 CROSS_ENTROPY = "cross_entropy"
 """Name of the term that every classifier has."""
@@ -215,7 +215,7 @@ class TextClassifier(LightningModule):
         """Log `val_accuracy`, `val_f1`, `val_auroc` and `val_loss`."""
         dev = self._joined(self._val)
         scores = classification_scores(dev.gold, dev.probabilities, self.data.positive, prefix="val_", draws=0)
-        means = {name: value for name, value in scores.items() if not name.endswith((".low", ".high"))}
+        means = {name: score.value for name, score in scores.items()}
         # The same on every device: they are joined already.
         self.log_dict({**means, "val_loss": sum(self._mean_losses("eval").values())}, sync_dist=True)
 

@@ -7,9 +7,9 @@ import numpy as np
 import pandas as pd
 
 from datamodules import ClassificationDataModule
+from metrics.bootstrap import Floats
 from metrics.classification import (
     RATIOS,
-    Floats,
     Integers,
     class_table,
     classification_scores,
@@ -17,7 +17,7 @@ from metrics.classification import (
     majority_scores,
     ratio_columns,
 )
-from metrics.results import HeatMap, Result
+from results import Estimate, HeatMap, Result
 
 
 class Classified(NamedTuple):
@@ -80,8 +80,8 @@ def classification_result(
         experiment=experiment,
         scores={
             **classification_scores(gold, test.probabilities, positive),
-            "loss": sum(losses.values()),
-            **{f"loss.{name}": value for name, value in losses.items()},
+            "loss": Estimate(sum(losses.values()), unit="nats"),
+            **{f"loss.{name}": Estimate(value, unit="nats") for name, value in losses.items()},
             **classification_scores(dev.gold, dev.probabilities, positive, prefix="dev."),
             **majority_scores(data.class_counts, gold, positive),
         },
@@ -95,7 +95,7 @@ def classification_result(
                 row_label="gold",
                 column_label="predicted",
                 value_label="share of the class",
-                percent=True,
+                unit="fraction",
             )
         },
         audit=audit,

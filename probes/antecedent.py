@@ -13,7 +13,6 @@ from corpora.document import MENTION_TYPES
 from datamodules import AntecedentBatch, CoreferenceDataModule
 from metrics.antecedent import (
     ANTECEDENT_GROUPS,
-    Accuracies,
     AntecedentCounts,
     Links,
     accuracies,
@@ -21,11 +20,11 @@ from metrics.antecedent import (
     antecedent_hits_among_words,
     find_links,
 )
-from metrics.results import Figure, Result
 from probes.antecedent_tables import all_heads, antecedent_figures, antecedent_table, best, scores_of
 from probes.base import ProbeError
 from probes.head_tables import Names
 from probes.sieve import head_match, nearest, sieve
+from results import Figure, Result
 
 BASELINES = {"nearest": nearest, "head_match": head_match, "sieve": sieve}
 
@@ -154,12 +153,9 @@ class AntecedentExperiment(LightningModule):
         others = accuracies(other_hits, links, seed=self.seed)
         totals = [int(links.sum()), *links.sum(0).tolist()]
         # One head for all mentions; then, for each type, the best for it.
-        overall = best(dev.value[:, 0])
-        own = [best(dev.value[:, group]) for group in range(len(ANTECEDENT_GROUPS))]
-        each = {
-            name: Accuracies(others.value[place], others.low[place], others.high[place])
-            for place, name in enumerate(self.others)
-        }
+        overall = best(dev[0][:, 0])
+        own = [best(dev[0][:, group]) for group in range(len(ANTECEDENT_GROUPS))]
+        each = dict(zip(self.others, zip(*others, strict=True), strict=True))
         tables = {
             "antecedent": antecedent_table([overall] * 4, dev, heads, each, totals, names, paper=paper),
             "antecedent_by_type": antecedent_table(own, dev, heads, each, totals, names, paper=paper),
@@ -175,7 +171,10 @@ class AntecedentExperiment(LightningModule):
             experiment=self.experiment,
             scores=scores,
             tables=tables,
-            figures={**antecedent_figures(tables["antecedent"], heads, names, own, paper=paper), **self.figures()},
+            figures={
+                **antecedent_figures(tables["antecedent"].frame, heads, names, own, paper=paper),
+                **self.figures(),
+            },
             audit={
                 "mode": self.mode,
                 "candidates": data.candidates,

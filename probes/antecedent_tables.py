@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 
 from metrics.antecedent import ANTECEDENT_DIRECTIONS, ANTECEDENT_GROUPS, Accuracies
-from metrics.results import Bars, Figure, HeatMap, on_one_scale
 from probes.head_figures import head_map
 from probes.head_tables import Names
+from results import Bars, Estimate, Figure, HeatMap, Table, estimates, on_one_scale
 
 TRAINED = "antecedent_trained"
 """What the scores of a trained probe are called; its column in the tables is `trained`."""
@@ -19,14 +19,10 @@ def best(accuracy: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> int:
     return int(np.nan_to_num(accuracy, nan=-1.0).argmax())
 
 
-def scores_of(name: str, found: Accuracies, place: int) -> dict[str, float]:
+def scores_of(name: str, found: Accuracies, place: int) -> dict[str, Estimate]:
     """`name.all`, `name.pronoun`, … of one predictor of many, each with its interval."""
-    scores: dict[str, float] = {}
-    for group, of_mentions in enumerate(ANTECEDENT_GROUPS):
-        scores[f"{name}.{of_mentions}"] = float(found.value[place, group])
-        scores[f"{name}.{of_mentions}.low"] = float(found.low[place, group])
-        scores[f"{name}.{of_mentions}.high"] = float(found.high[place, group])
-    return scores
+    values, low, high = (numbers[place] for numbers in found)
+    return estimates([f"{name}.{of_mentions}" for of_mentions in ANTECEDENT_GROUPS], values, low, high, "fraction")
 
 
 def antecedent_table(
@@ -38,10 +34,10 @@ def antecedent_table(
     names: Names,
     *,
     paper: bool,
-) -> pd.DataFrame:
+) -> Table:
     """`mentions, n, head, direction, dev, test, low, high` of one head for each group of mentions, and the others.
 
-    In `paper` mode `test` is nan, and the interval is that of `dev`, which then stands before it. The others are
+    In `paper` mode `test` is nan, and the interval is that of `dev`. The others are
     columns `name, name.low, name.high`: those of a trained probe, `trained`, before the head's, the baselines' behind.
 
     Args:
@@ -58,27 +54,24 @@ def antecedent_table(
         "head": [names.head(names.split(k)[1]) for k in chosen],
         "direction": [ANTECEDENT_DIRECTIONS[names.split(k)[0]] for k in chosen],
     }
-    on_dev = {"dev": [dev.value[k, group] for group, k in zip(groups, chosen, strict=True)]}
-    scored = [heads.value[k, group] for group, k in zip(groups, chosen, strict=True)]
-    on_test = {"test": [float("nan")] * len(scored) if paper else scored}
-    interval = {
-        "low": [heads.low[k, group] for group, k in zip(groups, chosen, strict=True)],
-        "high": [heads.high[k, group] for group, k in zip(groups, chosen, strict=True)],
-    }
-    # An interval stands behind what it belongs to.
-    of_head = {**head, **(on_test | on_dev if paper else on_dev | on_test), **interval}
+    on_dev = [dev[0][k, group] for group, k in zip(groups, chosen, strict=True)]
+    scored, low, high = ([numbers[k, group] for group, k in zip(groups, chosen, strict=True)] for numbers in heads)
+    on_test = [float("nan")] * len(scored) if paper else scored
+    of_head = {**head, "dev": on_dev, "test": on_test, "low": low, "high": high}
     trained = _columns("trained", others[TRAINED]) if TRAINED in others else {}
     baselines: dict[str, object] = {}
     for name, found in others.items():
         baselines |= {} if name == TRAINED else _columns(name, found)
-    return pd.DataFrame({"mentions": ANTECEDENT_GROUPS, "n": totals, **trained, **of_head, **baselines})
+    frame = pd.DataFrame({"mentions": ANTECEDENT_GROUPS, "n": totals, **trained, **of_head, **baselines})
+    predictors = ["trained" if name == TRAINED else name for name in others]
+    return Table(frame, dict.fromkeys(("dev", "test", *predictors), "fraction"), interval="dev" if paper else "test")
 
 
 def _columns(name: str, found: Accuracies) -> dict[str, object]:
-    return {name: found.value, f"{name}.low": found.low, f"{name}.high": found.high}
+    return dict(zip((name, f"{name}.low", f"{name}.high"), found, strict=True))
 
 
-def all_heads(dev: Accuracies, heads: Accuracies, totals: Sequence[int], names: Names, *, paper: bool) -> pd.DataFrame:
+def all_heads(dev: Accuracies, heads: Accuracies, totals: Sequence[int], names: Names, *, paper: bool) -> Table:
     """One row per head, direction and group of mentions: `mentions, n, direction, head, dev, test`."""
     frames = [
         pd.DataFrame(
@@ -87,13 +80,13 @@ def all_heads(dev: Accuracies, heads: Accuracies, totals: Sequence[int], names: 
                 "n": totals[group],
                 "direction": np.repeat(ANTECEDENT_DIRECTIONS, len(names)),
                 "head": [names.head(head) for head in range(len(names))] * 2,
-                "dev": dev.value[:, group],
-                "test": np.full(2 * len(names), np.nan) if paper else heads.value[:, group],
+                "dev": dev[0][:, group],
+                "test": np.full(2 * len(names), np.nan) if paper else heads[0][:, group],
             }
         )
         for group, of_mentions in enumerate(ANTECEDENT_GROUPS)
     ]
-    return pd.concat(frames, ignore_index=True)
+    return Table(pd.concat(frames, ignore_index=True), dict.fromkeys(("dev", "test"), "fraction"))
 
 
 def antecedent_figures(
@@ -112,12 +105,13 @@ def antecedent_figures(
         series={name: table[column].tolist() for name, column in series.items()},
         label="accuracy (%)",
         intervals=intervals,
+        unit="fraction",
     )
     maps: dict[str, HeatMap] = {}
     shape = 2, len(names.layers), len(names.heads)
     for group, of_mentions in enumerate(ANTECEDENT_GROUPS):
         direction, layer, head = (int(place) for place in np.unravel_index(own[group], shape))
         title = f"Antecedents, {of_mentions}, {ANTECEDENT_DIRECTIONS[direction]}"
-        accuracy = heads.value[:, group].reshape(shape)[direction]
+        accuracy = heads[0][:, group].reshape(shape)[direction]
         maps[f"heads_{of_mentions}"] = head_map(title, accuracy, names, (layer, head))
     return {"antecedent": bars, **on_one_scale(maps)}

@@ -11,12 +11,12 @@ from torchmetrics import SumMetric
 from datamodules import AntecedentBatch
 from datamodules.treebank import Field
 from metrics.antecedent import ANTECEDENT_DIRECTIONS, Links
-from metrics.results import Figure, HeatMap, on_one_scale
 from probes.antecedent import AntecedentExperiment, links_of
 from probes.antecedent_tables import TRAINED
 from probes.base import ProbeError
 from probes.bound import BoundProbe, Sizes
 from probes.scorers import attention_scores, weighted_scores
+from results import Figure, HeatMap, on_one_scale
 
 
 def candidate_scores(scores: Tensor, links: Links) -> Tensor:
@@ -169,7 +169,7 @@ class AntecedentAttentionProbe(TrainedAntecedentProbe):
                 column_label="head",
                 value_label="weight",
                 diverging=True,
-                percent=False,
+                unit="ratio",
             )
             for direction, weight in zip(ANTECEDENT_DIRECTIONS, self.weight.detach(), strict=True)
         }

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from datamodules import AttentionBatch
-from metrics.results import Figure, HeatMap, on_one_scale
 from probes.arc_probe import ArcProbe
 from probes.bound import Sizes
 from probes.scorers import attention_scores, candidates
+from results import Figure, HeatMap, on_one_scale
 
 
 class AttentionOnlyProbe(ArcProbe):
@@ -49,7 +49,7 @@ class AttentionOnlyProbe(ArcProbe):
                 column_label="head",
                 value_label="weight",
                 diverging=True,
-                percent=False,
+                unit="ratio",
             )
             for title, weight in zip(titles, self.weight.detach(), strict=True)
         }

@@ -12,9 +12,9 @@ from datamodules import AttentionBatch, DependencyDataModule
 from datamodules.treebank import Field
 from metrics.attachment import Arcs, Integers, attached, edges_found
 from metrics.predictions import ArcPredictions
-from metrics.results import Figure, Result
 from metrics.scores import RATIOS, count, ratio_scores, sentence_scores
 from probes.comparison import baseline_scores, relation_bars, relation_table, rows_of
+from results import Figure, Result
 
 
 class ProbeError(ValueError):

@@ -19,14 +19,15 @@ from metrics.attachment import (
     uniform_edges_found,
 )
 from metrics.heads import ALL, PLAIN
-from metrics.results import Bars
 from metrics.scores import attachment_scores, relation_accuracies
+from results import Bars, Estimate, Table, Unit
 
+FRACTION: Unit = "fraction"
 SHOWN = 25
 """Relations in the figure: the most frequent ones."""
 
 
-def baseline_scores(dev: Arcs, test: Arcs, relations: int) -> dict[str, float]:
+def baseline_scores(dev: Arcs, test: Arcs, relations: int) -> dict[str, Estimate]:
     """Scores on test of every baseline, as `offset.uas`, `right_branching.uas`, …; the offset is chosen on dev."""
     offset, _ = best_offsets(dev, relations)
     heads: dict[str, Integers] = {
@@ -40,7 +41,7 @@ def baseline_scores(dev: Arcs, test: Arcs, relations: int) -> dict[str, float]:
     return scores
 
 
-def relation_table(dev: Arcs, test: Arcs, relations: tuple[str, ...], found: Floats | None) -> pd.DataFrame:
+def relation_table(dev: Arcs, test: Arcs, relations: tuple[str, ...], found: Floats | None) -> Table:
     """Accuracy per relation of a probe beside the best fixed offset of that relation, chosen on dev, scored on test.
 
     Args:
@@ -51,7 +52,7 @@ def relation_table(dev: Arcs, test: Arcs, relations: tuple[str, ...], found: Flo
 
     Returns:
         Columns `relation, n, probe, low, high, offset, best_offset`: accuracies as fractions, the interval of the
-        probe, and the offset itself as `best_offset`. Without a probe the interval is the offset's and follows it.
+        probe, and the offset itself as `best_offset`. Without a probe the interval is the offset's.
     """
     overall, own = best_offsets(dev, len(relations))
     by_offset = np.zeros(len(test))
@@ -66,32 +67,35 @@ def relation_table(dev: Arcs, test: Arcs, relations: tuple[str, ...], found: Flo
     number = {name: place for place, name in enumerate(relations)}
     offsets = [int(own[number[name]]) if name in number else overall for name in table["relation"]]
     probe = table if found is None else relation_accuracies(test, found, relations)
-    columns = {
-        "relation": table["relation"],
-        "n": table["n"],
-        "probe": np.nan if found is None else probe["accuracy"],
-        "offset": table["accuracy"],
-        "best_offset": offsets,
-        "low": probe["low"],
-        "high": probe["high"],
-    }
-    # An interval stands behind what it belongs to.
-    order = ["probe", "offset", "low", "high"] if found is None else ["probe", "low", "high", "offset"]
-    return pd.DataFrame(columns)[["relation", "n", *order, "best_offset"]]
+    frame = pd.DataFrame(
+        {
+            "relation": table["relation"],
+            "n": table["n"],
+            "probe": np.nan if found is None else probe["accuracy"],
+            "low": probe["low"],
+            "high": probe["high"],
+            "offset": table["accuracy"],
+            "best_offset": offsets,
+        }
+    )
+    units = dict.fromkeys(("probe", "offset"), FRACTION)
+    return Table(frame, units, interval="offset" if found is None else "probe")
 
 
-def rows_of(table: pd.DataFrame, relations: Sequence[str]) -> pd.DataFrame:
+def rows_of(table: Table, relations: Sequence[str]) -> Table:
     """The rows over all words, and those of the relations that were named, in their order; all rows where none was."""
     if not relations:
         return table
     order = {name: place for place, name in enumerate((ALL, PLAIN, *relations))}
-    shown = table[table["relation"].isin(order)]
-    return shown.sort_values("relation", key=lambda column: column.map(order), kind="stable", ignore_index=True)
+    shown = table.frame[table.frame["relation"].isin(order)]
+    return table.rows(
+        shown.sort_values("relation", key=lambda column: column.map(order), kind="stable", ignore_index=True)
+    )
 
 
-def relation_bars(table: pd.DataFrame) -> Bars:
+def relation_bars(table: Table) -> Bars:
     """The most frequent relations of a `relation_table`, as bars."""
-    shown = table.head(SHOWN)
+    shown = table.frame.head(SHOWN)
     probed = bool(shown["probe"].notna().any())
     series = {"probe": shown["probe"].tolist()} if probed else {}
     series["best fixed offset"] = shown["offset"].tolist()
@@ -102,4 +106,5 @@ def relation_bars(table: pd.DataFrame) -> Bars:
         series=series,
         label="accuracy (%)",
         intervals={next(iter(series)): interval},
+        unit="fraction",
     )

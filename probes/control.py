@@ -1,20 +1,20 @@
 """Control tasks: what a probe learns of labels that mean nothing (Hewitt & Liang 2019)."""
 
+import math
 from collections.abc import Sequence
 from functools import partial
 from hashlib import blake2b
 from typing import Literal
 
-import numpy as np
 import pandas as pd
 from pytorch_lightning.utilities import rank_zero_info
 
 from datamodules import DependencyDataModule
-from metrics.results import Result
-from metrics.significance import paired_bootstrap
+from metrics.bootstrap import paired_bootstrap
 from probes.arc_probe import ArcProbe
 from probes.base import DependencyExperiment
 from probes.training import NestedExperiment, Trained, result_of
+from results import Estimate, Result, Table
 
 Behaviour = Literal["self", "first", "last"]
 BEHAVIOURS: tuple[Behaviour, ...] = ("self", "first", "last")
@@ -81,13 +81,15 @@ class ControlTask(NestedExperiment):
         headline = self.contract.headline
         # Where the arcs of the control make no tree, scores of trees say nothing of it.
         names = [headline] if arcs else list(dict.fromkeys((headline, *task.ratios)))
-        table = pd.DataFrame([_row(name, task, control) for name in names])
-        scores: dict[str, float] = {}
-        for row in table.to_dict("records"):
-            name = row["score"]
-            places = {name: "task", f"control.{name}": "control", _selectivity(name, headline): "selectivity"}
-            for score, column in places.items():
-                scores |= {f"{score}{end}": row[f"{column}{end}"] for end in ("", ".low", ".high")}
+        scores: dict[str, Estimate] = {}
+        rows = []
+        for name in names:
+            columns = {"task": task.scores[name], "control": control.scores[name]}
+            columns["selectivity"] = _difference(name, task, control)
+            scores |= dict(zip((name, f"control.{name}", _selectivity(name, headline)), columns.values(), strict=True))
+            rows.append({"score": name} | {end: x for c, one in columns.items() for end, x in one.named(c).items()})
+        units = [task.scores[name].unit for name in names]
+        table = Table(pd.DataFrame(rows), dict.fromkeys(("task", "control", "selectivity"), units))
         items, ratios = _paired(names, task, control)
         if headline in ratios:
             (right, scored), (by_chance, _) = ratios[headline], ratios[f"control.{headline}"]
@@ -108,7 +110,7 @@ class ControlTask(NestedExperiment):
         copy = self.train_copy(data, *self.contract.monitor)
         result = result_of(copy.probe, data, self.device)
         headline = self.contract.headline
-        rank_zero_info(f"{name}: {headline} {result.scores[headline]:.4f} at epoch {copy.epochs}{copy.note}.")
+        rank_zero_info(f"{name}: {headline} {result.scores[headline].value:.4f} at epoch {copy.epochs}{copy.note}.")
         return copy, result
 
     def _unseen(self) -> dict[str, int]:
@@ -123,17 +125,16 @@ def _selectivity(score: str, headline: str) -> str:
     return "selectivity" if score == headline else f"{score}.selectivity"
 
 
-def _row(name: str, task: Result, control: Result) -> dict[str, str | float]:
-    """One score of both, and the difference."""
-    row: dict[str, str | float] = {"score": name}
-    for column, result in (("task", task), ("control", control)):
-        row |= {f"{column}{end}": result.scores.get(f"{name}{end}", np.nan) for end in ("", ".low", ".high")}
-    difference, low, high = task.scores[name] - control.scores[name], np.nan, np.nan
+def _difference(name: str, task: Result, control: Result) -> Estimate:
+    """One score of the task less that of the control, bounded over sentences where it is a ratio of their counts."""
+    of_task, of_control = task.scores[name], control.scores[name]
+    low: float | None = math.nan
+    high: float | None = math.nan
     if name in task.ratios and task.items is not None and control.items is not None:
-        of_task, of_control = ([items[column] for column in task.ratios[name]] for items in (task.items, control.items))
-        paired = paired_bootstrap(*of_task, *of_control)
+        counts = [items[column] for items in (task.items, control.items) for column in task.ratios[name]]
+        paired = paired_bootstrap(*counts)
         low, high = paired.low, paired.high
-    return row | {"selectivity": difference, "selectivity.low": low, "selectivity.high": high}
+    return Estimate(of_task.value - of_control.value, low, high, unit=of_task.unit)
 
 
 def _paired(names: Sequence[str], task: Result, control: Result) -> tuple[pd.DataFrame, dict[str, tuple[str, str]]]:

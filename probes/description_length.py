@@ -13,13 +13,16 @@ from pytorch_lightning.utilities import rank_zero_info
 
 from datamodules import AttentionBatch
 from datamodules.sampling import BatchLoader
-from metrics.results import Bars, Result
 from metrics.scores import ratio_scores
 from probes.base import DependencyExperiment, ProbeError
 from probes.training import NestedExperiment, Trained, TrainedProbe, result_of
+from results import Bars, Estimate, Result, Table, Unit
 
 PORTIONS = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.0625, 0.125, 0.25, 0.5, 1.0)
 """Where the blocks of the online code end, as shares of the train split (Voita & Titov 2020, §2.2.2)."""
+
+
+_UNITS: dict[str, Unit] = {"portion": "fraction", "bits": "bits", "bits_per_word": "bits", "dev_loss": "nats"}
 
 
 def borders(portions: Sequence[float], sentences: int) -> list[int]:
@@ -135,16 +138,16 @@ class DescriptionLength(NestedExperiment):
             }
         )
         ratios = {"compression": ("uniform", "bits")}
-        scores = {"codelength_bits": float(bits.sum()), "uniform_bits": float(uniform.sum())}
-        scores |= ratio_scores(items, ratios)
+        scores = {"codelength_bits": _bits(bits.sum()), "uniform_bits": _bits(uniform.sum())}
+        scores |= ratio_scores(items, ratios, unit="ratio")
         if self.final:
             copy, final = self._final()
             copies.append(copy)
-            scores |= final | {"model_bits": scores["codelength_bits"] - final["data_bits"]}
+            scores |= final | {"model_bits": _bits(scores["codelength_bits"].value - final["data_bits"].value)}
         return Result(
             experiment=self.experiment,
             scores=scores,
-            tables={"blocks": table},
+            tables={"blocks": Table(table, _UNITS)},
             figures={"blocks": _curve(table, uniform[order], train.lengths[order], ends)},
             audit={
                 "epochs": copies[-1].epochs if copies else 0,
@@ -155,16 +158,19 @@ class DescriptionLength(NestedExperiment):
             ratios=ratios,
         )
 
-    def _final(self) -> tuple[Trained[DependencyExperiment], dict[str, float]]:
+    def _final(self) -> tuple[Trained[DependencyExperiment], dict[str, Estimate]]:
         """A copy trained on the whole split: its main score on test, and the bits of train under it."""
         data = self.data.variant()
         copy = self.train_copy(data, "val_loss", "min")
         data_bits = code_bits(copy.probe, data.batches("train"), len(data.splits["train"]), self.device).sum()
         result, headline = result_of(copy.probe, data, self.device), self.contract.headline
-        names = [f"{headline}{end}" for end in ("", ".low", ".high")]
-        rank_zero_info(f"All sentences: {headline} {result.scores[headline]:.4f} at epoch {copy.epochs}{copy.note}.")
-        known = {name: result.scores[name] for name in names if name in result.scores}
-        return copy, known | {"data_bits": float(data_bits)}
+        score = result.scores[headline]
+        rank_zero_info(f"All sentences: {headline} {score.value:.4f} at epoch {copy.epochs}{copy.note}.")
+        return copy, {headline: score, "data_bits": _bits(data_bits)}
+
+
+def _bits(number: float) -> Estimate:
+    return Estimate(float(number), unit="bits")
 
 
 def _blocks(
@@ -200,5 +206,5 @@ def _curve(table: pd.DataFrame, uniform: NDArray[np.float64], lengths: NDArray[n
         categories=tuple(f"{100 * portion:.3g} %" for portion in table["portion"]),
         series={"online code": table["bits_per_word"].tolist(), "uniform code": per_word},
         label="bits per word",
-        percent=False,
+        unit="bits",
     )

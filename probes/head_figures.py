@@ -10,10 +10,10 @@ import pandas as pd
 from datamodules.treebank import DependencySplit
 from metrics.attachment import Floats
 from metrics.heads import ALL, DIRECTIONS, PLAIN, Direction
-from metrics.results import AttentionLines, Bars, HeatMap, on_one_scale
 from probes.base import ProbeError
 from probes.comparison import SHOWN
 from probes.head_tables import Names, Predictions
+from results import AttentionLines, Bars, HeatMap, on_one_scale
 
 _EXAMPLES = 3
 _WORDS = range(8, 19)
@@ -51,6 +51,7 @@ def best_bars(best: pd.DataFrame) -> Bars:
         label="accuracy (%)",
         intervals={"best head": (shown["low"].tolist(), shown["high"].tolist())},
         category_label="relation and its best head (layer-head)",
+        unit="fraction",
     )
 
 
@@ -64,7 +65,7 @@ def head_map(title: str, accuracy: Floats, names: Names, marked: tuple[int, int]
         row_label="layer",
         column_label="head",
         value_label="accuracy (%)",
-        percent=True,
+        unit="fraction",
         marked=marked,
     )
 

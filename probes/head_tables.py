@@ -9,9 +9,12 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from metrics.attachment import OFFSETS, Arcs, Flags, Floats, Integers, offset_heads
+from metrics.bootstrap import bootstrap_ratio
 from metrics.heads import ALL, DIRECTIONS, LENGTHS, PLAIN, groups_of, hit_counts, offset_shares, permutation_p
-from metrics.significance import bootstrap_ratio
+from results import Estimate, Table, Unit
 
+FRACTION: Unit = "fraction"
+P: Unit = "p"
 POSITIONAL, MARGIN = 0.9, 0.1
 """What makes a head positional, and a head syntactic (Voita et al. 2019, §5)."""
 
@@ -99,7 +102,7 @@ def best_heads(
     *,
     permutations: int,
     seed: int,
-) -> pd.DataFrame:
+) -> Table:
     """The best predictor of every group, chosen on dev, beside its controls on the split that is scored.
 
     Args:
@@ -138,9 +141,8 @@ def best_heads(
         ],
         "p": permutation_p(scored.arcs, scored.predicted, scored.groups, reached, permutations=permutations, seed=seed),
     }
-    table = pd.DataFrame(columns)
-    # An interval stands behind what it belongs to.
-    return table[[*list(table)[:4], "test", "dev", *list(table)[6:]]] if same else table
+    units = {**dict.fromkeys(("dev", "test", "offset", "random_init"), FRACTION), "p": P}
+    return Table(pd.DataFrame(columns), units, interval="dev" if same else "test")
 
 
 def _intervals(scored: Predictions, chosen: Sequence[int], seed: int) -> tuple[Floats, Floats]:
@@ -159,7 +161,7 @@ def _intervals(scored: Predictions, chosen: Sequence[int], seed: int) -> tuple[F
     return bootstrap_ratio(right, total, seed=seed)
 
 
-def by_length(dev: Predictions, scored: Predictions, names: Names) -> pd.DataFrame:
+def by_length(dev: Predictions, scored: Predictions, names: Names) -> Table:
     """Accuracy of the best heads and of the best offsets by the length of the arc, on the scored split.
 
     Returns:
@@ -177,10 +179,11 @@ def by_length(dev: Predictions, scored: Predictions, names: Names) -> pd.DataFra
                 right = np.count_nonzero(scored.predicted[inside, k] == arcs.head[inside])
                 fixed = np.count_nonzero(scored.by_offset.predicted[inside, offset] == arcs.head[inside])
                 rows.append((group, name, n, names.head(head), DIRECTIONS[direction], right / n, fixed / n))
-    return pd.DataFrame(rows, columns=["relation", "length", "n", "head", "direction", "accuracy", "offset"])
+    frame = pd.DataFrame(rows, columns=["relation", "length", "n", "head", "direction", "accuracy", "offset"])
+    return Table(frame, dict.fromkeys(("accuracy", "offset"), FRACTION))
 
 
-def all_heads(dev: Predictions, scored: Predictions, names: Names) -> pd.DataFrame:
+def all_heads(dev: Predictions, scored: Predictions, names: Names) -> Table:
     """Every head, direction and relation: `relation, n, direction, head, layer, number, dev, test`."""
     same = scored is dev
     frames = []
@@ -201,10 +204,10 @@ def all_heads(dev: Predictions, scored: Predictions, names: Names) -> pd.DataFra
                 }
             )
         )
-    return pd.concat(frames, ignore_index=True)
+    return Table(pd.concat(frames, ignore_index=True), dict.fromkeys(("dev", "test"), FRACTION))
 
 
-def roles(dev: Predictions, confidence: Floats, names: Names, *, minimum: int) -> tuple[pd.DataFrame, dict[str, float]]:
+def roles(dev: Predictions, confidence: Floats, names: Names, *, minimum: int) -> tuple[Table, dict[str, Estimate]]:
     """What kind of head each is (Voita et al. 2019, §5), on dev, and how many of each kind there are.
 
     A head is positional if it looks at one offset for at least 90 % of the words, and syntactic if on some relation of
@@ -236,5 +239,7 @@ def roles(dev: Predictions, confidence: Floats, names: Names, *, minimum: int) -
     table.insert(1, "confidence", confidence.flatten())
     table.insert(2, "offset", offset)
     table.insert(3, "offset_share", share)
-    shares = {f"{kind}_heads": float(table[kind].mean()) for kind in ("positional", "syntactic")}
-    return table, shares
+    shares = {
+        f"{kind}_heads": Estimate(float(table[kind].mean()), unit="fraction") for kind in ("positional", "syntactic")
+    }
+    return Table(table, dict.fromkeys(("confidence", "offset_share", "margin"), FRACTION)), shares

@@ -12,17 +12,17 @@ from datamodules import AttentionBatch
 from datamodules.base import Split
 from datamodules.treebank import DependencySplit
 from metrics.attachment import Floats, Integers, attached, edges_found
+from metrics.bootstrap import bootstrap_ratio
 from metrics.heads import ALL, DIRECTIONS, PLAIN, RowPeaks, most_attended
 from metrics.predictions import ArcPredictions
-from metrics.results import Figure, Result
 from metrics.scores import attachment_scores, sentence_scores
-from metrics.significance import bootstrap_ratio
 from metrics.trees import gold_in_trees, tree_counts
 from probes.base import DependencyExperiment, check_relations
-from probes.comparison import baseline_scores, rows_of
+from probes.comparison import FRACTION, baseline_scores, rows_of
 from probes.ensembles import choose, hits
 from probes.head_figures import Drawing, best_bars, check_drawing, draw_sentence, examples, relation_maps
 from probes.head_tables import Names, Predictions, all_heads, best_heads, by_length, roles
+from results import Estimate, Figure, Result, Table
 
 _DRAWN = 3  # sentences, when none are named
 
@@ -112,8 +112,8 @@ class HeadsProbe(DependencyExperiment):
         scored, drawn = (dev, parts[0][1]) if paper else (test, parts[1][1])
         control = (random_dev, random_dev if paper else random_test) if len(random_dev.arcs) else None
         split = self.data.splits[self._scored]
-        best = best_heads(dev, scored, control, names, permutations=self.permutations, seed=self.seed)
-        best = rows_of(best, self.relations)  # only now: the same numbers whatever is shown
+        every = best_heads(dev, scored, control, names, permutations=self.permutations, seed=self.seed)
+        best = rows_of(every, self.relations)  # only now: the same numbers whatever is shown
         trees = [tree_counts(arcs, rows[:, 2 * len(names) :]) for arcs, rows in (parts[0], (scored.arcs, drawn))]
         chosen = scored.column(dev.best(PLAIN))
         found = attached(scored.arcs, chosen), edges_found(scored.arcs, chosen)
@@ -140,9 +140,9 @@ class HeadsProbe(DependencyExperiment):
             scores=scores | shares | baseline_scores(dev.arcs, scored.arcs, len(labels)),
             tables=tables,
             figures={
-                "best_heads": best_bars(best),
-                **relation_maps(scored, best, names, self.maps),
-                **self._drawn(scored, best, names, split),
+                "best_heads": best_bars(best.frame),
+                **relation_maps(scored, best.frame, names, self.maps),
+                **self._drawn(scored, best.frame, names, split),
             },
             audit={
                 "mode": self.mode,
@@ -153,7 +153,7 @@ class HeadsProbe(DependencyExperiment):
             items=items,
         )
 
-    def _ensembles(self, dev: Predictions, scored: Predictions, names: Names, split: DependencySplit) -> pd.DataFrame:
+    def _ensembles(self, dev: Predictions, scored: Predictions, names: Names, split: DependencySplit) -> Table:
         """`relation, n, direction, heads, dev, test, low, high, single`: greedy on dev; `single` is the first alone."""
         relations = [name for name in self.relations or scored.groups if name not in (ALL, PLAIN)]
         relations = [name for name in relations if name in scored.groups and name in dev.groups]
@@ -172,9 +172,8 @@ class HeadsProbe(DependencyExperiment):
                 test = float("nan") if scored is dev else float(right.mean())
                 rows.append((name, len(right), way, together, found.hits / total, test, low, high, single))
         columns = ["relation", "n", "direction", "heads", "dev", "test", "low", "high", "single"]
-        table = pd.DataFrame(rows, columns=columns)
-        # An interval stands behind what it belongs to.
-        return table[[*columns[:4], "test", "dev", *columns[6:]]] if scored is dev else table
+        units = dict.fromkeys(("dev", "test", "single"), FRACTION)
+        return Table(pd.DataFrame(rows, columns=columns), units, interval="dev" if scored is dev else "test")
 
     def _drawn(
         self, scored: Predictions, best: pd.DataFrame, names: Names, split: DependencySplit
@@ -196,19 +195,20 @@ def _ratio(trees: Trees) -> Floats:
     return shares
 
 
-def _tree_table(dev: Trees, scored: Trees, names: Names, *, paper: bool) -> pd.DataFrame:
+def _tree_table(dev: Trees, scored: Trees, names: Names, *, paper: bool) -> Table:
     """UUAS of every head's maximum spanning trees: `head, dev, test`."""
     test = np.full(len(names), np.nan) if paper else _ratio(scored)
-    return pd.DataFrame({"head": [names.head(k) for k in range(len(names))], "dev": _ratio(dev), "test": test})
+    frame = pd.DataFrame({"head": [names.head(k) for k in range(len(names))], "dev": _ratio(dev), "test": test})
+    return Table(frame, dict.fromkeys(("dev", "test"), FRACTION))
 
 
-def _best_tree(dev: Trees, scored: Trees, seed: int) -> dict[str, float]:
+def _best_tree(dev: Trees, scored: Trees, seed: int) -> dict[str, Estimate]:
     """UUAS of the head whose spanning trees find most on dev."""
     head = int(dev[0].sum(axis=0).argmax())
     found = scored[0][:, head]
     low, high = bootstrap_ratio(found, scored[1], seed=seed)
     value = float(found.sum() / scored[1].sum()) if scored[1].any() else float("nan")
-    return {"heads.tree_uuas": value, "heads.tree_uuas.low": float(low), "heads.tree_uuas.high": float(high)}
+    return {"heads.tree_uuas": Estimate(value, float(low), float(high), unit="fraction")}
 
 
 def _interval(sentence: Integers, right: Floats, seed: int) -> tuple[float, float]:

@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from torchmetrics import SumMetric
 
 from datamodules import AttentionBatch
-from metrics.results import Result
 from metrics.rows import ItemRows
 from metrics.scores import ratio_scores
 from probes.base import DependencyExperiment, ProbeError
 from probes.structural_pairs import Pair, StructuralSizes, describe, start, sweep_pairs
 from probes.structural_tables import Found, sweep_map, sweep_table
+from results import Result
 from training import Origin, TrainedModule
 
 GAIN = 1e-4
@@ -266,7 +266,7 @@ class StructuralProbe(TrainedModule[StructuralSizes], DependencyExperiment):
         share, right, total = self.ratio
         by_share = self.headline == share
         table = sweep_table(self.pairs, self.best_epoch.tolist(), dev.counts(by_share), test.counts(by_share))
-        chosen = int(table["dev"].fillna(-1).argmax())
+        chosen = int(table.frame["dev"].fillna(-1).argmax())
         items = test.items(ids, chosen, total, right)
         ratios = {share: (right, total), self.correlation: ("spearman_weighted", "spearman_weight")}
         layer, rank = self.pairs[chosen]
@@ -274,7 +274,7 @@ class StructuralProbe(TrainedModule[StructuralSizes], DependencyExperiment):
             experiment=self.experiment,
             scores=ratio_scores(items, ratios),
             tables={"sweep": table},
-            figures={"sweep": sweep_map(table, chosen, self.headline)} if len(table) > 1 else {},
+            figures={"sweep": sweep_map(table.frame, chosen, self.headline)} if len(table.frame) > 1 else {},
             audit={"epochs": int(self.best_epoch[chosen]), "layer": layer, "rank": rank},
             items=items,
             ratios=ratios,

@@ -7,10 +7,10 @@ import numpy as np
 import pandas as pd
 
 from metrics.attachment import Floats, Integers
-from metrics.results import HeatMap
-from metrics.significance import bootstrap_ratio
+from metrics.bootstrap import bootstrap_ratio
 from metrics.structural import length_weights
 from probes.structural_pairs import Pair
+from results import HeatMap, Table
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +91,7 @@ def mean(numerators: Floats, denominators: Floats) -> Floats:
 
 def sweep_table(
     pairs: Sequence[Pair], epochs: Sequence[int], dev: tuple[Floats, Floats], test: tuple[Floats, Floats]
-) -> pd.DataFrame:
+) -> Table:
     """A row for each probe: columns `layer, rank, epochs, dev, test, low, high`, the interval that of `test`.
 
     Args:
@@ -101,7 +101,7 @@ def sweep_table(
         test: the same of the other split.
     """
     low, high = bootstrap_ratio(*test)
-    return pd.DataFrame(
+    frame = pd.DataFrame(
         {
             "layer": [pair.layer for pair in pairs],
             "rank": [pair.rank for pair in pairs],
@@ -112,6 +112,7 @@ def sweep_table(
             "high": high,
         }
     )
+    return Table(frame, dict.fromkeys(("dev", "test"), "fraction"), interval="test")
 
 
 def sweep_map(table: pd.DataFrame, chosen: int, score: str) -> HeatMap:
@@ -126,6 +127,6 @@ def sweep_map(table: pd.DataFrame, chosen: int, score: str) -> HeatMap:
         row_label="layer",
         column_label="rank",
         value_label=score,
-        percent=True,
+        unit="fraction",
         marked=(layers.index(table["layer"][chosen]), ranks.index(table["rank"][chosen])),
     )

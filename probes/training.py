@@ -10,8 +10,8 @@ from torch import Tensor
 
 from datamodules import AttentionBatch, DependencyDataModule
 from datamodules.sampling import run_seed
-from metrics.results import Result
 from probes.base import DependencyExperiment, ProbeError
+from results import Result
 from training import TrainedModule, nested_trainer, quiet, train_nested
 
 Mode = Literal["min", "max"]

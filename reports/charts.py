@@ -15,9 +15,9 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 from numpy.typing import NDArray
 
-from metrics.charts import Curves, Histograms, Spreads
 from reports.figures import draw
 from reports.style import COLUMN, legend_above, print_style, with_unit, wrapped
+from results import Curves, Histograms, Spreads
 
 FEW = 5
 """Fewer values than these have no quartiles to speak of: each is drawn as a dot."""
@@ -55,14 +55,14 @@ def _(figure: Spreads) -> Canvas:
         panels = canvas.subplots(1, len(shares), squeeze=False, sharey=True, width_ratios=shares)[0]
         _draw_groups(panels, figure, width, min(6.0, 65 * pitch * width))
         panels[0].set(
-            xlabel=textwrap.fill(with_unit(figure.label, figure.percent), 22 if figure.rates else 40),
+            xlabel=textwrap.fill(with_unit(figure.label, figure.unit), 22 if figure.rates else 40),
             ylabel=textwrap.fill(figure.category_label, max(8, int(pitch * len(names) / LETTER))),
             yticks=range(len(names)),
             yticklabels=names,
             ylim=(len(names) - 0.5, -0.5),
         )
         if figure.rates:
-            panels[1].set_xlabel(textwrap.fill(with_unit(figure.rate_label, True), 16))
+            panels[1].set_xlabel(textwrap.fill(with_unit(figure.rate_label, "fraction"), 16))
             panels[1].set_xlim(0.0, max(panels[1].get_xlim()[1], 1.0))
         for panel in panels:
             panel.tick_params(axis="y", length=0)
@@ -181,7 +181,7 @@ def _draw_groups(panels: Sequence[Axes], figure: Spreads, width: float, letters:
 
     `letters` is the size of the numbers of values, in points.
     """
-    axes, series, scale = panels[0], len(figure.series), 100.0 if figure.percent else 1.0
+    axes, series, scale = panels[0], len(figure.series), 100.0 if figure.unit == "fraction" else 1.0
     places = np.arange(len(figure.categories), dtype=np.float64)
     colours = sns.color_palette("colorblind", series)
     least = 0.0

@@ -6,7 +6,7 @@ tells of the items, not of the seeds; a score that the results do not call a rat
 """
 
 import json
-import statistics
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,10 +15,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from metrics.results import Provenance, Result
-from metrics.significance import bootstrap_ratio
+from metrics.bootstrap import bootstrap_ratio, mean_and_sd
 from reports.plan import STATISTICS, Row, Run, Sweep, SweepError
 from reports.yaml_fields import near
+from results import Estimate, Provenance, Result, Table, Unit
+from results.result import ENDS
 
 UNITS = ("document", "sentence", "id")
 """Columns of items that say what a row of them is about."""
@@ -36,6 +37,7 @@ class Outcome:
     Attributes:
         path: Its `results.json`.
         scores: Its scores; nan where one is undefined.
+        units: What they are; runs of before units were written have plain numbers.
         epochs: The epoch of what was tested, from 1; nan where nothing was trained, or nobody knows.
         ratios: Scores that are ratios of sums of two columns of the items.
         items: File of the items.
@@ -45,7 +47,7 @@ class Outcome:
     """
 
     path: Path
-    scores: Mapping[str, float]
+    scores: Mapping[str, Estimate]
     epochs: float
     ratios: Mapping[str, Sequence[str]]
     items: Path | None
@@ -91,7 +93,7 @@ def read_outcome(path: Path) -> Outcome:
         epochs = content["audit"].get("epochs")
         return Outcome(
             path,
-            {name: NAN if score is None else float(score) for name, score in content["scores"].items()},
+            estimates_of(content["scores"], content.get("units", {})),
             float(epochs) if isinstance(epochs, int | float) else NAN,
             dict(content.get("ratios", {})),
             None if content["items"] is None else path.parent / content["items"],
@@ -103,6 +105,24 @@ def read_outcome(path: Path) -> Outcome:
         raise SweepError(
             f"{path} is there, but is not what a run writes as its results.json ({type(error).__name__}: {error})"
         ) from None
+
+
+def estimates_of(numbers: Mapping[str, float | None], units: Mapping[str, Unit]) -> dict[str, Estimate]:
+    """The scores of a `results.json`: numbers that belong to a score of the same name are not scores of their own."""
+    known = {name: NAN if number is None else float(number) for name, number in numbers.items()}
+    owners = {name: name.rpartition(".") for name in known}
+    names = [name for name, (owner, _, end) in owners.items() if not (end in ENDS and owner in known)]
+    return {
+        name: Estimate(
+            known[name],
+            known.get(f"{name}.low"),
+            known.get(f"{name}.high"),
+            unit=units.get(name, "ratio"),
+            sd=known.get(f"{name}.sd"),
+            p=known.get(f"{name}.p"),
+        )
+        for name in names
+    }
 
 
 def by_id(counts: pd.DataFrame) -> pd.DataFrame:
@@ -120,21 +140,22 @@ def collect(sweep: Sweep, outcomes: Mapping[str, Outcome]) -> Collected:
     A row whose runs are not all there has the seeds of those that are.
     """
     faults: list[str] = []
-    frame = pd.DataFrame([_row(sweep, row, outcomes, faults) for row in sweep.rows])
-    frame["epochs"] = _whole(frame["epochs"])
+    cells = [_scores(row, outcomes, faults) for row in sweep.rows]
+    frame = pd.DataFrame([_row(sweep, row, found, outcomes) for row, found in zip(sweep.rows, cells, strict=True)])
     scores = {
-        f"{row.name}.{score}{end}": float(frame[column][place])
-        for place, row in enumerate(sweep.rows)
-        for score in sweep.scores
-        for end, column in {"": score, **{f".{name}": sweep.column(score, name) for name in STATISTICS}}.items()
+        f"{row.name}.{score}": one for row, found in zip(sweep.rows, cells, strict=True) for score, one in found.items()
     }
+    units: dict[str, Unit] = {}
+    for score in sweep.scores:
+        known = [found[score].unit for found in cells if not math.isnan(found[score].value)]
+        units[score] = known[0] if known else "ratio"
     warnings = _other_data(sweep, outcomes) + _other_items(sweep, outcomes)
     if len({outcome.source for outcome in outcomes.values()}) > 1:
         warnings.append(
             "the program was changed between these runs: another --out runs all of them with what it is now"
         )
     chosen = frame[[sweep.source(column) for column in sweep.columns]].set_axis(list(sweep.columns), axis=1)
-    tables = {sweep.name: chosen, f"{sweep.name}_runs": _runs_table(sweep, outcomes)}
+    tables = {sweep.name: _shown(sweep, chosen, units), f"{sweep.name}_runs": _runs_table(sweep, outcomes, units)}
     runs = {run.key for row in sweep.rows for runs in row.runs.values() for run in runs}
     audit = {"runs": len(runs), "done": len(outcomes), "faults": faults, "warnings": warnings}
     every = list(outcomes.values())
@@ -144,27 +165,57 @@ def collect(sweep: Sweep, outcomes: Mapping[str, Outcome]) -> Collected:
     )
 
 
-def _row(sweep: Sweep, row: Row, outcomes: Mapping[str, Outcome], faults: list[str]) -> dict[str, object]:
-    done = {
+def _shown(sweep: Sweep, frame: pd.DataFrame, units: Mapping[str, Unit]) -> Table:
+    """The columns of the table that were asked for, with their units."""
+    first = sweep.scores[0]
+    of_columns: dict[str, Unit] = {}
+    for column in map(str, frame):
+        owner = column if column in units else column.rpartition(".")[0] or first
+        if column in units or column in STATISTICS or owner in units:
+            of_columns[column] = units[owner]
+    if "epochs" in frame:
+        of_columns["epochs"] = "count"
+    return Table(frame, of_columns, interval=first if first in frame else None)
+
+
+def _scores(row: Row, outcomes: Mapping[str, Outcome], faults: list[str]) -> dict[str, Estimate]:
+    """Every score of a row: mean over its seeds, interval and standard deviation; nan where no run has it."""
+    done = _done(row, outcomes)
+    found: dict[str, Estimate] = {}
+    for column, score in row.scores.items():
+        givers = []
+        if score is not None:
+            asked = [_giver(row, seed, score, runs, faults) for seed, runs in done.items()]
+            givers = [outcome for outcome in asked if outcome is not None]
+        if score is None or not givers:
+            found[column] = Estimate(NAN, NAN, NAN, unit="ratio", sd=NAN)
+            continue
+        mean, sd = mean_and_sd([outcome.scores[score].value for outcome in givers])
+        low, high = _interval(row, score, givers, faults)
+        found[column] = Estimate(mean, low, high, unit=givers[0].scores[score].unit, sd=sd)
+    return found
+
+
+def _done(row: Row, outcomes: Mapping[str, Outcome]) -> dict[int, list[Outcome]]:
+    """The outcomes of the seeds whose runs are all done."""
+    return {
         seed: [outcomes[run.key] for run in runs]
         for seed, runs in row.runs.items()
         if all(run.key in outcomes for run in runs)
     }
-    cells: dict[str, object] = {**dict(zip(sweep.labels, row.labels, strict=True)), "seeds": len(done), "epochs": NAN}
-    trained: list[float] = []
-    for column, score in row.scores.items():
-        values, (low, high) = [], (NAN, NAN)
-        if score is not None:
-            found = [_giver(row, seed, score, runs, faults) for seed, runs in done.items()]
-            givers = [outcome for outcome in found if outcome is not None]
-            values = [outcome.scores[score] for outcome in givers]
-            trained = trained or [outcome.epochs for outcome in givers]
-            low, high = _interval(row, score, givers, faults)
-        cells[column] = statistics.fmean(values) if values else NAN
-        cells[sweep.column(column, "low")], cells[sweep.column(column, "high")] = low, high
-        cells[sweep.column(column, "sd")] = statistics.stdev(values) if len(values) > 1 else NAN
-    if trained:
-        cells["epochs"] = statistics.fmean(trained)
+
+
+def _row(sweep: Sweep, row: Row, scores: Mapping[str, Estimate], outcomes: Mapping[str, Outcome]) -> dict[str, object]:
+    """The cells of a row: labels, seeds, epochs of the runs that give its first score, and the scores."""
+    done = _done(row, outcomes)
+    names = [name for name in row.scores.values() if name is not None]
+    givers = [next((one for one in runs if names and names[0] in one.scores), None) for runs in done.values()]
+    trained = [outcome.epochs for outcome in givers if outcome is not None]
+    cells: dict[str, object] = dict(zip(sweep.labels, row.labels, strict=True))
+    cells |= {"seeds": len(done), "epochs": mean_and_sd(trained)[0]}
+    for column, score in scores.items():
+        cells[column] = score.value
+        cells |= {sweep.column(column, end): getattr(score, end) for end in STATISTICS}
     return cells
 
 
@@ -173,7 +224,7 @@ def _giver(row: Row, seed: int, score: str, runs: Sequence[Outcome], faults: lis
     for outcome in runs:
         if score in outcome.scores:
             return outcome
-    there = [name for run in runs for name in run.scores if not name.endswith((".low", ".high"))]
+    there = [name for run in runs for name in run.scores]
     files = ", ".join(str(run.path) for run in runs)
     faults.append(
         f"row `{row.name}`, seed {seed}: {files} has no score `{score}`{near(score, there)}; there are "
@@ -183,8 +234,9 @@ def _giver(row: Row, seed: int, score: str, runs: Sequence[Outcome], faults: lis
 
 
 def _interval(row: Row, score: str, givers: Sequence[Outcome], faults: list[str]) -> tuple[float, float]:
-    if len(givers) == 1 and f"{score}.low" in givers[0].scores:
-        return givers[0].scores[f"{score}.low"], givers[0].scores[f"{score}.high"]
+    own = givers[0].scores[score]
+    if len(givers) == 1 and own.low is not None and own.high is not None:
+        return own.low, own.high
     counts = [found for outcome in givers if (found := outcome.counts(score)) is not None]
     if not counts or len(counts) < len(givers):
         return NAN, NAN
@@ -197,7 +249,7 @@ def _interval(row: Row, score: str, givers: Sequence[Outcome], faults: list[str]
     return float(low), float(high)
 
 
-def _runs_table(sweep: Sweep, outcomes: Mapping[str, Outcome]) -> pd.DataFrame:
+def _runs_table(sweep: Sweep, outcomes: Mapping[str, Outcome], units: Mapping[str, Unit]) -> Table:
     """One line per run that is done, in the order of the rows: where it is, how long it took, what it gave."""
     lines = []
     for row in sweep.rows:
@@ -206,23 +258,19 @@ def _runs_table(sweep: Sweep, outcomes: Mapping[str, Outcome]) -> pd.DataFrame:
                 if run.key in outcomes:
                     lines.append(dict(zip(sweep.labels, row.labels, strict=True)) | _line(row, seed, run, outcomes))
     columns = [*sweep.labels, "seed", "command", "config", "folder", "epochs", *sweep.scores]
-    frame = pd.DataFrame(lines, columns=columns)
-    frame["epochs"] = _whole(frame["epochs"])
-    return frame
+    frame = pd.DataFrame(lines, columns=columns).astype(dict.fromkeys(("epochs", *sweep.scores), np.float64))
+    return Table(frame, {"epochs": "count", **units})
 
 
 def _line(row: Row, seed: int, run: Run, outcomes: Mapping[str, Outcome]) -> dict[str, object]:
     outcome = outcomes[run.key]
     folder = outcome.path.parent.relative_to(outcome.path.parents[3]).as_posix()
-    values = {column: outcome.scores.get(score, NAN) if score else NAN for column, score in row.scores.items()}
+    values = {
+        column: outcome.scores[score].value if score is not None and score in outcome.scores else NAN
+        for column, score in row.scores.items()
+    }
     place = {"seed": seed, "command": run.command, "config": run.config.as_posix(), "folder": folder}
     return {**place, "epochs": outcome.epochs, **values}
-
-
-def _whole(epochs: pd.Series) -> pd.Series:
-    """Epochs as whole numbers, where they are: a column of floats that are all 1 would be shown as percent."""
-    floats = epochs.astype(np.float64)
-    return floats.astype("Int64") if (floats.dropna() % 1 == 0).all() else floats
 
 
 def _shared(descriptions: Sequence[Mapping[str, object]]) -> dict[str, object]:

@@ -16,7 +16,6 @@ there corrected for it too (Holm).
 import argparse
 import json
 import os
-import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,12 +27,13 @@ from rich.console import Console
 from rich.text import Text
 
 from metrics.attachment import Floats
-from metrics.significance import bootstrap_ratio, holm, paired_bootstrap, paired_permutation
+from metrics.bootstrap import bootstrap_ratio, holm, mean_and_sd, paired_bootstrap, paired_permutation
 from reports.collect import Outcome, by_id, first_of, read_outcome
-from reports.console import frame_table
+from reports.console import data_table
 from reports.plan import SweepError
 from reports.writer import plain
 from reports.yaml_fields import load, near
+from results import Estimate, Table, Unit
 
 SEEDS = frozenset({"seed", "seed_everything"})
 """Names of options that runs of one line may differ in, wherever they stand in the config."""
@@ -61,6 +61,7 @@ class Scored:
     Attributes:
         folder: The run's folder.
         name: Of the score.
+        unit: What the score is.
         score: The score that the run reports.
         counts: Columns `numerator, denominator`, one row per item, indexed by what names the items.
         data: Per split what the data were.
@@ -71,6 +72,7 @@ class Scored:
 
     folder: Path
     name: str
+    unit: Unit
     score: float
     counts: pd.DataFrame
     data: Mapping[str, object]
@@ -147,10 +149,10 @@ def read_run(run: Path, score: str | None) -> Scored:
         raise CompareError(str(error)) from None
     seeds: list[str] = []
     text = None if settings is None else json.dumps(_unseeded(settings, seeds), sort_keys=True, default=str)
-    value, again = outcome.scores[score], _score(counts)
+    value, again = outcome.scores[score].value, _score(counts)
     if not np.isclose(value, again, rtol=0, atol=1e-6, equal_nan=True):
         raise CompareError(f"{path}: {score} is {value} there but {again} by {outcome.items}, which is of another run")
-    return Scored(path.parent, score, value, counts, outcome.data, text, " ".join(seeds))
+    return Scored(path.parent, score, outcome.scores[score].unit, value, counts, outcome.data, text, " ".join(seeds))
 
 
 def _score(counts: pd.DataFrame) -> float:
@@ -225,7 +227,7 @@ def grouped(runs: Sequence[Scored]) -> list[list[Scored]]:
     return groups
 
 
-def compare(groups: Sequence[Sequence[Scored]], score: str) -> pd.DataFrame:
+def compare(groups: Sequence[Sequence[Scored]], score: str) -> Table:
     """One line per group, compared with the first.
 
     Returns:
@@ -242,18 +244,20 @@ def compare(groups: Sequence[Sequence[Scored]], score: str) -> pd.DataFrame:
     names = [group[0].label or folder for group, folder in zip(groups, folders, strict=True)]
     lines = []
     for name, group, counts in zip(names, groups, pooled, strict=True):
-        low, high = bootstrap_ratio(*counts.T)
-        values = [run.score for run in group]
-        ends = {f"{score}.low": float(low), f"{score}.high": float(high)}
-        line: dict[str, object] = {"run": name, "seeds": len(group), score: statistics.fmean(values), **ends}
-        line["sd"] = statistics.stdev(values) if len(values) > 1 else NAN
+        mean, sd = mean_and_sd([run.score for run in group])
+        estimate = Estimate(mean, *map(float, bootstrap_ratio(*counts.T)), unit=reference.unit)
+        line: dict[str, object] = {"run": name, "seeds": len(group), **estimate.named(score), "sd": sd}
         if len(groups) > 1:
             line |= _against(counts, pooled[0]) if counts is not pooled[0] else dict.fromkeys(_TESTS, NAN)
         lines.append(line)
     frame = pd.DataFrame(lines)
+    units: dict[str, Unit] = {score: reference.unit}
+    if len(groups) > 1:
+        units |= {"difference": reference.unit, "permutation.p": "p", "bootstrap.p": "p"}
     if len(groups) > 2:
         frame["holm.p"] = holm(frame["permutation.p"].tolist())
-    return frame
+        units["holm.p"] = "p"
+    return Table(frame, units, interval=score)
 
 
 _TESTS = ("difference", "difference.low", "difference.high", "permutation.p", "bootstrap.p")
@@ -263,7 +267,7 @@ def _against(counts: Floats, reference: Floats) -> dict[str, object]:
     columns = (*counts.T, *reference.T)
     found = paired_bootstrap(*columns, draws=DRAWS)
     swaps = paired_permutation(*columns, draws=DRAWS)
-    return dict(zip(_TESTS, (found.difference, found.low, found.high, swaps, found.p), strict=True))
+    return dict(zip(_TESTS, (found.value, found.low, found.high, swaps, found.p), strict=True))
 
 
 def _pooled(group: Sequence[Scored], reference: Scored) -> Floats:
@@ -368,9 +372,9 @@ def main(args: Sequence[str], *, console: Console | None = None) -> int:
             raise CompareError(f"{run.folder} is named twice")
     runs, left_out = common(runs) if options.common else (runs, [])
     groups = grouped(runs)
-    frame = compare(groups, runs[0].name)
+    table = compare(groups, runs[0].name)
     items, names = len(runs[0].counts), " and ".join(map(str, runs[0].counts.index.names))
-    console.print(frame_table(f"{runs[0].name}, against the first", frame, "the output of --json"))
+    console.print(data_table(f"{runs[0].name}, against the first", table, "the output of --json"))
     console.print()
     console.print(Text(f"{items} items, matched by {names}; {DRAWS} draws a test."), soft_wrap=True)
     told = left_out + warnings(groups)
@@ -379,7 +383,7 @@ def main(args: Sequence[str], *, console: Console | None = None) -> int:
     if options.json is not None:
         lines = [
             {**line, "runs": [{"folder": str(run.folder), "score": run.score, "seeds": run.seeds} for run in group]}
-            for line, group in zip(frame.to_dict("records"), groups, strict=True)
+            for line, group in zip(table.frame.to_dict("records"), groups, strict=True)
         ]
         content = {"score": runs[0].name, "items": items, "draws": DRAWS, "lines": lines, "warnings": told}
         text = json.dumps(plain(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n"

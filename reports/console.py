@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator, Mapping, Sequence, Sized
 
-import numpy as np
 import pandas as pd
 from rich import box
-from rich.table import Table
+from rich.table import Table as RichTable
 from rich.text import Text
 
-from reports.numbers import are_fractions, number, written
+from reports.numbers import with_interval, written
+from results import Estimate, Table
 
 ROWS = 30
 """Rows of a table that are printed; the file has them all."""
@@ -22,38 +22,31 @@ COLUMNS = 12
 DASH = "–"
 
 
-def scores_table(title: str, scores: Mapping[str, float]) -> Table:
-    """Lay out scores, one row each; `name.low` and `name.high` stand behind `name` as its interval."""
+def scores_table(title: str, scores: Mapping[str, Estimate]) -> RichTable:
+    """Lay out scores, one row each, with their intervals."""
     table = _table(title, ["score", "value"], numbers={1})
-    ends = {f"{name}{end}" for name in scores for end in (".low", ".high")}
-    names = [name for name in scores if name not in ends]
-    for name in names[:SCORES]:
-        values = [scores[f"{name}{end}"] for end in ("", ".low", ".high") if f"{name}{end}" in scores]
-        table.add_row(*_cells(name, _interval(values, are_fractions(name, np.asarray(values)))))
-    if len(names) > SCORES:
-        table.caption = Text(f"{len(names) - SCORES} more scores in results.json")
+    for name, score in list(scores.items())[:SCORES]:
+        table.add_row(*_cells(name, with_interval(score, missing=DASH)))
+    if len(scores) > SCORES:
+        table.caption = Text(f"{len(scores) - SCORES} more scores in results.json")
     return table
 
 
-def frame_table(title: str, frame: pd.DataFrame, file: str) -> Table:
-    """Lay out a frame's first rows and columns; a caption says how many more there are in `file`.
-
-    Columns `x.low` and `x.high` become the interval of column `x`; plain `low` and `high` become that of the column of
-    floats before them.
-    """
-    cells = written(frame, missing=DASH)  # of all rows, though not all are printed: they decide what is ×100
+def data_table(title: str, table: Table, file: str) -> RichTable:
+    """Lay out a table's first rows and columns; a caption says how many more there are in `file`."""
+    frame, cells = table.frame, written(table, missing=DASH)
     columns = list(cells)[:COLUMNS]
     numeric = {place for place, column in enumerate(columns) if pd.api.types.is_numeric_dtype(frame[column])}
-    table = _table(title, [str(column) for column in columns], numbers=numeric)
+    shown = _table(title, [str(column) for column in columns], numbers=numeric)
     for row in zip(*(cells[column][:ROWS] for column in columns), strict=True):
-        table.add_row(*_cells(*row))
+        shown.add_row(*_cells(*row))
     more = {"rows": len(frame) - ROWS, "columns": len(cells) - COLUMNS}
     if left := " and ".join(f"{number} more {kind}" for kind, number in more.items() if number > 0):
-        table.caption = Text(f"{left} in {file}")
-    return table
+        shown.caption = Text(f"{left} in {file}")
+    return shown
 
 
-def audit_table(audit: Mapping[str, object]) -> Table:
+def audit_table(audit: Mapping[str, object]) -> RichTable:
     """Lay out the audit, one row per entry; entries inside an entry are named by both, joined with a dot.
 
     Counts of 0 are not shown: there are many, and they would hide the others. A caption says how many there are.
@@ -69,9 +62,9 @@ def audit_table(audit: Mapping[str, object]) -> Table:
     return table
 
 
-def _table(title: str, columns: Sequence[str], numbers: set[int]) -> Table:
+def _table(title: str, columns: Sequence[str], numbers: set[int]) -> RichTable:
     # One rule under the head, two spaces between columns: five columns with intervals fit into 80 characters.
-    table = Table(
+    table = RichTable(
         title=Text(title, style="bold"),
         title_justify="left",
         caption_justify="left",
@@ -89,12 +82,6 @@ def _table(title: str, columns: Sequence[str], numbers: set[int]) -> Table:
 def _cells(*texts: str) -> Iterator[Text]:
     """Protect the texts from rich, which would take a token such as `[unused1]` for markup and drop it."""
     return (Text(text) for text in texts)
-
-
-def _interval(values: Sequence[float], fractions: bool) -> str:
-    """Write a value, and the ends of its interval behind it when they come along and are known."""
-    first, *bounds = (number(value, fractions, missing=DASH) for value in values)
-    return f"{first} [{bounds[0]}, {bounds[1]}]" if len(bounds) == 2 and DASH not in bounds else first
 
 
 def _flat(entries: Mapping[str, object], above: str = "") -> Iterator[tuple[str, str]]:

@@ -23,8 +23,8 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from metrics.results import AttentionLines, Bars, HeatMap
 from reports.style import CHARACTER, COLUMN, PAGE, legend_above, print_style, with_unit, wrapped
+from results import AttentionLines, Bars, HeatMap
 
 FEW = 8
 """Most rows and columns of a heat map whose cells hold their numbers."""
@@ -36,10 +36,9 @@ UNSEEN, FAINT = 0.01, 0.1
 
 @singledispatch
 def draw(figure: object) -> Canvas:
-    """Draw one of the kinds of figure in `metrics`; another, such as a page of texts, raises TypeError."""
+    """Draw one of the kinds of figure in `results`; another, such as a page of texts, raises TypeError."""
     raise TypeError(
-        f"no drawing is known for {type(figure).__name__}: "
-        "it is none of the drawn figures of metrics.results and metrics.charts"
+        f"no drawing is known for {type(figure).__name__}: it is none of the figures of `results` that are drawn"
     )
 
 
@@ -54,7 +53,7 @@ def _(figure: Bars) -> Canvas:
         canvas = Canvas(figsize=(COLUMN, height), layout=ConstrainedLayoutEngine(h_pad=0.06, w_pad=0.06))
         axes = canvas.add_subplot()
         _draw_series(axes, figure, lying)
-        label, ticks, margin = with_unit(figure.label, figure.percent), range(len(names)), 0.6
+        label, ticks, margin = with_unit(figure.label, figure.unit), range(len(names)), 0.6
         if lying:
             axes.set(
                 xlabel=label,
@@ -88,7 +87,7 @@ def _(figure: HeatMap) -> Canvas:
 
     A map of few cells has its numbers in them. Shares begin at zero: the palest cell is none.
     """
-    scale = 100.0 if figure.percent else 1.0
+    scale = 100.0 if figure.unit == "fraction" else 1.0
     values = np.ma.masked_invalid(np.asarray(figure.values, dtype=np.float64) * scale)
     rows, columns = values.shape
     around = 1.0 + CHARACTER * max(len(name) for name in figure.row_labels)
@@ -117,7 +116,7 @@ def _(figure: HeatMap) -> Canvas:
         # Inside the axes' own box, since a colour bar beside square cells would keep the height of the figure.
         bar = canvas.colorbar(image, cax=axes.inset_axes((1.03, 0.0, min(0.08 / (columns * cell), 0.1), 1.0)))
         bar.locator = MaxNLocator(5)
-        bar.set_label(with_unit(figure.value_label, figure.percent))
+        bar.set_label(with_unit(figure.value_label, figure.unit))
         sns.despine(ax=axes, left=True, bottom=True)
         bar.outline.set_visible(False)
         return canvas
@@ -171,7 +170,7 @@ def _(figure: AttentionLines) -> Canvas:
 
 def _draw_series(axes: Axes, figure: Bars, lying: bool) -> None:
     """Draw the series side by side in each group, with their intervals."""
-    scale = 100.0 if figure.percent else 1.0
+    scale = 100.0 if figure.unit == "fraction" else 1.0
     places = np.arange(len(figure.categories), dtype=np.float64)
     width = 0.8 / len(figure.series)
     colours = sns.color_palette("colorblind", len(figure.series))
@@ -227,7 +226,7 @@ def _ends(figure: HeatMap, values: np.ma.MaskedArray) -> tuple[float, float]:
     low, high = figure.limits or ((float(values.min()), float(values.max())) if values.count() else (0.0, 1.0))
     if figure.diverging:
         return -max(abs(low), abs(high)), max(abs(low), abs(high))
-    return min(low, 0.0) if figure.percent else low, high
+    return min(low, 0.0) if figure.unit == "fraction" else low, high
 
 
 def _number_cells(axes: Axes, values: np.ma.MaskedArray, image: AxesImage) -> None:

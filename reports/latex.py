@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from reports.numbers import SCORE, written
+from reports.numbers import written
+from results import Table
 
 MISSING = "--"
 
@@ -53,20 +54,20 @@ _SIGNS = str.maketrans(
 )
 
 
-def latex_table(frame: pd.DataFrame, experiment: str, name: str) -> str | None:
-    """Write a frame as one `tabular`, ready to be read with LaTeX's `input`; None for more than `ROWS` or `COLUMNS`.
+def latex_table(table: Table, experiment: str, name: str) -> str | None:
+    """Write a table as one `tabular`, ready to be read with LaTeX's `input`; None for more than `ROWS` or `COLUMNS`.
 
     Columns of numbers are right-aligned, others left-aligned. Intervals stand behind their values, in the same cell.
     Heads and names of scores are words; neighbours whose names begin alike up to a dot, as `uas` and `uas.sd`, stand
     under one head.
     """
-    cells = written(frame, missing="")
+    frame, cells = table.frame, written(table, missing="")
     if len(frame) > ROWS or len(cells) > COLUMNS:
         return None
     numeric = [pd.api.types.is_numeric_dtype(frame[column]) for column in cells]
     columns = []
     for (column, texts), number in zip(cells.items(), numeric, strict=True):
-        write = _signed if number else _words if column == SCORE else escape
+        write = _signed if number else _words if column == "score" else escape
         columns.append([write(text) for text in texts])
     lines = [
         "% " + " ".join(f"{experiment}: {name}".split()),

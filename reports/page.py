@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from html import escape
 
-from metrics.charts import ColouredText, ColouredTexts
+from results import ColouredText, ColouredTexts
 
 ABOVE, BELOW = "222, 143, 5", "1, 115, 178"
 """Red, green and blue of values above zero and below it: told apart by the colour-blind too."""

@@ -12,6 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.font_manager import FontPath, findfont, findSystemFonts, fontManager, get_font
 from matplotlib.legend import Legend
 
+from results import Unit
+
 COLUMN = 3.4
 """Width of one column of a two-column page, in inches."""
 PAGE = 7.0
@@ -99,9 +101,9 @@ def _letters(path: FontPath) -> set[str]:
     return set(map(chr, get_font(path).get_charmap()))
 
 
-def with_unit(label: str, percent: bool) -> str:
+def with_unit(label: str, unit: Unit) -> str:
     """Say in the label of an axis that its fractions are shown ×100."""
-    return f"{label} (%)" if percent and "%" not in label else label
+    return f"{label} (%)" if unit == "fraction" and "%" not in label else label
 
 
 def wrapped(title: str, width: float) -> str:

@@ -28,19 +28,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-import numpy as np
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from metrics.progress import counted
 from reports.collect import Outcome, collect, read_outcome
-from reports.console import DASH, frame_table
-from reports.numbers import are_fractions, number
+from reports.console import DASH, data_table
+from reports.numbers import number
 from reports.plan import Row, Sweep, SweepError
 from reports.plan_file import read_sweep
 from reports.run_folder import Process, RunFolder, stop
 from reports.writer import write
+from results import Estimate
 
 PROGRAM = (sys.executable, str(Path(__file__).resolve().parent.parent / "train.py"))
 INTERVAL = 0.2
@@ -203,8 +203,8 @@ class Sweeper:
         self.console.print(Text(text, style), soft_wrap=True)
 
 
-def _shown(name: str, value: float) -> str:
-    return f"{name} {number(value, are_fractions(name, np.array([value])), missing=DASH)}"
+def _shown(name: str, value: Estimate) -> str:
+    return f"{name} {number(value.value, value.unit, missing=DASH)}"
 
 
 def _environment(jobs: int) -> dict[str, str]:
@@ -269,7 +269,7 @@ def main(args: Sequence[str], *, program: Sequence[str] = PROGRAM, console: Cons
     shutil.copyfile(options.spec, out / "config.yaml")
     write(out, collected.result, collected.provenance)
     console.print()
-    console.print(frame_table(sweep.name, collected.result.tables[sweep.name], f"{sweep.name}.csv"))
+    console.print(data_table(sweep.name, collected.result.tables[sweep.name], f"{sweep.name}.csv"))
     console.print()
     for warning in collected.warnings:
         console.print(Text(f"Warning: {warning}", "yellow"), soft_wrap=True)

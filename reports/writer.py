@@ -19,17 +19,16 @@ from matplotlib import rc_context
 from rich.console import Console
 from rich.text import Text
 
-from metrics.charts import ColouredTexts
-from metrics.results import Figure, Provenance, Result
-from reports.console import audit_table, frame_table, scores_table
+from reports.console import audit_table, data_table, scores_table
 from reports.figures import draw
 from reports.latex import latex_table
 from reports.page import html_page
 from reports.style import fonts_for
+from results import ColouredTexts, Figure, Provenance, Result
 
-SCHEMA = 1
+SCHEMA = 2
 RECORD = "results.json"
-ROOMS = ("attention", "corpora", "datamodules", "fidelity", "metrics", "models", "probes", "reports")
+ROOMS = ("attention", "corpora", "datamodules", "fidelity", "metrics", "models", "probes", "reports", "results")
 PACKAGES = ("torch", "pytorch-lightning", "transformers", "torchmetrics", "numpy", "attention-probing")
 
 
@@ -105,7 +104,7 @@ class ResultWriter(pl.Callback):
             )
         audit = merged_audit(result, provenance)
         tables = [audit_table(audit)] if audit else []
-        tables += [frame_table(name, frame, f"{name}.csv") for name, frame in result.tables.items()]
+        tables += [data_table(name, table, f"{name}.csv") for name, table in result.tables.items()]
         tables.append(scores_table(f"{result.experiment}: scores", result.scores))  # last, where the eye falls
         for table in tables:
             console.print(table)
@@ -135,9 +134,9 @@ def write_scores(folder: Path, result: Result, provenance: Provenance) -> dict[s
     record = folder / RECORD
     # An older run's record must not vouch for a mixture of its files and these.
     record.unlink(missing_ok=True)
-    latex = {name: latex_table(frame, result.experiment, name) for name, frame in result.tables.items()}
-    for name, frame in result.tables.items():
-        frame.to_csv(folder / f"{name}.csv", index=False, lineterminator="\n", encoding="utf-8")
+    latex = {name: latex_table(table, result.experiment, name) for name, table in result.tables.items()}
+    for name, table in result.tables.items():
+        table.frame.to_csv(folder / f"{name}.csv", index=False, lineterminator="\n", encoding="utf-8")
         if text := latex[name]:
             (folder / f"{name}.tex").write_text(text, encoding="utf-8", newline="\n")
         else:
@@ -148,7 +147,8 @@ def write_scores(folder: Path, result: Result, provenance: Provenance) -> dict[s
     content: dict[str, object] = {
         "schema": SCHEMA,
         "experiment": result.experiment,
-        "scores": result.scores,
+        "scores": result.numbers,
+        "units": {name: score.unit for name, score in result.scores.items()},
         "tables": {name: f"{name}.csv" for name in result.tables},
         "latex": {name: f"{name}.tex" for name, text in latex.items() if text},
         "figures": {},

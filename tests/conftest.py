@@ -1,12 +1,34 @@
 import threads  # noqa: F401 # before torch
 
 # isort: split
+import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from jsonschema import Draft202012Validator
 
+from reports import writer
 from tests.tiny import save_bert
 from tests.treebanks import write_splits
+
+
+@pytest.fixture(scope="session", autouse=True)
+def schema() -> Iterator[Draft202012Validator]:
+    """Every `results.json` that a test writes is held to its schema, and its units are those of its scores."""
+    described = json.loads((Path(writer.__file__).parent / "results.schema.json").read_text(encoding="utf-8"))
+    validator, write_record = Draft202012Validator(described), writer._write_record
+
+    def checked(record: Path, content: Mapping[str, object]) -> None:
+        plain = json.loads(json.dumps(writer.plain(content)))
+        validator.validate(plain)
+        ends = {f"{name}.{end}" for name in plain["units"] for end in ("low", "high", "sd", "p")}
+        assert plain["units"].keys() <= plain["scores"].keys() <= plain["units"].keys() | ends
+        write_record(record, content)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(writer, "_write_record", checked)
+        yield validator
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ from fidelity.base import FidelityTest, Subject
 from fidelity.checkpoints import Checkpoint, instantiate
 from fidelity.reading import Reading, read
 from fidelity.training import Recipe
-from metrics.resampling import estimate
+from metrics.bootstrap import resample
 from tests.models.corpora import write_texts
 
 CPU = torch.device("cpu")
@@ -117,8 +117,8 @@ def subject_of(test: FidelityTest, checkpoint: Checkpoint, data: ClassificationD
         rows[reading.batch.index] = torch.stack([numbers[column].double() for column in columns], 1).numpy()
     frame = pd.DataFrame(rows, columns=[f"{test.name}.{column}" for column in columns])
     scores = {
-        f"{test.name}.{name}": estimate(
-            score.statistic, frame[[f"{test.name}.{column}" for column in score.columns]].to_numpy()
+        f"{test.name}.{name}": resample(
+            score.statistic, frame[[f"{test.name}.{column}" for column in score.columns]].to_numpy(), score.unit
         )
         for name, score in test.scores(2, data.positive).items()
     }

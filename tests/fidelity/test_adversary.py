@@ -14,8 +14,8 @@ from fidelity.adversary import Adversary
 from fidelity.base import Subject
 from fidelity.checkpoints import FidelityError
 from fidelity.reading import Reading
-from metrics.charts import Curves, Spreads
 from models.interface import WORD
+from results import Curves, Spreads
 from tests.fidelity.tiny import CLASSES, TEXTS, Kind, close, one_by_one, reading
 
 KINDS: list[Kind] = ["flat", "han", "transformer"]
@@ -281,6 +281,6 @@ def test_the_curve_is_the_mean_over_the_texts_and_over_the_seeds_of_a_variant() 
         np.testing.assert_allclose(curve.lines[name][1], expected)
     assert isinstance(violins, Spreads)
     assert [list(some) for some in violins.series["base"]] == [[0.1, 0.6, 0.6], [], [], [0.3]]
-    assert tables["adversary.curve"]["checkpoint"].tolist() == [one.name for one in subjects for _ in range(2)]
-    np.testing.assert_allclose(tables["adversary.curve"]["max_jsd"], [0.1, 0.2, 0.1, 0.2, 0.4, 0.6])
-    assert tables["adversary"]["texts"].tolist() == [3, 1, 3]
+    assert tables["adversary.curve"].frame["checkpoint"].tolist() == [one.name for one in subjects for _ in range(2)]
+    np.testing.assert_allclose(tables["adversary.curve"].frame["max_jsd"], [0.1, 0.2, 0.1, 0.2, 0.4, 0.6])
+    assert tables["adversary"].frame["texts"].tolist() == [3, 1, 3]

@@ -14,8 +14,8 @@ from datamodules import ClassificationDataModule
 from fidelity.base import Subject
 from fidelity.checkpoints import Checkpoint, FidelityError
 from fidelity.consistent_adversary import ConsistentAdversary
-from metrics.charts import Curves
 from metrics.curves import area
+from results import Curves
 from tests.fidelity.recipes import (
     CPU,
     WARNINGS,
@@ -124,7 +124,7 @@ def test_each_text_is_compared_as_it_would_be_alone(
 
 
 def test_a_checkpoint_lies_at_0_0_of_its_own_curve(subjects: list[Subject], test: ConsistentAdversary) -> None:
-    table = test.tables(subjects)["consistent_adversary"]
+    table = test.tables(subjects)["consistent_adversary"].frame
     own = table[table["other"] == "itself"]
     assert len(own) == 3
     assert (own[["tvd", "tvd.low", "tvd.high", "jsd", "jsd.low", "jsd.high"]] == 0).all(axis=None)
@@ -138,12 +138,10 @@ def test_the_scores_are_the_area_and_the_highest_point_of_the_curve(subjects: li
         tvds, jsds = (
             [*means(subject, *(f"{what}_{label}" for label in ("0", "0.01", "0.3")))] for what in ("tvd", "jsd")
         )
-        found = subject.scores["consistent_adversary.area"]
-        assert found.value == pytest.approx(float(area(tvds, jsds)))
-        assert found.low < found.value < found.high <= LN2
-        highest = subject.scores["consistent_adversary.max_jsd"]
-        assert highest.value == pytest.approx(max(jsds))
-        assert highest.low < highest.value < highest.high <= LN2
+        for name, expected in (("area", float(area(tvds, jsds))), ("max_jsd", max(jsds))):
+            found = subject.scores[f"consistent_adversary.{name}"].estimate.named(name)
+            assert found[name] == pytest.approx(expected)
+            assert found[f"{name}.low"] < found[name] < found[f"{name}.high"] <= LN2
     # Uniform attention cannot be changed: it has no adversary.
     assert math.isnan(subjects[2].scores["consistent_adversary.area"].value)
 
@@ -151,7 +149,7 @@ def test_the_scores_are_the_area_and_the_highest_point_of_the_curve(subjects: li
 def test_the_table_and_the_figure_hold_the_curve_and_what_is_beside_it(
     subjects: list[Subject], test: ConsistentAdversary, checkpoints: list[Checkpoint]
 ) -> None:
-    table = test.tables(subjects)["consistent_adversary"]
+    table = test.tables(subjects)["consistent_adversary"].frame
     assert table[["checkpoint", "other"]].value_counts().to_dict() == {
         ("base, seed 0", "itself"): 1,
         ("base, seed 0", "adversary"): 3,

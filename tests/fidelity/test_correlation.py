@@ -18,11 +18,11 @@ from fidelity.checkpoints import FidelityError
 from fidelity.correlation import Correlation, agreements, without_rounding
 from fidelity.reading import read
 from fidelity.saliency import MEASURES
-from metrics.charts import Histograms
-from metrics.resampling import Estimate, estimate
+from metrics.bootstrap import Resampled, resample
 from models import AdditiveAttention, AttentionClassifier, AverageEncoder, EmbeddingSpec, NoEncoder
 from models.base import TextSizes
 from models.encoder import TextEncoder
+from results import Histograms
 from tests.fidelity import tiny
 from tests.fidelity.tiny import TEXTS, Kind, close, one_by_one, reading
 from tests.models.batches import VOCABULARY, batch_of
@@ -138,10 +138,10 @@ def subject(variant: str, seed: int, taus: list[float], p: list[float], words: l
     names = ("kendall", "pearson", "spearman")
     values = pd.DataFrame({f"correlation.gradient.{name}": taus for name in names})
     values["correlation.gradient.p"], values["correlation.words"] = p, words
-    scores: dict[str, Estimate] = {}
+    scores: dict[str, Resampled] = {}
     for name, score in Correlation(["gradient"]).scores(2, 1).items():
         columns = [f"correlation.{column}" for column in score.columns]
-        scores[f"correlation.{name}"] = estimate(score.statistic, values[columns].to_numpy())
+        scores[f"correlation.{name}"] = resample(score.statistic, values[columns].to_numpy(), score.unit)
     return Subject(f"{variant}, seed {seed}", variant, seed, 2, 1, values, scores)
 
 
@@ -153,7 +153,7 @@ def test_texts_without_a_coefficient_are_counted_and_those_skipped_are_not() -> 
         subject("base", 1, [0.2, 0.3, 0.4, nan], [0.2, 0.3, 0.4, nan], [3, 4, 2, nan]),
     ]
     test = Correlation(["gradient"])
-    table = test.tables(some)["correlation"]
+    table = test.tables(some)["correlation"].frame
     assert table["checkpoint"].tolist() == ["base, seed 0", "tying, seed 0", "base, seed 1"]
     assert set(table["pair"]) == {"attention_gradient"}
     assert table["texts"].tolist() == [2, 3, 3]

@@ -127,7 +127,7 @@ def test_scores_and_table_are_f1_with_intervals(
     test: Diagnostic, checkpoints: list[Checkpoint], data: ClassificationDataModule
 ) -> None:
     subjects = [subject_of(test, checkpoint, data) for checkpoint in checkpoints]
-    table = test.tables(subjects)["diagnostic"]
+    table = test.tables(subjects)["diagnostic"].frame
     assert table["attention"].tolist() == [*SOURCES, *SOURCES]
     values, positive = subjects[0].values, data.positive
     gold = values["diagnostic.gold"].to_numpy()

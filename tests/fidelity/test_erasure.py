@@ -11,14 +11,14 @@ import pytest
 import torch
 
 from fidelity import erasure
-from fidelity.base import Subject
+from fidelity.base import Score, Subject
 from fidelity.checkpoints import Checkpoint, FidelityError
 from fidelity.erasure import Last, SetErasure, first_flips
 from fidelity.reading import Reading, read
 from fidelity.saliency import RANKINGS
-from metrics.charts import Spreads
-from metrics.resampling import estimate
+from metrics.bootstrap import Resampled, resample
 from models.interface import WORD
+from results import Spreads
 from tests.fidelity.tiny import CLASSES, TEXTS, Kind, checkpoint, close, texts
 from tests.fidelity.tiny import reading as reading_of
 from tests.models.batches import VOCABULARY
@@ -184,12 +184,14 @@ VALUES = {
 """The second text never flips, the fourth when its last weight goes, the fifth was skipped."""
 
 
+def resampled(score: Score, frame: pd.DataFrame) -> Resampled:
+    columns = [f"erasure.{column}" for column in score.columns]
+    return resample(score.statistic, frame[columns], score.unit, draws=50)
+
+
 def scores_of(test: SetErasure) -> dict[str, float]:
     frame = subject("base", 0, VALUES).values
-    return {
-        name: estimate(score.statistic, frame[[f"erasure.{column}" for column in score.columns]], draws=50).value
-        for name, score in test.scores(2, 1).items()
-    }
+    return {name: resampled(score, frame).value for name, score in test.scores(2, 1).items()}
 
 
 def test_what_never_flips_is_left_out_of_medians_and_boxes_and_has_a_rate() -> None:
@@ -225,7 +227,7 @@ def test_a_ranking_that_flips_every_text_earlier_lies_below_random_orders() -> N
     frame = subject("base", 0, values).values
     for last in RULES:
         score = SetErasure(["attention", "random"], draws=1, last=last).scores(2, 1)["attention.below_random"]
-        found = estimate(score.statistic, frame[[f"erasure.{column}" for column in score.columns]], draws=50)
+        found = resampled(score, frame)
         assert found.value == pytest.approx(1 - 0.45)
 
 
@@ -249,7 +251,7 @@ def test_a_ranking_that_is_itself_random_is_not_above_or_below_random_orders() -
     values |= {name.replace("fraction", "never"): [0.0] * 2000 for name in columns}
     frame = subject("base", 0, values).values
     score = SetErasure(["attention", "random"]).scores(2, 1)["attention.below_random"]
-    found = estimate(score.statistic, frame[[f"erasure.{column}" for column in score.columns]], draws=50)
+    found = resampled(score, frame)
     assert found.value == 0
     assert np.median(fractions[:, 1:].mean(1)) < 0.7  # which stood here once, 30 points below
 

@@ -9,9 +9,9 @@ from fidelity.base import FidelityTest, Subject
 from fidelity.checkpoints import FidelityError
 from fidelity.perturbation import BINS, Permutation, Perturbation
 from fidelity.reading import Reading
-from metrics.charts import Spreads
-from metrics.resampling import estimate
+from metrics.bootstrap import resample
 from models.interface import WORD
+from results import Spreads
 from tests.fidelity.tiny import CLASSES, TEXTS, Kind, close, one_by_one, reading
 
 KINDS: list[tuple[Kind, str | None]] = [("flat", None), ("han", None), ("han", WORD), ("transformer", None)]
@@ -124,7 +124,7 @@ def test_drops_are_what_is_lost_and_are_positive_for_a_loss() -> None:
         ],
     )
     found = {
-        name: estimate(score.statistic, frame[list(score.columns)].to_numpy(), draws=10).value
+        name: resample(score.statistic, frame[list(score.columns)].to_numpy(), score.unit, draws=10).value
         for name, score in test.scores(2, 1).items()
     }
     own = 2 * 2 / (2 + 3)
@@ -142,7 +142,8 @@ def test_drops_are_what_is_lost_and_are_positive_for_a_loss() -> None:
     macro = test.scores(2, None)["uniform_drop"]
     # Class 0: right 1 of 2 gold and 1 found; with uniform attention 2 of 2 and 3.
     expected = (own + 2 * 1 / (2 + 1)) / 2 - (2 / 3 + 2 * 2 / (2 + 3)) / 2
-    assert estimate(macro.statistic, frame[list(macro.columns)].to_numpy()).value == pytest.approx(expected)
+    found_macro = resample(macro.statistic, frame[list(macro.columns)].to_numpy(), macro.unit)
+    assert found_macro.value == pytest.approx(expected)
 
 
 def subject(name: str, variant: str, values: list[tuple[float, float]]) -> Subject:
@@ -165,7 +166,7 @@ def test_texts_are_shown_by_their_highest_weight_all_seeds_of_a_variant_together
         "base": [[0.1, 0.2], [0.2], [0.3, 0.5], [0.9]],
         "tying": [[0.0, 0.2, 0.7], [], [], [0.4]],
     }
-    table = Permutation().tables(subjects)["permutation"]
+    table = Permutation().tables(subjects)["permutation"].frame
     assert table["variant"].tolist() == ["base"] * 4 + ["tying"] * 2
     assert table["max_attention"].tolist() == [*BINS, BINS[0], BINS[3]]
     assert table["texts"].tolist() == [2, 1, 2, 1, 3, 1]

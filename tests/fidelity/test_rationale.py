@@ -172,7 +172,7 @@ def test_plausibility_is_told_by_the_number_of_deciding_words() -> None:
             "rationale.attention.token_f1": [0.0, 1.0, 1.0, 0.0, 0.5, np.nan, np.nan],
         }
     )
-    table = Rationale(["attention"]).tables([Subject("a", "a", 0, 2, 1, values, {})])["rationale.plausibility"]
+    table = Rationale(["attention"]).tables([Subject("a", "a", 0, 2, 1, values, {})])["rationale.plausibility"].frame
     assert table["deciding words"].tolist() == ["1", "2", "3 or more"]
     assert table["texts"].tolist() == [2, 1, 2]
     assert table["auprc"].tolist() == pytest.approx([0.2, 0.2, 0.5])

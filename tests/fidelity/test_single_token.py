@@ -9,8 +9,8 @@ import torch
 
 from fidelity.base import Subject
 from fidelity.single_token import SingleToken
-from metrics.charts import Spreads
-from metrics.resampling import estimate
+from metrics.bootstrap import resample
+from results import Spreads
 from tests.fidelity.tiny import SENTENCES, TEXTS, Kind, classifier, close, one_by_one, reading
 from tests.models.batches import batch_of
 
@@ -60,7 +60,7 @@ def test_scores_are_means_and_the_violins_are_of_all_seeds_of_a_variant() -> Non
     numbers = SingleToken().measure(reading("flat")).numbers
     for name, score in SingleToken().scores(3, None).items():
         values = torch.stack([numbers[column] for column in score.columns], 1).numpy()
-        assert estimate(score.statistic, values).value == pytest.approx(np.mean(numbers[name].numpy()))
+        assert resample(score.statistic, values, score.unit).value == pytest.approx(np.mean(numbers[name].numpy()))
     figures = SingleToken().figures(
         [subject("base", 0, [0.1, 0.2]), subject("tying", 0, [0.3, 0.4]), subject("base", 1, [0.5, np.nan])]
     )

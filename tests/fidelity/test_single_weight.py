@@ -11,9 +11,9 @@ import torch
 from fidelity.base import Subject
 from fidelity.reading import Reading
 from fidelity.single_weight import SingleWeight
-from metrics.charts import Curves
-from metrics.resampling import estimate
+from metrics.bootstrap import resample
 from models.interface import WORD, Level
+from results import Curves
 from tests.fidelity.tiny import CLASSES, TEXTS, Kind, close, reading
 
 KINDS: list[tuple[Kind, str | None]] = [("flat", None), ("han", None), ("han", WORD), ("transformer", None)]
@@ -97,12 +97,12 @@ def test_scores_table_and_figure() -> None:
     again = subject("base", 1, [0, 0, 0, 0, nan], [1, 1, 0, 0, nan])
     tying = subject("tying", 0, [0, 1, 1, 0, nan], [0, 0, 1, 0, nan])
     found = {
-        name: estimate(score.statistic, base.values[[f"single_weight.{column}" for column in score.columns]]).value
+        name: resample(score.statistic, base.values[[f"single_weight.{of}" for of in score.columns]], score.unit).value
         for name, score in SingleWeight().scores(2, 1).items()
     }
     assert found == pytest.approx({"flips_top": 0.75, "flips_random": 0.25, "delta_js": 0.05})
     (table,) = SingleWeight().tables([base, again, tying]).values()
-    assert table.to_dict("records") == [
+    assert table.frame.to_dict("records") == [
         {"checkpoint": "base, seed 0", "texts": 4, "both": 0.25, "top_only": 0.5, "random_only": 0.0, "neither": 0.25},
         {"checkpoint": "base, seed 1", "texts": 4, "both": 0.0, "top_only": 0.0, "random_only": 0.5, "neither": 0.5},
         {"checkpoint": "tying, seed 0", "texts": 4, "both": 0.25, "top_only": 0.25, "random_only": 0.0, "neither": 0.5},

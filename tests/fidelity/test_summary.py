@@ -8,8 +8,7 @@ import pytest
 
 from fidelity.base import Subject
 from fidelity.summary import comparison_table, fidelity_table, result_scores, summary_table
-from metrics.resampling import Estimate, difference, estimate, mean, median, weights_of
-from metrics.significance import holm
+from metrics.bootstrap import Resampled, difference, holm, mean, median, resample, weights_of
 
 TEXTS = 40
 
@@ -21,9 +20,12 @@ def subject(variant: str, seed: int, gain: float, *, skipped: int = 3, extra: bo
     spread[:skipped] = np.nan
     frame = pd.DataFrame({"words": 5.0, "correct": 1.0, "single_token.spread": spread, "erasure.x": np.nan})
     values = spread[:, None]
-    scores = {"single_token.spread": estimate(mean, values), "erasure.middle": estimate(median, values)}
+    scores = {
+        "single_token.spread": resample(mean, values, "ratio"),
+        "erasure.middle": resample(median, values, "fraction"),
+    }
     if extra:
-        scores["adversary.max_jsd"] = estimate(mean, np.abs(values))
+        scores["adversary.max_jsd"] = resample(mean, np.abs(values), "nats")
     return Subject(f"{variant}, seed {seed}", variant, seed, 2, 1, frame, scores)
 
 
@@ -38,16 +40,17 @@ SUBJECTS = [
 
 
 def test_every_checkpoint_has_a_row_with_all_scores_and_what_was_skipped() -> None:
-    table = fidelity_table([*SUBJECTS, subject("late", 4, 0.0, skipped=7)])
+    table = fidelity_table([*SUBJECTS, subject("late", 4, 0.0, skipped=7)]).frame
     assert table["checkpoint"].tolist()[:3] == ["base, seed 0", "tying, seed 0", "base, seed 1"]
     assert table["variant"].tolist()[-2:] == ["tying", "late"]
     assert table["seed"].tolist() == [0, 0, 1, 0, 1, 2, 4]
     assert table["texts"].tolist() == [37] * 6 + [33]
     assert table["skipped"].tolist() == [3] * 6 + [7]
     for row, one in zip(table.to_dict("records"), SUBJECTS, strict=False):
-        for name, found in one.scores.items():
-            assert (row[name], row[f"{name}.low"], row[f"{name}.high"]) == found[:3]
-            assert found.low < found.value < found.high
+        for name, score in one.scores.items():
+            found = score.estimate.named(name)
+            assert {end: row[end] for end in found} == found
+            assert found[f"{name}.low"] < found[name] < found[f"{name}.high"]
     assert table["adversary.max_jsd"].isna().tolist() == [False, True, False, False, True, True, True]
 
 
@@ -63,7 +66,7 @@ def slow_means(variant: str, gain_of: dict[str, list[Subject]]) -> np.ndarray:
 
 
 def test_variants_are_compared_with_the_first_over_their_seeds() -> None:
-    table = comparison_table(SUBJECTS)
+    table = comparison_table(SUBJECTS).frame
     assert table["score"].tolist() == [
         *["single_token.spread"] * 3, *["erasure.middle"] * 3, *["adversary.max_jsd"] * 2,
     ]  # fmt: skip
@@ -83,14 +86,14 @@ def test_variants_are_compared_with_the_first_over_their_seeds() -> None:
     for name in ("tying", "mlm"):
         apart = means[name] - means["base"]
         assert rows[name]["difference"] == pytest.approx(rows[name]["mean"] - rows["base"]["mean"])
-        found = [rows[name]["difference_low"], rows[name]["difference_high"]]
+        found = [rows[name]["difference.low"], rows[name]["difference.high"]]
         assert found == pytest.approx(np.quantile(apart, [0.025, 0.975]))
         assert rows[name]["p"] == pytest.approx(min(1, 2 * (1 + min((apart <= 0).sum(), (apart >= 0).sum())) / 1001))
     # Of the two p-values of a score the smaller is doubled.
     assert rows["tying"]["p"] < rows["mlm"]["p"] < 1
     assert rows["tying"]["p_holm"] == pytest.approx(2 * rows["tying"]["p"])
     assert rows["mlm"]["p_holm"] == pytest.approx(max(rows["mlm"]["p"], 2 * rows["tying"]["p"]))
-    alone = ["difference", "difference_low", "difference_high", "p", "p_holm"]
+    alone = ["difference", "difference.low", "difference.high", "p", "p_holm"]
     assert np.isnan([rows["base"][column] for column in alone]).all()
     # One against one other: nothing to adjust for.
     (last,) = table[table["score"] == "adversary.max_jsd"].to_dict("records")[1:]
@@ -98,11 +101,11 @@ def test_variants_are_compared_with_the_first_over_their_seeds() -> None:
         [SUBJECTS[3].scores["adversary.max_jsd"]], [SUBJECTS[place].scores["adversary.max_jsd"] for place in (0, 2)]
     )
     assert last["p"] == last["p_holm"] == expected.p
-    assert last["difference"] == expected.difference
+    assert last["difference"] == expected.value
 
 
 def test_a_score_that_the_first_variant_lacks_is_compared_with_nothing() -> None:
-    table = comparison_table([subject("tying", 0, 1.0), subject("base", 0, 0.0, extra=True)])
+    table = comparison_table([subject("tying", 0, 1.0), subject("base", 0, 0.0, extra=True)]).frame
     last = table.to_dict("records")[-1]
     assert (last["score"], last["variant"]) == ("adversary.max_jsd", "base")
     assert last["mean"] > 0
@@ -110,58 +113,54 @@ def test_a_score_that_the_first_variant_lacks_is_compared_with_nothing() -> None
 
 
 def test_undefined_scores_stay_undefined() -> None:
-    nowhere = Estimate(np.nan, np.nan, np.nan, np.full(1000, np.nan))
+    nowhere = Resampled(np.nan, np.full(1000, np.nan), "ratio")
     subjects = [
         Subject(name, name, 0, 2, 1, pd.DataFrame({"a.b": [1.0]}), {"correlation.x": nowhere}) for name in ("a", "b")
     ]
-    rows = comparison_table(subjects).to_dict("records")
+    rows = comparison_table(subjects).frame.to_dict("records")
     assert [np.isnan([value for value in row.values() if isinstance(value, float)]).all() for row in rows] == [True] * 2
-    assert all(np.isnan(value) for value in result_scores(subjects).values())
+    assert all(np.isnan(list(score.named(name).values())).all() for name, score in result_scores(subjects).items())
 
 
 def test_scores_carry_the_variant_but_those_of_the_first() -> None:
     alone = SUBJECTS[0]
-    assert result_scores([alone]) == {
-        f"{name}{end}": number
-        for name, found in alone.scores.items()
-        for end, number in zip(("", ".low", ".high"), found[:3], strict=True)
-    }
+    assert result_scores([alone]) == {name: found.estimate for name, found in alone.scores.items()}
     two = result_scores([SUBJECTS[0], SUBJECTS[2]])
     assert two.keys() == result_scores([alone]).keys()
     values = [SUBJECTS[place].scores["erasure.middle"].value for place in (0, 2)]
-    assert two["erasure.middle"] == pytest.approx(np.mean(values))
+    assert two["erasure.middle"].value == pytest.approx(np.mean(values))
     several = result_scores(SUBJECTS)
     assert {name: several[name] for name in two} == two
     assert not any(name.startswith("base.") for name in several)
-    rows = comparison_table(SUBJECTS).to_dict("records")
+    rows = comparison_table(SUBJECTS).frame.to_dict("records")
     for name in ("single_token.spread", "erasure.middle"):
         (row,) = [one for one in rows if (one["score"], one["variant"]) == (name, "tying")]
-        found = [several[f"tying.{name}{end}"] for end in ("", ".low", ".high")]
-        assert found == [row["mean"], row["low"], row["high"]]
+        found = several[f"tying.{name}"]
+        assert [found.value, found.low, found.high] == [row["mean"], row["low"], row["high"]]
     assert "tying.adversary.max_jsd" not in several
 
 
 def test_holm_is_over_the_variants_of_one_score() -> None:
-    table = comparison_table(SUBJECTS)
+    table = comparison_table(SUBJECTS).frame
     for _, rows in table.groupby("score"):
         np.testing.assert_allclose(rows["p_holm"], holm(rows["p"].tolist()))
 
 
 def test_seeds_that_a_test_leaves_out_do_not_undo_the_others() -> None:
-    nowhere = Estimate(np.nan, np.nan, np.nan, np.full(1000, np.nan))
+    nowhere = Resampled(np.nan, np.full(1000, np.nan), "ratio")
     left_out = replace(SUBJECTS[2], scores={**SUBJECTS[2].scores, "single_token.spread": nowhere})
-    found, alone = (comparison_table([SUBJECTS[0], *more, SUBJECTS[1]]) for more in ([left_out], []))
+    found, alone = (comparison_table([SUBJECTS[0], *more, SUBJECTS[1]]).frame for more in ([left_out], []))
     spread, middle = (found[found["score"] == score] for score in ("single_token.spread", "erasure.middle"))
     pd.testing.assert_frame_equal(
         spread.reset_index(drop=True), alone[alone["score"] == "single_token.spread"].reset_index(drop=True)
     )
     assert middle["seeds"].tolist() == [2, 1]
     own = SUBJECTS[0].scores["single_token.spread"].value
-    assert result_scores([SUBJECTS[0], left_out])["single_token.spread"] == own
+    assert result_scores([SUBJECTS[0], left_out])["single_token.spread"].value == own
 
 
 def test_the_summary_has_what_the_comparison_has_a_column_for_each_variant() -> None:
-    found, rows = summary_table(SUBJECTS), comparison_table(SUBJECTS)
+    found, rows = summary_table(SUBJECTS).frame, comparison_table(SUBJECTS).frame
     assert found["score"].tolist() == rows["score"].drop_duplicates().tolist()
     assert list(found.columns[:4]) == ["score", "base", "base.low", "base.high"]
     for _, row in rows.iterrows():

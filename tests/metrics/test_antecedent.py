@@ -20,7 +20,7 @@ from metrics.antecedent import (
     find_links,
 )
 from metrics.attachment import Integers
-from metrics.significance import bootstrap_ratio
+from metrics.bootstrap import bootstrap_ratio
 
 Window = tuple[Integers, Integers, Integers]
 
@@ -343,29 +343,29 @@ class TestAccuracies:
     def test_hand_worked(self) -> None:
         links = torch.tensor([[4, 2, 0], [6, 0, 0], [0, 0, 0]])
         hits = torch.tensor([[[1, 2, 0], [4, 2, 0]], [[2, 0, 0], [0, 0, 0]], [[0, 0, 0], [0, 0, 0]]])
-        found = accuracies(hits, links)
+        value, low, high = accuracies(hits, links)
         assert ANTECEDENT_GROUPS == ("all", "pronoun", "proper", "nominal")
         nan = float("nan")
-        np.testing.assert_allclose(found.value, [[5 / 12, 3 / 10, 1, nan], [6 / 12, 4 / 10, 1, nan]])
+        np.testing.assert_allclose(value, [[5 / 12, 3 / 10, 1, nan], [6 / 12, 4 / 10, 1, nan]])
         # Proper names stand in one document alone.
-        assert np.isnan(found.low).tolist() == np.isnan(found.high).tolist() == [[False, False, True, True]] * 2
+        assert np.isnan(low).tolist() == np.isnan(high).tolist() == [[False, False, True, True]] * 2
 
     def test_intervals_are_those_of_documents(self) -> None:
         rng = np.random.default_rng(0)
         links = rng.integers(40, size=(30, 3))
         hits = rng.binomial(links[:, None, None, :], 0.3, size=(30, 2, 4, 3))
-        found = accuracies(torch.tensor(hits), torch.tensor(links), draws=200, seed=7)
-        assert found.value.shape == found.low.shape == found.high.shape == (2, 4, 4)
+        value, lows, highs = accuracies(torch.tensor(hits), torch.tensor(links), draws=200, seed=7)
+        assert value.shape == lows.shape == highs.shape == (2, 4, 4)
         for place in np.ndindex(2, 4):
             for group, columns in enumerate(([0, 1, 2], [0], [1], [2])):
                 right, total = hits[(slice(None), *place)][:, columns].sum(1), links[:, columns].sum(1)
                 low, high = bootstrap_ratio(right, total, draws=200, seed=7)
                 at = (*place, group)
-                assert found.value[at] == pytest.approx(right.sum() / total.sum())
-                assert (found.low[at], found.high[at]) == pytest.approx((float(low), float(high)))
-                assert found.low[at] < found.value[at] < found.high[at]
-        one = accuracies(torch.tensor(hits[:, 1, 2]), torch.tensor(links), draws=200, seed=7)
-        np.testing.assert_array_equal(one.low, found.low[1, 2])
+                assert value[at] == pytest.approx(right.sum() / total.sum())
+                assert (lows[at], highs[at]) == pytest.approx((float(low), float(high)))
+                assert lows[at] < value[at] < highs[at]
+        _, low_of_one, _ = accuracies(torch.tensor(hits[:, 1, 2]), torch.tensor(links), draws=200, seed=7)
+        np.testing.assert_array_equal(low_of_one, lows[1, 2])
 
     def test_shapes_that_do_not_fit_are_refused(self) -> None:
         with pytest.raises(ValueError, match=r"got \[3, 2, 3\] and \[2, 3\]"):

@@ -19,6 +19,18 @@ from metrics.classification import (
     majority_scores,
     ratio_columns,
 )
+from results import numbers
+
+
+def scores_of(
+    gold: np.ndarray,
+    probabilities: np.ndarray,
+    positive: int | None,
+    draws: int = 1000,
+    seed: int = 0,
+    prefix: str = "",
+) -> dict[str, float]:
+    return numbers(classification_scores(gold, probabilities, positive, draws=draws, seed=seed, prefix=prefix))
 
 
 def drawn(texts: int, classes: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -50,7 +62,7 @@ def test_four_classes_agree_with_torchmetrics() -> None:
     gold, probabilities = drawn(300, 4)
     predicted = torch.tensor(probabilities.argmax(axis=1))
     target = torch.tensor(gold)
-    found = classification_scores(gold, probabilities, None, draws=2)
+    found = scores_of(gold, probabilities, None, draws=2)
     assert found["f1"] == pytest.approx(float(multiclass_f1_score(predicted, target, 4, average="macro")), abs=1e-6)
     expected = multiclass_auroc(torch.tensor(probabilities), target, 4, average="macro")
     assert found["auroc"] == pytest.approx(float(expected), abs=1e-6)
@@ -61,7 +73,7 @@ def test_intervals_are_those_of_texts_drawn_one_by_one(classes: int, positive: i
     """The slow way: copy the drawn texts, and score the copy."""
     gold, probabilities = drawn(60, classes, seed=1)
     draws = 200
-    found = classification_scores(gold, probabilities, positive, draws=draws, seed=3, prefix="dev.")
+    found = scores_of(gold, probabilities, positive, draws=draws, seed=3, prefix="dev.")
     random = np.random.default_rng(3)
     picks = random.integers(len(gold), size=(draws, len(gold)))
     slow = []
@@ -78,15 +90,15 @@ def test_intervals_are_those_of_texts_drawn_one_by_one(classes: int, positive: i
 def test_what_is_not_defined_is_nan_and_nothing_else() -> None:
     gold = np.array([0, 0, 0])
     probabilities = np.array([[0.9, 0.1], [0.6, 0.4], [0.8, 0.2]])
-    scores = classification_scores(gold, probabilities, 1)
+    scores = scores_of(gold, probabilities, 1)
     assert scores["accuracy"] == scores["accuracy.low"] == 1.0
     assert np.isnan([scores["f1"], scores["f1.low"], scores["auroc"], scores["auroc.high"]]).all()
-    macro = classification_scores(gold, probabilities, None)
+    macro = scores_of(gold, probabilities, None)
     assert macro["f1"] == 1.0  # the class that is nowhere is left out of the mean
-    single = classification_scores(gold[:1], probabilities[:1], None)
+    single = scores_of(gold[:1], probabilities[:1], None)
     assert single["accuracy"] == 1.0
     assert np.isnan(single["accuracy.low"])
-    empty = classification_scores(gold[:0], probabilities[:0], 1)
+    empty = scores_of(gold[:0], probabilities[:0], 1)
     assert np.isnan(list(empty.values())).all()
 
 
@@ -97,14 +109,14 @@ def test_equal_probabilities_are_half_right() -> None:
 
 def test_majority_is_that_of_the_training_data() -> None:
     gold = np.array([1, 1, 1, 0])
-    assert majority_scores(np.array([7, 3]), gold, 1) == {"majority.accuracy": 0.25, "majority.f1": 0.0}
-    assert majority_scores(np.array([3, 7]), gold, 1) == {"majority.accuracy": 0.75, "majority.f1": 6 / 7}
+    assert numbers(majority_scores(np.array([7, 3]), gold, 1)) == {"majority.accuracy": 0.25, "majority.f1": 0.0}
+    assert numbers(majority_scores(np.array([3, 7]), gold, 1)) == {"majority.accuracy": 0.75, "majority.f1": 6 / 7}
 
 
 def test_each_class_has_its_row() -> None:
     gold = np.array([0, 0, 0, 1, 1, 2])
     predicted = np.array([0, 0, 1, 1, 0, 1])
-    table = class_table(gold, predicted, ["a", "b", "c"])
+    table = class_table(gold, predicted, ["a", "b", "c"]).frame
     assert table[["label", "n", "predicted"]].to_numpy().tolist() == [["a", 3, 3], ["b", 2, 3], ["c", 1, 0]]
     np.testing.assert_allclose(table["precision"], [2 / 3, 1 / 3, np.nan])
     np.testing.assert_allclose(table["recall"], [2 / 3, 1 / 2, 0])
@@ -117,7 +129,7 @@ def test_each_class_has_its_row() -> None:
 def test_sums_over_texts_give_the_scores_again(positive: int | None) -> None:
     gold, probabilities = drawn(80, 2)
     columns = ratio_columns(gold, probabilities.argmax(axis=1), positive)
-    scores = classification_scores(gold, probabilities, positive, draws=0)
+    scores = scores_of(gold, probabilities, positive, draws=0)
     sums = {name: columns[up].sum() / columns[down].sum() for name, (up, down) in RATIOS.items() if up in columns}
     assert sums == pytest.approx({name: scores[name] for name in sums})
     assert ("f1" in sums) is (positive is not None)

@@ -81,7 +81,7 @@ def trained(corpus: str, folder: Path) -> tuple[Trainer, AttentionClassifier, Cl
 def test_the_scores_are_those_of_the_items(texts: str, tmp_path: Path) -> None:
     _, model, data = trained(texts, tmp_path)
     assert model.result is not None
-    items, scores = model.result.items, model.result.scores
+    items, scores = model.result.items, model.result.numbers
     assert items is not None
     rows = pd.read_csv(texts.format(split="test"), sep="\t")
     assert items["text"].tolist() == list(range(29))
@@ -112,7 +112,7 @@ def test_the_same_seed_gives_the_same_bits(texts: str, tmp_path: Path) -> None:
     first, second = (trained(texts, tmp_path / name)[1].result for name in "ab")
     assert first is not None
     assert second is not None
-    assert first.scores == second.scores
+    assert first.numbers == second.numbers
     assert first.items is not None
     assert second.items is not None
     pd.testing.assert_frame_equal(first.items, second.items, check_exact=True)
@@ -126,9 +126,9 @@ def test_of_three_labels_f1_is_the_mean(tmp_path: Path) -> None:
     assert items is not None
     places = {label: place for place, label in enumerate(data.labels)}
     gold, found = (torch.tensor([places[label] for label in items[column]]) for column in ("gold", "predicted"))
-    assert model.result.scores["f1"] == pytest.approx(float(multiclass_f1_score(found, gold, 3, average="macro")))
+    assert model.result.numbers["f1"] == pytest.approx(float(multiclass_f1_score(found, gold, 3, average="macro")))
     assert model.result.ratios == {"accuracy": ("correct", "scored")}
-    assert model.result.tables["classes"]["n"].tolist() == [10, 10, 9]
+    assert model.result.tables["classes"].frame["n"].tolist() == [10, 10, 9]
 
 
 def test_predictions_hold_tokens_and_their_attention(texts: str, tmp_path: Path) -> None:

@@ -289,7 +289,7 @@ def test_it_learns_what_decides_and_comes_back_from_its_checkpoint(corpus: Mappi
     assert (modes.train, modes.dev) == ({True}, {False})  # else it would be fine-tuned without dropout
     first.test(model, datamodule=module, verbose=False)
     assert model.result is not None
-    assert model.result.scores["accuracy"] >= 0.95
+    assert model.result.numbers["accuracy"] >= 0.95
     assert "classifier.weight" in str(model.result.audit["drawn_weights"])
     assert first.optimizers[0].param_groups[0]["lr"] == pytest.approx(0, abs=1e-9)
 
@@ -300,7 +300,7 @@ def test_it_learns_what_decides_and_comes_back_from_its_checkpoint(corpus: Mappi
     trainer(tmp_path).test(again, datamodule=data(corpus, bare, tmp_path), ckpt_path=path, verbose=False)
     assert again.result is not None
     assert again.result.items is not None
-    assert again.result.scores["loss"] == model.result.scores["loss"]
+    assert again.result.numbers["loss"] == model.result.numbers["loss"]
     assert model.result.items is not None
     assert again.result.items.equals(model.result.items)
 

@@ -17,9 +17,9 @@ from attention.encoder import EncoderSpec
 from corpora.document import MENTION_TYPES
 from datamodules import CoreferenceDataModule, DependencyDataModule
 from metrics.antecedent import ANTECEDENT_DIRECTIONS, ANTECEDENT_GROUPS
-from metrics.results import Result
 from probes import AntecedentProbe
 from probes.base import ProbeError
+from results import Result
 from tests import documents
 from tests.tiny import save_gpt2
 
@@ -106,7 +106,7 @@ def test_every_accuracy_equals_a_count_by_hand(
 ) -> None:
     data = datamodule(files, bert, cache, candidates)
     result = run(data)
-    heads = result.tables["heads"]
+    heads = result.tables["heads"].frame
     assert len(heads) == 4 * 2 * 2 * 4
     for split in ("dev", "test"):
         expected, links = brute_force(data, split)
@@ -119,21 +119,21 @@ def test_every_accuracy_equals_a_count_by_hand(
     # One head for all mentions, chosen on dev: the first of the best.
     every = heads[heads["mentions"] == "all"]
     best = every.iloc[int(every["dev"].argmax())]
-    table = result.tables["antecedent"].set_index("mentions")
+    table = result.tables["antecedent"].frame.set_index("mentions")
     assert set(table["head"]) == {best["head"]}
     assert set(table["direction"]) == {best["direction"]}
-    assert result.scores["antecedent.all"] == table["test"]["all"] == best["test"]
+    assert result.numbers["antecedent.all"] == table["test"]["all"] == best["test"]
     for group in ANTECEDENT_GROUPS:
         own = heads[heads["mentions"] == group]
         if own["dev"].isna().all():  # no pronoun among the words, and no capital: all are nominal
             assert group in ("pronoun", "proper")
             continue
-        row = result.tables["antecedent_by_type"].set_index("mentions").loc[group]
+        row = result.tables["antecedent_by_type"].frame.set_index("mentions").loc[group]
         assert row["dev"] == own["dev"].max()
         assert (
-            result.scores[f"antecedent.{group}.low"]
+            result.numbers[f"antecedent.{group}.low"]
             <= table["test"][group]
-            <= result.scores[f"antecedent.{group}.high"]
+            <= result.numbers[f"antecedent.{group}.high"]
         )
 
 
@@ -170,26 +170,26 @@ def test_the_baselines_are_scored_on_the_same_links(files: dict[str, str], bert:
                 total += 1
                 gold = {heads[e] for e in earlier if mentions[e].cluster == mention.cluster}
                 right += heads[earlier[-1]] in gold
-    assert result.scores["nearest.all"] == right / total
+    assert result.numbers["nearest.all"] == right / total
     audit = cast(dict[str, dict[str, int]], result.audit)
     assert audit["test_links"]["scored"] == total
     counts = data.splits["test"].counts
     assert total + audit["test_links"]["same_head_word"] + counts["lost_links"] == counts["links"]
-    assert {"head_match.pronoun", "sieve.nominal", "sieve.proper.low"} <= result.scores.keys()
+    assert {"head_match.pronoun", "sieve.nominal", "sieve.proper.low"} <= result.numbers.keys()
     items = result.items
     assert items is not None
     assert (items["links"].sum(), items["nearest"].sum()) == (total, right)
     assert items["document"].tolist() == list(data.splits["test"].documents)
-    assert items["antecedent"].sum() / total == result.scores["antecedent.all"]
+    assert items["antecedent"].sum() / total == result.numbers["antecedent.all"]
 
 
 def test_paper_mode_chooses_and_scores_on_dev(files: dict[str, str], bert: Path, cache: str) -> None:
     data = datamodule(files, bert, cache)
     result = run(data, "paper")
-    table = result.tables["antecedent"]
+    table = result.tables["antecedent"].frame
     assert table["test"].isna().all()
-    assert list(table).index("dev") + 1 == list(table).index("low")
-    assert result.scores["antecedent.all"] == table["dev"][0] == run(data).tables["antecedent"]["dev"][0]
+    assert result.tables["antecedent"].interval == "dev"
+    assert result.numbers["antecedent.all"] == table["dev"][0] == run(data).tables["antecedent"].frame["dev"][0]
 
 
 def test_other_data_are_refused(files: dict[str, str], bert: Path, cache: str, corpus: str) -> None:

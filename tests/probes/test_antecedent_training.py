@@ -23,12 +23,12 @@ from attention.encoder import EncoderSpec
 from datamodules import AntecedentBatch, CoreferenceDataModule
 from datamodules.vectors import VectorSpec
 from metrics.antecedent import ANTECEDENT_GROUPS, Links
-from metrics.results import HeatMap, Result
 from probes import AntecedentAttentionProbe, AntecedentProbe, AntecedentWordsProbe
 from probes.antecedent import links_of
 from probes.antecedent_training import TrainedAntecedentProbe, antecedent_nats, candidate_scores
 from probes.base import ProbeError
 from probes.bound import Sizes
+from results import HeatMap, Result
 from tests import documents
 from tests.tiny import BROKEN, FAMILIAR, save_bert
 from training import TrainingError
@@ -311,20 +311,20 @@ def test_a_trained_probe_is_scored_beside_the_best_head_and_the_baselines(
     assert isinstance(result, Result)
     assert isinstance(alone, Result)
     # What stands beside is what the heads alone report.
-    assert {name: result.scores[name] for name in alone.scores} == pytest.approx(alone.scores, nan_ok=True)
-    table = result.tables["antecedent"]
-    pd.testing.assert_frame_equal(table[list(alone.tables["antecedent"])], alone.tables["antecedent"])
+    assert {name: result.numbers[name] for name in alone.numbers} == pytest.approx(alone.numbers, nan_ok=True)
+    table = result.tables["antecedent"].frame
+    pd.testing.assert_frame_equal(table[list(alone.tables["antecedent"].frame)], alone.tables["antecedent"].frame)
     assert list(table)[2:5] == ["trained", "trained.low", "trained.high"]
     links = by_hand(probe, module, "test")
     assert len(links) > 30
     for place, group in enumerate(ANTECEDENT_GROUPS):
         of_group = links if group == "all" else links[links["type"] == group]
-        score = result.scores[f"antecedent_trained.{group}"]
+        score = result.numbers[f"antecedent_trained.{group}"]
         if of_group.empty:
             assert math.isnan(score)
             continue
         assert score == table["trained"][place] == pytest.approx(of_group["right"].mean())
-        low, high = (result.scores[f"antecedent_trained.{group}.{end}"] for end in ("low", "high"))
+        low, high = (result.numbers[f"antecedent_trained.{group}.{end}"] for end in ("low", "high"))
         assert low <= score <= high or math.isnan(low)  # of links in one document alone there is no interval
     items = result.items
     assert items is not None
@@ -334,7 +334,7 @@ def test_a_trained_probe_is_scored_beside_the_best_head_and_the_baselines(
     }
     for name, (numerator, denominator) in result.ratios.items():
         if items[denominator].sum():
-            assert result.scores[name] == pytest.approx(items[numerator].sum() / items[denominator].sum())
+            assert result.numbers[name] == pytest.approx(items[numerator].sum() / items[denominator].sum())
     assert {"antecedent_trained.all", "antecedent.nominal", "sieve.all"} <= result.ratios.keys()
 
 
@@ -353,7 +353,7 @@ def test_two_runs_with_one_seed_end_in_the_same_numbers(data: MakeData, tmp_path
         probe, run = fitted(AntecedentWordsProbe, data(), tmp_path)
         run.test(probe, datamodule=data(), verbose=False)
         assert probe.result is not None
-        return json.dumps(probe.result.scores)
+        return json.dumps(probe.result.numbers)
 
     assert scores() == scores()
 
@@ -396,7 +396,7 @@ def test_a_checkpoint_is_tested_as_the_probe_that_wrote_it(kind: Kind, data: Mak
     trainer(tmp_path).test(fresh, datamodule=data(), ckpt_path=path, verbose=False)
     assert fresh.result is not None
     assert probe.result is not None
-    assert fresh.result.scores == pytest.approx(probe.result.scores, nan_ok=True)
+    assert fresh.result.numbers == pytest.approx(probe.result.numbers, nan_ok=True)
     assert fresh.result.audit["epochs"] == 2
     alone = kind.load_from_checkpoint(path, weights_only=True)
     assert all(torch.equal(a, b) for a, b in zip(alone.parameters(), probe.parameters(), strict=True))

@@ -10,11 +10,11 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 from attention import EncoderSpec
 from datamodules import DependencyDataModule, VectorSpec
 from metrics.arborescence import maximum_arborescence
-from metrics.results import Result
 from probes import AttentionOnlyProbe, AttentionWordsProbe, DistancesWordsProbe
 from probes.arc_probe import ArcProbe
 from probes.base import ProbeError
 from probes.bound import Sizes
+from results import Result
 from tests.probes.batches import random_batch
 from training import TrainingError
 
@@ -72,11 +72,11 @@ def test_trees_are_the_best_of_the_scores_and_are_scored_beside(data: Dependency
             plain = ~batch.punctuation[row, :n].numpy()
             right += int((tree == batch.heads[row, :n].numpy())[plain].sum())
             total += int(plain.sum())
-    assert result.scores["tree.uas"] == pytest.approx(right / total)
-    assert result.scores["tree.uas.low"] <= result.scores["tree.uas"] <= result.scores["tree.uas.high"]
+    assert result.numbers["tree.uas"] == pytest.approx(right / total)
+    assert result.numbers["tree.uas.low"] <= result.numbers["tree.uas"] <= result.numbers["tree.uas.high"]
     assert result.items is not None
     for score, (numerator, denominator) in result.ratios.items():
-        assert result.scores[score] == result.items[numerator].sum() / result.items[denominator].sum()
+        assert result.numbers[score] == result.items[numerator].sum() / result.items[denominator].sum()
     assert {"uas", "uuas", "tree.uas"} <= set(result.ratios)
 
 
@@ -90,8 +90,8 @@ def test_labels_are_scored_where_the_head_is_right(data: DependencyDataModule, t
         scored = batch.mask & ~batch.punctuation
         right += int(((guess.heads == batch.heads) & (guess.relations == batch.relations))[scored].sum())
         total += int(scored.sum())
-    assert result.scores["las"] == pytest.approx(right / total)
-    assert 0 < result.scores["las"] <= result.scores["uas"]
+    assert result.numbers["las"] == pytest.approx(right / total)
+    assert 0 < result.numbers["las"] <= result.numbers["uas"]
     run.predict(probe, datamodule=data, return_predictions=False)
     predictions = probe.predictions
     assert isinstance(predictions, pd.DataFrame)
@@ -147,9 +147,9 @@ def test_the_epoch_of_the_tested_checkpoint_is_told(data: DependencyDataModule, 
 
 def test_a_probe_over_words_learns_and_is_scored(data: DependencyDataModule, tmp_path: Path) -> None:
     _, result = fitted(AttentionWordsProbe(learning_rate=0.05), data, tmp_path, 6)
-    assert result.scores["uas"] > 0.2
+    assert result.numbers["uas"] > 0.2
     _, result = fitted(DistancesWordsProbe(learning_rate=0.05), data, tmp_path / "distances", 6)
-    assert result.scores["uas"] > 0.2
+    assert result.numbers["uas"] > 0.2
 
 
 def test_a_probe_over_words_needs_words(bert: Path, corpus: str, cache: str, tmp_path: Path) -> None:

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from metrics.results import HeatMap
 from probes.attention_only import AttentionOnlyProbe
 from probes.bound import Sizes
+from results import HeatMap
 from tests.probes.batches import random_batch
 
 

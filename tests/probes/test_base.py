@@ -11,9 +11,9 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 
 from attention import EncoderSpec, Options
 from datamodules import DependencyDataModule
-from metrics.results import Bars, Result
 from probes import AttentionOnlyProbe, Baselines
 from probes.base import ProbeError
+from results import Bars, Result
 from tests.tiny import save_bert
 
 # Lightning's advice when a checkpoint is loaded without the callback that wrote it, as these tests do.
@@ -60,11 +60,11 @@ def scored(module: LightningModule, data: DependencyDataModule, folder: Path) ->
 def test_baselines_need_no_encoder_and_have_no_scores_of_a_probe(data: MakeData, tmp_path: Path) -> None:
     result = scored(Baselines(), data(None), tmp_path)
     assert {"offset.uas", "right_branching.uas", "left_branching.uas", "uniform.uas", "offset.uas.low"} <= set(
-        result.scores
+        result.numbers
     )
-    assert "uas" not in result.scores
+    assert "uas" not in result.numbers
     assert result.items is None
-    assert result.tables["relations"]["probe"].isna().all()
+    assert result.tables["relations"].frame["probe"].isna().all()
 
 
 def test_a_trained_probe_is_scored_on_test_beside_the_same_baselines(data: MakeData, tmp_path: Path) -> None:
@@ -74,15 +74,15 @@ def test_a_trained_probe_is_scored_on_test_beside_the_same_baselines(data: MakeD
     training.test(probe, datamodule=data(), verbose=False)
     result, baselines = probe.result, scored(Baselines(), data(None), tmp_path)
     assert result is not None
-    assert {name: result.scores[name] for name in baselines.scores} == baselines.scores
+    assert {name: result.numbers[name] for name in baselines.numbers} == baselines.numbers
     items = result.items
     assert items is not None
     assert list(items["id"]) == [f"tiny-test-{index}" for index in range(17)]
-    assert result.scores["uas"] == items["correct"].sum() / items["scored"].sum()
-    assert result.scores["uas.low"] <= result.scores["uas"] <= result.scores["uas.high"]
+    assert result.numbers["uas"] == items["correct"].sum() / items["scored"].sum()
+    assert result.numbers["uas.low"] <= result.numbers["uas"] <= result.numbers["uas.high"]
     assert set(result.figures) == {"relations", "weights_dependent_to_head", "weights_head_to_dependent"}
     pd.testing.assert_series_equal(
-        result.tables["relations"]["offset"], baselines.tables["relations"]["offset"], check_names=False
+        result.tables["relations"].frame["offset"], baselines.tables["relations"].frame["offset"], check_names=False
     )
 
 
@@ -155,9 +155,9 @@ def test_the_relations_that_are_named_are_in_table_and_figure(
     full = scored(module, data(), tmp_path)
     module.relations = ("nsubj", "det")
     some = scored(module, data(), tmp_path)
-    by_name = full.tables["relations"].set_index("relation")
+    by_name = full.tables["relations"].frame.set_index("relation")
     names = ["all", "all (no punctuation)", "nsubj", "det"]
-    assert_frame_equal(some.tables["relations"], by_name.loc[names].reset_index())
+    assert_frame_equal(some.tables["relations"].frame, by_name.loc[names].reset_index())
     bars = some.figures["relations"]
     assert isinstance(bars, Bars)
     assert list(bars.categories) == names
@@ -177,6 +177,6 @@ def test_two_runs_with_one_seed_end_in_the_same_numbers(data: MakeData, tmp_path
         run.fit(probe, datamodule=data())
         run.test(probe, datamodule=data(), verbose=False)
         assert probe.result is not None
-        return json.dumps(probe.result.scores)
+        return json.dumps(probe.result.numbers)
 
     assert scores() == scores()

@@ -31,7 +31,7 @@ def cells(table: pd.DataFrame, relation: str, columns: list[str]) -> list[float]
 
 
 def test_offsets_are_chosen_on_dev_and_scored_on_test() -> None:
-    table = relation_table(DEV, TEST, RELATIONS, None)
+    table = relation_table(DEV, TEST, RELATIONS, None).frame
     # By hand: det +1 or −1 (two each in dev; the positive wins) hits "the dog" and "big dog" of four; nsubj +2 hits
     # one of two; root has no right offset; punct −1 hits its only word.
     assert cells(table, "det", ["n", "offset", "best_offset"]) == [4, 0.5, 1]
@@ -46,7 +46,7 @@ def test_offsets_are_chosen_on_dev_and_scored_on_test() -> None:
 def test_the_probe_stands_beside_the_offset_with_its_own_interval() -> None:
     found = attached(TEST, TEST.head)
     found[0] = 0
-    table = relation_table(DEV, TEST, RELATIONS, found)
+    table = relation_table(DEV, TEST, RELATIONS, found).frame
     assert list(table) == ["relation", "n", "probe", "low", "high", "offset", "best_offset"]
     low, probe, high = cells(table, "det", ["low", "probe", "high"])
     assert probe == 0.75
@@ -55,7 +55,8 @@ def test_the_probe_stands_beside_the_offset_with_its_own_interval() -> None:
 
 
 def test_baselines_by_hand() -> None:
-    scores = baseline_scores(DEV, TEST, len(RELATIONS))
+    found = baseline_scores(DEV, TEST, len(RELATIONS))
+    scores = {end: number for name, one in found.items() for end, number in one.named(name).items()}
     # Without punctuation: 8 words. Next word: "the dog", "dog barks", "big dog". The last word's head is ROOT under
     # right-branching: "ran". Previous word: "now" after "dog". The first word is the root of no sentence.
     assert scores["offset.uas"] == 3 / 8

@@ -14,14 +14,14 @@ from torch import Tensor, nn
 import train
 from attention import EncoderSpec
 from datamodules import AttentionBatch, DependencyDataModule
-from metrics.results import Result
-from metrics.significance import paired_bootstrap
+from metrics.bootstrap import paired_bootstrap
 from probes import AttentionOnlyProbe
 from probes.arc_probe import ArcProbe
 from probes.base import DependencyExperiment
 from probes.bound import Sizes
 from probes.control import ControlTask, behaviour, control_arcs, control_tree
 from probes.training import result_of, trained
+from results import Estimate, Result
 
 CONFIG = Path(__file__).parent.parent.parent / "configs" / "hewitt2019" / "control.yaml"
 TYPES = [f"{stem}{ending}" for stem in ("dog", "Dog", "café", "_", "run", "x") for ending in range(500)]
@@ -85,7 +85,7 @@ class AllUnderRoot(DependencyExperiment):
         mean = (items["roots"] / items["all"]).mean()
         self.result = Result(
             self.experiment,
-            {"mean_share": mean, "root_share": share},
+            {name: Estimate(x, unit="fraction") for name, x in (("mean_share", mean), ("root_share", share))},
             items=items,
             ratios={"root_share": ("roots", "all")},
         )
@@ -165,24 +165,24 @@ def test_selectivity_is_what_two_trainings_of_ones_own_say(data: DependencyDataM
         own[name] = found.epochs, result_of(found.probe, variant, torch.device("cpu"))
     (epochs, task), (control_epochs, control) = own["task"], own["control"]
     for end in ("", ".low", ".high"):
-        assert result.scores[f"uas{end}"] == task.scores[f"uas{end}"]
-        assert result.scores[f"control.uas{end}"] == control.scores[f"uas{end}"]
-    assert result.scores["selectivity"] == task.scores["uas"] - control.scores["uas"]
+        assert result.numbers[f"uas{end}"] == task.numbers[f"uas{end}"]
+        assert result.numbers[f"control.uas{end}"] == control.numbers[f"uas{end}"]
+    assert result.numbers["selectivity"] == task.numbers["uas"] - control.numbers["uas"]
     assert task.items is not None
     assert control.items is not None
     interval = paired_bootstrap(
         task.items["correct"], task.items["scored"], control.items["correct"], control.items["scored"]
     )
-    assert (result.scores["selectivity.low"], result.scores["selectivity.high"]) == (interval.low, interval.high)
+    assert (result.numbers["selectivity.low"], result.numbers["selectivity.high"]) == (interval.low, interval.high)
     assert (result.audit["epochs"], result.audit["control_epochs"]) == (epochs, control_epochs)
     assert result.items is not None
     for name, (numerator, denominator) in result.ratios.items():
         found_score = result.items[numerator].sum() / result.items[denominator].sum()
-        assert found_score == pytest.approx(result.scores[name]), name
+        assert found_score == pytest.approx(result.numbers[name]), name
     assert set(result.ratios) == {"uas", "control.uas", "selectivity"}
-    table = result.tables["selectivity"]
+    table = result.tables["selectivity"].frame
     assert list(table["score"]) == ["uas"]
-    assert table.loc[0, "selectivity"] == result.scores["selectivity"]
+    assert table.loc[0, "selectivity"] == result.numbers["selectivity"]
 
 
 def test_the_control_is_trained_and_scored_on_control_heads(data: DependencyDataModule, tmp_path: Path) -> None:
@@ -199,8 +199,8 @@ def test_the_control_is_trained_and_scored_on_control_heads(data: DependencyData
                 gold += int(batch.heads[0, place] == 1)
                 named = behaviour(word, 2)
                 control += named == "first" or (named == "self" and place == 0) or (named == "last" and len(words) == 1)
-    assert result.scores["uas"] == gold / scored
-    assert result.scores["control.uas"] == control / scored
+    assert result.numbers["uas"] == gold / scored
+    assert result.numbers["control.uas"] == control / scored
     assert result.audit["test_words_not_in_train"] == unseen
     assert result.audit["test_words"] == int(test.lengths.sum())
 
@@ -214,12 +214,12 @@ def test_a_probe_of_trees_gets_trees_and_every_ratio_of_its_own(data: Dependency
         shares.append((sum(head == 0 for head in control_tree(words, 2)), len(words)))
     by_hand = sum(roots for roots, _ in shares) / sum(n for _, n in shares)
     mean = sum(roots / n for roots, n in shares) / len(shares)
-    assert result.scores["control.root_share"] == by_hand
-    assert result.scores["control.mean_share"] == pytest.approx(mean)
-    assert result.scores["selectivity"] == result.scores["mean_share"] - result.scores["control.mean_share"]
-    difference = result.scores["root_share"] - result.scores["control.root_share"]
-    assert result.scores["root_share.selectivity"] == difference
-    table = result.tables["selectivity"].set_index("score")
+    assert result.numbers["control.root_share"] == by_hand
+    assert result.numbers["control.mean_share"] == pytest.approx(mean)
+    assert result.numbers["selectivity"] == result.numbers["mean_share"] - result.numbers["control.mean_share"]
+    difference = result.numbers["root_share"] - result.numbers["control.root_share"]
+    assert result.numbers["root_share.selectivity"] == difference
+    table = result.tables["selectivity"].frame.set_index("score")
     assert list(table.index) == ["mean_share", "root_share"]
     low, high = table["selectivity.low"].to_numpy(float), table["selectivity.high"].to_numpy(float)
     assert np.isnan([low[0], high[0]]).all()  # no ratio, and nothing to resample

@@ -16,13 +16,13 @@ from torch import Tensor, nn
 import train
 from attention import EncoderSpec
 from datamodules import AttentionBatch, DependencyDataModule
-from metrics.results import Result
 from probes import AttentionOnlyProbe
 from probes.arc_probe import ArcProbe
 from probes.base import DependencyExperiment, ProbeError
 from probes.bound import Sizes
 from probes.description_length import PORTIONS, DescriptionLength, borders
 from probes.training import trained
+from results import Result
 
 CONFIG = Path(__file__).parent.parent.parent / "configs" / "voita2020" / "mdl.yaml"
 
@@ -118,22 +118,22 @@ def test_a_coin_costs_its_closed_form(data: DependencyDataModule, tmp_path: Path
     first, *others = np.split(np.random.default_rng(4).permutation(41), [4, 12])
     by_rule = sum(n * math.log2(n + 1) for n in lengths[first].tolist())
     words = int(lengths[np.concatenate(others)].sum())
-    assert result.scores["codelength_bits"] == pytest.approx(by_rule + 3 * words)
+    assert result.numbers["codelength_bits"] == pytest.approx(by_rule + 3 * words)
     uniform = sum(n * math.log2(n + 1) for n in lengths.tolist())
-    assert result.scores["uniform_bits"] == pytest.approx(uniform)
-    assert result.scores["compression"] == pytest.approx(uniform / (by_rule + 3 * words))
-    assert result.scores["data_bits"] == pytest.approx(3 * lengths.sum())
-    assert result.scores["model_bits"] == pytest.approx(by_rule + 3 * words - 3 * lengths.sum())
-    assert result.tables["blocks"]["bits_per_word"].tolist()[1:] == pytest.approx([3.0, 3.0])
+    assert result.numbers["uniform_bits"] == pytest.approx(uniform)
+    assert result.numbers["compression"] == pytest.approx(uniform / (by_rule + 3 * words))
+    assert result.numbers["data_bits"] == pytest.approx(3 * lengths.sum())
+    assert result.numbers["model_bits"] == pytest.approx(by_rule + 3 * words - 3 * lengths.sum())
+    assert result.tables["blocks"].frame["bits_per_word"].tolist()[1:] == pytest.approx([3.0, 3.0])
 
 
 def test_a_probe_without_a_preference_compresses_nothing(data: DependencyDataModule, tmp_path: Path) -> None:
     result = run(short(Uniform(), final=False), data, tmp_path)
     for end in ("", ".low", ".high"):
-        assert result.scores[f"compression{end}"] == pytest.approx(1.0)
+        assert result.numbers[f"compression{end}"] == pytest.approx(1.0)
     assert result.items is not None
     assert result.items["bits"].tolist() == pytest.approx(result.items["uniform"].tolist())
-    assert not {"uas", "data_bits", "model_bits"} & set(result.scores)
+    assert not {"uas", "data_bits", "model_bits"} & set(result.numbers)
 
 
 def test_portions_partition_the_corpus_and_each_is_coded_before_it_is_learned(
@@ -148,10 +148,10 @@ def test_portions_partition_the_corpus_and_each_is_coded_before_it_is_learned(
         assert sorted(Uniform.coded[place][-(stop - start) :]) == sorted(order[start:stop])
     assert Uniform.trained_on[-1] == set(range(41))
     assert len(Uniform.trained_on) == len(ends)
-    table = result.tables["blocks"]
+    table = result.tables["blocks"].frame
     assert table["sentences"].tolist() == [1, 1, 3, 5, 10, 21]
     assert table["words"].sum() == data.splits["train"].lengths.sum()
-    assert table["bits"].sum() == pytest.approx(result.scores["codelength_bits"])
+    assert table["bits"].sum() == pytest.approx(result.numbers["codelength_bits"])
     assert table["portion"].tolist() == pytest.approx([end / 41 for end in ends])
     assert result.audit["merged_portions"] == 5
 
@@ -185,16 +185,16 @@ def test_the_code_equals_one_of_trainings_and_sentences_by_hand(data: Dependency
     assert result.items is not None
     assert result.items["bits"].tolist() == pytest.approx([bits[item] for item in range(41)], rel=1e-4)
     assert result.items["id"].tolist() == train.ids
-    assert result.scores["codelength_bits"] == pytest.approx(sum(bits.values()), rel=1e-5)
-    low, value, high = (result.scores[f"compression{end}"] for end in (".low", "", ".high"))
+    assert result.numbers["codelength_bits"] == pytest.approx(sum(bits.values()), rel=1e-5)
+    low, value, high = (result.numbers[f"compression{end}"] for end in (".low", "", ".high"))
     assert low < value < high
-    assert value == pytest.approx(result.scores["uniform_bits"] / result.scores["codelength_bits"])
-    table = result.tables["blocks"]
+    assert value == pytest.approx(result.numbers["uniform_bits"] / result.numbers["codelength_bits"])
+    table = result.tables["blocks"].frame
     assert table["epochs"].tolist() == epochs
     assert table["dev_loss"].tolist() == pytest.approx(devs, nan_ok=True)
     last = trained(AttentionOnlyProbe(0.3), whole, monitor="val_loss", mode="min", max_epochs=2, patience=1, seed=4)
     assert result.audit["epochs"] == last.epochs
-    assert 0 <= result.scores["uas.low"] <= result.scores["uas"] <= result.scores["uas.high"] <= 1
+    assert 0 <= result.numbers["uas.low"] <= result.numbers["uas"] <= result.numbers["uas.high"] <= 1
 
 
 def test_a_head_that_was_excluded_has_no_code(data: DependencyDataModule, tmp_path: Path) -> None:

@@ -12,10 +12,10 @@ from datamodules import DependencyDataModule
 from datamodules.treebank import DependencySplit
 from metrics.heads import DIRECTIONS, most_attended
 from metrics.predictions import ArcPredictions
-from metrics.results import AttentionLines, Figure, HeatMap
 from probes.base import ProbeError
 from probes.head_figures import Drawing, best_bars, check_drawing, draw_sentence, examples, relation_maps
 from probes.head_tables import Names, Predictions, best_heads
+from results import AttentionLines, Figure, HeatMap
 from tests.probes.hand_drawn import DEV, NAMES, TEST, counted, predictions
 from tests.tiny import save_gpt2
 
@@ -24,7 +24,7 @@ FORTH, BACK = DIRECTIONS
 
 def table(scored: Predictions | None = None, control: tuple[Predictions, Predictions] | None = None) -> pd.DataFrame:
     dev = predictions(DEV)
-    return best_heads(dev, dev if scored is None else scored, control, NAMES, permutations=1, seed=0)
+    return best_heads(dev, dev if scored is None else scored, control, NAMES, permutations=1, seed=0).frame
 
 
 def heat_map(figures: Mapping[str, Figure], name: str) -> HeatMap:
@@ -82,7 +82,7 @@ def test_maps_hold_the_accuracy_of_every_head_in_the_best_ones_direction() -> No
 
 def test_maps_name_the_layers_and_heads_of_the_encoder() -> None:
     dev, names = predictions(DEV), Names((1, 4), (0, 2))
-    best = best_heads(dev, dev, None, names, permutations=1, seed=0)
+    best = best_heads(dev, dev, None, names, permutations=1, seed=0).frame
     figure = heat_map(relation_maps(dev, best, names, 3), "heads_det")
     assert (figure.row_labels, figure.column_labels, figure.marked) == (["2", "5"], ["1", "3"], (1, 0))
 
@@ -173,7 +173,7 @@ def test_examples_show_the_heads_furthest_above_the_best_offset(
 ) -> None:
     data, scored, names = split
     monkeypatch.setattr("probes.head_figures._WORDS", range(4, 9))
-    best = best_heads(scored, scored, None, names, permutations=1, seed=0)
+    best = best_heads(scored, scored, None, names, permutations=1, seed=0).frame
     margins = {
         row["relation"]: row["dev"] - row["offset"]
         for _, row in best.iterrows()

@@ -4,9 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from metrics.attachment import OFFSETS
+from metrics.attachment import OFFSETS, Floats
+from metrics.bootstrap import bootstrap_ratio
 from metrics.heads import DIRECTIONS, permutation_p
-from metrics.significance import bootstrap_ratio
 from probes.head_tables import Names, Predictions, all_heads, best_heads, by_length, roles
 from tests.probes.hand_drawn import DEV, NAMES, RELATIONS, TEST, Drawn, counted, predictions
 
@@ -19,7 +19,7 @@ GROUPS = ("all", "all (no punctuation)", "root", "nsubj", "amod", "det", "obj")
 
 def best(scored: Predictions | None = None, random_init: tuple[Predictions, Predictions] | None = None) -> pd.DataFrame:
     dev = predictions(DEV)
-    return best_heads(dev, dev if scored is None else scored, random_init, NAMES, permutations=19, seed=7)
+    return best_heads(dev, dev if scored is None else scored, random_init, NAMES, permutations=19, seed=7).frame
 
 
 def names(table: pd.DataFrame) -> str:
@@ -79,7 +79,7 @@ def test_in_paper_mode_all_is_dev() -> None:
 @pytest.mark.parametrize(("sentences", "scored"), [(TEST, "test"), (DEV, "dev")])
 def test_all_heads_equal_counting_word_by_word(sentences: tuple[Drawn, ...], scored: str) -> None:
     dev = predictions(DEV)
-    table = all_heads(dev, dev if scored == "dev" else predictions(TEST), NAMES)
+    table = all_heads(dev, dev if scored == "dev" else predictions(TEST), NAMES).frame
     assert list(table) == ["relation", "n", "direction", "head", "layer", "number", "dev", "test"]
     assert len(table) == 8 * table["relation"].nunique()
     for place, (relation, n, direction, head, layer, number, on_dev, on_test) in enumerate(rows(table, names(table))):
@@ -150,7 +150,7 @@ def test_the_random_encoders_best_head_is_chosen_on_its_own_dev() -> None:
 
 
 def test_accuracy_by_length_equals_counting() -> None:
-    table = by_length(predictions(DEV), predictions(TEST), NAMES)
+    table = by_length(predictions(DEV), predictions(TEST), NAMES).frame
     assert list(table) == ["relation", "length", "n", "head", "direction", "accuracy", "offset"]
     chosen = {
         relation: (head, direction)
@@ -178,9 +178,14 @@ def test_accuracy_by_length_equals_counting() -> None:
     assert rows(table[table["relation"] == "obj"], "length n accuracy offset") == [("3–5", 1, 1.0, 0.0)]
 
 
+def roles_of(dev: Predictions, confidence: Floats, minimum: int) -> tuple[pd.DataFrame, dict[str, float]]:
+    table, shares = roles(dev, confidence, NAMES, minimum=minimum)
+    return table.frame, {kind: share.value for kind, share in shares.items()}
+
+
 def test_roles_by_hand() -> None:
     confidence = np.array([[0.1, 0.2], [0.3, 0.4]])
-    table, shares = roles(predictions(DEV), confidence, NAMES, minimum=1)
+    table, shares = roles_of(predictions(DEV), confidence, 1)
     assert names(table) == ("head confidence offset offset_share positional relation direction margin syntactic")
     assert table["head"].tolist() == ["1-1", "1-2", "2-1", "2-2"]
     assert table["confidence"].tolist() == [0.1, 0.2, 0.3, 0.4]
@@ -199,7 +204,7 @@ def test_roles_know_positional_and_syntactic_heads() -> None:
         Drawn("x→0/root y→1/obj " + "z→1/punct " * 8, ("", "", "", f"{back} 1>2")),
         Drawn("x→0/root z→1/det y→1/obj " + "z→1/punct " * 7, ("", "", "", f"{back} 1>2")),
     )
-    table, shares = roles(predictions(drawn), np.zeros((2, 2)), NAMES, minimum=3)
+    table, shares = roles_of(predictions(drawn), np.zeros((2, 2)), 3)
     found = {head: rest for head, *rest in rows(table, "head offset offset_share positional relation margin syntactic")}
     # Of fifteen full stops two are three words behind the first word: no offset finds more.
     assert found["1-2"] == [-9, 0.1, False, "punct", pytest.approx(1 - 2 / 15), True]
@@ -207,7 +212,7 @@ def test_roles_know_positional_and_syntactic_heads() -> None:
     assert found["2-2"] == [-1, 0.9, True, "punct", 0, False]
     assert shares == {"positional_heads": 0.25, "syntactic_heads": 0.75}
     # With a higher minimum no relation is left, and no head is syntactic.
-    table, shares = roles(predictions(drawn), np.zeros((2, 2)), NAMES, minimum=99)
+    table, shares = roles_of(predictions(drawn), np.zeros((2, 2)), 99)
     assert table["margin"].isna().all()
     assert shares["syntactic_heads"] == 0
 

@@ -14,11 +14,11 @@ from corpora.conllu import read_treebank
 from corpora.sentence import Sentence
 from datamodules import DependencyDataModule
 from metrics.heads import DIRECTIONS
-from metrics.results import AttentionLines, Bars, HeatMap, Result
 from probes import Baselines, HeadsProbe
 from probes.base import ProbeError
 from probes.head_figures import Drawing
 from probes.head_tables import Names
+from results import AttentionLines, Bars, HeatMap, Result
 
 BEST = "relation n head direction dev test low high offset best_offset random_init p"
 NAMES = Names((0, 1), (0, 1, 2, 3))
@@ -67,7 +67,7 @@ def paper(data: MakeData) -> Result:
 
 
 def columns(result: Result) -> dict[str, str]:
-    return {name: " ".join(map(str, table)) for name, table in result.tables.items()}
+    return {name: " ".join(map(str, table.frame)) for name, table in result.tables.items()}
 
 
 class Counted:
@@ -138,8 +138,8 @@ def test_the_tables_have_the_columns_that_others_read(result: Result) -> None:
         "trees": "head dev test",
         "ensembles": "relation n direction heads dev test low high single",
     }
-    assert len(result.tables["heads"]) == 16 * len(result.tables["best_heads"])
-    assert set(result.tables["heads"]["relation"]) == set(result.tables["best_heads"]["relation"])
+    assert len(result.tables["heads"].frame) == 16 * len(result.tables["best_heads"].frame)
+    assert set(result.tables["heads"].frame["relation"]) == set(result.tables["best_heads"].frame["relation"])
     assert result.audit == {
         "mode": "held_out",
         "permutations": 9,
@@ -149,7 +149,7 @@ def test_the_tables_have_the_columns_that_others_read(result: Result) -> None:
 
 def test_the_best_heads_equal_counting_in_the_store(result: Result, splits: tuple[Counted, Counted]) -> None:
     dev, test = splits
-    table = result.tables["best_heads"]
+    table = result.tables["best_heads"].frame
     assert set(table["relation"]) == {
         "all",
         "all (no punctuation)",
@@ -174,14 +174,14 @@ def test_the_best_heads_equal_counting_in_the_store(result: Result, splits: tupl
 def test_the_scores_are_those_of_the_head_chosen_on_dev(result: Result, splits: tuple[Counted, Counted]) -> None:
     dev, test = splits
     k = dev.best("all (no punctuation)")
-    assert result.scores["heads.uas"] == test.accuracy(k, "all (no punctuation)")
-    assert result.scores["heads.uas_with_punctuation"] == test.accuracy(k, "all")
+    assert result.numbers["heads.uas"] == test.accuracy(k, "all (no punctuation)")
+    assert result.numbers["heads.uas_with_punctuation"] == test.accuracy(k, "all")
     for name in ("heads.uas", "heads.uuas", "heads.tree_uuas", "random_init.uas"):
-        assert result.scores[f"{name}.low"] <= result.scores[name] <= result.scores[f"{name}.high"]
+        assert result.numbers[f"{name}.low"] <= result.numbers[name] <= result.numbers[f"{name}.high"]
     items = result.items
     assert items is not None
     assert list(items["id"]) == [f"tiny-test-{index}" for index in range(17)]
-    assert items["correct"].sum() / items["scored"].sum() == result.scores["heads.uas"]
+    assert items["correct"].sum() / items["scored"].sum() == result.numbers["heads.uas"]
 
 
 def test_the_tree_is_that_of_the_head_chosen_on_dev(result: Result, splits: tuple[Counted, Counted]) -> None:
@@ -189,14 +189,14 @@ def test_the_tree_is_that_of_the_head_chosen_on_dev(result: Result, splits: tupl
     on_dev = [dev.tree_edges(head) for head in range(8)]
     head = max(range(8), key=lambda k: (on_dev[k][0], -k))
     found, total = test.tree_edges(head)
-    assert result.scores["heads.tree_uuas"] == found / total
-    assert result.tables["trees"]["dev"].tolist() == [found / total for found, total in on_dev]
+    assert result.numbers["heads.tree_uuas"] == found / total
+    assert result.tables["trees"].frame["dev"].tolist() == [found / total for found, total in on_dev]
 
 
 def test_roles_are_read_off_dev(result: Result, splits: tuple[Counted, Counted]) -> None:
     dev = splits[0]
     words = sum(map(len, dev.sentences))
-    table = result.tables["roles"]
+    table = result.tables["roles"].frame
     assert table["head"].tolist() == [NAMES.head(head) for head in range(8)]
     for head in range(8):
         peaks = sum(
@@ -211,7 +211,7 @@ def test_the_baselines_stand_beside_them(result: Result, data: MakeData) -> None
     baselines = Baselines()
     trainer().test(baselines, datamodule=data(encoder=False), verbose=False)
     assert baselines.result is not None
-    assert {name: result.scores[name] for name in baselines.result.scores} == baselines.result.scores
+    assert {name: result.numbers[name] for name in baselines.result.numbers} == baselines.result.numbers
 
 
 def test_the_figures(result: Result) -> None:
@@ -228,17 +228,17 @@ def test_the_relations_that_are_named_are_shown_with_the_same_numbers(result: Re
     found = scored(probe(relations=chosen), data(random_init=True))
     names = ["all", "all (no punctuation)", *chosen]
     for name in ("best_heads", "best_heads_by_length", "heads", "ensembles"):
-        table = result.tables[name]
+        table = result.tables[name].frame
         rows = [row for relation in names for row in table[table["relation"] == relation].to_dict("records")]
         assert {row["relation"] for row in rows} == set(names[2:] if name == "ensembles" else names)
-        pd.testing.assert_frame_equal(found.tables[name], pd.DataFrame(rows, columns=list(table)))
+        pd.testing.assert_frame_equal(found.tables[name].frame, pd.DataFrame(rows, columns=list(table)))
     bars = found.figures["best_heads"]
     assert isinstance(bars, Bars)
     assert len(bars.categories) == 4
     maps = {name for name, figure in found.figures.items() if isinstance(figure, HeatMap)}
     assert maps == {"heads_all", "heads_all_no_punctuation", "heads_nsubj", "heads_det"}
-    pd.testing.assert_frame_equal(found.tables["roles"], result.tables["roles"])
-    assert found.scores == result.scores
+    pd.testing.assert_frame_equal(found.tables["roles"].frame, result.tables["roles"].frame)
+    assert found.numbers == result.numbers
 
 
 def test_relations_that_the_corpus_does_not_have_are_refused(data: MakeData) -> None:
@@ -247,8 +247,8 @@ def test_relations_that_the_corpus_does_not_have_are_refused(data: MakeData) -> 
 
 
 def test_ensembles_begin_with_the_best_head(result: Result) -> None:
-    table = result.tables["ensembles"]
-    heads = result.tables["heads"]
+    table = result.tables["ensembles"].frame
+    heads = result.tables["heads"].frame
     for _, row in table.iterrows():
         chosen = row["heads"].split(" + ")
         assert 1 <= len(chosen) <= 4
@@ -261,14 +261,14 @@ def test_ensembles_begin_with_the_best_head(result: Result) -> None:
         else:
             assert row["dev"] > first["dev"]
     assert (table["heads"].str.count(r"\+") > 0).any()
-    assert len(table) == 2 * (len(result.tables["best_heads"]) - 2)
+    assert len(table) == 2 * (len(result.tables["best_heads"].frame) - 2)
 
 
 def test_how_the_splits_are_divided_changes_nothing(result: Result, data: MakeData) -> None:
     small = scored(probe(), data(random_init=True, eval_cells=150))
-    assert small.scores == result.scores
+    assert small.numbers == result.numbers
     for name, table in result.tables.items():
-        pd.testing.assert_frame_equal(small.tables[name], table, check_exact=True)
+        pd.testing.assert_frame_equal(small.tables[name].frame, table.frame, check_exact=True)
 
 
 def test_a_device_without_a_sentence_adds_nothing(data: MakeData, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,30 +281,30 @@ def test_a_device_without_a_sentence_adds_nothing(data: MakeData, monkeypatch: p
         step(self, batch, batch_idx, dataloader_idx)  # type: ignore[arg-type]
 
     monkeypatch.setattr(HeadsProbe, "test_step", with_an_empty_batch)
-    assert scored(module, data()).scores == alone.scores
+    assert scored(module, data()).numbers == alone.numbers
 
 
 def test_paper_mode_chooses_and_scores_on_dev(paper: Result, splits: tuple[Counted, Counted]) -> None:
     dev = splits[0]
-    table = paper.tables["best_heads"]
+    table = paper.tables["best_heads"].frame
     assert set(table) == set(BEST.split())
     for _, row in table.iterrows():
         right = [dev.right(k, row["relation"]) for k in range(16)]
         assert (row["n"], row["dev"]) == (right[0][1], max(right)[0] / right[0][1])
     assert table["test"].isna().all()
-    assert paper.tables["heads"]["test"].isna().all()
-    assert paper.tables["ensembles"]["test"].isna().all()
+    assert paper.tables["heads"].frame["test"].isna().all()
+    assert paper.tables["ensembles"].frame["test"].isna().all()
     k = dev.best("all (no punctuation)")
-    assert paper.scores["heads.uas"] == dev.accuracy(k, "all (no punctuation)")
+    assert paper.numbers["heads.uas"] == dev.accuracy(k, "all (no punctuation)")
     found, total = max(dev.tree_edges(head) for head in range(8))
-    assert paper.scores["heads.tree_uuas"] == found / total
+    assert paper.numbers["heads.tree_uuas"] == found / total
     assert paper.items is not None
     assert list(paper.items["id"]) == [f"tiny-dev-{index}" for index in range(13)]
     assert paper.audit["mode"] == "paper"
 
 
 def test_without_a_random_encoder_its_column_is_empty(paper: Result) -> None:
-    assert paper.tables["best_heads"]["random_init"].isna().all()
+    assert paper.tables["best_heads"].frame["random_init"].isna().all()
     assert not [name for name in paper.scores if name.startswith("random_init")]
 
 
@@ -312,8 +312,8 @@ def test_paper_mode_compares_with_the_random_encoder_on_dev(data: MakeData) -> N
     table = scored(probe(mode="paper", ensemble=1), data(random_init=True)).tables
     assert "ensembles" not in table
     # The best of sixteen on a split is at least as good as any one of them: never nothing on all words.
-    assert table["best_heads"]["random_init"][0] > 0
-    assert table["best_heads"]["random_init"].notna().all()
+    assert table["best_heads"].frame["random_init"][0] > 0
+    assert table["best_heads"].frame["random_init"].notna().all()
 
 
 def test_attention_is_needed(data: MakeData) -> None:
@@ -363,10 +363,10 @@ def test_the_command_line_names_heads_and_sentences_to_draw(
     )
     [path] = tmp_path.rglob("results.json")
     found = json.loads(path.read_text(encoding="utf-8"))
-    assert found["scores"] == result.scores
+    assert found["scores"] == result.numbers
     assert set(found["figures"]) == {"best_heads", "heads_all", "attention_1_1-2"}
     for name in found["figures"].values():
         assert (path.parent / name).stat().st_size > 0
     best = pd.read_csv(path.parent / found["tables"]["best_heads"])
     assert list(best) == BEST.split()
-    np.testing.assert_allclose(best["test"], result.tables["best_heads"]["test"], atol=1e-3)
+    np.testing.assert_allclose(best["test"], result.tables["best_heads"].frame["test"], atol=1e-3)

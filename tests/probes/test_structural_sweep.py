@@ -17,11 +17,11 @@ from torch import Tensor
 
 from attention.encoder import EncoderSpec
 from datamodules import DependencyDataModule
-from metrics.results import HeatMap, Result
 from probes.base import ProbeError
 from probes.structural import StructuralDepthProbe, StructuralDistanceProbe
 from probes.structural_pairs import Pair, StructuralSizes
 from probes.structural_sweep import GAIN, StructuralProbe
+from results import HeatMap, Result
 from tests.tiny import save_bert
 from training import TrainingError
 
@@ -119,7 +119,7 @@ def test_every_pair_of_a_sweep_is_trained_as_if_it_were_alone(
     run = trainer(tmp_path)
     sweep = fitted(make((0, 2), (3, 6)), data(), run)
     assert sweep.pairs == (Pair(0, 3), Pair(0, 6), Pair(2, 3), Pair(2, 6))
-    table = scored(sweep, data(), tmp_path).tables["sweep"]
+    table = scored(sweep, data(), tmp_path).tables["sweep"].frame
     opened = data()
     opened.setup("fit")
     ends = []
@@ -127,7 +127,7 @@ def test_every_pair_of_a_sweep_is_trained_as_if_it_were_alone(
         alone = fitted(make((layer,), (rank,)), data(), trainer(tmp_path))
         torch.testing.assert_close(alone.kept[0], sweep.kept[place], rtol=0, atol=1e-6)
         assert alone.best_epoch[0] == sweep.best_epoch[place]
-        row = scored(alone, data(), tmp_path).tables["sweep"].iloc[0]
+        row = scored(alone, data(), tmp_path).tables["sweep"].frame.iloc[0]
         pd.testing.assert_series_equal(row, table.iloc[place], check_names=False, atol=1e-9)
 
         torch.manual_seed(0)
@@ -149,7 +149,7 @@ def test_the_pair_of_the_best_dev_score_is_reported(
 ) -> None:
     probe = fitted(kind(ranks=(2, 16), learning_rate=RATE), data(), trainer(tmp_path, 3))
     result = scored(probe, data(), tmp_path)
-    table, scores, items = result.tables["sweep"], result.scores, result.items
+    table, scores, items = result.tables["sweep"].frame, result.numbers, result.items
     assert list(table) == ["layer", "rank", "epochs", "dev", "test", "low", "high"]
     assert list(zip(table["layer"], table["rank"], strict=True)) == [(k, r) for k in (0, 1, 2) for r in (2, 16)]
     chosen = table.iloc[int(table["dev"].argmax())]
@@ -183,10 +183,10 @@ def test_a_checkpoint_gives_the_same_scores_and_fits_nothing_else(data: MakeData
     path = tmp_path / "probe.ckpt"
     expected = scored(probe, data(), tmp_path)
     again = scored(StructuralDistanceProbe((1, 2), (4,)), data((1, 2)), tmp_path, path)
-    assert again.scores == expected.scores
-    pd.testing.assert_frame_equal(again.tables["sweep"], expected.tables["sweep"])
+    assert again.numbers == expected.numbers
+    pd.testing.assert_frame_equal(again.tables["sweep"].frame, expected.tables["sweep"].frame)
     assert again.audit == expected.audit
-    assert scored(probe, data(), tmp_path, path).scores == expected.scores
+    assert scored(probe, data(), tmp_path, path).numbers == expected.numbers
     loaded = StructuralDistanceProbe.load_from_checkpoint(path, weights_only=True)
     assert loaded.pairs == (Pair(1, 4), Pair(2, 4))
     assert torch.equal(loaded.kept[1], probe.kept[1])
@@ -289,5 +289,5 @@ def test_two_processes_train_together_and_find_what_one_finds(
     found = json.loads(next(tmp_path.rglob("results.json")).read_text())["scores"]
     probe = StructuralDistanceProbe(ranks=(4,))
     alone = scored(probe, data(), tmp_path, next(tmp_path.rglob("*.ckpt")))
-    assert found == pytest.approx(alone.scores, abs=1e-6)
+    assert found == pytest.approx(alone.numbers, abs=1e-6)
     assert len(set(probe.best_epoch.tolist())) > 1

@@ -55,7 +55,7 @@ def test_items_add_up_to_the_scores_of_their_probe() -> None:
 def test_a_sweep_has_a_row_for_each_probe_and_a_map_with_the_chosen_one_framed() -> None:
     held, rows = found()
     share = rows[:, 1:5].sum(axis=0) / rows[:, 0].sum()
-    table = sweep_table(PAIRS, [3, 1, 2, 4], held.counts(share=False), held.counts(share=True))
+    table = sweep_table(PAIRS, [3, 1, 2, 4], held.counts(share=False), held.counts(share=True)).frame
     assert table["layer"].tolist() == [0, 0, 3, 3]
     assert table["epochs"].tolist() == [3, 1, 2, 4]
     np.testing.assert_allclose(table["test"], share)
@@ -68,5 +68,5 @@ def test_a_sweep_has_a_row_for_each_probe_and_a_map_with_the_chosen_one_framed()
 
 def test_where_there_is_nothing_to_find_the_score_is_nan() -> None:
     held = Found.of(np.array([0]), np.array([[0.0, 0.0, math.nan]]), np.array([1]))
-    table = sweep_table(PAIRS[:1], [1], held.counts(share=True), held.counts(share=False))
+    table = sweep_table(PAIRS[:1], [1], held.counts(share=True), held.counts(share=False)).frame
     assert table[["dev", "test", "low", "high"]].isna().all(axis=None)

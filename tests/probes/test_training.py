@@ -14,10 +14,10 @@ from torch import Tensor
 
 from attention import EncoderSpec
 from datamodules import AttentionBatch, DependencyDataModule
-from metrics.results import Result
 from probes import AttentionOnlyProbe, Baselines, StructuralDistanceProbe
 from probes.base import DependencyExperiment, ProbeError
 from probes.training import NestedExperiment, result_of, trained
+from results import Estimate, Result
 from training import TrainingError
 
 MakeData = Callable[[], DependencyDataModule]
@@ -40,7 +40,7 @@ class Nested(NestedExperiment):
 
     def outcome(self) -> Result:
         copy = self.train_copy(self.data.variant(), *self.contract.monitor)
-        return Result(self.experiment, {"dev": copy.dev}, audit={"epochs": copy.epochs})
+        return Result(self.experiment, {"dev": Estimate(copy.dev, unit="fraction")}, audit={"epochs": copy.epochs})
 
 
 class EveryEpoch(Callback):
@@ -268,7 +268,7 @@ def test_an_experiment_gets_its_result_in_the_test_around(data: MakeData, tmp_pa
         AttentionOnlyProbe(0.3), data().variant(), monitor="val_uas", mode="max", max_epochs=5, patience=2, seed=0
     )
     assert experiment.result is not None
-    assert experiment.result.scores == {"dev": found.dev}
+    assert experiment.result.numbers == {"dev": found.dev}
     assert experiment.result.audit == {"epochs": found.epochs}
 
 

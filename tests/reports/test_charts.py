@@ -16,9 +16,9 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import PathPatch, Rectangle, StepPatch
 from matplotlib.text import Annotation, Text
 
-from metrics.charts import Curves, Histograms, Spreads
 from reports import draw
 from reports.style import COLUMN
+from results import Curves, Histograms, Spreads
 
 NAN = float("nan")
 VARIANTS = ("base", "concat", "residual", "tying", "MLM")
@@ -42,7 +42,8 @@ def spreads(categories: Sequence[str], series: Sequence[str], rates: bool = Fals
     shares = {name: values(len(categories), row) for row, name in enumerate(series)} if rates else {}
     labels = {"category_label": "highest attention weight of the text", "rate_label": "never flips"}
     label = "standard deviation of P(class) over the words of a text"
-    return Spreads("Spread of all", tuple(categories), data, label, rates=shares, **labels, **changes)  # type: ignore[arg-type]
+    changes = {"unit": "ratio", **labels, **changes}
+    return Spreads("Spread of all", tuple(categories), data, label, rates=shares, **changes)  # type: ignore[arg-type]
 
 
 def scatter(series: Sequence[str], number: int, **changes: object) -> Curves:
@@ -112,7 +113,7 @@ def assert_readable(canvas: Canvas) -> None:
     "figure",
     [
         spreads(BINS, VARIANTS),
-        spreads(BINS, VARIANTS, percent=True, kind="box"),
+        spreads(BINS, VARIANTS, unit="fraction", kind="box"),
         spreads(RANKINGS, VARIANTS, rates=True, kind="box"),
         spreads(RANKINGS, ["base"], rates=True, kind="box"),
         spreads(RANKINGS, [f"{name}, seed {seed}" for name in VARIANTS for seed in range(3)], kind="box"),
@@ -121,8 +122,10 @@ def assert_readable(canvas: Canvas) -> None:
         spreads(BINS, [LONG, "tying"]),
         spreads(BINS, ["base"]),
         spreads(BINS, [LONG, "tying"], rates=True, kind="box"),
-        Spreads("Nothing", ("all",), {"base": [[]]}, "x", rates={"base": [NAN]}, rate_label="never flips"),
-        Spreads("One value over and over", ("a", "b"), {"base": [[0.0] * 9, [0.2] * 3]}, "x"),
+        Spreads(
+            "Nothing", ("all",), {"base": [[]]}, "x", rates={"base": [NAN]}, rate_label="never flips", unit="ratio"
+        ),
+        Spreads("One value over and over", ("a", "b"), {"base": [[0.0] * 9, [0.2] * 3]}, "x", unit="ratio"),
         scatter(VARIANTS, TEXTS),
         scatter(["base"], 3),
         scatter(["base"], 0, log_x=True),
@@ -158,6 +161,7 @@ class TestSpreads:
         ("first", "second", "third"),
         {"base": [values(100), [], [0.1, 0.2, 0.3, 0.4, 0.5, NAN]], "tying": [values(60, 1), [0.7, NAN, 0.6], [0.9]]},
         "TVD",
+        unit="ratio",
     )
     AT = {"base": (-0.21, 0.79, 1.79), "tying": (0.21, 1.21, 2.21)}
     """Half a row above and below the ticks: two rows in each category, .42 of it tall."""
@@ -178,7 +182,7 @@ class TestSpreads:
 
     def test_a_violin_is_widest_where_most_values_are(self) -> None:
         data = [0.1] * 5 + [0.5] * 60 + [0.6] * 60 + [0.9] * 5
-        axes = draw(Spreads("t", ("a",), {"b": [data]}, "x")).axes[0]
+        axes = draw(Spreads("t", ("a",), {"b": [data]}, "x", unit="ratio")).axes[0]
         (body,) = (part for part in axes.collections if isinstance(part, PolyCollection))
         corners = np.asarray(body.get_paths()[0].vertices)
         assert corners[corners[:, 1].argmax(), 0] == pytest.approx(0.55, abs=0.05)
@@ -229,7 +233,7 @@ class TestSpreads:
 
     @pytest.mark.parametrize("kind", ["violin", "box"])
     def test_values_that_are_all_one_are_a_dot(self, kind: Literal["violin", "box"]) -> None:
-        axes = draw(Spreads("t", ("a", "b"), {"base": [[0.3] * 44, values(60)]}, "x", kind=kind)).axes[0]
+        axes = draw(Spreads("t", ("a", "b"), {"base": [[0.3] * 44, values(60)]}, "x", unit="ratio", kind=kind)).axes[0]
         dot = next(line for line in lines_of(axes) if line.get_marker() == "o")
         assert set(map(tuple, np.array(dot.get_xydata()).tolist())) == {(0.3, 0.0)}
         drawn = [part for part in (*axes.collections, *axes.patches) if isinstance(part, PolyCollection | PathPatch)]
@@ -243,7 +247,9 @@ class TestSpreads:
         assert numbers == {("1,821", -0.21), ("0", 0.79), ("1", 1.79), ("60", 0.21), ("2", 1.21), ("1", 2.21)}
 
     def test_boxes_show_quartiles_and_percentiles_and_no_outliers(self) -> None:
-        figure = Spreads("t", ("a", "b"), {"base": [values(TEXTS), [*values(TEXTS, 1), 50.0]]}, "x", kind="box")
+        figure = Spreads(
+            "t", ("a", "b"), {"base": [values(TEXTS), [*values(TEXTS, 1), 50.0]]}, "x", unit="ratio", kind="box"
+        )
         canvas = draw(figure)
         axes = canvas.axes[0]
         boxes = [patch.get_path().get_extents() for patch in axes.patches if isinstance(patch, PathPatch)]
@@ -301,7 +307,7 @@ class TestSpreads:
         assert not legend_of(draw(spreads(BINS, ["base"])).axes[0])
 
     def test_fractions_are_percent_when_asked(self) -> None:
-        axes = draw(dataclasses.replace(self.FIGURE, percent=True)).axes[0]
+        axes = draw(dataclasses.replace(self.FIGURE, unit="fraction")).axes[0]
         assert axes.get_xlabel() == "TVD (%)"
         bars = [part.get_segments() for part in axes.collections if isinstance(part, LineCollection)]
         third = next(segment for segment in np.concatenate(bars) if segment[0, 1] == pytest.approx(1.79))

@@ -6,9 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from metrics.significance import bootstrap_ratio
-from reports.collect import NAN, Outcome, collect, read_outcome
+from metrics.bootstrap import bootstrap_ratio
+from reports.collect import NAN, Outcome, collect, estimates_of, read_outcome
 from reports.plan import Row, Run, Sweep, SweepError
+from results import Unit, numbers
 
 
 def run(seed: int, config: str = "a.yaml") -> Run:
@@ -35,7 +36,10 @@ def outcome(
         items.to_parquet(file := path.parent / "items.parquet")
     ratios = {"uas": ("correct", "scored")} if items is not None else {}
     splits = {"test": {"file": "t.conllu", "sha256": data.get("sha", "1")}}
-    return Outcome(path, scores, epochs, ratios, file, {"name": data.get("encoder", "tiny")}, splits)
+    units: dict[str, Unit] = {"uas": "fraction", "codelength": "bits"}
+    return Outcome(
+        path, estimates_of(scores, units), epochs, ratios, file, {"name": data.get("encoder", "tiny")}, splits
+    )
 
 
 def items(correct: list[float], scored: list[int], order: list[int] | None = None) -> pd.DataFrame:
@@ -47,12 +51,12 @@ def test_one_seed_has_the_interval_of_its_run(tmp_path: Path) -> None:
     row = Row(("right branching",), {0: (run(0),)}, {"uas": "right.uas"})
     scores = {"right.uas": 0.3, "right.uas.low": 0.2, "right.uas.high": 0.4}
     result = collect(sweep(row), {run(0).key: outcome(tmp_path, run(0).key, scores)}).result
-    (line,) = result.tables["table"].to_dict("records")
+    (line,) = result.tables["table"].frame.to_dict("records")
     assert list(line) == ["probe", "seeds", "epochs", "uas", "low", "high", "sd"]
     assert [line[name] for name in ("probe", "seeds", "uas", "low", "high")] == ["right branching", 1, 0.3, 0.2, 0.4]
     assert pd.isna(line["epochs"])
     assert np.isnan(line["sd"])
-    assert result.scores == {
+    assert result.numbers == {
         **{f"right branching.uas{end}": value for end, value in {"": 0.3, ".low": 0.2, ".high": 0.4}.items()},
         "right branching.uas.sd": pytest.approx(NAN, nan_ok=True),
     }
@@ -67,7 +71,7 @@ def test_seeds_are_averaged_and_their_counts_added_up_per_item(tmp_path: Path) -
         # Items are matched by what they are, not by where they stand.
         run(1).key: outcome(tmp_path, run(1).key, {"uas": 11 / 18}, 5.0, items(counts[1], scored, [2, 0, 3, 1])),
     }
-    (line,) = collect(sweep(row), outcomes).result.tables["table"].to_dict("records")
+    (line,) = collect(sweep(row), outcomes).result.tables["table"].frame.to_dict("records")
     low, high = bootstrap_ratio(np.add(*map(np.array, counts)), 2 * np.array(scored))
     assert line["uas"] == pytest.approx(10.5 / 18)
     assert (line["low"], line["high"]) == (low, high)
@@ -82,7 +86,7 @@ def test_seeds_whose_items_are_not_known_have_no_interval(tmp_path: Path) -> Non
         run(0).key: outcome(tmp_path, run(0).key, {"uas": 0.5, "uas.low": 0.4, "uas.high": 0.6}, 1.0),
         run(1).key: outcome(tmp_path, run(1).key, {"uas": 0.7}, 2.0, items([1.0], [2])),
     }
-    (line,) = collect(sweep(row), outcomes).result.tables["table"].to_dict("records")
+    (line,) = collect(sweep(row), outcomes).result.tables["table"].frame.to_dict("records")
     assert line["uas"] == pytest.approx(0.6)
     assert np.isnan([line["low"], line["high"]]).all()
     assert line["epochs"] == 1.5
@@ -95,11 +99,11 @@ def test_the_first_of_several_runs_that_has_a_score_gives_it(tmp_path: Path) -> 
         run(0, "b").key: outcome(tmp_path, "2", {"uas": 0.9, "codelength": 8.0}, 2.0),
     }
     collected = collect(sweep(row, scores=("uas", "bits", "more")), outcomes)
-    (line,) = collected.result.tables["table"].to_dict("records")
+    (line,) = collected.result.tables["table"].frame.to_dict("records")
     assert (line["uas"], line["bits"], line["epochs"]) == (0.5, 8.0, 4)
     assert np.isnan(line["more"])
     assert collected.faults == ()
-    runs = collected.result.tables["table_runs"]
+    runs = collected.result.tables["table_runs"].frame
     assert runs["folder"].tolist() == ["1/Probe/version_0", "2/Probe/version_0"]
     assert runs["epochs"].tolist() == [4, 2]
     assert runs["bits"].tolist() == pytest.approx([NAN, 8.0], nan_ok=True)
@@ -111,15 +115,17 @@ def test_a_seed_of_which_a_run_is_missing_does_not_count(tmp_path: Path) -> None
     outcomes = {one.key: outcome(tmp_path, one.key, {"uas": 0.1}) for one in (run(0, "a"), run(1, "a"), run(1, "b"))}
     outcomes[run(0, "a").key] = outcome(tmp_path, "other", {"uas": 0.9})
     result = collect(sweep(row, nothing), outcomes).result
-    assert result.tables["table"]["seeds"].tolist() == [1, 0]
-    assert result.tables["table"]["uas"].tolist() == pytest.approx([0.1, NAN], nan_ok=True)
+    assert result.tables["table"].frame["seeds"].tolist() == [1, 0]
+    assert result.tables["table"].frame["uas"].tolist() == pytest.approx([0.1, NAN], nan_ok=True)
     assert result.audit["runs"] == 5
     assert result.audit["done"] == 3
 
 
 def test_a_score_that_no_run_has_is_a_fault(tmp_path: Path) -> None:
     row = Row(("a",), {4: (run(4),)}, {"uas": "usa"})
-    collected = collect(sweep(row), {run(4).key: outcome(tmp_path, run(4).key, {"uas": 0.5, "uas.low": 0.1, "x": 1.0})})
+    collected = collect(
+        sweep(row), {run(4).key: outcome(tmp_path, run(4).key, {"uas": 0.5, "uas.low": 0.1, "uas.high": 0.6, "x": 1.0})}
+    )
     (fault,) = collected.faults
     assert "row `a`, seed 4" in fault
     assert "has no score `usa` (did you mean `uas`?); there are uas, x. Say under the row's `scores`" in fault
@@ -182,7 +188,7 @@ def test_results_are_read(tmp_path: Path) -> None:
     path = tmp_path / "results.json"
     path.write_text(json.dumps(content), encoding="utf-8")
     read = read_outcome(path)
-    assert read.scores == pytest.approx({"uas": 1.0, "none": NAN}, nan_ok=True)
+    assert numbers(read.scores) == pytest.approx({"uas": 1.0, "none": NAN}, nan_ok=True)
     assert (read.epochs, read.items, read.encoder) == (3.0, tmp_path / "items.parquet", {"name": "tiny"})
     items([1.0, 2], [3, 4]).to_parquet(tmp_path / "items.parquet")
     counts = read.counts("uas")

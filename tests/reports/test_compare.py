@@ -11,10 +11,10 @@ import pytest
 import yaml
 from rich.console import Console
 
-from metrics.results import Provenance, Result
-from metrics.significance import bootstrap_ratio, paired_bootstrap, paired_permutation
+from metrics.bootstrap import bootstrap_ratio, paired_bootstrap, paired_permutation
 from reports.compare import CompareError, compare, grouped, main, read_run, warnings
 from reports.writer import write
+from results import Estimate, Provenance, Result, Table
 
 SENTENCES = 60
 
@@ -52,11 +52,18 @@ def make_run(
     if settings is not None:
         (folder / "config.yaml").write_text(yaml.safe_dump(settings))
     pairs = {"uas": ("correct", "scored")} if ratios is None else ratios
-    scores = {name: frame[right].sum() / frame[of].sum() for name, (right, of) in pairs.items()} | {"nats": 2.5}
+    scores = {
+        name: Estimate(frame[right].sum() / frame[of].sum(), unit="fraction") for name, (right, of) in pairs.items()
+    }
+    scores["nats"] = Estimate(2.5, unit="nats")
     data = {"train": {"file": "train.conllu", "sha256": "0"}, "test": {"file": "test.conllu", "sha256": sha256}}
     result = Result("attention_only", scores, items=frame, ratios=pairs)
     write(folder, result, Provenance({"name": "a"}, data, {}))
     return folder
+
+
+def numbers(difference: Estimate) -> list[float | None]:
+    return [difference.value, difference.low, difference.high, difference.p]
 
 
 def run_main(*arguments: object) -> str:
@@ -83,14 +90,16 @@ def test_two_runs_are_compared_as_the_tests_say(tmp_path: Path) -> None:
     assert reference["difference"] is reference["permutation.p"] is reference["bootstrap.p"] is None
     counts = (b["correct"], b["scored"], a["correct"], a["scored"])
     expected = paired_bootstrap(*counts)
-    assert [other[key] for key in ("difference", "difference.low", "difference.high", "bootstrap.p")] == list(expected)
+    assert [other[key] for key in ("difference", "difference.low", "difference.high", "bootstrap.p")] == numbers(
+        expected
+    )
     assert other["permutation.p"] == paired_permutation(*counts)
     assert "holm.p" not in other
     assert other["runs"][0]["folder"] == str(second)
     # The table says the same, ×100, but for p.
     row = next(line for line in printed.splitlines() if line.startswith("Words/version_0"))
     assert f"{100 * other['uas']:.1f} [" in row
-    assert f"{100 * expected.difference:.1f} [{100 * expected.low:.1f}, {100 * expected.high:.1f}]" in row
+    assert f"{100 * expected.value:.1f} [" in row
     assert row.split()[-2:] == [f"{other['permutation.p']:.4g}", f"{expected.p:.4g}"]
     assert f"{SENTENCES} items, matched by id" in printed
 
@@ -102,7 +111,7 @@ def test_seeds_of_one_config_are_one_line(tmp_path: Path) -> None:
     runs += [make_run(tmp_path / f"b{seed}", frame, config(seed, decay=0.5)) for seed, frame in enumerate(others)]
     groups = grouped([read_run(run, "uas") for run in runs])
     assert [[run.folder.name for run in group] for group in groups] == [["a0", "a1", "a2"], ["b0", "b1"]]
-    reference, other = compare(groups, "uas").to_dict("records")
+    reference, other = compare(groups, "uas").frame.to_dict("records")
     assert (reference["run"], reference["seeds"], other["seeds"]) == ("a0", 3, 2)
     scores = [frame["correct"].sum() / frame["scored"].sum() for frame in frames]
     assert reference["uas"] == pytest.approx(np.mean(scores))
@@ -115,7 +124,7 @@ def test_seeds_of_one_config_are_one_line(tmp_path: Path) -> None:
     expected = paired_bootstrap(*counts)
     assert other["difference"] == pytest.approx(other["uas"] - reference["uas"])
     found = [other[key] for key in ("difference", "difference.low", "difference.high", "bootstrap.p")]
-    assert found == pytest.approx(list(expected))
+    assert found == pytest.approx(numbers(expected))
     assert other["permutation.p"] == pytest.approx(paired_permutation(*counts))
 
 
@@ -157,7 +166,7 @@ def test_what_differs_in_more_than_seeds_is_another_line(tmp_path: Path) -> None
 def test_several_comparisons_are_corrected(tmp_path: Path) -> None:
     gains = (0.0, 0.03, 0.05, 0.05)
     runs = [make_run(tmp_path / f"r{n}", items(n, gain), config(decay=n)) for n, gain in enumerate(gains)]
-    frame = compare(grouped([read_run(run, "uas") for run in runs]), "uas")
+    frame = compare(grouped([read_run(run, "uas") for run in runs]), "uas").frame
     p, corrected = frame["permutation.p"].to_numpy(), frame["holm.p"].to_numpy()
     assert np.isnan([p[0], corrected[0]]).all()
     order = 1 + np.argsort(p[1:])
@@ -176,7 +185,7 @@ def test_items_in_another_order_and_with_other_numbers_are_the_same_by_id(tmp_pa
     tables = [
         compare([[read_run(straight[0], "uas")], [read_run(other, "uas")]], "uas") for other in (straight[1], shuffled)
     ]
-    pd.testing.assert_frame_equal(tables[0].drop(columns="run"), tables[1].drop(columns="run"))
+    pd.testing.assert_frame_equal(tables[0].frame.drop(columns="run"), tables[1].frame.drop(columns="run"))
 
 
 @pytest.mark.parametrize("columns", [["document"], ["sentence"], ["document", "sentence"]])
@@ -240,7 +249,7 @@ def swept(folder: Path) -> Path:
                 lines.append({"probe": row, "seed": seed, "command": "fit", "config": "a.yaml", "folder": place})
     write(
         folder,
-        Result("t", {}, {"t": pd.DataFrame({"probe": [1]}), "t_runs": pd.DataFrame(lines)}),
+        Result("t", {}, {"t": Table(pd.DataFrame({"probe": [1]})), "t_runs": Table(pd.DataFrame(lines))}),
         Provenance({}, {}, {}),
     )
     return folder
@@ -362,7 +371,7 @@ def test_a_run_is_not_compared_with_itself(tmp_path: Path) -> None:
 
 def test_one_line_has_no_differences(tmp_path: Path) -> None:
     runs = [make_run(tmp_path / f"{seed}", items(seed), config(seed)) for seed in range(3)]
-    frame = compare(grouped([read_run(run, "uas") for run in runs]), "uas")
+    frame = compare(grouped([read_run(run, "uas") for run in runs]), "uas").frame
     assert frame.columns.tolist() == ["run", "seeds", "uas", "uas.low", "uas.high", "sd"]
     assert frame["seeds"].tolist() == [3]
     assert frame["run"].tolist() == [str(runs[0])]

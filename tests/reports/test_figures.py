@@ -14,10 +14,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 
-from metrics.results import AttentionLines, Bars, HeatMap, on_one_scale
-from metrics.results import Figure as Data
 from reports.figures import draw
 from reports.style import COLUMN, PAGE
+from results import AttentionLines, Bars, HeatMap, on_one_scale
+from results import Figure as Data
 
 RELATIONS = tuple(f"relation:{number}" for number in range(30))
 NAN = float("nan")
@@ -26,12 +26,14 @@ BLUE, RED = (sns.color_palette("colorblind")[place] for place in (0, 3))
 
 def bars(categories: Sequence[str], series: int = 1, **changes: object) -> Bars:
     values = {f"system {index}": np.linspace(0.1, 0.9, len(categories)).tolist() for index in range(series)}
+    changes = {"unit": "fraction", **changes}
     return Bars("Accuracy", tuple(categories), values, "Accuracy", **changes)  # type: ignore[arg-type]
 
 
 def heat_map(rows: int, columns: int, **changes: object) -> HeatMap:
     values = np.random.default_rng(0).uniform(-0.2, 0.8, (rows, columns))
     names = ([str(row + 1) for row in range(rows)], [str(column + 1) for column in range(columns)])
+    changes = {"unit": "ratio", **changes}
     return HeatMap("Weights", values, *names, "Layer", "Head", "Weight", **changes)  # type: ignore[arg-type]
 
 
@@ -96,7 +98,16 @@ def assert_readable(canvas: Figure) -> None:
         sentence(60, 50),
         sentence(90, 3),
         AttentionLines("Long words and a title that is far too long", ("W" * 16, "http" * 20), np.eye(2)),
-        HeatMap("A title that is far too long for a small map", np.eye(9), RELATIONS[:9], RELATIONS[:9], "", "", ""),
+        HeatMap(
+            "A title that is far too long for a small map",
+            np.eye(9),
+            RELATIONS[:9],
+            RELATIONS[:9],
+            "",
+            "",
+            "",
+            unit="ratio",
+        ),
     ],
     ids=lambda figure: f"{type(figure).__name__}-{figure.title}"[:20],
 )
@@ -137,7 +148,7 @@ class TestBars:
         assert texts(axes.get_xticklabels()) == ["a", "b", "c"]
 
     def test_other_values_stay(self) -> None:
-        axes = main_axes(draw(bars(("a", "b", "c"), percent=False)))
+        axes = main_axes(draw(bars(("a", "b", "c"), unit="ratio")))
         assert [bar.get_height() for bar in containers(axes)[0]] == pytest.approx([0.1, 0.5, 0.9])
         assert axes.get_ylabel() == "Accuracy"
 
@@ -201,7 +212,7 @@ class TestHeatMap:
         assert main_axes(draw(heat_map(6, 12))).images[0].get_clim() == (figure.values.min(), figure.values.max())
 
     def test_percent(self) -> None:
-        figure = heat_map(6, 12, percent=True)
+        figure = heat_map(6, 12, unit="fraction")
         canvas = draw(figure)
         np.testing.assert_allclose(shown(main_axes(canvas)), 100 * figure.values)
         bar = main_axes(canvas).child_axes[0]
@@ -209,7 +220,7 @@ class TestHeatMap:
 
     def test_shares_begin_at_zero_unless_one_is_below(self) -> None:
         for rows, columns in ((6, 12), (3, 4)):
-            figure = heat_map(rows, columns, percent=True)
+            figure = heat_map(rows, columns, unit="fraction")
             figure.values[:] = np.abs(figure.values) + 0.1
             low, high = main_axes(draw(figure)).images[0].get_clim()
             assert low == 0
@@ -218,7 +229,7 @@ class TestHeatMap:
             assert main_axes(draw(figure)).images[0].get_clim()[0] == pytest.approx(-30)
 
     def test_maps_of_one_quantity_share_their_colours(self) -> None:
-        maps = {name: heat_map(6, 12, percent=True) for name in ("nsubj", "obj", "det")}
+        maps = {name: heat_map(6, 12, unit="fraction") for name in ("nsubj", "obj", "det")}
         for place, figure in enumerate(maps.values(), 1):
             figure.values[:] = np.abs(figure.values) / place
         maps["obj"].values[0, 0] = NAN
@@ -236,7 +247,7 @@ class TestHeatMap:
         assert on_one_scale({}) == {}
 
     def test_few_cells_have_their_numbers_in_them_and_many_have_none(self) -> None:
-        figure = heat_map(2, 3, percent=True)
+        figure = heat_map(2, 3, unit="fraction")
         figure.values[1, 2] = NAN
         axes = main_axes(draw(figure))
         written = {label.get_position(): label.get_text() for label in axes.texts}

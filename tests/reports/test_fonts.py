@@ -8,10 +8,10 @@ from fontTools.pens.ttGlyphPen import TTGlyphPen
 from matplotlib import get_data_path
 from matplotlib.font_manager import fontManager
 
-from metrics.results import AttentionLines, Bars, Figure, Provenance, Result
 from reports.figures import draw
 from reports.style import fonts_for
 from reports.writer import write
+from results import AttentionLines, Bars, Figure, Provenance, Result
 
 JAPANESE = ("本", "を", "読んだ", "。")
 CHINESE = ("读", "了", "书", "。")
@@ -95,7 +95,7 @@ def test_the_shapes_are_those_of_the_language(
 def test_one_warning_names_a_package_where_no_font_has_the_characters(tmp_path: Path, fonts: list[str]) -> None:
     (tmp_path / "broken.ttf").write_bytes(b"no font")
     fonts += [font(tmp_path, "Tiny Half", "本書"), str(tmp_path / "broken.ttf")]
-    bars = Bars("書", ("新", "古"), {"本": [0.1, 0.2], "を": [0.3, 0.4]}, "率")
+    bars = Bars("書", ("新", "古"), {"本": [0.1, 0.2], "を": [0.3, 0.4]}, "率", unit="fraction")
     with pytest.warns(UserWarning, match="Debian's fonts-noto-cjk") as caught:
         written(tmp_path / "run", sentence(JAPANESE), bars, sentence(CHINESE))
     assert len(caught) == 1

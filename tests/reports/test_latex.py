@@ -3,13 +3,19 @@ import pandas as pd
 import pytest
 
 from reports.latex import escape, latex_table
+from results import Table, Unit
+from tests.reports.tables import table
 
 NAN = float("nan")
 
 
-def body(frame: pd.DataFrame) -> list[list[str]]:
+def body(frame: pd.DataFrame, interval: str | None = None, **units: Unit) -> list[list[str]]:
     """The cells of each row, without what stands around them."""
-    lines = (latex_table(frame, "probe", "table") or "").splitlines()
+    return rows_of(latex_table(table(frame, interval, **units), "probe", "table") or "")
+
+
+def rows_of(text: str) -> list[list[str]]:
+    lines = text.splitlines()
     rows = lines[lines.index(r"\midrule") + 1 : lines.index(r"\bottomrule")]
     return [row.removesuffix(r" \\").split(" & ") for row in rows]
 
@@ -39,7 +45,7 @@ nmod:poss & 1234 & 3-9 & dependent $\rightarrow$ head & 80.8 [79.0, 82.5] & 1 & 
 \bottomrule
 \end{tabular}
 """
-    assert latex_table(frame, "heads", "best_heads") == expected
+    assert latex_table(table(frame, interval="test", p="p"), "heads", "best_heads") == expected
 
 
 @pytest.mark.parametrize(
@@ -67,7 +73,7 @@ def test_text_is_printed_as_it_is(text: str, expected: str) -> None:
 
 @pytest.mark.parametrize("first", ["[CLS]", "*"])
 def test_a_rule_or_row_end_does_not_take_a_cell_for_its_argument(first: str) -> None:
-    text = latex_table(pd.DataFrame({first: [first, "x"], "other": [first, first]}), "probe", "t")
+    text = latex_table(table(pd.DataFrame({first: [first, "x"], "other": [first, first]})), "probe", "t")
     assert text is not None
     assert [line for line in text.splitlines() if line.endswith(r"\\")] == [
         rf"{{}}{first} & other \\",
@@ -89,23 +95,24 @@ def test_numbers_are_those_of_the_terminal() -> None:
             "list": [[1, 2], None],
         }
     )
-    assert body(frame) == [
+    assert body(frame, bits="bits", few="ratio") == [
         ["$-5.0$", r"$1.235 \times 10^{4}$", "3", "25.0", "True", "2", "x", "[1, 2]"],
         ["100.0", r"$-1.234 \times 10^{-5}$", "0.5", "50.0", "False", "--", "--", "--"],
     ]
-    assert r"\begin{tabular}{rrrrrrll}" in (latex_table(frame, "probe", "t") or "")
+    assert r"\begin{tabular}{rrrrrrll}" in (latex_table(table(frame), "probe", "t") or "")
 
 
 def test_an_interval_stands_in_the_cell_of_its_value() -> None:
-    # Each end alone would pass for a fraction.
     frame = pd.DataFrame({"bits": [0.5, 2.0], "bits.low": [-0.25, 0.5], "bits.high": [0.75, 1.0], "gain": [0.5, 0.5]})
-    assert body(frame) == [["0.5 [$-0.25$, 0.75]", "50.0"], ["2 [0.5, 1]", "50.0"]]
+    assert body(frame, bits="bits") == [["0.5 [$-0.25$, 0.75]", "50.0"], ["2 [0.5, 1]", "50.0"]]
 
 
 def test_rows_of_nats_are_printed_as_they_are_between_rows_of_fractions() -> None:
     scores = ["erasure.attention.never_flips", "adversary.max_jsd", "base.single_weight.delta_js", "area.f1"]
     frame = pd.DataFrame({"score": scores, "base": [0.5] * 4, "base.low": [0.25] * 4, "base.high": [0.75] * 4})
-    assert body(frame) == [
+    units: list[Unit] = ["fraction", "nats", "nats", "fraction"]
+    text = latex_table(Table(frame, {"base": units}), "probe", "table") or ""
+    assert rows_of(text) == [
         ["erasure attention never flips", "50.0 [25.0, 75.0]"],
         ["adversary max jsd", "0.5 [0.25, 0.75]"],
         ["base single weight delta js", "0.5 [0.25, 0.75]"],
@@ -114,7 +121,9 @@ def test_rows_of_nats_are_printed_as_they_are_between_rows_of_fractions() -> Non
 
 
 def heads(*names: str) -> list[str]:
-    lines = (latex_table(pd.DataFrame([[0.5] * len(names)], columns=list(names)), "probe", "t") or "").splitlines()
+    lines = (
+        latex_table(table(pd.DataFrame([[0.5] * len(names)], columns=list(names))), "probe", "t") or ""
+    ).splitlines()
     return lines[lines.index(r"\toprule") + 1 : lines.index(r"\midrule")]
 
 
@@ -133,15 +142,15 @@ def test_neighbours_of_one_name_stand_under_one_head() -> None:
 
 def test_what_no_page_holds_is_no_table_of_latex() -> None:
     assert body(pd.DataFrame({"n": range(60)})) == [[str(n)] for n in range(60)]
-    assert latex_table(pd.DataFrame({"n": range(61)}), "probe", "t") is None
+    assert latex_table(table(pd.DataFrame({"n": range(61)})), "probe", "t") is None
     wide = pd.DataFrame([[0.5] * 16], columns=[f"c{n}" for n in range(16)]).assign(**{"c0.low": 0.25, "c0.high": 1.0})
     assert len(body(wide)[0]) == 16
-    assert latex_table(wide.assign(more=1), "probe", "t") is None
+    assert latex_table(table(wide.assign(more=1)), "probe", "t") is None
 
 
 def test_a_table_without_rows_keeps_its_head() -> None:
     frame = pd.DataFrame({"a": pd.Series(dtype=str), "b": pd.Series(dtype=np.int64)})
-    assert (latex_table(frame, "two\nlines", "t") or "").splitlines() == [
+    assert (latex_table(table(frame), "two\nlines", "t") or "").splitlines() == [
         "% two lines: t",
         r"% requires \usepackage{booktabs}",
         r"\begin{tabular}{lr}",

@@ -4,8 +4,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from metrics.charts import ColouredText, ColouredTexts
 from reports.page import html_page
+from results import ColouredText, ColouredTexts
 
 NAN = float("nan")
 FIGURE = ColouredTexts(

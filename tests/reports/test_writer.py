@@ -21,12 +21,22 @@ from pytorch_lightning.loggers import CSVLogger, Logger
 from rich.console import Console
 from torch.utils.data import DataLoader
 
-from metrics.charts import ColouredText, ColouredTexts, Curves
-from metrics.results import AttentionLines, Bars, HeatMap, Provenance, Result
 from reports import draw, writer
 from reports.latex import latex_table
 from reports.page import html_page
 from reports.writer import ResultWriter, merged_audit, plain, write
+from results import (
+    AttentionLines,
+    Bars,
+    ColouredText,
+    ColouredTexts,
+    Curves,
+    Estimate,
+    HeatMap,
+    Provenance,
+    Result,
+    Table,
+)
 
 pytestmark = [
     # Advice on speed, which does not matter for four numbers.
@@ -48,11 +58,16 @@ PROVENANCE = Provenance(
 )
 RESULT = Result(
     experiment="probe",
-    scores={"uas": 0.1 + 0.2, "uas.low": 0.25, "uas.high": np.float64(0.35), "empty": float("nan")},
-    tables={"relations": TABLE},
+    scores={
+        "uas": Estimate(0.1 + 0.2, 0.25, np.float64(0.35), unit="fraction"),
+        "empty": Estimate(float("nan"), unit="nats"),
+    },
+    tables={"relations": Table(TABLE, {"accuracy": "fraction"})},
     figures={
-        "relations": Bars("Relations", ("det", "obj"), {"probe": [0.5, 0.6]}, "Accuracy"),
-        "weights": HeatMap("Weights", np.eye(2), ["1", "2"], ["1", "2"], "Layer", "Head", "Weight", marked=(1, 1)),
+        "relations": Bars("Relations", ("det", "obj"), {"probe": [0.5, 0.6]}, "Accuracy", unit="fraction"),
+        "weights": HeatMap(
+            "Weights", np.eye(2), ["1", "2"], ["1", "2"], "Layer", "Head", "Weight", unit="ratio", marked=(1, 1)
+        ),
         "sentence": AttentionLines("2-1", ("costs", "$5", "&"), np.full((3, 3), 1 / 3), frozenset({(1, 0), (2, 1)})),
         "curve": Curves("Curve", "ε", "JSD", {"base": ([0.01, 0.1], [0.2, 0.3])}, log_x=True),
         "examples": EXAMPLES,
@@ -106,7 +121,7 @@ class Adding(Bare):
         self.total += float(batch.sum())
 
     def on_test_epoch_end(self) -> None:
-        scores = {**RESULT.scores, "sum": self.total}
+        scores = {**RESULT.scores, "sum": Estimate(self.total, unit="count")}
         self.result = Result(
             RESULT.experiment,
             scores,
@@ -165,9 +180,10 @@ def test_a_test_run_writes_its_result(tmp_path: Path, monkeypatch: pytest.Monkey
     assert versions["numpy"] == np.__version__
     assert versions["pytorch-lightning"] == version("pytorch-lightning")
     assert record == {
-        "schema": 1,
+        "schema": 2,
         "experiment": "probe",
         "scores": {"uas": 0.1 + 0.2, "uas.low": 0.25, "uas.high": 0.35, "empty": None, "sum": 6.0},
+        "units": {"uas": "fraction", "empty": "nats", "sum": "count"},
         "tables": {"relations": "relations.csv"},
         "latex": {"relations": "relations.tex"},
         "figures": {
@@ -200,7 +216,9 @@ def test_a_test_run_writes_its_result(tmp_path: Path, monkeypatch: pytest.Monkey
             ['a, "b"', "2", "0.1"],
             ["[unused1]", "1", ""],
         ]
-    assert (tmp_path / "relations.tex").read_bytes().decode() == latex_table(TABLE, "probe", "relations")
+    assert (tmp_path / "relations.tex").read_bytes().decode() == latex_table(
+        RESULT.tables["relations"], "probe", "relations"
+    )
     assert (tmp_path / "examples.html").read_bytes().decode() == html_page(EXAMPLES)
     assert_frame_equal(pd.read_parquet(tmp_path / "items.parquet"), ITEMS)
     for text in ("30.0 [25.0, 35.0]", "[unused1]", "33.3", "data.too_long", str(tmp_path)):
@@ -388,13 +406,17 @@ class TestWrite:
         assert {path.name for path in tmp_path.iterdir()} == FILES
 
     def test_a_result_without_parts(self, tmp_path: Path) -> None:
-        write(tmp_path / "new" / "folder", Result("bare", {"uas": 0.5}), Provenance({}, {}, {}))
+        write(
+            tmp_path / "new" / "folder", Result("bare", {"uas": Estimate(0.5, unit="fraction")}), Provenance({}, {}, {})
+        )
         record = record_of(tmp_path / "new" / "folder")
         assert (record["tables"], record["latex"], record["figures"], record["items"]) == ({}, {}, {}, None)
 
     def test_a_table_of_many_rows_has_no_latex(self, tmp_path: Path) -> None:
         for rows, files in ((3, {"long": "long.tex"}), (61, {})):
-            write(tmp_path, Result("bare", {}, {"long": pd.DataFrame({"n": range(rows)})}), Provenance({}, {}, {}))
+            write(
+                tmp_path, Result("bare", {}, {"long": Table(pd.DataFrame({"n": range(rows)}))}), Provenance({}, {}, {})
+            )
             assert record_of(tmp_path)["latex"] == files
             # Nor one that an earlier result has left.
             assert (tmp_path / "long.tex").exists() == bool(files)

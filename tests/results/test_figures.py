@@ -3,8 +3,8 @@ from typing import get_args
 
 import pytest
 
-from metrics import results
-from metrics.charts import ColouredText, ColouredTexts, Curves, Histograms, Spreads
+import results
+from results import ColouredText, ColouredTexts, Curves, Histograms, Spreads
 
 NAN, INF = float("nan"), float("inf")
 SPREADS = Spreads(
@@ -13,6 +13,7 @@ SPREADS = Spreads(
     {"base": [[0.5, NAN], []], "tying": [[0.1], [0.2, 0.3]]},
     "share of words",
     rates={"base": [0.25, NAN]},
+    unit="fraction",
 )
 CURVES = Curves("Adversaries", "TVD", "JSD", {"base": ([0, 0.1], [0, NAN])}, {"seeds": ([0.05], [0.2])})
 HISTOGRAMS = Histograms("Agreement", "τ", {"base": [-1.0, 1.0, NAN], "tying": []}, -1, 1)

@@ -4,10 +4,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from metrics.results import AttentionLines, Bars, HeatMap, Result
+from results import AttentionLines, Bars, Estimate, HeatMap, Result, Table, numbers
 
-HEADS = HeatMap("Heads", np.zeros((2, 3)), ["1", "2"], ["1", "2", "3"], "Layer", "Head", "Weight")
-BARS = Bars("Relations", ("det", "obj"), {"probe": [0.5, 0.6]}, "Accuracy", {"probe": ([0.4, 0.5], [0.6, 0.7])})
+HEADS = HeatMap("Heads", np.zeros((2, 3)), ["1", "2"], ["1", "2", "3"], "Layer", "Head", "Weight", unit="fraction")
+BARS = Bars(
+    "Relations", ("det", "obj"), {"probe": [0.5, 0.6]}, "Accuracy", {"probe": ([0.4, 0.5], [0.6, 0.7])}, unit="fraction"
+)
 LINES = AttentionLines("Head 3-9", ("[CLS]", "Go", "[SEP]"), np.eye(3), frozenset({(1, 0)}), "dependent", "head")
 
 
@@ -78,14 +80,60 @@ class TestAttentionLines:
             dataclasses.replace(LINES, arcs=frozenset({(1, 0), arc}))
 
 
+def uas(value: float) -> dict[str, Estimate]:
+    return {"uas": Estimate(value, unit="fraction")}
+
+
+class TestEstimate:
+    def test_what_is_there_is_named(self) -> None:
+        whole = Estimate(0.5, 0.4, 0.6, unit="fraction", sd=0.1, p=0.01)
+        assert whole.named("f1") == {"f1": 0.5, "f1.low": 0.4, "f1.high": 0.6, "f1.sd": 0.1, "f1.p": 0.01}
+        assert Estimate(3.0, unit="count").named("n") == {"n": 3.0}
+        assert numbers({"a": Estimate(1.0, unit="bits"), "b": Estimate(0.5, 0.4, 0.6, unit="p")}) == {
+            "a": 1.0,
+            "b": 0.5,
+            "b.low": 0.4,
+            "b.high": 0.6,
+        }
+
+    def test_a_unit_that_is_none_and_half_an_interval_are_refused(self) -> None:
+        with pytest.raises(ValueError, match="no unit 'percent': use one of fraction, nats"):
+            Estimate(0.5, unit="percent")  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="two ends, not"):
+            Estimate(0.5, 0.4, unit="fraction")
+
+
+class TestTable:
+    FRAME = pd.DataFrame(
+        {"name": ["a"], "n": [1], "x": [0.5], "x.low": [0.4], "x.high": [0.6], "y": [2.0], "low": [1.0]}
+    )
+
+    def test_every_column_of_floats_has_a_unit(self) -> None:
+        with pytest.raises(ValueError, match="columns without a unit: low"):
+            Table(self.FRAME, {"x": "fraction", "y": "bits"})
+        with pytest.raises(ValueError, match="columns that are not there: z"):
+            Table(self.FRAME, {"x": "fraction", "y": "bits", "z": "p"}, interval="y")
+        with pytest.raises(ValueError, match="'x' has units"):
+            Table(self.FRAME, {"x": ["fraction", "p"], "y": "bits"}, interval="y")
+
+    def test_ends_and_deviations_have_the_unit_of_their_column(self) -> None:
+        frame = self.FRAME.assign(high=3.0, sd=0.1)
+        table = Table(frame, {"x": ["fraction"], "y": "bits"}, interval="y")
+        assert table.intervals() == {"x": ("x.low", "x.high"), "y": ("low", "high")}
+        assert table.unit_rows() == {
+            **{name: ["fraction"] for name in ("x", "x.low", "x.high")},
+            **{name: ["bits"] for name in ("y", "low", "high", "sd")},
+        }
+
+
 class TestResult:
     def test_an_undefined_score_is_allowed(self) -> None:
-        assert np.isnan(Result("probe", {"uas": float("nan")}).scores["uas"])
+        assert np.isnan(Result("probe", uas(float("nan"))).numbers["uas"])
 
     @pytest.mark.parametrize(("name", "score"), [("", 0.5), (" ", 0.5), ("uas", float("inf")), ("uas", -float("inf"))])
     def test_bad_scores_are_refused(self, name: str, score: float) -> None:
         with pytest.raises(ValueError, match="empty name" if not name.strip() else "'uas' of 'probe' is infinite"):
-            Result("probe", {name: score})
+            Result("probe", {name: Estimate(score, unit="fraction")})
 
     @pytest.mark.parametrize("name", ["a/b", "..", "", ".hidden", "with space"])
     def test_names_that_are_no_file_names_are_refused(self, name: str) -> None:
@@ -95,9 +143,9 @@ class TestResult:
     @pytest.mark.parametrize("ratios", [{"las": ("right", "all")}, {"uas": ("right", "of")}])
     def test_a_ratio_is_a_score_and_two_columns(self, ratios: dict[str, tuple[str, str]]) -> None:
         items = pd.DataFrame({"right": [1], "all": [2]})
-        assert Result("probe", {"uas": 0.5}, items=items, ratios={"uas": ("right", "all")}).ratios
+        assert Result("probe", uas(0.5), items=items, ratios={"uas": ("right", "all")}).ratios
         with pytest.raises(ValueError, match=r"is no score, or .* are no columns of its items"):
-            Result("probe", {"uas": 0.5}, items=items, ratios=ratios)
+            Result("probe", uas(0.5), items=items, ratios=ratios)
 
     def test_it_cannot_be_changed(self) -> None:
         with pytest.raises(dataclasses.FrozenInstanceError):

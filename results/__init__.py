@@ -1,0 +1,37 @@
+"""What every experiment returns, as plain data: estimates with units, tables, figures. No drawing and no files."""
+
+from results.errors import UserError
+from results.figures import (
+    AttentionLines,
+    Bars,
+    ColouredText,
+    ColouredTexts,
+    Curves,
+    Figure,
+    HeatMap,
+    Histograms,
+    Spreads,
+    on_one_scale,
+)
+from results.result import Estimate, Provenance, Result, Table, Unit, estimates, numbers
+
+__all__ = [
+    "AttentionLines",
+    "Bars",
+    "ColouredText",
+    "ColouredTexts",
+    "Curves",
+    "Estimate",
+    "Figure",
+    "HeatMap",
+    "Histograms",
+    "Provenance",
+    "Result",
+    "Spreads",
+    "Table",
+    "Unit",
+    "UserError",
+    "estimates",
+    "numbers",
+    "on_one_scale",
+]

@@ -1,0 +1,201 @@
+"""Numbers with their intervals and units, tables of them, and the result of an experiment."""
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, get_args
+
+import pandas as pd
+
+if TYPE_CHECKING:
+    from results.figures import Figure
+
+Unit = Literal["fraction", "nats", "bits", "count", "ratio", "p"]
+"""What a number is: a fraction (printed ×100), a p-value, or a plain number such as a correlation (`ratio`)."""
+
+UNITS: tuple[Unit, ...] = get_args(Unit)
+ENDS = ("low", "high", "sd", "p")
+"""What may stand beside a value, as `<name>.low` and so on."""
+
+_FILE_STEM = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number, with what is known of its uncertainty. None: there is no such number; nan: it is undefined.
+
+    Attributes:
+        value: The number itself.
+        low: Low end of its 95 % interval.
+        high: High end of the interval.
+        unit: What the number is.
+        sd: Standard deviation over seeds.
+        p: Two-sided p-value of the number being zero.
+
+    Raises:
+        ValueError: There is no such unit, or only one end of the interval.
+    """
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+    unit: Unit = field(kw_only=True)
+    sd: float | None = field(default=None, kw_only=True)
+    p: float | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Refuse a unit that is none."""
+        if self.unit not in UNITS:
+            raise ValueError(f"there is no unit {self.unit!r}: use one of {', '.join(UNITS)}")
+        if (self.low is None) != (self.high is None):
+            raise ValueError(f"an interval has two ends, not {self.low} and {self.high}")
+
+    def named(self, name: str) -> dict[str, float]:
+        """The numbers there are, as `<name>`, `<name>.low`, `<name>.high`, `<name>.sd`, `<name>.p`."""
+        numbers = {f"{name}.{end}": getattr(self, end) for end in ENDS}
+        return {name: self.value, **{end: number for end, number in numbers.items() if number is not None}}
+
+
+def estimates(
+    names: Iterable[str], values: Iterable[float], low: Iterable[float], high: Iterable[float], unit: Unit
+) -> dict[str, Estimate]:
+    """One estimate for each name, from as many values and ends of intervals."""
+    return {
+        name: Estimate(*map(float, numbers), unit=unit) for name, *numbers in zip(names, values, low, high, strict=True)
+    }
+
+
+def numbers(scores: Mapping[str, Estimate]) -> dict[str, float]:
+    """Return every number of named estimates, as `<name>`, `<name>.low`, `<name>.high` and so on."""
+    return {end: number for name, score in scores.items() for end, number in score.named(name).items()}
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """A frame whose numbers have units.
+
+    The ends of the interval of column `x` are columns `x.low` and `x.high`, its standard deviation is `x.sd`; plain
+    `low`, `high` and `sd` belong to the column `interval`. They have the unit of their column.
+
+    Attributes:
+        frame: The rows.
+        units: Of every column of floats that is no end of an interval and no standard deviation: one for all rows, or
+            one for each.
+        interval: The column that plain `low`, `high` and `sd` belong to.
+
+    Raises:
+        ValueError: A column of floats has no unit, a unit has no column, or there is no such unit.
+    """
+
+    frame: pd.DataFrame
+    units: Mapping[str, Unit | Sequence[Unit]] = field(default_factory=dict)
+    interval: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse numbers without a unit."""
+        columns = [str(column) for column in self.frame]
+        if strange := sorted({*self.units, *([self.interval] if self.interval else [])} - set(columns)):
+            raise ValueError(f"units or intervals of columns that are not there: {', '.join(strange)}")
+        owned = {end for ends in self._owned().values() for end in ends.values()}
+        floats = [name for name in columns if pd.api.types.is_float_dtype(self.frame[name])]
+        if missing := [name for name in floats if name not in self.units and name not in owned]:
+            raise ValueError(f"columns without a unit: {', '.join(missing)}")
+        for name, unit in self.units.items():
+            of_rows = [unit] if isinstance(unit, str) else list(unit)
+            if not set(of_rows) <= set(UNITS) or not (isinstance(unit, str) or len(of_rows) == len(self.frame)):
+                raise ValueError(f"{name!r} has units {of_rows}: give one of {', '.join(UNITS)}, or one for each row")
+
+    def _owned(self) -> dict[str, dict[str, str]]:
+        columns = {str(column) for column in self.frame}
+        found: dict[str, dict[str, str]] = {}
+        for name in columns:
+            for end in ("low", "high", "sd"):
+                if f"{name}.{end}" in columns:
+                    found.setdefault(name, {})[end] = f"{name}.{end}"
+        if self.interval is not None:
+            found.setdefault(self.interval, {}).update({end: end for end in ("low", "high", "sd") if end in columns})
+        return found
+
+    def intervals(self) -> dict[str, tuple[str, str]]:
+        """Columns of the low and the high end, by the column they belong to."""
+        return {name: (ends["low"], ends["high"]) for name, ends in self._owned().items() if {"low", "high"} <= {*ends}}
+
+    def unit_rows(self) -> dict[str, list[Unit]]:
+        """The unit of every number, by column and row; columns without a unit are absent."""
+        rows = len(self.frame)
+        of_columns = {name: [unit] * rows if isinstance(unit, str) else list(unit) for name, unit in self.units.items()}
+        for name, ends in self._owned().items():
+            if name in of_columns:
+                of_columns |= dict.fromkeys(ends.values(), of_columns[name])
+        return of_columns
+
+    def rows(self, chosen: pd.DataFrame) -> "Table":
+        """The same table with another choice of its rows; units must be those of whole columns."""
+        return Table(chosen, self.units, self.interval)
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """What an experiment found out.
+
+    Attributes:
+        experiment: Name of the experiment.
+        scores: Named estimates; nan where a score is undefined.
+        tables: Named tables; the names become file names.
+        figures: Named figures; the names become file names.
+        audit: What was left out or changed on the way, counted.
+        items: One row per test item, when the experiment has such.
+        ratios: Scores that are the sum of one column of `items` divided by the sum of another: what two runs on the
+            same items are compared by.
+
+    Raises:
+        ValueError: A score has no name or is infinite, the name of a table or figure cannot be a file name, or a ratio
+            belongs to no score or names no columns of the items.
+    """
+
+    experiment: str
+    scores: Mapping[str, Estimate]
+    tables: Mapping[str, Table] = field(default_factory=dict)
+    figures: "Mapping[str, Figure]" = field(default_factory=dict)
+    audit: Mapping[str, object] = field(default_factory=dict)
+    items: pd.DataFrame | None = None
+    ratios: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse names and numbers that could not be written down."""
+        columns = () if self.items is None else tuple(self.items)
+        for name, pair in self.ratios.items():
+            if name not in self.scores or not set(pair) <= set(columns):
+                raise ValueError(f"{name!r} of {self.experiment!r} is no score, or {pair} are no columns of its items")
+        for name, score in self.scores.items():
+            if not name.strip():
+                raise ValueError(f"a score of {self.experiment!r} has an empty name: {score}")
+            for end, number in score.named(name).items():
+                if math.isinf(number):
+                    raise ValueError(f"the score {end!r} of {self.experiment!r} is infinite")
+        for name in (*self.tables, *self.figures):
+            if not _FILE_STEM.fullmatch(name):
+                raise ValueError(
+                    f"{name!r} of {self.experiment!r} cannot be a file name: use letters, digits and any of . _ + -"
+                )
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """Every score with what stands beside it: `<name>`, `<name>.low`, `<name>.high`, …, as in `results.json`."""
+        return numbers(self.scores)
+
+
+@dataclass(frozen=True, eq=False)
+class Provenance:
+    """What a datamodule says of its inputs.
+
+    Attributes:
+        encoder: The pretrained model: name, weights, layers, heads.
+        data: The corpus: per split file, hash and number of sentences.
+        audit: What was left out or changed while reading and encoding, counted.
+    """
+
+    encoder: Mapping[str, object]
+    data: Mapping[str, object]
+    audit: Mapping[str, object]

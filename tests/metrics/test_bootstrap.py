@@ -1,0 +1,462 @@
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from metrics import bootstrap
+from metrics.bootstrap import (
+    Resampled,
+    Statistic,
+    bootstrap_ratio,
+    difference,
+    holm,
+    mean,
+    median,
+    paired_bootstrap,
+    paired_permutation,
+    pooled,
+    resample,
+    resamples,
+    weights_of,
+)
+from metrics.classification import accuracy_drop, f1_drop, f1_score
+from results import Estimate
+
+
+def ends(found: Estimate) -> list[float]:
+    """The ends of an interval."""
+    assert found.low is not None
+    assert found.high is not None
+    return [found.low, found.high]
+
+
+def numbers(found: Estimate) -> tuple[float, ...]:
+    """Value, interval and p-value of a difference."""
+    assert found.p is not None
+    return found.value, *ends(found), found.p
+
+
+def counts(units: int, columns: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    totals = rng.integers(1, 30, size=(units, columns))
+    # Units differ in difficulty, so that resampling words instead of units would show.
+    right = rng.binomial(totals, rng.beta(2, 2, size=(units, 1)))
+    return right.astype(np.float64), totals.astype(np.float64)
+
+
+def test_it_is_the_percentile_interval_of_resampled_ratios() -> None:
+    right, totals = counts(40, 3)
+    low, high = bootstrap_ratio(right, totals, draws=500, seed=7)
+    rng = np.random.default_rng(7)
+    resamples = [rng.integers(40, size=40) for _ in range(500)]
+    for column in range(3):
+        ratios = [right[picks, column].sum() / totals[picks, column].sum() for picks in resamples]
+        expected = np.quantile(ratios, [0.025, 0.975])
+        np.testing.assert_allclose([low[column], high[column]], expected, rtol=1e-12)
+
+
+def test_it_agrees_with_scipy() -> None:
+    right, totals = counts(200, 1)
+    low, high = bootstrap_ratio(right[:, 0], totals[:, 0], draws=20_000)
+    expected = stats.bootstrap(
+        (right[:, 0], totals[:, 0]),
+        lambda a, b, axis: a.sum(axis=axis) / b.sum(axis=axis),
+        n_resamples=20_000,
+        paired=True,
+        vectorized=True,
+        method="percentile",
+        rng=np.random.default_rng(1),
+        batch=1000,
+    )
+    width = float(high - low)
+    assert low == pytest.approx(expected.confidence_interval.low, abs=0.03 * width)
+    assert high == pytest.approx(expected.confidence_interval.high, abs=0.03 * width)
+    # The ratio's own standard error, by the delta method: 3.92 of them across the interval.
+    residual = right[:, 0] - totals[:, 0] * right.sum() / totals.sum()
+    assert width == pytest.approx(3.92 * residual.std() * np.sqrt(200) / totals.sum(), rel=0.05)
+
+
+def test_columns_share_the_resamples_of_a_single_ratio() -> None:
+    right, totals = counts(50, 6)
+    low, high = bootstrap_ratio(right.reshape(50, 2, 3), totals.reshape(50, 2, 3), seed=3)
+    assert low.shape == high.shape == (2, 3)
+    alone = bootstrap_ratio(right[:, 4], totals[:, 4], seed=3)
+    assert [low[1, 1], high[1, 1]] == [float(end) for end in alone]
+
+
+def test_a_seed_gives_one_interval() -> None:
+    right, totals = counts(50, 2)
+    first, again, other = (bootstrap_ratio(right, totals, seed=seed) for seed in (1, 1, 2))
+    np.testing.assert_array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+def test_draws_in_small_chunks_cover_as_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    right, totals = counts(100, 1)
+    at_once = np.array(bootstrap_ratio(right, totals, draws=5000))
+    monkeypatch.setattr(bootstrap, "CELLS", 330)  # three draws at a time, and a rest of two
+    np.testing.assert_allclose(bootstrap_ratio(right, totals, draws=5000), at_once, atol=0.005)
+
+
+@pytest.mark.parametrize(
+    ("right", "totals"),
+    [
+        ([3.0], [5.0]),
+        ([], []),
+        ([0.0, 0.0, 0.0], [0.0, 0.0, 0.0]),
+        ([0.0, 2.0, 0.0], [0.0, 4.0, 0.0]),
+    ],
+    ids=["one unit", "no unit", "nothing to score", "one unit with something to score"],
+)
+def test_no_interval_where_resampling_says_nothing(right: list[float], totals: list[float]) -> None:
+    low, high = bootstrap_ratio(right, totals)
+    assert np.isnan(low)
+    assert np.isnan(high)
+
+
+def test_resamples_without_a_denominator_are_left_out() -> None:
+    # Two of forty units have words: 13 % of the resamples have neither, and only the rest have a ratio.
+    right, totals = np.zeros(40), np.zeros(40)
+    totals[:2], right[0] = 1.0, 1.0
+    low, high = bootstrap_ratio(right, totals)
+    assert [float(low), float(high)] == [0.0, 1.0]
+    # A single resample may have none at all.
+    seeds = [np.isnan(bootstrap_ratio(right, totals, draws=1, seed=seed)[0]) for seed in range(30)]
+    assert any(seeds)
+    assert not all(seeds)
+
+
+def test_bad_counts_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"\(3,\) and denominator \(2,\)"):
+        bootstrap_ratio(np.ones(3), np.ones(2))
+    with pytest.raises(ValueError, match="as zeros"):
+        bootstrap_ratio([1.0, float("nan")], [1.0, 1.0])
+
+
+def two_runs(units: int, gain: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Right words of two runs and all words of each unit; hard units are hard for both."""
+    rng = np.random.default_rng(seed)
+    totals = rng.integers(1, 30, size=units)
+    ease = rng.beta(3, 2, size=units)
+    b = rng.binomial(totals, ease)
+    a = rng.binomial(totals, np.clip(ease + gain, 0, 1))
+    return a.astype(np.float64), b.astype(np.float64), totals.astype(np.float64)
+
+
+def test_the_paired_bootstrap_is_a_loop_over_shared_resamples() -> None:
+    a, b, totals = two_runs(30, 0.03)
+    found = paired_bootstrap(a, totals, b, totals + 1, draws=400, seed=5)
+    rng = np.random.default_rng(5)
+    differences = []
+    for _ in range(400):
+        picks = rng.integers(30, size=30)
+        differences.append(a[picks].sum() / totals[picks].sum() - b[picks].sum() / (totals[picks] + 1).sum())
+    assert found.value == pytest.approx(a.sum() / totals.sum() - b.sum() / (totals + 1).sum())
+    assert [found.low, found.high] == pytest.approx(np.quantile(differences, [0.025, 0.975]), rel=1e-9)
+    below, above = sum(d <= 0 for d in differences), sum(d >= 0 for d in differences)
+    assert 0 < below < above
+    assert found.p == pytest.approx(2 * (1 + below) / 401)
+
+
+def test_the_paired_interval_agrees_with_scipy_and_is_narrower_than_an_unpaired_one() -> None:
+    a, b, totals = two_runs(300, 0.02)
+    found = paired_bootstrap(a, totals, b, totals)
+    expected = stats.bootstrap(
+        (a, b, totals),
+        lambda a, b, totals, axis: (a.sum(axis=axis) - b.sum(axis=axis)) / totals.sum(axis=axis),
+        n_resamples=10_000,
+        paired=True,
+        vectorized=True,
+        method="percentile",
+        rng=np.random.default_rng(1),
+        batch=1000,
+    ).confidence_interval
+    _, low, high, _ = numbers(found)
+    width = high - low
+    assert [low, high] == pytest.approx([expected.low, expected.high], abs=0.04 * width)
+    alone = bootstrap_ratio(np.stack([a, b], axis=1), np.stack([totals, totals], axis=1))
+    assert width < 0.8 * np.hypot(*(alone[1] - alone[0]))
+
+
+def test_the_permutation_test_equals_all_swaps() -> None:
+    a, b, totals = two_runs(10, 0.1, seed=4)
+    observed = abs((a - b).sum() / totals.sum())
+    swaps = np.array(list(itertools.product([1, -1], repeat=10)))
+    exact = np.mean(np.abs(swaps @ (a - b) / totals.sum()) >= observed - 1e-12)
+    assert 0.02 < exact < 0.9
+    assert paired_permutation(a, totals, b, totals, draws=40_000) == pytest.approx(exact, abs=0.01)
+    expected = stats.permutation_test(
+        (a, b), lambda a, b: abs((a - b).sum()), permutation_type="samples", alternative="greater", n_resamples=2000
+    )
+    assert exact == pytest.approx(expected.pvalue)
+
+
+def test_swaps_take_the_denominators_along() -> None:
+    a, b = np.array([3.0, 0.0, 5.0]), np.array([1.0, 2.0, 2.0])
+    a_totals, b_totals = np.array([4.0, 3.0, 5.0]), np.array([2.0, 6.0, 9.0])
+    observed = abs(a.sum() / a_totals.sum() - b.sum() / b_totals.sum())
+    as_large = 0
+    for swap in itertools.product([False, True], repeat=3):
+        first = [(b[u], b_totals[u]) if s else (a[u], a_totals[u]) for u, s in enumerate(swap)]
+        second = [(a[u], a_totals[u]) if s else (b[u], b_totals[u]) for u, s in enumerate(swap)]
+        ratios = [sum(n for n, _ in run) / sum(d for _, d in run) for run in (first, second)]
+        as_large += abs(ratios[0] - ratios[1]) >= observed - 1e-12
+    assert 2 < as_large < 8
+    assert paired_permutation(a, a_totals, b, b_totals, draws=40_000) == pytest.approx(as_large / 8, abs=0.01)
+
+
+def test_the_smallest_p_value_counts_the_run_itself() -> None:
+    a, b, totals = np.full(60, 9.0), np.full(60, 1.0), np.full(60, 10.0)
+    assert paired_permutation(a, totals, b, totals, draws=999) == pytest.approx(1 / 1000)
+    found = paired_bootstrap(a, totals, b, totals, draws=999)
+    assert numbers(found) == pytest.approx((0.8, 0.8, 0.8, 2 / 1000))
+
+
+def test_a_run_does_not_differ_from_itself() -> None:
+    a, _, totals = two_runs(40, 0.0)
+    thirds = a / 3  # means over three seeds do not add up exactly
+    assert paired_permutation(thirds, totals, thirds, totals) == 1.0
+    assert numbers(paired_bootstrap(thirds, totals, thirds, totals)) == (0.0, 0.0, 0.0, 1.0)
+
+
+def test_the_order_of_the_runs_only_turns_the_sign() -> None:
+    a, b, totals = two_runs(60, 0.04)
+    there, back = (numbers(paired_bootstrap(*runs)) for runs in ((a, totals, b, totals), (b, totals, a, totals)))
+    assert back == pytest.approx((-there[0], -there[2], -there[1], there[3]))
+    assert paired_permutation(a, totals, b, totals) == paired_permutation(b, totals, a, totals)
+
+
+def test_false_alarms_are_as_rare_as_they_say() -> None:
+    """Of runs that differ by chance alone, 5 % or so have p ≤ .05; of runs that do differ, most."""
+    alarms, found = np.zeros(2), np.zeros(2)
+    for seed in range(200):
+        for gain, counted in ((0.0, alarms), (0.1, found)):
+            a, b, totals = two_runs(80, gain, seed)
+            counted += [
+                numbers(paired_bootstrap(a, totals, b, totals, draws=300))[3] <= 0.05,
+                paired_permutation(a, totals, b, totals, draws=300) <= 0.05,
+            ]
+    assert (alarms / 200 < 0.09).all()  # .05 and 2.6 standard errors
+    assert (alarms / 200 > 0.01).all()
+    assert (found / 200 > 0.8).all()
+
+
+def test_paired_draws_in_small_chunks_cover_as_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b, totals = two_runs(100, 0.02)
+    whole, p = numbers(paired_bootstrap(a, totals, b, totals)), paired_permutation(a, totals, b, totals)
+    monkeypatch.setattr(bootstrap, "CELLS", 330)  # three draws at a time, and a rest of one
+    assert numbers(paired_bootstrap(a, totals, b, totals)) == pytest.approx(whole, abs=0.01)
+    assert paired_permutation(a, totals, b, totals) == pytest.approx(p, abs=0.02)
+
+
+def test_no_test_where_there_is_nothing_to_compare() -> None:
+    some, nothing = np.array([4.0, 5.0]), np.zeros(2)
+    assert np.isnan(numbers(paired_bootstrap(nothing, nothing, some, some))).all()
+    assert np.isnan(paired_permutation(nothing, nothing, some, some))
+    empty = np.zeros(0)
+    assert np.isnan(numbers(paired_bootstrap(empty, empty, empty, empty))).all()
+    assert np.isnan(paired_permutation(empty, empty, empty, empty))
+    value, *others = numbers(paired_bootstrap([1.0], [2.0], [2.0], [2.0]))
+    assert value == -0.5
+    assert np.isnan(others).all()
+
+
+def test_bad_paired_counts_are_refused() -> None:
+    for test in (paired_bootstrap, paired_permutation):
+        with pytest.raises(ValueError, match=r"\(3,\), \(2,\)"):
+            test(np.ones(3), np.ones(3), np.ones(3), np.ones(2))
+        with pytest.raises(ValueError, match=r"\[units\]"):
+            test(*[np.ones((3, 2))] * 4)
+        with pytest.raises(ValueError, match="as zeros"):
+            test([1.0, float("nan")], [1.0, 1.0], [1.0, 1.0], [1.0, 1.0])
+
+
+def test_holm_by_hand() -> None:
+    # Sorted: .01·4, .02·3, .03·2 = .06 as the one before it, .4·1.
+    assert holm([0.03, 0.01, 0.4, 0.02]) == pytest.approx([0.06, 0.04, 0.4, 0.06])
+    assert holm([0.6, 0.9]) == pytest.approx([1.0, 1.0])
+    assert holm([0.04]) == pytest.approx([0.04])
+    assert holm([]).shape == (0,)
+
+
+def test_holm_leaves_out_what_has_no_p_value() -> None:
+    adjusted = holm([float("nan"), 0.01, 0.04])
+    assert np.isnan(adjusted[0])
+    assert adjusted[1:] == pytest.approx([0.02, 0.04])
+
+
+def resampled_texts(texts: int, draws: int, seed: int = 0) -> list[list[int]]:
+    """Which texts each resample holds, as lists with repetitions."""
+    weights = next(resamples(texts, draws, np.random.default_rng(seed)))
+    return [[text for text in range(texts) for _ in range(int(row[text]))] for row in weights]
+
+
+def values_of(texts: int, columns: int = 1, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).gamma(2.0, size=(texts, columns)).round(1)  # rounded, so that some are equal
+
+
+@pytest.mark.parametrize("texts", [20, 21])
+@pytest.mark.parametrize(("statistic", "slow"), [(mean, np.mean), (median, np.median)])
+def test_a_statistic_of_weights_is_that_of_the_resampled_list(texts: int, statistic: Statistic, slow: object) -> None:
+    assert callable(slow)
+    values = values_of(texts)
+    found = resample(statistic, values, "ratio", draws=200, seed=3)
+    expected = [slow(values[picks, 0]) for picks in resampled_texts(texts, 200, seed=3)]
+    np.testing.assert_allclose(found.draws, expected, rtol=1e-12)
+    assert found.value == pytest.approx(slow(values))
+    np.testing.assert_allclose(ends(found.estimate), np.quantile(expected, [0.025, 0.975]))
+
+
+def decisions(texts: int, classes: int, draws: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Gold and own classes `[texts]`, and those of some perturbations `[draws, texts]`."""
+    rng = np.random.default_rng(seed)
+    gold = rng.integers(classes, size=texts)
+    own = np.where(rng.random(texts) < 0.8, gold, rng.integers(classes, size=texts))
+    other = np.where(rng.random((draws, texts)) < 0.5, own, rng.integers(classes, size=(draws, texts)))
+    return gold, own, other
+
+
+def counted_f1(gold: np.ndarray, predicted: np.ndarray, labels: Sequence[int]) -> float:
+    """Mean over the labels of the harmonic mean of precision and recall."""
+    found = []
+    for label in labels:
+        right = sum(g == p == label for g, p in zip(gold, predicted, strict=True))
+        found.append(2 * right / ((gold == label).sum() + (predicted == label).sum()))
+    return float(np.mean(found))
+
+
+def shares_of(other: np.ndarray, classes: int) -> np.ndarray:
+    return np.stack([(other == one).mean(axis=0) for one in range(classes)], axis=1)
+
+
+@pytest.mark.parametrize(("positive", "classes"), [(1, 2), (0, 2), (None, 4)])
+def test_drops_are_differences_of_scores_of_written_out_decisions(positive: int | None, classes: int) -> None:
+    gold, own, other = decisions(60, classes, draws=4)
+    columns = np.column_stack([gold, own, shares_of(other, classes)])
+    dropped = resample(f1_drop(positive, classes), columns, "ratio", draws=50)
+    score = resample(f1_score(positive, classes), np.column_stack([gold, own]), "ratio", draws=50)
+    lost = resample(accuracy_drop, columns, "ratio", draws=50)
+    labels = range(classes) if positive is None else [positive]
+    for draw, picks in enumerate(resampled_texts(60, 50)):
+        before = counted_f1(gold[picks], own[picks], labels)
+        # All four perturbations of a text, each as a text of its own.
+        after = counted_f1(np.tile(gold[picks], 4), other[:, picks].ravel(), labels)
+        assert score.draws[draw] == pytest.approx(before)
+        assert dropped.draws[draw] == pytest.approx(before - after)
+        right, right_after = (own == gold)[picks].mean(), (other == gold)[:, picks].mean()
+        assert lost.draws[draw] == pytest.approx(right - right_after)
+    assert dropped.value == pytest.approx(
+        counted_f1(gold, own, labels) - counted_f1(np.tile(gold, 4), other.ravel(), labels)
+    )
+    assert dropped.value > 0
+
+
+def test_a_text_without_a_value_keeps_its_place_in_the_resamples() -> None:
+    values = values_of(30, columns=2)
+    values[[3, 7], [0, 1]] = np.nan
+    found = resample(lambda rows, weights: mean(rows[:, :1], weights), values, "ratio", draws=100)
+    kept = set(range(30)) - {3, 7}
+    expected = [values[[text for text in picks if text in kept], 0].mean() for picks in resampled_texts(30, 100)]
+    np.testing.assert_allclose(found.draws, expected)
+    assert found.value == pytest.approx(values[sorted(kept), 0].mean())
+
+
+@pytest.mark.parametrize("statistic", [mean, median])
+def test_a_resample_of_no_text_with_a_value_is_left_out(statistic: Statistic) -> None:
+    values = np.full((12, 1), np.nan)
+    values[[2, 5], 0] = 1.0, 4.0
+    found = resample(statistic, values, "ratio", draws=400)
+    empty = [not {2, 5} & set(picks) for picks in resampled_texts(12, 400)]
+    assert 0 < sum(empty) < 400
+    np.testing.assert_array_equal(np.isnan(found.draws), empty)
+    assert (found.value, found.estimate.low, found.estimate.high) == (2.5, 1.0, 4.0)
+
+
+@pytest.mark.parametrize("statistic", [mean, median])
+@pytest.mark.parametrize("texts", [0, 1, 5])
+def test_fewer_than_two_values_have_no_interval(statistic: Statistic, texts: int) -> None:
+    values = np.full((texts, 1), np.nan)
+    values[:1] = 3.0
+    found = resample(statistic, values, "ratio", draws=10)
+    assert np.isnan(ends(found.estimate)).all()
+    assert found.draws.shape == (10,)
+    assert np.isnan(found.draws).all()
+    np.testing.assert_equal(found.value, 3.0 if texts else np.nan)
+
+
+def test_the_weights_are_the_resamples_whatever_the_part_they_come_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = values_of(50)
+    whole = resample(median, values, "ratio", draws=101, seed=9)
+    monkeypatch.setattr(bootstrap, "CELLS", 170)  # three draws at a time, and a rest of two
+    np.testing.assert_array_equal(resample(median, values, "ratio", draws=101, seed=9).draws, whole.draws)
+    weights = weights_of(50, 101, 9)
+    np.testing.assert_array_equal(weights, np.concatenate(list(resamples(50, 101, np.random.default_rng(9)))))
+    with pytest.raises(ValueError, match="read-only"):
+        weights[0, 0] = 7
+    assert not np.array_equal(weights, weights_of(50, 101, 10))
+
+
+def seeds_of(gain: float, seeds: int, start: int = 0) -> list[np.ndarray]:
+    """Values of as many seeds: what is hard is hard for all."""
+    common = np.random.default_rng(99).normal(size=(80, 1))
+    return [common + gain + 0.3 * np.random.default_rng(start + seed).normal(size=(80, 1)) for seed in range(seeds)]
+
+
+def test_a_difference_is_that_of_the_means_over_seeds_text_by_text() -> None:
+    a, b = seeds_of(0.08, 3), seeds_of(0.0, 2, start=10)
+    found = difference(
+        [resample(mean, one, "ratio", draws=500, seed=4) for one in a],
+        [resample(mean, one, "ratio", draws=500, seed=4) for one in b],
+    )
+    ones = np.ones(80)
+    expected = paired_bootstrap(np.mean(a, axis=0)[:, 0], ones, np.mean(b, axis=0)[:, 0], ones, draws=500, seed=4)
+    np.testing.assert_allclose(numbers(found), numbers(expected), rtol=1e-9)
+    value, low, high, p = numbers(found)
+    assert 0 < p < 0.5
+    back = difference(
+        [resample(mean, one, "ratio", draws=500, seed=4) for one in b],
+        [resample(mean, one, "ratio", draws=500, seed=4) for one in a],
+    )
+    np.testing.assert_allclose(numbers(back), [-value, -high, -low, p])
+
+
+def test_nothing_differs_from_itself() -> None:
+    same = [resample(median, one, "ratio", draws=50) for one in seeds_of(0.0, 2)]
+    assert numbers(difference(same, same)) == (0.0, 0.0, 0.0, 1.0)
+
+
+def test_a_difference_leaves_out_draws_that_one_seed_lacks() -> None:
+    a = Resampled(1.0, np.array([1.0, np.nan, 3.0, 2.0]), "ratio")
+    b = Resampled(0.5, np.array([0.0, 0.0, np.nan, 3.0]), "ratio")
+    # Left are 1 and -1: the quantiles of 95 % lie .05 within them, and one of two draws is on either side.
+    np.testing.assert_allclose(numbers(difference([a], [b])), (0.5, -0.95, 0.95, 1.0))
+    nowhere = Resampled(np.nan, np.full(4, np.nan), "ratio")
+    assert np.isnan(numbers(difference([a], [nowhere]))).all()
+    with pytest.raises(ValueError, match=r"\[3, 4\] resamples"):
+        difference([a], [Resampled(0.0, np.zeros(3), "ratio")])
+
+
+def test_pooling_takes_the_mean_of_each_resample_over_the_seeds() -> None:
+    seeds = seeds_of(0.2, 3)
+    found = pooled([resample(median, one, "ratio", draws=300) for one in seeds])
+    medians = [float(np.median(one)) for one in seeds]
+    expected = [np.mean([np.median(one[picks]) for one in seeds]) for picks in resampled_texts(80, 300)]
+    assert found.value == pytest.approx(np.mean(medians))
+    assert found.sd == pytest.approx(np.std(medians, ddof=1))
+    np.testing.assert_allclose(ends(found), np.quantile(expected, [0.025, 0.975]))
+    alone = pooled([resample(median, seeds[0], "ratio", draws=300)])
+    single = resample(median, seeds[0], "ratio", draws=300).estimate
+    assert (alone.value, alone.low, alone.high) == (single.value, single.low, single.high)
+    assert alone.sd is not None
+    assert np.isnan(alone.sd)
+
+
+def test_values_of_another_shape_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"\[units, columns\], not \(5,\)"):
+        resample(mean, np.ones(5), "ratio")
+    with pytest.raises(ValueError, match=r"1 columns, and the values are \(5, 2\)"):
+        resample(median, np.ones((5, 2)), "ratio")
+    with pytest.raises(ValueError, match=r"5 columns, and the values are \(5, 4\)"):
+        resample(f1_drop(None, 3), np.ones((5, 4)), "ratio")
