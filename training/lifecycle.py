@@ -232,7 +232,8 @@ def instantiate(
 
 def _names_below(base: type) -> set[str]:
     """Names of a class and of all imported classes derived from it: no other one is imported for a checkpoint."""
-    return {base.__name__}.union(*(_names_below(kind) for kind in base.__subclasses__()))
+    below: list[type] = base.__subclasses__()
+    return {base.__name__}.union(*map(_names_below, below))
 
 
 def not_its_own(path: object, name: str) -> str:
