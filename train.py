@@ -443,15 +443,21 @@ def fault(error: BaseException | None) -> BaseException | None:
     return error
 
 
+def run(args: list[str] | None = None) -> int:
+    """Run a command line and return its exit code; a fault of the input is printed in one line, without a traceback."""
+    try:
+        main(args)
+    except Exception as error:
+        if (found := fault(error)) is None:
+            raise
+        Console(stderr=True).print(Text.assemble(("Error: ", "bold red"), str(found)), soft_wrap=True)
+        return 1
+    return 0
+
+
 if __name__ == "__main__":
     if sys.argv[1:] == ["--check"]:
         del sys.argv[1:]
         json.dump(check(json.load(sys.stdin)), sys.stdout)
         sys.exit()
-    try:
-        main()
-    except Exception as error:
-        if (found := fault(error)) is None:
-            raise
-        Console(stderr=True).print(Text.assemble(("Error: ", "bold red"), str(found)), soft_wrap=True)
-        sys.exit(1)
+    sys.exit(run())

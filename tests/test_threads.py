@@ -1,10 +1,10 @@
 """How PyTorch's threads wait: the choice at the start, and what OpenMP itself says of it when PyTorch loads it."""
 
+import ast
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -41,32 +41,51 @@ def test_where_the_system_does_not_tell_the_machine_counts_as_idle(
     assert threads.running() == 1
 
 
-@pytest.fixture
-def busy() -> Iterator[None]:
-    """Every core of the machine is used by another process."""
-    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)]
-    yield
-    for loop in loops:
-        loop.kill()
-        loop.wait()
+BUSY = "0.1 0.2 0.3 99/100 4242\n"
 
 
-@pytest.mark.parametrize("module", ["train", "benchmarks.job"])
-@pytest.mark.skipif(sys.platform != "linux", reason="/proc and the OpenMP of GCC are those of Linux")
 @pytest.mark.parametrize(
-    ("own", "turns"), [({}, "0"), ({"GOMP_SPINCOUNT": "5"}, "5"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "30000000000")]
+    ("own", "policy"),
+    [({}, "PASSIVE"), ({"GOMP_SPINCOUNT": "5"}, None), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE")],
 )
-@pytest.mark.usefixtures("busy")
-def test_threads_sleep_beside_others_unless_the_user_says_otherwise(
-    own: dict[str, str], turns: str, module: str
+def test_the_users_own_choice_stays(
+    own: dict[str, str], policy: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    environment = {name: value for name, value in os.environ.items() if name not in OWN}
+    (tmp_path / "busy").write_text(BUSY)
+    monkeypatch.setattr(threads, "LOAD", tmp_path / "busy")
+    monkeypatch.setattr(os, "environ", {"OMP_NUM_THREADS": "2"} | own)
+    threads.choose()
+    assert os.environ.get("OMP_WAIT_POLICY") == policy
+
+
+@pytest.mark.parametrize("module", ["train.py", "benchmarks/__init__.py"])
+def test_the_choice_comes_before_torch_is_loaded(module: str) -> None:
+    imported = [
+        node.names[0].name if isinstance(node, ast.Import) else str(node.module)
+        for node in ast.parse((ROOT / module).read_text(encoding="utf-8")).body
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    ]
+    standard = sys.stdlib_module_names
+    assert next(name for name in imported if name.partition(".")[0] not in standard) == "threads"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc and the OpenMP of GCC are those of Linux")
+def test_openmp_takes_the_choice() -> None:
+    program = f"""
+from pathlib import Path
+read_text, Path.read_text = Path.read_text, lambda path: {BUSY!r}
+import threads
+Path.read_text = read_text
+import torch
+"""
     process = subprocess.run(
-        [sys.executable, "-c", f"import {module}"],
+        [sys.executable, "-c", program],
         cwd=ROOT,
-        env=environment | {"OMP_DISPLAY_ENV": "verbose", "OMP_NUM_THREADS": "2"} | own,
+        env={name: value for name, value in os.environ.items() if name not in OWN}
+        | {"OMP_DISPLAY_ENV": "verbose", "OMP_NUM_THREADS": "2"},
         capture_output=True,
         text=True,
         check=True,
     )
-    assert set(re.findall(r"GOMP_SPINCOUNT = '(\d+)'", process.stderr)) == {turns}
+    assert set(re.findall(r"GOMP_SPINCOUNT = '(\d+)'", process.stderr)) == {"0"}

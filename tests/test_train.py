@@ -4,6 +4,7 @@ import re
 import shutil
 import subprocess
 import sys
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -185,29 +186,19 @@ def test_variants_of_tutek_differ_in_what_they_say_and_nothing_else() -> None:
         assert other == base
 
 
-@pytest.mark.parametrize(
-    ("option", "message"),
-    [
-        ("--data.init_args.max_length=0", "max_length: 0 is less than 1. Give --data.init_args.max_length a positive"),
-        ("--model.init_args.encoder.init_args.layers=x", None),
-    ],
-)
-def test_a_fault_found_by_a_constructor_is_told_in_a_line(option: str, message: str | None, tmp_path: Path) -> None:
+def test_a_fault_found_by_a_constructor_is_told_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The command line's parser wraps what a constructor raises; what is no fault of the input stays as it is."""
-    done = subprocess.run(
-        [sys.executable, "train.py", "fit", "--config=configs/demo_classifier.yaml", option, "--trainer.logger=false"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        env=os.environ | {"PROBING_CACHE": str(tmp_path)},
-    )
-    if message is None:
-        assert done.returncode == 2
-        assert "Error: " not in done.stderr
-    else:
-        assert done.returncode == 1
-        assert done.stderr.strip().splitlines()[-1].startswith(f"Error: {message}")
-        assert "Traceback" not in done.stderr
+    monkeypatch.setenv("PROBING_CACHE", str(tmp_path))
+    command = ["fit", f"--config={ROOT / 'configs' / 'demo_classifier.yaml'}", "--trainer.logger=false"]
+    assert train.run([*command, "--data.init_args.max_length=0"]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("Error: max_length: 0 is less than 1. Give --data.init_args.max_length a positive")
+    assert len(told.splitlines()) == 1
+    with pytest.raises(SystemExit, match="2"):
+        train.run([*command, "--model.init_args.encoder.init_args.layers=x"])
+    assert "Error: " not in capsys.readouterr().err
 
 
 def test_command_lines_are_checked_before_anything_is_computed(corpus: str, cache: str, tmp_path: Path) -> None:
@@ -250,18 +241,10 @@ def test_a_classifier_on_two_processes_scores_as_on_one(bert: Path, tmp_path: Pa
     train.main(command)
     folder, alone = results(tmp_path / "runs")
     (checkpoint,) = (folder / "checkpoints").glob("*.ckpt")
+    together = [part for part in command[1:] if "default_root_dir" not in part]
+    together += [f"--trainer.default_root_dir={tmp_path / 'two'}", f"--ckpt_path={checkpoint}"]
     for stage in ("test", "predict"):
-        together = [part for part in command[1:] if "default_root_dir" not in part]
-        together += [f"--trainer.default_root_dir={tmp_path / 'two'}", f"--ckpt_path={checkpoint}"]
-        together += ["--trainer.devices=2", "--trainer.strategy=ddp"]
-        done = subprocess.run(
-            [sys.executable, "train.py", stage, *together],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-        )
-        assert done.returncode == 0, done.stderr
+        train.main([stage, *together, "--trainer.devices=2", "--trainer.strategy=ddp_fork"])
     scores = results(tmp_path / "two")[1]["scores"]
     exact = [name for name in scores if not name.startswith("loss")]  # the loss is a mean of means of batches
     assert {name: scores[name] for name in exact} == {name: alone["scores"][name] for name in exact}
@@ -383,7 +366,15 @@ def test_bad_input_leaves_no_run_behind(corpus: str, bert: Path, cache: str, tmp
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
-def test_bad_input_is_told_in_a_line_without_a_traceback(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_bad_input_is_told_in_a_line_and_nothing_of_an_installed_srun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    srun = tmp_path / "bin" / "srun"
+    srun.parent.mkdir()
+    srun.touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(srun.parent), prepend=os.pathsep)
+    assert shutil.which("srun") == str(srun)
     (tmp_path / "bad.conllu").write_text("1\tword\t_\tX\n\n", encoding="utf-8")
     command = [
         *("test", "--model=Baselines", "--data=DependencyDataModule", f"--data.init_args.cache={tmp_path}"),
@@ -394,6 +385,7 @@ def test_bad_input_is_told_in_a_line_without_a_traceback(tmp_path: Path) -> None
     assert done.returncode == 1
     assert f"Error: {tmp_path}/bad.conllu:1: " in done.stderr
     assert "Traceback" not in done.stderr
+    assert not re.search(r"\bsrun\b", done.stdout + done.stderr)
 
 
 @pytest.mark.parametrize("kind", ["treebank", "texts", "documents"])
@@ -486,6 +478,7 @@ def test_a_training_says_what_it_trains_and_advertises_nothing(
     assert not [word for word in ("Tip", "litlogger", "litmodels", "TPU", "ArcPredictions") if word in printed]
 
 
+@pytest.mark.slow
 def test_two_processes_score_as_one_does(corpus: str, bert: Path, cache: str, tmp_path: Path) -> None:
     command = arguments(ROOT / "configs" / "clark2019" / "baselines.yaml", corpus, bert, cache, tmp_path / "one")
     train.main(command)
@@ -541,21 +534,17 @@ def absent(runs: Path) -> list[str]:
     return ["test", f"--config={config}", corpus, f"--trainer.default_root_dir={runs}", "--trainer.accelerator=cpu"]
 
 
-def test_a_task_of_slurm_that_believes_to_be_alone_removes_nothing(tmp_path: Path) -> None:
+def test_a_task_of_slurm_that_believes_to_be_alone_removes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     before = finished_run(tmp_path)
-    done = subprocess.run(
-        [sys.executable, "train.py", *absent(tmp_path)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        env=os.environ | slurm(2, rank=1),
-    )
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1] == (
+    for name, value in slurm(2, rank=1).items():
+        monkeypatch.setenv(name, value)
+    assert train.run(absent(tmp_path)) == 1
+    assert capsys.readouterr().err.splitlines()[-1] == (
         "Error: SLURM has 2 tasks, and the trainer wants 1 (devices × nodes: 1 × 1). Give --trainer.devices 2 "
         "--trainer.num_nodes 1, or srun --nodes 1 --ntasks-per-node 1."
     )
-    assert "Traceback" not in done.stderr
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -618,21 +607,6 @@ def test_tasks_without_their_number_per_node_are_refused(tmp_path: Path, monkeyp
     assert not list(tmp_path.iterdir())
 
 
-def test_where_srun_is_installed_nothing_is_said_of_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, corpus: str, bert: Path, cache: str
-) -> None:
-    srun = tmp_path / "bin" / "srun"
-    srun.parent.mkdir()
-    srun.touch(mode=0o755)
-    monkeypatch.setenv("PATH", str(srun.parent), prepend=os.pathsep)
-    assert shutil.which("srun") == str(srun)
-    done = subprocess.run([sys.executable, "train.py", *absent(tmp_path)], cwd=ROOT, capture_output=True, text=True)
-    assert "absent-dev.conllu: there is no such file" in done.stderr
-    assert "srun" not in done.stdout + done.stderr
-    # The tests make every warning an error.
-    train.main(arguments(ROOT / "configs" / "clark2019" / "baselines.yaml", corpus, bert, cache, tmp_path))
-
-
 @pytest.fixture(scope="module")
 def checkpoint(corpus: str, bert: Path, cache: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of the probe of `configs/demo.yaml`."""
@@ -648,26 +622,30 @@ def altered(checkpoint: Path, copy: Path, **parts: object) -> Path:
     return copy
 
 
-@pytest.mark.parametrize("stage", ["fit", "test"])
 def test_a_file_that_is_no_checkpoint_is_told_in_a_line(
-    stage: str, checkpoint: Path, corpus: str, bert: Path, cache: str, tmp_path: Path
+    checkpoint: Path, corpus: str, bert: Path, cache: str, tmp_path: Path
 ) -> None:
-    content = checkpoint.read_bytes()
+    content, path = checkpoint.read_bytes(), tmp_path / "given.ckpt"
+    command = arguments(ROOT / "configs" / "demo.yaml", corpus, bert, cache, tmp_path / "runs")[1:]
+    stages = cycle(("fit", "test"))
+
+    def refused(message: str) -> str:
+        with pytest.raises(TrainingError, match=rf"given\.ckpt: {message}") as refusal:
+            train.main([next(stages), *command, f"--ckpt_path={path}"])
+        return str(refusal.value)
+
     flipped = bytearray(content)
     weight = torch.load(checkpoint, weights_only=True)["state_dict"]["weight"]
     flipped[content.index(weight.numpy().tobytes())] ^= 1
-    path = tmp_path / "given.ckpt"
-    command = arguments(ROOT / "configs" / "demo.yaml", corpus, bert, cache, tmp_path / "runs")[1:]
     for damaged in (content[: len(content) // 2], b"", bytes(flipped), b"text", bytes(1000)):
         path.write_bytes(damaged)
-        with pytest.raises(TrainingError, match=r"given\.ckpt: this is no checkpoint, or a damaged one") as refusal:
-            train.main([stage, *command, f"--ckpt_path={path}"])
-        assert "weights_only" not in str(refusal.value)
+        assert "weights_only" not in refused("this is no checkpoint, or a damaged one")
+    torch.save(torch.nn.Linear(2, 2), path)
+    refused(r"this is no checkpoint, or a damaged one \(UnpicklingError\)\. ")
     for foreign in ([1, 2], {"weight": weight}):
         torch.save(foreign, path)
-        with pytest.raises(TrainingError, match=r"given\.ckpt: this is no checkpoint of a run"):
-            train.main([stage, *command, f"--ckpt_path={path}"])
-    strange: tuple[object, ...] = (
+        refused("this is no checkpoint of a run")
+    configs: tuple[object, ...] = (
         "- a",
         "a: [b",
         "2020-02-30",
@@ -676,19 +654,11 @@ def test_a_file_that_is_no_checkpoint_is_told_in_a_line(
         {"model": {}},
         None,
     )
-    for said in strange:
-        altered(checkpoint, path, config=said)
-        with pytest.raises(TrainingError, match=r"given\.ckpt: this is no checkpoint of a run"):
-            train.main([stage, *command, f"--ckpt_path={path}"])
-    for parameters in ([1], "text", {"_class_path": 3}):
-        altered(checkpoint, path, hyper_parameters=parameters)
-        with pytest.raises(TrainingError, match=r"given\.ckpt: this is no checkpoint of a run"):
-            train.main([stage, *command, f"--ckpt_path={path}"])
-    torch.save(torch.nn.Linear(2, 2), path)
-    with pytest.raises(
-        TrainingError, match=r"given\.ckpt: this is no checkpoint, or a damaged one \(UnpicklingError\)\. "
-    ):
-        train.main([stage, *command, f"--ckpt_path={path}"])
+    parameters: tuple[object, ...] = ([1], "text", {"_class_path": 3})
+    for name, values in {"config": configs, "hyper_parameters": parameters}.items():
+        for value in values:
+            altered(checkpoint, path, **{name: value})
+            refused("this is no checkpoint of a run")
     assert not (tmp_path / "runs").exists()
 
 
