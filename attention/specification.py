@@ -17,8 +17,7 @@ from attention.alignment import ALIGNMENT_VERSION, AlignmentError, FromPieces, P
 from attention.digest import Digests, digest
 from attention.encoder import Encoder, Source
 from attention.store import FORMAT, NO_HIDDEN, Hidden, StoreError, shard_ranges
-from corpora.sentence import Sentence, Treebank
-from corpora.table import to_table
+from corpora.sentence import Sentence, Treebank, to_table
 
 TooLong = Literal["error", "skip", "window"]
 Precision = Literal["float16", "float32"]

@@ -7,8 +7,7 @@ from corpora.conll2012 import DOCUMENTS_VERSION, read_documents
 from corpora.conllu import READER_VERSION, read_treebank
 from corpora.document import MENTION_TYPES, Document, Documents, Mention
 from corpora.sample import SAMPLE_VERSION, write_sample_treebank
-from corpora.sentence import CorpusError, Sentence, Treebank
-from corpora.table import from_table, to_table
+from corpora.sentence import CorpusError, Sentence, Treebank, to_table
 
 __all__ = [
     "DOCUMENTS_VERSION",
@@ -21,7 +20,6 @@ __all__ = [
     "Mention",
     "Sentence",
     "Treebank",
-    "from_table",
     "read_documents",
     "read_treebank",
     "to_table",

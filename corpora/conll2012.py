@@ -13,11 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from corpora.brackets import Brackets
 from corpora.conllu import Block, blocks
-from corpora.constituents import ParseBitError
 from corpora.document import Document, Documents, Mention
-from corpora.mentions import WAYS, Tokens, attach_parses, find_head, find_type
+from corpora.mentions import WAYS, ParseBitError, Tokens, attach_parses, find_head, find_type
 from corpora.sentence import CorpusError
 
 # Part of the key under which attention over documents is stored. Raise it with every change that makes the same files
@@ -28,6 +26,7 @@ _COLUMNS = 12  # eleven and the coreference; more with every predicate
 _NOTHING = {"", "-", "_"}
 _BEGIN = re.compile(r"#begin document \((.+)\);\s*part\s+([0-9]+)\s*")
 _END = re.compile(r"#end document\s*")
+_BRACKET = re.compile(r"\(([0-9]+)\)?|([0-9]+)\)")
 _BLANKS = re.compile(" +")
 _GENRES = (re.compile(r"(?:AMAL)?GUM_([^_]+)_"), re.compile(r"([a-z]{2})/"))  # GUM_academic_art, bc/cctv/00/cctv_0001
 _COUNTS = (
@@ -165,6 +164,43 @@ def _crossing(places: Counter[tuple[int, int, int]]) -> int:
     return sum(a < c < b < d for spans in by_sentence.values() for a, b in spans for c, d in spans)
 
 
+class _Brackets:
+    """The mentions of one sentence as (start, end, cluster): those that are closed, and by cluster those still open."""
+
+    def __init__(self) -> None:
+        self.closed: list[tuple[int, int, int]] = []
+        self._open: dict[int, list[tuple[int, int]]] = defaultdict(list)  # first word and line of each
+
+    def read(self, cell: str, word: int, line: int) -> tuple[str, str] | None:
+        """Take in the cell of one word, from left to right; return what is wrong with it and the remedy, if anything.
+
+        A bracket closes the mention of its cluster that was opened last.
+        """
+        for bracket in cell.split("|"):
+            found = _BRACKET.fullmatch(bracket)
+            if found is None:
+                remedy = (
+                    "Write (5 where a mention of cluster 5 begins, 5) where it ends, (5) for one word, | between them"
+                )
+                return f"the coreference {cell!r} is malformed", remedy
+            cluster = int(found[1] or found[2])
+            if found[1]:
+                self._open[cluster].append((word, line))
+            if bracket.endswith(")"):
+                if not self._open[cluster]:
+                    wrong = f"{bracket} closes a mention of cluster {cluster}, but none is open in the sentence"
+                    return wrong, f"Write ({cluster} at its first word"
+                start, _ = self._open[cluster].pop()
+                self.closed.append((start, word + 1, cluster))
+        return None
+
+    def left_open(self) -> list[tuple[int, int]]:
+        """Return cluster and line of every mention still open, the first opened first."""
+        return sorted(
+            ((cluster, line) for cluster, opened in self._open.items() for _, line in opened), key=lambda pair: pair[1]
+        )
+
+
 class _Reader:
     """The state of reading one file: the open document, the documents seen, and what was interned."""
 
@@ -227,7 +263,7 @@ class _Reader:
         words: list[str] = []
         tags: list[str] = []
         bits: list[str] = []
-        brackets = Brackets()
+        brackets = _Brackets()
         width = 0
         for number, line in rows:
             cells = line.split("\t") if "\t" in line else _BLANKS.split(line.strip(" "))

@@ -1,11 +1,34 @@
-"""What readers of coreference corpora return: documents, the mentions in them, and what is known of each word."""
+"""What readers of coreference corpora return: documents with mentions; and windows of documents."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, chain
 from typing import Literal
+
+import pyarrow as pa
 
 MentionType = Literal["pronoun", "proper", "nominal"]
 MENTION_TYPES: tuple[MentionType, ...] = ("pronoun", "proper", "nominal")
+
+WINDOWS_VERSION = 1
+"""Part of the key of every store of windows: raise it when windows would be cut or written differently."""
+
+_NUMBERS = pa.list_(pa.int32())
+_MENTION = ("sentence", "start", "end", "head", "cluster")
+SCHEMA = pa.schema(
+    [
+        pa.field("document", pa.string(), nullable=False),
+        pa.field("genre", pa.string(), nullable=False),
+        pa.field("number", pa.int32(), nullable=False),
+        pa.field("first", pa.int32(), nullable=False),
+        pa.field("lost", pa.int32(), nullable=False),
+        pa.field("words", pa.list_(pa.string()), nullable=False),
+        pa.field("tags", pa.list_(pa.string()), nullable=False),
+        pa.field("offsets", _NUMBERS, nullable=False),  # of the sentences in the words, the end of the last among them
+        *(pa.field(name, _NUMBERS, nullable=False) for name in _MENTION),
+        pa.field("type", pa.list_(pa.int8()), nullable=False),  # a place in MENTION_TYPES
+    ]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,3 +86,115 @@ class Documents:
     def __len__(self) -> int:
         """Return the number of documents."""
         return len(self.documents)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Consecutive whole sentences of one document, which an encoder reads at once.
+
+    Attributes:
+        number: 0-based place of the document in its corpus.
+        first: 0-based place of the window's first sentence in the document.
+        lost: Mentions in the window whose cluster has an earlier mention in the document, but none in the window.
+        text: The document without all other sentences. The sentences of its mentions count from 0 in the window; its
+            clusters have the numbers they have in the document.
+    """
+
+    number: int
+    first: int
+    lost: int
+    text: Document
+
+    def __len__(self) -> int:
+        """Return the number of words."""
+        return sum(map(len, self.text.sentences))
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The words of all its sentences."""
+        return tuple(chain.from_iterable(self.text.sentences))
+
+    @property
+    def mention_heads(self) -> tuple[int, ...]:
+        """For each mention the 0-based place of its head word in the window."""
+        starts = _offsets(self.text.sentences)
+        return tuple(starts[mention.sentence] + mention.head for mention in self.text.mentions)
+
+    @property
+    def head_words(self) -> tuple[int, ...]:
+        """The places of all head words in the window, each once, ascending."""
+        return tuple(sorted(set(self.mention_heads)))
+
+
+def _offsets(sentences: Sequence[Sequence[str]]) -> list[int]:
+    """Place of each sentence's first word among the words of all, and one behind the last word."""
+    return list(accumulate(map(len, sentences), initial=0))
+
+
+def anaphoric(mentions: Iterable[Mention]) -> list[bool]:
+    """For each mention, whether one of its cluster stands before it."""
+    seen: set[int] = set()
+    found = []
+    for mention in mentions:
+        found.append(mention.cluster in seen)
+        seen.add(mention.cluster)
+    return found
+
+
+def cut(number: int, document: Document, start: int, stop: int) -> Window:
+    """Cut the sentences `start` to `stop` - 1 out of a document, which is the `number`-th of its corpus."""
+    inside = [mention for mention in document.mentions if start <= mention.sentence < stop]
+    before = {mention.cluster for mention in document.mentions if mention.sentence < start}
+    mentions = tuple(replace(mention, sentence=mention.sentence - start) for mention in inside)
+    lost = sum(not has and mention.cluster in before for mention, has in zip(inside, anaphoric(inside), strict=True))
+    text = Document(document.id, document.genre, document.sentences[start:stop], document.tags[start:stop], mentions)
+    return Window(number, start, lost, text)
+
+
+def windows_to_table(windows: Iterable[Window]) -> pa.Table:
+    """Return a table with one row a window and the columns of `SCHEMA`."""
+    return pa.Table.from_pylist([_row(window) for window in windows], schema=SCHEMA)
+
+
+def _row(window: Window) -> dict[str, object]:
+    text = window.text
+    return {
+        "document": text.id,
+        "genre": text.genre,
+        "number": window.number,
+        "first": window.first,
+        "lost": window.lost,
+        "words": window.words,
+        "tags": tuple(chain.from_iterable(text.tags)),
+        "offsets": _offsets(text.sentences),
+        **{name: [getattr(mention, name) for mention in text.mentions] for name in _MENTION},
+        "type": [MENTION_TYPES.index(mention.type) for mention in text.mentions],
+    }
+
+
+def windows_from_table(table: pa.Table) -> tuple[Window, ...]:
+    """Return the windows of a table made by `windows_to_table`, also after a Parquet file or a slice.
+
+    Raises:
+        ValueError: The table lacks a column of `SCHEMA`.
+
+    """
+    if missing := [name for name in SCHEMA.names if name not in table.column_names]:
+        raise ValueError(f"The table lacks the columns {', '.join(missing)}: it was not made by windows_to_table.")
+    found = []
+    for row in table.select(SCHEMA.names).to_pylist():
+        bounds = [slice(*pair) for pair in zip(row["offsets"], row["offsets"][1:], strict=False)]
+        text = Document(
+            row["document"],
+            row["genre"],
+            tuple(tuple(row["words"][span]) for span in bounds),
+            tuple(tuple(row["tags"][span]) for span in bounds),
+            tuple(
+                Mention(sentence, start, end, head, MENTION_TYPES[code], cluster)
+                for sentence, start, end, head, cluster, code in zip(
+                    *(row[name] for name in _MENTION), row["type"], strict=True
+                )
+            ),
+        )
+        found.append(Window(row["number"], row["first"], row["lost"], text))
+    return tuple(found)

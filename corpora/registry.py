@@ -13,8 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from corpora.archives import write_table
-from corpora.public import CORPORA, Corpus, RemoteFile, Split
+from corpora.public import CORPORA, Corpus, RemoteFile, Split, write_table
 from corpora.sentence import CorpusError
 
 __all__ = [

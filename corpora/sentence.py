@@ -1,8 +1,14 @@
-"""What every corpus reader returns or raises: a sentence with its dependency tree, a file of them, an error."""
+"""What every corpus reader returns or raises: a sentence with its dependency tree, a treebank, an error.
 
-from collections.abc import Mapping, Sequence
+Sentences also become one Arrow table, so that a store keeps its labels beside the attention.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
 
 
 class CorpusError(ValueError):
@@ -92,3 +98,47 @@ def find_cycle(heads: Sequence[int]) -> tuple[int, ...]:
                 cycle.append(word)
             return tuple(cycle)
     return ()
+
+
+# Words stay plain strings: Parquet dictionary-encodes them on disk by itself. Labels are few, and what trains on them
+# wants integers: as dictionaries their codes are one flat int32 array that NumPy views without a copy.
+_LABELS = pa.list_(pa.dictionary(pa.int32(), pa.string()))
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.string(), nullable=False),
+        pa.field("words", pa.list_(pa.string()), nullable=False),
+        pa.field("heads", pa.list_(pa.int32()), nullable=False),
+        pa.field("relations", _LABELS, nullable=False),
+        pa.field("upos", _LABELS, nullable=False),
+    ]
+)
+
+
+def to_table(sentences: Iterable[Sentence]) -> pa.Table:
+    """Return a table with one row a sentence and the columns of `SCHEMA`, in one chunk.
+
+    The label dictionaries are sorted, so that the table depends on the sentences alone. The list columns share their
+    offsets: those of `table["heads"].chunk(0)` also cut the codes `table["relations"].chunk(0).values.indices`.
+    """
+    rows = list(sentences)
+    offsets = pa.array(np.cumsum([0, *map(len, rows)]), pa.int32())
+
+    def column(values: pa.Array) -> pa.Array:
+        return pa.ListArray.from_arrays(offsets, values)
+
+    def labels(values: list[str]) -> pa.Array:
+        known = sorted(set(values))
+        codes = {label: code for code, label in enumerate(known)}
+        indices = pa.array([codes[value] for value in values], pa.int32())
+        return pa.DictionaryArray.from_arrays(indices, pa.array(known, pa.string()))
+
+    return pa.Table.from_arrays(
+        [
+            pa.array([row.id for row in rows], pa.string()),
+            column(pa.array([word for row in rows for word in row.words], pa.string())),
+            column(pa.array([head for row in rows for head in row.heads], pa.int32())),
+            column(labels([relation for row in rows for relation in row.relations])),
+            column(labels([tag for row in rows for tag in row.upos])),
+        ],
+        schema=SCHEMA,
+    )

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from corpora.windows import Window
+from corpora.document import Window
 
 Batch = TypeVar("Batch", "AttentionBatch", "AntecedentBatch", "TextBatch")
 

@@ -11,10 +11,9 @@ from attention.specification import Candidates, Extraction, Items, Options
 from attention.store import Store
 from corpora.conll2012 import DOCUMENTS_VERSION, read_documents
 from corpora.conllu import READER_VERSION
-from corpora.document import Documents
+from corpora.document import WINDOWS_VERSION, Documents, Window, windows_from_table
 from corpora.registry import CORPORA, data_root, locate
 from corpora.sentence import CorpusError, Treebank
-from corpora.windows import WINDOWS_VERSION, Window, windows_from_table
 from datamodules.base import SPLITS, STAGES, AttentionDataModule, Split, files_by_split
 from datamodules.batch import AntecedentBatch
 from datamodules.sampling import BatchLoader, LengthBatches, run_seed

@@ -12,8 +12,7 @@ from attention.alignment import AlignmentError, Pieces, join_sentences, split_wo
 from attention.encoder import Encoder
 from attention.specification import UNKNOWN, Candidates, Extraction, Items, TooLong
 from attention.store import Store, StoreError
-from corpora.document import MENTION_TYPES, Document, Documents
-from corpora.windows import Window, anaphoric, cut, windows_to_table
+from corpora.document import MENTION_TYPES, Document, Documents, Window, anaphoric, cut, windows_to_table
 from datamodules.batch import AntecedentBatch
 from datamodules.word_vectors import WordVectors
 

@@ -1,19 +1,221 @@
-"""Whole sentences of the sample treebank: statements, joined and subordinate clauses, questions, orders."""
+"""Clauses and whole sentences of the sample treebank, as dependency trees in the manner of Universal Dependencies.
+
+Arguments, adjuncts, auxiliaries, copula and markers all depend on the lexical verb or on the nonverbal predicate.
+"""
 
 from dataclasses import replace
 
 from corpora.grammar import lexicon
-from corpora.grammar.clauses import Clauses
-from corpora.grammar.inflection import BE, Mood, verb_chain
 from corpora.grammar.phrases import Node, Nominal, comma, word
-from corpora.grammar.verbs import EVENTS
+from corpora.grammar.verbs import ACTS, BE, EVENTS, PATTERNS, Frame, Mood, Verbs, verb_chain
 
+BARE_CLAUSE = frozenset({"say", "think", "know", "believe", "hope", "hear", "tell"})  # may leave out "that"
 CONJUNCTIONS = {
     "past": ("because", "although", "since", "before", "after", "when", "while"),
     "present": ("because", "although", "if", "unless", "since"),
     "future": ("because", "if", "unless", "when", "before", "after"),
 }
 OPENINGS = ("unfortunately", "fortunately", "surprisingly", "perhaps")
+
+
+class Clauses(Verbs):
+    """Grammar of clauses: finite and not, and those that modify a noun."""
+
+    def clause(self, time: str, depth: int, *, plain: bool = False) -> Node:
+        """Return a finite declarative clause of any kind."""
+        weights = {"verb": 68, "passive": 11, "adjective": 11}
+        if depth > 0:
+            weights |= {"place": 6, "role": 0 if time == "future" else 4}
+        match self.dice.weigh(weights):
+            case "verb":
+                kind = self.dice.weigh(
+                    {"person": 64, "animal": 12, "organization": 12, "event": 5, "thing": 3, "idea": 4}
+                )
+                frame = self.one_of(self.frames(kind, tuple(PATTERNS) if depth > 0 else EVENTS))
+                subject = self.nominal(kind, "nsubj", depth)
+                return self.verbal(subject, frame, self.mood(frame, time, plain=plain), depth)
+            case "passive":
+                return self.passive(time, depth, plain=plain)
+            case shape:
+                return self.copular(shape, self.mood(None, time), depth)
+
+    def verbal(
+        self, subject: Nominal, frame: Frame, mood: Mood, depth: int, *, front: Node | None = None, gap: bool = False
+    ) -> Node:
+        """Return a clause with an active verb.
+
+        Args:
+            subject: Its node has the relation already.
+            frame: The verb and what it takes.
+            mood: Its inflection; a question inverts subject and auxiliary.
+            depth: Levels of clauses allowed inside.
+            front: What opens the clause: a question word, a relative pronoun.
+            gap: The object is missing, because `front` or the noun that the clause modifies stands for it.
+        """
+        *auxiliaries, head = verb_chain(frame.verb, mood, subject, contract=self.dice.chance(0.7))
+        head.left = self.opening(subject, auxiliaries, mood)
+        if front:
+            head.left.insert(0, front)
+        head.left.extend(adverb := self.adverb(mood))
+        self.negative = mood.negative
+        head.right = self.complements(frame, subject, mood.time, depth, gap=gap)
+        self.negative = False
+        head.right.extend(self.adjuncts(frame, mood, subject, habit=bool(adverb), place=not gap and not front))
+        return head
+
+    def copular(self, shape: str, mood: Mood, depth: int) -> Node:
+        """Return a clause whose predicate is an adjective, a role ("a nurse") or a place, after "be"."""
+        kinds = tuple(lexicon.PREDICATES) if shape == "adjective" else ("person", "person", "thing", "animal", "food")
+        subject = self.bearer() if shape == "role" else self.nominal(self.dice.pick(kinds), "nsubj", depth)
+        chain = verb_chain(BE, mood, subject, contract=self.dice.chance(0.7))
+        if shape == "adjective":
+            predicate = self.graded(word(self.fresh(lexicon.PREDICATES[subject.kind]), "ADJ", ""), 0.3)
+        elif shape == "role":
+            noun = self.fresh([noun for noun in lexicon.NOUNS["person"] if noun.singular in lexicon.ROLES])
+            article = [] if subject.plural else [word("a", "DET", "det")]
+            predicate = self.expanded(noun, "role", article, depth, plural=subject.plural).node
+        else:
+            predicate = self.place("")
+        predicate.left[:0] = [*self.opening(subject, chain, mood), *self.adverb(mood)]
+        return predicate
+
+    def bearer(self) -> Nominal:
+        """Return somebody who may have a role: a name, a pronoun, somebody's relative."""
+        match self.dice.weigh({"name": 4, "pronoun": 3, "relative": 3}):
+            case "name":
+                found = Nominal(self.name(), "person")
+            case "pronoun":
+                found = self.pronoun("person", "nsubj", 3)
+            case _:
+                noun = self.fresh([noun for noun in lexicon.NOUNS["person"] if noun.singular in lexicon.RELATIVES])
+                owner = self.possessor(noun=self.dice.chance(0.5))
+                found = self.expanded(noun, "person", [owner], 0, plural=self.dice.chance(0.2), bare=True)
+        found.node.relation = "nsubj"
+        return found
+
+    def passive(self, time: str, depth: int, *, plain: bool = False) -> Node:
+        """Return a clause with a passive verb, at times with its agent."""
+        frame = self.one_of([frame for frame in ACTS if not frame.stative])
+        kind = self.dice.pick([kind for kind in frame.objects if kind != "city"])
+        subject = self.nominal(kind, "nsubj:pass", depth)
+        mood = self.mood(frame, time, plain=plain)
+        *auxiliaries, head = verb_chain(frame.verb, mood, subject, passive=True, contract=self.dice.chance(0.7))
+        head.left = [*self.opening(subject, auxiliaries, mood), *self.adverb(mood)]
+        if self.dice.chance(0.35):
+            head.right.append(self.prepositional("by", self.dice.pick(frame.subjects), "obl:agent", 0, lexical=True))
+        head.right.extend(self.adjuncts(frame, mood, subject, habit=bool(mood.habitual), place=False))
+        return head
+
+    def complements(  # noqa: C901  # one flat case for each pattern of a verb
+        self, frame: Frame, subject: Nominal, time: str, depth: int, *, gap: bool = False
+    ) -> list[Node]:
+        """Return what the verb's pattern asks for, in order; with a gap, a transitive verb has no object."""
+
+        def noun(relation: str, kinds: tuple[str, ...], depth: int = 0, *, lexical: bool = False) -> Node:
+            kind = self.dice.pick(kinds)
+            return self.nominal(kind, relation, depth, lexical=lexical, not_person=subject.person).node
+
+        def oblique(preposition: str, kind: str, *, lexical: bool = False) -> Node:
+            return self.prepositional(preposition, kind, "obl", 0, lexical=lexical, not_person=subject.person)
+
+        people = ("person",)
+        match frame.pattern:
+            case "transitive":
+                return [] if gap else [noun("obj", frame.objects, depth)]
+            case "motion":
+                return [oblique(frame.link, self.dice.pick(frame.objects), lexical=True)]
+            case "prepositional":
+                return [oblique(frame.link, self.dice.pick(frame.objects))]
+            case "ditransitive" if self.dice.chance(0.45):
+                return [noun("obj", frame.objects), oblique(frame.link, "person")]
+            case "ditransitive":
+                return [noun("iobj", people), noun("obj", frame.objects, depth, lexical=True)]
+            case "placing":
+                where = oblique(self.dice.pick(("on", "under", "behind", "near")), "surface", lexical=True)
+                return [noun("obj", frame.objects), where]
+            case "particle":
+                particle = word(frame.link, "ADP", "compound:prt")
+                found = noun("obj", frame.objects)
+                # "pick it up", "pick up the key" or "pick the key up".
+                late = found.upos == "PRON" or (not found.right and self.dice.chance(0.25))
+                return [found, particle] if late else [particle, found]
+            case "infinitive":
+                return [self.infinitive(subject, "xcomp", depth - 1)]
+            case "object infinitive":
+                person = self.nominal("person", frame.link, 0, not_person=subject.person)
+                return [person.node, self.infinitive(person, "xcomp", depth - 1)]
+            case "clausal":
+                return [self.content(frame, time, depth)]
+            case "told":
+                return [noun("iobj", people), self.content(frame, time, depth)]
+            case "linking":
+                return [self.graded(word(self.fresh(lexicon.PREDICATES[subject.kind]), "ADJ", "xcomp"), 0.3)]
+        return []
+
+    def content(self, frame: Frame, time: str, depth: int) -> Node:
+        """Return what is said or thought, in a tense that follows that of the saying, with or without "that"."""
+        weights = {"past": 1.0} if time == "past" else {"past": 0.35, "present": 0.4, "future": 0.25}
+        found = self.clause(self.dice.weigh(weights), depth - 1)
+        # Without "that" only a short subject shows where the clause begins.
+        short = found.left[0].upos in ("PRON", "PROPN") and not found.left[0].right
+        if not short or frame.verb.base not in BARE_CLAUSE or self.dice.chance(0.4):
+            found.left.insert(0, word("that", "SCONJ", "mark"))
+        found.relation = "ccomp"
+        return found
+
+    def infinitive(self, subject: Nominal, relation: str, depth: int) -> Node:
+        """Return "to" and a verb with its complements; its subject is understood."""
+        return self.nonfinite(subject, word("to", "PART", "mark"), relation, depth)
+
+    def nonfinite(self, subject: Nominal, mark: Node, relation: str, depth: int) -> Node:
+        """Return a verb that somebody does on purpose: the base form after "to", the gerund after any other mark."""
+        frame = self.one_of(self.frames(subject.kind, deliberate=True))
+        form = frame.verb.base if mark.form == "to" else frame.verb.gerund
+        head = word(form, "VERB", relation, frame.verb.base)
+        head.left = [mark]
+        head.right = self.complements(frame, subject, "present", max(depth, 0))
+        if frame.manner and self.dice.chance(0.12):
+            head.right.append(word(self.dice.pick(frame.manner), "ADV", "advmod"))
+        return head
+
+    def clause_on(self, nominal: Nominal, noun: str, depth: int) -> Node | None:
+        """Return a relative clause, a participle or an infinitive that modifies a noun, None if none can."""
+        active = self.frames(nominal.kind)
+        passive = [frame for frame in ACTS if nominal.kind in frame.objects]
+        weights = {
+            "subject": 5 * bool(active),
+            "object": 5 * bool(passive and noun),
+            "participle": 2 * bool(passive and noun and nominal.kind != "person"),
+            "infinitive": 9 * (noun in lexicon.PLANS),
+        }
+        if not any(weights.values()):
+            return None
+        time = self.dice.weigh({"past": 0.7, "present": 0.3})
+        match self.dice.weigh(weights):
+            case "subject":
+                pronoun = self.relative_pronoun(nominal.kind, "nsubj", comment=not noun)
+                frame = self.one_of(active)
+                subject = Nominal(pronoun, nominal.kind, 3, nominal.plural)
+                found = self.verbal(subject, frame, self.mood(frame, time), depth)
+            case "object":
+                frame = self.one_of(passive)
+                subject = self.nominal(self.dice.pick(frame.subjects), "nsubj", 0)
+                front = None if self.dice.chance(0.35) else self.relative_pronoun(nominal.kind, "obj", comment=False)
+                found = self.verbal(subject, frame, self.mood(frame, time), depth, front=front, gap=True)
+            case "participle":
+                frame = self.one_of([frame for frame in passive if not frame.stative])
+                found = word(frame.verb.participle, "VERB", "acl", frame.verb.base)
+                found.right = [self.prepositional("by", self.dice.pick(frame.subjects), "obl:agent", 0, lexical=True)]
+                return found
+            case _:
+                return self.infinitive(Nominal(word("", "X", ""), "person"), "acl", depth)
+        found.relation = "acl:relcl"
+        return found
+
+    def relative_pronoun(self, kind: str, relation: str, *, comment: bool) -> Node:
+        """Return "who", "that" or "which"; a comment between commas has no "that"."""
+        wh = "who" if kind == "person" else "which"
+        return word(wh if comment or self.dice.chance(0.6) else "that", "PRON", relation)
 
 
 class Sentences(Clauses):

@@ -1,9 +1,262 @@
-"""The verb of a clause: which one, how it is inflected, and what it may have beside its complements."""
+"""The verb of a clause: which one, what it takes, how it is inflected, and what it may have beside its complements.
+
+A verb is written as its base form, then `/`, past and participle where they are irregular: `write/wrote/written`.
+"""
+
+from dataclasses import dataclass
 
 from corpora.grammar import lexicon
-from corpora.grammar.frames import FRAMES, Frame
-from corpora.grammar.inflection import PAST_MODALS, PRESENT_MODALS, Mood, attach_to_pronoun
-from corpora.grammar.phrases import Dice, Node, Nominal, Phrases, word
+from corpora.grammar.lexicon import s_form, words
+from corpora.grammar.phrases import PRONOUNS, Dice, Node, Nominal, Phrases, word
+
+_DOUBLED = frozenset(words("admit begin drop forget plan put run"))  # planned, planning
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """A verb's five forms."""
+
+    base: str
+    third: str
+    past: str
+    participle: str
+    gerund: str
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A verb with what it takes.
+
+    `pattern` names the complements (see `Clauses.complements`), `subjects` and `objects` the kinds of noun that may
+    fill the places, `link` its particle or preposition, `manner` adverbs that fit. A stative verb has no progressive;
+    only what is deliberate can be ordered, planned or tried.
+    """
+
+    verb: Verb
+    pattern: str
+    subjects: tuple[str, ...]
+    objects: tuple[str, ...]
+    link: str
+    manner: tuple[str, ...]
+    stative: bool
+    deliberate: bool
+
+
+def verb_of(entry: str) -> Verb:
+    """Return the five forms of a table entry."""
+    base, *irregular = entry.split("/")
+    stem = base + base[-1] if base in _DOUBLED else base
+    if base.endswith("e"):
+        regular = base + "d"
+    else:
+        regular = base[:-1] + "ied" if base.endswith("y") and base[-2] not in "aeiou" else stem + "ed"
+    past = irregular[0] if irregular else regular
+    gerund = base[:-1] if base.endswith("e") and not base.endswith("ee") else stem
+    return Verb(base, s_form(base), past, irregular[-1] if irregular else regular, gerund + "ing")
+
+
+# Subjects, verbs, objects, and adverbs of manner that fit, for each group.
+_TRANSITIVE = (
+    ("person", "read/read write/wrote/written translate sign correct publish", "text", "carefully slowly quickly"),
+    ("person", "finish forget/forgot/forgotten lose/lost", "text", ""),
+    ("person", "eat/ate/eaten bake order prepare share", "food", "quickly happily"),
+    ("person", "taste forget/forgot/forgotten burn", "food", ""),
+    ("person", "buy/bought sell/sold carry hide/hid/hidden clean borrow", "thing", "carefully quickly"),
+    ("person", "find/found lose/lost drop damage steal/stole/stolen", "thing", ""),
+    ("person", "help thank call invite follow interview", "person", "quickly politely"),
+    ("person", "meet/met recognize see/saw/seen", "person", ""),
+    ("person", "feed/fed chase photograph rescue train wash", "animal", "quietly carefully"),
+    ("person", "see/saw/seen hear/heard", "animal", ""),
+    ("person", "visit leave/left photograph", "building area city", "quietly"),
+    ("person", "enter clean paint close", "building", "quietly slowly"),
+    ("person", "reach find/found", "building area", ""),
+    ("person", "clean paint move repair", "surface", "carefully quickly"),
+    ("person", "discuss explain accept reject describe", "idea", "politely calmly"),
+    ("person", "forget/forgot/forgotten mention notice", "idea", ""),
+    ("person", "attend organize cancel", "event", ""),
+    ("person", "miss enjoy", "event", ""),
+    ("animal", "chase follow watch", "animal person", "slowly quietly"),
+    ("animal", "bite/bit/bitten wake/woke/woken frighten", "person animal", ""),
+    ("animal", "eat/ate/eaten steal/stole/stolen", "food", "quickly happily"),
+    ("animal", "find/found smell", "food", ""),
+    ("organization", "approve reject discuss announce reconsider", "idea", ""),
+    ("organization", "hire thank invite", "person", ""),
+    ("organization", "build/built close open sell/sold repair", "building", ""),
+    ("organization", "organize cancel announce", "event", ""),
+    ("organization", "publish translate", "text", ""),
+    ("event", "surprise annoy disappoint delight", "person", ""),
+    ("idea", "surprise worry confuse interest", "person organization", ""),
+    ("text", "surprise worry bore amuse", "person", ""),
+)
+_STATIVE = (
+    ("person", "know/knew/known trust admire love", "person", ""),
+    ("person", "need own want", "thing", ""),
+    ("person", "understand/understood remember hate support", "idea", ""),
+    ("person", "love hate", "food animal", ""),
+    ("person", "love know/knew/known", "building area city", ""),
+    ("animal", "fear trust", "person animal", ""),
+    ("organization", "own need", "building", ""),
+    ("organization", "support", "idea event", ""),
+)
+# Pattern, subjects, verbs, objects, particle or preposition, manner.
+_OTHER = (
+    ("intransitive", "person", "sing/sang/sung dance rest work wait", "", "", "quietly happily"),
+    ("intransitive", "person animal", "sleep/slept run/ran/run", "", "", "quietly happily"),
+    ("intransitive", "person", "laugh smile arrive", "", "", "suddenly"),
+    ("intransitive", "event", "begin/began/begun end", "", "", "early late suddenly"),
+    ("intransitive", "thing", "disappear fall/fell/fallen", "", "", "suddenly"),
+    ("motion", "person", "walk hurry drive/drove/driven travel return", "building area city", "to", "slowly"),
+    ("motion", "animal", "run/ran/run hurry return", "building area", "to", "slowly quickly"),
+    ("motion", "person animal", "walk run/ran/run", "building area", "past", "slowly quickly"),
+    (
+        "ditransitive",
+        "person",
+        "give/gave/given send/sent show/showed/shown lend/lent offer hand",
+        "thing text",
+        "to",
+        "",
+    ),
+    ("ditransitive", "person", "give/gave/given hand offer", "food", "to", ""),
+    ("ditransitive", "organization", "give/gave/given send/sent offer", "text", "to", ""),
+    ("placing", "person", "put/put leave/left hide/hid/hidden place drop", "thing text food", "", "quietly carefully"),
+    ("prepositional", "person", "wait", "person organization", "for", "patiently"),
+    ("prepositional", "person", "look point", "thing animal person surface", "at", "suddenly"),
+    ("prepositional", "person", "talk complain", "event idea person", "about", "quietly"),
+    ("prepositional", "person", "search", "thing animal", "for", "carefully"),
+    ("prepositional", "person", "listen", "person", "to", "carefully"),
+    ("prepositional", "person", "work", "text idea", "on", "slowly happily"),
+    ("prepositional", "organization", "pay/paid", "event thing", "for", ""),
+    ("particle", "person", "pick", "thing text", "up", "quickly carefully"),
+    ("particle", "person", "throw/threw/thrown", "thing food text", "away", ""),
+    ("particle", "person", "write/wrote/written", "idea", "down", "quickly"),
+    ("particle", "person organization", "call", "event", "off", ""),
+    ("infinitive", "person organization", "try plan decide promise refuse agree manage", "", "", ""),
+    ("infinitive", "person", "learn begin/began/begun", "", "", ""),
+    ("infinitive", "person organization", "want hope", "", "", ""),
+    ("object infinitive", "person organization", "ask/asked tell/told allow persuade", "person", "iobj", ""),
+    ("object infinitive", "person organization", "force invite encourage help want", "person", "obj", ""),
+    ("clausal", "person organization", "say/said announce admit claim explain", "", "", ""),
+    ("clausal", "person", "think/thought know/knew/known believe hear/heard notice hope", "", "", ""),
+    ("told", "person organization", "tell/told remind warn assure", "person", "", ""),
+    ("linking", "person", "seem look become/became/become feel/felt", "", "", ""),
+    ("linking", "animal", "seem look become/became/become", "", "", ""),
+    ("linking", "food event", "look seem", "", "", ""),
+)
+_NO_PROGRESSIVE = frozenset(
+    words("want hope know think believe hear seem look notice recognize see find lose forget miss drop")
+)
+_UNINTENDED = frozenset(
+    words(
+        "forget lose taste burn find drop damage steal recognize see hear reach mention notice miss fall "
+        "disappear begin end arrive laugh smell seem look become feel manage admit claim want hope refuse "
+        "know think believe know trust admire love need own hate fear bite bore confuse interest worry "
+        "surprise annoy disappoint delight amuse"
+    )
+)
+
+
+def _frames() -> tuple[Frame, ...]:
+    groups = [
+        *(
+            ("transitive", subjects, verbs, objects, "", manner, False)
+            for subjects, verbs, objects, manner in _TRANSITIVE
+        ),
+        *(("transitive", subjects, verbs, objects, "", manner, True) for subjects, verbs, objects, manner in _STATIVE),
+        *((*group, False) for group in _OTHER),
+    ]
+    return tuple(
+        Frame(
+            verb=(verb := verb_of(entry)),
+            pattern=pattern,
+            subjects=words(subjects),
+            objects=words(objects),
+            link=link,
+            manner=words(manner),
+            stative=stative or verb.base in _NO_PROGRESSIVE,
+            deliberate=not stative and verb.base not in _UNINTENDED,
+        )
+        for pattern, subjects, verbs, objects, link, manner, stative in groups
+        for entry in verbs.split()
+    )
+
+
+FRAMES = _frames()
+
+HAVE = Verb("have", "has", "had", "had", "having")
+DO = Verb("do", "does", "did", "done", "doing")
+BE = Verb("be", "is", "was", "been", "being")
+PRESENT_MODALS = ("can", "must", "should", "may", "might")
+PAST_MODALS = ("could", "might")
+
+_BEFORE_NT = {"will": "wo", "can": "ca"}  # won't, can't; other auxiliaries keep their form
+_NEVER_NT = frozenset({"am", "may", "might"})
+_AFTER_PRONOUN = {"am": "'m", "is": "'s", "are": "'re", "will": "'ll"}
+
+
+@dataclass(frozen=True, slots=True)
+class Mood:
+    """How a finite verb is inflected; `time` is past, present or future. `habitual` asks for an adverb of frequency."""
+
+    time: str
+    modal: str = ""
+    perfect: bool = False
+    progressive: bool = False
+    negative: bool = False
+    question: bool = False
+    habitual: bool = False
+
+
+def finite_form(verb: Verb, time: str, subject: Nominal) -> str:
+    """Return the form that agrees with the subject."""
+    third = not subject.plural and subject.person == 3
+    if verb is BE and time == "past":
+        return "were" if subject.plural or subject.person == 2 else "was"
+    if verb is BE:
+        return "is" if third else "am" if subject.person == 1 and not subject.plural else "are"
+    if time == "past":
+        return verb.past
+    return verb.third if third else verb.base
+
+
+def verb_chain(
+    verb: Verb, mood: Mood, subject: Nominal, *, passive: bool = False, contract: bool = False
+) -> list[Node]:
+    """Return modal, "have", "be" and the verb in their order and forms, with "not" or "n't" after the first.
+
+    The first agrees with the subject, and each next one takes the form that the one before it governs. "do" comes in
+    where a negation or a question has no other auxiliary. `verb` may be BE, which is then the copula.
+    """
+    parts = []
+    if mood.perfect:
+        parts.append((HAVE, "aux"))
+    if mood.progressive:
+        parts.append((BE, "aux"))
+    if passive:
+        parts.append((BE, "aux:pass"))
+    if not parts and not mood.modal and verb is not BE and (mood.negative or mood.question):
+        parts.append((DO, "aux"))
+    parts.append((verb, "cop" if verb is BE else ""))
+    chain = [word(mood.modal, "AUX", "aux")] if mood.modal else []
+    governed = "base" if mood.modal else "finite"
+    for part, relation in parts:
+        form = finite_form(part, mood.time, subject) if governed == "finite" else str(getattr(part, governed))
+        chain.append(word(form, "AUX" if relation else "VERB", relation, part.base))
+        governed = "participle" if part is HAVE or relation == "aux:pass" else "gerund" if part is BE else "base"
+    if mood.negative:
+        first = chain[0]
+        contract = contract and first.form not in _NEVER_NT
+        if contract:
+            first.form = _BEFORE_NT.get(first.form, first.form)
+        chain.insert(1, word("n't" if contract else "not", "PART", "advmod", "not"))
+    return chain
+
+
+def attach_to_pronoun(subject: Nominal, chain: list[Node]) -> None:
+    """Shorten the first auxiliary after a personal pronoun ("she's", "they'll") where it can be."""
+    plain = len(chain) < 2 or chain[1].form != "n't"
+    if subject.node.upos == "PRON" and subject.node.lemma in PRONOUNS and plain and chain[0].upos == "AUX":
+        chain[0].form = _AFTER_PRONOUN.get(chain[0].form, chain[0].form)
+
 
 # How often a verb of each pattern is taken, where its subject allows it.
 PATTERNS = {

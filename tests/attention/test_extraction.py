@@ -21,7 +21,7 @@ from attention.extraction import Ranks
 from attention.forward import extract, shapes
 from attention.specification import Items, Options
 from attention.store import FORMAT, MANIFEST, Store, StoreError
-from corpora.table import to_table
+from corpora.sentence import to_table
 from tests import tiny
 from tests.attention.extractions import Extraction, before_fsync, prepare_and_die, prepare_at_once, small_shards
 

@@ -13,8 +13,7 @@ from attention.encoder import Encoder, EncoderSpec, resolve
 from attention.forward import shapes
 from attention.specification import Extraction, Items, Options, Precision, store_key
 from attention.store import Hidden, StoreError, write_shard
-from corpora.sentence import Sentence, Treebank
-from corpora.table import to_table
+from corpora.sentence import Sentence, Treebank, to_table
 from tests import tiny
 from tests.attention.extractions import LENGTHS, items_of, small_shards
 

@@ -34,7 +34,7 @@ from attention.store import (
     unpack_weights,
     write_shard,
 )
-from corpora.table import to_table
+from corpora.sentence import to_table
 from metrics.heads import most_attended
 from tests import tiny
 from tests.attention.extractions import LENGTHS, Extraction, small_shards

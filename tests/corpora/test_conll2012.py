@@ -232,6 +232,35 @@ def test_random_spans_written_as_brackets_are_read_back(tmp_path: Path) -> None:
         assert firsts == list(range(len(firsts)))
 
 
+@pytest.mark.parametrize(
+    ("cells", "spans"),
+    [
+        (["(5)"], {(0, 1, 5)}),
+        (["(1|(2", "", "2)|1)"], {(0, 3, 1), (0, 3, 2)}),
+        (["(1", "(2", "1)", "2)"], {(0, 3, 1), (1, 4, 2)}),  # crossing
+        (["(5", "5)|(7)"], {(0, 2, 5), (1, 2, 7)}),
+        (["(5", "(5)", "5)"], {(0, 3, 5), (1, 2, 5)}),  # a cluster within itself
+        (["(5|(5", "5)", "5)"], {(0, 2, 5), (0, 3, 5)}),
+        (["(5", "(5", "5)|5)"], {(0, 3, 5), (1, 3, 5)}),
+        (["(5", "5)|(5", "5)"], {(0, 2, 5), (1, 3, 5)}),  # from left to right: one ends, the next begins
+        (["(12|(0)", "(07)", "12)"], {(0, 1, 0), (1, 2, 7), (0, 3, 12)}),
+    ],
+)
+def test_brackets_become_spans(cells: list[str], spans: set[tuple[int, int, int]], tmp_path: Path) -> None:
+    rows = "".join(row(place, "word", cell or "-") for place, cell in enumerate(cells))
+    (document,) = read_documents(write(tmp_path, BEGIN + rows + END)).documents
+    numbers = {cluster: [m for m in document.mentions if m.cluster == cluster] for cluster in range(len(spans))}
+    found = {frozenset((m.start, m.end) for m in mentions) for mentions in numbers.values() if mentions}
+    assert found == {frozenset((a, b) for a, b, c in spans if c == cluster) for _, _, cluster in spans}
+    assert len(document.mentions) == len(spans)
+
+
+@pytest.mark.parametrize("cell", ["5", "()", "(5|", "(5)(6)", "(-1)", "(5))", "(a)", "(5) |(6)", "(٣)", "*"])
+def test_malformed_brackets_are_refused(cell: str, tmp_path: Path) -> None:
+    with pytest.raises(CorpusError, match=re.escape(f":2: the coreference {cell!r} is malformed")):
+        read_documents(write(tmp_path, BEGIN + row(0, "word", cell) + END))
+
+
 OTHER = BEGIN.replace("(d)", "(e)")
 ERRORS = [
     (

@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from corpora.constituents import Constituent, ParseBitError, constituent_head, read_constituents
+from corpora.mentions import Constituent, ParseBitError, constituent_head, read_constituents
 
 
 def parse(bracketed: str) -> tuple[list[str], list[str], list[str]]:

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from corpora.labelled import Columns, LabelledText, read_labelled
-from corpora.review_lexicon import EVALUATIVE, NEGATORS
-from corpora.reviews import REVIEWS_VERSION, write_sample_reviews
+from corpora.reviews import EVALUATIVE, NEGATORS, REVIEWS_VERSION, write_sample_reviews
 
 Texts = dict[str, tuple[LabelledText, ...]]
 

@@ -2,9 +2,12 @@ import random
 from pathlib import Path
 
 import networkx as nx
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from corpora.sentence import CorpusError, Sentence, Treebank, find_cycle
+from corpora.sentence import SCHEMA, CorpusError, Sentence, Treebank, find_cycle, to_table
 
 
 def test_a_sentence_has_the_length_of_its_words() -> None:
@@ -49,3 +52,54 @@ def test_find_cycle_agrees_with_networkx_on_random_heads() -> None:
             assert heads[word - 1] == following
         cyclic += bool(cycle)
     assert 100 < cyclic < 400
+
+
+# As a table
+
+SENTENCES = (
+    Sentence("a-1", ("Zoë", "smiled", "."), (2, 0, 2), ("nsubj", "root", "punct"), ("PROPN", "VERB", "PUNCT")),
+    Sentence("a-2", ("_",), (0,), ("root",), ("SYM",)),
+    Sentence("a-3", ("her", "dog"), (2, 0), ("nmod:poss", "root"), ("PRON", "NOUN")),
+    Sentence("a-4", ("👩\u200d🔬", "New York"), (0, 1), ("root", "flat"), ("X", "PROPN")),
+)
+
+
+def parquet(table: pa.Table, path: Path) -> pa.Table:
+    pq.write_table(table, path, compression="zstd", row_group_size=2)
+    return pq.read_table(path)
+
+
+def test_a_table_holds_the_sentences_also_through_parquet(tmp_path: Path) -> None:
+    columns = ("id", "words", "heads", "relations", "upos")
+    for sentences in (SENTENCES, ()):
+        table = to_table(sentences)
+        assert table.schema == SCHEMA
+        rows = [
+            {name: value if isinstance(value := getattr(sentence, name), str) else list(value) for name in columns}
+            for sentence in sentences
+        ]
+        assert table.to_pylist() == parquet(table, tmp_path / "x.parquet").to_pylist() == rows
+
+
+def test_flat_arrays_are_views_cut_by_the_offsets(tmp_path: Path) -> None:
+    table = parquet(to_table(iter(SENTENCES)), tmp_path / "x.parquet").combine_chunks()
+    heads = table["heads"].chunk(0)
+    relations = table["relations"].chunk(0).values
+    np.testing.assert_array_equal(heads.offsets.to_numpy(), [0, 3, 4, 6, 8])
+    flat = heads.values.to_numpy(zero_copy_only=True)
+    assert flat.dtype == np.int32
+    np.testing.assert_array_equal(flat, [2, 0, 2, 0, 2, 0, 0, 1])
+    codes = relations.indices.to_numpy(zero_copy_only=True)
+    labels = relations.dictionary.to_pylist()
+    assert [labels[code] for code in codes] == [label for s in SENTENCES for label in s.relations]
+
+
+def test_equal_sentences_make_equal_bytes(tmp_path: Path) -> None:
+    parquet(to_table(SENTENCES), tmp_path / "a.parquet")
+    parquet(to_table([s for s in SENTENCES]), tmp_path / "b.parquet")
+    parquet(to_table(SENTENCES[::-1]), tmp_path / "c.parquet")
+    first, second, other = ((tmp_path / f"{name}.parquet").read_bytes() for name in "abc")
+    assert first == second != other
+    assert to_table(SENTENCES)["relations"].chunk(0).values.dictionary.to_pylist() == sorted(
+        {label for s in SENTENCES for label in s.relations}
+    )

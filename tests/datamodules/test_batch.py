@@ -2,7 +2,7 @@ from dataclasses import fields
 
 import torch
 
-from corpora.windows import cut
+from corpora.document import cut
 from datamodules import AntecedentBatch
 from tests.documents import document
 from tests.probes.batches import random_batch

@@ -1,8 +1,23 @@
+"""Inflection and the tables of the sample treebank's grammar; what it generates is tested in `test_sample`."""
+
+from collections import Counter
+
 import pytest
 
-from corpora.grammar.frames import verb_of
-from corpora.grammar.inflection import BE, Mood, attach_to_pronoun, finite_form, verb_chain
-from corpora.grammar.phrases import PRONOUNS, Nominal, word
+from corpora.grammar import lexicon
+from corpora.grammar.lexicon import NOUNS, s_form
+from corpora.grammar.phrases import PRONOUNS, Dice, Nominal, word
+from corpora.grammar.verbs import (
+    BE,
+    FRAMES,
+    PATTERNS,
+    Mood,
+    Verb,
+    attach_to_pronoun,
+    finite_form,
+    verb_chain,
+    verb_of,
+)
 
 PERSON = {"I": (1, False), "you": (2, True), "she": (3, False), "we": (1, True), "they": (3, True)}
 
@@ -101,3 +116,104 @@ def test_auxiliaries_do_not_attach_to_nouns() -> None:
     chain = verb_chain(verb_of("run/ran/run"), Mood("present", progressive=True), dog)
     attach_to_pronoun(dog, chain)
     assert [node.form for node in chain] == ["is", "running"]
+
+
+@pytest.mark.parametrize(
+    ("entry", "forms"),
+    [
+        ("walk", "walk walks walked walked walking"),
+        ("bake", "bake bakes baked baked baking"),
+        ("carry", "carry carries carried carried carrying"),
+        ("enjoy", "enjoy enjoys enjoyed enjoyed enjoying"),
+        ("watch", "watch watches watched watched watching"),
+        ("agree", "agree agrees agreed agreed agreeing"),
+        ("plan", "plan plans planned planned planning"),
+        ("put/put", "put puts put put putting"),
+        ("buy/bought", "buy buys bought bought buying"),
+        ("write/wrote/written", "write writes wrote written writing"),
+        ("begin/began/begun", "begin begins began begun beginning"),
+    ],
+)
+def test_a_verb_has_its_five_forms(entry: str, forms: str) -> None:
+    assert verb_of(entry) == Verb(*forms.split())
+
+
+def test_a_verb_has_the_same_forms_in_every_frame() -> None:
+    forms: dict[str, Verb] = {}
+    for frame in FRAMES:
+        assert forms.setdefault(frame.verb.base, frame.verb) == frame.verb
+
+
+def test_frames_speak_of_known_patterns_and_kinds() -> None:
+    assert {frame.pattern for frame in FRAMES} == set(PATTERNS)
+    for frame in FRAMES:
+        assert set(frame.subjects) <= set(NOUNS), frame
+        assert set(frame.objects) <= set(NOUNS) | {"city"}, frame
+        assert frame.subjects
+        needs_link = frame.pattern in ("motion", "ditransitive", "prepositional", "particle", "object infinitive")
+        assert bool(frame.link) == needs_link, frame
+        assert not (frame.stative and frame.pattern == "transitive" and frame.deliberate), frame
+
+
+KINDS = set(lexicon.NOUNS)
+
+
+@pytest.mark.parametrize(
+    ("base", "expected"),
+    [
+        ("dog", "dogs"),
+        ("box", "boxes"),
+        ("watch", "watches"),
+        ("story", "stories"),
+        ("key", "keys"),
+        ("go", "goes"),
+        ("house", "houses"),
+        ("dress", "dresses"),
+    ],
+)
+def test_the_s_form_follows_the_spelling_rules(base: str, expected: str) -> None:
+    assert s_form(base) == expected
+
+
+def test_irregular_plurals_are_those_of_the_dictionary() -> None:
+    plurals = {noun.singular: noun.plural for nouns in lexicon.NOUNS.values() for noun in nouns}
+    irregular = {noun: plural for noun, plural in plurals.items() if plural != s_form(noun)}
+    assert irregular == {
+        "child": "children",
+        "woman": "women",
+        "man": "men",
+        "goose": "geese",
+        "mouse": "mice",
+        "wolf": "wolves",
+        "knife": "knives",
+        "radio": "radios",
+        "scarf": "scarves",
+        "shelf": "shelves",
+    }
+    assert all(plural != noun for noun, plural in plurals.items())
+
+
+def test_nouns_are_listed_once_and_tables_speak_of_known_kinds() -> None:
+    singulars = [noun.singular for nouns in lexicon.NOUNS.values() for noun in nouns]
+    assert len(singulars) == len(set(singulars)) > 150
+    assert set(lexicon.PREDICATES) == KINDS
+    assert set(lexicon.ADJECTIVES) == set(lexicon.LINKS) == KINDS | {"role"}
+    assert set(lexicon.PLURALS) | lexicon.PUBLIC <= KINDS
+    assert {kind for links in lexicon.LINKS.values() for _, kind in links} <= KINDS | {"city"}
+    assert {*lexicon.ROLES, *lexicon.RELATIVES, *lexicon.FREE, *lexicon.AT, *lexicon.ON, *lexicon.PLANS} <= set(
+        singulars
+    )
+
+
+def test_weights_are_probabilities_and_zero_is_never() -> None:
+    dice = Dice(0)
+    drawn = Counter(dice.weigh({"a": 1, "b": 0, "c": 3}) for _ in range(4000))
+    assert drawn["b"] == 0
+    assert abs(drawn["c"] / 4000 - 0.75) < 0.03
+    assert {dice.pick("xyz") for _ in range(100)} == set("xyz")
+    assert abs(sum(dice.chance(0.2) for _ in range(4000)) / 4000 - 0.2) < 0.03
+
+
+def test_a_seed_gives_its_own_choices() -> None:
+    one, same, other = ([dice.pick(range(100)) for _ in range(20)] for dice in (Dice(3), Dice(3), Dice(4)))
+    assert one == same != other
