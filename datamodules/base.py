@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache as once
 from pathlib import Path
-from typing import Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,13 +24,13 @@ from attention.store import Store, StoreError
 from corpora.document import Documents
 from corpora.registry import CORPORA, locate, remedy_for
 from corpora.sentence import CorpusError, Treebank
+from datamodules.batch import Split
 from datamodules.vectors import ENCODER, VectorSpec, find_vectors
 from datamodules.word_vectors import WordVectors, load_vectors
 from results import Provenance
 
 log = logging.getLogger(__name__)
 
-Split = Literal["train", "dev", "test"]
 SPLITS: tuple[Split, ...] = ("train", "dev", "test")
 STAGES: dict[str, tuple[Split, ...]] = {
     "fit": ("train", "dev"),
@@ -123,6 +122,15 @@ def _warn_of_unknown(path: Path, store: Store) -> None:
             f"{store.manifest.encoder['name']}, which sees nothing of what they are. Choose an encoder that was "
             f"trained on this language: --data.init_args.encoder.name."
         )
+
+
+def describe_encoder(store: Store) -> dict[str, object]:
+    """Which encoder a store was made with: its name, and what decides its weights."""
+    identity = store.manifest.identity["encoder"]
+    described = {**store.manifest.encoder, **(identity if isinstance(identity, dict) else {})}
+    if described.get("weights") == "random":  # of the file only the embeddings were kept
+        described["embeddings_of_sha256"] = described.pop("weights_sha256")
+    return described
 
 
 class AttentionDataModule(LightningDataModule):
@@ -309,14 +317,11 @@ class AttentionDataModule(LightningDataModule):
         """Which encoder, which files, what was dropped, cut or replaced, and what stands in an earlier split too."""
         manifests = {split: store.manifest for split, store in self.stores.items()}
         files = self.files()
-        encoder = {**self._any.manifest.encoder, **(self.encoder_identity or {})}
-        if encoder.get("weights") == "random":  # of the file only the embeddings were kept
-            encoder["embeddings_of_sha256"] = encoder.pop("weights_sha256")
         vectors, coverage = {}, {}
         if self.vectors is not None:
             vectors, coverage = {"vectors": dict(self.vectors.identity)}, {"vectors": dict(self.vectors.audit)}
         return Provenance(
-            encoder=encoder,
+            encoder=describe_encoder(self._any),
             data=vectors
             | {
                 split: {

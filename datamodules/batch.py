@@ -2,12 +2,16 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
 
 from corpora.document import Window
+
+Split = Literal["train", "dev", "test"]
+EncoderOf = Literal["given", "random_init"]
+"""Whose attention a batch holds: that of the encoder that was asked for, or of one with weights drawn anew."""
 
 Batch = TypeVar("Batch", "AttentionBatch", "AntecedentBatch", "TextBatch")
 
@@ -29,6 +33,8 @@ class AttentionBatch:
             of no layer where none are kept or read.
         vectors: float32 `[batch, n, size]`, word vectors; zeros for unknown words and in the padding, and of size 0
             where there are none or they are not read.
+        split: the sentences are of.
+        encoder: whose attention it is: `random_init` for that of an encoder with random weights, beside the given one.
     """
 
     index: Tensor
@@ -39,6 +45,8 @@ class AttentionBatch:
     attention: Tensor
     hidden: Tensor
     vectors: Tensor
+    split: Split
+    encoder: EncoderOf = "given"
 
     @property
     def mask(self) -> Tensor:
@@ -72,6 +80,7 @@ class AntecedentBatch:
         vectors: float32 `[U, size]`, word vectors of the head words in the same order; zeros for unknown words, and of
             size 0 where there are none.
         window: the text, which stays where it is.
+        split: the window is of.
     """
 
     index: Tensor
@@ -82,6 +91,7 @@ class AntecedentBatch:
     weights: Tensor
     vectors: Tensor
     window: Window | None
+    split: Split
 
     def to(self, device: torch.device, non_blocking: bool = False) -> "AntecedentBatch":
         """The batch on another device."""
@@ -110,6 +120,7 @@ class TextBatch:
             0 in the padding.
         labels: int64 `[batch]`, places in the labels of the datamodule.
         rationale: bool `[batch, time]`, tokens of the words that decide; all False where the corpus does not say.
+        split: the texts are of.
     """
 
     index: Tensor
@@ -120,6 +131,7 @@ class TextBatch:
     segments: Tensor
     labels: Tensor
     rationale: Tensor
+    split: Split
 
     @property
     def mask(self) -> Tensor:

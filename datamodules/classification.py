@@ -204,7 +204,7 @@ class ClassificationDataModule(LightningDataModule):
             self.vocabulary = piece_vocabulary(self._pieces)
         elif split == "train":
             self.vocabulary = build_vocabulary(tokens.counts, min_count=self.min_count, max_words=self.max_words)
-        data = self.splits[split] = TextSplit(read.texts, labels, words, tokens, lost, self.vocabulary)
+        data = self.splits[split] = TextSplit(split, read.texts, labels, words, tokens, lost, self.vocabulary)
         # A text that differs in case alone is one that train has given away.
         self._contents[split] = pa.array([f"{text.text}\x1f{text.pair or ''}".lower() for text in read.texts])
         shared = count_shared(self._contents, split)

@@ -143,7 +143,7 @@ class CoreferenceDataModule(AttentionDataModule):
             if split not in self.splits:
                 windows = windows_from_table(store.labels)
                 documents = self._part(split, windows) if single else None
-                self.splits[split] = CoreferenceSplit(store, windows, documents, self.candidates, self.vectors)
+                self.splits[split] = CoreferenceSplit(split, store, windows, documents, self.candidates, self.vectors)
 
     def _texts(self, stores: Mapping[Split, Store]) -> dict[Split, pa.ChunkedArray]:
         # Splits that are parts of one file have one store.

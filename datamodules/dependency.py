@@ -4,12 +4,14 @@ import logging
 from collections.abc import Mapping, Sequence, Set
 from copy import copy
 from dataclasses import replace
+from functools import cache as once
 from pathlib import Path
 from typing import Literal
 
 from pytorch_lightning.utilities import rank_zero_only
 
-from attention.encoder import Encoder, EncoderError, EncoderSpec, Source
+from attention.digest import Digests
+from attention.encoder import Encoder, EncoderError, EncoderSpec, Source, resolve
 from attention.specification import Extraction, Items, Options, cut_sentences
 from attention.store import Store
 from corpora.conllu import READER_VERSION, read_treebank
@@ -17,8 +19,8 @@ from corpora.document import Documents
 from corpora.registry import data_root
 from corpora.sample import SAMPLE_VERSION, write_sample_treebank
 from corpora.sentence import CorpusError, Treebank
-from datamodules.base import SPLITS, STAGES, AttentionDataModule, Split, corpus_files
-from datamodules.batch import AttentionBatch
+from datamodules.base import SPLITS, STAGES, AttentionDataModule, corpus_files, describe_encoder
+from datamodules.batch import AttentionBatch, EncoderOf, Split
 from datamodules.sampling import Batches, BatchLoader, LengthBatches, run_seed
 from datamodules.treebank import FIELDS, DependencySplit, Field, HeadsOf, base_label, relations_of
 from datamodules.vectors import VectorSpec
@@ -89,8 +91,8 @@ class DependencyDataModule(AttentionDataModule):
         self.workers = workers
         self.random_init = random_init
         self.seed = seed
-        self.control: DependencyDataModule | None = None
         self.splits: dict[Split, DependencySplit] = {}
+        self.random_splits: dict[Split, DependencySplit] = {}
         self.relations: tuple[str, ...] = ()
         self._reads: Set[Field] = FIELDS
         self._heads_of: HeadsOf | None = None
@@ -146,36 +148,40 @@ class DependencyDataModule(AttentionDataModule):
                 f"without punctuation leave nothing out. Name the relation with --data.init_args.punctuation."
             )
         if self.random_init and stage == "test":
-            self.control = self._with_random_weights()
-            self.control.setup(stage)
-            # Other splits may be open here: the numbers of the relations must be the same on both sides.
-            self.control.relations = self.relations
-            self.control.splits = self._numbered(self.control.stores, names)
+            self.random_splits = self._numbered(self._random_stores(), names, "random_init")
 
-    def _numbered(self, stores: Mapping[Split, Store], names: Mapping[str, str]) -> dict[Split, DependencySplit]:
+    def _numbered(
+        self, stores: Mapping[Split, Store], names: Mapping[str, str], encoder: EncoderOf = "given"
+    ) -> dict[Split, DependencySplit]:
         numbered = {
-            split: DependencySplit(store, names, self.relations, self.punctuation, self.vectors, self._heads_of)
+            split: DependencySplit(
+                store, names, self.relations, self.punctuation, split, encoder, self.vectors, self._heads_of
+            )
             for split, store in stores.items()
         }
         for data in numbered.values():
             data.reads = self._reads
         return numbered
 
-    def _with_random_weights(self) -> "DependencyDataModule":
+    def _random_stores(self) -> dict[Split, Store]:
+        """Dev and test through the same encoder with all weights but the embeddings drawn anew."""
         if self.encoder is None:
             raise EncoderError("random_init needs an encoder: --data.init_args.encoder must not be null.")
-        control = copy(self)
-        control.encoder = replace(self.encoder, weights="random")
-        control.stores, control.splits, control.random_init = {}, {}, False
-        return control
+        source = resolve(replace(self.encoder, weights="random"))
+        files = {split: self.files()[split] for split in STAGES["test"]}
+
+        @once
+        def encoder() -> Encoder:
+            return Encoder(source, self._device())
+
+        stores = self._stores(list(dict.fromkeys(files.values())), source, Digests(self.cache), encoder)
+        return {split: stores[path] for split, path in files.items()}
 
     def read_only(self, reads: Set[Field]) -> None:
         """Leave out of the batches what a probe has no use for."""
         self._reads = reads
-        for data in self.splits.values():
+        for data in (*self.splits.values(), *self.random_splits.values()):
             data.reads = reads
-        if self.control is not None:
-            self.control.read_only(reads)
 
     def variant(self, *, heads: HeadsOf | None = None, train: Sequence[int] | None = None) -> "DependencyDataModule":
         """The same data with something changed, on the same opened stores.
@@ -186,7 +192,8 @@ class DependencyDataModule(AttentionDataModule):
         """
         changed = copy(self)
         changed.trainer = None
-        changed.stores, changed.splits, changed.control, changed.random_init = dict(self.stores), {}, None, False
+        changed.stores, changed.splits, changed.random_splits = dict(self.stores), {}, {}
+        changed.random_init = False
         changed._heads_of = heads or self._heads_of
         changed._train_on = train
         return changed
@@ -195,8 +202,10 @@ class DependencyDataModule(AttentionDataModule):
     def provenance(self) -> Provenance:
         """Which encoder, which files, what was dropped, cut or replaced, and what stands in an earlier split too."""
         known = super().provenance
-        control = {} if self.control is None else {"random_init": self.control.provenance.encoder}
-        return Provenance({**known.encoder, **control}, known.data, known.audit)
+        if not self.random_splits:
+            return known
+        random_init = describe_encoder(self.random_splits["test"].store)
+        return Provenance({**known.encoder, "random_init": random_init}, known.data, known.audit)
 
     def _counts(self) -> dict[Split, Mapping[str, int]]:
         words = {split: {"punctuation_words": data.punctuation_words} for split, data in self.splits.items()}
@@ -225,8 +234,7 @@ class DependencyDataModule(AttentionDataModule):
 
     def test_dataloader(self) -> list[BatchLoader[AttentionBatch]]:
         """The dev split, for what is chosen, and the test split, for what is reported; then those of `random_init`."""
-        control = [] if self.control is None else self.control.test_dataloader()
-        return [self.batches("dev"), self.batches("test"), *control]
+        return [self.batches("dev"), self.batches("test"), *map(self._loader, self.random_splits.values())]
 
     def predict_dataloader(self) -> Batches[AttentionBatch]:
         """The test split, each sentence once."""
@@ -234,7 +242,10 @@ class DependencyDataModule(AttentionDataModule):
 
     def batches(self, split: Split, items: Sequence[int] | None = None) -> BatchLoader[AttentionBatch]:
         """A split, or some of its sentences, each once, in batches for evaluation."""
-        data, trainer = self.splits[split], self.trainer
+        return self._loader(self.splits[split], items)
+
+    def _loader(self, data: DependencySplit, items: Sequence[int] | None = None) -> BatchLoader[AttentionBatch]:
+        trainer = self.trainer
         return BatchLoader(
             data,
             LengthBatches(

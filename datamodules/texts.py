@@ -12,7 +12,7 @@ from torch.utils.data import Dataset
 
 from corpora.labelled import LabelledText
 from corpora.sentence import CorpusError
-from datamodules.batch import TextBatch
+from datamodules.batch import Split, TextBatch
 from datamodules.tokenization import Numbers, Tokens, Words, cut
 from datamodules.vocabulary import SPECIALS, Vocabulary
 
@@ -21,6 +21,7 @@ class TextSplit(Dataset[TextBatch]):
     """One split, indexed by whole batches, so that a batch is gathered in one go from flat arrays.
 
     Args:
+        split: what it is called.
         texts: as they were read.
         labels: int64 `[texts]`, place of the label of each.
         words: what stands between white space in them.
@@ -41,6 +42,7 @@ class TextSplit(Dataset[TextBatch]):
 
     def __init__(
         self,
+        split: Split,
         texts: Sequence[LabelledText],
         labels: Numbers,
         words: Words,
@@ -48,6 +50,7 @@ class TextSplit(Dataset[TextBatch]):
         cut: Numbers,
         vocabulary: Vocabulary,
     ) -> None:
+        self.split = split
         self.ids = [text.id for text in texts]
         self._words, self._sources = words, tokens.words
         self.labels = labels
@@ -130,6 +133,7 @@ class TextSplit(Dataset[TextBatch]):
             segments=padded(self._segments, 0).long(),
             labels=torch.from_numpy(self.labels[items]),
             rationale=padded(self._rationale, False),
+            split=self.split,
         )
 
 

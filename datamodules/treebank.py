@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from attention.store import Store
-from datamodules.batch import AttentionBatch
+from datamodules.batch import AttentionBatch, EncoderOf, Split
 from datamodules.word_vectors import WordVectors
 
 Field = Literal["attention", "hidden", "vectors"]
@@ -28,6 +28,8 @@ class DependencySplit(Dataset[AttentionBatch]):
         names: what each relation of the corpus is called here: itself, or its base label.
         vocabulary: the names, in order.
         punctuation: names that UAS leaves out.
+        split: what it is called.
+        encoder: whose attention the store holds, for the batches.
         vectors: of the words; None for none.
         heads_of: other heads than those of the corpus.
 
@@ -41,10 +43,12 @@ class DependencySplit(Dataset[AttentionBatch]):
         names: Mapping[str, str],
         vocabulary: Sequence[str],
         punctuation: Collection[str],
+        split: Split,
+        encoder: EncoderOf = "given",
         vectors: WordVectors | None = None,
         heads_of: HeadsOf | None = None,
     ) -> None:
-        self.store = store
+        self.store, self.split, self.encoder = store, split, encoder
         self.reads: Set[Field] = FIELDS
         labels = store.labels.combine_chunks()
         self.ids: list[str] = labels["id"].to_pylist()
@@ -101,6 +105,8 @@ class DependencySplit(Dataset[AttentionBatch]):
             attention=self._attention(indices, lengths.tolist(), words),
             hidden=self._hidden(indices, lengths.tolist(), words),
             vectors=self._vectors_of(indices, lengths.tolist(), words),
+            split=self.split,
+            encoder=self.encoder,
         )
 
     def _attention(self, indices: list[int], lengths: list[int], words: int) -> Tensor:

@@ -13,7 +13,7 @@ from attention.encoder import Encoder
 from attention.specification import UNKNOWN, Candidates, Extraction, Items, TooLong
 from attention.store import Store, StoreError
 from corpora.document import MENTION_TYPES, Document, Documents, Window, anaphoric, cut, windows_to_table
-from datamodules.batch import AntecedentBatch
+from datamodules.batch import AntecedentBatch, Split
 from datamodules.word_vectors import WordVectors
 
 _COUNTED = (
@@ -142,6 +142,7 @@ class CoreferenceSplit(Dataset[AntecedentBatch]):
     """Some documents of a store, indexed by batches of one window.
 
     Args:
+        split: what it is called.
         store: its weights.
         windows: all windows of the store.
         documents: numbers of the documents that belong to the split; None for all.
@@ -155,13 +156,14 @@ class CoreferenceSplit(Dataset[AntecedentBatch]):
 
     def __init__(
         self,
+        split: Split,
         store: Store,
         windows: Sequence[Window],
         documents: frozenset[int] | None,
         candidates: Candidates,
         vectors: WordVectors | None = None,
     ) -> None:
-        self.store = store
+        self.split, self.store = split, store
         self._candidates = candidates
         self._items = [item for item, window in enumerate(windows) if documents is None or window.number in documents]
         self.windows = [windows[item] for item in self._items]
@@ -209,6 +211,7 @@ class CoreferenceSplit(Dataset[AntecedentBatch]):
             weights=weights,
             vectors=vectors,
             window=windows[0] if windows else None,
+            split=self.split,
         )
 
     @property

@@ -60,6 +60,7 @@ def shortened(batch: TextBatch, rows: Tensor, keep: Tensor, pad: int) -> TextBat
         segments=moved(batch.segments, 0),
         labels=batch.labels[rows],
         rationale=moved(batch.rationale, 0),
+        split=batch.split,
     )
 
 

@@ -1,6 +1,7 @@
 """All tests over all checkpoints: every classifier reads every text once, and each test asks it what it must."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from pytorch_lightning import LightningModule
 from pytorch_lightning.utilities import rank_zero_info
-from torch import nn
+from torch import Tensor, nn
 
 from datamodules import ClassificationDataModule, TextBatch
 from datamodules.sampling import run_seed
@@ -133,8 +134,8 @@ class Fidelity(LightningModule):
         self._progress = Progress("Fidelity", batches * len(self.checkpoints))
 
     def test_step(self, batch: TextBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Measure the test split, dataloader 1."""
-        if not dataloader_idx or not len(batch.index):
+        """Measure the test split."""
+        if batch.split != "test" or not len(batch.index):
             return
         # What is made in inference mode can take no part in a gradient, the batch itself included.
         with torch.inference_mode(False), torch.enable_grad():
@@ -228,7 +229,7 @@ def _tested(subject: Subject) -> list[bool]:
 
 
 def _copied(batch: TextBatch) -> TextBatch:
-    return TextBatch(**{name: value.clone() for name, value in vars(batch).items()})
+    return replace(batch, **{name: value.clone() for name, value in vars(batch).items() if isinstance(value, Tensor)})
 
 
 def _gathered(found: Sequence[Example]) -> list[Example]:

@@ -220,10 +220,10 @@ class TextClassifier(LightningModule):
         self.log_dict({**means, "val_loss": sum(self._mean_losses("eval").values())}, sync_dist=True)
 
     def test_step(self, batch: TextBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Gather dev (dataloader 0) and test (dataloader 1)."""
+        """Gather the predictions on dev and test, and the loss on test."""
         if not len(batch.index):
             return
-        if dataloader_idx:
+        if batch.split == "test":
             output, _ = self._terms(batch, "eval")
             self._gather(self._test, batch, output.logits)
         else:

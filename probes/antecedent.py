@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from corpora.document import MENTION_TYPES
 from datamodules import AntecedentBatch, CoreferenceDataModule
+from datamodules.base import STAGES
 from metrics.antecedent import (
     ANTECEDENT_GROUPS,
     AntecedentCounts,
@@ -61,7 +62,7 @@ class AntecedentExperiment(LightningModule):
         self.mode = mode
         self.seed = seed
         self.result: Result | None = None
-        self._heads, self._others, self._idle = nn.ModuleList(), nn.ModuleList(), nn.ModuleList()
+        self._heads, self._others, self._idle = nn.ModuleDict(), nn.ModuleDict(), nn.ModuleDict()
 
     @property
     def trained_for(self) -> Mapping[str, int]:
@@ -94,14 +95,15 @@ class AntecedentExperiment(LightningModule):
         """Make the counters of dev and test."""
         data = self.data
         if stage == "test":
-            documents = [len(data.splits[split].documents) for split in ("dev", "test")]
-            self._heads = nn.ModuleList(AntecedentCounts(n, len(data.layers), len(data.heads)) for n in documents)
-            self._others = nn.ModuleList(AntecedentCounts(n, 1, len(self.others)) for n in documents)
-            # Of choices that a head does not make.
-            self._idle = nn.ModuleList(AntecedentCounts(n, len(data.layers), len(data.heads)) for n in documents)
+            size = len(data.layers), len(data.heads)
+            for split in STAGES[stage]:
+                documents = len(data.splits[split].documents)
+                self._heads[split] = AntecedentCounts(documents, *size)
+                self._others[split] = AntecedentCounts(documents, 1, len(self.others))
+                self._idle[split] = AntecedentCounts(documents, *size)  # of choices that a head does not make
 
     def test_step(self, batch: AntecedentBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Count what heads, baselines and trained probe get right, on dev (dataloader 0) and test (1)."""
+        """Count what heads, baselines and trained probe get right."""
         if batch.window is None:
             return
         links = links_of(batch)
@@ -121,9 +123,9 @@ class AntecedentExperiment(LightningModule):
         right = torch.tensor(np.array([links.gold[np.arange(len(links)), words] for words in chosen], dtype=np.bool_))
         document, of_type = int(batch.document), torch.from_numpy(links.type)
         others = right.view(1, 1, len(chosen), len(links)).expand(2, -1, -1, -1)
-        self._heads[dataloader_idx].update(document, hits, of_type)  # type: ignore[operator]
-        self._idle[dataloader_idx].update(document, idle, of_type)  # type: ignore[operator]
-        self._others[dataloader_idx].update(document, others, of_type)  # type: ignore[operator]
+        self._heads[batch.split].update(document, hits, of_type)  # type: ignore[operator]
+        self._idle[batch.split].update(document, idle, of_type)  # type: ignore[operator]
+        self._others[batch.split].update(document, others, of_type)  # type: ignore[operator]
 
     def _left_out(self, dev: Tensor, scored: Tensor) -> dict[str, dict[str, int]]:
         """Links that are scored, and those whose antecedents in the window all share their head word: no links."""
@@ -137,17 +139,14 @@ class AntecedentExperiment(LightningModule):
 
     def on_test_epoch_end(self) -> None:
         """Choose, score, and fill `result`."""
-        metrics = (*self._heads, *self._others, *self._idle)
-        counted = [metric.compute() for metric in metrics]
-        for metric in metrics:
-            metric.reset()
+        head_counts, other_counts, idle = (_counted(metrics) for metrics in (self._heads, self._others, self._idle))
         paper = self.mode == "paper"
-        data, scored = self.data, 0 if paper else 1
+        data, scored = self.data, "dev" if paper else "test"
         names = Names(data.layers, data.heads)
-        dev_hits, dev_links = (part.cpu() for part in counted[0])
-        hits, links = (part.cpu() for part in counted[scored])
+        dev_hits, dev_links = head_counts["dev"]
+        hits, links = head_counts[scored]
         hits = hits.flatten(1, 3)  # [documents, 2·heads, types]
-        other_hits = counted[2 + scored][0].cpu()[:, 0, 0]  # [documents, others, types]
+        other_hits = other_counts[scored][0][:, 0, 0]  # [documents, others, types]
         dev = accuracies(dev_hits.flatten(1, 3), dev_links, draws=1, seed=self.seed)
         heads = accuracies(hits, links, seed=self.seed)
         others = accuracies(other_hits, links, seed=self.seed)
@@ -181,9 +180,7 @@ class AntecedentExperiment(LightningModule):
                 **self.trained_for,
                 **self._left_out(dev_links, links),
                 # Behind a causal mask, or where a weight is below what the store keeps.
-                "predictions_without_weight": {
-                    split: int(found.sum()) for split, (found, _) in zip(("dev", "test"), counted[4:], strict=True)
-                },
+                "predictions_without_weight": {split: int(found.sum()) for split, (found, _) in idle.items()},
             },
             items=_items(data.splits["dev" if paper else "test"].documents, links, right),
             ratios={
@@ -204,6 +201,17 @@ class AntecedentProbe(AntecedentExperiment):
     """
 
     experiment = "antecedent"
+
+
+def _counted(metrics: nn.ModuleDict) -> dict[str, tuple[Tensor, Tensor]]:
+    """Hits and links of every split, on the CPU; the counters begin anew."""
+    counts = {}
+    for split, metric in metrics.items():
+        assert isinstance(metric, AntecedentCounts)
+        hits, links = metric.compute()
+        counts[split] = hits.cpu(), links.cpu()
+        metric.reset()
+    return counts
 
 
 def _items(documents: tuple[str, ...], links: Tensor, right: Mapping[str, Tensor]) -> pd.DataFrame:

@@ -27,11 +27,13 @@ class DependencyExperiment(LightningModule):
     Attributes:
         experiment: name of the experiment.
         reads: what its batches hold beside the gold arcs.
+        reads_random_init: whether it has a use for batches of an encoder with random weights.
         result: filled at the end of a test.
     """
 
     experiment: str
     reads: ClassVar[Set[Field]] = frozenset(("attention",))
+    reads_random_init: ClassVar[bool] = False
     example_input_array = None
 
     def __init__(self) -> None:
@@ -39,7 +41,15 @@ class DependencyExperiment(LightningModule):
         self.result: Result | None = None
 
     def setup(self, stage: str) -> None:
-        """Leave out of the batches what is not read."""
+        """Leave out of the batches what is not read.
+
+        Raises:
+            ProbeError: the data have batches of random weights, and the experiment has no use for them.
+        """
+        if self.data.random_init and not self.reads_random_init:
+            raise ProbeError(
+                f"{type(self).__name__} makes nothing of random weights: --data.init_args.random_init must be false."
+            )
         self.data.read_only(self.reads)
 
     @property
@@ -138,19 +148,14 @@ class ArcExperiment(DependencyExperiment):
         return {}
 
     def test_step(self, batch: AttentionBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Gather dev (dataloader 0) and test (dataloader 1).
-
-        Raises:
-            ProbeError: there are more, those of `random_init`.
-        """
-        if dataloader_idx > 1:
-            raise ProbeError(
-                f"{type(self).__name__} makes nothing of random weights: --data.init_args.random_init must be false."
-            )
-        guess = self.guess(batch, tree=True) if dataloader_idx else None  # of dev the gold arcs are all that is read
+        """Gather the gold arcs of dev, and those of test with what is predicted."""
+        if batch.split == "dev":
+            gather(self._dev, batch, None)
+            return
+        guess = self.guess(batch, tree=True)
         if guess is not None:
             self._labelled = guess.relations is not None
-        gather(self._test if dataloader_idx else self._dev, batch, guess)
+        gather(self._test, batch, guess)
 
     def on_test_epoch_end(self) -> None:
         """Score, and fill `result`."""

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from datamodules import AttentionBatch
-from datamodules.base import Split
+from datamodules.base import STAGES
+from datamodules.batch import EncoderOf, Split
 from datamodules.treebank import DependencySplit
 from metrics.attachment import Floats, Integers, attached, edges_found
 from metrics.bootstrap import bootstrap_ratio
@@ -48,6 +49,7 @@ class HeadsProbe(DependencyExperiment):
     """
 
     experiment = "heads"
+    reads_random_init = True
 
     def __init__(
         self,
@@ -65,15 +67,19 @@ class HeadsProbe(DependencyExperiment):
         self.permutations, self.ensemble, self.minimum, self.maps = permutations, ensemble, minimum, maps
         self.drawings, self.relations = drawings, relations
         self.seed = seed
-        self._gathered, self._peaks = nn.ModuleList(), nn.ModuleList()
+        self._gathered, self._peaks = nn.ModuleDict(), nn.ModuleList()
 
     def setup(self, stage: str) -> None:
-        """Make a metric for each of dev, test, and the two of `random_init`."""
+        """Make a metric for each of dev and test, and for each of the two with random weights."""
         super().setup(stage)
         data = self.attention
         size = len(data.layers), len(data.heads)
         heads = size[0] * size[1]
-        self._gathered = nn.ModuleList(ArcPredictions(k * heads) for k in (3, 3, 2, 2))
+        # Both directions of every head; of the given encoder also its trees.
+        columns: dict[EncoderOf, int] = {"given": 3 * heads, "random_init": 2 * heads}
+        self._gathered = nn.ModuleDict(
+            {_name(split, encoder): ArcPredictions(k) for encoder, k in columns.items() for split in STAGES["test"]}
+        )
         self._peaks = nn.ModuleList([RowPeaks(*size)])  # of dev
         check_relations(self.relations, data.relations)
         for wanted in self.drawings:
@@ -84,37 +90,36 @@ class HeadsProbe(DependencyExperiment):
         return "dev" if self.mode == "paper" else "test"
 
     def test_step(self, batch: AttentionBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Gather what every head says: dev (dataloader 0), test (1), and both with random weights (2, 3)."""
+        """Gather what every head says of dev and of test, and what the heads with random weights say."""
         predicted = most_attended(batch.attention, batch.lengths).flatten(2)
-        if dataloader_idx < 2:
+        if batch.encoder == "given":
             trees = gold_in_trees(batch.attention, batch.heads, batch.punctuation, batch.lengths)
             predicted = torch.cat([predicted, trees], dim=2)
-        if dataloader_idx == 0:
-            self._peaks[0].update(batch.attention, batch.lengths)  # type: ignore[operator]
-        self._gathered[dataloader_idx].update(  # type: ignore[operator]
+            if batch.split == "dev":
+                self._peaks[0].update(batch.attention, batch.lengths)  # type: ignore[operator]
+        self._gathered[_name(batch.split, batch.encoder)].update(  # type: ignore[operator]
             batch.index, batch.heads, batch.relations, batch.punctuation, batch.lengths, predicted
         )
 
     def on_test_epoch_end(self) -> None:
         """Choose, score, and fill `result`."""
         names = Names(self.data.layers, self.data.heads)
-        parts = [metric.compute() for metric in self._gathered]  # type: ignore[operator]
+        parts = {name: metric.compute() for name, metric in self._gathered.items()}  # type: ignore[operator]
         confidence: Floats = self._peaks[0].compute().cpu().numpy()  # type: ignore[operator]
-        for metric in (*self._gathered, *self._peaks):
+        for metric in (*self._gathered.values(), *self._peaks):
             metric.reset()
         if not self.trainer.is_global_zero:
             return  # the statistics are the first process's, which writes them
         labels = self.data.relations
-        dev, test, random_dev, random_test = (
-            Predictions(arcs, labels, rows[:, : 2 * len(names)]) for arcs, rows in parts
-        )
+        found_by = {name: Predictions(arcs, labels, rows[:, : 2 * len(names)]) for name, (arcs, rows) in parts.items()}
         paper = self.mode == "paper"
-        scored, drawn = (dev, parts[0][1]) if paper else (test, parts[1][1])
-        control = (random_dev, random_dev if paper else random_test) if len(random_dev.arcs) else None
+        dev, test, scored = found_by["dev"], found_by["test"], found_by[self._scored]
+        random_dev, random_scored = (found_by[_name(split, "random_init")] for split in ("dev", self._scored))
+        control = (random_dev, random_scored) if len(random_dev.arcs) else None
         split = self.data.splits[self._scored]
         every = best_heads(dev, scored, control, names, permutations=self.permutations, seed=self.seed)
         best = rows_of(every, self.relations)  # only now: the same numbers whatever is shown
-        trees = [tree_counts(arcs, rows[:, 2 * len(names) :]) for arcs, rows in (parts[0], (scored.arcs, drawn))]
+        trees = [tree_counts(arcs, rows[:, 2 * len(names) :]) for arcs, rows in (parts["dev"], parts[self._scored])]
         chosen = scored.column(dev.best(PLAIN))
         found = attached(scored.arcs, chosen), edges_found(scored.arcs, chosen)
         scores = attachment_scores(scored.arcs, *found, prefix="heads.", seed=self.seed)
@@ -183,6 +188,11 @@ class HeadsProbe(DependencyExperiment):
             f"attention_{place}_{one.head}": draw_sentence(one, scored, names, split)
             for place, one in enumerate(wanted, 1)
         }
+
+
+def _name(split: Split, encoder: EncoderOf) -> str:
+    """What the predictions of the heads of an encoder on a split are kept under."""
+    return split if encoder == "given" else f"{split}_{encoder}"
 
 
 Trees = tuple[Integers, Integers]

@@ -240,17 +240,13 @@ class StructuralProbe(TrainedModule[StructuralSizes], DependencyExperiment):
         raise ProbeError(f"{type(self).__name__} gives candidate heads no probabilities: it has no code length.")
 
     def test_step(self, batch: AttentionBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Gather what is found on dev (dataloader 0) and on test (dataloader 1).
+        """Gather what is found on dev and on test.
 
         Raises:
-            ProbeError: there are more, those of `random_init`, or the probe was not trained.
+            TrainingError: the probe was not trained.
         """
-        if dataloader_idx > 1:
-            raise ProbeError(
-                f"{type(self).__name__} makes nothing of random weights: --data.init_args.random_init must be false."
-            )
         total, right, correlation = self.found(self(batch), batch)
-        metric = self._test if dataloader_idx else self._dev
+        metric = self._test if batch.split == "test" else self._dev
         metric.update(batch.index, torch.cat([total[:, None], right, correlation], dim=1))
 
     def on_test_epoch_end(self) -> None:

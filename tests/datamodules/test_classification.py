@@ -33,6 +33,9 @@ ROWS: Mapping[Split, tuple[Row, ...]] = {"train": TRAIN, "dev": DEV, "test": TES
 RATIONALE = Columns(rationale="rationale")
 
 
+TENSORS = [field for field in fields(TextBatch) if field.name != "split"]
+
+
 def write(folder: Path, rows: Mapping[Split, tuple[Row, ...]] = ROWS) -> str:
     """Write the splits; returns their path with `{split}` in it."""
     folder.mkdir(exist_ok=True)
@@ -93,7 +96,8 @@ def test_batches_hold_what_the_files_say(tmp_path: Path) -> None:
 def test_every_field_has_its_type_and_moves(tmp_path: Path) -> None:
     batch = next(iter(opened(tmp_path).val_dataloader()))
     moved = batch.to(torch.device("meta"))
-    for field in fields(batch):
+    assert (batch.split, moved.split) == ("dev", "dev")
+    for field in TENSORS:
         here, there = getattr(batch, field.name), getattr(moved, field.name)
         assert here.dtype == (torch.bool if field.name in {"special", "rationale"} else torch.int64), field.name
         assert there.device.type == "meta"
@@ -102,7 +106,7 @@ def test_every_field_has_its_type_and_moves(tmp_path: Path) -> None:
 
 def test_a_device_without_a_text_gets_a_batch_of_none(tmp_path: Path) -> None:
     batch = opened(tmp_path).splits["dev"][[]]
-    for field in fields(batch):
+    for field in TENSORS:
         shape = (0,) if field.name in {"index", "lengths", "labels"} else (0, 0)
         assert getattr(batch, field.name).shape == shape
     assert (batch.mask.shape, batch.words.shape) == ((0, 0), (0, 0))
@@ -337,7 +341,7 @@ def test_a_resumed_run_skips_what_its_epoch_has_seen(tmp_path: Path) -> None:
 def test_splits_travel_to_workers(tmp_path: Path) -> None:
     data = opened(tmp_path).splits["train"]
     copy = pickle.loads(pickle.dumps(data))
-    for field in fields(TextBatch):
+    for field in TENSORS:
         assert torch.equal(getattr(copy[[3, 0]], field.name), getattr(data[[3, 0]], field.name))
 
 

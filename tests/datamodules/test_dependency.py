@@ -300,6 +300,7 @@ def test_a_random_encoder_reads_dev_and_test_beside_the_trained_one(with_control
     for trained, random in zip(loaders[:2], loaders[2:], strict=True):
         differ = 0
         for one, other in zip(trained, random, strict=True):
+            assert (one.split, one.encoder, other.encoder) == (other.split, "given", "random_init")
             for name in ("index", "lengths", "heads", "relations", "punctuation"):
                 assert torch.equal(getattr(one, name), getattr(other, name)), name
             assert one.attention.shape == other.attention.shape
@@ -308,11 +309,10 @@ def test_a_random_encoder_reads_dev_and_test_beside_the_trained_one(with_control
 
 
 def test_what_is_random_about_it_are_its_weights_alone(with_control: DependencyDataModule) -> None:
-    control = with_control.control
-    assert control is not None
-    trained, random = with_control.encoder_identity, control.encoder_identity
+    control = with_control.random_splits["test"].store.manifest
+    trained, random = with_control.encoder_identity, control.identity["encoder"]
     assert trained is not None
-    assert random is not None
+    assert isinstance(random, dict)
     assert (trained["weights"], random["weights"]) == ("pretrained", "random")
     assert trained["weights_sha256"] == random["weights_sha256"]
     told = with_control.provenance.encoder["random_init"]
@@ -320,14 +320,14 @@ def test_what_is_random_about_it_are_its_weights_alone(with_control: DependencyD
     assert told["embeddings_of_sha256"] == random["weights_sha256"]
     assert "weights_sha256" not in told
     assert {name: told[name] for name in ("weights", "seed")} == {"weights": "random", "seed": random["seed"]}
-    assert with_control.stores["test"].manifest.key != control.stores["test"].manifest.key
+    assert with_control.stores["test"].manifest.key != control.key
 
 
 def test_only_a_test_reads_it(bert: Path, corpus: str, cache: str) -> None:
     module = DependencyDataModule(corpus, encoder=EncoderSpec(str(bert)), cache=cache, random_init=True)
     for stage in ("fit", "validate"):
         module.setup(stage)
-        assert module.control is None
+        assert not module.random_splits
     without = DependencyDataModule(corpus, encoder=EncoderSpec(str(bert)), cache=cache)
     without.setup("test")
     assert len(without.test_dataloader()) == 2

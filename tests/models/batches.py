@@ -38,4 +38,5 @@ def batch_of(
         segments=segments,
         labels=torch.tensor(labels) if labels is not None else torch.zeros(len(texts), dtype=torch.int64),
         rationale=torch.zeros(shape, dtype=torch.bool),
+        split="test",
     )

@@ -37,6 +37,7 @@ def random_batch(
         attention=attention.half(),
         hidden=(torch.randn(len(lengths), hidden[0], words, hidden[1], generator=random) * real[:, None]).half(),
         vectors=torch.randn(len(lengths), words, vectors, generator=random) * real,
+        split="test",
     )
 
 

@@ -129,6 +129,7 @@ def batch_of(head_words: list[int], clusters: list[int], weights: Tensor, vector
         weights=weights,
         vectors=torch.randn(between, vectors, generator=torch.Generator().manual_seed(2)),
         window=None,
+        split="test",
     )
 
 

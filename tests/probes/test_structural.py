@@ -177,6 +177,7 @@ def test_a_batch_without_a_sentence_finds_nothing(kind: type[StructuralProbe]) -
         attention=full.attention[:0],
         hidden=full.hidden[:0, :, :0],
         vectors=full.vectors[:0, :0],
+        split="dev",
     )
     probe = made(kind)
     total, right, correlation = probe.found(probe(empty), empty)
