@@ -45,7 +45,7 @@ from metrics.progress import counted
 from models import ModelError
 from probes.base import ProbeError
 from reports import ResultWriter
-from reports.yaml_fields import near
+from results.errors import near
 from training import TrainingError
 from training.lifecycle import configured_model, read_checkpoint
 

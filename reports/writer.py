@@ -19,16 +19,26 @@ from matplotlib import rc_context
 from rich.console import Console
 from rich.text import Text
 
-from reports.console import audit_table, data_table, scores_table
-from reports.figures import draw
-from reports.latex import latex_table
+from reports.figures import draw, fonts_for
 from reports.page import html_page
-from reports.style import fonts_for
+from reports.tables import audit_table, data_table, latex_table, scores_table
 from results import ColouredTexts, Figure, Provenance, Result
 
 SCHEMA = 2
 RECORD = "results.json"
-ROOMS = ("attention", "corpora", "datamodules", "fidelity", "metrics", "models", "probes", "reports", "results")
+ROOMS = (
+    "attention",
+    "corpora",
+    "datamodules",
+    "fidelity",
+    "metrics",
+    "models",
+    "probes",
+    "reports",
+    "results",
+    "sweeps",
+    "training",
+)
 PACKAGES = ("torch", "pytorch-lightning", "transformers", "torchmetrics", "numpy", "attention-probing")
 
 
@@ -269,7 +279,10 @@ def _save_figure(stem: Path, figure: Figure, title: bool) -> str:
 def source_digest() -> str:
     """SHA-256 of the program itself: results of two states of it are not to be mixed unnoticed."""
     root, digest = Path(__file__).parent.parent, hashlib.sha256()
-    for path in sorted(path for room in ROOMS for path in (root / room).rglob("*.py")):
+    rooms = [
+        folder.parent for folder in root.glob("*/__init__.py") if folder.parent.name not in ("benchmarks", "tests")
+    ]
+    for path in sorted(path for room in rooms for path in room.rglob("*.py")):
         digest.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
     return digest.hexdigest()
 

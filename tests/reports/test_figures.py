@@ -1,6 +1,7 @@
-from collections.abc import Sequence
-from itertools import pairwise
-from typing import cast
+import dataclasses
+from collections.abc import Iterable, Sequence
+from itertools import combinations, pairwise
+from typing import Literal, cast
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
@@ -8,15 +9,17 @@ import numpy as np
 import pytest
 import seaborn as sns
 from matplotlib.axes import Axes
-from matplotlib.collections import LineCollection
+from matplotlib.collections import LineCollection, PolyCollection
+from matplotlib.colors import to_rgb
 from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
-from matplotlib.text import Text
+from matplotlib.figure import Figure as Canvas
+from matplotlib.lines import Line2D
+from matplotlib.patches import PathPatch, Rectangle, StepPatch
+from matplotlib.text import Annotation, Text
 
-from reports.figures import draw
-from reports.style import COLUMN, PAGE
-from results import AttentionLines, Bars, HeatMap, on_one_scale
+from reports.figures import COLUMN, PAGE, draw
+from results import AttentionLines, Bars, Curves, HeatMap, Histograms, Spreads, on_one_scale
 from results import Figure as Data
 
 RELATIONS = tuple(f"relation:{number}" for number in range(30))
@@ -59,24 +62,8 @@ def shown(axes: Axes) -> np.ndarray:
     return values
 
 
-def texts(labels: Sequence[Text]) -> list[str]:
+def texts(labels: Iterable[Text]) -> list[str]:
     return [label.get_text() for label in labels]
-
-
-def assert_readable(canvas: Figure) -> None:
-    """No label of an axis touches the next, and nothing leaves the page."""
-    canvas.draw_without_rendering()
-    axes = main_axes(canvas)
-    for labels in (axes.get_xticklabels(), axes.get_yticklabels()):
-        boxes = [label.get_window_extent() for label in labels if label.get_text()]
-        for one, other in pairwise(boxes):
-            assert not one.overlaps(other)
-    tight = canvas.get_tightbbox()
-    width, height = canvas.get_size_inches()
-    assert tight.x0 >= -0.01
-    assert tight.y0 >= -0.01
-    assert tight.x1 <= width + 0.01
-    assert tight.y1 <= height + 0.01
 
 
 @pytest.mark.parametrize(
@@ -119,9 +106,15 @@ def test_figures_are_readable_at_their_printed_size(figure: Data) -> None:
 
 def test_drawing_leaves_nothing_behind() -> None:
     before = dict(mpl.rcParams)
-    draw(bars(RELATIONS, 3))
-    draw(heat_map(6, 12))
-    draw(sentence(5))
+    for figure in (
+        bars(RELATIONS, 3),
+        heat_map(6, 12),
+        sentence(5),
+        spreads(BINS, VARIANTS, rates=True),
+        lines(VARIANTS, 8),
+    ):
+        draw(figure)
+    draw(histograms(VARIANTS))
     assert plt.get_fignums() == []
     assert dict(mpl.rcParams) == before
 
@@ -363,3 +356,394 @@ class TestAttentionLines:
         assert 5.5 < sizes[1] < 6.5
         assert few.get_size_inches()[1] < 5
         assert many.get_size_inches()[1] < 9
+
+
+NAN = float("nan")
+VARIANTS = ("base", "concat", "residual", "tying", "MLM")
+BINS = ("0–.25", ".25–.5", ".5–.75", ".75–1")
+RANKINGS = ("random", "attention", "gradient", "attention_gradient", "leave_one_out", "integrated_gradients")
+LONG = "additive attention over a BiLSTM with residual and tying, λ = 0.1"
+TEXTS = 1821
+
+
+def values(number: int, seed: int = 0) -> list[float]:
+    return cast(list[float], np.random.default_rng(seed).beta(2, 5, number).tolist())
+
+
+def spreads(categories: Sequence[str], series: Sequence[str], rates: bool = False, **changes: object) -> Spreads:
+    """A different number of values in each category of each series."""
+    sizes = range(40, 1000, 7)
+    data = {
+        name: [values(sizes[row * len(categories) + place], row) for place in range(len(categories))]
+        for row, name in enumerate(series)
+    }
+    shares = {name: values(len(categories), row) for row, name in enumerate(series)} if rates else {}
+    labels = {"category_label": "highest attention weight of the text", "rate_label": "never flips"}
+    label = "standard deviation of P(class) over the words of a text"
+    changes = {"unit": "ratio", **labels, **changes}
+    return Spreads("Spread of all", tuple(categories), data, label, rates=shares, **changes)  # type: ignore[arg-type]
+
+
+def scatter(series: Sequence[str], number: int, **changes: object) -> Curves:
+    points = {name: (values(number, row), values(number, row + 9)) for row, name in enumerate(series)}
+    labels = ("difference of the two weights, of each text once", "difference of the two JSD, in nats")
+    return Curves("Points", *labels, points=points, **changes)  # type: ignore[arg-type]
+
+
+def lines(series: Sequence[str], number: int, **changes: object) -> Curves:
+    x = np.geomspace(0.001, 0.3, number).tolist()
+    drawn = {name: (x, np.linspace(0.0, 0.1 * (row + 1), number).tolist()) for row, name in enumerate(series)}
+    return Curves("Lines", "ε", "ε-max JSD", drawn, **changes)  # type: ignore[arg-type]
+
+
+def histograms(series: Sequence[str]) -> Histograms:
+    return Histograms("Agreement", "τ", {name: values(TEXTS, row) for row, name in enumerate(series)}, -1, 1)
+
+
+def colours(series: int) -> list[tuple[float, float, float]]:
+    return list(sns.color_palette("colorblind", series))
+
+
+def lines_of(axes: Axes) -> list[Line2D]:
+    """All lines and points but those of the legend."""
+    return list(axes.get_lines())
+
+
+def legend_of(axes: Axes) -> list[str]:
+    legend = axes.get_legend()
+    return texts(legend.get_texts()) if legend else []
+
+
+def assert_readable(canvas: Canvas) -> None:
+    """No text touches another, in the axes, the legend, or around them; and nothing leaves the page."""
+    canvas.draw_without_rendering()
+    # An axis keeps ticks beyond its ends, which are not drawn.
+    beyond = {
+        id(label)
+        for axes in canvas.axes
+        for axis in (axes.xaxis, axes.yaxis)
+        for tick in (*axis.get_major_ticks(), *axis.get_minor_ticks())
+        if not min(axis.get_view_interval()) <= tick.get_loc() <= max(axis.get_view_interval())
+        for label in (tick.label1, tick.label2)
+    }
+    shown = [
+        text
+        for text in cast(list[Text], canvas.findobj(lambda artist: isinstance(artist, Text)))
+        if text.get_text().strip() and text.get_visible() and id(text) not in beyond
+    ]
+    assert len(shown) > 3
+    size = canvas.get_size_inches() * canvas.dpi
+    boxes = {id(text): text.get_window_extent() for text in shown}
+    for text in shown:
+        box = boxes[id(text)]
+        assert min(box.x0, box.y0) >= -1, text
+        assert box.x1 <= size[0] + 1, text
+        assert box.y1 <= size[1] + 1, text
+    for one, other in combinations(shown, 2):
+        assert not boxes[id(one)].padded(-0.5).overlaps(boxes[id(other)].padded(-0.5)), (one, other)
+
+
+@pytest.mark.parametrize(
+    "figure",
+    [
+        spreads(BINS, VARIANTS),
+        spreads(BINS, VARIANTS, unit="fraction", kind="box"),
+        spreads(RANKINGS, VARIANTS, rates=True, kind="box"),
+        spreads(RANKINGS, ["base"], rates=True, kind="box"),
+        spreads(RANKINGS, [f"{name}, seed {seed}" for name in VARIANTS for seed in range(3)], kind="box"),
+        spreads(["all"], ["base"]),
+        spreads([LONG, "tying", "a_name_that_no_line_can_hold_as_it_is"], ["spread"]),
+        spreads(BINS, [LONG, "tying"]),
+        spreads(BINS, ["base"]),
+        spreads(BINS, [LONG, "tying"], rates=True, kind="box"),
+        Spreads(
+            "Nothing", ("all",), {"base": [[]]}, "x", rates={"base": [NAN]}, rate_label="never flips", unit="ratio"
+        ),
+        Spreads("One value over and over", ("a", "b"), {"base": [[0.0] * 9, [0.2] * 3]}, "x", unit="ratio"),
+        scatter(VARIANTS, TEXTS),
+        scatter(["base"], 3),
+        scatter(["base"], 0, log_x=True),
+        lines(VARIANTS, 8, log_x=True),
+        lines([LONG, "tying"], 50, y_range=(0, 0.7)),
+        lines(["base"], 1, log_x=True),
+        histograms(VARIANTS),
+        histograms([""]),
+        histograms([LONG, "tying"]),
+    ],
+    ids=lambda figure: type(figure).__name__,
+)
+def test_charts_are_readable_at_their_printed_size(figure: Spreads | Curves | Histograms) -> None:
+    canvas = draw(figure)
+    assert_readable(canvas)
+    width, height = canvas.get_size_inches()
+    assert width == COLUMN
+    assert height <= 11
+
+
+class TestSpreads:
+    FIGURE = Spreads(
+        "Spread",
+        ("first", "second", "third"),
+        {"base": [values(100), [], [0.1, 0.2, 0.3, 0.4, 0.5, NAN]], "tying": [values(60, 1), [0.7, NAN, 0.6], [0.9]]},
+        "TVD",
+        unit="ratio",
+    )
+    AT = {"base": (-0.21, 0.79, 1.79), "tying": (0.21, 1.21, 2.21)}
+    """Half a row above and below the ticks: two rows in each category, .42 of it tall."""
+
+    def test_a_violin_runs_from_the_least_to_the_greatest_value_in_its_row(self) -> None:
+        axes = draw(self.FIGURE).axes[0]
+        bodies = [part for part in axes.collections if isinstance(part, PolyCollection)]
+        rows = [("base", 0), ("base", 2), ("tying", 0)]  # those with values enough
+        assert len(bodies) == len(rows)
+        for body, (name, place) in zip(bodies, rows, strict=True):
+            corners = np.concatenate([path.vertices for path in body.get_paths()])
+            data = self.FIGURE.series[name][place]
+            assert corners[:, 0].min() == pytest.approx(np.nanmin(data))
+            assert corners[:, 0].max() == pytest.approx(np.nanmax(data))
+            assert (corners[:, 1].min() + corners[:, 1].max()) / 2 == pytest.approx(self.AT[name][place])
+            assert np.ptp(corners[:, 1]) == pytest.approx(0.85 * 0.42)
+            assert np.asarray(body.get_facecolor())[0, :3] == pytest.approx(colours(2)[name == "tying"])
+
+    def test_a_violin_is_widest_where_most_values_are(self) -> None:
+        data = [0.1] * 5 + [0.5] * 60 + [0.6] * 60 + [0.9] * 5
+        axes = draw(Spreads("t", ("a",), {"b": [data]}, "x", unit="ratio")).axes[0]
+        (body,) = (part for part in axes.collections if isinstance(part, PolyCollection))
+        corners = np.asarray(body.get_paths()[0].vertices)
+        assert corners[corners[:, 1].argmax(), 0] == pytest.approx(0.55, abs=0.05)
+
+    def test_the_quartiles_lie_in_the_violin(self) -> None:
+        axes = draw(self.FIGURE).axes[0]
+        bars = np.concatenate(
+            [part.get_segments() for part in axes.collections if isinstance(part, LineCollection)]
+        ).tolist()
+        medians = [
+            point
+            for line in lines_of(axes)
+            if line.get_markerfacecolor() == "white"
+            for point in np.array(line.get_xydata()).tolist()
+        ]
+        rows = [("base", 0), ("base", 2), ("tying", 0)]
+        assert len(bars) == len(medians) == len(rows)
+        for ((low, at), (high, same)), (median, middle), (name, place) in zip(bars, medians, rows, strict=True):
+            ordered = sorted(value for value in self.FIGURE.series[name][place] if not np.isnan(value))
+            assert at == same == middle == pytest.approx(self.AT[name][place])
+            # As many values below the quartile as belong there.
+            assert sum(value <= low for value in ordered) == pytest.approx(len(ordered) / 4, abs=1)
+            assert sum(value <= median for value in ordered) == pytest.approx(len(ordered) / 2, abs=1)
+            assert sum(value >= high for value in ordered) == pytest.approx(len(ordered) / 4, abs=1)
+
+    @pytest.mark.parametrize("kind", ["violin", "box"])
+    def test_few_values_are_dots(self, kind: str) -> None:
+        axes = draw(dataclasses.replace(self.FIGURE, kind=kind)).axes[0]  # type: ignore[arg-type]
+        dots = {
+            tuple(point)
+            for line in lines_of(axes)
+            if line.get_marker() == "o" and line.get_markerfacecolor() != "white"
+            for point in np.round(np.array(line.get_xydata()), 6).tolist()
+        }
+        assert dots == {(0.7, 1.21), (0.6, 1.21), (0.9, 2.21)}
+
+    def test_a_row_without_values_says_so_and_takes_no_room(self) -> None:
+        figure = dataclasses.replace(self.FIGURE, series={**self.FIGURE.series, "base": [values(100), [], [NAN] * 9]})
+        canvas = draw(figure)
+        axes = canvas.axes[0]
+        notes = [note for note in axes.texts if note.get_text() == "no values"]
+        assert [note.get_position()[1] for note in notes] == pytest.approx(self.AT["base"][1:])
+        canvas.draw_without_rendering()
+        full = draw(dataclasses.replace(figure, series={**figure.series, "base": [values(100)] * 3}))
+        full.draw_without_rendering()
+        assert axes.get_position().y0 == pytest.approx(full.axes[0].get_position().y0)
+        assert not any(note.get_text() == "no values" for note in full.axes[0].texts)
+
+    @pytest.mark.parametrize("kind", ["violin", "box"])
+    def test_values_that_are_all_one_are_a_dot(self, kind: Literal["violin", "box"]) -> None:
+        axes = draw(Spreads("t", ("a", "b"), {"base": [[0.3] * 44, values(60)]}, "x", unit="ratio", kind=kind)).axes[0]
+        dot = next(line for line in lines_of(axes) if line.get_marker() == "o")
+        assert set(map(tuple, np.array(dot.get_xydata()).tolist())) == {(0.3, 0.0)}
+        drawn = [part for part in (*axes.collections, *axes.patches) if isinstance(part, PolyCollection | PathPatch)]
+        assert len(drawn) == 1
+
+    def test_each_row_has_its_number_of_values_beside_it(self) -> None:
+        figure = dataclasses.replace(self.FIGURE, series={**self.FIGURE.series, "base": [values(1821), [], [0.5, NAN]]})
+        axes = draw(figure).axes[0]
+        notes = [note for note in axes.texts if isinstance(note, Annotation)]
+        numbers = {(note.get_text(), round(note.xy[1], 2)) for note in notes}
+        assert numbers == {("1,821", -0.21), ("0", 0.79), ("1", 1.79), ("60", 0.21), ("2", 1.21), ("1", 2.21)}
+
+    def test_boxes_show_quartiles_and_percentiles_and_no_outliers(self) -> None:
+        figure = Spreads(
+            "t", ("a", "b"), {"base": [values(TEXTS), [*values(TEXTS, 1), 50.0]]}, "x", unit="ratio", kind="box"
+        )
+        canvas = draw(figure)
+        axes = canvas.axes[0]
+        boxes = [patch.get_path().get_extents() for patch in axes.patches if isinstance(patch, PathPatch)]
+        upright = [line for line in lines_of(axes) if np.ptp(np.asarray(line.get_xdata())) == 0]
+        level = [line for line in lines_of(axes) if np.ptp(np.asarray(line.get_ydata())) == 0]
+        for place, (box, data) in enumerate(zip(boxes, figure.series["base"], strict=True)):
+            low, first, median, third, high = np.percentile(data, (5, 25, 50, 75, 95))
+            assert (box.x0, box.x1) == pytest.approx((first, third))
+            assert (box.y0 + box.y1) / 2 == pytest.approx(place)
+            assert box.y1 - box.y0 == pytest.approx(0.85 * 0.84)
+            own = [line for line in upright if np.mean(np.asarray(line.get_ydata())) == pytest.approx(place)]
+            assert any(line.get_xdata()[0] == pytest.approx(median) for line in own)  # type: ignore[index]
+            whiskers = sorted(
+                float(x)
+                for line in level
+                if line.get_ydata()[0] == pytest.approx(place)  # type: ignore[index]
+                for x in np.asarray(line.get_xdata())
+            )
+            # A whisker ends at the last value within the percentile.
+            assert whiskers == pytest.approx([low, first, third, high], abs=0.005)
+        assert axes.get_xlim()[1] < 2
+        assert canvas.get_supxlabel() == "box: quartiles, whiskers: percentiles 5 and 95, numbers: n of each row"
+        assert draw(self.FIGURE).get_supxlabel() == "bar: quartiles, dot: median, numbers: n of each row"
+
+    def test_rates_are_bars_in_the_same_rows(self) -> None:
+        figure = dataclasses.replace(
+            self.FIGURE, rates={"tying": [0.25, 0.5, NAN], "base": [0.0, 0.1, 1.0]}, rate_label="never flips"
+        )
+        axes, rates = draw(figure).axes
+        assert (axes.get_xlabel(), rates.get_xlabel()) == ("TVD", "never flips (%)")
+        assert axes.get_ylim() == rates.get_ylim() == (2.5, -0.5)
+        bars = [bar for bar in rates.patches if isinstance(bar, Rectangle)]
+        drawn = {
+            (round(bar.get_y() + bar.get_height() / 2, 2), round(bar.get_width(), 6), to_rgb(bar.get_facecolor()))
+            for bar in bars
+            if not np.isnan(bar.get_width())
+        }
+        blue, orange = (to_rgb(colour) for colour in colours(2))
+        assert drawn == {
+            (-0.21, 0.0, blue),
+            (0.79, 10.0, blue),
+            (1.79, 100.0, blue),
+            (0.21, 25.0, orange),
+            (1.21, 50.0, orange),
+        }
+        assert rates.get_xlim()[0] == 0
+        assert legend_of(rates) == ["base", "tying"]
+
+    def test_names_stand_beside_the_rows_from_top_to_bottom(self) -> None:
+        axes = draw(self.FIGURE).axes[0]
+        assert texts(axes.get_yticklabels()) == ["first", "second", "third"]
+        assert axes.get_yticks().tolist() == [0, 1, 2]
+        assert axes.yaxis_inverted()
+        assert legend_of(axes) == ["base", "tying"]
+        assert not legend_of(draw(spreads(BINS, ["base"])).axes[0])
+
+    def test_fractions_are_percent_when_asked(self) -> None:
+        axes = draw(dataclasses.replace(self.FIGURE, unit="fraction")).axes[0]
+        assert axes.get_xlabel() == "TVD (%)"
+        bars = [part.get_segments() for part in axes.collections if isinstance(part, LineCollection)]
+        third = next(segment for segment in np.concatenate(bars) if segment[0, 1] == pytest.approx(1.79))
+        np.testing.assert_allclose(third[:, 0], [20, 40])
+
+    def test_the_axis_begins_at_zero_unless_a_value_is_below(self) -> None:
+        assert draw(self.FIGURE).axes[0].get_xlim()[0] == 0
+        below = dataclasses.replace(self.FIGURE, series={"base": [values(50), [-0.5], []]})
+        assert draw(below).axes[0].get_xlim()[0] < -0.5
+
+
+class TestCurves:
+    def test_lines_and_points_lie_at_their_coordinates(self) -> None:
+        figure = Curves(
+            "Adversaries",
+            "TVD",
+            "JSD",
+            {"base": ([0.0, 0.1, 0.2], [0.0, 0.4, NAN]), "MLM": ([0.0, 0.3], [0.0, 0.1])},
+            {"base": ([0.05, 0.06], [0.1, 0.2]), "uniform": ([0.1], [0.3])},
+        )
+        axes = draw(figure).axes[0]
+        drawn = lines_of(axes)
+        assert (axes.get_xlabel(), axes.get_ylabel()) == ("TVD", "JSD")
+        parts = [figure.lines["base"], figure.points["base"], figure.lines["MLM"], figure.points["uniform"]]
+        for line, coordinates in zip(drawn, parts, strict=True):
+            np.testing.assert_array_equal(np.array(line.get_data()), np.array(coordinates))
+        assert [line.get_linestyle() for line in drawn] == ["-", "None", "--", "None"]
+        blue, orange, green = colours(3)
+        # One name, one colour, and once in the legend.
+        assert [line.get_color() for line in drawn] == [blue, blue, orange, green]
+        assert legend_of(axes) == ["base", "MLM", "uniform"]
+        assert drawn[1].get_zorder() > drawn[2].get_zorder()
+        assert len({line.get_marker() for line in drawn}) == 3
+
+    def test_one_name_needs_no_legend(self) -> None:
+        assert draw(scatter(["base"], 9)).axes[0].get_legend() is None
+
+    def test_many_points_are_small_and_transparent_but_not_in_the_legend(self) -> None:
+        axes = draw(scatter(VARIANTS, TEXTS)).axes[0]
+        few = lines_of(draw(scatter(VARIANTS, 20)).axes[0])
+        for many, one in zip(lines_of(axes), few, strict=True):
+            assert len(np.asarray(many.get_xdata())) == TEXTS
+            assert (many.get_alpha() or 1) < 0.5 < (one.get_alpha() or 1)
+            assert many.get_markersize() < one.get_markersize()
+        legend = axes.get_legend()
+        assert legend is not None
+        assert [handle.get_alpha() for handle in legend.get_lines()] == [1.0] * 5
+
+    def test_short_lines_have_marks_and_long_ones_have_none(self) -> None:
+        assert {line.get_marker() for line in lines_of(draw(lines(["base"], 60)).axes[0])} == {"None"}
+        assert {line.get_marker() for line in lines_of(draw(lines(["base"], 6)).axes[0])} == {"o"}
+
+    def test_a_logarithmic_axis_has_plain_numbers(self) -> None:
+        canvas = draw(lines(VARIANTS, 8, log_x=True))
+        canvas.draw_without_rendering()
+        axes = canvas.axes[0]
+        assert axes.get_xscale() == "log"
+        low, high = axes.get_xlim()
+        shown = [label.get_text() for label in axes.get_xticklabels() if low <= label.get_position()[0] <= high]
+        assert shown == ["0.001", "0.01", "0.1"]
+        narrow = draw(Curves("t", "x", "y", {"a": ([0.01, 0.05], [0, 1])}, log_x=True))
+        narrow.draw_without_rendering()
+        low, high = narrow.axes[0].get_xlim()
+        shown = [
+            label.get_text() for label in narrow.axes[0].get_xticklabels() if low <= label.get_position()[0] <= high
+        ]
+        assert shown == ["0.01", "0.02", "0.05"]
+
+    @pytest.mark.parametrize("log", [False, True])
+    def test_a_range_is_reached_and_no_data_are_cut_off(self, log: bool) -> None:
+        axes = draw(lines(["base"], 8, log_x=log, x_range=(0.1, 2.0), y_range=(-1.0, 0.05))).axes[0]
+        (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
+        assert left < 0.001
+        assert 2 < right < 10
+        assert -1.5 < bottom < -1
+        assert 0.1 < top < 0.5
+        (left, right), (bottom, top) = (
+            f(draw(lines(["base"], 8, log_x=log)).axes[0]) for f in (Axes.get_xlim, Axes.get_ylim)
+        )
+        assert right < 1
+        assert bottom > -0.1
+
+
+class TestHistograms:
+    def test_the_outline_is_the_share_of_each_bin(self) -> None:
+        data = {"base": [*values(TEXTS), NAN], "tying": [-1.0, 1.0, 1.0, -0.05]}
+        axes = draw(Histograms("Agreement", "τ", data, -1, 1)).axes[0]
+        steps = [patch for patch in axes.patches if isinstance(patch, StepPatch)]
+        assert len(steps) == 2
+        for step, (name, series) in zip(steps, data.items(), strict=True):
+            shares, edges, _ = step.get_data()
+            np.testing.assert_allclose(edges, [-1 + place / 10 for place in range(21)], atol=1e-12)
+            known = [value for value in series if not np.isnan(value)]
+            expected = []
+            for place, (low, high) in enumerate(pairwise(edges)):
+                inside = [value for value in known if low <= value < high or (place == 19 and value == high)]
+                expected.append(100 * len(inside) / len(known))
+            np.testing.assert_allclose(shares, expected, err_msg=name)
+            assert sum(shares) == pytest.approx(100)
+        assert [step.get_edgecolor()[:3] for step in steps] == colours(2)
+        assert steps[0].get_linestyle() != steps[1].get_linestyle()
+        assert axes.get_xlim() == (-1, 1)
+        assert axes.get_ylim()[0] == 0
+        assert (axes.get_xlabel(), axes.get_ylabel()) == ("τ", "texts (%)")
+
+    def test_the_legend_counts_the_texts(self) -> None:
+        data = {"base": [*values(TEXTS), NAN], "tying": [NAN]}
+        assert legend_of(draw(Histograms("t", "τ", data, -1, 1)).axes[0]) == ["base (n = 1,821)", "tying (n = 0)"]
+        assert legend_of(draw(Histograms("t", "τ", {"": [0.5]}, -1, 1)).axes[0]) == ["n = 1"]
+
+    def test_a_rounding_error_falls_into_the_bin_at_the_end(self) -> None:
+        axes = draw(Histograms("t", "τ", {"base": [1 + 1e-9, -1 - 1e-9]}, -1, 1, bins=4)).axes[0]
+        (step,) = (patch for patch in axes.patches if isinstance(patch, StepPatch))
+        assert step.get_data()[0].tolist() == [50, 0, 0, 50]

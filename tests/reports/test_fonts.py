@@ -8,8 +8,7 @@ from fontTools.pens.ttGlyphPen import TTGlyphPen
 from matplotlib import get_data_path
 from matplotlib.font_manager import fontManager
 
-from reports.figures import draw
-from reports.style import fonts_for
+from reports.figures import draw, fonts_for
 from reports.writer import write
 from results import AttentionLines, Bars, Figure, Provenance, Result
 
@@ -24,7 +23,7 @@ def fonts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     own = [entry for entry in fontManager.ttflist if entry.fname.startswith(get_data_path())]
     monkeypatch.setattr(fontManager, "ttflist", own)
     found: list[str] = []
-    monkeypatch.setattr("reports.style.findSystemFonts", lambda: found)
+    monkeypatch.setattr("reports.figures.findSystemFonts", lambda: found)
     return found
 
 
@@ -110,7 +109,7 @@ def test_no_font_is_looked_for_where_the_usual_one_has_all(tmp_path: Path, monke
     def search() -> list[str]:
         raise AssertionError
 
-    monkeypatch.setattr("reports.style.findSystemFonts", search)
+    monkeypatch.setattr("reports.figures.findSystemFonts", search)
     with fonts_for("dependent→head, Größe, مكتبة, ספר, ε – –\n\t"):
         pass
 

@@ -22,8 +22,8 @@ from rich.console import Console
 from torch.utils.data import DataLoader
 
 from reports import draw, writer
-from reports.latex import latex_table
 from reports.page import html_page
+from reports.tables import latex_table
 from reports.writer import ResultWriter, merged_audit, plain, write
 from results import (
     AttentionLines,

@@ -1,4 +1,4 @@
-"""The file of a sweep: rows, or a grid, in YAML become runs of `train.py`.
+"""What a sweep is to run, and the table it is to make: read from YAML.
 
     name: table3                 # of the sweep, and of its table
     label: probe                 # name of the first column
@@ -29,12 +29,188 @@ import hashlib
 import itertools
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from reports.plan import COUNTS, STATISTICS, Row, Run, Sweep, SweepError
-from reports.yaml_fields import fields, integers, load, mapping, near, text, texts
+import yaml
+
+from results.errors import near
+
+STATISTICS = ("low", "high", "sd")
+COUNTS = ("seeds", "epochs")
+
+_NEUTRAL = {"data.init_args.cache", "trainer.enable_progress_bar", "trainer.enable_model_summary", "trainer.logger"}
+"""Options that decide where something lies or what is printed, but no number."""
+
+
+class SweepError(ValueError):
+    """A sweep that cannot be run as it is written, or whose runs do not make a table."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One call of train.py.
+
+    Attributes:
+        command: `fit`, `test`, …
+        config: Path of its config.
+        digest: SHA-256 of the config's bytes when the sweep was read.
+        options: Names and values of what is set on the command line, by name: parents come before what is in them.
+        seed: Its seed.
+    """
+
+    command: str
+    config: Path
+    digest: str
+    options: tuple[tuple[str, str], ...]
+    seed: int
+
+    @property
+    def arguments(self) -> list[str]:
+        """The arguments of train.py, but for the folder to write into."""
+        options = [f"--{name}={value}" for name, value in self.options]
+        return [self.command, f"--config={self.config}", f"--seed_everything={self.seed}", *options]
+
+    @property
+    def identity(self) -> dict[str, object]:
+        """What decides the numbers of the run: neither the name of its config nor that of its row is in it."""
+        options = [pair for pair in self.options if pair[0] not in _NEUTRAL]
+        return {"command": self.command, "config_sha256": self.digest, "options": options, "seed": self.seed}
+
+    @property
+    def key(self) -> str:
+        """Name of the run's folder: runs with the same numbers have the same key."""
+        return hashlib.sha256(json.dumps(self.identity, sort_keys=True).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the table.
+
+    Attributes:
+        labels: What stands in its first columns.
+        runs: Per seed its runs.
+        scores: Per score of the table its name in the results of the runs; None where the row has none.
+    """
+
+    labels: tuple[str, ...]
+    runs: Mapping[int, tuple[Run, ...]]
+    scores: Mapping[str, str | None]
+
+    @property
+    def name(self) -> str:
+        """The row in a message."""
+        return " × ".join(self.labels)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Rows of runs, and the table they make.
+
+    Attributes:
+        name: Of the sweep, and of its table.
+        labels: Names of the first columns.
+        scores: The scores, by their names in the table.
+        rows: The rows, in order.
+        columns: The columns of the table, in order.
+    """
+
+    name: str
+    labels: tuple[str, ...]
+    scores: tuple[str, ...]
+    rows: tuple[Row, ...]
+    columns: tuple[str, ...]
+
+    def column(self, score: str, statistic: str) -> str:
+        """Name of the column of a statistic: plain `low`, `high`, `sd` with one score, else `score.low`, …."""
+        return statistic if len(self.scores) == 1 else f"{score}.{statistic}"
+
+    def source(self, column: str) -> str:
+        """The column that is meant by one of `columns`: plain statistics are those of the first score."""
+        return self.column(self.scores[0], column) if column in STATISTICS else column
+
+
+def load(path: Path) -> object:
+    """Read a file; unlike YAML's own reader, a key that stands twice in a mapping is an error and not the later one.
+
+    Raises:
+        SweepError: The file is not there, not UTF-8 or not YAML.
+    """
+    try:
+        content = path.read_text(encoding="utf-8")
+        twins = list(_twins(yaml.compose(content, Loader=yaml.SafeLoader)))
+        found: object = yaml.safe_load(content)
+    except OSError as error:
+        raise SweepError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise SweepError(f"{path} is not UTF-8: {error}") from None
+    except (yaml.YAMLError, ValueError) as error:  # the latter from what looks like a date and is none
+        raise SweepError(f"{path} is not YAML: {error}") from None
+    for line, name in twins:
+        raise SweepError(f"{path}:{line}: `{name}` stands twice in one mapping")
+    return found
+
+
+def _twins(node: object) -> Iterator[tuple[int, str]]:
+    if isinstance(node, yaml.MappingNode):
+        seen = set()
+        for key, value in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    yield key.start_mark.line + 1, key.value
+                seen.add(key.value)
+            yield from _twins(value)
+    elif isinstance(node, yaml.SequenceNode):
+        for value in node.value:
+            yield from _twins(value)
+
+
+def mapping(value: object, where: str, *, empty: bool = False) -> Mapping[str, object]:
+    """A mapping from text; `empty` allows one of nothing."""
+    if not isinstance(value, dict) or (not value and not empty):
+        raise SweepError(f"{where} is a mapping{'' if empty else ' of at least one'}, `name: …`, not {value!r}")
+    for name in value:
+        if not isinstance(name, str):
+            raise SweepError(f"{where}: the name {name!r} is read as {type(name).__name__}: write it in quotes")
+    return value
+
+
+def fields(value: object, known: Collection[str], where: str) -> Mapping[str, object]:
+    """A mapping that has no names but these."""
+    found = mapping(value, where, empty=True)
+    for name in found:
+        if name not in known:
+            raise SweepError(f"{where}: there is no `{name}`{near(name, known)}; there are {', '.join(sorted(known))}")
+    return found
+
+
+def text(value: object, where: str) -> str:
+    """Text that is not blank."""
+    if not isinstance(value, str) or not value.strip():
+        raise SweepError(f"{where} is text, not {value!r}{'' if isinstance(value, str) else ': write it in quotes'}")
+    return value
+
+
+def texts(value: object, where: str) -> tuple[str, ...]:
+    """A list of texts, each once."""
+    if not isinstance(value, list) or not value:
+        raise SweepError(f"{where} is a list of names, such as [uas], not {value!r}")
+    found = tuple(text(name, f"{where}, item {place}") for place, name in enumerate(value, 1))
+    if len(set(found)) < len(found):
+        raise SweepError(f"{where} names something twice: {', '.join(found)}")
+    return found
+
+
+def integers(value: object, where: str) -> tuple[int, ...]:
+    """A list of whole numbers from 0, each once."""
+    whole = isinstance(value, list) and all(
+        isinstance(one, int) and not isinstance(one, bool) and one >= 0 for one in value
+    )
+    if not isinstance(value, list) or not whole or not value or len(set(value)) < len(value):
+        raise SweepError(f"{where} is a list of different whole numbers from 0, such as [0, 1, 2], not {value!r}")
+    return tuple(value)
+
 
 COMMANDS = ("fit", "test")
 

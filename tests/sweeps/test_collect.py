@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 
 from metrics.bootstrap import bootstrap_ratio
-from reports.collect import NAN, Outcome, collect, estimates_of, read_outcome
-from reports.plan import Row, Run, Sweep, SweepError
 from results import Unit, numbers
+from sweeps.collect import NAN, Outcome, collect, estimates_of, read_outcome
+from sweeps.plan import Row, Run, Sweep, SweepError
 
 
 def run(seed: int, config: str = "a.yaml") -> Run:

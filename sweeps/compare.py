@@ -1,4 +1,4 @@
-"""Compare runs on the same items: `python -m reports.compare RUN RUN … [--score NAME] [--common] [--json FILE]`.
+"""Compare runs on the same items: `python -m sweeps.compare RUN RUN … [--score NAME] [--common] [--json FILE]`.
 
 RUN is the folder of a run, its `results.json`, or `DIR:ROW`, the runs of a row of the sweep in DIR, all its seeds. The
 first is the reference that the others are compared with. Runs whose configs differ in nothing but seeds and folders are
@@ -28,12 +28,12 @@ from rich.text import Text
 
 from metrics.attachment import Floats
 from metrics.bootstrap import bootstrap_ratio, holm, mean_and_sd, paired_bootstrap, paired_permutation
-from reports.collect import Outcome, by_id, first_of, read_outcome
-from reports.console import data_table
-from reports.plan import SweepError
+from reports.tables import data_table
 from reports.writer import plain
-from reports.yaml_fields import load, near
 from results import Estimate, Table, Unit
+from results.errors import near
+from sweeps.collect import Outcome, by_id, first_of, read_outcome
+from sweeps.plan import SweepError, load
 
 SEEDS = frozenset({"seed", "seed_everything"})
 """Names of options that runs of one line may differ in, wherever they stand in the config."""
@@ -359,7 +359,7 @@ def main(args: Sequence[str], *, console: Console | None = None) -> int:
         CompareError: The runs cannot be compared.
     """
     console = console or Console()
-    parser = argparse.ArgumentParser(prog="python -m reports.compare", description="Compare runs on the same items.")
+    parser = argparse.ArgumentParser(prog="python -m sweeps.compare", description="Compare runs on the same items.")
     parser.add_argument("runs", nargs="+", metavar="RUN", help=f"{EXPECTED} all its seeds")
     parser.add_argument("--score", help="what to compare them by (the first that has counts: uas, accuracy)")
     parser.add_argument("--common", action="store_true", help="leave out the items that are not in all of the runs")

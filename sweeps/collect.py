@@ -16,10 +16,10 @@ import numpy as np
 import pandas as pd
 
 from metrics.bootstrap import bootstrap_ratio, mean_and_sd
-from reports.plan import STATISTICS, Row, Run, Sweep, SweepError
-from reports.yaml_fields import near
 from results import Estimate, Provenance, Result, Table, Unit
+from results.errors import near
 from results.result import ENDS
+from sweeps.plan import STATISTICS, Row, Run, Sweep, SweepError
 
 UNITS = ("document", "sentence", "id")
 """Columns of items that say what a row of them is about."""
@@ -309,7 +309,7 @@ def _other_items(sweep: Sweep, outcomes: Mapping[str, Outcome]) -> list[str]:
             how = (
                 f"{kinds}; {len(shared)} under all, without {first_of(left_out)}. What all of them have is compared by"
             )
-            how = f"different items for {{}}: {how} `python -m reports.compare DIR:ROW DIR:ROW --common`"
+            how = f"different items for {{}}: {how} `python -m sweeps.compare DIR:ROW DIR:ROW --common`"
             scores[how if shared else f"other data for {{}}: {kinds}; none under all"].append(score)
     return [f"the rows stand on {how.replace('{}', ', '.join(names), 1)}" for how, names in scores.items()]
 

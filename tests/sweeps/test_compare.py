@@ -12,9 +12,9 @@ import yaml
 from rich.console import Console
 
 from metrics.bootstrap import bootstrap_ratio, paired_bootstrap, paired_permutation
-from reports.compare import CompareError, compare, grouped, main, read_run, warnings
 from reports.writer import write
 from results import Estimate, Provenance, Result, Table
+from sweeps.compare import CompareError, compare, grouped, main, read_run, warnings
 
 SENTENCES = 60
 
@@ -384,9 +384,9 @@ def test_the_command_says_faults_in_one_line(
     run = make_run(tmp_path / "[run]", items(1), config())
     arguments = [run, "--json", tmp_path / "[none]" / "out.json"] if fault else [run]
     monkeypatch.setattr(sys, "argv", ["compare", *map(str, arguments)])
-    monkeypatch.delitem(sys.modules, "reports.compare")
+    monkeypatch.delitem(sys.modules, "sweeps.compare")
     with pytest.raises(SystemExit) as ended:
-        runpy.run_module("reports.compare", run_name="__main__")
+        runpy.run_module("sweeps.compare", run_name="__main__")
     said = capsys.readouterr()
     assert "[run]" in said.out
     if fault:

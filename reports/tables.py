@@ -1,0 +1,260 @@
+"""Results as tables: for the terminal with rich, and for print in LaTeX with the rules of booktabs.
+
+Fractions are shown ×100 with one decimal, other floats with four significant digits. CSV and JSON always hold the
+numbers as they were computed.
+
+Not pandas' `to_latex`: a row that starts with a bracket, such as that of the word `[CLS]`, compiles to an error there,
+since the row end before it takes the bracket for its own argument, and so do the arrows of our directions.
+"""
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence, Sized
+
+import pandas as pd
+from rich import box
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from results import Estimate, Table, Unit
+
+
+def number(value: float, unit: Unit, *, missing: str) -> str:
+    """Write a float, ×100 with one decimal when it is a fraction; nan becomes `missing`."""
+    if math.isnan(value):
+        return missing
+    return f"{100 * value:.1f}" if unit == "fraction" else f"{value:.4g}"
+
+
+def with_interval(estimate: Estimate, *, missing: str) -> str:
+    """Write an estimate, and behind it its interval where that is defined: `54.3 [53.5, 55.1]`."""
+    ends = [end for end in (estimate.low, estimate.high) if end is not None]
+    return _cell([estimate.value, *ends], estimate.unit, missing)
+
+
+def written(table: Table, *, missing: str) -> dict[str, list[str]]:
+    """Write every column, row by row; an interval stands behind the number it belongs to.
+
+    Returns:
+        The cells of each column that is no end of an interval; `missing` for what is absent.
+    """
+    frame, intervals, units = table.frame, table.intervals(), table.unit_rows()
+    ends = {end for pair in intervals.values() for end in pair}
+    cells: dict[str, list[str]] = {}
+    for column in (column for column in frame.columns if column not in ends):
+        if column in units and pd.api.types.is_float_dtype(frame[column]):
+            numbers = frame[[column, *intervals.get(column, ())]].to_numpy(dtype=float).tolist()
+            cells[column] = [_cell(row, unit, missing) for row, unit in zip(numbers, units[column], strict=True)]
+        else:
+            absent = frame[column].isna()
+            cells[column] = [missing if none else str(value) for value, none in zip(frame[column], absent, strict=True)]
+    return cells
+
+
+def _cell(values: Sequence[float], unit: Unit, missing: str) -> str:
+    first, *bounds = (number(value, unit, missing="") for value in values)
+    return f"{first or missing} [{bounds[0]}, {bounds[1]}]" if bounds and all(bounds) else first or missing
+
+
+ROWS = 30
+"""Rows of a table that are printed; the file has them all."""
+
+SCORES = 80
+"""Scores that are printed; `results.json` has them all."""
+
+COLUMNS = 12
+"""Columns of a table that are printed, intervals not counted; the file has them all."""
+
+DASH = "–"
+
+
+def scores_table(title: str, scores: Mapping[str, Estimate]) -> RichTable:
+    """Lay out scores, one row each, with their intervals."""
+    table = _table(title, ["score", "value"], numbers={1})
+    for name, score in list(scores.items())[:SCORES]:
+        table.add_row(*_cells(name, with_interval(score, missing=DASH)))
+    if len(scores) > SCORES:
+        table.caption = Text(f"{len(scores) - SCORES} more scores in results.json")
+    return table
+
+
+def data_table(title: str, table: Table, file: str) -> RichTable:
+    """Lay out a table's first rows and columns; a caption says how many more there are in `file`."""
+    frame, cells = table.frame, written(table, missing=DASH)
+    columns = list(cells)[:COLUMNS]
+    numeric = {place for place, column in enumerate(columns) if pd.api.types.is_numeric_dtype(frame[column])}
+    shown = _table(title, [str(column) for column in columns], numbers=numeric)
+    for row in zip(*(cells[column][:ROWS] for column in columns), strict=True):
+        shown.add_row(*_cells(*row))
+    more = {"rows": len(frame) - ROWS, "columns": len(cells) - COLUMNS}
+    if left := " and ".join(f"{number} more {kind}" for kind, number in more.items() if number > 0):
+        shown.caption = Text(f"{left} in {file}")
+    return shown
+
+
+def audit_table(audit: Mapping[str, object]) -> RichTable:
+    """Lay out the audit, one row per entry; entries inside an entry are named by both, joined with a dot.
+
+    Counts of 0 are not shown: there are many, and they would hide the others. A caption says how many there are.
+    """
+    table = _table("audit", ["what", "value"], numbers={1})
+    entries = list(_flat(audit))
+    for name, value in entries:
+        if value != "0":
+            table.add_row(*_cells(name, value))
+    if nothing := sum(value == "0" for _, value in entries):
+        counts = "1 count that is 0" if nothing == 1 else f"{nothing} counts that are 0"
+        table.caption = Text(f"without {counts}, which results.json has")
+    return table
+
+
+def _table(title: str, columns: Sequence[str], numbers: set[int]) -> RichTable:
+    # One rule under the head, two spaces between columns: five columns with intervals fit into 80 characters.
+    table = RichTable(
+        title=Text(title, style="bold"),
+        title_justify="left",
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+    for place, column in enumerate(columns):
+        # In a narrow terminal cells wrap: the default would cut numbers short.
+        table.add_column(Text(column), justify="right" if place in numbers else "left", overflow="fold")
+    return table
+
+
+def _cells(*texts: str) -> Iterator[Text]:
+    """Protect the texts from rich, which would take a token such as `[unused1]` for markup and drop it."""
+    return (Text(text) for text in texts)
+
+
+def _flat(entries: Mapping[str, object], above: str = "") -> Iterator[tuple[str, str]]:
+    for name, value in entries.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{above}{name}.")
+        elif isinstance(value, Sized) and not isinstance(value, str) and len(value) > 5:
+            yield f"{above}{name}", f"{len(value)} entries"
+        else:
+            yield f"{above}{name}", f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+MISSING = "--"
+
+LATEX_ROWS, LATEX_COLUMNS = 60, 16
+"""What fits on a page: longer and wider tables are CSV alone."""
+
+_DOT = re.compile(r"(?<=\w)\.(?=[^\W\d])|(?<=[^\W\d])\.(?=\w)")
+"""A dot that parts two words, and not the digits of a number."""
+
+_SIGNS = str.maketrans(
+    {
+        "&": r"\&",
+        "%": r"\%",
+        "$": r"\$",
+        "#": r"\#",
+        "_": r"\_",
+        "{": r"\{",
+        "}": r"\}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "\\": r"\textbackslash{}",
+        # Other letters altogether in TeX's first font encoding.
+        "<": r"\textless{}",
+        ">": r"\textgreater{}",
+        "|": r"\textbar{}",
+        '"': r"\textquotedbl{}",
+        # Signs of our own names and labels that pdflatex does not know.
+        "→": r"$\rightarrow$",
+        "←": r"$\leftarrow$",
+        "↔": r"$\leftrightarrow$",
+        "−": r"$-$",
+        "×": r"$\times$",
+        "≤": r"$\leq$",
+        "≥": r"$\geq$",
+        "α": r"$\alpha$",
+        "Δ": r"$\Delta$",
+        "–": r"\textendash{}",
+        "—": r"\textemdash{}",
+        "…": r"\ldots{}",
+    }
+)
+
+
+def latex_table(table: Table, experiment: str, name: str) -> str | None:
+    """Write a table as one `tabular`, ready for LaTeX's `input`; None where it is too large for a page.
+
+    Columns of numbers are right-aligned, others left-aligned. Intervals stand behind their values, in the same cell.
+    Heads and names of scores are words; neighbours whose names begin alike up to a dot, as `uas` and `uas.sd`, stand
+    under one head.
+    """
+    frame, cells = table.frame, written(table, missing="")
+    if len(frame) > LATEX_ROWS or len(cells) > LATEX_COLUMNS:
+        return None
+    numeric = [pd.api.types.is_numeric_dtype(frame[column]) for column in cells]
+    columns = []
+    for (column, texts), number in zip(cells.items(), numeric, strict=True):
+        write = _signed if number else _words if column == "score" else escape
+        columns.append([write(text) for text in texts])
+    lines = [
+        "% " + " ".join(f"{experiment}: {name}".split()),
+        r"% requires \usepackage{booktabs}",
+        rf"\begin{{tabular}}{{{''.join('r' if number else 'l' for number in numeric)}}}",
+        r"\toprule",
+        *_head([str(column) for column in cells]),
+        r"\midrule",
+        *(_row([cell or MISSING for cell in row]) for row in zip(*columns, strict=True)),
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _head(names: Sequence[str]) -> list[str]:
+    """The head, and above it the groups, where there are such."""
+    groups: list[tuple[str, list[str]]] = []
+    for name in names:
+        group, *rest = _DOT.split(name, maxsplit=1)
+        if groups and groups[-1][0] == group and rest:
+            groups[-1][1].extend(rest)
+        else:
+            groups.append((group, rest or [""]))
+    if all(len(heads) == 1 for _, heads in groups):
+        return [_row([_words(name) for name in names])]
+    above, rules, below, place = [], [], list[str](), 1
+    for group, heads in groups:
+        alone = len(heads) == 1
+        above.append("" if alone else rf"\multicolumn{{{len(heads)}}}{{c}}{{{_words(group)}}}")
+        below += [_words(names[place - 1])] if alone else map(_words, heads)
+        rules += [] if alone else [rf"\cmidrule(lr){{{place}-{place + len(heads) - 1}}}"]
+        place += len(heads)
+    return [_row(above), "".join(rules), _row(below)]
+
+
+def _words(name: str) -> str:
+    return escape(_DOT.sub(" ", name).replace("_", " "))
+
+
+def escape(text: str) -> str:
+    """Write any text so that LaTeX prints it as it is, in one line; letters beyond ASCII are left to the font."""
+    signs = " ".join(text.split()).translate(_SIGNS)
+    # Pairs of these would print as a dash or as double quotes.
+    return re.sub(r"([-'`])(?=\1)", r"\1{}", signs)
+
+
+def _signed(text: str) -> str:
+    """Give numbers a minus instead of a hyphen, and a power of ten instead of an `e`."""
+    return re.sub(r"-?\d[\d.]*(?:e[-+]\d+)?", lambda found: _formula(found[0]), text)
+
+
+def _formula(digits: str) -> str:
+    mantissa, _, exponent = digits.partition("e")
+    formula = rf"{mantissa} \times 10^{{{int(exponent)}}}" if exponent else digits
+    return f"${formula}$" if exponent or digits.startswith("-") else digits
+
+
+def _row(cells: list[str]) -> str:
+    row = " & ".join(cells)
+    # What stands before the row, `\\` or a rule, would take these for its own.
+    return rf"{'{}' if row.startswith(('[', '*')) else ''}{row} \\"

@@ -1,0 +1,323 @@
+import numpy as np
+import pandas as pd
+import pytest
+from rich import box
+from rich.console import Console
+from rich.table import Table as RichTable
+
+from reports.tables import audit_table, data_table, escape, latex_table, number, scores_table, with_interval
+from results import Estimate, Table, Unit
+from tests.reports.tables import table
+
+NAN = float("nan")
+
+
+def cells(shown: RichTable, width: int = 120) -> list[list[str]]:
+    """The cells of each printed line between the title and the caption, without the rule."""
+    shown.title, shown.caption = None, None
+    # Lines between the columns, so that a cell can be told from the next.
+    shown.box = box.MINIMAL
+    console = Console(width=width, color_system=None)
+    with console.capture() as printed:
+        console.print(shown)
+    lines = [line for line in printed.get().splitlines() if line.strip() and "─" not in line]
+    return [[cell.strip() for cell in line.split("│")] for line in lines]
+
+
+def test_scores_stand_with_their_intervals() -> None:
+    scores = {
+        "uas": Estimate(0.54321, 0.536, 0.55, unit="fraction"),
+        "offset.uas": Estimate(0.309, unit="fraction"),
+        "empty": Estimate(NAN, unit="bits"),
+        "bits": Estimate(12345.678, 0.5, 20000.0, unit="bits"),
+        "p": Estimate(0.25, unit="p"),
+    }
+    assert cells(scores_table("probe", scores)) == [
+        ["score", "value"],
+        ["uas", "54.3 [53.6, 55.0]"],
+        ["offset.uas", "30.9"],
+        ["empty", "–"],
+        ["bits", "1.235e+04 [0.5, 2e+04]"],
+        ["p", "0.25"],
+    ]
+
+
+def test_of_very_many_scores_the_first_are_printed() -> None:
+    shown = scores_table("t", {f"s{number}": Estimate(0.5, 0.4, 0.6, unit="fraction") for number in range(83)})
+    assert str(shown.caption) == "3 more scores in results.json"
+    assert len(cells(shown)) == 1 + 80
+
+
+class TestFrames:
+    def test_intervals_fold_into_their_column(self) -> None:
+        frame = pd.DataFrame(
+            {
+                "relation": ["[unused1]", "det"],
+                "n": [12, 3],
+                "accuracy": [0.5, 0.25],
+                "low": [0.4, NAN],
+                "high": [0.6, NAN],
+                "probe": [0.125, 1.0],
+                "probe.high": [0.2, 1.0],
+                "probe.low": [0.1, 1.0],
+                "best_offset": [-1, 1],
+                "bits": [0.5, 3.0],
+            }
+        )
+        shown = data_table("relations", table(frame, interval="accuracy", bits="bits"), "relations.csv")
+        assert cells(shown) == [
+            ["relation", "n", "accuracy", "probe", "best_offset", "bits"],
+            ["[unused1]", "12", "50.0 [40.0, 60.0]", "12.5 [10.0, 20.0]", "-1", "0.5"],
+            ["det", "3", "25.0", "100.0 [100.0, 100.0]", "1", "3"],
+        ]
+
+    def test_what_is_missing_is_a_dash_in_any_column(self) -> None:
+        frame = pd.DataFrame({"head": ["3-9", None], "offset": pd.array([2, None], dtype="Int64")})
+        assert cells(data_table("t", table(frame), "t.csv"))[1:] == [["3-9", "2"], ["–", "–"]]
+
+    def test_long_tables_are_cut_and_say_where_the_rest_is(self) -> None:
+        frame = pd.DataFrame({"value": [*np.linspace(0, 1, 40), 7.0]})
+        shown = data_table("long", table(frame, value="nats"), "long.csv")
+        assert str(shown.caption) == "11 more rows in long.csv"
+        printed = cells(shown)
+        assert len(printed) == 1 + 30
+        assert printed[2] == ["0.02564"]
+        assert data_table("short", table(frame.head(30)), "short.csv").caption is None
+
+    def test_wide_tables_are_cut_and_intervals_do_not_count(self) -> None:
+        frame = pd.DataFrame({f"c{place}": [place + 2.0] for place in range(12)}).assign(
+            **{"c0.low": 1.0, "c0.high": 3.0}
+        )
+        units: dict[str, Unit] = {f"c{place}": "count" for place in range(12)}
+        assert data_table("t", table(frame, **units), "t.csv").caption is None
+        assert cells(data_table("t", table(frame, **units), "t.csv"))[1][0] == "2 [1, 3]"
+        wide = pd.concat([frame.assign(more=1, and_more=2)] * 31)
+        shown = data_table("t", table(wide, **units), "t.csv")
+        assert str(shown.caption) == "1 more rows and 2 more columns in t.csv"
+        assert cells(shown)[0] == [f"c{number}" for number in range(12)]
+
+    def test_five_columns_with_intervals_fit_a_plain_terminal(self) -> None:
+        frame = pd.DataFrame({"relation": ["all (no punctuation)"], "n": [25094]})
+        for name in ("probe", "offset"):
+            frame[[name, f"{name}.low", f"{name}.high"]] = [[0.543, 0.536, 0.55]]
+        frame["best_offset"] = -1
+        assert len(cells(data_table("relations", table(frame), "relations.csv"), width=80)) == 2
+
+    def test_a_narrow_terminal_loses_no_digit(self) -> None:
+        frame = pd.DataFrame({str(column): [0.12345, 0.98765] for column in range(8)})
+        lines = cells(data_table("wide", table(frame), "wide.csv"), width=36)
+        columns = ["".join(line[column] for line in lines) for column in range(8)]
+        assert columns == [f"{column}12.398.8" for column in range(8)]
+        assert len(lines) > 3
+
+
+def test_audit_is_flat() -> None:
+    audit = {
+        "too_long": 3,
+        "alignment": {"unaligned": 2, "empty": 0, "words": ["a", "b"]},
+        "ids": list(range(9)),
+        "dropped": 0,
+        "coverage": 0.8566641279,
+        "policy": "skip",
+    }
+    assert cells(audit_table(audit)) == [
+        ["what", "value"],
+        ["too_long", "3"],
+        ["alignment.unaligned", "2"],
+        ["alignment.words", "['a', 'b']"],
+        ["ids", "9 entries"],
+        ["coverage", "0.8567"],
+        ["policy", "skip"],
+    ]
+    assert str(audit_table(audit).caption) == "without 2 counts that are 0, which results.json has"
+
+
+NAN = float("nan")
+
+
+def body(frame: pd.DataFrame, interval: str | None = None, **units: Unit) -> list[list[str]]:
+    """The cells of each row, without what stands around them."""
+    return rows_of(latex_table(table(frame, interval, **units), "probe", "table") or "")
+
+
+def rows_of(text: str) -> list[list[str]]:
+    lines = text.splitlines()
+    rows = lines[lines.index(r"\midrule") + 1 : lines.index(r"\bottomrule")]
+    return [row.removesuffix(r" \\").split(" & ") for row in rows]
+
+
+def test_a_small_table_to_the_letter() -> None:
+    frame = pd.DataFrame(
+        {
+            "relation": ["nmod:poss", "[unused1]"],
+            "n": [1234, 7],
+            "head": ["3-9", "2-5"],
+            "direction": ["dependent → head", "head → dependent"],
+            "test": [0.80812, NAN],
+            "low": [0.79, NAN],
+            "high": [0.825, NAN],
+            "best_offset": [1, -2],
+            "p": [0.000999, 0.25],
+        }
+    )
+    expected = r"""% heads: best_heads
+% requires \usepackage{booktabs}
+\begin{tabular}{lrllrrr}
+\toprule
+relation & n & head & direction & test & best offset & p \\
+\midrule
+nmod:poss & 1234 & 3-9 & dependent $\rightarrow$ head & 80.8 [79.0, 82.5] & 1 & 0.000999 \\
+{}[unused1] & 7 & 2-5 & head $\rightarrow$ dependent & -- & $-2$ & 0.25 \\
+\bottomrule
+\end{tabular}
+"""
+    assert latex_table(table(frame, interval="test", p="p"), "heads", "best_heads") == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("AT&T", r"AT\&T"),
+        ("100 %", r"100 \%"),
+        ("$5 #1", r"\$5 \#1"),
+        ("a_b", r"a\_b"),
+        ("{x}", r"\{x\}"),
+        ("~^\\", r"\textasciitilde{}\textasciicircum{}\textbackslash{}"),
+        (r"\&", r"\textbackslash{}\&"),
+        ('<b>|"', r"\textless{}b\textgreater{}\textbar{}\textquotedbl{}"),
+        ("a -- b --- c - d", "a -{}- b -{}-{}- c - d"),
+        ("``so''", "`{}`so'{}'"),
+        ("–", r"\textendash{}"),
+        ("≥ 6", r"$\geq$ 6"),
+        ("two\nlines\t", "two lines"),
+        ("naïve [CLS] (*)", "naïve [CLS] (*)"),
+    ],
+)
+def test_text_is_printed_as_it_is(text: str, expected: str) -> None:
+    assert escape(text) == expected
+
+
+@pytest.mark.parametrize("first", ["[CLS]", "*"])
+def test_a_rule_or_row_end_does_not_take_a_cell_for_its_argument(first: str) -> None:
+    text = latex_table(table(pd.DataFrame({first: [first, "x"], "other": [first, first]})), "probe", "t")
+    assert text is not None
+    assert [line for line in text.splitlines() if line.endswith(r"\\")] == [
+        rf"{{}}{first} & other \\",
+        rf"{{}}{first} & {first} \\",
+        rf"x & {first} \\",
+    ]
+
+
+def test_numbers_are_those_of_the_terminal() -> None:
+    frame = pd.DataFrame(
+        {
+            "change": [-0.05, 1.0],
+            "bits": [12345.678, -0.000012345],
+            "few": [3.0, 0.5],
+            "single": np.array([0.25, 0.5], dtype=np.float32),
+            "known": [True, False],
+            "count": pd.array([2, None], dtype="Int64"),
+            "text": ["x", None],
+            "list": [[1, 2], None],
+        }
+    )
+    assert body(frame, bits="bits", few="ratio") == [
+        ["$-5.0$", r"$1.235 \times 10^{4}$", "3", "25.0", "True", "2", "x", "[1, 2]"],
+        ["100.0", r"$-1.234 \times 10^{-5}$", "0.5", "50.0", "False", "--", "--", "--"],
+    ]
+    assert r"\begin{tabular}{rrrrrrll}" in (latex_table(table(frame), "probe", "t") or "")
+
+
+def test_an_interval_stands_in_the_cell_of_its_value() -> None:
+    frame = pd.DataFrame({"bits": [0.5, 2.0], "bits.low": [-0.25, 0.5], "bits.high": [0.75, 1.0], "gain": [0.5, 0.5]})
+    assert body(frame, bits="bits") == [["0.5 [$-0.25$, 0.75]", "50.0"], ["2 [0.5, 1]", "50.0"]]
+
+
+def test_rows_of_nats_are_printed_as_they_are_between_rows_of_fractions() -> None:
+    scores = ["erasure.attention.never_flips", "adversary.max_jsd", "base.single_weight.delta_js", "area.f1"]
+    frame = pd.DataFrame({"score": scores, "base": [0.5] * 4, "base.low": [0.25] * 4, "base.high": [0.75] * 4})
+    units: list[Unit] = ["fraction", "nats", "nats", "fraction"]
+    text = latex_table(Table(frame, {"base": units}), "probe", "table") or ""
+    assert rows_of(text) == [
+        ["erasure attention never flips", "50.0 [25.0, 75.0]"],
+        ["adversary max jsd", "0.5 [0.25, 0.75]"],
+        ["base single weight delta js", "0.5 [0.25, 0.75]"],
+        ["area f1", "50.0 [25.0, 75.0]"],
+    ]
+
+
+def heads(*names: str) -> list[str]:
+    lines = (
+        latex_table(table(pd.DataFrame([[0.5] * len(names)], columns=list(names))), "probe", "t") or ""
+    ).splitlines()
+    return lines[lines.index(r"\toprule") + 1 : lines.index(r"\midrule")]
+
+
+def test_heads_are_words() -> None:
+    assert heads("best_offset", "f1.low", "rate 0.5_x, .5") == [r"best offset & f1 low & rate 0.5 x, .5 \\"]
+
+
+def test_neighbours_of_one_name_stand_under_one_head() -> None:
+    assert heads("n", "uas", "uas.sd", "erasure.attention.never_flips", "erasure.mass", "other.x") == [
+        r" & \multicolumn{2}{c}{uas} & \multicolumn{2}{c}{erasure} &  \\",
+        r"\cmidrule(lr){2-3}\cmidrule(lr){4-5}",
+        r"n &  & sd & attention never flips & mass & other x \\",
+    ]
+    assert heads("rate 0.5", "rate 0.7") == [r"rate 0.5 & rate 0.7 \\"]
+
+
+def test_what_no_page_holds_is_no_table_of_latex() -> None:
+    assert body(pd.DataFrame({"n": range(60)})) == [[str(n)] for n in range(60)]
+    assert latex_table(table(pd.DataFrame({"n": range(61)})), "probe", "t") is None
+    wide = pd.DataFrame([[0.5] * 16], columns=[f"c{n}" for n in range(16)]).assign(**{"c0.low": 0.25, "c0.high": 1.0})
+    assert len(body(wide)[0]) == 16
+    assert latex_table(table(wide.assign(more=1)), "probe", "t") is None
+
+
+def test_a_table_without_rows_keeps_its_head() -> None:
+    frame = pd.DataFrame({"a": pd.Series(dtype=str), "b": pd.Series(dtype=np.int64)})
+    assert (latex_table(table(frame), "two\nlines", "t") or "").splitlines() == [
+        "% two lines: t",
+        r"% requires \usepackage{booktabs}",
+        r"\begin{tabular}{lr}",
+        r"\toprule",
+        r"a & b \\",
+        r"\midrule",
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "expected"),
+    [
+        (0.80849, "fraction", "80.8"),
+        (1.5, "fraction", "150.0"),
+        (-0.05, "fraction", "-5.0"),
+        (NAN, "fraction", "?"),
+        (0.80849, "nats", "0.8085"),
+        (0.000999, "p", "0.000999"),
+        (12345.678, "bits", "1.235e+04"),
+        (3.0, "count", "3"),
+        (0.5, "ratio", "0.5"),
+    ],
+)
+def test_fractions_are_percent_and_other_numbers_have_four_digits(value: float, unit: Unit, expected: str) -> None:
+    assert number(value, unit, missing="?") == expected
+
+
+@pytest.mark.parametrize(
+    ("estimate", "expected"),
+    [
+        (Estimate(0.54321, 0.536, 0.55, unit="fraction"), "54.3 [53.6, 55.0]"),
+        (Estimate(0.5, 0.25, 2.0, unit="bits"), "0.5 [0.25, 2]"),
+        (Estimate(0.5, NAN, NAN, unit="fraction"), "50.0"),
+        (Estimate(0.5, unit="fraction", sd=0.1), "50.0"),
+        (Estimate(NAN, NAN, NAN, unit="nats"), "–"),
+    ],
+)
+def test_an_interval_stands_behind_its_value_where_it_is_known(estimate: Estimate, expected: str) -> None:
+    assert with_interval(estimate, missing="–") == expected
