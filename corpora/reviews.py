@@ -13,9 +13,9 @@ the label. A text has one such opinion, so that its words decide alone: nothing 
 from dataclasses import dataclass
 from pathlib import Path
 
-from corpora.files import write_whole
 from corpora.grammar.lexicon import words
 from corpora.grammar.phrases import Dice
+from results.files import write_atomically
 
 # Raise it with every change that makes a seed give other files.
 REVIEWS_VERSION: int = 2
@@ -226,7 +226,7 @@ def write_sample_reviews(folder: Path, *, seed: int = 0) -> dict[str, Path]:
         split = {0: "dev", 1: "test"}.get(i % turn // 2, "train")
         rows[split].append(f"{'positive' if good else 'negative'}\t{text}\t{' '.join(map(str, rationale))}\n")
     return {
-        split: write_whole(folder / f"reviews-{split}.tsv", "label\ttext\trationale\n" + "".join(found))
+        split: write_atomically(folder / f"reviews-{split}.tsv", "label\ttext\trationale\n" + "".join(found))
         for split, found in rows.items()
     }
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
-from corpora.files import write_whole
 from corpora.grammar import Node, trees
 from corpora.grammar.lexicon import SOUNDS_CONSONANT, SOUNDS_VOWEL
+from results.files import write_atomically
 
 # Raise it with every change that makes a seed give other files.
 SAMPLE_VERSION: int = 1
@@ -36,7 +36,9 @@ def write_sample_treebank(folder: Path, *, seed: int = 0) -> dict[str, Path]:
         split = {0: "dev", 1: "test"}.get(i % turn, "train")
         number = len(blocks[split]) + 1
         blocks[split].append(f"# sent_id = sample-{split}-{number:04}\n# text = {text}\n{rows}\n")
-    return {split: write_whole(folder / f"sample-{split}.conllu", "".join(found)) for split, found in blocks.items()}
+    return {
+        split: write_atomically(folder / f"sample-{split}.conllu", "".join(found)) for split, found in blocks.items()
+    }
 
 
 def _distinct(seed: int, count: int) -> Iterator[tuple[str, str]]:

@@ -10,8 +10,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from results.errors import UserError
 
-class CorpusError(ValueError):
+
+class CorpusError(UserError):
     """A corpus that cannot be used; the message is `<path>:<line>: <what is wrong>. <remedy>`, or has no line."""
 
     @classmethod

@@ -15,11 +15,12 @@ from pytorch_lightning.utilities import rank_zero_info
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
-from attention.digest import Digests, digest, remove_leftovers, write_atomically
+from attention.digest import Digests, digest
 from attention.embeddings import EMBEDDINGS_VERSION, embed_pieces, embed_words
 from attention.encoder import Encoder, EncoderSpec, Source, resolve
 from datamodules.vectors import ENCODER, SUBSET, Found, VectorError, VectorSpec, find_vectors, read_vectors
 from datamodules.vocabulary import Vocabulary
+from results.files import remove_leftovers, write_atomically
 
 VECTORS_VERSION = 2
 """Part of every key: raise it when what is kept of a file would come out differently."""

@@ -20,10 +20,11 @@ from pytorch_lightning.utilities import rank_zero_info
 from pytorch_lightning.utilities.seed import isolate_rng
 from torch import Tensor
 
-from attention.digest import Digests, digest, remove_leftovers, write_atomically
+from attention.digest import Digests, digest
 from datamodules import ClassificationDataModule
 from fidelity.checkpoints import Checkpoint, FidelityError
 from metrics.progress import Progress, counted
+from results.files import remove_leftovers, write_atomically
 from training import nested_trainer, quiet
 
 VERSION = 1

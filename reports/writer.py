@@ -23,6 +23,7 @@ from reports.figures import draw, fonts_for
 from reports.page import html_page
 from reports.tables import audit_table, data_table, latex_table, scores_table
 from results import ColouredTexts, Figure, Provenance, Result
+from results.files import write_atomically
 
 SCHEMA = 2
 RECORD = "results.json"
@@ -203,15 +204,7 @@ def write_figures(
 
 def _write_record(record: Path, content: Mapping[str, object]) -> None:
     text = json.dumps(plain(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    partial = record.with_name(f".results.{os.getpid()}.json")
-    try:
-        with partial.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, record)
-    finally:
-        partial.unlink(missing_ok=True)
+    write_atomically(record, text)
 
 
 def merged_audit(result: Result, provenance: Provenance) -> dict[str, object]:

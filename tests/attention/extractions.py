@@ -209,5 +209,5 @@ def before_fsync(folder: Path, stem: str, act: Callable[[], None]) -> Iterator[N
             act()
         fsync(descriptor)
 
-    with patch("attention.digest.os.fsync", act_first):
+    with patch("results.files.os.fsync", act_first):
         yield

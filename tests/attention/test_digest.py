@@ -1,17 +1,13 @@
 import hashlib
 import json
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from attention.digest import Digests, digest, remove_leftovers, write_atomically
-
-HOST = os.uname().nodename
+from attention.digest import Digests, digest
 
 
 @pytest.fixture
@@ -128,7 +124,7 @@ def test_an_index_that_cannot_be_written_costs_time_only(
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr(Path, "write_bytes", full)
     digests = Digests(cache)
     assert digests.one(file) == sha(b"pretrained")
     [record] = caplog.records
@@ -142,63 +138,3 @@ def test_the_index_is_plain_json(file: Path, cache: Path) -> None:
     [(name, entry)] = json.loads((cache / "digests.json").read_bytes()).items()
     assert name == str(file)
     assert entry["sha256"] == sha(b"pretrained")
-
-
-# Writing
-
-
-def test_writing_replaces_all_of_the_content(file: Path) -> None:
-    write_atomically(file, b"new")
-    assert file.read_bytes() == b"new"
-    assert [path.name for path in file.parent.iterdir()] == ["weights.bin"]
-
-
-@pytest.mark.parametrize("step", ["os.fsync", "Path.replace"])
-def test_a_failed_write_leaves_what_was_there(step: str, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
-        raise OSError("no more")
-
-    monkeypatch.setattr(f"attention.digest.{step}", fail)
-    with pytest.raises(OSError, match="no more"):
-        write_atomically(file, b"new")
-    assert file.read_bytes() == b"pretrained"
-    assert [path.name for path in file.parent.iterdir()] == ["weights.bin"]
-
-
-def test_content_is_on_the_disk_before_it_has_its_name(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[tuple[bytes, bytes]] = []
-
-    def look(descriptor: int) -> None:
-        [temporary] = (path for path in file.parent.iterdir() if path != file)
-        seen.append((temporary.read_bytes(), file.read_bytes()))
-
-    monkeypatch.setattr("attention.digest.os.fsync", look)
-    write_atomically(file, b"new")
-    assert seen == [(b"new", b"pretrained")]
-
-
-def test_leftovers_of_dead_processes_on_this_host_are_removed(tmp_path: Path) -> None:
-    dead = subprocess.Popen([sys.executable, "-c", ""])
-    dead.wait()
-    kept = {
-        f".00000-abc.safetensors.{HOST}.{os.getpid()}.tmp",  # ours, in the making
-        f".00000-abc.safetensors.{HOST}.1.tmp",  # of a living process, of another user maybe
-        f".00000-abc.safetensors.elsewhere.{dead.pid}.tmp",  # of another host, where the process may live
-        "00000-abc.safetensors",
-    }
-    gone = {f".00000-abc.safetensors.{HOST}.{dead.pid}.tmp", f".manifest.json.{HOST}.{dead.pid}.tmp"}
-    for name in kept | gone:
-        (tmp_path / name).touch()
-    remove_leftovers(tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == kept
-
-
-def test_a_process_of_another_user_counts_as_living(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(process: int, signal: int) -> None:
-        raise PermissionError
-
-    leftover = tmp_path / f".00000-abc.safetensors.{HOST}.1.tmp"
-    leftover.touch()
-    monkeypatch.setattr("attention.digest.os.kill", refuse)
-    remove_leftovers(tmp_path)
-    assert leftover.exists()

@@ -140,7 +140,7 @@ def test_a_part_that_cannot_be_synced_is_gone(tmp_path: Path, monkeypatch: pytes
     def fail(descriptor: int) -> None:
         raise OSError("no more")
 
-    monkeypatch.setattr("attention.digest.os.fsync", fail)
+    monkeypatch.setattr("results.files.os.fsync", fail)
     with pytest.raises(OSError, match="no more"):
         write_part(tmp_path, b"content")
     assert list(tmp_path.iterdir()) == []
