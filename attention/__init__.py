@@ -1,7 +1,6 @@
 """A pretrained transformer's attention as tensors over words; the only door to `transformers`."""
 
 from attention.alignment import AlignmentError
-from attention.classification import SequenceClassifier
 from attention.encoder import DEFAULT, Encoder, EncoderError, EncoderSpec, resolve
 from attention.extraction import Ranks, make_store, open_store
 from attention.specification import Candidates, Extraction, Items, Options, cut_sentences
@@ -18,7 +17,6 @@ __all__ = [
     "Items",
     "Options",
     "Ranks",
-    "SequenceClassifier",
     "Store",
     "StoreError",
     "cut_sentences",

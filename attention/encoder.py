@@ -2,7 +2,9 @@
 
 import errno
 import importlib.util
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,12 +18,13 @@ from torch import Tensor, nn
 from transformers import (
     AutoConfig,
     AutoModel,
+    AutoModelForSequenceClassification,
     AutoTokenizer,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerFast,
 )
-from transformers.utils.logging import disable_progress_bar
+from transformers.utils.logging import disable_progress_bar, get_verbosity, set_verbosity
 
 from attention.capture import NAME, Receive, States, capture_attention
 from attention.digest import Digests, digest
@@ -336,8 +339,7 @@ def _load(source: Source) -> PreTrainedModel:
 def drawn_anew(pretrained: PreTrainedModel, seed: int) -> PreTrainedModel:
     """A model of the same architecture with weights drawn from `seed`, and the embeddings of the pretrained one.
 
-    The control of Clark et al. (2019, §5).
-    The caller's random numbers stay where they are.
+    The control of Clark et al. (2019, §5). The caller's random numbers stay where they are.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -357,3 +359,74 @@ def _is_embedding(name: str, model: PreTrainedModel) -> bool:
         return name.startswith(f"{block}.")
     child = name.partition(".")[0]
     return isinstance(getattr(model, child), nn.Embedding)
+
+
+def load_classifier(source: Source, classes: int) -> tuple[PreTrainedModel, tuple[str, ...]]:
+    """A sequence classifier with eager attention, in eval mode, and the names of the weights that the run's seed draws.
+
+    A classification head that comes with the files is kept. Random weights are drawn under a head that is drawn too.
+
+    Raises:
+        EncoderError: it cannot be loaded, is an encoder-decoder, or has a head of another number of classes.
+    """
+    disable_progress_bar()  # type: ignore[no-untyped-call]  # of every weight
+    config = load_config(source)
+    config.num_labels = classes
+    try:
+        # The head is drawn from the run's seed, and moves no random numbers of the caller; `drawn` names its weights.
+        with torch.random.fork_rng(devices=[]), _quiet():
+            model, report = AutoModelForSequenceClassification.from_pretrained(
+                source.folder,
+                config=config,
+                attn_implementation="eager",
+                dtype=torch.float32,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # they are refused below, by name
+            )
+    except Exception as error:  # as in `_load`
+        raise EncoderError(
+            f"{source.spec.name} cannot be loaded as a classifier of {classes} classes: "
+            f"{fault_of(error, source.folder)}"
+        ) from error
+    assert isinstance(model, PreTrainedModel)
+    if config.is_encoder_decoder:
+        raise EncoderError(
+            f"{source.spec.name} ({type(model).__name__}) is an encoder-decoder, which reads its decision from a "
+            f"decoder that attends twice. Choose an encoder or a decoder."
+        )
+    body = f"{model.base_model_prefix}."
+    missing = sorted(
+        name for name in report["missing_keys"] if name.startswith(body) and not name.startswith(f"{body}pooler.")
+    )
+    if missing:
+        raise EncoderError(
+            f"{source.spec.name}: its files lack {len(missing)} weights of {type(model).__name__}, {missing[0]} among "
+            f"them. Save the whole encoder with save_pretrained."
+        )
+    for name, found, wanted in sorted(report["mismatched_keys"]):
+        raise EncoderError(
+            f"{source.spec.name}: its {name} has the shape {tuple(found)}, and {classes} classes need "
+            f"{tuple(wanted)}. Give the texts it was trained on, or the encoder as it was before."
+        )
+    if source.spec.weights == "random":
+        pretrained = model.base_model
+        assert isinstance(pretrained, PreTrainedModel)
+        drawn = drawn_anew(pretrained, source.spec.seed)
+        with torch.random.fork_rng(devices=[]):
+            model = AutoModelForSequenceClassification.from_config(  # type: ignore[no-untyped-call]
+                config, attn_implementation="eager", dtype=torch.float32
+            ).eval()
+        model.base_model.load_state_dict(drawn.state_dict(), strict=False)  # it may have a pooler more
+        return model, tuple(name for name in model.state_dict() if not name.startswith(body))
+    return model, tuple(sorted(report["missing_keys"]))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without transformers' own table of the weights that the files lack."""
+    level = get_verbosity()
+    set_verbosity(logging.ERROR)
+    try:
+        yield
+    finally:
+        set_verbosity(level)

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
-from torch import Tensor
+from torch import Tensor, nn
 
-from attention import resolve
-from attention.classification import Head, SequenceClassifier
+from attention.capture import intervening
+from attention.encoder import EncoderError, Source, check, load_classifier, load_tokenizer, resolve
 from datamodules import ClassificationDataModule, TextBatch
 from models.base import TextClassifier, TextSizes
 from models.interface import Level, ModelError, Output
@@ -19,7 +19,181 @@ from models.interface import Level, ModelError, Output
 PIECES = 16384
 """Most pieces of one pass of `decide`, padding included."""
 
+Head = tuple[int, int]
+"""A layer and a head of it, both 0-based."""
+
+_TOLERANCE = 1e-4
 _HEAD = re.compile(r"([1-9]\d*)(?:-([1-9]\d*))?")
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a classifier says of some texts, and the rows of attention that were asked for.
+
+    Attributes:
+        logits: `[batch, classes]`.
+        weights: by head `[batch, pieces]`, attention from the position that the decision is read from to all pieces;
+            rows sum to one unless they were imposed, and are 0 in the padding. Logits are computed from these tensors.
+        values: by head `[batch, pieces, dim]`, the vectors that the weights average.
+    """
+
+    logits: Tensor
+    weights: Mapping[Head, Tensor]
+    values: Mapping[Head, Tensor]
+
+
+class SequenceClassifier(nn.Module):
+    """A pretrained transformer under a classification head, in training mode.
+
+    An encoder is read at its first piece, a causal decoder at its last real one; which of the two is found out by
+    running it. Its attention is that of `attention.capture.attend`, seen to equal its own eager attention.
+
+    Args:
+        source: where the transformer lies. A head that comes with it is kept; one that does not is drawn from the
+            run's seed. Random weights (`EncoderSpec`) are those of the encoder, under a head that is always drawn.
+        classes: number of classes.
+
+    Attributes:
+        layers: number of attention layers.
+        heads: heads per layer.
+        drawn: names of the weights that come from the run's seed, those of the head in most cases.
+        names: what a head that came with the files calls its classes, in its order; empty for one that was drawn.
+
+    Raises:
+        EncoderError: it cannot be loaded, its attention cannot be captured, it cannot be run on word embeddings, or
+            its decision is read from no single piece or another than the first or last.
+    """
+
+    def __init__(self, source: Source, classes: int) -> None:
+        super().__init__()
+        self.model, self.drawn = load_classifier(source, classes)
+        self.names = (
+            () if self.drawn else tuple(str(name) for _, name in sorted((self.model.config.id2label or {}).items()))
+        )
+        self.layers, self.heads = check(self.model, source.spec.name)
+        # A RoBERTa may have two segments too, and was never shown the second.
+        shown = "token_type_ids" in load_tokenizer(source).model_input_names
+        self._segmented = shown and getattr(self.model.config, "type_vocab_size", 0) > 1
+        self._check(f"{source.spec.name} ({type(self.model).__name__})")
+        # from_pretrained leaves it in eval mode, and Lightning would keep it there: fine-tuning without dropout.
+        self.model.train()
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Word embeddings `[batch, pieces, size]` of int64 `[batch, pieces]`, before positions are added."""
+        embedded: Tensor = self.model.get_input_embeddings()(tokens)
+        return embedded
+
+    def forward(
+        self,
+        embedded: Tensor,
+        mask: Tensor,
+        segments: Tensor,
+        heads: Sequence[Head] = (),
+        imposed: Mapping[Head, Tensor] | None = None,
+    ) -> Decision:
+        """Classify texts, one at least, that are padded on the right.
+
+        Args:
+            embedded: word embeddings `[batch, pieces, size]`; anything in the padding.
+            mask: bool `[batch, pieces]`, real pieces, delimiters included.
+            segments: int64 `[batch, pieces]`, 0 in a text and 1 in its pair; read where the tokenizer tells them apart.
+            heads: whose rows are read.
+            imposed: for some of them, weights `[batch, pieces]` in the place of the row, used exactly as they are;
+                dropout spares them. All other rows, heads and layers attend as they do.
+        """
+        last = mask.sum(1) - 1
+        rows = _Rows(last if self._reads_last else torch.zeros_like(last), heads, imposed or {})
+        with intervening(rows):
+            logits = self._logits(embedded, mask, segments, last)
+        return Decision(logits, rows.weights, rows.values)
+
+    def _logits(self, embedded: Tensor, mask: Tensor, segments: Tensor, last: Tensor) -> Tensor:
+        inputs = {"inputs_embeds": embedded, "attention_mask": mask.long()}
+        if self._segmented:
+            inputs["token_type_ids"] = segments
+        if not self._reads_last:
+            of_first: Tensor = self.model(**inputs).logits
+            return of_first
+        # transformers' decoders look for the last piece by its number, which embeddings do not have.
+        hidden = self.model.base_model(**inputs, use_cache=False).last_hidden_state
+        logits: Tensor = self.model.get_submodule("score")(
+            hidden[torch.arange(len(hidden), device=hidden.device), last]
+        )
+        return logits
+
+    def _check(self, name: str) -> None:
+        """Find out where the decision is read, and see that it is the model's own also from embeddings and padded."""
+        pad = getattr(self.model.config, "pad_token_id", None)
+        tokens = torch.tensor([[number for number in range(1, 8) if number != pad][:6]], device=self.model.device)
+        layers: list[Tensor] = []
+
+        def see(layer: int, weights: Tensor, values: Tensor) -> tuple[Tensor, None]:
+            layers.append(weights)
+            return weights, None
+
+        # What follows the last layer's attention looks at each position alone: rows without gradient are not read.
+        with torch.inference_mode(False), torch.enable_grad(), intervening(see):
+            own = self.model(input_ids=tokens).logits
+            [gradient] = torch.autograd.grad(own.sum(), layers[-1:])
+        read = gradient.abs().sum((0, 1, 3)).nonzero().flatten().tolist()
+        end = tokens.size(1) - 1
+        if read not in ([0], [end]):
+            raise EncoderError(
+                f"{name} decides by the pieces {read} of {end + 1}, counted from 0. Only classifiers that decide by "
+                f"the first piece or the last can be used: there is one row of attention to read then."
+            )
+        self._reads_last = read == [end]
+        if self._reads_last and not isinstance(getattr(self.model, "score", None), nn.Linear):
+            raise EncoderError(
+                f"{name} decides by its last piece, but not with a linear layer `score`, so that padding cannot be "
+                f"left out. Choose another decoder (GPT-2, Llama, …)."
+            )
+        padded = nn.functional.pad(tokens, (0, 2), value=1)
+        mask = torch.arange(padded.size(1), device=tokens.device) <= end
+        try:
+            with torch.inference_mode():
+                ours = self(self.embed(padded), mask[None], torch.zeros_like(padded)).logits
+        except Exception as error:  # whatever an architecture raises that wants token ids
+            raise EncoderError(f"{name} cannot be run on word embeddings: {error}") from error
+        own = own.detach()
+        gap = float((ours - own).abs().max())
+        if not gap <= _TOLERANCE * max(1.0, float(own.abs().max())):  # also when it is not a number
+            raise EncoderError(f"{name}: its decision on padded word embeddings differs from its own by {gap:.1e}.")
+
+
+class _Rows:
+    """Reads rows of one pass, and puts others in their place.
+
+    Args:
+        positions: int64 `[batch]`, from which piece.
+        heads: whose.
+        imposed: the others, `[batch, pieces]`, for some of the heads.
+    """
+
+    def __init__(self, positions: Tensor, heads: Sequence[Head], imposed: Mapping[Head, Tensor]) -> None:
+        self.positions, self.heads, self.imposed = positions, heads, imposed
+        self.weights: dict[Head, Tensor] = {}
+        self.values: dict[Head, Tensor] = {}
+
+    def __call__(self, layer: int, weights: Tensor, values: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Weights `[batch, heads, from, to]` with the rows in them, and which of them were imposed."""
+        places = [place for place in self.heads if place[0] == layer]
+        if not places:
+            return weights, None
+        batch, positions = torch.arange(len(weights), device=weights.device)[:, None], self.positions[:, None]
+
+        def index(some: Sequence[Head]) -> tuple[Tensor, Tensor, Tensor]:
+            return batch, torch.tensor([head for _, head in some], device=weights.device), positions
+
+        for place, own in zip(places, weights[index(places)].unbind(1), strict=True):
+            self.weights[place] = self.imposed[place].to(weights.dtype) if place in self.imposed else own
+            self.values[place] = values[:, place[1]]
+        spared = None
+        if given := [place for place in places if place in self.imposed]:
+            spared = torch.zeros_like(weights[..., :1], dtype=torch.bool)
+            spared[index(given)] = True
+        # Its own rows are put back too: gradients with respect to them are those of what was used.
+        return weights.index_put(index(places), torch.stack([self.weights[place] for place in places], 1)), spared
 
 
 @dataclass(frozen=True)

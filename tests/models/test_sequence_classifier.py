@@ -10,8 +10,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModelForSequenceClassification, PreTrainedModel
 
-from attention.classification import Head, SequenceClassifier
 from attention.encoder import EncoderError, EncoderSpec, resolve
+from models.transformer import Head, SequenceClassifier
 from tests import tiny
 
 CLASSES, HEADS, DIM = 3, 4, 8
