@@ -13,7 +13,7 @@ from attention.encoder import EncoderSpec
 from benchmarks.harness import Report, Settings, Treebanks, alternate, run, timed
 from datamodules import DependencyDataModule
 from metrics.heads import ALL, PLAIN, groups_of, hit_counts, most_attended
-from metrics.predictions import ArcPredictions
+from metrics.rows import ArcPredictions
 
 Counts = dict[str, list[tuple[int, int]]]
 """Right words and all words of each relation, and of `all`, for every predictor in the order way, layer, head."""

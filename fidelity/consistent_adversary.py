@@ -19,8 +19,7 @@ from fidelity.reading import Reading, levels_of
 from fidelity.training import Best, Recipe
 from metrics.bootstrap import mean, resample
 from metrics.classification import f1_score
-from metrics.curves import area
-from metrics.distributions import jsd, tvd
+from metrics.distributions import area, jsd, tvd
 from models import AttentionClassifier, TextClassifier
 from models.interface import Output
 from results import Curves, Figure, Table, Unit

@@ -12,9 +12,9 @@ from torchmetrics import SumMetric
 
 from datamodules import AttentionBatch
 from datamodules.treebank import Field
-from metrics.arborescence import tree_heads
 from metrics.attachment import attached
-from metrics.predictions import ArcPredictions
+from metrics.rows import ArcPredictions
+from metrics.trees import tree_heads
 from probes.base import ArcExperiment, Guess, gather
 from probes.bound import BoundProbe
 from probes.labels import RelationClassifier

@@ -10,9 +10,8 @@ from torch import Tensor
 
 from datamodules import AttentionBatch, DependencyDataModule
 from datamodules.treebank import Field
-from metrics.attachment import Arcs, Integers, attached, edges_found
-from metrics.predictions import ArcPredictions
-from metrics.scores import RATIOS, count, ratio_scores, sentence_scores
+from metrics.attachment import RATIOS, Arcs, Integers, attached, count, edges_found, ratio_scores, sentence_scores
+from metrics.rows import ArcPredictions
 from probes.comparison import baseline_scores, relation_bars, relation_table, rows_of
 from results import Figure, Result
 

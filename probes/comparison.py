@@ -10,16 +10,17 @@ from metrics.attachment import (
     Floats,
     Integers,
     attached,
+    attachment_scores,
     best_offsets,
     edges_found,
     left_branching,
     offset_heads,
+    relation_accuracies,
     right_branching,
     uniform_attached,
     uniform_edges_found,
 )
 from metrics.heads import ALL, PLAIN
-from metrics.scores import attachment_scores, relation_accuracies
 from results import Bars, Estimate, Table, Unit
 
 FRACTION: Unit = "fraction"

@@ -13,7 +13,7 @@ from pytorch_lightning.utilities import rank_zero_info
 
 from datamodules import AttentionBatch
 from datamodules.sampling import BatchLoader
-from metrics.scores import ratio_scores
+from metrics.attachment import ratio_scores
 from probes.base import DependencyExperiment, ProbeError
 from probes.training import NestedExperiment, Trained, TrainedProbe, result_of
 from results import Bars, Estimate, Result, Table, Unit

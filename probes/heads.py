@@ -12,11 +12,10 @@ from datamodules import AttentionBatch
 from datamodules.base import STAGES
 from datamodules.batch import EncoderOf, Split
 from datamodules.treebank import DependencySplit
-from metrics.attachment import Floats, Integers, attached, edges_found
+from metrics.attachment import Floats, Integers, attached, attachment_scores, edges_found, sentence_scores
 from metrics.bootstrap import bootstrap_ratio
 from metrics.heads import ALL, DIRECTIONS, PLAIN, RowPeaks, most_attended
-from metrics.predictions import ArcPredictions
-from metrics.scores import attachment_scores, sentence_scores
+from metrics.rows import ArcPredictions
 from metrics.trees import gold_in_trees, tree_counts
 from probes.base import DependencyExperiment, check_relations
 from probes.comparison import FRACTION, baseline_scores, rows_of

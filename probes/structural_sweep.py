@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torchmetrics import SumMetric
 
 from datamodules import AttentionBatch
+from metrics.attachment import ratio_scores
 from metrics.rows import ItemRows
-from metrics.scores import ratio_scores
 from probes.base import DependencyExperiment, ProbeError
 from probes.structural_pairs import Pair, StructuralSizes, describe, start, sweep_pairs
 from probes.structural_tables import Found, sweep_map, sweep_table

@@ -14,7 +14,7 @@ from datamodules import ClassificationDataModule
 from fidelity.base import Subject
 from fidelity.checkpoints import Checkpoint, FidelityError
 from fidelity.consistent_adversary import ConsistentAdversary
-from metrics.curves import area
+from metrics.distributions import area
 from results import Curves
 from tests.fidelity.recipes import (
     CPU,

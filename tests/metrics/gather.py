@@ -11,7 +11,7 @@ from torch import Tensor
 
 from metrics.attachment import Arcs, Integers
 from metrics.heads import RowPeaks
-from metrics.predictions import ArcPredictions
+from metrics.rows import ArcPredictions
 
 Batch = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 LAYERS, HEADS = 2, 3

@@ -9,7 +9,7 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 
 from attention import EncoderSpec
 from datamodules import DependencyDataModule, VectorSpec
-from metrics.arborescence import maximum_arborescence
+from metrics.trees import maximum_arborescence
 from probes import AttentionOnlyProbe, AttentionWordsProbe, DistancesWordsProbe
 from probes.arc_probe import ArcProbe
 from probes.base import ProbeError

@@ -11,7 +11,7 @@ from attention import EncoderSpec, Options
 from datamodules import DependencyDataModule
 from datamodules.treebank import DependencySplit
 from metrics.heads import DIRECTIONS, most_attended
-from metrics.predictions import ArcPredictions
+from metrics.rows import ArcPredictions
 from probes.base import ProbeError
 from probes.head_figures import Drawing, best_bars, check_drawing, draw_sentence, examples, relation_maps
 from probes.head_tables import Names, Predictions, best_heads
