@@ -67,15 +67,6 @@ def test_a_batch_is_cut_sentence_by_sentence(name: str) -> None:
         assert pieces.positions.tolist() == alone.positions.tolist()
 
 
-@pytest.mark.parametrize("name", ["roberta", "gpt2"])
-def test_byte_level_pieces_carry_the_blank_before_their_word(name: str) -> None:
-    tokenizer = TOKENIZERS[name][0]()
-    [pieces] = split_words(tokenizer, [("the", "fox", "unlazy")])
-    written = tokenizer.convert_ids_to_tokens(pieces.ids.tolist())
-    firsts = [written[pieces.positions.tolist().index(position)] for position in (1, 2, 3)]
-    assert firsts == ["Ġthe", "Ġfox", "Ġun"]
-
-
 def test_a_tokenizer_that_writes_the_blank_itself_gets_no_second_one(tmp_path: Path) -> None:
     tiny.roberta_tokenizer().save_pretrained(tmp_path)
     tokenizer = RobertaTokenizer.from_pretrained(tmp_path, add_prefix_space=True)
@@ -83,12 +74,6 @@ def test_a_tokenizer_that_writes_the_blank_itself_gets_no_second_one(tmp_path: P
     expected = split_words(tiny.roberta_tokenizer(), list(SENTENCES.values()))
     found = split_words(tokenizer, list(SENTENCES.values()))
     assert [pieces.ids.tolist() for pieces in found] == [pieces.ids.tolist() for pieces in expected]
-
-
-@pytest.mark.parametrize(("name", "start", "end"), [("bert", 1, 1), ("roberta", 1, 1), ("gpt2", 0, 0), ("llama", 1, 0)])
-def test_delimiters_have_the_outer_positions(name: str, start: int, end: int) -> None:
-    [pieces] = split_words(TOKENIZERS[name][0](), [("the", "unlazy", "fox")])
-    assert (int((pieces.positions == 0).sum()), int((pieces.positions == 4).sum())) == (start, end)
 
 
 def test_words_without_a_piece_become_unknown_and_are_counted() -> None:

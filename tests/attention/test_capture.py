@@ -31,7 +31,6 @@ class Architecture:
 
     sizes: dict[str, object]
     after: str
-    causal: bool = False
 
 
 ARCHITECTURES = {
@@ -46,14 +45,12 @@ ARCHITECTURES = {
     "gpt2": Architecture(
         {"vocab_size": VOCABULARY, "n_embd": 32, "n_layer": LAYERS, "n_head": HEADS, "n_positions": 32},
         "attn.c_proj",
-        causal=True,
     ),
-    "llama": Architecture(SIZES | {"num_key_value_heads": 2}, "self_attn.o_proj", causal=True),
+    "llama": Architecture(SIZES | {"num_key_value_heads": 2}, "self_attn.o_proj"),
     # A window of 4 pieces in every other layer, and a bound on the scores low enough to be felt.
     "gemma2": Architecture(
         SIZES | {"num_key_value_heads": 2, "head_dim": 8, "sliding_window": 4, "attn_logit_softcapping": 0.5},
         "self_attn.o_proj",
-        causal=True,
     ),
     "modernbert": Architecture(
         SIZES
@@ -104,24 +101,6 @@ def test_capture_equals_eager_attention(model: PreTrainedModel, lengths: tuple[i
         assert weights.shape == (3, HEADS, 9, 9)
         assert found[layer].dtype == torch.float32
         torch.testing.assert_close(found[layer], weights, rtol=0, atol=1e-6)
-
-
-@each_architecture
-@padded_or_not
-def test_padding_gets_no_attention(model: PreTrainedModel, lengths: tuple[int, ...]) -> None:
-    for weights in captured(model, lengths, set(range(LAYERS))).values():
-        for sentence, length in enumerate(lengths):
-            assert bool((weights[sentence, :, :length, length:] == 0).all())
-            torch.testing.assert_close(weights[sentence, :, :length].sum(-1), torch.ones(HEADS, length))
-
-
-@pytest.mark.parametrize("name", [name for name, architecture in ARCHITECTURES.items() if architecture.causal])
-@padded_or_not
-def test_decoders_stay_causal(model: PreTrainedModel, lengths: tuple[int, ...]) -> None:
-    future = torch.ones(9, 9, dtype=torch.bool).triu(1)
-    for weights in captured(model, lengths, set(range(LAYERS))).values():
-        for sentence, length in enumerate(lengths):
-            assert bool((weights[sentence, :, :length][:, future[:length]] == 0).all())
 
 
 @each_architecture

@@ -1,5 +1,4 @@
 import hashlib
-import json
 import os
 import time
 from collections.abc import Callable
@@ -131,10 +130,3 @@ def test_an_index_that_cannot_be_written_costs_time_only(
     assert str(cache / "digests.json") in record.getMessage()
     assert "No space left on device" in record.getMessage()
     assert list(cache.iterdir()) == []
-
-
-def test_the_index_is_plain_json(file: Path, cache: Path) -> None:
-    Digests(cache).one(file)
-    [(name, entry)] = json.loads((cache / "digests.json").read_bytes()).items()
-    assert name == str(file)
-    assert entry["sha256"] == sha(b"pretrained")

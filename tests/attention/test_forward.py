@@ -93,19 +93,6 @@ def test_a_shard_holds_the_models_own_attention_and_states_over_words(
         np.testing.assert_allclose(rounded.numpy(), wanted, rtol=2**-10, atol=2**-14)
 
 
-@pytest.mark.parametrize(("name", "absent"), [("gpt2", (0, -1)), ("llama", (-1,))])
-def test_delimiters_that_the_tokenizer_lacks_are_zero(
-    name: str, absent: tuple[int, ...], folders: dict[str, Path]
-) -> None:
-    encoder = load(folders[name])
-    for attention in extracted(encoder, items_of(tiny.treebank((3, 7)), encoder)).values():
-        for position in absent:
-            assert not attention[:, :, position].any()
-            assert not attention[..., position].any()
-        words = unpack_weights(attention[:, :, 1:-1])
-        torch.testing.assert_close(words.sum(-1), torch.ones(words.shape[:-1]), rtol=0, atol=5e-3)
-
-
 def test_a_long_sentence_comes_from_the_parts_in_which_its_words_are_most_central(tmp_path: Path) -> None:
     folder = tiny.save_bert(tmp_path, max_length=16)
     encoder, treebank = load(folder), tiny.treebank((25, 4, 40))

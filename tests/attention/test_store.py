@@ -30,14 +30,13 @@ from attention.store import (
     find_part,
     pack_weights,
     seal_part,
-    tensor_name,
     unpack_weights,
     write_shard,
 )
 from corpora.sentence import to_table
 from metrics.heads import most_attended
 from tests import tiny
-from tests.attention.extractions import LENGTHS, Extraction, small_shards
+from tests.attention.extractions import LENGTHS, Extraction
 
 PRECISIONS: tuple[Precision, ...] = ("float16", "float32")
 
@@ -419,18 +418,6 @@ def test_damage_in_a_store_that_cannot_be_written_is_an_error_with_a_remedy(
     assert str(error.value).startswith(f"{path}: ")
 
 
-def test_a_damaged_manifest_is_named_and_removed(
-    extraction: Extraction, digests: Digests, caplog: pytest.LogCaptureFixture
-) -> None:
-    extraction.prepare()
-    path = extraction.folder / MANIFEST
-    path.write_bytes(path.read_bytes()[:100])
-    assert Store.open(extraction.folder, digests) is None
-    [record] = caplog.records
-    assert record.getMessage().startswith(f"{path}: damaged or truncated (")
-    assert not path.exists()
-
-
 def test_a_store_goes_to_a_worker(extraction: Extraction) -> None:
     store = extraction.prepare()
     before = store.read("attention", 4)  # a shard is open already
@@ -438,27 +425,3 @@ def test_a_store_goes_to_a_worker(extraction: Extraction) -> None:
     assert torch.equal(sent.read("attention", 4), before)
     assert sent.labels == store.labels
     assert sent.manifest == store.manifest
-
-
-def test_precision_on_disk_is_what_was_asked_for(bert: Path, tmp_path: Path) -> None:
-    with small_shards():
-        store = Extraction(tmp_path, bert, options=Options(precision="float32")).prepare()
-        assert store.manifest.dtype == torch.float32
-        assert store.read("attention", 9).dtype == torch.float32
-
-
-def test_hidden_states_are_read_beside_the_attention(bert: Path, tmp_path: Path) -> None:
-    with small_shards():
-        store = Extraction(tmp_path, bert, hidden=(0, 2)).prepare()
-        opened = Store.open(store.folder, Digests(tmp_path / "index"))
-        assert opened is not None
-        assert opened.manifest.hidden == Hidden((0, 2), 32)
-        for item, length in enumerate(LENGTHS):
-            states = opened.read("hidden", item)
-            assert (states.shape, states.dtype) == ((2, length, 32), torch.float16)
-            assert torch.equal(states, store.read("hidden", item))
-            assert opened.read("attention", item).size(-1) == length + 2
-
-
-def test_names_of_tensors_say_quantity_and_item() -> None:
-    assert tensor_name("attention", 513) == "attention.513"

@@ -1,6 +1,5 @@
 import hashlib
 import math
-import os
 from collections import Counter
 from pathlib import Path
 
@@ -50,20 +49,6 @@ def test_files_have_their_names_and_nothing_else_lies_beside_them(files: dict[st
     }
     assert sorted(files["train"].parent.iterdir()) == sorted(files.values())
     assert files["dev"].read_text().startswith("label\ttext\trationale\n")
-
-
-def test_a_write_that_fails_leaves_nothing_half_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = write_sample_reviews(tmp_path)
-    before = files["train"].read_bytes()
-
-    def fail(source: Path, target: Path) -> None:
-        raise OSError("disk full")
-
-    monkeypatch.setattr(os, "replace", fail)
-    with pytest.raises(OSError, match="disk full"):
-        write_sample_reviews(tmp_path, seed=1)
-    assert files["train"].read_bytes() == before
-    assert sorted(tmp_path.iterdir()) == sorted(files.values())
 
 
 def test_splits_are_balanced_and_share_no_text(texts: Texts) -> None:

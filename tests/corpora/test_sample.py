@@ -1,5 +1,4 @@
 import hashlib
-import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -76,20 +75,6 @@ def test_files_have_their_names_and_nothing_else_lies_beside_them(files: dict[st
         split: f"sample-{split}.conllu" for split in ("train", "dev", "test")
     }
     assert sorted(files["train"].parent.iterdir()) == sorted(files.values())
-
-
-def test_a_write_that_fails_leaves_nothing_half_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = write_sample_treebank(tmp_path)
-    before = files["train"].read_bytes()
-
-    def fail(source: Path, target: Path) -> None:
-        raise OSError("disk full")
-
-    monkeypatch.setattr(os, "replace", fail)
-    with pytest.raises(OSError, match="disk full"):
-        write_sample_treebank(tmp_path, seed=1)
-    assert files["train"].read_bytes() == before
-    assert sorted(tmp_path.iterdir()) == sorted(files.values())
 
 
 def test_splits_have_their_sizes_and_share_no_text(files: dict[str, Path]) -> None:

@@ -1,4 +1,3 @@
-import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -8,7 +7,6 @@ import torch
 
 from attention.alignment import AlignmentError, join_sentences, split_words
 from attention.encoder import Encoder, EncoderSpec, resolve
-from attention.extraction import Ranks
 from attention.forward import extract, shapes
 from attention.specification import Candidates, Extraction, Items, Options
 from attention.store import StoreError, write_shard
@@ -19,8 +17,6 @@ from tests.attention import reference
 from tests.attention.extractions import (
     DOCUMENT_LENGTHS,
     DocumentExtraction,
-    prepare_and_die,
-    prepare_at_once,
     small_shards,
 )
 from tests.documents import corpus, document
@@ -314,30 +310,6 @@ def test_the_store_gives_windows_and_weights_back(extraction: DocumentExtraction
         stored = store.read("antecedent", item)
         assert (tuple(stored.shape), stored.dtype) == (items.shapes(item)["antecedent"], torch.float32)
         assert stored.any()
-
-
-def test_a_second_run_reads_and_loads_nothing(extraction: DocumentExtraction) -> None:
-    extraction.prepare()
-    assert extraction.calls == ["load", "cut"]
-    extraction.prepare()
-    assert extraction.calls == ["load", "cut"]
-
-
-def test_a_killed_run_goes_on_where_it_stopped(extraction: DocumentExtraction, tmp_path: Path, bert: Path) -> None:
-    undisturbed = DocumentExtraction(tmp_path / "undisturbed", bert, candidates=extraction.candidates)
-    undisturbed.prepare()
-    assert prepare_and_die(extraction, "00001") == -signal.SIGKILL
-    left = {path.name[:5] for path in extraction.folder.iterdir() if not path.name.startswith(".")}
-    assert left == {"label", "00000"}
-    before = extraction.file("00000").stat()
-    extraction.prepare()
-    assert extraction.file("00000").stat() == before
-    assert extraction.files() == undisturbed.files()
-
-
-def test_ranks_share_the_shards(extraction: DocumentExtraction) -> None:
-    ranks = [Ranks(0, 2, patience=20), Ranks(1, 2, patience=20)]
-    assert [written for written, _ in prepare_at_once(extraction, ranks)] == [["labels", "00000", "00002"], ["00001"]]
 
 
 def test_labels_alone_need_no_encoder(tmp_path: Path) -> None:
