@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from results.figures import Figure
 
 Unit = Literal["fraction", "nats", "bits", "count", "ratio", "p"]
-"""What a number is: a fraction (printed ×100), a p-value, or a plain number such as a correlation (`ratio`)."""
+"""What a number is. Fractions, and correlations among them, are printed ×100; `ratio` is any other plain number."""
 
 UNITS: tuple[Unit, ...] = get_args(Unit)
 ENDS = ("low", "high", "sd", "p")
