@@ -5,8 +5,8 @@ from datamodules.batch import AntecedentBatch, AttentionBatch, TextBatch
 from datamodules.classification import ClassificationDataModule
 from datamodules.coreference import CoreferenceDataModule
 from datamodules.dependency import DependencyDataModule
+from datamodules.tokenization import Vocabulary
 from datamodules.vectors import VectorError, VectorSpec
-from datamodules.vocabulary import Vocabulary
 
 __all__ = [
     "AntecedentBatch",

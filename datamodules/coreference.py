@@ -1,28 +1,283 @@
 """Documents with coreference through an encoder, as batches of one window with the attention between its mentions."""
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from textwrap import shorten
 
 import numpy as np
 import pyarrow as pa
+import torch
+from torch.utils.data import Dataset
 
+from attention.alignment import AlignmentError, Pieces, join_sentences, split_words
 from attention.encoder import Encoder, EncoderSpec, Source
-from attention.specification import Candidates, Extraction, Items, Options
-from attention.store import Store
+from attention.specification import UNKNOWN, Candidates, Extraction, Items, Options, TooLong
+from attention.store import Store, StoreError
 from corpora.conll2012 import DOCUMENTS_VERSION, read_documents
 from corpora.conllu import READER_VERSION
-from corpora.document import WINDOWS_VERSION, Documents, Window, windows_from_table
+from corpora.document import (
+    MENTION_TYPES,
+    WINDOWS_VERSION,
+    Document,
+    Documents,
+    Window,
+    anaphoric,
+    cut,
+    windows_from_table,
+    windows_to_table,
+)
 from corpora.registry import CORPORA, data_root, locate
 from corpora.sentence import CorpusError, Treebank
-from datamodules.base import SPLITS, STAGES, AttentionDataModule, Split, files_by_split
-from datamodules.batch import AntecedentBatch
+from datamodules.base import SPLITS, STAGES, AttentionDataModule, files_by_split
+from datamodules.batch import AntecedentBatch, Split
 from datamodules.sampling import BatchLoader, LengthBatches, run_seed
 from datamodules.vectors import VectorSpec
-from datamodules.windows import CoreferenceSplit, cut_documents, parted
+from datamodules.word_vectors import WordVectors
 from results import Provenance
 
 _DEFAULT_ENCODER = EncoderSpec()
 _DEFAULT_OPTIONS = Options()
+
+
+_COUNTED = (
+    "windows",
+    "windows_without_mentions",
+    "links",
+    "lost_links",
+    "skipped_too_long",
+    "skipped_mentions",
+    "skipped_links",
+    "words_without_piece",
+    UNKNOWN,
+)
+_SHOWN = 60  # characters of a mention in a message
+
+
+def cut_documents(extraction: Extraction, documents: Documents, encoder: Encoder | None) -> Items:
+    """Cut every document into windows of whole sentences, as many to a window as the encoder reads at once.
+
+    Windows neither overlap nor go on from one document to the next; those without a mention are left out. Without an
+    encoder every document is one window. The audit counts, beside what the reader counted,
+
+    - `windows` and `windows_without_mentions`: what is kept, and what is left out,
+    - `links`: mentions whose cluster has an earlier mention in the document,
+    - `lost_links`: those in the windows whose earlier mentions all lie outside the window,
+    - `skipped_too_long`, `skipped_mentions`, `skipped_links`: sentences left out, and what was in them,
+    - `words_without_piece`: words in the windows that are kept that the tokenizer cuts into no piece,
+    - `words_with_unknown_token`: words in them among whose pieces is the unknown token, those included.
+
+    Raises:
+        AlignmentError: a sentence over the limit, unless it is to be skipped.
+        StoreError: a layer or head that the encoder does not have, or no window left.
+    """
+    layers, heads, _ = extraction.chosen(encoder)
+    found = Counter(dict.fromkeys(_COUNTED, 0))
+    windows: list[Window] = []
+    inputs: list[tuple[Pieces, ...]] = []
+    for number, document in enumerate(documents.documents):
+        found["links"] += sum(anaphoric(document.mentions))
+        pieces = split_words(encoder.tokenizer, document.sentences) if encoder is not None else None
+        limit = encoder.max_length if encoder is not None else 0
+        for start, stop in _bounds(document, pieces, limit, extraction.options.too_long, found):
+            window = cut(number, document, start, stop)
+            if not window.text.mentions:
+                found["windows_without_mentions"] += 1
+                continue
+            found["windows"] += 1
+            found["lost_links"] += window.lost
+            windows.append(window)
+            if pieces is not None:
+                whole = join_sentences(pieces[start:stop])
+                inputs.append((whole,))
+                found["words_without_piece"] += whole.unknown
+                found[UNKNOWN] += whole.with_unknown
+    if not windows:
+        raise StoreError(_nothing(documents, found, encoder))
+    head_words = tuple(window.head_words for window in windows)
+    audit = {**documents.audit, **found}
+    return Items(extraction, "windows", windows_to_table(windows), audit, tuple(inputs), head_words, layers, heads)
+
+
+def _bounds(
+    document: Document, pieces: Sequence[Pieces] | None, limit: int, too_long: TooLong, found: Counter[str]
+) -> Iterator[tuple[int, int]]:
+    """First sentence of each window and the one behind its last; without pieces there is one window."""
+    if pieces is None:
+        yield 0, len(document.sentences)
+        return
+    start = length = 0
+    for place, whole in enumerate(pieces):
+        if len(whole) > limit:
+            if too_long != "skip":
+                raise AlignmentError(_too_long(document, place, whole, limit, too_long))
+            _count_skipped(document, place, found)
+            if start < place:
+                yield start, place
+            start, length = place + 1, 0  # a window has no gaps
+            continue
+        inside = int(whole.inside.sum())
+        length = length + inside if start < place else len(whole)
+        if length > limit:
+            yield start, place
+            start, length = place, len(whole)
+    if start < len(pieces):
+        yield start, len(pieces)
+
+
+def _count_skipped(document: Document, sentence: int, found: Counter[str]) -> None:
+    found["skipped_too_long"] += 1
+    for mention, has in zip(document.mentions, anaphoric(document.mentions), strict=True):
+        if mention.sentence == sentence:
+            found["skipped_mentions"] += 1
+            found["skipped_links"] += has
+
+
+def _too_long(document: Document, place: int, whole: Pieces, limit: int, too_long: TooLong) -> str:
+    words = document.sentences[place]
+    spans = [(m.end - m.start, words[m.start : m.end]) for m in document.mentions if m.sentence == place]
+    if spans:
+        length, span = max(spans, key=lambda pair: pair[0])
+        mentions = f"its longest mention has {length} words ({shorten(' '.join(span), _SHOWN, placeholder=' …')!r})"
+    else:
+        mentions = "it has no mention"
+    remedy = (
+        "--data.init_args.options.too_long skip leaves such sentences out, and counts them, their mentions and links"
+    )
+    if too_long == "window":
+        remedy = f"Coreference does not cut sentences, so `window` cannot help; {remedy}"
+    return (
+        f"document {document.id}, sentence {place + 1}: {len(words)} words, {len(whole)} pieces, over the limit of "
+        f"{limit}; {mentions}. {remedy}."
+    )
+
+
+def _nothing(documents: Documents, found: Counter[str], encoder: Encoder | None) -> str:
+    counts = f"{found['windows_without_mentions']} windows of {len(documents)} documents"
+    if encoder is None or not found["skipped_too_long"]:
+        return f"No mention in {counts}. Is coreference annotated in this corpus?"
+    return (
+        f"No mention in {counts}; {found['skipped_too_long']} sentences over {encoder.max_length} pieces, with "
+        f"{found['skipped_mentions']} mentions, were skipped. Choose an encoder that takes longer inputs."
+    )
+
+
+class CoreferenceSplit(Dataset[AntecedentBatch]):
+    """Some documents of a store, indexed by batches of one window.
+
+    Args:
+        split: what it is called.
+        store: its weights.
+        windows: all windows of the store.
+        documents: numbers of the documents that belong to the split; None for all.
+        candidates: what the store holds: attention between `mentions`, or between them and all `words`.
+        vectors: of the words; None for none.
+
+    Attributes:
+        windows: those of the split, in the order of the corpus.
+        documents: ids of its documents, in the order of the corpus.
+    """
+
+    def __init__(
+        self,
+        split: Split,
+        store: Store,
+        windows: Sequence[Window],
+        documents: frozenset[int] | None,
+        candidates: Candidates,
+        vectors: WordVectors | None = None,
+    ) -> None:
+        self.split, self.store = split, store
+        self._candidates = candidates
+        self._items = [item for item, window in enumerate(windows) if documents is None or window.number in documents]
+        self.windows = [windows[item] for item in self._items]
+        names = {window.number: window.text.id for window in self.windows}
+        self.documents = tuple(names.values())
+        self._places = {number: place for place, number in enumerate(names)}
+        self._vectors = vectors
+        if vectors is not None:
+            heads = [[words[place] for place in window.head_words]
+                     for window, words in ((window, window.words) for window in self.windows)]  # fmt: skip
+            rows = vectors.rows([word for words in heads for word in words])
+            self._rows = np.split(rows, np.cumsum([len(words) for words in heads])[:-1])
+
+    def __len__(self) -> int:
+        return len(self.windows)
+
+    def __getitem__(self, indices: list[int]) -> AntecedentBatch:
+        """The batch of this one window, or of none."""
+        if not isinstance(indices, list):
+            raise TypeError(
+                "A split is read by batches of one window. A Trainer that replaces the sampler asks for single items: "
+                "give it use_distributed_sampler=False; the datamodule shares the windows between devices itself."
+            )
+        windows = [self.windows[index] for index in indices]
+        assert len(windows) <= 1
+        heads = [head for window in windows for head in window.mention_heads]
+        mentions = [mention for window in windows for mention in window.text.mentions]
+        manifest = self.store.manifest
+        between = len(set(heads))
+        if windows and manifest.shards:
+            weights = self.store.read("antecedent", self._items[indices[0]])
+        else:
+            size, words = (len(manifest.layers), len(manifest.heads)), sum(map(len, windows))
+            shape = (2, *size, between, words) if self._candidates == "words" else (*size, between, between)
+            weights = torch.zeros(shape)
+        vectors = torch.zeros(between, 0 if self._vectors is None else self._vectors.size)
+        if windows and self._vectors is not None:
+            vectors = torch.from_numpy(self._vectors.matrix[self._rows[indices[0]]])
+        return AntecedentBatch(
+            index=torch.tensor(indices, dtype=torch.int64),
+            document=torch.tensor([self._places[window.number] for window in windows], dtype=torch.int64),
+            head_words=torch.tensor(heads, dtype=torch.int64),
+            clusters=torch.tensor([mention.cluster for mention in mentions], dtype=torch.int64),
+            types=torch.tensor([MENTION_TYPES.index(mention.type) for mention in mentions], dtype=torch.int64),
+            weights=weights,
+            vectors=vectors,
+            window=windows[0] if windows else None,
+            split=self.split,
+        )
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Documents, windows, mentions, the links among these, and how many of them the cut into windows lost."""
+        lost = sum(window.lost for window in self.windows)
+        return {
+            "documents": len(self.documents),
+            "windows": len(self.windows),
+            "mentions": sum(len(window.text.mentions) for window in self.windows),
+            "links": sum(sum(anaphoric(window.text.mentions)) for window in self.windows) + lost,
+            "lost_links": lost,
+        }
+
+
+def parted(genres: Mapping[int, str], shares: Sequence[float], seed: int) -> tuple[frozenset[int], ...]:
+    """Part numbered documents so that every part has its share of every genre, as nearly as can be.
+
+    Genre by genre, in the order of their names, every document goes to the part that is furthest behind its share of
+    all documents so far, the first of equals: of two halves, the first gets the odd document of the first genre with
+    an odd number, the second that of the second, and so on. Which documents these are is drawn.
+
+    Args:
+        genres: of every document, by its number.
+        shares: of the parts; they add up to 1.
+        seed: of the drawing.
+    """
+    random = np.random.default_rng(seed)
+    parts: list[set[int]] = [set() for _ in shares]
+    sizes = [0] * len(shares)
+    for genre in sorted(set(genres.values())):
+        numbers = random.permutation(sorted(number for number, other in genres.items() if other == genre))
+        for _ in numbers:
+            # Rounded, because thirds that add up to the same number must count as equals.
+            behind = [round(share * (sum(sizes) + 1) - size, 9) for share, size in zip(shares, sizes, strict=True)]
+            sizes[behind.index(max(behind))] += 1
+        start = 0
+        for part, size in zip(parts, sizes, strict=True):
+            stop = start + size - len(part)
+            part.update(numbers[start:stop].tolist())
+            start = stop
+    return tuple(frozenset(part) for part in parts)
 
 
 class CoreferenceDataModule(AttentionDataModule):

@@ -18,8 +18,8 @@ from safetensors.torch import save
 from attention.digest import Digests, digest
 from attention.embeddings import EMBEDDINGS_VERSION, embed_pieces, embed_words
 from attention.encoder import Encoder, EncoderSpec, Source, resolve
+from datamodules.tokenization import Vocabulary
 from datamodules.vectors import ENCODER, SUBSET, Found, VectorError, VectorSpec, find_vectors, read_vectors
-from datamodules.vocabulary import Vocabulary
 from results.files import remove_leftovers, write_atomically
 
 VECTORS_VERSION = 2

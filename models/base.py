@@ -14,7 +14,7 @@ from torchmetrics import MeanMetric
 
 from attention.encoder import EncoderSpec
 from datamodules import ClassificationDataModule, TextBatch
-from datamodules.vocabulary import Vocabulary
+from datamodules.tokenization import Vocabulary
 from metrics.classification import classification_scores
 from metrics.rows import ItemRows
 from models.checkpoint import KEY, belongings, check

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torchmetrics import SumMetric
 
 from datamodules import AntecedentBatch
-from datamodules.treebank import Field
+from datamodules.dependency import Field
 from metrics.antecedent import ANTECEDENT_DIRECTIONS, Links
 from probes.antecedent import AntecedentExperiment, links_of
 from probes.antecedent_tables import TRAINED

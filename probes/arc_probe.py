@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torchmetrics import SumMetric
 
 from datamodules import AttentionBatch
-from datamodules.treebank import Field
+from datamodules.dependency import Field
 from metrics.attachment import attached
 from metrics.rows import ArcPredictions
 from metrics.trees import tree_heads

@@ -9,7 +9,7 @@ from pytorch_lightning import LightningModule
 from torch import Tensor
 
 from datamodules import AttentionBatch, DependencyDataModule
-from datamodules.treebank import Field
+from datamodules.dependency import Field
 from metrics.attachment import RATIOS, Arcs, Integers, attached, count, edges_found, ratio_scores, sentence_scores
 from metrics.rows import ArcPredictions
 from probes.comparison import baseline_scores, relation_bars, relation_table, rows_of

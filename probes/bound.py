@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from datamodules import AttentionDataModule
-from datamodules.treebank import Field
+from datamodules.dependency import Field
 from probes.base import ProbeError
 from training import Origin, TrainedModule
 

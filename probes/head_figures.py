@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from datamodules.treebank import DependencySplit
+from datamodules.dependency import DependencySplit
 from metrics.attachment import Floats
 from metrics.heads import ALL, DIRECTIONS, PLAIN, Direction
 from probes.base import ProbeError

@@ -11,7 +11,7 @@ from torch import nn
 from datamodules import AttentionBatch
 from datamodules.base import STAGES
 from datamodules.batch import EncoderOf, Split
-from datamodules.treebank import DependencySplit
+from datamodules.dependency import DependencySplit
 from metrics.attachment import Floats, Integers, attached, attachment_scores, edges_found, sentence_scores
 from metrics.bootstrap import bootstrap_ratio
 from metrics.heads import ALL, DIRECTIONS, PLAIN, RowPeaks, most_attended

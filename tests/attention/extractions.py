@@ -21,7 +21,7 @@ from attention.specification import Extraction as Specification
 from attention.store import Store, seal_part
 from corpora.document import Documents
 from corpora.sentence import Treebank
-from datamodules.windows import cut_documents
+from datamodules.coreference import cut_documents
 from tests import documents, tiny
 
 LENGTHS = (5, 1, 9, 3, 7, 2, 12, 4, 6, 8)

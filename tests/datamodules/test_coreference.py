@@ -18,8 +18,8 @@ from corpora.document import MENTION_TYPES, Documents
 from corpora.sentence import CorpusError
 from datamodules import AntecedentBatch, CoreferenceDataModule, VectorError
 from datamodules.base import SPLITS, Split
+from datamodules.coreference import parted
 from datamodules.vectors import VectorSpec
-from datamodules.windows import parted
 from tests.documents import corpus, document, write
 
 LENGTHS = ((3, 1, 2), (4, 6, 2, 5, 8), (7, 7, 7, 7), (2,), (5, 5, 9, 1), (3, 9, 8, 9, 9), (8, 2, 2, 9))

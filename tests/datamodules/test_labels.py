@@ -4,7 +4,7 @@ import pytest
 
 from corpora.labelled import LabelledText
 from corpora.sentence import CorpusError
-from datamodules.labels import find_labels, label_numbers
+from datamodules.classification import find_labels, label_numbers
 
 FILE = Path("some.tsv")
 

@@ -7,8 +7,7 @@ import pytest
 from attention.encoder import EncoderSpec, resolve
 from attention.tokenizer import TextTokenizer
 from corpora.labelled import LabelledText
-from datamodules.tokenization import CLOSERS, ENDS, Tokens, Words, cut, piece_tokens, read_words, word_tokens
-from datamodules.vocabulary import SPECIALS
+from datamodules.tokenization import CLOSERS, ENDS, SPECIALS, Tokens, Words, cut, piece_tokens, read_words, word_tokens
 from tests.tiny import save_gpt2, save_llama, save_roberta
 
 PAIRS = (

@@ -7,7 +7,7 @@ import torch
 
 from attention import EncoderSpec
 from datamodules import DependencyDataModule, VectorSpec
-from datamodules.treebank import FIELDS, Field
+from datamodules.dependency import FIELDS, Field
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import pytest
 from attention.encoder import EncoderSpec, resolve
 from attention.tokenizer import TextTokenizer
 from corpora.sentence import CorpusError
-from datamodules.vocabulary import SPECIALS, Vocabulary, build_vocabulary, piece_vocabulary
+from datamodules.tokenization import SPECIALS, Vocabulary, build_vocabulary, piece_vocabulary
 
 COUNTS = Counter({"b": 3, "a": 3, "rare": 1, "the": 9, "Z": 3})
 

@@ -11,7 +11,7 @@ from attention.forward import extract, shapes
 from attention.specification import Candidates, Extraction, Items, Options
 from attention.store import StoreError, write_shard
 from corpora.document import Document, Documents, Window, cut, windows_from_table
-from datamodules.windows import cut_documents
+from datamodules.coreference import cut_documents
 from tests import tiny
 from tests.attention import reference
 from tests.attention.extractions import (

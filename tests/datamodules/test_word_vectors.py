@@ -15,8 +15,8 @@ from attention.encoder import Encoder, EncoderSpec, Source, resolve
 from attention.tokenizer import TextTokenizer
 from corpora.conllu import read_treebank
 from datamodules import VectorError, VectorSpec
+from datamodules.tokenization import build_vocabulary, piece_vocabulary
 from datamodules.vectors import Found, read_vectors
-from datamodules.vocabulary import build_vocabulary, piece_vocabulary
 from datamodules.word_vectors import WordVectors, load_vectors, vocabulary_vectors
 from tests import tiny
 from tests.datamodules.test_vectors import lines, write

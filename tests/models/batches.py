@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from datamodules import TextBatch
-from datamodules.vocabulary import SPECIALS, Vocabulary
+from datamodules.tokenization import SPECIALS, Vocabulary
 
 VOCABULARY = Vocabulary((*SPECIALS, *"abcdefghij"), *range(len(SPECIALS)))
 

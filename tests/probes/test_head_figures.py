@@ -9,7 +9,7 @@ import torch
 
 from attention import EncoderSpec, Options
 from datamodules import DependencyDataModule
-from datamodules.treebank import DependencySplit
+from datamodules.dependency import DependencySplit
 from metrics.heads import DIRECTIONS, most_attended
 from metrics.rows import ArcPredictions
 from probes.base import ProbeError
