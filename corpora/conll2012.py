@@ -87,7 +87,6 @@ def read_documents(path: Path, parses: Path | None = None) -> Documents:
     Raises:
         CorpusError: A file is missing, empty, in another encoding, or breaks the format, or the treebank differs from
             the documents; the message names file, line and remedy.
-
     """
     path = Path(path)
     _check_there(path)

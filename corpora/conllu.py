@@ -68,7 +68,6 @@ def read_treebank(path: Path, *, format: Format | None = None) -> Treebank:
     Raises:
         CorpusError: The file is missing, empty, in another encoding, or breaks the format; the message names file,
             line and remedy.
-
     """
     path = Path(path)
     reader = _Reader(path, format or _format_of(path))

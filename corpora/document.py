@@ -177,7 +177,6 @@ def windows_from_table(table: pa.Table) -> tuple[Window, ...]:
 
     Raises:
         ValueError: The table lacks a column of `SCHEMA`.
-
     """
     if missing := [name for name in SCHEMA.names if name not in table.column_names]:
         raise ValueError(f"The table lacks the columns {', '.join(missing)}: it was not made by windows_to_table.")

@@ -43,7 +43,6 @@ class LabelledText:
         pair: The second sentence of a pair, as `text`.
         rationale: Places, counted from 0 and ascending, of those words of `text` that decide the label; words are what
             stands between white space. Empty where none decides; None where the corpus does not say.
-
     """
 
     id: str
@@ -63,7 +62,6 @@ class LabelledTexts:
         audit: Counts by name. `texts` is what is kept, `duplicates` those of them whose text and pair repeat those of
             an earlier one, `conflicting` the duplicates whose label is not that of the first; `empty` are records
             without a text (or pair), which were skipped.
-
     """
 
     texts: tuple[LabelledText, ...]
@@ -84,7 +82,6 @@ class Columns:
         pair: The second sentence of a pair.
         id: The name of the text.
         rationale: The deciding words: their places from 0 with white space between.
-
     """
 
     text: str = "text"
@@ -118,7 +115,6 @@ def read_labelled(
     Raises:
         CorpusError: The file is missing, empty, in another encoding, malformed, lacks a column, or has an empty label,
             an id twice, or a rationale outside its text; the message names file, line and remedy.
-
     """
     path = Path(path)
     form = format or _format_of(path)

@@ -12,7 +12,6 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
 
     Raises:
         CorpusError: The file is missing or cannot be read, or a line is not UTF-8.
-
     """
     try:
         # Read as bytes: a line that is not UTF-8 is then known by its number, and only \n ends a line.

@@ -115,7 +115,6 @@ def find_head(sentence: Tokens, start: int, end: int) -> Head:
 
     Raises:
         ParseBitError: The constituents are needed, and are no tree.
-
     """
     if sentence.parse is not None:
         heads = sentence.parse.heads  # counted from 1; the root's is 0
@@ -171,7 +170,6 @@ def attach_parses(path: Path, sentences: Sequence[Tokens], parses: Path) -> None
     Raises:
         CorpusError: `parses` is no treebank, or the two files differ in a word or a sentence; the message names both
             places.
-
     """
     trees = read_treebank(parses).sentences
     remedy = "Heads are taken from the parses of the very same sentences and words: correct one file, or move it away"
@@ -218,7 +216,6 @@ def read_constituents(bits: Sequence[str]) -> Constituent:
 
     Raises:
         ParseBitError: A bit is malformed, or the brackets do not match.
-
     """
     root = Constituent("", 0, len(bits), [])
     path = [root]

@@ -84,7 +84,6 @@ def read_newsgroups(archive: Path) -> dict[str, list[Row]]:
 
     Raises:
         CorpusError: The file is no such archive.
-
     """
     return _split(archive, _members(archive, _GROUPS, "latin-1", _post))
 
@@ -97,7 +96,6 @@ def read_imdb(archive: Path) -> dict[str, list[Row]]:
 
     Raises:
         CorpusError: The file is no such archive.
-
     """
     return _split(archive, _members(archive, _REVIEWS, "utf-8", lambda text: text.replace("<br />", " ")))
 

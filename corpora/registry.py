@@ -13,22 +13,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from corpora.public import CORPORA, Corpus, RemoteFile, Split, write_table
+from corpora.public import CORPORA, Corpus, RemoteFile, write_table
 from corpora.sentence import CorpusError
-
-__all__ = [
-    "CORPORA",
-    "Corpus",
-    "RemoteFile",
-    "Split",
-    "command_for",
-    "data_root",
-    "fetch",
-    "find",
-    "locate",
-    "main",
-    "remedy_for",
-]
 
 
 def data_root(root: str | Path | None) -> Path:
@@ -41,17 +27,10 @@ def find(name: str) -> Corpus:
 
     Raises:
         CorpusError: There is none; the message lists those there are.
-
     """
     if name not in CORPORA:
         raise CorpusError(f"{name}: no corpus has this name. The registry knows: {', '.join(sorted(CORPORA))}.")
     return CORPORA[name]
-
-
-def command_for(path: Path) -> str | None:
-    """Return the command that fetches the corpus to which a file at `path` would belong, None if there is none."""
-    corpus, root = _owner(path)
-    return _command(corpus.name, root) if corpus and corpus.can_be_fetched else None
 
 
 def remedy_for(path: Path) -> str:
@@ -89,7 +68,6 @@ def locate(name: str, root: str | Path | None) -> dict[str, Path]:
     Raises:
         CorpusError: The name is unknown, or a file is absent; the message then has the command that fetches it, or says
             how it is made.
-
     """
     base = data_root(root)
     corpus = find(name)
@@ -109,7 +87,6 @@ def fetch(name: str, root: str | Path | None) -> dict[str, Path]:
     Raises:
         CorpusError: The name is unknown, a file that is there has another hash (it is not touched), one that is absent
             has no address, an address cannot be reached, what came from it has another hash, or the disk is full.
-
     """
     base = data_root(root)
     corpus = find(name)

@@ -36,7 +36,6 @@ class Sentence:
 
     Raises:
         ValueError: The columns differ in length, or there is no word.
-
     """
 
     id: str
@@ -72,7 +71,6 @@ class Treebank:
             than one root; `duplicates` are sentences whose words repeat those of an earlier one; `generated_ids` are
             sentences without a `sent_id` of their own; `repeated_ids` are those whose id was taken and got a suffix;
             `comment_blocks` are blocks of comments without a row.
-
     """
 
     sentences: tuple[Sentence, ...]

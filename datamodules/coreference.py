@@ -27,7 +27,8 @@ from corpora.document import (
     windows_from_table,
     windows_to_table,
 )
-from corpora.registry import CORPORA, data_root, locate
+from corpora.public import CORPORA
+from corpora.registry import data_root, locate
 from corpora.sentence import CorpusError, Treebank
 from datamodules.base import SPLITS, STAGES, AttentionDataModule, files_by_split
 from datamodules.batch import AntecedentBatch, Split

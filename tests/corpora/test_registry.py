@@ -9,18 +9,8 @@ import pytest
 
 from corpora import registry
 from corpora.conllu import read_treebank
-from corpora.registry import (
-    CORPORA,
-    Corpus,
-    RemoteFile,
-    Split,
-    command_for,
-    data_root,
-    fetch,
-    locate,
-    main,
-    remedy_for,
-)
+from corpora.public import CORPORA, Corpus, RemoteFile, Split
+from corpora.registry import data_root, fetch, locate, main, remedy_for
 from corpora.sentence import CorpusError
 from tests.corpora.conftest import Quiet
 
@@ -164,9 +154,6 @@ def test_absent_files_are_named_with_the_command_that_fetches_them(tmp_path: Pat
 
 
 def test_a_path_tells_the_corpus_it_would_belong_to() -> None:
-    assert command_for(Path("/d/ud/en_ewt-ud-dev.conllu")) == "python -m corpora.registry ud_english_ewt --root /d"
-    assert command_for(Path("/elsewhere/en_ewt-ud-dev.conllu")) == "python -m corpora.registry ud_english_ewt"
-    assert command_for(Path("/d/ud/my.conllu")) is None
     assert remedy_for(Path("/d/ud/my.conllu")) == "Check the path"
     assert remedy_for(Path("/d/ud/en_ewt-ud-dev.conllu")) == (
         "Fetch it: `python -m corpora.registry ud_english_ewt --root /d`"
@@ -231,7 +218,6 @@ def test_absent_files_without_an_address_say_how_they_are_made(
     assert list(tmp_path.iterdir()) == []
     path = tmp_path / first
     assert f"{path}: there is no such file. {remedy_for(path)}." == expected
-    assert command_for(path) is None
 
 
 def test_made_files_are_located_and_checked_with_those_beside_them(
