@@ -6,7 +6,7 @@ import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from unittest.mock import patch
@@ -16,16 +16,13 @@ import torch
 from attention.digest import Digests
 from attention.encoder import Encoder, EncoderSpec, resolve
 from attention.extraction import Ranks, make_store, open_store
-from attention.specification import Candidates, Items, Options, cut_sentences, store_key
 from attention.specification import Extraction as Specification
+from attention.specification import Items, Options, cut_sentences, store_key
 from attention.store import Store, seal_part
-from corpora.document import Documents
 from corpora.sentence import Treebank
-from datamodules.coreference import cut_documents
-from tests import documents, tiny
+from tests import tiny
 
 LENGTHS = (5, 1, 9, 3, 7, 2, 12, 4, 6, 8)
-DOCUMENT_LENGTHS = ((5, 9, 3), (7, 8, 12, 4), (6, 8, 9), (9, 2), (3, 1, 8, 10, 6), (4, 11), (7, 7, 7, 7, 7))
 SHARD_ITEMS = 4  # so that the ten sentences fill three shards
 
 # The server has imported everything once; each process is a fork of it.
@@ -61,10 +58,6 @@ class Extraction:
     @property
     def text(self) -> str:
         return "\n".join(" ".join(sentence.words) for sentence in self.treebank.sentences)
-
-    @property
-    def quantity(self) -> str:
-        return "attention"
 
     @property
     def corpus(self) -> Path:
@@ -117,37 +110,6 @@ class Extraction:
         return make_store(self.items(encoder), self.cache, digests, encoder, ranks or Ranks(patience=20))
 
 
-@dataclass
-class DocumentExtraction(Extraction):
-    """As `Extraction`, over generated documents.
-
-    Attributes:
-        candidates: of the specification.
-    """
-
-    candidates: Candidates = "mentions"
-
-    @property
-    def quantity(self) -> str:
-        return "antecedent"
-
-    @property
-    def documents(self) -> Documents:
-        return documents.corpus(DOCUMENT_LENGTHS)
-
-    @property
-    def text(self) -> str:
-        return repr(self.documents)
-
-    @property
-    def specification(self) -> Specification:
-        return replace(super().specification, candidates=self.candidates)
-
-    def items(self, encoder: Encoder | None) -> Items:
-        self.calls.append("cut")
-        return cut_documents(self.specification, self.documents, encoder)
-
-
 def items_of(
     treebank: Treebank, encoder: Encoder | None, options: Options | None = None, hidden: tuple[int, ...] = ()
 ) -> Items:
@@ -172,7 +134,7 @@ def prepare_and_record(extraction: Extraction, ranks: Ranks) -> tuple[list[str],
     torch.set_num_threads(1)
     with small_shards(), patch("attention.extraction.seal_part", record):
         store = extraction.prepare(ranks)
-        return written, sum(bool(store.read(extraction.quantity, item).any()) for item in range(len(store)))
+        return written, sum(bool(store.read("attention", item).any()) for item in range(len(store)))
 
 
 def prepare_at_once(extraction: Extraction, ranks: list[Ranks]) -> list[tuple[list[str], int]]:

@@ -1,4 +1,4 @@
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from attention.alignment import AlignmentError, join_sentences, split_words
+from attention.digest import Digests
 from attention.encoder import Encoder, EncoderSpec, resolve
+from attention.extraction import make_store, open_store
 from attention.forward import extract, shapes
 from attention.specification import Candidates, Extraction, Items, Options
 from attention.store import StoreError, write_shard
@@ -14,11 +16,7 @@ from corpora.document import Document, Documents, Window, cut, windows_from_tabl
 from datamodules.coreference import cut_documents
 from tests import tiny
 from tests.attention import reference
-from tests.attention.extractions import (
-    DOCUMENT_LENGTHS,
-    DocumentExtraction,
-    small_shards,
-)
+from tests.attention.extractions import small_shards
 from tests.documents import corpus, document
 
 LIMIT = 14
@@ -290,31 +288,25 @@ def test_what_the_encoder_lacks_is_refused(encoder: Encoder) -> None:
 # The store
 
 
-@pytest.fixture(params=["mentions", "words"])
-def extraction(request: pytest.FixtureRequest, bert: Path, tmp_path: Path) -> Iterator[DocumentExtraction]:
-    """Documents through the tiny BERT, in three shards."""
+@pytest.mark.parametrize("candidates", ["mentions", "words", None])
+def test_a_store_gives_windows_and_weights_back(candidates: Candidates | None, bert: Path, tmp_path: Path) -> None:
+    """Also without an encoder: the windows alone."""
+    (tmp_path / "corpus").write_text("c")
+    lengths = ((5, 9, 3), (7, 8, 12, 4), (6, 8, 9), (9, 2), (3, 1, 8, 10, 6), (4, 11), (7, 7, 7, 7, 7))
+    encoder = Encoder(resolve(EncoderSpec(str(bert)))) if candidates else None
+    source = encoder.source if encoder else None
+    extraction = Extraction(tmp_path / "corpus", {"name": "r"}, source, candidates=candidates or "mentions")
+    items = cut_documents(extraction, corpus(lengths), encoder)
     with small_shards():
-        yield DocumentExtraction(tmp_path / "run", bert, candidates=request.param)
-
-
-def test_the_store_gives_windows_and_weights_back(extraction: DocumentExtraction) -> None:
-    store = extraction.prepare()
-    encoder = extraction.load()
-    items = extraction.items(encoder)
-    assert windows_from_table(store.labels) == windows(items)
-    assert len(store) == len(items) == store.manifest.items
-    assert len(store.manifest.shards) == 3
-    assert store.manifest.audit == items.audit
-    assert store.manifest.delimiters == {"start": True, "end": True}
-    for item in range(len(items)):
-        stored = store.read("antecedent", item)
-        assert (tuple(stored.shape), stored.dtype) == (items.shapes(item)["antecedent"], torch.float32)
-        assert stored.any()
-
-
-def test_labels_alone_need_no_encoder(tmp_path: Path) -> None:
-    extraction = DocumentExtraction(tmp_path, None)
-    store = extraction.prepare()
-    assert extraction.calls == ["cut"]
-    assert [window.text for window in windows_from_table(store.labels)] == list(extraction.documents.documents)
-    assert len(store) == len(DOCUMENT_LENGTHS)
+        digests = Digests(tmp_path)
+        make_store(items, tmp_path, digests, encoder)
+        store = open_store(extraction, tmp_path, digests)
+        assert store is not None
+        assert windows_from_table(store.labels) == windows(items)
+        assert len(store) == len(items) >= len(lengths)
+        assert store.manifest.audit == items.audit
+        assert len(store.manifest.shards) == (3 if candidates else 0)
+        for item in range(len(items) if candidates else 0):
+            stored = store.read("antecedent", item)
+            assert (tuple(stored.shape), stored.dtype) == (items.shapes(item)["antecedent"], torch.float32)
+            assert stored.any()
