@@ -2,7 +2,9 @@ import threads  # noqa: F401 # before torch
 
 # isort: split
 import json
-from collections.abc import Iterator, Mapping
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -29,6 +31,32 @@ def schema() -> Iterator[Draft202012Validator]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(writer, "_write_record", checked)
         yield validator
+
+
+# Tests with several processes fork them from a server that has imported these once.
+multiprocessing.set_forkserver_preload(["datamodules", "metrics.rows"])
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that read public data."""
+    for item in items:
+        if "public_data" in getattr(item, "fixturenames", ()):
+            item.add_marker("data")
+
+
+@pytest.fixture(scope="session")
+def public_data() -> Callable[..., Path]:
+    """Gives a file or folder under `$PROBING_DATA`, by the parts of its path; the test is skipped where it is not."""
+
+    def find(*parts: str) -> Path:
+        if not (root := os.environ.get("PROBING_DATA")):
+            pytest.skip("PROBING_DATA is not set: public corpora and word vectors are not at hand")
+        path = Path(root, *parts)
+        if not path.exists():
+            pytest.skip(f"{path} is absent")
+        return path
+
+    return find
 
 
 @pytest.fixture(scope="session")

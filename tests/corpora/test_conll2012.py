@@ -1,6 +1,6 @@
-import os
 import random
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -379,14 +379,8 @@ COUNTED = (
 
 
 @pytest.mark.parametrize("name", REAL)
-def test_real_corpora_have_their_published_counts(name: str) -> None:
-    root = os.environ.get("PROBING_DATA")
-    if not root:
-        pytest.skip("PROBING_DATA is not set: the corpora are not at hand")
-    path = Path(root) / "coref" / name
-    if not path.is_file():
-        pytest.skip(f"{path} is absent")
-    found = read_documents(path)
+def test_real_corpora_have_their_published_counts(name: str, public_data: Callable[..., Path]) -> None:
+    found = read_documents(public_data("coref", name))
     audit = found.audit
     assert tuple(audit[key] for key in COUNTED) == REAL[name]
     assert audit["repeated_mentions"] == audit["documents_without_mentions"] == 0

@@ -1,5 +1,5 @@
-import os
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
 import conllu
@@ -217,13 +217,8 @@ EWT = {"train": (12544, 204577, 2614, 37), "dev": (2001, 25147, 359, 4), "test":
 
 
 @pytest.mark.parametrize("split", EWT)
-def test_english_ewt_has_its_published_counts(split: str) -> None:
-    root = os.environ.get("PROBING_DATA")
-    if not root:
-        pytest.skip("PROBING_DATA is not set: the corpora are not at hand")
-    path = Path(root) / "ud" / f"en_ewt-ud-{split}.conllu"
-    if not path.is_file():
-        pytest.skip(f"{path} is absent")
+def test_english_ewt_has_its_published_counts(split: str, public_data: Callable[..., Path]) -> None:
+    path = public_data("ud", f"en_ewt-ud-{split}.conllu")
     found = read_treebank(path)
     audit = found.audit
     assert (audit["sentences"], audit["words"], audit["range_rows"], audit["empty_rows"]) == EWT[split]

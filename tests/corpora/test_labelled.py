@@ -1,6 +1,6 @@
 import csv
 import json
-import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -260,38 +260,32 @@ SIZES = {
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_real_files_have_the_texts_that_their_description_says(name: str) -> None:
+def test_real_files_have_the_texts_that_their_description_says(name: str, public_data: Callable[..., Path]) -> None:
     for split, (texts, duplicates) in SIZES[name].items():
-        found = read_labelled(data("cls", name, f"{split}.tsv"))
+        found = read_labelled(public_data("cls", name, f"{split}.tsv"))
         assert found.audit == {"texts": texts, "duplicates": duplicates, "conflicting": 0, "empty": 0}
 
 
-def test_real_files_have_the_labels_that_their_description_says() -> None:
-    sst, trec = (read_labelled(data("cls", name, "train.tsv")) for name in ("sst2", "trec"))
+def test_real_files_have_the_labels_that_their_description_says(public_data: Callable[..., Path]) -> None:
+    sst, trec = (read_labelled(public_data("cls", name, "train.tsv")) for name in ("sst2", "trec"))
     assert sum(text.label == "1" for text in sst.texts) == 3610
     kinds = {label: sum(text.label == label for text in trec.texts) for label in {text.label for text in trec.texts}}
     assert kinds == {"ABBR": 74, "DESC": 1041, "ENTY": 1133, "HUM": 1098, "LOC": 741, "NUM": 778}
 
 
 @pytest.mark.parametrize(("split", "texts", "acceptable"), [("train", 8551, 6023), ("dev", 1043, 721)])
-def test_cola_is_read_by_the_numbers_of_its_columns(split: str, texts: int, acceptable: int) -> None:
-    found = read_labelled(data("glue", "CoLA", f"{split}.tsv"), columns=Columns("4", "2"), header=False)
+def test_cola_is_read_by_the_numbers_of_its_columns(
+    split: str, texts: int, acceptable: int, public_data: Callable[..., Path]
+) -> None:
+    found = read_labelled(public_data("glue", "CoLA", f"{split}.tsv"), columns=Columns("4", "2"), header=False)
     assert len(found) == texts
     assert sum(text.label == "1" for text in found.texts) == acceptable
 
 
-def test_wnli_is_read_as_pairs() -> None:
-    found = read_labelled(data("glue", "WNLI", "dev.tsv"), columns=Columns("sentence1", "label", "sentence2", "index"))
+def test_wnli_is_read_as_pairs(public_data: Callable[..., Path]) -> None:
+    found = read_labelled(
+        public_data("glue", "WNLI", "dev.tsv"), columns=Columns("sentence1", "label", "sentence2", "index")
+    )
     assert len(found) == 71
     assert found.texts[0].id == "0"
     assert found.texts[0].pair == "The hair has to be cleaned."
-
-
-def data(*parts: str) -> Path:
-    """A file under the data root; skips the test without it."""
-    if not os.environ.get("PROBING_DATA"):
-        pytest.skip("PROBING_DATA is not set: the corpora are not at hand")
-    path = Path(os.environ["PROBING_DATA"], *parts)
-    if not path.is_file():
-        pytest.skip(f"{path} is not there")
-    return path

@@ -1,6 +1,6 @@
-import os
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -255,13 +255,8 @@ def test_a_missing_or_broken_treebank_is_an_error(tmp_path: Path) -> None:
         read_documents(path)
 
 
-def test_the_ways_agree_on_ontogum(tmp_path: Path) -> None:
-    root = os.environ.get("PROBING_DATA")
-    if not root:
-        pytest.skip("PROBING_DATA is not set: the corpora are not at hand")
-    path = Path(root) / "coref" / "ontogum" / "ontogum.train40.conll2012"
-    if not path.is_file():
-        pytest.skip(f"{path} is absent")
+def test_the_ways_agree_on_ontogum(tmp_path: Path, public_data: Callable[..., Path]) -> None:
+    path = public_data("coref", "ontogum", "ontogum.train40.conll2012")
     gold = read_documents(path)
     assert gold.audit["several_heads"] == 43  # about 1 % of 4030
     alone = Path(shutil.copy(path, tmp_path))

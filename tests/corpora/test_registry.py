@@ -1,7 +1,7 @@
 import hashlib
-import os
 import subprocess
 import sys
+from collections.abc import Callable
 from http.server import ThreadingHTTPServer
 from pathlib import Path
 
@@ -249,9 +249,8 @@ def test_a_name_that_many_corpora_use_tells_none_of_them() -> None:
 
 
 @pytest.mark.parametrize("name", ["ontogum", "litbank", "sst2", "ag_news", "trec"])
-def test_real_made_files_have_the_registered_hashes(name: str) -> None:
-    if not os.environ.get("PROBING_DATA"):
-        pytest.skip("PROBING_DATA is not set: the corpora are not at hand")
+def test_real_made_files_have_the_registered_hashes(name: str, public_data: Callable[..., Path]) -> None:
+    public_data()
     try:
         paths = locate(name, None)
     except CorpusError as error:

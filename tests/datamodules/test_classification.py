@@ -1,7 +1,6 @@
 import json
-import os
 import pickle
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +14,7 @@ from attention import Encoder, EncoderError, EncoderSpec, resolve
 from corpora.labelled import Columns, read_labelled
 from corpora.sentence import CorpusError
 from datamodules import ClassificationDataModule, TextBatch, VectorSpec
-from datamodules.base import Split
+from datamodules.batch import Split
 from datamodules.sampling import BatchLoader
 
 Row = tuple[str, str, str]
@@ -369,12 +368,10 @@ def test_the_sample_is_written_once_and_brings_its_rationale(tmp_path: Path) -> 
     [("sst2", (0, 2, 0), 0.851, 2), ("ag_news", (0, 0, 0), 0.814, 4), ("trec", (0, 0, 0), 0.900, 6)],
 )
 def test_public_corpora_come_with_their_audit(
-    name: str, shared: tuple[int, ...], coverage: float, classes: int, tmp_path: Path
+    name: str, shared: tuple[int, ...], coverage: float, classes: int, tmp_path: Path, public_data: Callable[..., Path]
 ) -> None:
-    root = os.environ.get("PROBING_DATA")
-    if not root or not (Path(root) / "cls" / name).is_dir():
-        pytest.skip(f"PROBING_DATA names no folder with cls/{name}")
-    module = ClassificationDataModule(name, root=root, vectors=VectorSpec(), cache=str(tmp_path))
+    public_data("cls", name)
+    module = ClassificationDataModule(name, root=str(public_data()), vectors=VectorSpec(), cache=str(tmp_path))
     module.setup("test")
     test = audit(module, "test")
     assert (audit(module, "dev")["also_in_train"], test["also_in_train"], test["also_in_dev"]) == shared

@@ -1,8 +1,7 @@
 import logging
-import os
 import pickle
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -17,7 +16,8 @@ from corpora.conll2012 import read_documents
 from corpora.document import MENTION_TYPES, Documents
 from corpora.sentence import CorpusError
 from datamodules import AntecedentBatch, CoreferenceDataModule, VectorError
-from datamodules.base import SPLITS, Split
+from datamodules.base import SPLITS
+from datamodules.batch import Split
 from datamodules.coreference import parted
 from datamodules.vectors import VectorSpec
 from tests.documents import corpus, document, write
@@ -620,11 +620,10 @@ def test_single_items_are_refused_with_the_remedy(data: CoreferenceDataModule) -
 
 
 @pytest.mark.parametrize(("name", "dev", "test"), [("ontogum", 20, 20), ("litbank", 10, 10)])
-def test_public_corpora_are_read_by_name(name: str, dev: int, test: int, tmp_path: Path) -> None:
-    root = os.environ.get("PROBING_DATA")
-    if not root:
-        pytest.skip("PROBING_DATA names no folder of public corpora")
-    module = CoreferenceDataModule(name, root=root, encoder=None, cache=str(tmp_path))
+def test_public_corpora_are_read_by_name(
+    name: str, dev: int, test: int, tmp_path: Path, public_data: Callable[..., Path]
+) -> None:
+    module = CoreferenceDataModule(name, root=str(public_data()), encoder=None, cache=str(tmp_path))
     module.setup("test")
     assert (len(ids(module, "dev")), len(ids(module, "test"))) == (dev, test)
     if name == "ontogum":

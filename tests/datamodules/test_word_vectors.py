@@ -1,6 +1,5 @@
 import json
 import logging
-import os
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -347,12 +346,9 @@ def test_an_encoders_vectors_of_words_are_those_of_the_default_encoder(
 # Real data
 
 
-def test_the_shipped_subset_knows_nine_tokens_of_ten_of_ewt(tmp_path: Path) -> None:
-    data = os.environ.get("PROBING_DATA")
-    if data is None:
-        pytest.skip("PROBING_DATA is not set")
-    root = Path(data)
-    sentences = read_treebank(root / "ud" / "en_ewt-ud-dev.conllu").sentences
+def test_the_shipped_subset_knows_nine_tokens_of_ten_of_ewt(tmp_path: Path, public_data: Callable[..., Path]) -> None:
+    root = public_data()
+    sentences = read_treebank(public_data("ud", "en_ewt-ud-dev.conllu")).sentences
     counts = Counter(word for sentence in sentences for word in sentence.words)
     files = Files(tmp_path)
     files.root = root

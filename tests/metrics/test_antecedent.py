@@ -313,7 +313,7 @@ class TestAntecedentCounts:
         windows = 11
         # Unevenly; then with nothing for the first process, which is the one that warns.
         rounds = [([0, 2, 4, 6, 8, 9, 10], [1, 3, 5, 7]), ([], list(range(windows)))]
-        with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+        with ProcessPoolExecutor(2, mp_context=get_context("forkserver")) as pool:
             jobs = [
                 pool.submit(count_shares, rank, tmp_path / "rendezvous", [shares[rank] for shares in rounds], windows)
                 for rank in range(2)

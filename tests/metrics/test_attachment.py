@@ -1,4 +1,4 @@
-import os
+from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -261,13 +261,9 @@ def read_arcs(path: Path) -> tuple[Arcs, list[str]]:
     return arcs(heads, relations=relations, punctuation=punctuation), list(labels)
 
 
-def test_baselines_on_ewt_are_the_known_ones() -> None:
+def test_baselines_on_ewt_are_the_known_ones(public_data: Callable[..., Path]) -> None:
     """The test split of UD English EWT: 30.9 at +1, 6.6 at −1 unclipped, 31.9 right-branching."""
-    root = os.environ.get("PROBING_DATA")
-    path = Path(root or "") / "ud" / "en_ewt-ud-test.conllu"
-    if root is None or not path.exists():
-        pytest.skip("needs UD English EWT: PROBING_DATA is not set or has no ud/en_ewt-ud-test.conllu")
-    gold, labels = read_arcs(path)
+    gold, labels = read_arcs(public_data("ud", "en_ewt-ud-test.conllu"))
     known = {"following": offset_heads(gold, 1), "previous": offset_heads(gold, -1), "right": right_branching(gold)}
     scores = {
         name: attachment_scores(gold, attached(gold, heads), edges_found(gold, heads)) for name, heads in known.items()

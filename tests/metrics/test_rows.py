@@ -58,7 +58,7 @@ class TestItemRows:
             ([[*sentences]], []),
             ([[*sentences]], [[]]),
         ]
-        with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+        with ProcessPoolExecutor(2, mp_context=get_context("forkserver")) as pool:
             jobs = [
                 pool.submit(gather_shares, rank, tmp_path / "meet", [share[rank] for share in shares])
                 for rank in range(2)
@@ -182,7 +182,7 @@ def test_two_processes_equal_one_to_the_integer(tmp_path: Path) -> None:
         ([sentences[0:8:2], sentences[8:]], [sentences[1:8:2]]),
         ([sentences[:5], sentences[5:]], [[]]),
     ]
-    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(2, mp_context=get_context("forkserver")) as pool:
         jobs = [
             pool.submit(compute_shares, rank, 2, tmp_path / "rendezvous", [shares[rank] for shares in rounds], data)
             for rank in range(2)
