@@ -1,12 +1,13 @@
 """Slow, obvious versions of what is tested: one sentence at a time, word by word, in loops."""
 
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from transformers import AutoModel, PreTrainedTokenizerFast
+from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerFast
 
 Floats = NDArray[np.float64]
 
@@ -30,20 +31,25 @@ def delimiters(tokenizer: PreTrainedTokenizerFast) -> tuple[list[int], list[int]
     return whole[:start], whole[start + len(bare) :]
 
 
+@cache
+def _model(folder: Path) -> PreTrainedModel:
+    model: PreTrainedModel = AutoModel.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32)
+    model.eval()  # type: ignore[no-untyped-call]
+    return model
+
+
 def attention(folder: Path, ids: Sequence[int]) -> Floats:
     """The weights of every layer, `[layers, heads, pieces, pieces]`, as transformers itself returns them."""
-    model = AutoModel.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
     with torch.inference_mode():
-        layers = model(input_ids=torch.tensor([list(ids)]), output_attentions=True).attentions
+        layers = _model(folder)(input_ids=torch.tensor([list(ids)]), output_attentions=True).attentions
     stacked: Floats = torch.stack([weights[0] for weights in layers]).double().numpy()
     return stacked
 
 
 def hidden(folder: Path, ids: Sequence[int]) -> Floats:
     """All hidden states, `[layers+1, pieces, size]`, as transformers itself returns them."""
-    model = AutoModel.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
     with torch.inference_mode():
-        states = model(input_ids=torch.tensor([list(ids)]), output_hidden_states=True).hidden_states
+        states = _model(folder)(input_ids=torch.tensor([list(ids)]), output_hidden_states=True).hidden_states
     stacked: Floats = torch.stack([state[0] for state in states]).double().numpy()
     return stacked
 

@@ -1,12 +1,10 @@
 """Inflection and the tables of the sample treebank's grammar; what it generates is tested in `test_sample`."""
 
-from collections import Counter
-
 import pytest
 
 from corpora.grammar import lexicon
 from corpora.grammar.lexicon import NOUNS, s_form
-from corpora.grammar.phrases import PRONOUNS, Dice, Nominal, word
+from corpora.grammar.phrases import PRONOUNS, Nominal, word
 from corpora.grammar.verbs import (
     FRAMES,
     PATTERNS,
@@ -143,17 +141,3 @@ def test_nouns_are_listed_once_and_tables_speak_of_known_kinds() -> None:
     assert {*lexicon.ROLES, *lexicon.RELATIVES, *lexicon.FREE, *lexicon.AT, *lexicon.ON, *lexicon.PLANS} <= set(
         singulars
     )
-
-
-def test_weights_are_probabilities_and_zero_is_never() -> None:
-    dice = Dice(0)
-    drawn = Counter(dice.weigh({"a": 1, "b": 0, "c": 3}) for _ in range(4000))
-    assert drawn["b"] == 0
-    assert abs(drawn["c"] / 4000 - 0.75) < 0.03
-    assert {dice.pick("xyz") for _ in range(100)} == set("xyz")
-    assert abs(sum(dice.chance(0.2) for _ in range(4000)) / 4000 - 0.2) < 0.03
-
-
-def test_a_seed_gives_its_own_choices() -> None:
-    one, same, other = ([dice.pick(range(100)) for _ in range(20)] for dice in (Dice(3), Dice(3), Dice(4)))
-    assert one == same != other

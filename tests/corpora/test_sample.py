@@ -10,8 +10,7 @@ import pytest
 
 from corpora.conllu import read_treebank
 from corpora.grammar.lexicon import words
-from corpora.grammar.phrases import word
-from corpora.sample import SAMPLE_VERSION, _render, _spelled, write_sample_treebank
+from corpora.sample import SAMPLE_VERSION, write_sample_treebank
 
 RELATIONS = {
     *words("root det amod compound nsubj obj iobj obl case aux cop mark advcl acl:relcl conj cc nmod:poss xcomp punct"),
@@ -137,25 +136,6 @@ def test_text_is_what_the_tokens_spell(files: dict[str, Path]) -> None:
                 continue
             text += token["form"] + ("" if (token["misc"] or {}).get("SpaceAfter") == "No" else " ")
         assert text.rstrip() == tokens.metadata["text"]
-
-
-def test_spelling_and_rows_of_a_tree_made_by_hand() -> None:
-    root = word("owl", "NOUN", "root")
-    root.left = [word("is", "AUX", "cop", "be"), word("n't", "PART", "advmod", "not")]
-    root.left[1].right = [word(",", "PUNCT", "punct")]
-    root.left.append(word("a", "DET", "det"))
-    root.right = [word(",", "PUNCT", "punct"), word(".", "PUNCT", "punct")]
-    text, rows = _render(_spelled(root))
-    assert text == "Isn't, an owl."  # one comma goes, before the full stop
-    assert [line.split("\t") for line in rows.splitlines()] == [
-        ["1-2", "Isn't", *["_"] * 7, "SpaceAfter=No"],
-        ["1", "Is", "be", "AUX", "_", "_", "5", "cop", "_", "_"],
-        ["2", "n't", "not", "PART", "_", "_", "5", "advmod", "_", "_"],
-        ["3", ",", ",", "PUNCT", "_", "_", "2", "punct", "_", "_"],
-        ["4", "an", "a", "DET", "_", "_", "5", "det", "_", "_"],
-        ["5", "owl", "owl", "NOUN", "_", "_", "0", "root", "_", "SpaceAfter=No"],
-        ["6", ".", ".", "PUNCT", "_", "_", "5", "punct", "_", "_"],
-    ]
 
 
 def test_trees_have_one_root_no_crossing_arcs_and_leaves_that_are_leaves(files: dict[str, Path]) -> None:
@@ -342,9 +322,3 @@ def test_frames_are_complete(sentences: list[list[Row]]) -> None:
             assert ("aux:pass" in relations) == ("nsubj:pass" in relations), rows
             if "obl:agent" in relations:
                 assert "aux:pass" in relations or verb.relation == "acl", rows
-
-
-def test_names_count_the_sentences_of_a_split(files: dict[str, Path]) -> None:
-    for split, path in files.items():
-        names = [sentence.id for sentence in read_treebank(path).sentences]
-        assert names == [f"sample-{split}-{i:04}" for i in range(1, len(names) + 1)]
