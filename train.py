@@ -33,6 +33,7 @@ from rich.text import Text
 # LightningCLI finds by its short name whatever is imported here.
 import datamodules
 import fidelity
+import heads
 import models
 import probes
 from attention import AlignmentError, EncoderError, StoreError
@@ -41,9 +42,9 @@ from corpora.sentence import CorpusError
 from datamodules import VectorError
 from datamodules.base import STAGES
 from fidelity.checkpoints import FidelityError, data_settings, files_of, leaves
+from heads.experiment import ExperimentError
 from metrics.progress import counted
 from models import ModelError
-from probes.base import ProbeError
 from reports import ResultWriter
 from results.errors import near
 from training import TrainingError
@@ -60,7 +61,7 @@ EXPECTED = (
     EncoderError,
     FidelityError,
     ModelError,
-    ProbeError,
+    ExperimentError,
     RunError,
     StoreError,
     TrainingError,
@@ -125,7 +126,7 @@ def in_a_line(message: str) -> str:
     keys = ".".join(_KEY.findall(message))
     inside = f" ({classes[-1]})" if (classes := _IN_CLASS.findall(message)) else ""
     if found := _CLASS.search(message):
-        rooms = (datamodules, fidelity, models, probes)
+        rooms = (datamodules, fidelity, heads, models, probes)
         fault = f"there is no class {found[1]}{near(found[1], (name for room in rooms for name in room.__all__))}"
     else:
         rest = _TYPE.sub(r"\1", _FRAME.sub("", _IN_CLASS.sub("", _KEY.sub("", message))))

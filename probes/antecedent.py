@@ -1,224 +1,200 @@
-"""Every single head as a resolver of coreference (Clark et al. 2019, §4.3), whose code was never released."""
+"""Trained probes of coreference: the two scorers of Clark et al. (2019, §5) over antecedents instead of heads."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import ClassVar, Literal
 
-import numpy as np
-import pandas as pd
 import torch
-from pytorch_lightning import LightningModule
+from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
+from torchmetrics import SumMetric
 
-from corpora.document import MENTION_TYPES
-from datamodules import AntecedentBatch, CoreferenceDataModule
-from datamodules.base import STAGES
-from metrics.antecedent import (
-    ANTECEDENT_GROUPS,
-    AntecedentCounts,
-    Links,
-    accuracies,
-    antecedent_hits,
-    antecedent_hits_among_words,
-    find_links,
-)
-from probes.antecedent_tables import all_heads, antecedent_figures, antecedent_table, best, scores_of
-from probes.base import ProbeError
-from probes.head_tables import Names
-from probes.sieve import head_match, nearest, sieve
-from results import Figure, Result
-
-BASELINES = {"nearest": nearest, "head_match": head_match, "sieve": sieve}
-
-_SUFFIXES = (("all", ""), *((group, f"_{group}") for group in MENTION_TYPES))
-"""Groups of links, and what their columns are called behind the name of the predictor."""
+from datamodules import AntecedentBatch
+from datamodules.dependency import Field
+from heads.antecedent import TRAINED, AntecedentExperiment, links_of
+from heads.experiment import ExperimentError
+from metrics.antecedent import ANTECEDENT_DIRECTIONS, Links
+from probes.base import FrozenProbe, Sizes
+from probes.scorers import attention_scores, weighted_scores
+from results import Figure, HeatMap, on_one_scale
 
 
-def links_of(batch: AntecedentBatch) -> Links:
-    """The links of a window."""
-    return find_links(*(column.cpu().numpy() for column in (batch.head_words, batch.clusters, batch.types)))
+def candidate_scores(scores: Tensor, links: Links) -> Tensor:
+    """Scores `[U, U]` of mentions × antecedents to those of the candidates of every link, `[links, U]`, else -inf."""
+    source = torch.tensor(links.source, device=scores.device)
+    barred = torch.tensor(~links.candidates, device=scores.device)
+    return scores[source].masked_fill(barred, -torch.inf)
 
 
-class AntecedentExperiment(LightningModule):
-    """Antecedent selection accuracy of every head, of three baselines, and of a trained probe, on the same links.
+def antecedent_nats(scores: Tensor, links: Links) -> Tensor:
+    """`-ln Σ p(j)` over the gold candidates j of every link, p being the softmax over all its candidates.
 
-    Subclasses with a trained probe name it in `others` and fill `choose`; `figures` is for those of their own.
+    A cluster may have many earlier mentions, and it does not matter which of them is found: the probability of all of
+    them is learned, as in the mention ranking of Durrett & Klein (2013).
 
     Args:
-        mode: `held_out` chooses on dev and scores on test; `paper` chooses and scores on dev, as the original does.
-        seed: of the bootstrap.
+        scores: `[U, U]`, of mentions × antecedents.
+        links: of the window.
 
-    Attributes:
-        experiment: name of the experiment.
-        others: predictors beside the heads, in the order in which they are counted.
-        result: filled at the end of a test.
+    Returns:
+        `[links]`, in nats; 0 where all candidates are gold.
+    """
+    among = candidate_scores(scores, links)
+    wrong = torch.tensor(~links.gold, device=scores.device)
+    return among.logsumexp(-1) - among.masked_fill(wrong, -torch.inf).logsumexp(-1)
+
+
+class TrainedAntecedentProbe(FrozenProbe, AntecedentExperiment):
+    """A trained probe that gives every earlier head word a score as the antecedent of a mention.
+
+    It sees what a single head sees: attention between the head words of two mentions, in both directions. It is
+    scored on test beside the best single head, chosen on dev, and beside the baselines, on the same links.
+    Subclasses fill `build`, which makes the parameters once the sizes are known, and `forward`.
+
+    Args:
+        learning_rate: of Adam.
+        decay: factor of the learning rate after every epoch; 1 keeps it.
+        seed: of the bootstrap.
     """
 
-    experiment: str
-    others: ClassVar[tuple[str, ...]] = tuple(BASELINES)
-    example_input_array = None
+    others = (*AntecedentExperiment.others, TRAINED)
+    reads: ClassVar[Set[Field]] = frozenset(("attention",))
+    monitor: ClassVar[tuple[str, Literal["min", "max"]]] = ("val_accuracy", "max")
+    """What is best at the dev optimum."""
+    headline: ClassVar[str] = f"{TRAINED}.all"
+    """The main score."""
 
-    def __init__(self, mode: Literal["held_out", "paper"] = "held_out", seed: int = 0) -> None:
-        super().__init__()
-        self.mode = mode
-        self.seed = seed
-        self.result: Result | None = None
-        self._heads, self._others, self._idle = nn.ModuleDict(), nn.ModuleDict(), nn.ModuleDict()
+    def __init__(self, learning_rate: float = 1e-2, decay: float = 1.0, seed: int = 0) -> None:
+        super().__init__("held_out", seed)
+        self.learning_rate, self.decay = learning_rate, decay
+        self._loss, self._links = SumMetric(nan_strategy="disable"), SumMetric()
+        self._val_loss, self._val_links = SumMetric(nan_strategy="disable"), SumMetric()
+        self._val_right = SumMetric()
 
-    @property
-    def trained_for(self) -> Mapping[str, int]:
-        """What a trained probe says of its epochs."""
-        return {}
-
-    def choose(self, batch: AntecedentBatch, links: Links) -> Tensor | None:
-        """What a trained probe chooses for every link, int64 `[links]`, places in `links.heads`; None without one."""
-        return None
-
-    def figures(self) -> Mapping[str, Figure]:
-        """Figures of the experiment's own, beside bars and maps of the heads."""
-        return {}
-
-    @property
-    def data(self) -> CoreferenceDataModule:
-        """The datamodule of the run.
-
-        Raises:
-            ProbeError: it is not one of coreference, or has no encoder.
-        """
-        data, name = self.trainer.datamodule, type(self).__name__  # type: ignore[attr-defined]
-        if not isinstance(data, CoreferenceDataModule):
-            raise ProbeError(f"{name} needs mentions, and {type(data).__name__} has none: use CoreferenceDataModule.")
-        if data.encoder_identity is None:
-            raise ProbeError(f"{name} needs attention: --data.init_args.encoder must not be null.")
-        return data
+    def forward(self, batch: AntecedentBatch) -> Tensor:
+        """Scores `[U, U]`: of every head word's mention × every head word as its antecedent."""
+        raise TypeError(f"{type(self).__name__} does not say how it scores.")
 
     def setup(self, stage: str) -> None:
-        """Make the counters of dev and test."""
+        """Make the parameters for the encoder and the word vectors of the datamodule.
+
+        Raises:
+            ExperimentError: it has no word vectors, where they are needed, or not the attention between mentions.
+        """
+        super().setup(stage)
         data = self.data
-        if stage == "test":
-            size = len(data.layers), len(data.heads)
-            for split in STAGES[stage]:
-                documents = len(data.splits[split].documents)
-                self._heads[split] = AntecedentCounts(documents, *size)
-                self._others[split] = AntecedentCounts(documents, 1, len(self.others))
-                self._idle[split] = AntecedentCounts(documents, *size)  # of choices that a head does not make
+        if data.candidates != "mentions":
+            raise ExperimentError(
+                f"{type(self).__name__} chooses among mentions: --data.init_args.candidates must be mentions, not "
+                f"{data.candidates}."
+            )
+        self.bind_to(data, self.reads)
 
-    def test_step(self, batch: AntecedentBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Count what heads, baselines and trained probe get right."""
-        if batch.window is None:
-            return
+    def training_step(self, batch: AntecedentBatch, batch_idx: int) -> Tensor:
+        """`antecedent_nats`, summed over the links."""
         links = links_of(batch)
-        if self.data.candidates == "words":
-            hits, idle = antecedent_hits_among_words(batch.weights[0], batch.weights[1], links)
-        else:
-            hits, idle = antecedent_hits(batch.weights, links)
-        text = batch.window.text
-        head_words = batch.head_words.cpu().numpy()
-        chosen = []
-        for predict in BASELINES.values():
-            found = predict(text.sentences, text.tags, text.mentions)
-            chosen.append(np.searchsorted(links.heads, [head_words[found[m]] for m in links.mention.tolist()]))
-        if (trained := self.choose(batch, links)) is not None:
-            chosen.append(trained.cpu().numpy())
-        # As a head is: right if the word chosen heads an earlier mention of the cluster.
-        right = torch.tensor(np.array([links.gold[np.arange(len(links)), words] for words in chosen], dtype=np.bool_))
-        document, of_type = int(batch.document), torch.from_numpy(links.type)
-        others = right.view(1, 1, len(chosen), len(links)).expand(2, -1, -1, -1)
-        self._heads[batch.split].update(document, hits, of_type)  # type: ignore[operator]
-        self._idle[batch.split].update(document, idle, of_type)  # type: ignore[operator]
-        self._others[batch.split].update(document, others, of_type)  # type: ignore[operator]
+        loss = antecedent_nats(self(batch), links).sum()
+        self._loss.update(loss.detach())
+        self._links.update(len(links))
+        return loss
 
-    def _left_out(self, dev: Tensor, scored: Tensor) -> dict[str, dict[str, int]]:
-        """Links that are scored, and those whose antecedents in the window all share their head word: no links."""
-        audit = {}
-        for split, links in {"dev": dev, "dev" if self.mode == "paper" else "test": scored}.items():
-            held = self.data.splits["dev" if split == "dev" else "test"].counts
-            count = int(links.sum())
-            same_head = held["links"] - held["lost_links"] - count
-            audit[f"{split}_links"] = {"scored": count, "same_head_word": same_head}
-        return audit
+    def on_train_epoch_end(self) -> None:
+        """Log `train_loss`, nats per link."""
+        self.log("train_loss", self._loss.compute() / self._links.compute().clamp(min=1))
+        self._loss.reset()
+        self._links.reset()
 
-    def on_test_epoch_end(self) -> None:
-        """Choose, score, and fill `result`."""
-        head_counts, other_counts, idle = (_counted(metrics) for metrics in (self._heads, self._others, self._idle))
-        paper = self.mode == "paper"
-        data, scored = self.data, "dev" if paper else "test"
-        names = Names(data.layers, data.heads)
-        dev_hits, dev_links = head_counts["dev"]
-        hits, links = head_counts[scored]
-        hits = hits.flatten(1, 3)  # [documents, 2·heads, types]
-        other_hits = other_counts[scored][0][:, 0, 0]  # [documents, others, types]
-        dev = accuracies(dev_hits.flatten(1, 3), dev_links, draws=1, seed=self.seed)
-        heads = accuracies(hits, links, seed=self.seed)
-        others = accuracies(other_hits, links, seed=self.seed)
-        totals = [int(links.sum()), *links.sum(0).tolist()]
-        # One head for all mentions; then, for each type, the best for it.
-        overall = best(dev[0][:, 0])
-        own = [best(dev[0][:, group]) for group in range(len(ANTECEDENT_GROUPS))]
-        each = dict(zip(self.others, zip(*others, strict=True), strict=True))
-        tables = {
-            "antecedent": antecedent_table([overall] * 4, dev, heads, each, totals, names, paper=paper),
-            "antecedent_by_type": antecedent_table(own, dev, heads, each, totals, names, paper=paper),
-            "heads": all_heads(dev, heads, totals, names, paper=paper),
-        }
-        scores = scores_of("antecedent", heads, overall)
-        for place, name in enumerate(self.others):
-            scores |= scores_of(name, others, place)
-        right = {"antecedent": hits[:, overall]} | {
-            name: other_hits[:, place] for place, name in enumerate(self.others)
-        }
-        self.result = Result(
-            experiment=self.experiment,
-            scores=scores,
-            tables=tables,
-            figures={
-                **antecedent_figures(tables["antecedent"].frame, heads, names, own, paper=paper),
-                **self.figures(),
-            },
-            audit={
-                "mode": self.mode,
-                "candidates": data.candidates,
-                **self.trained_for,
-                **self._left_out(dev_links, links),
-                # Behind a causal mask, or where a weight is below what the store keeps.
-                "predictions_without_weight": {split: int(found.sum()) for split, (found, _) in idle.items()},
-            },
-            items=_items(data.splits["dev" if paper else "test"].documents, links, right),
-            ratios={
-                f"{name}.{group}": (f"{name}{suffix}", f"links{suffix}")
-                for name in right
-                for group, suffix in _SUFFIXES
-            },
-        )
+    def choose(self, batch: AntecedentBatch, links: Links) -> Tensor:
+        """The candidate of the highest score for every link; of equals the later one, as for a single head."""
+        return _choice(candidate_scores(self(batch), links))
+
+    def validation_step(self, batch: AntecedentBatch, batch_idx: int) -> None:
+        """Count the right choices on dev, and sum the loss."""
+        right = loss = torch.zeros((), device=self.device)
+        count = 0
+        if batch.window is not None:  # else this device has none: it adds nothing, but must not be found empty
+            links, scores = links_of(batch), self(batch)
+            chosen = _choice(candidate_scores(scores, links))
+            right = torch.tensor(links.gold, device=scores.device).gather(1, chosen[:, None]).sum()
+            loss, count = antecedent_nats(scores, links).sum(), len(links)
+        self._val_right.update(right)
+        self._val_loss.update(loss)
+        self._val_links.update(count)
+
+    def on_validation_epoch_end(self) -> None:
+        """Log `val_accuracy`, over all links of dev, and `val_loss`, nats per link."""
+        links = self._val_links.compute().clamp(min=1)
+        self.log("val_accuracy", self._val_right.compute() / links, prog_bar=True)
+        self.log("val_loss", self._val_loss.compute() / links)
+        for metric in (self._val_right, self._val_loss, self._val_links):
+            metric.reset()
+
+    def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
+        """Adam, as for the probes of dependencies."""
+        adam = torch.optim.Adam(self.parameters(), self.learning_rate)
+        return {"optimizer": adam, "lr_scheduler": torch.optim.lr_scheduler.ExponentialLR(adam, self.decay)}
 
 
-class AntecedentProbe(AntecedentExperiment):
-    """Antecedent selection accuracy of every head of every layer, in both directions, from one pass.
+def _choice(scores: Tensor) -> Tensor:
+    """Of `[links, U]` the last of the greatest in every row."""
+    return scores.size(-1) - 1 - scores.flip(-1).argmax(-1)
 
-    A head predicts, for every mention that has an antecedent in its window, the earlier mention whose head word it
-    attends to most (or that attends to it most). One head is chosen on dev for all mentions, and one for each type of
-    mention; both are scored on test, beside the nearest mention, the nearest with the same head word, and a rule-based
-    sieve, all on the same links. Intervals are over documents. Nothing is trained: run it with `python train.py test`.
+
+class AntecedentAttentionProbe(TrainedAntecedentProbe):
+    """Scores antecedent j of mention i by a weighted sum over attention heads: `Σ_k w_k α^k[i,j] + u_k α^k[j,i]`.
+
+    i and j are the head words of the two mentions. `2LH` parameters: there is no ROOT, a mention without an antecedent
+    being no link.
     """
 
-    experiment = "antecedent"
+    experiment = "antecedent_attention"
+
+    def build(self, sizes: Sizes) -> None:
+        """`weight` is `[2, layers, heads]`: from the mention to the antecedent, and back."""
+        self.weight = nn.Parameter(torch.zeros(2, len(sizes.layers), len(sizes.heads)))
+
+    def forward(self, batch: AntecedentBatch) -> Tensor:
+        """Scores `[U, U]`: of every head word's mention × every head word as its antecedent."""
+        return attention_scores(batch.weights.flatten(0, 1)[None], self.weight.flatten(1))[0]
+
+    def figures(self) -> Mapping[str, Figure]:
+        """The learned weights, one map per direction, in one scale of colours."""
+        maps = {
+            f"weights_{direction.replace('→', '_to_')}": HeatMap(
+                title=f"Learned weights, {direction}",
+                values=weight.double().cpu().numpy(),
+                row_labels=[str(layer + 1) for layer in self.sizes.layers],
+                column_labels=[str(head + 1) for head in self.sizes.heads],
+                row_label="layer",
+                column_label="head",
+                value_label="weight",
+                diverging=True,
+                unit="ratio",
+            )
+            for direction, weight in zip(ANTECEDENT_DIRECTIONS, self.weight.detach(), strict=True)
+        }
+        return on_one_scale(maps)
 
 
-def _counted(metrics: nn.ModuleDict) -> dict[str, tuple[Tensor, Tensor]]:
-    """Hits and links of every split, on the CPU; the counters begin anew."""
-    counts = {}
-    for split, metric in metrics.items():
-        assert isinstance(metric, AntecedentCounts)
-        hits, links = metric.compute()
-        counts[split] = hits.cpu(), links.cpu()
-        metric.reset()
-    return counts
+class AntecedentWordsProbe(TrainedAntecedentProbe):
+    """As `AntecedentAttentionProbe`, with weights that the two head words decide: `w_k = W_k·(v_i ⊕ v_j) + b_k`.
 
+    v are fixed word vectors, zeros for unknown words; U and c give the other direction its weights u_k likewise.
+    `2LH·(2d + 1)` parameters.
+    """
 
-def _items(documents: tuple[str, ...], links: Tensor, right: Mapping[str, Tensor]) -> pd.DataFrame:
-    """`document, links`, right choices of every predictor, then the same of each type; counts `[documents, 3]` each."""
-    counts = {"links": links, **right}
-    columns: dict[str, object] = {"document": documents}
-    columns |= {name: of_type.sum(1).tolist() for name, of_type in counts.items()}
-    for place, (_, suffix) in enumerate(_SUFFIXES[1:]):
-        columns |= {f"{name}{suffix}": of_type[:, place].tolist() for name, of_type in counts.items()}
-    return pd.DataFrame(columns)
+    experiment = "antecedent_words"
+    reads = frozenset(("attention", "vectors"))
+
+    def build(self, sizes: Sizes) -> None:
+        """`mention` and `antecedent` are `[dim, 2·LH]`: first for attention to the antecedent, then for that back."""
+        heads = len(sizes.layers) * len(sizes.heads)
+        self.mention = nn.Parameter(torch.zeros(sizes.vectors, 2 * heads))
+        self.antecedent = nn.Parameter(torch.zeros(sizes.vectors, 2 * heads))
+        self.bias = nn.Parameter(torch.zeros(2 * heads))
+
+    def forward(self, batch: AntecedentBatch) -> Tensor:
+        """Scores `[U, U]`: of every head word's mention × every head word as its antecedent."""
+        attention = batch.weights.flatten(0, 1)
+        terms = batch.vectors @ self.mention + self.bias, batch.vectors @ self.antecedent
+        first, second = (term.view(1, -1, 2, len(attention)) for term in terms)
+        return weighted_scores(attention[None], first, second)[0]

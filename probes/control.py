@@ -10,10 +10,10 @@ import pandas as pd
 from pytorch_lightning.utilities import rank_zero_info
 
 from datamodules import DependencyDataModule
+from heads.experiment import DependencyExperiment
 from metrics.bootstrap import paired_bootstrap
-from probes.arc_probe import ArcProbe
-from probes.base import DependencyExperiment
-from probes.training import NestedExperiment, Trained, result_of
+from probes.head_selection import HeadSelectionProbe
+from probes.nested import NestedExperiment, Trained, result_of
 from results import Estimate, Result, Table
 
 Behaviour = Literal["self", "first", "last"]
@@ -74,7 +74,7 @@ class ControlTask(NestedExperiment):
 
     def outcome(self) -> Result:
         """Scores of task and control, and their difference with an interval over sentences."""
-        arcs = isinstance(self.probe, ArcProbe)
+        arcs = isinstance(self.probe, HeadSelectionProbe)
         heads = partial(control_arcs if arcs else control_tree, seed=self.seed)
         on_task, task = self._scored("task", self.data.variant())
         on_control, control = self._scored("control", self.data.variant(heads=heads))

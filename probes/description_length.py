@@ -13,9 +13,9 @@ from pytorch_lightning.utilities import rank_zero_info
 
 from datamodules import AttentionBatch
 from datamodules.sampling import BatchLoader
+from heads.experiment import DependencyExperiment, ExperimentError
 from metrics.attachment import ratio_scores
-from probes.base import DependencyExperiment, ProbeError
-from probes.training import NestedExperiment, Trained, TrainedProbe, result_of
+from probes.nested import NestedExperiment, Trained, TrainedProbe, result_of
 from results import Bars, Estimate, Result, Table, Unit
 
 PORTIONS = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.0625, 0.125, 0.25, 0.5, 1.0)
@@ -42,7 +42,7 @@ def code_bits(
         device: where the probe is run.
 
     Raises:
-        ProbeError: a head has probability zero: no code for it is finite.
+        ExperimentError: a head has probability zero: no code for it is finite.
     """
     assert isinstance(probe, TrainedProbe)
     bits = np.zeros(sentences)
@@ -53,7 +53,7 @@ def code_bits(
             bits[batch.index.numpy()] = nats / math.log(2)
     if not np.isfinite(bits).all():
         at = int(np.argmax(~np.isfinite(bits)))
-        raise ProbeError(
+        raise ExperimentError(
             f"{type(probe).__name__} gives a gold head of sentence {at} of train no probability: there is no code for "
             f"it. Every one of the n+1 candidates must have a score."
         )
@@ -86,7 +86,7 @@ class DescriptionLength(NestedExperiment):
         seed: of the order of the sentences and of the initialisation; None for that of the run.
 
     Raises:
-        ProbeError: the portions do not ascend to 1.
+        ExperimentError: the portions do not ascend to 1.
     """
 
     experiment = "description_length"
@@ -104,7 +104,7 @@ class DescriptionLength(NestedExperiment):
         super().__init__(probe, max_epochs, patience, batches, seed)
         ascending = all(low < high for low, high in pairwise((0.0, *portions)))
         if not ascending or not portions or portions[-1] != 1:
-            raise ProbeError(f"portions must ascend from above 0 to 1, not {', '.join(map(str, portions))}.")
+            raise ExperimentError(f"portions must ascend from above 0 to 1, not {', '.join(map(str, portions))}.")
         self.portions, self.final = portions, final
 
     def outcome(self) -> Result:

@@ -1,14 +1,507 @@
 """The structural probes of Hewitt & Manning (2019): trees in the geometry of hidden states."""
 
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+import pandas as pd
 import torch
-from torch import Tensor
+from pytorch_lightning.trainer.states import TrainerFn
+from torch import Tensor, nn
 from torch.nn.functional import pad
+from torchmetrics import SumMetric
 
 from datamodules import AttentionBatch
-from metrics.structural import depth_losses, distance_losses, spearman, tree_depths, tree_distances
+from heads.experiment import DependencyExperiment, ExperimentError
+from metrics.attachment import Floats, Integers, ratio_scores
+from metrics.bootstrap import bootstrap_ratio
+from metrics.rows import ItemRows
+from metrics.structural import depth_losses, distance_losses, length_weights, spearman, tree_depths, tree_distances
 from metrics.trees import gold_in_trees
-from probes.base import ProbeError
-from probes.structural_sweep import StructuralProbe
+from results import HeatMap, Result, Table
+from training import Origin, TrainedModule
+
+BOUND = 0.05
+"""The matrices start uniform within ±BOUND as in Hewitt & Manning (2019)."""
+
+
+class Pair(NamedTuple):
+    """A probe of a sweep.
+
+    Attributes:
+        layer: whose hidden states it reads: 0 for those of the embeddings, k for those of layer k.
+        rank: rows of its matrix.
+    """
+
+    layer: int
+    rank: int
+
+
+@dataclass(frozen=True)
+class StructuralSizes:
+    """What the matrices of a sweep are shaped by.
+
+    Attributes:
+        pairs: a matrix for each.
+        size: of a hidden state.
+    """
+
+    pairs: tuple[Pair, ...]
+    size: int
+
+
+def sweep_pairs(
+    layers: Sequence[int] | None, ranks: Sequence[int] | None, held: Sequence[int], size: int
+) -> tuple[Pair, ...]:
+    """Every layer with every rank.
+
+    Args:
+        layers: those asked for; None for all that are held.
+        ranks: those asked for; None for the size of the hidden states.
+        held: layers whose hidden states the data hold.
+        size: of a hidden state.
+
+    Raises:
+        ExperimentError: nothing is held or asked for, or a layer is not held, or a rank exceeds the size.
+    """
+    if not held:
+        raise ExperimentError(
+            "A structural probe needs hidden states: --data.init_args.hidden '[1,2,3]', 0 for those of the embeddings, "
+            "k for those of layer k."
+        )
+    layers = held if layers is None else layers
+    ranks = (size,) if ranks is None else ranks
+    if absent := [layer for layer in layers if layer not in held]:
+        raise ExperimentError(
+            f"layers: the data hold no hidden states of layer {absent[0]}, only of {', '.join(map(str, held))}. Name "
+            f"it in --data.init_args.hidden too."
+        )
+    if wrong := [rank for rank in ranks if not 1 <= rank <= size]:
+        raise ExperimentError(f"ranks: {wrong[0]} is not from 1 to {size}, the size of a hidden state.")
+    pairs = tuple(Pair(layer, rank) for layer in layers for rank in ranks)
+    if not pairs or len(set(pairs)) < len(pairs):
+        raise ExperimentError(
+            f"layers {list(layers)} and ranks {list(ranks)}: give at least one of each, and none twice."
+        )
+    return pairs
+
+
+def start(pair: Pair, size: int, seed: int) -> Tensor:
+    """The matrix `[rank, size]` a pair starts from: drawn for it alone, so that it is the same in every sweep."""
+    random = torch.Generator().manual_seed(seed * 1_000_003 + pair.layer * 65_537 + pair.rank)
+    return torch.empty(pair.rank, size).uniform_(-BOUND, BOUND, generator=random)
+
+
+def describe(origin: Origin[StructuralSizes]) -> str:
+    """The encoder, and the layers and ranks, in words."""
+    pairs, source = origin.sizes.pairs, origin.source
+    layers, ranks = (", ".join(str(number) for number in dict.fromkeys(column)) for column in zip(*pairs, strict=True))
+    return (
+        f"{source['weights']} weights {str(source['weights_sha256'])[:12]}…, hidden states of layers {layers}, at "
+        f"ranks {ranks}"
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """What k probes found in the sentences of a split.
+
+    Attributes:
+        sentence: `[sentences]` index in the split.
+        words: `[sentences]`.
+        total: `[sentences]` what there was to find.
+        right: `[sentences, k]` how much of it was found.
+        correlation: `[sentences, k]` Spearman's; nan where there is none.
+    """
+
+    sentence: Integers
+    words: Integers
+    total: Floats
+    right: Floats
+    correlation: Floats
+
+    @classmethod
+    def of(cls, sentence: Integers, rows: Floats, lengths: Integers) -> "Found":
+        """From gathered rows `[sentences, 1 + 2k]`: total, right, correlation; `lengths` are those of the split."""
+        total, right, correlation = rows[:, 0], *np.split(rows[:, 1:], 2, axis=1)
+        return cls(sentence, lengths[sentence], total, right, correlation)
+
+    def counts(self, share: bool) -> tuple[Floats, Floats]:
+        """Numerators and denominators `[sentences, k]` of the share that was found, or of the mean correlation."""
+        if share:
+            return self.right, np.broadcast_to(self.total[:, None], self.right.shape)
+        return self.mean_correlation()
+
+    def mean_correlation(self) -> tuple[Floats, Floats]:
+        """Numerators and denominators `[sentences, k]` of the mean over lengths of the mean correlation per length.
+
+        The correlation of a sentence counts with a weight that is the same in all resamples of a bootstrap: 1 / (the
+        lengths that occur × the sentences of its length). A resample may have more of one length than of another,
+        so that the interval also allows for a sample with other lengths.
+        """
+        known = ~np.isnan(self.correlation)
+        weights = np.stack([length_weights(self.words, column) for column in known.T], axis=1)
+        return np.where(known, self.correlation, 0.0) * weights, weights
+
+    def items(self, ids: Sequence[str], probe: int, total: str, right: str) -> pd.DataFrame:
+        """One row per sentence, of one probe.
+
+        Args:
+            ids: of all sentences of the split.
+            probe: which of the k.
+            total: name of the column of what there was to find.
+            right: name of the column of what was found.
+
+        Returns:
+            Columns `sentence, id, words`, these two, `spearman`, and its share in the mean as `spearman_weighted` and
+            `spearman_weight`.
+        """
+        weighted, weight = self.mean_correlation()
+        return pd.DataFrame(
+            {
+                "sentence": self.sentence,
+                "id": [ids[index] for index in self.sentence],
+                "words": self.words,
+                total: self.total.astype(np.int64),
+                right: self.right[:, probe].astype(np.int64),
+                "spearman": self.correlation[:, probe],
+                "spearman_weighted": weighted[:, probe],
+                "spearman_weight": weight[:, probe],
+            }
+        )
+
+
+def mean(numerators: Floats, denominators: Floats) -> Floats:
+    """Σ numerators / Σ denominators over the sentences, `[k]`; nan where there is nothing."""
+    total = denominators.sum(axis=0)
+    means: Floats = np.divide(numerators.sum(axis=0), total, out=np.full_like(total, np.nan), where=total != 0)
+    return means
+
+
+def sweep_table(
+    pairs: Sequence[Pair], epochs: Sequence[int], dev: tuple[Floats, Floats], test: tuple[Floats, Floats]
+) -> Table:
+    """A row for each probe: columns `layer, rank, epochs, dev, test, low, high`, the interval that of `test`.
+
+    Args:
+        pairs: the probes.
+        epochs: the epoch of each one's best loss on dev, from 1.
+        dev: numerators and denominators `[sentences, k]` of the score.
+        test: the same of the other split.
+    """
+    low, high = bootstrap_ratio(*test)
+    frame = pd.DataFrame(
+        {
+            "layer": [pair.layer for pair in pairs],
+            "rank": [pair.rank for pair in pairs],
+            "epochs": list(epochs),
+            "dev": mean(*dev),
+            "test": mean(*test),
+            "low": low,
+            "high": high,
+        }
+    )
+    return Table(frame, dict.fromkeys(("dev", "test"), "fraction"), interval="test")
+
+
+def sweep_map(table: pd.DataFrame, chosen: int, score: str) -> HeatMap:
+    """The scores of a sweep on test, layers × ranks, with a frame around that of the row `chosen`."""
+    values = table.pivot(index="layer", columns="rank", values="test")
+    layers, ranks = values.index.tolist(), values.columns.tolist()
+    return HeatMap(
+        title=f"{score} on test, by layer and rank",
+        values=values.to_numpy(dtype=np.float64),
+        row_labels=[str(layer) for layer in layers],
+        column_labels=[str(rank) for rank in ranks],
+        row_label="layer",
+        column_label="rank",
+        value_label=score,
+        unit="fraction",
+        marked=(layers.index(table["layer"][chosen]), ranks.index(table["rank"][chosen])),
+    )
+
+
+GAIN = 1e-4
+"""By how much the loss on dev must fall for an epoch to count as better."""
+
+
+class StructuralProbe(TrainedModule[StructuralSizes], DependencyExperiment):
+    """A matrix B for every layer and rank, under which squared norms are distances or depths in the tree.
+
+    All are trained at once, on the same batches, and none feels the others: each starts from random numbers of its
+    own, has its own learning rate, lowered tenfold after every epoch that did not lower its loss on dev, keeps its
+    weights of the best epoch, and stops after `patience` epochs without a better one. Training ends when all have
+    stopped. The one with the best score on dev is reported.
+
+    The paper's recipe is Adam at 1e-3, batches of 20 sentences and at most 40 epochs. One threshold, a gain of
+    1e-4, says here both when the rate falls and when to stop; torch's own schedule would take it as a relative one.
+
+    Args:
+        layers: whose hidden states are read, out of those that the data hold: 0 for the embeddings', k for those of
+            layer k; None for all.
+        ranks: rows of B; None for the size of the hidden states.
+        learning_rate: of Adam, at the start.
+        decay: factor of the learning rate after an epoch that was not better.
+        patience: epochs in a row that are not better, after which a probe stops.
+    """
+
+    reads = frozenset(("hidden",))
+    monitor: ClassVar[tuple[str, Literal["min", "max"]]] = ("val_loss", "min")
+    """What is best at the dev optimum."""
+    headline: ClassVar[str]
+    """The main score, by which layer and rank are chosen."""
+    ratio: ClassVar[tuple[str, str, str]]
+    """The score that is a share, and the columns of what was found and of what there was to find."""
+    correlation: ClassVar[str]
+    """The rank correlation."""
+    matrices: nn.ParameterList
+    kept: nn.ParameterList
+    best_loss: Tensor
+    best_epoch: Tensor
+    stale: Tensor
+
+    def __init__(
+        self,
+        layers: tuple[int, ...] | None = None,
+        ranks: tuple[int, ...] | None = None,
+        learning_rate: float = 1e-3,
+        decay: float = 0.1,
+        patience: int = 5,
+    ) -> None:
+        super().__init__()
+        if patience < 1:
+            raise ExperimentError(f"patience: {patience}. Give at least one epoch.")
+        self.layers, self.ranks = layers, ranks
+        self.learning_rate, self.decay, self.patience = learning_rate, decay, patience
+        self._places: dict[int, int] = {}
+        self._active: list[int] = []
+        self._loss, self._sentences = SumMetric(nan_strategy="disable"), SumMetric()
+
+    @abstractmethod
+    def states(self, batch: AttentionBatch) -> Tensor:
+        """Hidden states as B is applied to them, float32 `[batch, layers', n, size]`."""
+
+    @abstractmethod
+    def predict(self, projected: Tensor) -> Tensor:
+        """Predictions `[batch, …]` from the projected states `[batch, n, rank]`."""
+
+    @abstractmethod
+    def losses(self, predicted: Tensor, batch: AttentionBatch) -> Tensor:
+        """Loss of every sentence `[batch, k]`, from the predictions of k probes `[batch, k, …]`."""
+
+    @abstractmethod
+    def found(self, predicted: Tensor, batch: AttentionBatch) -> tuple[Tensor, Tensor, Tensor]:
+        """Of every sentence: what there was to find `[batch]`, what was found, and rank correlations, `[batch, k]`."""
+
+    def prepare(self) -> None:
+        """Make the matrices for the hidden states that the data hold.
+
+        Raises:
+            ExperimentError: there are none, or not those of a layer, or a rank exceeds their size.
+        """
+        data = self.attention
+        held, size = data.hidden_layers, data.hidden_size
+        self._places = {layer: place for place, layer in enumerate(held)}
+        pairs = sweep_pairs(self.layers, self.ranks, held, size)
+        self.bind(StructuralSizes(pairs, size), data.encoder_identity or {})
+
+    @property
+    def pairs(self) -> tuple[Pair, ...]:
+        """Layers and ranks; none before there are data."""
+        return () if self.origin is None else self.sizes.pairs
+
+    def build(self, sizes: StructuralSizes) -> None:
+        """A matrix for every pair, twice: as it is trained, and as it was after its best epoch."""
+        pairs, size = sizes.pairs, sizes.size
+        layers = dict.fromkeys(pair.layer for pair in pairs)
+        self._places = self._places or {layer: place for place, layer in enumerate(layers)}
+        # One draw, whatever the pairs: a pair starts from the same numbers in a sweep as alone.
+        seed = int(torch.randint(2**31, ()))
+        starts = [start(pair, size, seed) for pair in pairs]
+        self.matrices = nn.ParameterList(nn.Parameter(matrix) for matrix in starts)
+        # Not buffers: DDP would send them to all processes before every batch.
+        self.kept = nn.ParameterList(nn.Parameter(matrix.clone(), requires_grad=False) for matrix in starts)
+        self.register_buffer("best_loss", torch.full((len(pairs),), torch.inf))
+        self.register_buffer("best_epoch", torch.zeros(len(pairs), dtype=torch.int64))
+        self.register_buffer("stale", torch.zeros(len(pairs), dtype=torch.int64))
+        self._val = ItemRows(len(pairs))
+        self._dev, self._test = ItemRows(1 + 2 * len(pairs)), ItemRows(1 + 2 * len(pairs))
+
+    def _predictions(self, batch: AttentionBatch, matrices: nn.ParameterList, pairs: Sequence[int]) -> Tensor:
+        """Predictions of some pairs `[batch, pairs, …]`."""
+        states = self.states(batch)
+        return torch.stack(
+            [self.predict(states[:, self._places[self.pairs[pair].layer]] @ matrices[pair].T) for pair in pairs], dim=1
+        )
+
+    def forward(self, batch: AttentionBatch) -> Tensor:
+        """What every pair predicts of a batch `[batch, pairs, …]`, with its weights of the best epoch."""
+        self._require_training()
+        return self._predictions(batch, self.kept, range(len(self.pairs)))
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """One Adam, with a group, and so a learning rate, for every pair."""
+        return torch.optim.Adam([{"params": [matrix]} for matrix in self.matrices], self.learning_rate, fused=True)
+
+    def on_train_start(self) -> None:
+        """Leave out the pairs that have stopped."""
+        stopped = (self.stale >= self.patience).tolist()
+        # Several processes wait for the gradients of all matrices.
+        everything = self.trainer.world_size > 1 or all(stopped)  # all: a run that had ended was resumed
+        self._active = [pair for pair in range(len(self.pairs)) if everything or not stopped[pair]]
+
+    on_train_epoch_start = on_train_start  # which a run that is resumed in the middle of an epoch does not call
+
+    def training_step(self, batch: AttentionBatch, batch_idx: int) -> Tensor:
+        """The loss of every pair, averaged over the sentences; their sum, since none feels the others."""
+        losses = self.losses(self._predictions(batch, self.matrices, self._active), batch)
+        self._loss.update(losses.detach().mean(1).sum())
+        self._sentences.update(len(losses))
+        return losses.mean(0).sum()
+
+    def on_train_epoch_end(self) -> None:
+        """Log `train_loss`, the mean over sentences and pairs; without a dev split, keep the last weights."""
+        self.log("train_loss", self._loss.compute() / self._sentences.compute())
+        self._loss.reset()
+        self._sentences.reset()
+        if not self.trainer.enable_validation:
+            for pair in range(len(self.pairs)):
+                self._keep(pair)
+
+    def _keep(self, pair: int) -> None:
+        with torch.no_grad():
+            self.kept[pair].copy_(self.matrices[pair])
+        self.best_epoch[pair] = self.current_epoch + 1
+
+    @property
+    def _fitting(self) -> bool:
+        return self._trainer is not None and self.trainer.state.fn == TrainerFn.FITTING
+
+    def validation_step(self, batch: AttentionBatch, batch_idx: int) -> None:
+        """Gather the losses on dev: while training those of the weights of now, else those of the best epochs."""
+        everything = range(len(self.pairs))
+        predicted = self._predictions(batch, self.matrices, everything) if self._fitting else self(batch)
+        self._val.update(batch.index, self.losses(predicted, batch))
+
+    def on_validation_epoch_end(self) -> None:
+        """Keep the weights that are better, lower the rate of the others, and stop when all have stopped.
+
+        Logs the loss of each pair, where there are several, and as `val_loss` the mean over the pairs of their best
+        ones: a checkpoint that watches it is the first that has the best weights of all.
+        """
+        losses = torch.from_numpy(self._val.compute()[1].mean(axis=0)).float().to(self.device)
+        self._val.reset()
+        if len(self.pairs) > 1:
+            names = [f"val_loss_layer{pair.layer}_rank{pair.rank}" for pair in self.pairs]
+            self.log_dict(dict(zip(names, losses, strict=True)))
+        if self._fitting and not self.trainer.sanity_checking:
+            self._judge(losses)
+        self.log("val_loss", (self.best_loss if self._fitting else losses).mean(), prog_bar=True)
+
+    def _judge(self, losses: Tensor) -> None:
+        groups = self.trainer.optimizers[0].param_groups
+        running = self.stale < self.patience
+        better = running & (losses < self.best_loss - GAIN)
+        # In place: a tensor made during validation could not be written to afterwards.
+        self.best_loss.copy_(torch.where(better, losses, self.best_loss))
+        for pair, (improved, group) in enumerate(zip(better.tolist(), groups, strict=True)):
+            if improved:
+                self._keep(pair)
+            elif not self.extra_check:
+                group["lr"] *= self.decay
+        if self.extra_check:
+            return
+        self.stale.copy_(torch.where(better, 0, self.stale + running))
+        self.trainer.should_stop = self.trainer.should_stop or bool((self.stale >= self.patience).all())
+
+    def _require_training(self) -> None:
+        """Refuse to score what has learned nothing.
+
+        Raises:
+            TrainingError: it was not trained.
+            ExperimentError: the loss of a pair was never a finite number.
+        """
+        self.on_validation_start()
+        untrained = [pair for pair, epoch in zip(self.pairs, self.best_epoch.tolist(), strict=True) if not epoch]
+        if untrained:
+            raise ExperimentError(
+                f"The loss on dev of layer {untrained[0].layer} at rank {untrained[0].rank} was never a finite number: "
+                f"lower --model.init_args.learning_rate, or leave out the layer."
+            )
+
+    def on_predict_start(self) -> None:
+        """Refuse: what it predicts are no heads."""
+        raise ExperimentError(f"{type(self).__name__} predicts distances or depths, no heads: `test` scores them.")
+
+    def nats(self, batch: AttentionBatch) -> Tensor:
+        """−ln p of the gold head of every word, for a code of the tree.
+
+        Raises:
+            ExperimentError: there is no such code.
+        """
+        raise ExperimentError(f"{type(self).__name__} gives candidate heads no probabilities: it has no code length.")
+
+    def update(self, batch: AttentionBatch) -> None:
+        """Gather what is found on dev and on test.
+
+        Raises:
+            TrainingError: the probe was not trained.
+        """
+        total, right, correlation = self.found(self(batch), batch)
+        metric = self._test if batch.split == "test" else self._dev
+        metric.update(batch.index, torch.cat([total[:, None], right, correlation], dim=1))
+
+    def outcome(self) -> Result:
+        """Choose a pair on dev, and score it on test."""
+        splits = self.data.splits
+        dev = Found.of(*self._dev.compute(), splits["dev"].lengths)
+        test = Found.of(*self._test.compute(), splits["test"].lengths)
+        self._dev.reset()
+        self._test.reset()
+        return self._result(dev, test, splits["test"].ids)
+
+    def _result(self, dev: Found, test: Found, ids: Sequence[str]) -> Result:
+        share, right, total = self.ratio
+        by_share = self.headline == share
+        table = sweep_table(self.pairs, self.best_epoch.tolist(), dev.counts(by_share), test.counts(by_share))
+        chosen = int(table.frame["dev"].fillna(-1).argmax())
+        items = test.items(ids, chosen, total, right)
+        ratios = {share: (right, total), self.correlation: ("spearman_weighted", "spearman_weight")}
+        layer, rank = self.pairs[chosen]
+        return Result(
+            experiment=self.experiment,
+            scores=ratio_scores(items, ratios),
+            tables={"sweep": table},
+            figures={"sweep": sweep_map(table.frame, chosen, self.headline)} if len(table.frame) > 1 else {},
+            audit={"epochs": int(self.best_epoch[chosen]), "layer": layer, "rank": rank},
+            items=items,
+            ratios=ratios,
+        )
+
+    def checkpoint_part(self) -> dict[str, Any]:
+        """What the matrices belong to."""
+        pairs = [tuple(pair) for pair in self.pairs]
+        return {"source": dict(self.origin.source) if self.origin else {}, "pairs": pairs, "size": self.sizes.size}
+
+    def wrote(self, part: Mapping[str, Any]) -> bool:
+        """Whether a part of a checkpoint is one of a structural probe."""
+        return "pairs" in part
+
+    def sizes_from(self, part: Mapping[str, Any]) -> StructuralSizes:
+        """Layers, ranks, and the size of a hidden state."""
+        return StructuralSizes(tuple(Pair(*pair) for pair in part["pairs"]), part["size"])
+
+    def difference(self, trained: Origin[StructuralSizes], run: Origin[StructuralSizes]) -> str | None:
+        """Another encoder, or other layers or ranks."""
+        if trained == run:
+            return None
+        return (
+            f"The matrices were trained on {describe(trained)}, and this run has {describe(run)}. Give "
+            f"--data.init_args.encoder, --data.init_args.hidden, --model.init_args.layers and --model.init_args.ranks "
+            f"those of the training."
+        )
 
 
 class StructuralDistanceProbe(StructuralProbe):
@@ -58,10 +551,10 @@ class StructuralDistanceProbe(StructuralProbe):
         code, so that what is compressed was learned.
 
         Raises:
-            ProbeError: there are several layers or ranks, or the probe was not trained.
+            ExperimentError: there are several layers or ranks, or the probe was not trained.
         """
         if len(self.pairs) != 1:
-            raise ProbeError(
+            raise ExperimentError(
                 f"{type(self).__name__} has {len(self.pairs)} pairs of layer and rank, and each would have a code of "
                 f"its own: give one layer (layers, or --data.init_args.hidden) and one rank (ranks)."
             )

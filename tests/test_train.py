@@ -19,7 +19,7 @@ from pytorch_lightning.utilities import rank_zero_only
 import train
 from corpora.conllu import read_treebank
 from corpora.sentence import CorpusError
-from probes.base import ProbeError
+from heads.experiment import ExperimentError
 from reports import ResultWriter
 from tests.documents import corpus as random_documents
 from tests.documents import write as write_documents
@@ -344,7 +344,7 @@ def test_a_drawing_that_cannot_be_made_leaves_no_run_behind(
     corpus: str, bert: Path, cache: str, tmp_path: Path
 ) -> None:
     command = arguments(ROOT / "configs" / "clark2019" / "heads.yaml", corpus, bert, cache, tmp_path)
-    with pytest.raises(ProbeError, match=r"no head '9-9'; heads are called layer-head, from 1-1 to 2-4"):
+    with pytest.raises(ExperimentError, match=r"no head '9-9'; heads are called layer-head, from 1-1 to 2-4"):
         train.main([*command, "--model.init_args.drawings=[{head: 9-9, sentence: tiny-test-0}]"])
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
@@ -699,12 +699,12 @@ def test_a_checkpoint_of_something_else_is_refused(
             "test",
             "clark2019/heads.yaml",
             ["--ckpt_path={checkpoint}"],
-            "HeadsProbe trains nothing, and takes no --ckpt",
+            "SingleHeads trains nothing, and takes no --ckpt",
         ),
         ("test", "clark2019/baselines.yaml", ["--ckpt_path={checkpoint}"], "Baselines trains nothing, and takes no"),
         ("test", "demo.yaml", ["--ckpt_path=best"], "--ckpt_path best: a new run has none yet"),
-        ("fit", "clark2019/heads.yaml", [], r"HeadsProbe trains nothing\. Run it with `python train\.py test`"),
-        ("validate", "clark2019/heads.yaml", [], r"HeadsProbe cannot validate\. Run it with `python train\.py test`"),
+        ("fit", "clark2019/heads.yaml", [], r"SingleHeads trains nothing\. Run it with `python train\.py test`"),
+        ("validate", "clark2019/heads.yaml", [], r"SingleHeads cannot validate\. Run it with `python train\.py test`"),
         (
             "test",
             "clark2019/heads.yaml",
@@ -718,7 +718,7 @@ def test_a_checkpoint_of_something_else_is_refused(
             ["--data.init_args.options.layers=[0]"],
             r"layers: \[0\]\. Give --data\.init_",
         ),
-        ("test", "clark2019/heads.yaml", ["--trainer.default_root_dir={checkpoint}"], r"\.ckpt/HeadsProbe: no folder"),
+        ("test", "clark2019/heads.yaml", ["--trainer.default_root_dir={checkpoint}"], r"\.ckpt/SingleHeads: no folder"),
     ],
 )
 def test_an_option_that_cannot_be_met_is_told_before_anything_is_made(

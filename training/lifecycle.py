@@ -15,12 +15,14 @@ from pytorch_lightning import LightningModule
 from pytorch_lightning.cli import LightningArgumentParser
 from pytorch_lightning.utilities.seed import isolate_rng
 
+from results import UserError
+
 Sizes = TypeVar("Sizes")
 
 NOT_OF_A_RUN = "this is no checkpoint of a run. `fit` leaves them in checkpoints/ of its run."
 
 
-class TrainingError(ValueError):
+class TrainingError(UserError):
     """A module that is not trained, a training that fails, or a checkpoint that cannot be used."""
 
 

@@ -9,11 +9,11 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 
 from attention import EncoderSpec
 from datamodules import DependencyDataModule, VectorSpec
+from heads.experiment import ExperimentError
 from metrics.trees import maximum_arborescence
 from probes import AttentionOnlyProbe, AttentionWordsProbe, DistancesWordsProbe
-from probes.arc_probe import ArcProbe
-from probes.base import ProbeError
-from probes.bound import Sizes
+from probes.base import Sizes
+from probes.head_selection import HeadSelectionProbe
 from results import Result
 from tests.probes.batches import random_batch
 from training import TrainingError
@@ -42,7 +42,9 @@ def trainer(folder: Path, epochs: int = 2, keep: bool = True) -> Trainer:
     )
 
 
-def fitted(probe: ArcProbe, data: DependencyDataModule, folder: Path, epochs: int = 2) -> tuple[Trainer, Result]:
+def fitted(
+    probe: HeadSelectionProbe, data: DependencyDataModule, folder: Path, epochs: int = 2
+) -> tuple[Trainer, Result]:
     run = trainer(folder, epochs)
     run.fit(probe, datamodule=data)
     run.test(probe, datamodule=data, verbose=False)
@@ -85,7 +87,7 @@ def test_labels_are_scored_where_the_head_is_right(data: DependencyDataModule, t
     run, result = fitted(probe, data, tmp_path, 4)
     right = total = 0
     for batch in data.batches("test"):
-        guess = probe.guess(batch, tree=False)
+        guess = probe.predict(batch, tree=False)
         assert guess.relations is not None
         scored = batch.mask & ~batch.punctuation
         right += int(((guess.heads == batch.heads) & (guess.relations == batch.relations))[scored].sum())
@@ -154,7 +156,7 @@ def test_a_probe_over_words_learns_and_is_scored(data: DependencyDataModule, tmp
 
 def test_a_probe_over_words_needs_words(bert: Path, corpus: str, cache: str, tmp_path: Path) -> None:
     data = DependencyDataModule(corpus, encoder=EncoderSpec(str(bert)), cache=cache)
-    with pytest.raises(ProbeError, match=r"AttentionWordsProbe needs word vectors: .*vectors.name"):
+    with pytest.raises(ExperimentError, match=r"AttentionWordsProbe needs word vectors: .*vectors.name"):
         trainer(tmp_path).fit(AttentionWordsProbe(), datamodule=data)
 
 

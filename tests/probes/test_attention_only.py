@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from probes.attention_only import AttentionOnlyProbe
-from probes.bound import Sizes
+from probes.base import Sizes
+from probes.head_selection import AttentionOnlyProbe
 from results import HeatMap
 from tests.probes.batches import random_batch
 
@@ -87,7 +87,7 @@ def test_it_finds_a_head_that_one_attention_head_points_at() -> None:
         optimizer.zero_grad()
         model.training_step(batch, 0).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-    assert (model.guess(batch, tree=False).heads[batch.mask] == batch.heads[batch.mask]).all()
+    assert (model.predict(batch, tree=False).heads[batch.mask] == batch.heads[batch.mask]).all()
     assert model.weight[0, 1, 2] == model.weight.max()
 
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from datamodules import AttentionBatch
-from probes.attention_words import AttentionWordsProbe
-from probes.bound import Sizes
+from probes.base import Sizes
+from probes.head_selection import AttentionWordsProbe
 from tests.probes.batches import random_batch
 
 DIM = 5
@@ -89,4 +89,4 @@ def test_words_tell_apart_what_attention_does_not() -> None:
         optimizer.zero_grad()
         model.training_step(batch, 0).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-    assert (model.guess(batch, tree=False).heads == batch.heads).all()
+    assert (model.predict(batch, tree=False).heads == batch.heads).all()

@@ -11,8 +11,9 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 
 from attention import EncoderSpec, Options
 from datamodules import DependencyDataModule
-from probes import AttentionOnlyProbe, Baselines
-from probes.base import ProbeError
+from heads import Baselines
+from heads.experiment import ExperimentError
+from probes import AttentionOnlyProbe
 from results import Bars, Result
 from tests.tiny import save_bert
 
@@ -93,7 +94,7 @@ def test_validation_logs_uas_without_punctuation(data: MakeData, tmp_path: Path)
     metrics = run.validate(probe, datamodule=module, verbose=False)[0]
     right = total = 0
     for batch in module.val_dataloader():
-        predicted = probe.guess(batch, tree=False).heads
+        predicted = probe.predict(batch, tree=False).heads
         scored = batch.mask & ~batch.punctuation
         right += int((predicted == batch.heads)[scored].sum())
         total += int(scored.sum())
@@ -161,12 +162,12 @@ def test_the_relations_that_are_named_are_in_table_and_figure(
     bars = some.figures["relations"]
     assert isinstance(bars, Bars)
     assert list(bars.categories) == names
-    with pytest.raises(ProbeError, match=r"relations: the corpus has no 'nsbj'; its relations are .*, nsubj"):
+    with pytest.raises(ExperimentError, match=r"relations: the corpus has no 'nsbj'; its relations are .*, nsubj"):
         trainer(tmp_path).test(kind(relations=("nsbj",)), datamodule=data(), verbose=False)
 
 
 def test_a_probe_without_attention_is_refused(data: MakeData, tmp_path: Path) -> None:
-    with pytest.raises(ProbeError, match=r"AttentionOnlyProbe needs attention: .*encoder must not be null"):
+    with pytest.raises(ExperimentError, match=r"AttentionOnlyProbe needs attention: .*encoder must not be null"):
         trainer(tmp_path).fit(AttentionOnlyProbe(), datamodule=data(None))
 
 

@@ -1,7 +1,7 @@
 import torch
 
-from probes.baselines import FEATURES, DistancesWordsProbe, distances
-from probes.bound import Sizes
+from probes.base import Sizes
+from probes.head_selection import FEATURES, DistancesWordsProbe, distances
 from tests.probes.batches import random_batch
 
 

@@ -14,13 +14,13 @@ from torch import Tensor, nn
 import train
 from attention import EncoderSpec
 from datamodules import AttentionBatch, DependencyDataModule
+from heads.experiment import DependencyExperiment
 from metrics.bootstrap import paired_bootstrap
 from probes import AttentionOnlyProbe
-from probes.arc_probe import ArcProbe
-from probes.base import DependencyExperiment
-from probes.bound import Sizes
+from probes.base import Sizes
 from probes.control import ControlTask, behaviour, control_arcs, control_tree
-from probes.training import result_of, trained
+from probes.head_selection import HeadSelectionProbe
+from probes.nested import result_of, trained
 from results import Estimate, Result
 
 CONFIG = Path(__file__).parent.parent.parent / "configs" / "hewitt2019" / "control.yaml"
@@ -35,7 +35,7 @@ def data(bert: Path, corpus: str, cache: str) -> DependencyDataModule:
     return module
 
 
-class AlwaysFirst(ArcProbe):
+class AlwaysFirst(HeadSelectionProbe):
     """Takes the first word for every head, whatever it is trained on."""
 
     experiment = "always_first"

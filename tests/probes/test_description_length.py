@@ -16,12 +16,12 @@ from torch import Tensor, nn
 import train
 from attention import EncoderSpec
 from datamodules import AttentionBatch, DependencyDataModule
+from heads.experiment import DependencyExperiment, ExperimentError
 from probes import AttentionOnlyProbe
-from probes.arc_probe import ArcProbe
-from probes.base import DependencyExperiment, ProbeError
-from probes.bound import Sizes
+from probes.base import Sizes
 from probes.description_length import PORTIONS, DescriptionLength, borders
-from probes.training import trained
+from probes.head_selection import HeadSelectionProbe
+from probes.nested import trained
 from results import Result
 
 CONFIG = Path(__file__).parent.parent.parent / "configs" / "voita2020" / "mdl.yaml"
@@ -35,7 +35,7 @@ def data(bert: Path, corpus: str, cache: str) -> DependencyDataModule:
     return module
 
 
-class Uniform(ArcProbe):
+class Uniform(HeadSelectionProbe):
     """All candidates are alike to it; keeps what it was trained on and what it coded, in the order of the copies."""
 
     experiment = "uniform"
@@ -198,13 +198,13 @@ def test_the_code_equals_one_of_trainings_and_sentences_by_hand(data: Dependency
 
 
 def test_a_head_that_was_excluded_has_no_code(data: DependencyDataModule, tmp_path: Path) -> None:
-    with pytest.raises(ProbeError, match="Never gives a gold head of sentence 4 of train no probability"):
+    with pytest.raises(ExperimentError, match="Never gives a gold head of sentence 4 of train no probability"):
         run(short(Never(), (0.01, 1.0), final=False), data, tmp_path)
 
 
 @pytest.mark.parametrize("portions", [(), (0.5,), (0.5, 0.2, 1.0), (0.0, 1.0), (0.1, 0.1, 1.0), (0.5, 1.5)])
 def test_portions_must_ascend_to_the_whole(portions: tuple[float, ...]) -> None:
-    with pytest.raises(ProbeError, match="portions must ascend from above 0 to 1"):
+    with pytest.raises(ExperimentError, match="portions must ascend from above 0 to 1"):
         DescriptionLength(AttentionOnlyProbe(), portions)
 
 

@@ -1,6 +1,6 @@
 import torch
 
-from probes.labels import RelationClassifier
+from probes.head_selection import RelationClassifier
 from tests.probes.batches import random_batch
 
 

@@ -9,10 +9,8 @@ from scipy.sparse.csgraph import minimum_spanning_tree
 from torch import Tensor
 
 from datamodules import AttentionBatch
-from probes.base import ProbeError
-from probes.structural import StructuralDepthProbe, StructuralDistanceProbe
-from probes.structural_pairs import Pair, StructuralSizes
-from probes.structural_sweep import StructuralProbe
+from heads.experiment import ExperimentError
+from probes.structural import Pair, StructuralDepthProbe, StructuralDistanceProbe, StructuralProbe, StructuralSizes
 from tests.probes.batches import random_batch
 
 SIZE = 8
@@ -211,7 +209,7 @@ def test_a_probe_that_tells_no_distances_apart_has_the_uniform_code() -> None:
 
 
 def test_there_is_no_code_of_depths_nor_of_several_pairs() -> None:
-    with pytest.raises(ProbeError, match="it has no code length"):
+    with pytest.raises(ExperimentError, match="it has no code length"):
         made(StructuralDepthProbe).nats(batch())
-    with pytest.raises(ProbeError, match="has 3 pairs of layer and rank"):
+    with pytest.raises(ExperimentError, match="has 3 pairs of layer and rank"):
         made(StructuralDistanceProbe).nats(batch())

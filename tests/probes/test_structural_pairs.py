@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from probes.base import ProbeError
-from probes.structural_pairs import Pair, StructuralSizes, describe, start, sweep_pairs
+from heads.experiment import ExperimentError
+from probes.structural import Pair, StructuralSizes, describe, start, sweep_pairs
 from training import Origin
 
 
@@ -25,7 +25,7 @@ def test_every_layer_goes_with_every_rank() -> None:
 def test_what_cannot_be_swept_is_refused(
     layers: tuple[int, ...] | None, ranks: tuple[int, ...] | None, held: tuple[int, ...], message: str
 ) -> None:
-    with pytest.raises(ProbeError, match=message):
+    with pytest.raises(ExperimentError, match=message):
         sweep_pairs(layers, ranks, held, 16)
 
 

@@ -17,10 +17,15 @@ from torch import Tensor
 
 from attention.encoder import EncoderSpec
 from datamodules import DependencyDataModule
-from probes.base import ProbeError
-from probes.structural import StructuralDepthProbe, StructuralDistanceProbe
-from probes.structural_pairs import Pair, StructuralSizes
-from probes.structural_sweep import GAIN, StructuralProbe
+from heads.experiment import ExperimentError
+from probes.structural import (
+    GAIN,
+    Pair,
+    StructuralDepthProbe,
+    StructuralDistanceProbe,
+    StructuralProbe,
+    StructuralSizes,
+)
 from results import HeatMap, Result
 from tests.tiny import save_bert
 from training import TrainingError
@@ -235,25 +240,25 @@ def test_what_cannot_be_run_is_refused(data: MakeData, tmp_path: Path) -> None:
     probe = StructuralDistanceProbe()
     with pytest.raises(TrainingError, match="was not trained: train it with `fit`"):
         scored(probe, data(), tmp_path)
-    with pytest.raises(ProbeError, match="predicts distances or depths, no heads"):
+    with pytest.raises(ExperimentError, match="predicts distances or depths, no heads"):
         trainer(tmp_path).predict(probe, datamodule=data())
-    with pytest.raises(ProbeError, match=r"needs attention: .*encoder must not be null"):
+    with pytest.raises(ExperimentError, match=r"needs attention: .*encoder must not be null"):
         fitted(StructuralDistanceProbe(), data((), None), trainer(tmp_path))
-    with pytest.raises(ProbeError, match=r"needs hidden states: --data\.init_args\.hidden"):
+    with pytest.raises(ExperimentError, match=r"needs hidden states: --data\.init_args\.hidden"):
         fitted(StructuralDistanceProbe(), data(()), trainer(tmp_path))
-    with pytest.raises(ProbeError, match=r"no hidden states of layer 2, only of 0, 1"):
+    with pytest.raises(ExperimentError, match=r"no hidden states of layer 2, only of 0, 1"):
         fitted(StructuralDistanceProbe((2,)), data((0, 1)), trainer(tmp_path))
-    with pytest.raises(ProbeError, match="patience: 0"):
+    with pytest.raises(ExperimentError, match="patience: 0"):
         StructuralDistanceProbe(patience=0)
     trained = fitted(StructuralDistanceProbe(), data(), trainer(tmp_path, 1))
-    with pytest.raises(ProbeError, match="random_init must be false"):
+    with pytest.raises(ExperimentError, match="random_init must be false"):
         scored(trained, data(random_init=True), tmp_path)
 
 
 def test_a_pair_whose_loss_was_never_a_number_is_named(data: MakeData, tmp_path: Path) -> None:
     probe = fitted(StructuralDistanceProbe(ranks=(3,)), data(), trainer(tmp_path, 1))
     probe.best_epoch[1] = 0
-    with pytest.raises(ProbeError, match=r"loss on dev of layer 1 at rank 3 was never a finite number"):
+    with pytest.raises(ExperimentError, match=r"loss on dev of layer 1 at rank 3 was never a finite number"):
         scored(probe, data(), tmp_path)
 
 

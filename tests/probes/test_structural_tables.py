@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from metrics.attachment import Floats
-from probes.structural_pairs import Pair
-from probes.structural_tables import Found, mean, sweep_map, sweep_table
+from probes.structural import Found, Pair, mean, sweep_map, sweep_table
 
 LENGTHS = np.array([5, 3, 5, 9, 51, 9, 5])
 PAIRS = [Pair(0, 4), Pair(0, 8), Pair(3, 4), Pair(3, 8)]

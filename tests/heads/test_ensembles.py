@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from attention.store import Store
+from heads.ensembles import Ensemble, _right, choose, hits
 from metrics.attachment import Arcs, Flags
-from probes.ensembles import Ensemble, _right, choose, hits
 from tests.attention.extractions import Extraction
 from tests.metrics.samples import arcs
 
@@ -36,7 +36,7 @@ def split(bert: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, 
 @pytest.fixture(params=[1 << 22, 100])
 def _chunks(request: pytest.FixtureRequest) -> Iterator[None]:
     """All words at once, or a few at a time."""
-    with patch("probes.ensembles._CELLS", request.param):
+    with patch("heads.ensembles._CELLS", request.param):
         yield
 
 

@@ -14,9 +14,10 @@ from torch import Tensor
 
 from attention import EncoderSpec
 from datamodules import AttentionBatch, DependencyDataModule
-from probes import AttentionOnlyProbe, Baselines, StructuralDistanceProbe
-from probes.base import DependencyExperiment, ProbeError
-from probes.training import NestedExperiment, result_of, trained
+from heads import Baselines
+from heads.experiment import DependencyExperiment, ExperimentError
+from probes import AttentionOnlyProbe, StructuralDistanceProbe
+from probes.nested import NestedExperiment, result_of, trained
 from results import Estimate, Result
 from training import TrainingError
 
@@ -275,11 +276,11 @@ def test_an_experiment_gets_its_result_in_the_test_around(data: MakeData, tmp_pa
 def test_several_devices_are_refused() -> None:
     experiment = Nested(AttentionOnlyProbe())
     experiment._trainer = SimpleNamespace(world_size=2)  # type: ignore[assignment]
-    with pytest.raises(ProbeError, match=r"Nested trains on one device, and this run has 2: --trainer.devices 1"):
+    with pytest.raises(ExperimentError, match=r"Nested trains on one device, and this run has 2: --trainer.devices 1"):
         experiment.setup("test")
 
 
 def test_what_is_not_trained_is_refused(data: MakeData, tmp_path: Path) -> None:
     untrained: DependencyExperiment = Baselines()
-    with pytest.raises(ProbeError, match=r"Baselines is not trained: give .*probe one that is"):
+    with pytest.raises(ExperimentError, match=r"Baselines is not trained: give .*probe one that is"):
         ordinary(tmp_path).test(Nested(untrained), datamodule=data(), verbose=False)

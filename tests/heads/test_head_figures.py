@@ -10,13 +10,22 @@ import torch
 from attention import EncoderSpec, Options
 from datamodules import DependencyDataModule
 from datamodules.dependency import DependencySplit
+from heads.experiment import ExperimentError
+from heads.single_heads import (
+    Drawing,
+    Names,
+    Predictions,
+    best_bars,
+    best_heads,
+    check_drawing,
+    draw_sentence,
+    examples,
+    relation_maps,
+)
 from metrics.heads import DIRECTIONS, most_attended
 from metrics.rows import ArcPredictions
-from probes.base import ProbeError
-from probes.head_figures import Drawing, best_bars, check_drawing, draw_sentence, examples, relation_maps
-from probes.head_tables import Names, Predictions, best_heads
 from results import AttentionLines, Figure, HeatMap
-from tests.probes.hand_drawn import DEV, NAMES, TEST, counted, predictions
+from tests.heads.hand_drawn import DEV, NAMES, TEST, counted, predictions
 from tests.tiny import save_gpt2
 
 FORTH, BACK = DIRECTIONS
@@ -144,7 +153,7 @@ def test_delimiters_are_drawn_where_the_tokenizer_writes_them(corpus: str, tmp_p
         assert lines.words == tuple(words)
         np.testing.assert_array_equal(lines.weights, attention[0, 0, 1:-1, 1:-1].double().numpy())
         assert all(scored.arcs.head[scored.arcs.sentence == data.ids.index(name)][i] == j + 1 for i, j in lines.arcs)
-    with pytest.raises(ProbeError, match="no head '1-1'"):
+    with pytest.raises(ExperimentError, match="no head '1-1'"):
         check_drawing(Drawing("1-1", data.ids[0]), names, data, scored.relations)
 
 
@@ -164,7 +173,7 @@ def test_what_cannot_be_drawn_is_named(
     split: tuple[DependencySplit, Predictions, Names], wanted: Drawing, message: str
 ) -> None:
     data, scored, names = split
-    with pytest.raises(ProbeError, match=re.escape(message)):
+    with pytest.raises(ExperimentError, match=re.escape(message)):
         check_drawing(wanted, names, data, scored.relations)
 
 
@@ -172,7 +181,7 @@ def test_examples_show_the_heads_furthest_above_the_best_offset(
     split: tuple[DependencySplit, Predictions, Names], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data, scored, names = split
-    monkeypatch.setattr("probes.head_figures._WORDS", range(4, 9))
+    monkeypatch.setattr("heads.single_heads._WORDS", range(4, 9))
     best = best_heads(scored, scored, None, names, permutations=1, seed=0).frame
     margins = {
         row["relation"]: row["dev"] - row["offset"]

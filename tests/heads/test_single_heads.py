@@ -13,11 +13,10 @@ from attention import EncoderSpec
 from corpora.conllu import read_treebank
 from corpora.sentence import Sentence
 from datamodules import DependencyDataModule
+from heads import Baselines, SingleHeads
+from heads.experiment import ExperimentError
+from heads.single_heads import Drawing, Names
 from metrics.heads import DIRECTIONS
-from probes import Baselines, HeadsProbe
-from probes.base import ProbeError
-from probes.head_figures import Drawing
-from probes.head_tables import Names
 from results import AttentionLines, Bars, HeatMap, Result
 
 BEST = "relation n head direction dev test low high offset best_offset random_init p"
@@ -46,14 +45,14 @@ def trainer() -> Trainer:
     )
 
 
-def scored(probe: HeadsProbe, data: DependencyDataModule) -> Result:
+def scored(probe: SingleHeads, data: DependencyDataModule) -> Result:
     trainer().test(probe, datamodule=data, verbose=False)
     assert probe.result is not None
     return probe.result
 
 
-def probe(**options: object) -> HeadsProbe:
-    return HeadsProbe(permutations=9, minimum=1, **options)  # type: ignore[arg-type]
+def probe(**options: object) -> SingleHeads:
+    return SingleHeads(permutations=9, minimum=1, **options)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -242,7 +241,9 @@ def test_the_relations_that_are_named_are_shown_with_the_same_numbers(result: Re
 
 
 def test_relations_that_the_corpus_does_not_have_are_refused(data: MakeData) -> None:
-    with pytest.raises(ProbeError, match=r"relations: the corpus has no 'nsbj', 'x'; its relations are .*det.*, nsubj"):
+    with pytest.raises(
+        ExperimentError, match=r"relations: the corpus has no 'nsbj', 'x'; its relations are .*det.*, nsubj"
+    ):
         scored(probe(relations=("nsbj", "det", "x")), data())
 
 
@@ -273,14 +274,14 @@ def test_how_the_splits_are_divided_changes_nothing(result: Result, data: MakeDa
 
 def test_a_device_without_a_sentence_adds_nothing(data: MakeData, monkeypatch: pytest.MonkeyPatch) -> None:
     module, alone = probe(), scored(probe(), data())
-    step = HeadsProbe.test_step
+    step = SingleHeads.test_step
 
-    def with_an_empty_batch(self: HeadsProbe, batch: object, batch_idx: int, dataloader_idx: int = 0) -> None:
+    def with_an_empty_batch(self: SingleHeads, batch: object, batch_idx: int, dataloader_idx: int = 0) -> None:
         if batch_idx == 0:
             step(self, self.data.splits["dev"][[]], 0, dataloader_idx)
         step(self, batch, batch_idx, dataloader_idx)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(HeadsProbe, "test_step", with_an_empty_batch)
+    monkeypatch.setattr(SingleHeads, "test_step", with_an_empty_batch)
     assert scored(module, data()).numbers == alone.numbers
 
 
@@ -317,12 +318,14 @@ def test_paper_mode_compares_with_the_random_encoder_on_dev(data: MakeData) -> N
 
 
 def test_attention_is_needed(data: MakeData) -> None:
-    with pytest.raises(ProbeError, match=r"HeadsProbe needs attention: .*encoder must not be null"):
+    with pytest.raises(ExperimentError, match=r"SingleHeads needs attention: .*encoder must not be null"):
         scored(probe(), data(encoder=False))
 
 
 def test_experiments_without_a_use_for_random_weights_refuse_them(data: MakeData) -> None:
-    with pytest.raises(ProbeError, match=r"Baselines makes nothing of random weights: .*random_init must be false"):
+    with pytest.raises(
+        ExperimentError, match=r"Baselines makes nothing of random weights: .*random_init must be false"
+    ):
         trainer().test(Baselines(), datamodule=data(random_init=True), verbose=False)
 
 
@@ -334,7 +337,7 @@ def test_experiments_without_a_use_for_random_weights_refuse_them(data: MakeData
     ],
 )
 def test_a_drawing_of_what_is_not_there_is_refused(data: MakeData, drawing: Drawing, message: str) -> None:
-    with pytest.raises(ProbeError, match=message):
+    with pytest.raises(ExperimentError, match=message):
         scored(probe(drawings=(drawing,), ensemble=1), data())
 
 
@@ -346,7 +349,7 @@ def test_the_command_line_names_heads_and_sentences_to_draw(
     train.main(
         [
             "test",
-            "--model=HeadsProbe",
+            "--model=SingleHeads",
             "--model.init_args.permutations=9",
             "--model.init_args.minimum=1",
             "--model.init_args.maps=1",

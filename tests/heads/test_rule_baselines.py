@@ -3,7 +3,7 @@ from typing import NamedTuple
 import pytest
 
 from corpora.document import Mention, MentionType
-from probes.sieve import FEMININE, MASCULINE, head_match, nearest, sieve
+from heads.rule_baselines import FEMININE, MASCULINE, head_match, nearest, sieve
 
 # One sentence a line, as word/tag.
 PAGE = """

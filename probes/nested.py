@@ -10,7 +10,7 @@ from torch import Tensor
 
 from datamodules import AttentionBatch, DependencyDataModule
 from datamodules.sampling import run_seed
-from probes.base import DependencyExperiment, ProbeError
+from heads.experiment import DependencyExperiment, ExperimentError
 from results import Result
 from training import TrainedModule, nested_trainer, quiet, train_nested
 
@@ -165,10 +165,10 @@ class NestedExperiment(DependencyExperiment):
         """What the probe says of itself.
 
         Raises:
-            ProbeError: it is none that is trained.
+            ExperimentError: it is none that is trained.
         """
         if not isinstance(self.probe, TrainedProbe):
-            raise ProbeError(
+            raise ExperimentError(
                 f"{type(self).__name__} trains a probe, and {type(self.probe).__name__} is not trained: give "
                 f"--model.init_args.probe one that is, for instance AttentionOnlyProbe."
             )
@@ -178,10 +178,10 @@ class NestedExperiment(DependencyExperiment):
         """Open the train split beside dev and test.
 
         Raises:
-            ProbeError: there are several devices, or the probe is none that is trained.
+            ExperimentError: there are several devices, or the probe is none that is trained.
         """
         if self.trainer.world_size > 1:
-            raise ProbeError(
+            raise ExperimentError(
                 f"{type(self).__name__} trains on one device, and this run has {self.trainer.world_size}: "
                 f"--trainer.devices 1 --trainer.num_nodes 1."
             )
@@ -203,9 +203,5 @@ class NestedExperiment(DependencyExperiment):
             device=self.device,
         )
 
-    def test_step(self, batch: AttentionBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
+    def update(self, batch: AttentionBatch) -> None:
         """Nothing: the copies are tested by trainers of their own."""
-
-    def on_test_epoch_end(self) -> None:
-        """Fill `result`."""
-        self.result = self.outcome()

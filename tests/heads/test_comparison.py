@@ -2,8 +2,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from heads.experiment import baseline_scores, relation_bars, relation_table
 from metrics.attachment import Arcs, attached
-from probes.comparison import baseline_scores, relation_bars, relation_table
 
 RELATIONS = ("det", "nsubj", "punct", "root")
 

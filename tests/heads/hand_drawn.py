@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from heads.single_heads import Names, Predictions
 from metrics.attachment import Arcs
 from metrics.heads import most_attended
-from probes.head_tables import Names, Predictions
 
 RELATIONS = ("amod", "det", "nsubj", "obj", "punct", "root")
 NAMES = Names((0, 1), (0, 1))

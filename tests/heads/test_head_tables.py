@@ -4,11 +4,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from heads.single_heads import Names, Predictions, all_heads, best_heads, by_length, roles
 from metrics.attachment import OFFSETS, Floats
 from metrics.bootstrap import bootstrap_ratio
 from metrics.heads import DIRECTIONS, permutation_p
-from probes.head_tables import Names, Predictions, all_heads, best_heads, by_length, roles
-from tests.probes.hand_drawn import DEV, NAMES, RELATIONS, TEST, Drawn, counted, predictions
+from tests.heads.hand_drawn import DEV, NAMES, RELATIONS, TEST, Drawn, counted, predictions
 
 FORTH, BACK = DIRECTIONS
 NAN = float("nan")

@@ -1,0 +1,403 @@
+"""Trained probes that select the head of every word among all candidates (Clark et al. 2019, §5)."""
+
+from collections.abc import Mapping, Set
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import pandas as pd
+import torch
+from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
+from torch import Tensor, nn
+from torchmetrics import SumMetric
+
+from datamodules import AttentionBatch
+from datamodules.dependency import Field
+from heads.experiment import ArcExperiment, PredictedArcs, gather
+from metrics.attachment import attached
+from metrics.rows import ArcPredictions
+from metrics.trees import tree_heads
+from probes.base import FrozenProbe, Sizes
+from probes.scorers import attention_scores, candidates, root_scores, weighted_scores, with_root
+from results import Figure, HeatMap, on_one_scale
+
+
+class HeadSelectionProbe(FrozenProbe, ArcExperiment):
+    """A trained probe that gives every word a score for every candidate head.
+
+    Subclasses fill `build`, which makes the parameters once the sizes are known, and `forward`.
+
+    Args:
+        learning_rate: of Adam.
+        decay: factor of the learning rate; 1 keeps it, as the original does.
+        schedule: whether the rate falls after every `epoch`, or on a `plateau`: after an epoch that did not lower the
+            loss on dev.
+        labels: whether a classifier of relations is trained beside, for `las`; see `RelationClassifier`.
+        relations: relations in the table and the figure, in this order, beside all words; by default all of them.
+    """
+
+    reads: ClassVar[Set[Field]] = frozenset(("attention",))
+    monitor: ClassVar[tuple[str, Literal["min", "max"]]] = ("val_uas", "max")
+    """What is best at the dev optimum."""
+    headline: ClassVar[str] = "uas"
+    """The main score."""
+
+    def __init__(
+        self,
+        learning_rate: float = 2e-3,
+        decay: float = 1.0,
+        schedule: Literal["epoch", "plateau"] = "epoch",
+        labels: bool = False,
+        relations: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__(relations)
+        self.learning_rate, self.decay, self.schedule, self.labels = learning_rate, decay, schedule, labels
+        self._val, self._found = ArcPredictions(3), ArcPredictions(3)
+        self._loss, self._words = SumMetric(nan_strategy="disable"), SumMetric()
+        self._val_loss, self._val_words = SumMetric(nan_strategy="disable"), SumMetric()
+        self._relations: tuple[str, ...] = ()
+        self.predictions: pd.DataFrame | None = None
+
+    def forward(self, batch: AttentionBatch) -> Tensor:
+        """Scores `[batch, n, n+1]` of the candidates of every word, ROOT first; -inf where there is no candidate."""
+        raise TypeError(f"{type(self).__name__} does not say how it scores.")
+
+    def prepare(self) -> None:
+        """Make the parameters for the encoder and the word vectors of the datamodule.
+
+        Raises:
+            ExperimentError: it has none of what the probe reads.
+        """
+        super().prepare()
+        reads: Set[Field] = self.reads | (HeadSelectionProbe.reads if self.labels else frozenset())
+        data = self.attention if "attention" in reads else self.data
+        data.read_only(reads)
+        self.bind_to(data, reads)
+        if not self._relations:
+            self._classify(data.relations)
+
+    def _classify(self, relations: tuple[str, ...]) -> None:
+        self._relations = relations
+        if self.labels:
+            heads = len(self.sizes.layers) * len(self.sizes.heads)
+            self.classifier = RelationClassifier(heads, len(relations))
+
+    def nats(self, batch: AttentionBatch) -> Tensor:
+        """Cross-entropy of the gold head of every word over its candidates, `[batch, n]`; 0 in the padding."""
+        return _nats(self(batch), batch)
+
+    def training_step(self, batch: AttentionBatch, batch_idx: int) -> Tensor:
+        """Cross-entropy over the candidate heads, summed over the words, as in Clark et al. (2019, §5)."""
+        loss = self.nats(batch).sum()
+        # Summed here and logged once an epoch: Lightning's `log` costs more than this probe's forward pass.
+        self._loss.update(loss.detach())
+        self._words.update(batch.lengths.sum())
+        if self.labels:
+            loss = loss + self._label_loss(batch)
+        return loss
+
+    def on_train_epoch_end(self) -> None:
+        """Log `train_loss`, nats per word."""
+        self.log("train_loss", self._loss.compute() / self._words.compute())
+        self._loss.reset()
+        self._words.reset()
+
+    def predict(self, batch: AttentionBatch, tree: bool) -> PredictedArcs:
+        """The candidate of the highest score for every word, and the tree of the highest score."""
+        return self._predicted(self(batch), batch, tree)
+
+    def _predicted(self, scores: Tensor, batch: AttentionBatch, tree: bool) -> PredictedArcs:
+        heads = scores.argmax(-1)
+        relations = None
+        if self.labels:
+            known = self._numbers().to(heads.device)
+            relations = known[self.classifier(batch, heads).argmax(-1)]
+        return PredictedArcs(heads, tree_heads(scores, batch.lengths) if tree else None, relations)
+
+    def _numbers(self) -> Tensor:
+        """The datamodule's number of each relation that was trained; -1 for one that its splits do not have."""
+        places = {name: place for place, name in enumerate(self.data.relations)}
+        return torch.tensor([places.get(name, -1) for name in self._relations])
+
+    def _label_loss(self, batch: AttentionBatch) -> Tensor:
+        """Cross-entropy of the relations, at the gold heads, summed over the words."""
+        numbers = self._numbers()
+        own = torch.full((len(self.data.relations) + 1,), -1)  # the last place is that of the padding, -1
+        own[numbers] = torch.where(numbers >= 0, torch.arange(len(numbers)), -1)
+        own[-1] = -1
+        logits = self.classifier(batch, batch.heads.clamp(min=0))
+        gold = own.to(logits.device)[batch.relations]
+        return nn.functional.cross_entropy(logits.flatten(0, 1), gold.flatten(), ignore_index=-1, reduction="sum")
+
+    def predict_step(self, batch: AttentionBatch, batch_idx: int) -> Tensor:
+        """Predicted heads `[batch, n]`, -1 in the padding; gathered for `predictions` too."""
+        predicted = self.predict(batch, tree=True)
+        gather(self._found, batch, predicted)
+        return predicted.heads.masked_fill(~batch.mask, -1)
+
+    def on_predict_epoch_end(self) -> None:
+        """Fill `predictions`: `id, word, form, head, tree_head` and, with labels, `relation`; 0 = root."""
+        arcs, predicted = self._found.compute()
+        self._found.reset()
+        split = self.data.splits["test"]
+        self.predictions = pd.DataFrame(
+            {
+                "id": [split.ids[index] for index in arcs.sentence],
+                "word": arcs.word,
+                "form": [form for index in np.unique(arcs.sentence) for form in split.words(int(index))],
+                "head": predicted[:, 0],
+                "tree_head": predicted[:, 1],
+            }
+        )
+        if self.labels:
+            names = (*self.data.relations, None)  # the last, -1, is a relation that these data do not have
+            self.predictions["relation"] = [names[number] for number in predicted[:, 2].tolist()]
+
+    def validation_step(self, batch: AttentionBatch, batch_idx: int) -> None:
+        """Gather the predictions on dev, and the loss."""
+        scores = self(batch)
+        self._val_loss.update(_nats(scores, batch).sum())
+        self._val_words.update(batch.lengths.sum())
+        gather(self._val, batch, self._predicted(scores, batch, tree=False))
+
+    def on_validation_epoch_end(self) -> None:
+        """Log `val_uas`, UAS on dev without punctuation, and `val_loss`, nats per word."""
+        arcs, predicted = self._val.compute()
+        self._val.reset()
+        right = attached(arcs, predicted[:, 0].astype(np.int64))[~arcs.punctuation]
+        self.log("val_uas", float(right.mean()) if len(right) else 0.0, prog_bar=True)
+        self.log("val_loss", self._val_loss.compute() / self._val_words.compute())
+        self._val_loss.reset()
+        self._val_words.reset()
+
+    def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
+        """Adam, as in Clark et al. (2019)."""
+        adam = torch.optim.Adam(self.parameters(), self.learning_rate, fused=True)
+        if self.schedule == "epoch":
+            return {"optimizer": adam, "lr_scheduler": torch.optim.lr_scheduler.ExponentialLR(adam, self.decay)}
+        plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(adam, factor=self.decay, patience=0, threshold=0)
+        return {"optimizer": adam, "lr_scheduler": {"scheduler": plateau, "monitor": "val_loss"}}
+
+    def checkpoint_part(self) -> dict[str, Any]:
+        """The names of the relations too."""
+        return {**super().checkpoint_part(), "relations": self._relations}
+
+    def restore(self, part: Mapping[str, Any]) -> None:
+        """Make the classifier of the relations that were trained: other splits may have others."""
+        relations = tuple(part["relations"])
+        if self._relations != relations:
+            self._classify(relations)
+
+
+def _nats(scores: Tensor, batch: AttentionBatch) -> Tensor:
+    words = nn.functional.cross_entropy(scores.flatten(0, 1), batch.heads.flatten(), ignore_index=-1, reduction="none")
+    return words.view_as(batch.heads)
+
+
+class RelationClassifier(nn.Module):
+    """The relation of a word to its head, linear in all attention between the two, as `Linear(2k+1, relations)`.
+
+    Beside the attention of all k heads from the word to its head, and back, there is one feature for ROOT, which is
+    attended to at the start delimiter. It is trained at the gold heads, and asked at the predicted ones.
+
+    Args:
+        heads: number of attention heads, k.
+        relations: number of relations.
+    """
+
+    def __init__(self, heads: int, relations: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(2 * heads + 1, relations)
+
+    def forward(self, batch: AttentionBatch, heads: Tensor) -> Tensor:
+        """Logits `[batch, n, relations]` of the arcs to these heads, int64 `[batch, n]`, 0 = ROOT."""
+        attention = batch.attention.flatten(1, 2)
+        rows = torch.arange(heads.size(0), device=heads.device)[:, None]
+        words = torch.arange(1, heads.size(1) + 1, device=heads.device).expand_as(heads)
+        there, back = attention[rows, :, words, heads], attention[rows, :, heads, words]
+        root = (heads == 0)[..., None]
+        logits: Tensor = self.linear(torch.cat([there, back, root.to(there.dtype)], dim=-1).float())
+        return logits
+
+
+class AttentionOnlyProbe(HeadSelectionProbe):
+    """Scores head i of word j by a weighted sum over attention heads: `Σ_k w_k α^k[j,i] + u_k α^k[i,j]`.
+
+    ROOT is scored by the delimiters, `start` and `end` being two learned scalars that all heads share:
+    `start·α[j,0] + end·α[j,n+1]` in the place of α[j,i], and `start·α[0,j] + end·α[n+1,j]` in the place of α[i,j].
+    The word itself stays a candidate, as in the paper. `2LH + 2` parameters.
+
+    The original trains one epoch on batches of one sentence; the batches here are larger, and the epochs are the
+    configuration's.
+    """
+
+    experiment = "attention_only"
+
+    def build(self, sizes: Sizes) -> None:
+        """`weight` is `[2, layers, heads]`: from the dependent to the head, and back."""
+        self.weight = nn.Parameter(torch.zeros(2, len(sizes.layers), len(sizes.heads)))
+        self.start, self.end = nn.Parameter(torch.ones(())), nn.Parameter(torch.ones(()))
+
+    def forward(self, batch: AttentionBatch) -> Tensor:
+        """Scores `[batch, n, n+1]` of the candidates of every word, ROOT first; -inf where there is no candidate."""
+        scores = attention_scores(batch.attention.flatten(1, 2), self.weight.flatten(1))
+        return candidates(scores, batch.lengths, self.start, self.end)
+
+    def figures(self) -> Mapping[str, Figure]:
+        """The learned weights, one map per direction, in one scale of colours."""
+        layers, heads = self.sizes.layers, self.sizes.heads
+        titles = ("dependent → head", "head → dependent")
+        maps = {
+            f"weights_{title.replace(' → ', '_to_')}": HeatMap(
+                title=f"Learned weights, {title}",
+                values=weight.double().cpu().numpy(),
+                row_labels=[str(layer + 1) for layer in layers],
+                column_labels=[str(head + 1) for head in heads],
+                row_label="layer",
+                column_label="head",
+                value_label="weight",
+                diverging=True,
+                unit="ratio",
+            )
+            for title, weight in zip(titles, self.weight.detach(), strict=True)
+        }
+        return on_one_scale(maps)
+
+
+class AttentionWordsProbe(HeadSelectionProbe):
+    """Scores head i of word j by attention whose weights the two words' vectors decide.
+
+    `Σ_k (W_k·(v_j ⊕ v_i) + b_k) α^k[j,i] + (U_k·(v_j ⊕ v_i) + c_k) α^k[i,j]`; v are frozen word vectors. ROOT is scored
+    by the delimiters, with the learned scalars `start` and `end`, as in the attention-only probe. The biases b and c
+    are those of the authors' code, and the paper's formula has none. In that code the whole of v_j ⊕ v_i is zero for
+    ROOT, so that only the biases remain of its weights. `4·LH·dim` parameters, `2·LH` biases, and the two scalars.
+
+    Args:
+        learning_rate: of Adam.
+        decay: factor of the learning rate.
+        schedule: when it falls: after every `epoch`, or on a `plateau` of the loss on dev.
+        labels: whether relations are classified too, for `las`.
+        bias: whether there are b and c.
+        root: whether for ROOT the words are `zero`, as in the authors' code, or ROOT has a `learned` vector of its own,
+            beside that of the dependent.
+        relations: relations in the table and the figure, in this order, beside all words; by default all of them.
+    """
+
+    experiment = "attention_words"
+    reads = frozenset(("attention", "vectors"))
+
+    def __init__(
+        self,
+        learning_rate: float = 2e-3,
+        decay: float = 1.0,
+        schedule: Literal["epoch", "plateau"] = "epoch",
+        labels: bool = False,
+        bias: bool = True,
+        root: Literal["zero", "learned"] = "zero",
+        relations: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__(learning_rate, decay, schedule, labels, relations)
+        self.has_bias, self.root = bias, root
+
+    def build(self, sizes: Sizes) -> None:
+        """`dependent` and `head` are `[dim, 2·LH]`: first for attention from the dependent, then for that back."""
+        heads = len(sizes.layers) * len(sizes.heads)
+        self.dependent = nn.Parameter(torch.zeros(sizes.vectors, 2 * heads))
+        self.head = nn.Parameter(torch.zeros(sizes.vectors, 2 * heads))
+        self.bias = nn.Parameter(torch.zeros(2, heads), requires_grad=self.has_bias)
+        self.start, self.end = nn.Parameter(torch.ones(())), nn.Parameter(torch.ones(()))
+        if self.root == "learned":
+            self.root_vector = nn.Parameter(torch.randn(sizes.vectors))  # of zeros neither it nor `head` would move
+
+    def forward(self, batch: AttentionBatch) -> Tensor:
+        """Scores `[batch, n, n+1]` of the candidates of every word, ROOT first; -inf where there is no candidate."""
+        attention = batch.attention.flatten(1, 2)
+        heads = attention.size(1)
+        dependent, head = batch.vectors @ self.dependent, batch.vectors @ self.head
+        if self.root == "learned":
+            root = (self.root_vector @ self.head).expand(len(head), 1, -1)
+            # Behind the last word, where the end delimiter of shorter sentences lies, the slots are ROOT's as well.
+            head = torch.cat([root, torch.where(batch.mask[..., None], head, root), root], dim=1)
+        else:
+            head = nn.functional.pad(head, (0, 0, 1, 1))
+        dependent = nn.functional.pad(dependent + self.bias.flatten(), (0, 0, 1, 1))
+        first, second = (of.view(*of.shape[:2], 2, heads) for of in (dependent, head))
+        scores = weighted_scores(attention, first, second)
+        if self.root == "learned":
+            return candidates(scores, batch.lengths, self.start, self.end)
+        return with_root(root_scores(attention, self.bias, batch.lengths, self.start, self.end), scores, batch.lengths)
+
+
+NEAR = 2
+"""Distances up to this one have a feature each."""
+FEATURES = 2 + 2 * NEAR + 1 + 1
+
+
+class DistancesWordsProbe(HeadSelectionProbe):
+    """Scores head i of word j by their distance and their word vectors, through one hidden layer.
+
+    The input is `v_j ⊕ v_i` and eight features: how far i lies behind j and how far before it, both as a share of the
+    sentence's length (0 on the other side), an indicator for each of the distances −2…+2, and one for ROOT, whose
+    vector and distances are zero. It needs no attention; the encoder may be null.
+
+    Args:
+        learning_rate: of Adam.
+        decay: factor of the learning rate.
+        schedule: when it falls: after every `epoch`, or on a `plateau` of the loss on dev.
+        labels: whether relations are classified too, for `las`; they need attention.
+        hidden: tanh units of the hidden layer.
+        relations: relations in the table and the figure, in this order, beside all words; by default all of them.
+    """
+
+    experiment = "distances_words"
+    reads = frozenset(("vectors",))
+
+    def __init__(
+        self,
+        learning_rate: float = 2e-3,
+        decay: float = 1.0,
+        schedule: Literal["epoch", "plateau"] = "epoch",
+        labels: bool = False,
+        hidden: int = 256,
+        relations: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__(learning_rate, decay, schedule, labels, relations)
+        self.hidden = hidden
+
+    def build(self, sizes: Sizes) -> None:
+        """One linear layer for each part of the input, and one for what comes of their sum."""
+        self.dependent = nn.Linear(sizes.vectors, self.hidden)
+        self.head = nn.Linear(sizes.vectors, self.hidden, bias=False)
+        self.distance = nn.Linear(FEATURES, self.hidden, bias=False)
+        self.score = nn.Linear(self.hidden, 1, bias=False)
+
+    def forward(self, batch: AttentionBatch) -> Tensor:
+        """Scores `[batch, n, n+1]` of the candidates of every word, ROOT first; -inf where there is no candidate."""
+        # The first layer is a sum of a term of the dependent, one of the head and one of their distance: the
+        # concatenation of all three, for every pair, is never made.
+        head = nn.functional.pad(self.head(batch.vectors), (0, 0, 1, 0))
+        units = (
+            self.dependent(batch.vectors)[:, :, None]
+            + head[:, None]
+            + self.distance(distances(batch.lengths, batch.heads.size(1)))
+        )
+        scores: Tensor = self.score(units.tanh_()).squeeze(-1)
+        absent = torch.arange(scores.size(2), device=scores.device) > batch.lengths[:, None]
+        return scores.masked_fill(absent[:, None], -torch.inf)
+
+
+def distances(lengths: Tensor, n: int) -> Tensor:
+    """Features of every pair, float32 `[batch, n, n+1, FEATURES]`: dependents × candidate heads, ROOT first.
+
+    Args:
+        lengths: int64 `[batch]`, words of each sentence.
+        n: the greatest of them; 0 in a batch without a sentence.
+    """
+    words = torch.arange(1, n + 1, device=lengths.device)
+    heads = torch.arange(n + 1, device=lengths.device)
+    apart = heads - words[:, None]
+    root = (heads == 0).expand_as(apart)
+    near = apart[..., None] == torch.arange(-NEAR, NEAR + 1, device=lengths.device)
+    flags = torch.cat([near & ~root[..., None], root[..., None]], dim=-1).float()
+    far = torch.stack([apart.clamp(min=0), (-apart).clamp(min=0)], dim=-1).masked_fill(root[..., None], 0)
+    share = far / lengths[:, None, None, None]
+    return torch.cat([share, flags.expand(len(lengths), -1, -1, -1)], dim=-1)

@@ -1,0 +1,228 @@
+"""The experiment from files to tables, against a brute-force count over the stores it reads."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Literal, cast
+
+import numpy as np
+import pandas as pd
+import pytest
+from pytorch_lightning import Trainer
+
+import train
+from attention import Options
+from attention.encoder import EncoderSpec
+from corpora.document import MENTION_TYPES
+from datamodules import CoreferenceDataModule, DependencyDataModule
+from heads import AntecedentHeads
+from heads.experiment import ExperimentError
+from metrics.antecedent import ANTECEDENT_DIRECTIONS, ANTECEDENT_GROUPS
+from results import Result
+from tests import documents
+from tests.tiny import save_gpt2
+
+ROOT = Path(__file__).parent.parent.parent
+LENGTHS = [[4] * 9, [6, 3, 5, 7], [9, 2, 4, 9, 5], [3] * 12, [8, 5, 9], [6, 4, 2, 7, 3, 8, 5]] * 3
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Dev and test, eighteen documents each, of more than one window."""
+    folder = tmp_path_factory.mktemp("documents")
+    return {
+        split: str(documents.write(folder / f"{split}.conll", documents.corpus(LENGTHS, seed)))
+        for seed, split in enumerate(("dev", "test"))
+    }
+
+
+def run(data: CoreferenceDataModule, mode: Literal["held_out", "paper"] = "held_out") -> Result:
+    probe = AntecedentHeads(mode)
+    trainer = Trainer(
+        accelerator="cpu",
+        devices=1,
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        use_distributed_sampler=False,
+    )
+    trainer.test(probe, datamodule=data, verbose=False)
+    assert probe.result is not None
+    return probe.result
+
+
+def datamodule(
+    files: dict[str, str], bert: Path, cache: str, candidates: Literal["mentions", "words"] = "mentions"
+) -> CoreferenceDataModule:
+    return CoreferenceDataModule(
+        files, candidates=candidates, encoder=EncoderSpec(str(bert)), options=Options(precision="float32"), cache=cache
+    )
+
+
+def brute_force(data: CoreferenceDataModule, split: Literal["dev", "test"]) -> tuple[pd.DataFrame, dict[str, int]]:
+    """Accuracy of every head by nested loops, as the table `heads` has it, and the links of each group."""
+    held = data.splits[split]
+    hits: dict[tuple[str, str, str], int] = {}
+    links = dict.fromkeys(ANTECEDENT_GROUPS, 0)
+    for index in range(len(held)):
+        batch = held[[index]]
+        window = held.windows[index]
+        mentions, heads = window.text.mentions, window.mention_heads
+        places = sorted(set(heads))
+        weights = batch.weights.numpy()
+        for m, mention in enumerate(mentions):
+            earlier = [e for e in range(m) if heads[e] != heads[m]]
+            gold = {heads[e] for e in earlier if mentions[e].cluster == mention.cluster}
+            if not gold:
+                continue
+            assert mention.type in MENTION_TYPES
+            for group in ("all", mention.type):
+                links[group] += 1
+            candidates = sorted({heads[e] for e in earlier})
+            if data.candidates == "words":
+                candidates = list(range(heads[m]))
+            for layer, head in np.ndindex(2, 4):
+                for direction, name in enumerate(ANTECEDENT_DIRECTIONS):
+                    best, chosen = -1.0, -1
+                    for word in candidates:
+                        if data.candidates == "words":
+                            weight = weights[direction, layer, head, places.index(heads[m]), word]
+                        else:
+                            ends = (heads[m], word) if direction == 0 else (word, heads[m])
+                            weight = weights[layer, head, places.index(ends[0]), places.index(ends[1])]
+                        if weight >= best:
+                            best, chosen = weight, word
+                    for group in ("all", mention.type):
+                        key = (group, name, f"{layer + 1}-{head + 1}")
+                        hits[key] = hits.get(key, 0) + (chosen in gold)
+    rows = [(*key, count / links[key[0]]) for key, count in hits.items()]
+    return pd.DataFrame(rows, columns=["mentions", "direction", "head", "accuracy"]), links
+
+
+@pytest.mark.parametrize("candidates", ["mentions", "words"])
+def test_every_accuracy_equals_a_count_by_hand(
+    candidates: Literal["mentions", "words"], files: dict[str, str], bert: Path, cache: str
+) -> None:
+    data = datamodule(files, bert, cache, candidates)
+    result = run(data)
+    heads = result.tables["heads"].frame
+    assert len(heads) == 4 * 2 * 2 * 4
+    for split in ("dev", "test"):
+        expected, links = brute_force(data, split)
+        assert links["all"] > 30
+        merged = heads.merge(expected, on=["mentions", "direction", "head"])
+        assert len(merged) == len(expected)
+        np.testing.assert_allclose(merged[split], merged["accuracy"], rtol=0, atol=1e-12)
+        if split == "test":
+            assert heads.groupby("mentions")["n"].first().to_dict() == links
+    # One head for all mentions, chosen on dev: the first of the best.
+    every = heads[heads["mentions"] == "all"]
+    best = every.iloc[int(every["dev"].argmax())]
+    table = result.tables["antecedent"].frame.set_index("mentions")
+    assert set(table["head"]) == {best["head"]}
+    assert set(table["direction"]) == {best["direction"]}
+    assert result.numbers["antecedent.all"] == table["test"]["all"] == best["test"]
+    for group in ANTECEDENT_GROUPS:
+        own = heads[heads["mentions"] == group]
+        if own["dev"].isna().all():  # no pronoun among the words, and no capital: all are nominal
+            assert group in ("pronoun", "proper")
+            continue
+        row = result.tables["antecedent_by_type"].frame.set_index("mentions").loc[group]
+        assert row["dev"] == own["dev"].max()
+        assert (
+            result.numbers[f"antecedent.{group}.low"]
+            <= table["test"][group]
+            <= result.numbers[f"antecedent.{group}.high"]
+        )
+
+
+def test_choices_that_no_head_makes_are_counted(files: dict[str, str], cache: str, tmp_path: Path) -> None:
+    """Behind a causal mask nearly every earlier word gives no weight to the mention."""
+    data = datamodule(files, save_gpt2(tmp_path / "gpt2"), cache)
+    found = run(data).audit["predictions_without_weight"]
+    expected = {}
+    for split in ("dev", "test"):
+        held, count = data.splits[split], 0
+        for index in range(len(held)):
+            mentions, heads = held.windows[index].text.mentions, held.windows[index].mention_heads
+            weights = held[[index]].weights.numpy()
+            for m, mention in enumerate(mentions):
+                earlier = [e for e in range(m) if heads[e] != heads[m]]
+                if any(mentions[e].cluster == mention.cluster for e in earlier):
+                    own, *others = (sorted(set(heads)).index(heads[e]) for e in (m, *earlier))
+                    count += int((weights[:, :, own, others].max(-1) == 0).sum())
+                    count += int((weights[:, :, others, own].max(-1) == 0).sum())
+        expected[split] = count
+    assert found == expected
+    assert min(expected.values()) > 100
+
+
+def test_the_baselines_are_scored_on_the_same_links(files: dict[str, str], bert: Path, cache: str) -> None:
+    data = datamodule(files, bert, cache)
+    result = run(data)
+    right = total = 0
+    for window in data.splits["test"].windows:
+        mentions, heads = window.text.mentions, window.mention_heads
+        for m, mention in enumerate(mentions):
+            earlier = [e for e in range(m) if heads[e] != heads[m]]
+            if any(mentions[e].cluster == mention.cluster for e in earlier):
+                total += 1
+                gold = {heads[e] for e in earlier if mentions[e].cluster == mention.cluster}
+                right += heads[earlier[-1]] in gold
+    assert result.numbers["nearest.all"] == right / total
+    audit = cast(dict[str, dict[str, int]], result.audit)
+    assert audit["test_links"]["scored"] == total
+    counts = data.splits["test"].counts
+    assert total + audit["test_links"]["same_head_word"] + counts["lost_links"] == counts["links"]
+    assert {"head_match.pronoun", "sieve.nominal", "sieve.proper.low"} <= result.numbers.keys()
+    items = result.items
+    assert items is not None
+    assert (items["links"].sum(), items["nearest"].sum()) == (total, right)
+    assert items["document"].tolist() == list(data.splits["test"].documents)
+    assert items["antecedent"].sum() / total == result.numbers["antecedent.all"]
+
+
+def test_paper_mode_chooses_and_scores_on_dev(files: dict[str, str], bert: Path, cache: str) -> None:
+    data = datamodule(files, bert, cache)
+    result = run(data, "paper")
+    table = result.tables["antecedent"].frame
+    assert table["test"].isna().all()
+    assert result.tables["antecedent"].interval == "dev"
+    assert result.numbers["antecedent.all"] == table["dev"][0] == run(data).tables["antecedent"].frame["dev"][0]
+
+
+def test_other_data_are_refused(files: dict[str, str], bert: Path, cache: str, corpus: str) -> None:
+    with pytest.raises(ExperimentError, match="use CoreferenceDataModule"):
+        run(DependencyDataModule(corpus, encoder=EncoderSpec(str(bert)), cache=cache))  # type: ignore[arg-type]
+    with pytest.raises(ExperimentError, match=r"encoder must not be null"):
+        run(CoreferenceDataModule(files, encoder=None, cache=cache))
+
+
+@pytest.mark.filterwarnings("ignore::jsonargparse._deprecated.JsonargparseDeprecationWarning")
+@pytest.mark.filterwarnings("ignore:The '.*' does not have many workers")
+@pytest.mark.filterwarnings("ignore:LightningCLI's args parameter is intended")
+@pytest.mark.parametrize("config", ["coreference", "coreference_litbank"])
+def test_the_configs_run_on_one_process_and_on_two(
+    config: str, files: dict[str, str], bert: Path, cache: str, tmp_path: Path
+) -> None:
+    corpus = files["dev"] if config == "coreference" else "{{dev: {dev}, test: {test}}}".format(**files)
+    command = [
+        "test",
+        f"--config={ROOT}/configs/clark2019/{config}.yaml",
+        f"--data.init_args.corpus={corpus}",
+        f"--data.init_args.encoder.name={bert}",
+        f"--data.init_args.cache={cache}",
+        "--trainer.accelerator=cpu",
+        "--trainer.enable_progress_bar=false",
+    ]
+    train.main([*command, f"--trainer.default_root_dir={tmp_path / 'one'}"])
+    one = next((tmp_path / "one").rglob("heads.csv")).read_text()
+    assert "antecedent→mention" in one
+    if config == "coreference_litbank":
+        extra = ["--trainer.devices=2", "--trainer.strategy=ddp", f"--trainer.default_root_dir={tmp_path / 'two'}"]
+        environment = {key: value for key, value in os.environ.items() if key != "PL_GLOBAL_SEED"}
+        subprocess.run(
+            [sys.executable, "train.py", *command, *extra], cwd=ROOT, check=True, env=environment, timeout=240
+        )
+        assert next((tmp_path / "two").rglob("heads.csv")).read_text() == one
