@@ -85,7 +85,7 @@ def test_every_config_runs_and_leaves_whole_results(
 ) -> None:
     train.main(arguments(config, corpus, bert, cache, tmp_path))
     folder, found = results(tmp_path)
-    assert found["schema"] == 1
+    assert found["schema"] == 2
     assert found["config"] == "config.yaml"
     files = [*found["tables"].values(), *found["latex"].values(), *found["figures"].values(), found["config"]]
     for name in files:
