@@ -32,6 +32,7 @@ ROOMS = (
     "corpora",
     "datamodules",
     "fidelity",
+    "heads",
     "metrics",
     "models",
     "probes",
