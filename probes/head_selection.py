@@ -1,6 +1,8 @@
 """Trained probes that select the head of every word among all candidates (Clark et al. 2019, §5)."""
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -10,8 +12,9 @@ from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 from torchmetrics import SumMetric
 
-from datamodules import AttentionBatch
-from datamodules.dependency import Field
+from attention import EncoderSpec, Options
+from datamodules import AttentionBatch, DependencyDataModule, VectorSpec
+from datamodules.dependency import DependencySplit, Field
 from heads.experiment import ArcExperiment, PredictedArcs, gather
 from metrics.attachment import attached
 from metrics.rows import ArcPredictions
@@ -19,6 +22,57 @@ from metrics.trees import tree_heads
 from probes.base import FrozenProbe, Sizes
 from probes.scorers import attention_scores, candidates, root_scores, weighted_scores, with_root
 from results import Figure, HeatMap, on_one_scale
+from training import quiet
+
+_DEFAULT_ENCODER = EncoderSpec()
+_DEFAULT_OPTIONS = Options()
+
+
+class RelationClassifier(nn.Module):
+    """The relation of a word to its head, linear in all attention between the two, as `Linear(2k+1, relations)`.
+
+    Beside the attention of all k heads from the word to its head, and back, there is one feature for ROOT, which is
+    attended to at the start delimiter. It is trained at the gold heads, and asked at the predicted ones.
+
+    Data may number the relations otherwise, and may lack some, or have more: both number them by their names.
+
+    Args:
+        heads: number of attention heads, k.
+        relations: names of the relations.
+    """
+
+    def __init__(self, heads: int, relations: Sequence[str]) -> None:
+        super().__init__()
+        self.relations = tuple(relations)
+        self.linear = nn.Linear(2 * heads + 1, len(relations))
+
+    def forward(self, batch: AttentionBatch, heads: Tensor) -> Tensor:
+        """Logits `[batch, n, relations]` of the arcs to these heads, int64 `[batch, n]`, 0 = ROOT."""
+        attention = batch.attention.flatten(1, 2)
+        rows = torch.arange(heads.size(0), device=heads.device)[:, None]
+        words = torch.arange(1, heads.size(1) + 1, device=heads.device).expand_as(heads)
+        there, back = attention[rows, :, words, heads], attention[rows, :, heads, words]
+        root = (heads == 0)[..., None]
+        logits: Tensor = self.linear(torch.cat([there, back, root.to(there.dtype)], dim=-1).float())
+        return logits
+
+    def predict(self, batch: AttentionBatch, heads: Tensor, names: Sequence[str]) -> Tensor:
+        """Place in `names` of the relation of the arcs to these heads, int64 `[batch, n]`; -1 where it is not there."""
+        return self._places(names).to(heads.device)[self(batch, heads).argmax(-1)]
+
+    def loss(self, batch: AttentionBatch, names: Sequence[str]) -> Tensor:
+        """Cross-entropy of the relations, which are places in `names`, at the gold heads, summed over the words."""
+        places = self._places(names)
+        own = torch.full((len(names) + 1,), -1)  # the last place is that of the padding, -1
+        own[places] = torch.where(places >= 0, torch.arange(len(places)), -1)
+        own[-1] = -1
+        logits = self(batch, batch.heads.clamp(min=0))
+        gold = own.to(logits.device)[batch.relations]
+        return nn.functional.cross_entropy(logits.flatten(0, 1), gold.flatten(), ignore_index=-1, reduction="sum")
+
+    def _places(self, names: Sequence[str]) -> Tensor:
+        known = {name: place for place, name in enumerate(names)}
+        return torch.tensor([known.get(name, -1) for name in self.relations])
 
 
 class HeadSelectionProbe(FrozenProbe, ArcExperiment):
@@ -79,7 +133,7 @@ class HeadSelectionProbe(FrozenProbe, ArcExperiment):
         self._relations = relations
         if self.labels:
             heads = len(self.sizes.layers) * len(self.sizes.heads)
-            self.classifier = RelationClassifier(heads, len(relations))
+            self.classifier = RelationClassifier(heads, relations)
 
     def nats(self, batch: AttentionBatch) -> Tensor:
         """Cross-entropy of the gold head of every word over its candidates, `[batch, n]`; 0 in the padding."""
@@ -92,7 +146,7 @@ class HeadSelectionProbe(FrozenProbe, ArcExperiment):
         self._loss.update(loss.detach())
         self._words.update(batch.lengths.sum())
         if self.labels:
-            loss = loss + self._label_loss(batch)
+            loss = loss + self.classifier.loss(batch, self.data.relations)
         return loss
 
     def on_train_epoch_end(self) -> None:
@@ -107,26 +161,13 @@ class HeadSelectionProbe(FrozenProbe, ArcExperiment):
 
     def _predicted(self, scores: Tensor, batch: AttentionBatch, tree: bool) -> PredictedArcs:
         heads = scores.argmax(-1)
-        relations = None
-        if self.labels:
-            known = self._numbers().to(heads.device)
-            relations = known[self.classifier(batch, heads).argmax(-1)]
+        relations = self.classifier.predict(batch, heads, self._names) if self.labels else None
         return PredictedArcs(heads, tree_heads(scores, batch.lengths) if tree else None, relations)
 
-    def _numbers(self) -> Tensor:
-        """The datamodule's number of each relation that was trained; -1 for one that its splits do not have."""
-        places = {name: place for place, name in enumerate(self.data.relations)}
-        return torch.tensor([places.get(name, -1) for name in self._relations])
-
-    def _label_loss(self, batch: AttentionBatch) -> Tensor:
-        """Cross-entropy of the relations, at the gold heads, summed over the words."""
-        numbers = self._numbers()
-        own = torch.full((len(self.data.relations) + 1,), -1)  # the last place is that of the padding, -1
-        own[numbers] = torch.where(numbers >= 0, torch.arange(len(numbers)), -1)
-        own[-1] = -1
-        logits = self.classifier(batch, batch.heads.clamp(min=0))
-        gold = own.to(logits.device)[batch.relations]
-        return nn.functional.cross_entropy(logits.flatten(0, 1), gold.flatten(), ignore_index=-1, reduction="sum")
+    @property
+    def _names(self) -> tuple[str, ...]:
+        """The relations by the numbers of the data; by those of the training where there is no trainer."""
+        return self._relations if self._trainer is None else self.data.relations
 
     def predict_step(self, batch: AttentionBatch, batch_idx: int) -> Tensor:
         """Predicted heads `[batch, n]`, -1 in the padding; gathered for `predictions` too."""
@@ -136,21 +177,70 @@ class HeadSelectionProbe(FrozenProbe, ArcExperiment):
 
     def on_predict_epoch_end(self) -> None:
         """Fill `predictions`: `id, word, form, head, tree_head` and, with labels, `relation`; 0 = root."""
-        arcs, predicted = self._found.compute()
-        self._found.reset()
-        split = self.data.splits["test"]
-        self.predictions = pd.DataFrame(
-            {
-                "id": [split.ids[index] for index in arcs.sentence],
-                "word": arcs.word,
-                "form": [form for index in np.unique(arcs.sentence) for form in split.words(int(index))],
-                "head": predicted[:, 0],
-                "tree_head": predicted[:, 1],
-            }
-        )
+        self.predictions = self._table(self._found, self.data.splits["test"])
+
+    def _table(self, found: ArcPredictions, split: DependencySplit) -> pd.DataFrame:
+        arcs, predicted = found.compute()
+        found.reset()
+        columns = {
+            "id": [split.ids[index] for index in arcs.sentence],
+            "word": arcs.word,
+            "form": [form for index in np.unique(arcs.sentence) for form in split.words(int(index))],
+            "head": predicted[:, 0],
+            "tree_head": predicted[:, 1],
+        }
         if self.labels:
-            names = (*self.data.relations, None)  # the last, -1, is a relation that these data do not have
-            self.predictions["relation"] = [names[number] for number in predicted[:, 2].tolist()]
+            names = (*self._names, None)  # the last, -1, is a relation that these data do not have
+            columns["relation"] = [names[number] for number in predicted[:, 2].tolist()]
+        return pd.DataFrame(columns)
+
+    def predict_sentences(
+        self,
+        sentences: Sequence[str | Sequence[str]],
+        encoder: EncoderSpec | None = _DEFAULT_ENCODER,
+        *,
+        options: Options = _DEFAULT_OPTIONS,
+        vectors: VectorSpec | None = None,
+        root: str | None = None,
+    ) -> pd.DataFrame:
+        """The heads of new sentences, as `python train.py predict` finds them; no Trainer is needed.
+
+        Args:
+            sentences: each a string, which is cut at white space, or its words.
+            encoder: that of the training; None for a probe without attention.
+            options: those of the training.
+            vectors: the word vectors of the training, for a probe that reads them.
+            root: folder of the word vectors; else `$PROBING_DATA`, else `./data`.
+
+        Returns:
+            Columns `id, word, form, head, tree_head` and, with labels, `relation`: `id` counts the sentences from 1,
+            `word` the words of each; 0 is the root.
+
+        Raises:
+            TrainingError: the probe is not trained, or was trained on another encoder or other word vectors.
+        """
+        self.on_validation_start()
+        reads: Set[Field] = self.reads | (HeadSelectionProbe.reads if self.labels else frozenset())
+        with TemporaryDirectory() as cache, quiet(), torch.inference_mode():
+            file = Path(cache) / "sentences.conllu"
+            file.write_text("".join(_rows(number, one) for number, one in enumerate(sentences, 1)), encoding="utf-8")
+            data = DependencyDataModule(
+                {"test": str(file)},
+                root,
+                encoder=encoder,
+                options=options,
+                vectors=vectors,
+                punctuation=(),
+                cache=cache,
+            )
+            data.setup("predict")
+            data.read_only(reads)
+            self.bind_to(data, reads)
+            found = ArcPredictions(3)
+            for batch in data.batches("test"):
+                batch = batch.to(self.device)
+                gather(found, batch, self.predict(batch, tree=True))
+            return self._table(found, data.splits["test"])
 
     def validation_step(self, batch: AttentionBatch, batch_idx: int) -> None:
         """Gather the predictions on dev, and the loss."""
@@ -188,35 +278,16 @@ class HeadSelectionProbe(FrozenProbe, ArcExperiment):
             self._classify(relations)
 
 
+def _rows(number: int, sentence: str | Sequence[str]) -> str:
+    """A sentence as CoNLL-U, under any tree: it is not read."""
+    words = sentence.split() if isinstance(sentence, str) else sentence
+    rows = [f"{place}\t{word}\t_\tX\t_\t_\t{place - 1}\tdep\t_\t_\n" for place, word in enumerate(words, 1)]
+    return f"# sent_id = {number}\n{''.join(rows)}\n"
+
+
 def _nats(scores: Tensor, batch: AttentionBatch) -> Tensor:
     words = nn.functional.cross_entropy(scores.flatten(0, 1), batch.heads.flatten(), ignore_index=-1, reduction="none")
     return words.view_as(batch.heads)
-
-
-class RelationClassifier(nn.Module):
-    """The relation of a word to its head, linear in all attention between the two, as `Linear(2k+1, relations)`.
-
-    Beside the attention of all k heads from the word to its head, and back, there is one feature for ROOT, which is
-    attended to at the start delimiter. It is trained at the gold heads, and asked at the predicted ones.
-
-    Args:
-        heads: number of attention heads, k.
-        relations: number of relations.
-    """
-
-    def __init__(self, heads: int, relations: int) -> None:
-        super().__init__()
-        self.linear = nn.Linear(2 * heads + 1, relations)
-
-    def forward(self, batch: AttentionBatch, heads: Tensor) -> Tensor:
-        """Logits `[batch, n, relations]` of the arcs to these heads, int64 `[batch, n]`, 0 = ROOT."""
-        attention = batch.attention.flatten(1, 2)
-        rows = torch.arange(heads.size(0), device=heads.device)[:, None]
-        words = torch.arange(1, heads.size(1) + 1, device=heads.device).expand_as(heads)
-        there, back = attention[rows, :, words, heads], attention[rows, :, heads, words]
-        root = (heads == 0)[..., None]
-        logits: Tensor = self.linear(torch.cat([there, back, root.to(there.dtype)], dim=-1).float())
-        return logits
 
 
 class AttentionOnlyProbe(HeadSelectionProbe):

@@ -7,7 +7,7 @@ import torch
 from pytorch_lightning import Trainer
 from pytorch_lightning.callbacks import ModelCheckpoint
 
-from attention import EncoderSpec
+from attention import EncoderSpec, Options
 from datamodules import DependencyDataModule, VectorSpec
 from heads.experiment import ExperimentError
 from metrics.trees import maximum_arborescence
@@ -100,6 +100,28 @@ def test_labels_are_scored_where_the_head_is_right(data: DependencyDataModule, t
     assert list(predictions) == ["id", "word", "form", "head", "tree_head", "relation"]
     # A word is root where ROOT heads it: the classifier has a feature that says so.
     assert set(predictions["relation"][predictions["head"] == 0]) == {"root"}
+
+
+@pytest.mark.parametrize("kind", [AttentionOnlyProbe, AttentionWordsProbe])
+def test_a_checkpoint_alone_predicts_new_sentences_as_the_trainer_does(
+    kind: type[HeadSelectionProbe], data: DependencyDataModule, bert: Path, tmp_path: Path
+) -> None:
+    run = trainer(tmp_path)
+    probe = kind(learning_rate=0.1, labels=True)
+    run.fit(probe, datamodule=data)
+    run.predict(probe, datamodule=data, return_predictions=False, ckpt_path=str(tmp_path / "epoch=1.ckpt"))
+    expected = probe.predictions
+    assert expected is not None
+    sentences = [group["form"].tolist() for _, group in expected.groupby("id", sort=False)]
+    loaded = kind.load_from_checkpoint(tmp_path / "epoch=1.ckpt")
+    options = {"vectors": VectorSpec("encoder")} if kind is AttentionWordsProbe else {}
+    found = loaded.predict_sentences([" ".join(sentences[0]), *sentences[1:]], EncoderSpec(str(bert)), **options)
+    pd.testing.assert_frame_equal(found.drop(columns="id"), expected.drop(columns="id"))
+    assert found["id"].iloc[-1] == str(len(sentences))
+    with pytest.raises(TrainingError, match=r"trained on pretrained weights .* 2 layers × 4 heads.*and the data come"):
+        loaded.predict_sentences(["a fox"], EncoderSpec(str(bert)), options=Options(layers=(1,)), **options)
+    with pytest.raises(TrainingError, match="was not trained"):
+        kind().predict_sentences(["a fox"], EncoderSpec(str(bert)), **options)
 
 
 def test_labels_are_known_by_name_whatever_splits_are_open(
