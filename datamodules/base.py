@@ -74,6 +74,17 @@ def warn_of_shared(split: Split, shared: Mapping[str, int], total: int, unit: st
             )
 
 
+def check_splits(stage: str, files: Mapping[str, Path], trainer: Trainer | None, remedy: str) -> None:
+    """Refuse a corpus without a split that the stage reads; a training without validation reads train alone.
+
+    Raises:
+        CorpusError: see above.
+    """
+    alone = stage == "fit" and (trainer is None or trainer.limit_val_batches == 0)
+    if missing := [split for split in (("train",) if alone else STAGES[stage]) if split not in files]:
+        raise CorpusError(f"The corpus has no {missing[0]} split, and it is needed. {remedy}.")
+
+
 def files_by_split(corpus: str | Mapping[str, str]) -> dict[str, Path]:
     """The files of one path with `{split}` in it, or of a mapping from splits to paths.
 

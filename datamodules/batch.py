@@ -1,8 +1,8 @@
 """What a datamodule hands to a probe or a classifier: every field with its shape."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
@@ -13,11 +13,25 @@ Split = Literal["train", "dev", "test"]
 EncoderOf = Literal["given", "random_init"]
 """Whose attention a batch holds: that of the encoder that was asked for, or of one with weights drawn anew."""
 
-Batch = TypeVar("Batch", "AttentionBatch", "AntecedentBatch", "TextBatch")
+
+class Movable:
+    """A dataclass whose tensors move together."""
+
+    def to(self, device: torch.device, non_blocking: bool = False) -> Self:
+        """The batch on another device."""
+        return self._moved(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+
+    def pin_memory(self) -> Self:
+        """The batch in page-locked memory, for copies to a GPU that overlap with its work."""
+        return self._moved(Tensor.pin_memory)
+
+    def _moved(self, move: Callable[[Tensor], Tensor]) -> Self:
+        held: dict[str, Any] = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+        return replace(self, **{name: move(value) for name, value in held.items()})  # type: ignore[type-var]
 
 
 @dataclass(frozen=True)
-class AttentionBatch:
+class AttentionBatch(Movable):
     """Some sentences of one split, padded to the longest of them, n words.
 
     Attributes:
@@ -26,9 +40,9 @@ class AttentionBatch:
         heads: int64 `[batch, n]`, gold heads, 1-based, 0 = root; -1 in the padding.
         relations: int64 `[batch, n]`, labels as numbers; -1 in the padding.
         punctuation: bool `[batch, n]`, words that UAS leaves out; False in the padding.
-        attention: float32 `[batch, layers, heads, n+2, n+2]`, axes from and to. Slot 0 is the start delimiter, slots
-            1…length are the words, slot length+1 is the end delimiter; zeros behind it.
-            Without slots, `[batch, layers, heads, 0, 0]`, for a probe that does not read it.
+        attention: float32 `[batch, layers, heads, n+2, n+2]`, axes from and to. Position 0 is the start
+            delimiter, 1…length are the words, length+1 is the end delimiter; zeros behind it. For a probe that does not
+            read it, `[batch, layers, heads, 0, 0]`.
         hidden: `[batch, layers', n, size]`, hidden states in the precision of the store, zeros in the padding; those
             of no layer where none are kept or read.
         vectors: float32 `[batch, n, size]`, word vectors; zeros for unknown words and in the padding, and of size 0
@@ -53,17 +67,9 @@ class AttentionBatch:
         """Bool `[batch, n]`, True where a word is real."""
         return torch.arange(self.heads.size(1), device=self.lengths.device) < self.lengths[:, None]
 
-    def to(self, device: torch.device, non_blocking: bool = False) -> "AttentionBatch":
-        """The batch on another device."""
-        return _each(self, lambda tensor: tensor.to(device, non_blocking=non_blocking))
-
-    def pin_memory(self) -> "AttentionBatch":
-        """The batch in page-locked memory, for copies to a GPU that overlap with its work."""
-        return _each(self, Tensor.pin_memory)
-
 
 @dataclass(frozen=True)
-class AntecedentBatch:
+class AntecedentBatch(Movable):
     """One window of a document, with m mentions that have U different head words among them; or none.
 
     A device to which no window falls gets one batch without a window: `index` and `document` `[0]`, m = U = n = 0.
@@ -93,17 +99,9 @@ class AntecedentBatch:
     window: Window | None
     split: Split
 
-    def to(self, device: torch.device, non_blocking: bool = False) -> "AntecedentBatch":
-        """The batch on another device."""
-        return _each(self, lambda tensor: tensor.to(device, non_blocking=non_blocking))
-
-    def pin_memory(self) -> "AntecedentBatch":
-        """The batch in page-locked memory, for copies to a GPU that overlap with its work."""
-        return _each(self, Tensor.pin_memory)
-
 
 @dataclass(frozen=True)
-class TextBatch:
+class TextBatch(Movable):
     """Some labelled texts of one split, padded to the longest of them; or none.
 
     Tokens are words or pieces, with what the tokenisation puts around and between them. A device to which no text
@@ -142,19 +140,3 @@ class TextBatch:
     def words(self) -> Tensor:
         """Bool `[batch, time]`, True on real tokens that are no delimiters: what attention may look at."""
         return self.mask & ~self.special
-
-    def to(self, device: torch.device, non_blocking: bool = False) -> "TextBatch":
-        """The batch on another device."""
-        return _each(self, lambda tensor: tensor.to(device, non_blocking=non_blocking))
-
-    def pin_memory(self) -> "TextBatch":
-        """The batch in page-locked memory, for copies to a GPU that overlap with its work."""
-        return _each(self, Tensor.pin_memory)
-
-
-def _each(batch: Batch, move: Callable[[Tensor], Tensor]) -> Batch:
-    """The batch with all its tensors moved."""
-    moved: dict[str, Any] = {
-        field.name: move(value) for field in fields(batch) if isinstance(value := getattr(batch, field.name), Tensor)
-    }
-    return replace(batch, **moved)

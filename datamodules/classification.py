@@ -25,7 +25,7 @@ from corpora.reviews import REVIEWS_VERSION, write_sample_reviews
 from corpora.sentence import CorpusError
 from datamodules.base import SPLITS, STAGES, corpus_files, count_shared, splits_ahead, warn_of_shared
 from datamodules.batch import Split, TextBatch
-from datamodules.sampling import Batches, BatchLoader, LengthBatches, run_seed
+from datamodules.sampling import Batches, BatchLoader, check_batch, make_loader
 from datamodules.tokenization import (
     SPECIALS,
     Numbers,
@@ -183,11 +183,7 @@ class TextSplit(Dataset[TextBatch]):
 
     def __getitem__(self, indices: list[int]) -> TextBatch:
         """The batch of these texts."""
-        if not isinstance(indices, list):
-            raise TypeError(
-                "A split is read by whole batches. A Trainer that replaces the sampler asks for single items: give it "
-                "use_distributed_sampler=False; the datamodule shares the batches between devices itself."
-            )
+        check_batch(indices)
         items = np.array(indices, np.int64)
         lengths = self.lengths[items]
         time = np.arange(lengths.max(initial=0))
@@ -482,18 +478,16 @@ class ClassificationDataModule(LightningDataModule):
         return Batches(self._loader("test"))
 
     def _loader(self, split: Split, *, shuffle: bool = False) -> BatchLoader[TextBatch]:
-        data, trainer = self.splits[split], self.trainer
-        batches = LengthBatches(
+        data = self.splits[split]
+        return make_loader(
+            data,
             data.lengths,
             max_cells=None if shuffle else self.eval_tokens,
             max_sentences=self.batch_size if shuffle else len(data),
             shuffle=shuffle,
+            trainer=self.trainer,
+            workers=self.workers,
             cells="tokens",
             jitter=_JITTER if shuffle else 0.0,
-            seed=run_seed(self.seed),
-            rank=trainer.global_rank if trainer is not None else 0,
-            world=trainer.world_size if trainer is not None else 1,
+            seed=self.seed,
         )
-        if shuffle and trainer is not None:
-            batches.resume(trainer)
-        return BatchLoader(data, batches, self.workers)

@@ -30,9 +30,9 @@ from corpora.document import (
 from corpora.public import CORPORA
 from corpora.registry import data_root, locate
 from corpora.sentence import CorpusError, Treebank
-from datamodules.base import SPLITS, STAGES, AttentionDataModule, files_by_split
+from datamodules.base import SPLITS, AttentionDataModule, check_splits, files_by_split
 from datamodules.batch import AntecedentBatch, Split
-from datamodules.sampling import BatchLoader, LengthBatches, run_seed
+from datamodules.sampling import BatchLoader, check_batch, make_loader
 from datamodules.vectors import VectorSpec
 from datamodules.word_vectors import WordVectors
 from results import Provenance
@@ -207,11 +207,7 @@ class CoreferenceSplit(Dataset[AntecedentBatch]):
 
     def __getitem__(self, indices: list[int]) -> AntecedentBatch:
         """The batch of this one window, or of none."""
-        if not isinstance(indices, list):
-            raise TypeError(
-                "A split is read by batches of one window. A Trainer that replaces the sampler asks for single items: "
-                "give it use_distributed_sampler=False; the datamodule shares the windows between devices itself."
-            )
+        check_batch(indices)
         windows = [self.windows[index] for index in indices]
         assert len(windows) <= 1
         heads = [head for window in windows for head in window.mention_heads]
@@ -386,14 +382,11 @@ class CoreferenceDataModule(AttentionDataModule):
 
     def setup(self, stage: str) -> None:
         """Open the stores of a stage, and part the documents of a corpus in one file."""
-        # Training alone needs no dev.
-        alone = stage == "fit" and self.trainer is not None and self.trainer.limit_val_batches == 0
         single = self._single() is not None
-        if missing := [split for split in (("train",) if alone else STAGES[stage]) if split not in self.files()]:
-            remedy = "Part its documents in three: --data.init_args.parts [0.5,0.25,0.25]"
-            if not single:
-                remedy = "Name its file: --data.init_args.corpus '{train: a.conll, dev: b.conll, test: c.conll}'"
-            raise CorpusError(f"The corpus has no {missing[0]} split, and it is needed. {remedy}.")
+        remedy = "Part its documents in three: --data.init_args.parts [0.5,0.25,0.25]"
+        if not single:
+            remedy = "Name its file: --data.init_args.corpus '{train: a.conll, dev: b.conll, test: c.conll}'"
+        check_splits(stage, self.files(), self.trainer, remedy)
         super().setup(stage)
         for split, store in self.stores.items():
             if split not in self.splits:
@@ -457,16 +450,14 @@ class CoreferenceDataModule(AttentionDataModule):
         return [self._loader("dev"), self._loader("test")]
 
     def _loader(self, split: Split) -> BatchLoader[AntecedentBatch]:
-        data, train, trainer = self.splits[split], split == "train", self.trainer
-        batches = LengthBatches(
+        data = self.splits[split]
+        return make_loader(
+            data,
             np.array([len(window) for window in data.windows], np.int64),
             max_cells=0,
             max_sentences=1,  # windows share no words: nothing is gained by padding them together
-            shuffle=train,
-            seed=run_seed(self.seed),
-            rank=trainer.global_rank if trainer is not None else 0,
-            world=trainer.world_size if trainer is not None else 1,
+            shuffle=split == "train",
+            trainer=self.trainer,
+            workers=self.workers,
+            seed=self.seed,
         )
-        if train and trainer is not None:
-            batches.resume(trainer)
-        return BatchLoader(data, batches, self.workers)

@@ -22,10 +22,10 @@ from corpora.conllu import READER_VERSION, read_treebank
 from corpora.document import Documents
 from corpora.registry import data_root
 from corpora.sample import SAMPLE_VERSION, write_sample_treebank
-from corpora.sentence import CorpusError, Treebank
-from datamodules.base import SPLITS, STAGES, AttentionDataModule, corpus_files, describe_encoder
+from corpora.sentence import Treebank
+from datamodules.base import SPLITS, STAGES, AttentionDataModule, check_splits, corpus_files, describe_encoder
 from datamodules.batch import AttentionBatch, EncoderOf, Split
-from datamodules.sampling import Batches, BatchLoader, LengthBatches, run_seed
+from datamodules.sampling import Batches, BatchLoader, check_batch, make_loader
 from datamodules.vectors import VectorSpec
 from datamodules.word_vectors import WordVectors
 from results import Provenance
@@ -106,11 +106,7 @@ class DependencySplit(Dataset[AttentionBatch]):
 
     def __getitem__(self, indices: list[int]) -> AttentionBatch:
         """The batch of these sentences; what is read is copied once, from the mapped file to its place in the batch."""
-        if not isinstance(indices, list):
-            raise TypeError(
-                "A split is read by whole batches. A Trainer that replaces the sampler asks for single items: give it "
-                "use_distributed_sampler=False; the datamodule shares the batches between devices itself."
-            )
+        check_batch(indices)
         lengths = self.lengths[indices]
         words = int(lengths.max(initial=0))
         heads = np.full((len(indices), words), -1)
@@ -279,11 +275,7 @@ class DependencyDataModule(AttentionDataModule):
 
     def setup(self, stage: str) -> None:
         """Open the stores of a stage, and number the relations of all of them together."""
-        # Before hours of extraction; training alone needs no dev.
-        alone = stage == "fit" and (self.trainer is None or self.trainer.limit_val_batches == 0)
-        needed = ("train",) if alone else STAGES[stage]
-        if missing := [split for split in needed if split not in self.files()]:
-            raise CorpusError(f"The corpus has no {missing[0]} split, and it is needed. Name its file: {_MAPPING}.")
+        check_splits(stage, self.files(), self.trainer, f"Name its file: {_MAPPING}")  # before hours of extraction
         super().setup(stage)
         labels = {label for store in self.stores.values() for label in relations_of(store)}
         names = {label: base_label(label) if self.relation_labels == "base" else label for label in labels}
@@ -360,20 +352,7 @@ class DependencyDataModule(AttentionDataModule):
 
     def train_dataloader(self) -> BatchLoader[AttentionBatch]:
         """Shuffled batches of the train split."""
-        data, trainer = self.splits["train"], self.trainer
-        batches = LengthBatches(
-            data.lengths,
-            items=self._train_on,
-            max_cells=self.max_cells,
-            max_sentences=self.max_sentences,
-            shuffle=True,
-            seed=run_seed(self.seed),
-            rank=trainer.global_rank if trainer is not None else 0,
-            world=trainer.world_size if trainer is not None else 1,
-        )
-        if trainer is not None:
-            batches.resume(trainer)
-        return BatchLoader(data, batches, self.workers)
+        return self._loader(self.splits["train"], self._train_on, shuffle=True)
 
     def val_dataloader(self) -> BatchLoader[AttentionBatch]:
         """The dev split, each sentence once."""
@@ -391,18 +370,17 @@ class DependencyDataModule(AttentionDataModule):
         """A split, or some of its sentences, each once, in batches for evaluation."""
         return self._loader(self.splits[split], items)
 
-    def _loader(self, data: DependencySplit, items: Sequence[int] | None = None) -> BatchLoader[AttentionBatch]:
-        trainer = self.trainer
-        return BatchLoader(
+    def _loader(
+        self, data: DependencySplit, items: Sequence[int] | None = None, *, shuffle: bool = False
+    ) -> BatchLoader[AttentionBatch]:
+        return make_loader(
             data,
-            LengthBatches(
-                data.lengths,
-                items=items,
-                max_cells=self.eval_cells,
-                max_sentences=len(data),
-                shuffle=False,
-                rank=trainer.global_rank if trainer is not None else 0,
-                world=trainer.world_size if trainer is not None else 1,
-            ),
-            self.workers,
+            data.lengths,
+            max_cells=self.max_cells if shuffle else self.eval_cells,
+            max_sentences=self.max_sentences if shuffle else len(data),
+            shuffle=shuffle,
+            trainer=self.trainer,
+            workers=self.workers,
+            items=items,
+            seed=self.seed,
         )

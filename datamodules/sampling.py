@@ -147,6 +147,41 @@ class BatchLoader(DataLoader[Item]):
             )
 
 
+def make_loader(
+    data: Dataset[Item],
+    lengths: Lengths,
+    *,
+    max_cells: int | None,
+    max_sentences: int,
+    shuffle: bool,
+    trainer: Trainer | None,
+    workers: int,
+    items: Sequence[int] | None = None,
+    cells: Literal["pairs", "tokens"] = "pairs",
+    jitter: float = 0.0,
+    seed: int | None = None,
+) -> BatchLoader[Item]:
+    """The batches of this rank of the trainer; a training that was interrupted skips those that it has seen.
+
+    Args: see `LengthBatches`; `seed` None is that of the run, and without a trainer there is one rank.
+    """
+    batches = LengthBatches(
+        lengths,
+        items=items,
+        max_cells=max_cells,
+        max_sentences=max_sentences,
+        shuffle=shuffle,
+        cells=cells,
+        jitter=jitter,
+        seed=run_seed(seed),
+        rank=trainer.global_rank if trainer is not None else 0,
+        world=trainer.world_size if trainer is not None else 1,
+    )
+    if shuffle and trainer is not None:
+        batches.resume(trainer)
+    return BatchLoader(data, batches, workers)
+
+
 class Batches(Generic[Item]):
     """The batches of a loader, without the loader: for predictions Lightning would replace its sampler."""
 
@@ -158,6 +193,19 @@ class Batches(Generic[Item]):
 
     def __iter__(self) -> Iterator[Item]:
         return iter(self._loader)
+
+
+def check_batch(indices: object) -> None:
+    """Refuse to read a split by anything but whole batches.
+
+    Raises:
+        TypeError: a single item was asked for.
+    """
+    if not isinstance(indices, list):
+        raise TypeError(
+            "A split is read by whole batches. A Trainer that replaces the sampler asks for single items: give it "
+            "use_distributed_sampler=False; the datamodule shares the batches between devices itself."
+        )
 
 
 def _unchanged(batch: Any) -> Any:  # noqa: ANN401 # DataLoader types it for lists of items only
