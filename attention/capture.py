@@ -32,8 +32,8 @@ Receive = Callable[[int, Tensor], None]
 of a hidden state, 0 for that of the embeddings and k for that of layer k, and itself: `[batch, pieces, size]`."""
 
 Intervene = Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor | None]]
-"""Called with a 0-based layer, its weights `[batch, heads, from, to]` and its values `[batch, heads, to, dim]`; returns
-the weights that take their place, and those of them that dropout spares: bool, broadcast to the weights, None for none.
+"""Called with a 0-based layer, its weights `[batch, heads, from, to]` and its values `[batch, heads, to, dim]`. Returns
+the weights to use instead, and a mask of those that dropout spares: bool, broadcast to the weights; None for none.
 """
 
 
@@ -42,7 +42,7 @@ Place = tuple[nn.Module, Literal["in", "out"]]
 
 
 class _Finished(Exception):
-    """Leaves a forward pass from within: what follows cannot change anything that is still wanted."""
+    """Ends a forward pass early: everything wanted has been received."""
 
 
 @dataclass

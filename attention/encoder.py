@@ -1,4 +1,4 @@
-"""A pretrained transformer by name: where it comes from, what identifies it, and its attention, checked once."""
+"""A pretrained transformer by name: where it is found, what identifies it, and its attention, which is checked once."""
 
 import errno
 import importlib.util
@@ -52,7 +52,7 @@ class EncoderSpec:
     Args:
         name: a local folder, the default encoder (taken from the bundle of the extra `demo` when that is installed),
             or a model of the Hugging Face hub.
-        weights: `random` draws every weight anew except the embeddings, the control of Clark et al. (2019, §5).
+        weights: `random` replaces all weights but the embeddings by random ones (the control of Clark et al. 2019, §5).
         seed: of the random weights.
         revision: of a model on the hub.
     """
@@ -292,9 +292,11 @@ def load_config(source: Source) -> PreTrainedConfig:
 
 def fault_of(error: Exception, folder: Path) -> str:
     """Why a model cannot be loaded, without PyTorch's advice to run whatever a file of weights holds."""
-    told = isinstance(error, (OSError, ValueError, RuntimeError, SafetensorError)) and "weights_only" not in str(error)
+    explained = isinstance(error, (OSError, ValueError, RuntimeError, SafetensorError)) and "weights_only" not in str(
+        error
+    )
     cut = isinstance(error, OSError) and error.errno == errno.EINVAL  # mapped, a file that is shorter than it should be
-    if told and not cut and not isinstance(error, UnicodeDecodeError):
+    if explained and not cut and not isinstance(error, UnicodeDecodeError):
         return str(error)
     if any(folder.glob(_WEIGHTS[0])) or not any(folder.glob(_WEIGHTS[1])):
         return _named(error)
@@ -331,13 +333,13 @@ def _load(source: Source) -> PreTrainedModel:
             f"{missing[0]} among them. Save the whole encoder with save_pretrained."
         )
     if source.spec.weights == "random":
-        pretrained = drawn_anew(pretrained, source.spec.seed)
+        pretrained = with_random_weights(pretrained, source.spec.seed)
     model: PreTrainedModel = pretrained.get_encoder() if config.is_encoder_decoder else pretrained
     return model
 
 
-def drawn_anew(pretrained: PreTrainedModel, seed: int) -> PreTrainedModel:
-    """A model of the same architecture with weights drawn from `seed`, and the embeddings of the pretrained one.
+def with_random_weights(pretrained: PreTrainedModel, seed: int) -> PreTrainedModel:
+    """A model of the same architecture with random weights, and the embeddings of the pretrained one.
 
     The control of Clark et al. (2019, §5). The caller's random numbers stay where they are.
     """
@@ -411,7 +413,7 @@ def load_classifier(source: Source, classes: int) -> tuple[PreTrainedModel, tupl
     if source.spec.weights == "random":
         pretrained = model.base_model
         assert isinstance(pretrained, PreTrainedModel)
-        drawn = drawn_anew(pretrained, source.spec.seed)
+        drawn = with_random_weights(pretrained, source.spec.seed)
         with torch.random.fork_rng(devices=[]):
             model = AutoModelForSequenceClassification.from_config(  # type: ignore[no-untyped-call]
                 config, attn_implementation="eager", dtype=torch.float32

@@ -33,14 +33,14 @@ BATCH_CELLS = {"cpu": 2**16, "cuda": 2**22}
 WORKERS = 8
 """Most forward passes at once on a CPU."""
 MEMORY = {"cpu": 2 << 30, "cuda": 8 << 30}
-"""Bytes that what is kept of all passes in flight may take, unless that of one part alone is more."""
+"""Bound in bytes of what is kept of all passes in flight. A single input may take more."""
 
 _ROW_TOLERANCE = 1e-3
 _STATM = Path("/proc/self/statm")
 
 
 def shapes(items: Items, shard: int) -> dict[str, tuple[int, ...]]:
-    """What a shard holds, in its order: `<quantity>.<item>`, as `Items.shapes` says."""
+    """The tensors of a shard in their order: shapes by the name `<quantity>.<item>`."""
     return {
         tensor_name(quantity, item): shape
         for item in _longest_first(items, shard)
@@ -49,7 +49,7 @@ def shapes(items: Items, shard: int) -> dict[str, tuple[int, ...]]:
 
 
 def extract(encoder: Encoder, items: Items, shards: Iterable[int]) -> Generator[tuple[int, str, Tensor], None, None]:
-    """Shard, name and tensor of everything the shards hold, by the `shapes` of each and in the order of those.
+    """Yield shard, name and tensor of everything that the shards hold, in the order of `shapes`.
 
     Raises:
         StoreError: a row that does not sum to one, or a hidden state that is too large for the precision.
@@ -97,10 +97,10 @@ def _workers(encoder: Encoder, items: Items) -> int:
 
 
 def _bytes(items: Items, pieces: int, longest: int) -> int:
-    """What is kept of a pass over so many pieces takes, padded to at most `longest`.
+    """Bytes that are kept of a pass over so many pieces, in inputs that are padded to `longest`.
 
-    Of every pair of pieces its reduced weights twice over, and four intermediate results of one layer; of every piece
-    its reduced hidden states twice over.
+    The reduced weights of every pair of pieces twice, four intermediate results of one layer, and the reduced hidden
+    states of every piece twice.
     """
     weights = len(items.layers) * len(items.heads) * 2 * 4 + len(items.heads) * 4 * 4
     return pieces * (longest * weights + len(items.hidden.layers) * items.hidden.size * 2 * 4)

@@ -1,4 +1,4 @@
-"""What is extracted: the specification that a store is kept under, and the items of a corpus cut into pieces."""
+"""What is extracted: the specification that a store is named by, and the items of a corpus cut into pieces."""
 
 import json
 from collections import Counter

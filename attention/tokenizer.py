@@ -1,4 +1,4 @@
-"""A pretrained tokenizer without its model: raw texts as pieces, for what is not probed word by word."""
+"""A pretrained tokenizer without its model: raw texts to pieces, for text classification."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -24,8 +24,8 @@ class TextPieces:
     Attributes:
         ids: int64 `[pieces]`.
         sources: int64 `[pieces]`, 0 in the text, 1 in its pair, -1 for delimiters.
-        ends: int64 `[pieces]`, 0-based place, in its text, of the last character of a piece; 0 for delimiters.
-        blank: whether the text yielded no piece and was given the unknown one.
+        ends: int64 `[pieces]`, 0-based position in its text of the last character of a piece; 0 for delimiters.
+        blank: whether the text yielded no piece and became the unknown token.
     """
 
     ids: NDArray[np.int64]
@@ -35,17 +35,17 @@ class TextPieces:
 
 
 class TextTokenizer:
-    """The tokenizer of an encoder, which reads texts as the encoder was trained to.
+    """The tokenizer of an encoder, which writes the delimiters that the encoder was trained with.
 
     Attributes:
-        pieces: every piece, by its number; the empty string for a number that has none.
+        pieces: the vocabulary by id; the empty string for an id without a piece.
         max_length: most pieces of one input, delimiters included.
-        pad: number of what fills batches up; without a padding piece that of the end of a text, which no text holds.
-        unknown: number of what stands for what it has no piece for; None where it has pieces for everything.
-        mask: number of what hides a piece; None without.
-        start: number of what it puts before a text; None where it puts nothing.
-        end: number of what it puts behind it; None where it puts nothing.
-        separator: number of what it puts first between the texts of a pair; None where it puts nothing.
+        pad: id of the padding token, or of the end-of-text token where there is none.
+        unknown: id of the unknown token; None without.
+        mask: id of the mask token; None without.
+        start: id of the token that it writes before a text; None without.
+        end: id of the token that it writes after a text; None without.
+        separator: id of the first token that it writes between the texts of a pair; None without.
 
     Raises:
         EncoderError: the tokenizer or the config cannot be read.

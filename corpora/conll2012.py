@@ -78,7 +78,7 @@ def read_documents(path: Path, parses: Path | None = None) -> Documents:
     dropped because span and cluster repeat an earlier one (`repeated_mentions`), `documents_without_mentions`, the
     mentions whose head was found by each way (`heads_by_parse`, `heads_by_constituents`, `heads_by_last_noun`,
     `heads_by_last_word`, `heads_by_heuristic`; together all mentions), those for whose head the dependency tree offered
-    more than one word (`several_heads`), and those whose type was guessed (`types_by_heuristic`).
+    more than one word (`several_heads`), and those whose type comes from a heuristic (`types_by_heuristic`).
 
     Args:
         path: The file, in UTF-8.
@@ -133,11 +133,11 @@ def _document(path: Path, name: str, text: _Text, audit: dict[str, int]) -> Docu
         except ParseBitError as error:
             remedy = "Correct the parse column of the sentence, or write - in all of it"
             raise CorpusError.at(path, sentence.lines[error.word], str(error), remedy) from None
-        kind, guessed = find_type(sentence, start, end, head)
+        kind, heuristic = find_type(sentence, start, end, head)
         mentions.append(Mention(index, start, end, head, kind, numbers[cluster]))
         audit[f"heads_by_{way}"] += 1
         audit["several_heads"] += candidates > 1
-        audit["types_by_heuristic"] += guessed
+        audit["types_by_heuristic"] += heuristic
     mentions.sort(key=lambda mention: (mention.sentence, mention.start, -mention.end, mention.cluster))
     audit["documents"] += 1
     audit["sentences"] += len(text.sentences)

@@ -124,7 +124,7 @@ def find_head(sentence: Tokens, start: int, end: int) -> Head:
         return Head(constituent_head(sentence.tree, sentence.tags, start, end), "constituents")
     tags = sentence.tags[start:end]
     if "_" in tags:
-        return Head(start + _guess(sentence.words[start:end]), "heuristic")
+        return Head(start + _head_by_heuristic(sentence.words[start:end]), "heuristic")
     for wanted in (_is_noun, _PRONOUN_TAGS.__contains__):
         if places := [place for place, tag in enumerate(tags, start) if wanted(tag)]:
             return Head(places[-1], "last_noun")
@@ -132,11 +132,11 @@ def find_head(sentence: Tokens, start: int, end: int) -> Head:
 
 
 def find_type(sentence: Tokens, start: int, end: int, head: int) -> tuple[MentionType, bool]:
-    """Return the type of a span with that head, and whether it had to be guessed for want of a part of speech.
+    """Return the type of a span with that head, and whether it is a heuristic's because the part of speech is missing.
 
     The head's tag, or its UPOS in the dependency tree where the corpus has no tag, decides: a personal, possessive or
     wh-pronoun is a pronoun, and so is a demonstrative that stands alone; a proper noun is proper, all else nominal.
-    Guessed: a pronoun is one of a closed list; a capitalised head that does not begin its sentence is proper.
+    The heuristic: a pronoun is one of a closed list; a capitalised head that does not begin its sentence is proper.
     """
     word = sentence.words[head]
     if end - start == 1 and word.lower() in _DEMONSTRATIVES:
@@ -158,7 +158,7 @@ def _tag(sentence: Tokens, word: int) -> str:
     return sentence.parse.upos[word] if tag == "_" and sentence.parse is not None else tag
 
 
-def _guess(words: Sequence[str]) -> int:
+def _head_by_heuristic(words: Sequence[str]) -> int:
     stop = next((place for place in range(1, len(words)) if words[place].lower() in _STOPS), len(words))
     real = [place for place in range(stop) if words[place] not in _CLITICS and any(map(str.isalnum, words[place]))]
     return real[-1] if real else stop - 1
