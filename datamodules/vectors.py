@@ -18,6 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pytorch_lightning.utilities import rank_zero_info
 
+from results.errors import UserError
+
 if TYPE_CHECKING:  # gensim takes a second to import, and most runs need none of it
     from gensim.models import KeyedVectors
 
@@ -36,7 +38,7 @@ _SNIFFED = 1 << 12
 _CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 
 
-class VectorError(ValueError):
+class VectorError(UserError):
     """Word vectors that cannot be had; the message is `<path>:<line>: <what is wrong>. <remedy>`, or has no line."""
 
     @classmethod
