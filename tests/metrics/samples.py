@@ -1,10 +1,15 @@
-"""Arcs made for tests, and slow, obvious versions of what is tested."""
+"""Arcs, batches and attention made for tests."""
 
 from collections.abc import Sequence
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from metrics.attachment import Arcs, Integers
+
+Batch = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
+LAYERS, HEADS = 2, 3
 
 
 def arcs(
@@ -49,20 +54,47 @@ def random_arcs(sentences: int, seed: int, relations: int = 5) -> Arcs:
     )
 
 
-def slow_edges_found(arcs: Arcs, predicted: Integers) -> list[float]:
-    """Undirected edges as sets of two words, sentence by sentence."""
-    found = []
-    for row in range(len(arcs)):
-        same = [other for other in range(len(arcs)) if arcs.sentence[other] == arcs.sentence[row]]
-        drawn = {
-            frozenset((int(arcs.word[other]), int(predicted[other])))
-            for other in same
-            if not arcs.punctuation[other]
-            and 1 <= predicted[other] <= len(same)
-            and predicted[other] != arcs.word[other]
-        }
-        if arcs.head[row] == 0 or arcs.punctuation[row]:
-            found.append(float("nan"))
-        else:
-            found.append(float(frozenset((int(arcs.word[row]), int(arcs.head[row]))) in drawn))
-    return found
+def random_predictions(gold: Arcs, width: int | None = None) -> Integers:
+    """Positions `[words]` or `[words, width]`, some of them outside the sentence."""
+    rng = np.random.default_rng(0)
+    if width is None:
+        return rng.integers(-1, gold.length + 1)
+    return rng.integers(-1, gold.length[:, None] + 1, size=(len(gold), width))
+
+
+def padded_batch(arcs: Arcs, predicted: Integers, sentences: Sequence[int]) -> Batch:
+    """The batch of these sentences as a datamodule would make it; the padding would be noticed if it counted."""
+    rows = [np.flatnonzero(arcs.sentence == sentence) for sentence in sentences]
+    n = max((row.size for row in rows), default=0)
+
+    def padded(values: np.ndarray, fill: int) -> Tensor:
+        filled = np.full((len(rows), n, *values.shape[1:]), fill)
+        for place, row in enumerate(rows):
+            filled[place, : row.size] = values[row]
+        return torch.from_numpy(filled)
+
+    return (
+        torch.tensor(sentences, dtype=torch.int64),
+        padded(arcs.head, 77),
+        padded(arcs.relation, -100),
+        padded(arcs.punctuation, 1).bool(),
+        torch.tensor([row.size for row in rows], dtype=torch.int64),
+        padded(predicted, 99),
+    )
+
+
+def padded_attention(arcs: Arcs, sentences: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Attention drawn for each of these sentences, the same in every batch, and their lengths."""
+    lengths = [int((arcs.sentence == sentence).sum()) for sentence in sentences]
+    size = max(lengths, default=0) + 2
+    attention = torch.zeros(len(sentences), LAYERS, HEADS, size, size, dtype=torch.float16)
+    for row, (sentence, n) in enumerate(zip(sentences, lengths, strict=True)):
+        drawn = torch.randn(LAYERS, HEADS, n + 2, n + 2, generator=torch.Generator().manual_seed(sentence))
+        attention[row, ..., : n + 2, : n + 2] = drawn.softmax(-1).half()
+    return attention, torch.tensor(lengths, dtype=torch.int64)
+
+
+def item_rows(items: Sequence[int], width: int = 3) -> tuple[Tensor, Tensor]:
+    """Numbers that follow from the item alone."""
+    drawn = [torch.rand(width, generator=torch.Generator().manual_seed(item)) for item in items]
+    return torch.tensor(items, dtype=torch.int64), torch.stack(drawn) if drawn else torch.empty(0, width)

@@ -1,13 +1,8 @@
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import fields
-from datetime import timedelta
-from multiprocessing import get_context
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from metrics.antecedent import (
@@ -86,35 +81,33 @@ class TestFindLinks:
         assert links.mention.tolist() == [3]
         assert links.heads[links.gold[0]].tolist() == [3]
 
-    @pytest.mark.parametrize("seed", range(20))
-    def test_against_pairs_one_by_one(self, seed: int) -> None:
-        drawn = random_window(seed)
-        links = find_links(*drawn)
-        expected = [m for m in range(drawn[0].size) if slow_candidates(drawn, m)[1]]
-        assert links.mention.tolist() == expected
-        assert links.heads.tolist() == sorted(set(drawn[0].tolist()))
-        assert links.heads[links.source].tolist() == drawn[0][expected].tolist()
-        assert links.type.tolist() == drawn[2][expected].tolist()
-        for mention, (candidates, gold) in zip(links.mention, zip_flags(links), strict=True):
-            assert (set(links.heads[candidates]), set(links.heads[gold])) == slow_candidates(drawn, int(mention))
-        assert 5 < len(links) <= anaphors(drawn[1]) <= 24
-
-    def test_the_random_windows_have_mentions_that_are_no_links(self) -> None:
-        drawn = [random_window(seed) for seed in range(20)]
-        assert sum(anaphors(clusters) - len(find_links(words, clusters, types)) for words, clusters, types in drawn) > 5
+    def test_against_pairs_one_by_one(self) -> None:
+        unlinked = 0
+        for seed in range(20):
+            drawn = random_window(seed)
+            links = find_links(*drawn)
+            expected = [m for m in range(drawn[0].size) if slow_candidates(drawn, m)[1]]
+            assert links.mention.tolist() == expected
+            assert links.heads.tolist() == sorted(set(drawn[0].tolist()))
+            assert links.heads[links.source].tolist() == drawn[0][expected].tolist()
+            assert links.type.tolist() == drawn[2][expected].tolist()
+            for mention, (candidates, gold) in zip(links.mention, zip_flags(links), strict=True):
+                assert (set(links.heads[candidates]), set(links.heads[gold])) == slow_candidates(drawn, int(mention))
+            # Mentions that are not the first of their cluster.
+            anaphors = drawn[1].size - np.unique(drawn[1]).size
+            assert 5 < len(links) <= anaphors <= 24
+            unlinked += anaphors - len(links)
+        assert unlinked > 5
 
     @pytest.mark.parametrize("mentions", [([], [], []), ([4], [0], [1]), ([4, 4], [0, 0], [1, 1])])
     def test_no_link(self, mentions: tuple[list[int], list[int], list[int]]) -> None:
         links = find_links(*window(*mentions))
         assert len(links) == 0
+        kinds = {field.name: getattr(links, field.name).dtype for field in fields(Links)}
+        assert {name: kind for name, kind in kinds.items() if kind != np.int64} == dict.fromkeys(
+            ("candidates", "gold"), bool
+        )
         assert links.gold.shape == links.candidates.shape == (0, links.heads.size)
-
-    def test_dtypes(self) -> None:
-        for mentions in (0, 7):
-            links = find_links(*(column[:mentions] for column in FATHER))
-            kinds = {field.name: getattr(links, field.name).dtype for field in fields(Links)}
-            assert {name for name, kind in kinds.items() if kind == np.bool_} == {"candidates", "gold"}
-            assert {kind for kind in kinds.values() if kind != np.bool_} == {np.dtype(np.int64)}
 
     def test_bad_columns_are_refused(self) -> None:
         with pytest.raises(ValueError, match=r"must all be \[mentions\]: got \[\(2,\), \(1,\), \(2,\)\]"):
@@ -123,36 +116,13 @@ class TestFindLinks:
             find_links(*window([1, 2], [0, 0], [0, 3]))
 
 
-def anaphors(clusters: Integers) -> int:
-    """Mentions that are not the first of their cluster."""
-    return int(clusters.size - np.unique(clusters).size)
-
-
 def zip_flags(links: Links) -> list[tuple[np.ndarray, np.ndarray]]:
     return list(zip(links.candidates, links.gold, strict=True))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 class TestHits:
-    def test_hand_worked(self, dtype: torch.dtype) -> None:
-        links = find_links(*FATHER)
-        weights = torch.zeros(1, 2, 6, 6)
-        # Head 1: his son (5) attends to John (0), his (4) most to itself and then to his son; he (7) to nothing more
-        # than to another, so to the nearest, his son; the boy (11) to his son.
-        weights[0, 0, 3, 0] = weights[0, 0, 5, 3] = weights[0, 0, 2, 3] = 0.5
-        weights[0, 0, 2, 2] = 0.9
-        # Head 2: all attend to what follows; John (0) is nobody's object.
-        weights[0, 1, 1, 2] = weights[0, 1, 2, 4] = weights[0, 1, 4, 5] = weights[0, 1, 1, 3] = 0.5
-        hits = antecedent_hits(weights.to(dtype), links).right
-        assert hits.shape == (2, 1, 2, 4)
-        assert hits.dtype == torch.bool
-        assert hits[0, 0, 0].tolist() == [True, False, False, True]
-        # Upwards nothing in head 2 is greater than another: the nearest candidate (2, 5, 5, 7) is right nowhere.
-        assert hits[0, 0, 1].tolist() == [False, False, False, False]
-        # Downwards: the father (2) attends to his son (wrong) and to his (right), his to he (right), he to the boy.
-        assert hits[1, 0, 1].tolist() == [False, True, True, False]
-
-    @pytest.mark.parametrize("seed", range(5))
+    @pytest.mark.parametrize("seed", range(3))
     def test_against_loops(self, dtype: torch.dtype, seed: int) -> None:
         drawn = random_window(seed)
         links = find_links(*drawn)
@@ -175,13 +145,14 @@ class TestHits:
         assert without_weight[1, 1, 2].any()
         assert 0 < hits.float().mean() < 1
 
-    @pytest.mark.parametrize("seed", range(5))
+    @pytest.mark.parametrize("seed", range(3))
     def test_among_words_against_loops(self, dtype: torch.dtype, seed: int) -> None:
         drawn = random_window(seed)
         links = find_links(*drawn)
         rows, columns = (random_weights(2, 2, links.heads.size, 30, seed=seed + k).to(dtype) for k in (0, 99))
         hits = antecedent_hits_among_words(rows, columns, links).right
         assert hits.shape == (2, 2, 2, len(links))
+        assert hits.dtype == torch.bool
         for at, mention in enumerate(links.mention):
             word = int(drawn[0][mention])
             gold = {other for other in slow_candidates(drawn, int(mention))[1] if other < word}
@@ -265,19 +236,6 @@ def count(windows: list[tuple[int, Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     return hits, links
 
 
-def count_shares(rank: int, rendezvous: Path, rounds: list[list[int]], windows: int) -> list[tuple[Tensor, Tensor]]:
-    """In each round, count this rank's windows and compute together with the other rank."""
-    torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=2, timeout=timedelta(seconds=60)
-    )
-    try:
-        made = random_counts(windows)
-        return [count([made[index] for index in share]) for share in rounds]
-    finally:
-        dist.destroy_process_group()
-
-
 class TestAntecedentCounts:
     def test_against_loops(self) -> None:
         windows = random_counts(23)
@@ -308,22 +266,6 @@ class TestAntecedentCounts:
         assert metric.compute()[1].sum() == before.sum() + 5
         metric.reset()
         assert metric.compute()[0].sum() == 0
-
-    def test_two_processes_count_as_one(self, tmp_path: Path) -> None:
-        windows = 11
-        # Unevenly; then with nothing for the first process, which is the one that warns.
-        rounds = [([0, 2, 4, 6, 8, 9, 10], [1, 3, 5, 7]), ([], list(range(windows)))]
-        with ProcessPoolExecutor(2, mp_context=get_context("forkserver")) as pool:
-            jobs = [
-                pool.submit(count_shares, rank, tmp_path / "rendezvous", [shares[rank] for shares in rounds], windows)
-                for rank in range(2)
-            ]
-            expected = count(random_counts(windows))
-            assert expected[0].sum() > 50
-            for job in jobs:
-                for hits, links in job.result():
-                    assert torch.equal(hits, expected[0])
-                    assert torch.equal(links, expected[1])
 
     def test_bad_windows_are_refused(self) -> None:
         metric = AntecedentCounts(DOCUMENTS, LAYERS, HEADS)

@@ -9,6 +9,7 @@ import pytest
 from metrics.attachment import (
     OFFSETS,
     Arcs,
+    Integers,
     attached,
     attachment_scores,
     best_offsets,
@@ -23,7 +24,7 @@ from metrics.attachment import (
 )
 from metrics.bootstrap import bootstrap_ratio
 from results import numbers
-from tests.metrics.samples import arcs, column, random_arcs, slow_edges_found
+from tests.metrics.samples import arcs, column, random_arcs
 
 NAN = float("nan")
 
@@ -31,10 +32,26 @@ NAN = float("nan")
 DOG = arcs([[2, 3, 0, 3, 3]], punctuation=[[False, False, False, False, True]])
 
 
-class TestArcs:
-    def test_empty_columns_are_arcs(self) -> None:
-        assert len(arcs([])) == 0
+def slow_edges_found(arcs: Arcs, predicted: Integers) -> list[float]:
+    """Undirected edges as sets of two words, sentence by sentence."""
+    found = []
+    for row in range(len(arcs)):
+        same = [other for other in range(len(arcs)) if arcs.sentence[other] == arcs.sentence[row]]
+        drawn = {
+            frozenset((int(arcs.word[other]), int(predicted[other])))
+            for other in same
+            if not arcs.punctuation[other]
+            and 1 <= predicted[other] <= len(same)
+            and predicted[other] != arcs.word[other]
+        }
+        if arcs.head[row] == 0 or arcs.punctuation[row]:
+            found.append(NAN)
+        else:
+            found.append(float(frozenset((int(arcs.word[row]), int(arcs.head[row]))) in drawn))
+    return found
 
+
+class TestArcs:
     @pytest.mark.parametrize(
         ("name", "values", "message"),
         [
@@ -61,17 +78,7 @@ class TestFormulas:
         assert attached(DOG, predicted).tolist() == [1, 0, 1, 0, 0]
         np.testing.assert_array_equal(edges_found(DOG, predicted), [1, 0, NAN, 0, NAN])
 
-    def test_an_edge_is_found_from_its_head_too(self) -> None:
-        # Only barked → dog draws a gold edge, {dog, barked}.
-        np.testing.assert_array_equal(edges_found(DOG, column([[3, 5, 2, 1, 1]])), [0, 1, NAN, 0, NAN])
-
-    def test_an_edge_drawn_by_punctuation_does_not_count(self) -> None:
-        # A word under a comma: the comma's own prediction is the only one that draws their edge.
-        gold = arcs([[2, 0]], punctuation=[[False, True]])
-        np.testing.assert_array_equal(edges_found(gold, column([[0, 1]])), [0, NAN])
-        np.testing.assert_array_equal(edges_found(gold, column([[2, 1]])), [1, NAN])
-
-    @pytest.mark.parametrize("seed", range(5))
+    @pytest.mark.parametrize("seed", range(3))
     def test_edges_equal_sets_of_pairs(self, seed: int) -> None:
         gold = random_arcs(30, seed)
         rng = np.random.default_rng(seed)
@@ -88,7 +95,7 @@ class TestFormulas:
     def test_uniform_is_the_mean_of_uniform_draws(self) -> None:
         gold = random_arcs(12, seed=3)
         rng = np.random.default_rng(0)
-        draws = 4000
+        draws = 1500
         heads, edges = np.zeros(len(gold)), np.zeros(len(gold))
         for _ in range(draws):
             # One of n places: the n − 1 other words and ROOT, which stands for the word itself.
@@ -99,9 +106,6 @@ class TestFormulas:
         tolerance = 4.5 * 0.5 / np.sqrt(draws)
         np.testing.assert_allclose(heads / draws, uniform_attached(gold), atol=tolerance)
         np.testing.assert_allclose(edges / draws, uniform_edges_found(gold), atol=tolerance)
-
-    def test_a_lone_word_is_under_root_for_certain(self) -> None:
-        assert uniform_attached(arcs([[0]])).tolist() == [1.0]
 
     def test_predictions_of_another_shape_are_refused(self) -> None:
         for formula in (attached, edges_found):

@@ -102,11 +102,6 @@ def test_what_is_not_defined_is_nan_and_nothing_else() -> None:
     assert np.isnan(list(empty.values())).all()
 
 
-def test_equal_probabilities_are_half_right() -> None:
-    gold = np.array([0, 1, 1, 0, 1])
-    assert float(auroc(gold, np.full((5, 2), 0.5), 1)) == 0.5
-
-
 def test_majority_is_that_of_the_training_data() -> None:
     gold = np.array([1, 1, 1, 0])
     assert numbers(majority_scores(np.array([7, 3]), gold, 1)) == {"majority.accuracy": 0.25, "majority.f1": 0.0}

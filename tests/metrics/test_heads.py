@@ -18,8 +18,7 @@ from metrics.heads import (
     permutation_p,
 )
 from metrics.progress import Progress
-from tests.metrics.gather import HEADS, LAYERS, padded_attention
-from tests.metrics.samples import arcs, random_arcs
+from tests.metrics.samples import HEADS, LAYERS, arcs, padded_attention, random_arcs
 
 
 def random_attention(lengths: Sequence[int], dtype: torch.dtype, seed: int = 0) -> Tensor:
@@ -68,10 +67,6 @@ class TestMostAttended:
                         ties += others.count(max(others, default=0)) > 1
         assert ties > 20
 
-    def test_of_equals_it_is_the_first(self) -> None:
-        found = most_attended(torch.full((1, 1, 1, 6, 6), 0.25), torch.tensor([4]))[0, :, :, 0, 0]
-        assert found.tolist() == [[2, 2], [1, 1], [1, 1], [1, 1]]
-
     @pytest.mark.parametrize("n", [2, 3, 5])
     def test_without_any_weight_nothing_is_chosen(self, n: int) -> None:
         found = most_attended(torch.zeros(2, 1, 1, 8, 8), torch.tensor([n, 6]))[0, :n, :, 0, 0]
@@ -86,11 +81,6 @@ class TestMostAttended:
         assert (back[-1] == -1).all()  # none behind the last to attend to it
         assert ((forth[1:] > 0) & (forth[1:] < places[1:])).all()
         assert (back[:-1] > places[:-1]).all()
-
-    def test_a_word_alone_has_no_other(self) -> None:
-        for longest in (1, 4):
-            attention = random_attention((1, longest), torch.float16)
-            assert (most_attended(attention, torch.tensor([1, longest]))[0, 0] == -1).all()
 
     def test_the_end_delimiter_of_a_shorter_sentence_is_no_word(self) -> None:
         attention = random_attention((3, 6), torch.float32)
@@ -134,14 +124,12 @@ class TestRowPeaks:
         assert torch.equal(computed[0], computed[1])
         assert torch.equal(computed[0], computed[2])
 
-    def test_a_half_precision_weight_is_kept_whole(self) -> None:
-        attention = torch.zeros(1, 1, 1, 3, 3, dtype=torch.float16)
+    @pytest.mark.parametrize("weight", [2.0**-24, 0.333])
+    def test_a_half_precision_weight_is_kept_whole(self, weight: float) -> None:
+        attention = torch.full((1, 1, 1, 3, 3), weight, dtype=torch.float16)
         metric = RowPeaks(1, 1)
-        for weight in (2.0**-24, 0.333):
-            attention[..., 1, 1] = weight
-            metric.reset()
-            metric.update(attention, torch.tensor([1]))
-            assert metric.compute().item() == float(attention[0, 0, 0, 1, 1])
+        metric.update(attention, torch.tensor([1]))
+        assert metric.compute().item() == attention[0, 0, 0, 1, 1].item()
 
 
 class TestCounts:
@@ -213,33 +201,33 @@ def slow_p(
     """Shuffle class by class, and count word by word and predictor by predictor."""
     random = np.random.default_rng(seed)
 
-    def room(row: int) -> tuple[int, int]:
-        before, behind = int(gold.word[row]) - 1, int(gold.length[row] - gold.word[row])
-        return sum(before >= start for start in ROOM), sum(behind >= start for start in ROOM)
-
+    room = [
+        tuple(sum(side >= start for start in ROOM) for side in (word - 1, n - word))
+        for word, n in zip(gold.word.tolist(), gold.length.tolist(), strict=True)
+    ]
+    offset = (gold.head - gold.word).tolist()
+    looks = (predicted - gold.word[:, None]).T.tolist()
     values = []
     for words, reached in zip(groups.values(), observed, strict=True):
-        rows = sorted(np.flatnonzero(words).tolist(), key=room)
-        arc_of = [(room(row), int(gold.head[row] and gold.head[row] - gold.word[row])) for row in rows]
-        if len(set(arc_of)) == len({kind for kind, _ in arc_of}):
+        rows = sorted(np.flatnonzero(words).tolist(), key=room.__getitem__)
+        kinds = {room[row] for row in rows}
+        if len({(room[row], offset[row] if gold.head[row] else 0) for row in rows}) == len(kinds):
             values.append(np.nan)
             continue
         beaten = 0
         for _ in range(permutations):
             drawn = dict(zip(rows, random.random(len(rows)), strict=True))
             taken: dict[int, int] = {}
-            for kind in {room(row) for row in rows}:
-                alike = [row for row in rows if room(row) == kind]
+            for kind in kinds:
+                alike = [row for row in rows if room[row] == kind]
                 taken |= dict(zip(alike, sorted(alike, key=drawn.__getitem__), strict=True))
-            best = 0
-            for column in predicted.T:
-                hits = 0
-                for row in rows:
-                    giver = taken[row]
-                    if gold.head[giver] > 0 and column[row] > 0:
-                        hits += int(column[row] - gold.word[row]) == int(gold.head[giver] - gold.word[giver])
-                best = max(best, hits)
-            beaten += best >= reached
+            hits = [0] * len(looks)
+            for row in rows:
+                giver = taken[row]
+                for k, column in enumerate(looks):
+                    if gold.head[giver] > 0 and predicted[row, k] > 0:
+                        hits[k] += column[row] == offset[giver]
+            beaten += max(hits) >= reached
         values.append((1 + beaten) / (1 + permutations))
     return values
 
@@ -255,8 +243,10 @@ class TestPermutation:
             found = permutation_p(gold, predicted, groups, observed, permutations=19, seed=5)
             assert found.tolist() == slow_p(gold, predicted, groups, observed, 19, 5)
             assert len(set(found.tolist())) > 2
+            others = permutation_p(gold, predicted, groups, observed, permutations=19, seed=6)
+            assert others.tolist() != found.tolist()
 
-    @pytest.mark.parametrize("k", [-3, -2, -1, 1, 2, 3])
+    @pytest.mark.parametrize("k", [-3, -1, 2])
     def test_a_fixed_offset_is_never_significant(self, k: int) -> None:
         gold = random_arcs(60, seed=2)
         groups = groups_of(gold, tuple("abcde"))
@@ -274,8 +264,8 @@ class TestPermutation:
     def test_heads_that_know_nothing_have_uniform_values(self) -> None:
         # Uniform but for ties, which make p-values greater, never smaller.
         values = []
-        for seed in range(120):
-            gold = random_arcs(30, seed=seed, relations=2)
+        for seed in range(60):
+            gold = random_arcs(20, seed=seed, relations=2)
             predicted = random_predictions(gold, 5, seed=1000 + seed)
             groups = {ALL: np.ones(len(gold), dtype=np.bool_)}
             observed = best_hits(gold, predicted, groups)
@@ -309,17 +299,5 @@ class TestPermutation:
         # One of nothing that could be shuffled takes no time, and is done all the same.
         groups = {**groups_of(gold, tuple("abc")), "none": gold.head == 0}
         permutation_p(gold, predicted, groups, [1] * len(groups), permutations=19)
-        ((what, total, done),) = told
-        assert what == "Permutation test of the heads"
-        assert total == done == 19 * sum(map(sum, groups.values()))
-
-    def test_the_seed_decides(self) -> None:
-        gold = random_arcs(30, seed=4)
-        predicted = random_predictions(gold, 5, seed=1)
-        groups = groups_of(gold, tuple("abcde"))
-        observed = best_hits(gold, predicted, groups)
-        first, again, other = (
-            permutation_p(gold, predicted, groups, observed, permutations=50, seed=seed).tolist() for seed in (0, 0, 1)
-        )
-        assert first == again
-        assert first != other
+        work = 19 * sum(map(sum, groups.values()))
+        assert told == [("Permutation test of the heads", work, work)]

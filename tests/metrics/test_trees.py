@@ -90,17 +90,6 @@ def test_it_equals_networkx(kind: str, n: int) -> None:
         assert maximum_arborescence(scores).tolist() == by_networkx(scores)
 
 
-def test_circles_in_circles_by_hand() -> None:
-    # 1 and 2 are each other's best, the pair and 3 are, these three and 4 are; the only good arc from ROOT goes to 2.
-    scores = np.full((4, 5), -100.0)
-    scores[0, 2], scores[1, 1], scores[0, 3], scores[2, 2], scores[1, 4], scores[3, 3] = 10, 10, 8, 9, 5, 9
-    scores[1, 0] = 0.0
-    assert maximum_arborescence(scores).tolist() == [2, 0, 2, 3]
-    scores[1, 0], scores[3, 0] = -100.0, 0.0
-    # By 4, which is then over 2, which is over 1 and 3.
-    assert maximum_arborescence(scores).tolist() == [2, 4, 2, 0]
-
-
 def test_a_circle_is_entered_where_it_costs_least() -> None:
     # The best arc from ROOT, to 1, would replace 9, and that to 2 only 1.
     scores = np.array([[5.0, 0.0, 9.0], [3.0, 1.0, 0.0]])
@@ -111,16 +100,7 @@ def test_a_circle_is_entered_where_it_costs_least() -> None:
 def test_a_word_is_not_its_own_head() -> None:
     scores = np.array([[-5.0, 100.0, -9.0], [-5.0, -9.0, INF]])
     assert maximum_arborescence(scores).tolist() == [0, 0]
-
-
-def test_no_words_have_no_heads() -> None:
     assert maximum_arborescence(np.zeros((0, 1))).shape == (0,)
-
-
-def test_a_shift_of_a_words_arcs_changes_nothing() -> None:
-    scores = drawn("any", 15, seed=3)
-    shifted = scores + np.linspace(-5, 5, 15)[:, None] * np.ptp(scores)
-    assert maximum_arborescence(shifted).tolist() == maximum_arborescence(scores).tolist()
 
 
 @pytest.mark.parametrize(
@@ -138,11 +118,6 @@ def test_a_shift_of_a_words_arcs_changes_nothing() -> None:
 def test_what_makes_no_tree_is_refused(scores: Floats, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         maximum_arborescence(scores)
-
-
-def test_two_words_that_must_both_hang_on_root() -> None:
-    scores = np.array([[1.0, 0.0, -INF], [1.0, -INF, 0.0]])
-    assert maximum_arborescence(scores).tolist() == [0, 0]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64])

@@ -12,9 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.colors import to_rgb
 from matplotlib.container import BarContainer
-from matplotlib.figure import Figure
 from matplotlib.figure import Figure as Canvas
-from matplotlib.lines import Line2D
 from matplotlib.patches import PathPatch, Rectangle, StepPatch
 from matplotlib.text import Annotation, Text
 
@@ -48,8 +46,9 @@ def sentence(words: int, arcs: int = 0, **changes: object) -> AttentionLines:
     return AttentionLines("Head 3-9", names, weights, **fields)  # type: ignore[arg-type]
 
 
-def main_axes(canvas: Figure) -> Axes:
-    return canvas.axes[0]
+def axes_of(figure: Data) -> Axes:
+    """The main axes of the drawing."""
+    return draw(figure).axes[0]
 
 
 def containers(axes: Axes) -> list[BarContainer]:
@@ -66,299 +65,6 @@ def texts(labels: Iterable[Text]) -> list[str]:
     return [label.get_text() for label in labels]
 
 
-@pytest.mark.parametrize(
-    "figure",
-    [
-        bars(RELATIONS, 3),
-        bars(RELATIONS, 1),
-        bars(("probe", "offset"), 5),
-        bars([str(layer) for layer in range(1, 13)], 2),
-        bars(["attention-only probe", "best fixed offset", "right-branching"]),
-        heat_map(6, 12),
-        heat_map(24, 16, diverging=True),
-        heat_map(32, 64),
-        heat_map(2, 2),
-        heat_map(48, 3),
-        heat_map(6, 12, marked=(0, 11)),
-        sentence(1),
-        sentence(20, 15, from_label="the words that attend", to_label="the words attended to"),
-        sentence(60, 50),
-        sentence(90, 3),
-        AttentionLines("Long words and a title that is far too long", ("W" * 16, "http" * 20), np.eye(2)),
-        HeatMap(
-            "A title that is far too long for a small map",
-            np.eye(9),
-            RELATIONS[:9],
-            RELATIONS[:9],
-            "",
-            "",
-            "",
-            unit="ratio",
-        ),
-    ],
-    ids=lambda figure: f"{type(figure).__name__}-{figure.title}"[:20],
-)
-def test_figures_are_readable_at_their_printed_size(figure: Data) -> None:
-    canvas = draw(figure)
-    assert_readable(canvas)
-    assert canvas.get_size_inches()[0] <= (COLUMN if isinstance(figure, Bars) else PAGE)
-
-
-def test_drawing_leaves_nothing_behind() -> None:
-    before = dict(mpl.rcParams)
-    for figure in (
-        bars(RELATIONS, 3),
-        heat_map(6, 12),
-        sentence(5),
-        spreads(BINS, VARIANTS, rates=True),
-        lines(VARIANTS, 8),
-    ):
-        draw(figure)
-    draw(histograms(VARIANTS))
-    assert plt.get_fignums() == []
-    assert dict(mpl.rcParams) == before
-
-
-def test_another_kind_of_figure_is_refused() -> None:
-    with pytest.raises(TypeError, match="no drawing is known for dict"):
-        draw({"title": "Accuracy"})
-
-
-def test_a_price_is_no_formula() -> None:
-    for figure in (bars(("$a$", "b")), AttentionLines("$5", ("$", "$x$"), np.eye(2), from_label="$a$")):
-        canvas = draw(figure)
-        canvas.draw_without_rendering()
-        labels = [text for text in canvas.findobj(Text) if isinstance(text, Text) and "$" in text.get_text()]
-        assert labels
-        assert not any(label.get_parse_math() for label in labels)
-
-
-class TestBars:
-    def test_fractions_are_percent(self) -> None:
-        axes = main_axes(draw(bars(("a", "b", "c"))))
-        assert [bar.get_height() for bar in containers(axes)[0]] == pytest.approx([10, 50, 90])
-        assert axes.get_ylabel() == "Accuracy (%)"
-        assert texts(axes.get_xticklabels()) == ["a", "b", "c"]
-
-    def test_other_values_stay(self) -> None:
-        axes = main_axes(draw(bars(("a", "b", "c"), unit="ratio")))
-        assert [bar.get_height() for bar in containers(axes)[0]] == pytest.approx([0.1, 0.5, 0.9])
-        assert axes.get_ylabel() == "Accuracy"
-
-    def test_many_relations_lie_and_the_first_is_on_top(self) -> None:
-        axes = main_axes(draw(bars(RELATIONS, 3)))
-        series = containers(axes)
-        assert [bar.get_width() for bar in series[1]] == pytest.approx(np.linspace(10, 90, 30).tolist())
-        assert texts(axes.get_yticklabels()) == list(RELATIONS)
-        assert axes.yaxis_inverted()
-        # Side by side in the order of the legend, centred on the tick.
-        middles = [part[4].get_y() + part[4].get_height() / 2 for part in series]
-        assert middles == sorted(middles)
-        assert middles[1] == pytest.approx(4.0)
-        legend = axes.get_legend()
-        assert legend is not None
-        assert texts(legend.get_texts()) == ["system 0", "system 1", "system 2"]
-
-    @pytest.mark.parametrize("lying", [False, True])
-    def test_the_axis_says_what_the_categories_are(self, lying: bool) -> None:
-        figure = bars(RELATIONS if lying else ("a", "b"), category_label="relation and its best head (layer-head)")
-        canvas = draw(figure)
-        assert_readable(canvas)
-        labels = main_axes(canvas).get_ylabel(), main_axes(canvas).get_xlabel()
-        wanted = ("relation and its best head (layer-head)", "Accuracy (%)")
-        assert labels == (wanted if lying else wanted[::-1])
-
-    def test_one_series_needs_no_legend(self) -> None:
-        assert main_axes(draw(bars(RELATIONS))).get_legend() is None
-
-    @pytest.mark.parametrize("lying", [False, True])
-    def test_intervals_run_from_end_to_end(self, lying: bool) -> None:
-        names = RELATIONS[:8] if lying else ("a", "b")
-        low, high = [0.05] * len(names), [0.95] * len(names)
-        low[1] = NAN
-        axes = main_axes(draw(bars(names, 2, intervals={"system 1": (low, high)})))
-        lines = [part for part in axes.collections if isinstance(part, LineCollection)]
-        assert len(lines) == 1
-        segments = np.array(lines[0].get_segments())
-        along, across = (0, 1) if lying else (1, 0)
-        assert len(segments) == len(names) - 1
-        np.testing.assert_allclose(segments[:, :, along], [[5, 95]] * (len(names) - 1))
-        bar = containers(axes)[1][0]
-        middle = bar.get_y() + bar.get_height() / 2 if lying else bar.get_x() + bar.get_width() / 2
-        np.testing.assert_allclose(segments[0, :, across], middle)
-
-
-class TestHeatMap:
-    def test_cells_are_the_values_and_the_first_row_is_on_top(self) -> None:
-        figure = heat_map(6, 12)
-        axes = main_axes(draw(figure))
-        np.testing.assert_array_equal(shown(axes), figure.values)
-        assert axes.yaxis_inverted()
-        assert texts(axes.get_yticklabels()) == list("123456")
-        assert texts(axes.get_xticklabels()) == [str(head) for head in range(1, 13)]
-        assert (axes.get_xlabel(), axes.get_ylabel()) == ("Head", "Layer")
-
-    def test_zero_is_the_middle_of_a_diverging_map(self) -> None:
-        figure = heat_map(6, 12, diverging=True)
-        low, high = main_axes(draw(figure)).images[0].get_clim()
-        assert -low == high == np.abs(figure.values).max()
-        assert main_axes(draw(heat_map(6, 12))).images[0].get_clim() == (figure.values.min(), figure.values.max())
-
-    def test_percent(self) -> None:
-        figure = heat_map(6, 12, unit="fraction")
-        canvas = draw(figure)
-        np.testing.assert_allclose(shown(main_axes(canvas)), 100 * figure.values)
-        bar = main_axes(canvas).child_axes[0]
-        assert bar.get_ylabel() == "Weight (%)"
-
-    def test_shares_begin_at_zero_unless_one_is_below(self) -> None:
-        for rows, columns in ((6, 12), (3, 4)):
-            figure = heat_map(rows, columns, unit="fraction")
-            figure.values[:] = np.abs(figure.values) + 0.1
-            low, high = main_axes(draw(figure)).images[0].get_clim()
-            assert low == 0
-            assert high == pytest.approx(100 * figure.values.max())
-            figure.values[0, 0] = -0.3
-            assert main_axes(draw(figure)).images[0].get_clim()[0] == pytest.approx(-30)
-
-    def test_maps_of_one_quantity_share_their_colours(self) -> None:
-        maps = {name: heat_map(6, 12, unit="fraction") for name in ("nsubj", "obj", "det")}
-        for place, figure in enumerate(maps.values(), 1):
-            figure.values[:] = np.abs(figure.values) / place
-        maps["obj"].values[0, 0] = NAN
-        highest = max(np.nanmax(figure.values) for figure in maps.values())
-        drawn = [main_axes(draw(figure)) for figure in on_one_scale(maps).values()]
-        for axes in drawn:
-            assert axes.images[0].get_clim() == pytest.approx((0, 100 * highest))
-            assert axes.child_axes[0].get_ylabel() == "Weight (%)"
-        # The same value has the same colour in each.
-        assert len({axes.images[0].to_rgba(np.array([[10.0]])).tobytes() for axes in drawn}) == 1
-        signed = {name: heat_map(6, 12, diverging=True) for name in "ab"}
-        signed["b"].values[0, 0] = -2.0
-        for figure in on_one_scale(signed).values():
-            assert main_axes(draw(figure)).images[0].get_clim() == (-2.0, 2.0)
-        assert on_one_scale({}) == {}
-
-    def test_few_cells_have_their_numbers_in_them_and_many_have_none(self) -> None:
-        figure = heat_map(2, 3, unit="fraction")
-        figure.values[1, 2] = NAN
-        axes = main_axes(draw(figure))
-        written = {label.get_position(): label.get_text() for label in axes.texts}
-        cells = [(column, row) for row in range(2) for column in range(3) if (row, column) != (1, 2)]
-        assert written == {(column, row): f"{100 * figure.values[row, column]:.0f}" for column, row in cells}
-        assert not list(main_axes(draw(heat_map(9, 2))).texts)
-        figure.values[:] = NAN
-        assert not list(main_axes(draw(figure)).texts)
-
-    def test_missing_values_are_grey_and_do_not_count(self) -> None:
-        figure = heat_map(6, 12)
-        figure.values[2, 3] = NAN
-        axes = main_axes(draw(figure))
-        assert np.argwhere(np.ma.getmaskarray(shown(axes))).tolist() == [[2, 3]]
-        assert axes.images[0].get_clim() == (np.nanmin(figure.values), np.nanmax(figure.values))
-        red, green, blue, _ = axes.images[0].to_rgba(shown(axes))[2, 3]
-        assert red == green == blue
-        figure.values[:] = NAN
-        assert_readable(draw(figure))
-
-    def test_wide_maps_take_both_columns_and_skip_labels(self) -> None:
-        canvas = draw(heat_map(32, 64))
-        assert COLUMN < canvas.get_size_inches()[0] <= PAGE
-        labels = texts(main_axes(canvas).get_xticklabels())
-        assert labels[0] == "1"
-        assert 8 < len(labels) < 64
-
-    def test_no_cell_is_framed_unasked(self) -> None:
-        assert not main_axes(draw(heat_map(6, 12))).patches
-
-    def test_the_marked_cell_is_framed_and_keeps_its_colour(self) -> None:
-        axes = main_axes(draw(heat_map(6, 12, marked=(2, 10))))
-        (frame,) = axes.patches
-        assert isinstance(frame, Rectangle)
-        assert frame.get_xy() == (9.5, 1.5)
-        assert (frame.get_width(), frame.get_height()) == (1, 1)
-        assert not frame.get_fill()
-        # At the edge of the map, half of the frame lies outside.
-        assert not frame.get_clip_on()
-
-
-class TestAttentionLines:
-    WORDS = ("[CLS]", "She", "left", "[SEP]")
-    WEIGHTS = np.array([[0.0, 0.0, 0.2, 0.8], [0.005, 0.015, 0.6, 0.38], [0.0, 0.95, 0.0, 0.05], [0.2, 0.2, 0.1, 0.5]])
-
-    def drawn(self, *arcs: tuple[int, int]) -> dict[str, LineCollection]:
-        axes = main_axes(draw(AttentionLines("Head 3-9", self.WORDS, self.WEIGHTS, frozenset(arcs))))
-        parts = [part for part in axes.collections if isinstance(part, LineCollection)]
-        return {str(part.get_label()): part for part in parts}
-
-    def pairs(self, lines: LineCollection) -> list[tuple[int, int]]:
-        segments = np.array(lines.get_segments())
-        assert (segments[:, 0, 0] < 0.05).all()
-        assert (segments[:, 1, 0] > 0.95).all()
-        return [(int(one), int(two)) for one, two in segments[:, :, 1]]
-
-    def test_every_pair_that_is_seen_is_a_line_as_opaque_as_its_weight(self) -> None:
-        kinds = self.drawn()
-        assert list(kinds) == ["attention"]
-        pairs = self.pairs(kinds["attention"])
-        assert set(pairs) == {(int(one), int(two)) for one, two in np.argwhere(self.WEIGHTS >= 0.01)}
-        assert len(pairs) == 11
-        colours = np.asarray(kinds["attention"].get_colors())
-        np.testing.assert_allclose(colours[:, 3], [self.WEIGHTS[pair] for pair in pairs])
-        np.testing.assert_allclose(colours[:, :3], np.tile(BLUE, (11, 1)))
-        assert list(colours[:, 3]) == sorted(colours[:, 3])
-
-    def test_gold_arcs_lie_on_top_in_their_own_colour(self) -> None:
-        # One with much attention, one with some, one with little and one with none.
-        kinds = self.drawn((1, 2), (3, 2), (2, 3), (0, 1))
-        assert list(kinds) == ["attention", "gold arc", "gold arc, below 0.1"]
-        assert self.pairs(kinds["gold arc"]) == [(3, 2), (1, 2)]
-        assert self.pairs(kinds["gold arc, below 0.1"]) == [(0, 1), (2, 3)]
-        assert len(self.pairs(kinds["attention"])) == 11 - 3
-        np.testing.assert_allclose(np.asarray(kinds["gold arc"].get_colors()), [(*RED, 0.4), (*RED, 0.6)])
-        np.testing.assert_allclose(np.asarray(kinds["gold arc, below 0.1"].get_colors()), [(*RED, 0.9)] * 2)
-        widths = {name: np.asarray(part.get_linewidth()).item() for name, part in kinds.items()}
-        assert widths["gold arc"] > widths["attention"] > widths["gold arc, below 0.1"]
-        # The offset and the lengths on and off, which are None for a solid line.
-        styles = {
-            name: cast(list[tuple[float, list[float] | None]], part.get_linestyle()) for name, part in kinds.items()
-        }
-        dashes = {name: lengths for name, ((_, lengths),) in styles.items()}
-        assert dashes["gold arc, below 0.1"]
-        assert not dashes["gold arc"]
-        assert not dashes["attention"]
-
-    def test_the_legend_names_what_is_drawn(self) -> None:
-        canvas = draw(AttentionLines("Head 3-9", self.WORDS, self.WEIGHTS, frozenset({(1, 2)})))
-        (legend,) = canvas.legends
-        assert texts(legend.get_texts()) == ["attention", "gold arc"]
-        assert [line.get_color() for line in legend.get_lines()] == [BLUE, RED]
-        assert not draw(AttentionLines("None", ("a",), np.zeros((1, 1)))).legends
-
-    def test_words_stand_on_both_sides_from_top_to_bottom(self) -> None:
-        canvas = draw(AttentionLines("Head 3-9", self.WORDS, self.WEIGHTS, from_label="dependent", to_label="head"))
-        left, right = canvas.axes
-        for axes, label in ((left, "dependent"), (right, "head")):
-            assert texts(axes.get_yticklabels()) == list(self.WORDS)
-            assert axes.yaxis_inverted()
-            assert texts(axes.texts) == [label]
-        assert left.get_ylim() == right.get_ylim()
-        assert right.yaxis.get_ticks_position() == "right"
-
-    def test_a_word_that_is_too_long_ends_in_an_ellipsis(self) -> None:
-        axes = main_axes(draw(AttentionLines("t", ("a" * 16, "b" * 17), np.eye(2))))
-        assert texts(axes.get_yticklabels()) == ["a" * 16, "b" * 15 + "…"]
-
-    def test_more_words_are_smaller_and_fit_a_page(self) -> None:
-        few, many = draw(sentence(20)), draw(sentence(60))
-        sizes = [float(canvas.axes[0].get_yticklabels()[0].get_fontsize()) for canvas in (few, many)]
-        assert sizes[0] == 7.5
-        assert 5.5 < sizes[1] < 6.5
-        assert few.get_size_inches()[1] < 5
-        assert many.get_size_inches()[1] < 9
-
-
-NAN = float("nan")
 VARIANTS = ("base", "concat", "residual", "tying", "MLM")
 BINS = ("0–.25", ".25–.5", ".5–.75", ".75–1")
 RANKINGS = ("random", "attention", "gradient", "attention_gradient", "leave_one_out", "integrated_gradients")
@@ -404,11 +110,6 @@ def colours(series: int) -> list[tuple[float, float, float]]:
     return list(sns.color_palette("colorblind", series))
 
 
-def lines_of(axes: Axes) -> list[Line2D]:
-    """All lines and points but those of the legend."""
-    return list(axes.get_lines())
-
-
 def legend_of(axes: Axes) -> list[str]:
     legend = axes.get_legend()
     return texts(legend.get_texts()) if legend else []
@@ -446,38 +147,272 @@ def assert_readable(canvas: Canvas) -> None:
 @pytest.mark.parametrize(
     "figure",
     [
-        spreads(BINS, VARIANTS),
-        spreads(BINS, VARIANTS, unit="fraction", kind="box"),
+        bars(RELATIONS, 3),
+        bars(("probe", "offset"), 5),
+        bars([str(layer) for layer in range(1, 13)], 2),
+        bars(["attention-only probe", "best fixed offset", "right-branching"]),
+        bars(RELATIONS[:9], category_label="relation and its best head (layer-head)"),
+        heat_map(24, 16, diverging=True),
+        heat_map(32, 64),
+        heat_map(2, 2),
+        heat_map(48, 3),
+        heat_map(6, 12, marked=(0, 11)),
+        dataclasses.replace(heat_map(6, 12), values=np.full((6, 12), NAN)),
+        dataclasses.replace(
+            heat_map(9, 9), title="Far too long a title " * 2, row_labels=RELATIONS[:9], column_labels=RELATIONS[:9]
+        ),
+        sentence(1),
+        sentence(20, 15, from_label="the words that attend", to_label="the words attended to"),
+        sentence(90, 3),
+        AttentionLines("Long words and a title that is far too long", ("W" * 16, "http" * 20), np.eye(2)),
+        spreads(BINS, VARIANTS, unit="fraction"),
         spreads(RANKINGS, VARIANTS, rates=True, kind="box"),
-        spreads(RANKINGS, ["base"], rates=True, kind="box"),
-        spreads(RANKINGS, [f"{name}, seed {seed}" for name in VARIANTS for seed in range(3)], kind="box"),
+        spreads(RANKINGS[:3], [f"{name}, seed {seed}" for name in VARIANTS for seed in range(3)], kind="box"),
         spreads(["all"], ["base"]),
         spreads([LONG, "tying", "a_name_that_no_line_can_hold_as_it_is"], ["spread"]),
-        spreads(BINS, [LONG, "tying"]),
-        spreads(BINS, ["base"]),
         spreads(BINS, [LONG, "tying"], rates=True, kind="box"),
-        Spreads(
-            "Nothing", ("all",), {"base": [[]]}, "x", rates={"base": [NAN]}, rate_label="never flips", unit="ratio"
-        ),
+        Spreads("Nothing", ("all",), {"b": [[]]}, "x", rates={"b": [NAN]}, rate_label="never flips", unit="ratio"),
         Spreads("One value over and over", ("a", "b"), {"base": [[0.0] * 9, [0.2] * 3]}, "x", unit="ratio"),
         scatter(VARIANTS, TEXTS),
-        scatter(["base"], 3),
         scatter(["base"], 0, log_x=True),
         lines(VARIANTS, 8, log_x=True),
         lines([LONG, "tying"], 50, y_range=(0, 0.7)),
         lines(["base"], 1, log_x=True),
-        histograms(VARIANTS),
         histograms([""]),
         histograms([LONG, "tying"]),
     ],
-    ids=lambda figure: type(figure).__name__,
+    ids=lambda figure: f"{type(figure).__name__}-{figure.title}"[:20],
 )
-def test_charts_are_readable_at_their_printed_size(figure: Spreads | Curves | Histograms) -> None:
+def test_figures_are_readable_at_their_printed_size(figure: Data) -> None:
     canvas = draw(figure)
     assert_readable(canvas)
     width, height = canvas.get_size_inches()
-    assert width == COLUMN
-    assert height <= 11
+    assert width <= (PAGE if isinstance(figure, HeatMap | AttentionLines) else COLUMN)
+    assert height <= (13 if isinstance(figure, AttentionLines) else 11)
+
+
+def test_drawing_leaves_nothing_behind() -> None:
+    before = dict(mpl.rcParams)
+    charts = spreads("ab", "c", rates=True), lines("a", 8), histograms("a")
+    for figure in (bars("ab"), heat_map(2, 3), sentence(5), *charts):
+        draw(figure)
+    assert plt.get_fignums() == []
+    assert dict(mpl.rcParams) == before
+
+
+def test_another_kind_of_figure_is_refused() -> None:
+    with pytest.raises(TypeError, match="no drawing is known for dict"):
+        draw({"title": "Accuracy"})
+
+
+def test_a_price_is_no_formula() -> None:
+    for figure in (bars(("$a$", "b")), AttentionLines("$5", ("$", "$x$"), np.eye(2), from_label="$a$")):
+        canvas = draw(figure)
+        canvas.draw_without_rendering()
+        labels = [text for text in canvas.findobj(Text) if isinstance(text, Text) and "$" in text.get_text()]
+        assert labels
+        assert not any(label.get_parse_math() for label in labels)
+
+
+class TestBars:
+    @pytest.mark.parametrize(
+        ("unit", "heights", "label"),
+        [("fraction", [10, 50, 90], "Accuracy (%)"), ("ratio", [0.1, 0.5, 0.9], "Accuracy")],
+    )
+    def test_only_fractions_are_percent(self, unit: str, heights: list[float], label: str) -> None:
+        axes = axes_of(bars("abc", unit=unit))
+        assert [bar.get_height() for bar in containers(axes)[0]] == pytest.approx(heights)
+        assert axes.get_ylabel() == label
+        assert texts(axes.get_xticklabels()) == ["a", "b", "c"]
+        assert axes.get_legend() is None  # one series needs none
+
+    def test_many_relations_lie_and_the_first_is_on_top(self) -> None:
+        axes = axes_of(bars(RELATIONS, 3, category_label="relation"))
+        series = containers(axes)
+        assert [bar.get_width() for bar in series[1]] == pytest.approx(np.linspace(10, 90, 30).tolist())
+        assert texts(axes.get_yticklabels()) == list(RELATIONS)
+        assert axes.yaxis_inverted()
+        assert (axes.get_xlabel(), axes.get_ylabel()) == ("Accuracy (%)", "relation")
+        # Side by side in the order of the legend, centred on the tick.
+        middles = [part[4].get_y() + part[4].get_height() / 2 for part in series]
+        assert middles == sorted(middles)
+        assert middles[1] == pytest.approx(4.0)
+        legend = axes.get_legend()
+        assert legend is not None
+        assert texts(legend.get_texts()) == ["system 0", "system 1", "system 2"]
+
+    @pytest.mark.parametrize("lying", [False, True])
+    def test_intervals_run_from_end_to_end(self, lying: bool) -> None:
+        names = RELATIONS[:8] if lying else ("a", "b")
+        low, high = [0.05] * len(names), [0.95] * len(names)
+        low[1] = NAN
+        axes = axes_of(bars(names, 2, intervals={"system 1": (low, high)}))
+        lines = [part for part in axes.collections if isinstance(part, LineCollection)]
+        assert len(lines) == 1
+        segments = np.array(lines[0].get_segments())
+        along, across = (0, 1) if lying else (1, 0)
+        assert len(segments) == len(names) - 1
+        np.testing.assert_allclose(segments[:, :, along], [[5, 95]] * (len(names) - 1))
+        bar = containers(axes)[1][0]
+        middle = bar.get_y() + bar.get_height() / 2 if lying else bar.get_x() + bar.get_width() / 2
+        np.testing.assert_allclose(segments[0, :, across], middle)
+
+
+class TestHeatMap:
+    def test_cells_are_the_values_and_the_first_row_is_on_top(self) -> None:
+        figure = heat_map(6, 12)
+        axes = axes_of(figure)
+        np.testing.assert_array_equal(shown(axes), figure.values)
+        assert axes.yaxis_inverted()
+        assert texts(axes.get_yticklabels()) == list("123456")
+        assert texts(axes.get_xticklabels()) == [str(head) for head in range(1, 13)]
+        assert (axes.get_xlabel(), axes.get_ylabel()) == ("Head", "Layer")
+
+        assert axes.images[0].get_clim() == (figure.values.min(), figure.values.max())
+        assert not axes.patches  # no cell is framed unasked
+
+    def test_zero_is_the_middle_of_a_diverging_map(self) -> None:
+        figure = heat_map(6, 12, diverging=True)
+        low, high = axes_of(figure).images[0].get_clim()
+        assert -low == high == np.abs(figure.values).max()
+
+    @pytest.mark.parametrize(("rows", "columns"), [(6, 12), (3, 4)])
+    def test_fractions_are_percent_and_begin_at_zero_unless_one_is_below(self, rows: int, columns: int) -> None:
+        figure = heat_map(rows, columns, unit="fraction")
+        figure.values[:] = np.abs(figure.values) + 0.1
+        axes = axes_of(figure)
+        np.testing.assert_allclose(shown(axes), 100 * figure.values)
+        assert axes.child_axes[0].get_ylabel() == "Weight (%)"
+        assert axes.images[0].get_clim() == pytest.approx((0, 100 * figure.values.max()))
+        figure.values[0, 0] = -0.3
+        assert axes_of(figure).images[0].get_clim()[0] == pytest.approx(-30)
+
+    def test_maps_of_one_quantity_share_their_colours(self) -> None:
+        maps = {name: heat_map(6, 12, unit="fraction") for name in ("nsubj", "obj", "det")}
+        for place, figure in enumerate(maps.values(), 1):
+            figure.values[:] = np.abs(figure.values) / place
+        maps["obj"].values[0, 0] = NAN
+        highest = max(np.nanmax(figure.values) for figure in maps.values())
+        drawn = [axes_of(figure) for figure in on_one_scale(maps).values()]
+        for axes in drawn:
+            assert axes.images[0].get_clim() == pytest.approx((0, 100 * highest))
+            assert axes.child_axes[0].get_ylabel() == "Weight (%)"
+        # The same value has the same colour in each.
+        assert len({axes.images[0].to_rgba(np.array([[10.0]])).tobytes() for axes in drawn}) == 1
+        signed = {name: heat_map(6, 12, diverging=True) for name in "ab"}
+        signed["b"].values[0, 0] = -2.0
+        for figure in on_one_scale(signed).values():
+            assert axes_of(figure).images[0].get_clim() == (-2.0, 2.0)
+        assert on_one_scale({}) == {}
+
+    def test_few_cells_have_their_numbers_in_them_and_many_have_none(self) -> None:
+        figure = heat_map(2, 3, unit="fraction")
+        figure.values[1, 2] = NAN
+        axes = axes_of(figure)
+        written = {label.get_position(): label.get_text() for label in axes.texts}
+        cells = [(column, row) for row in range(2) for column in range(3) if (row, column) != (1, 2)]
+        assert written == {(column, row): f"{100 * figure.values[row, column]:.0f}" for column, row in cells}
+        assert not list(axes_of(heat_map(9, 2)).texts)
+        figure.values[:] = NAN
+        assert not list(axes_of(figure).texts)
+
+    def test_missing_values_are_grey_and_do_not_count(self) -> None:
+        figure = heat_map(6, 12)
+        figure.values[2, 3] = NAN
+        axes = axes_of(figure)
+        assert np.argwhere(np.ma.getmaskarray(shown(axes))).tolist() == [[2, 3]]
+        assert axes.images[0].get_clim() == (np.nanmin(figure.values), np.nanmax(figure.values))
+        red, green, blue, _ = axes.images[0].to_rgba(shown(axes))[2, 3]
+        assert red == green == blue
+
+    def test_wide_maps_take_both_columns_and_skip_labels(self) -> None:
+        canvas = draw(heat_map(32, 64))
+        assert COLUMN < canvas.get_size_inches()[0] <= PAGE
+        labels = texts(canvas.axes[0].get_xticklabels())
+        assert labels[0] == "1"
+        assert 8 < len(labels) < 64
+
+    def test_the_marked_cell_is_framed_and_keeps_its_colour(self) -> None:
+        axes = axes_of(heat_map(6, 12, marked=(2, 10)))
+        (frame,) = axes.patches
+        assert isinstance(frame, Rectangle)
+        assert frame.get_xy() == (9.5, 1.5)
+        assert (frame.get_width(), frame.get_height()) == (1, 1)
+        assert not frame.get_fill()
+        # At the edge of the map, half of the frame lies outside.
+        assert not frame.get_clip_on()
+
+
+class TestAttentionLines:
+    WORDS = ("[CLS]", "She", "left", "[SEP]")
+    WEIGHTS = np.array([[0.0, 0.0, 0.2, 0.8], [0.005, 0.015, 0.6, 0.38], [0.0, 0.95, 0.0, 0.05], [0.2, 0.2, 0.1, 0.5]])
+
+    def drawn(self, *arcs: tuple[int, int]) -> dict[str, LineCollection]:
+        axes = axes_of(AttentionLines("Head 3-9", self.WORDS, self.WEIGHTS, frozenset(arcs)))
+        parts = [part for part in axes.collections if isinstance(part, LineCollection)]
+        return {str(part.get_label()): part for part in parts}
+
+    def pairs(self, lines: LineCollection) -> list[tuple[int, int]]:
+        segments = np.array(lines.get_segments())
+        assert (segments[:, 0, 0] < 0.05).all()
+        assert (segments[:, 1, 0] > 0.95).all()
+        return [(int(one), int(two)) for one, two in segments[:, :, 1]]
+
+    def test_every_pair_that_is_seen_is_a_line_as_opaque_as_its_weight(self) -> None:
+        kinds = self.drawn()
+        assert list(kinds) == ["attention"]
+        pairs = self.pairs(kinds["attention"])
+        assert set(pairs) == {(int(one), int(two)) for one, two in np.argwhere(self.WEIGHTS >= 0.01)}
+        assert len(pairs) == 11
+        colours = np.asarray(kinds["attention"].get_colors())
+        np.testing.assert_allclose(colours[:, 3], [self.WEIGHTS[pair] for pair in pairs])
+        np.testing.assert_allclose(colours[:, :3], np.tile(BLUE, (11, 1)))
+        assert list(colours[:, 3]) == sorted(colours[:, 3])
+
+    def test_gold_arcs_lie_on_top_in_their_own_colour(self) -> None:
+        kinds = self.drawn((1, 2), (3, 2), (2, 3), (0, 1))
+        assert list(kinds) == ["attention", "gold arc", "gold arc, below 0.1"]
+        assert self.pairs(kinds["gold arc"]) == [(3, 2), (1, 2)]
+        assert self.pairs(kinds["gold arc, below 0.1"]) == [(0, 1), (2, 3)]
+        assert len(self.pairs(kinds["attention"])) == 11 - 3
+        np.testing.assert_allclose(np.asarray(kinds["gold arc"].get_colors()), [(*RED, 0.4), (*RED, 0.6)])
+        np.testing.assert_allclose(np.asarray(kinds["gold arc, below 0.1"].get_colors()), [(*RED, 0.9)] * 2)
+        widths = {name: np.asarray(part.get_linewidth()).item() for name, part in kinds.items()}
+        assert widths["gold arc"] > widths["attention"] > widths["gold arc, below 0.1"]
+        # The offset and the lengths on and off, which are None for a solid line.
+        styles = {
+            name: cast(list[tuple[float, list[float] | None]], part.get_linestyle()) for name, part in kinds.items()
+        }
+        dashes = {name: lengths for name, ((_, lengths),) in styles.items()}
+        assert dashes["gold arc, below 0.1"]
+        assert not dashes["gold arc"]
+        assert not dashes["attention"]
+
+    def test_the_legend_names_the_lines_and_words_stand_on_both_sides(self) -> None:
+        canvas = draw(AttentionLines("3-9", self.WORDS, self.WEIGHTS, frozenset({(1, 2)}), "dependent", "head"))
+        (legend,) = canvas.legends
+        assert texts(legend.get_texts()) == ["attention", "gold arc"]
+        assert [line.get_color() for line in legend.get_lines()] == [BLUE, RED]
+        assert not draw(AttentionLines("None", ("a",), np.zeros((1, 1)))).legends
+        left, right = canvas.axes
+        for axes, label in ((left, "dependent"), (right, "head")):
+            assert texts(axes.get_yticklabels()) == list(self.WORDS)
+            assert axes.yaxis_inverted()
+            assert texts(axes.texts) == [label]
+        assert left.get_ylim() == right.get_ylim()
+        assert right.yaxis.get_ticks_position() == "right"
+
+    def test_a_word_that_is_too_long_ends_in_an_ellipsis(self) -> None:
+        axes = axes_of(AttentionLines("t", ("a" * 16, "b" * 17), np.eye(2)))
+        assert texts(axes.get_yticklabels()) == ["a" * 16, "b" * 15 + "…"]
+
+    def test_more_words_are_smaller_and_fit_a_page(self) -> None:
+        few, many = draw(sentence(20)), draw(sentence(60))
+        sizes = [float(canvas.axes[0].get_yticklabels()[0].get_fontsize()) for canvas in (few, many)]
+        assert sizes[0] == 7.5
+        assert 5.5 < sizes[1] < 6.5
+        assert few.get_size_inches()[1] < 5
+        assert many.get_size_inches()[1] < 9
 
 
 class TestSpreads:
@@ -492,7 +427,11 @@ class TestSpreads:
     """Half a row above and below the ticks: two rows in each category, .42 of it tall."""
 
     def test_a_violin_runs_from_the_least_to_the_greatest_value_in_its_row(self) -> None:
-        axes = draw(self.FIGURE).axes[0]
+        peaked = [0.1] * 5 + [0.5] * 60 + [0.6] * 60 + [0.9] * 5
+        (body,) = (part for part in axes_of(Spreads("t", ("a",), {"b": [peaked]}, "x", unit="ratio")).collections[:1])
+        corners = np.asarray(body.get_paths()[0].vertices)
+        assert corners[corners[:, 1].argmax(), 0] == pytest.approx(0.55, abs=0.05)  # widest where most values are
+        axes = axes_of(self.FIGURE)
         bodies = [part for part in axes.collections if isinstance(part, PolyCollection)]
         rows = [("base", 0), ("base", 2), ("tying", 0)]  # those with values enough
         assert len(bodies) == len(rows)
@@ -505,21 +444,14 @@ class TestSpreads:
             assert np.ptp(corners[:, 1]) == pytest.approx(0.85 * 0.42)
             assert np.asarray(body.get_facecolor())[0, :3] == pytest.approx(colours(2)[name == "tying"])
 
-    def test_a_violin_is_widest_where_most_values_are(self) -> None:
-        data = [0.1] * 5 + [0.5] * 60 + [0.6] * 60 + [0.9] * 5
-        axes = draw(Spreads("t", ("a",), {"b": [data]}, "x", unit="ratio")).axes[0]
-        (body,) = (part for part in axes.collections if isinstance(part, PolyCollection))
-        corners = np.asarray(body.get_paths()[0].vertices)
-        assert corners[corners[:, 1].argmax(), 0] == pytest.approx(0.55, abs=0.05)
-
     def test_the_quartiles_lie_in_the_violin(self) -> None:
-        axes = draw(self.FIGURE).axes[0]
+        axes = axes_of(self.FIGURE)
         bars = np.concatenate(
             [part.get_segments() for part in axes.collections if isinstance(part, LineCollection)]
         ).tolist()
         medians = [
             point
-            for line in lines_of(axes)
+            for line in axes.get_lines()
             if line.get_markerfacecolor() == "white"
             for point in np.array(line.get_xydata()).tolist()
         ]
@@ -535,10 +467,10 @@ class TestSpreads:
 
     @pytest.mark.parametrize("kind", ["violin", "box"])
     def test_few_values_are_dots(self, kind: str) -> None:
-        axes = draw(dataclasses.replace(self.FIGURE, kind=kind)).axes[0]  # type: ignore[arg-type]
+        axes = axes_of(dataclasses.replace(self.FIGURE, kind=kind))  # type: ignore[arg-type]
         dots = {
             tuple(point)
-            for line in lines_of(axes)
+            for line in axes.get_lines()
             if line.get_marker() == "o" and line.get_markerfacecolor() != "white"
             for point in np.round(np.array(line.get_xydata()), 6).tolist()
         }
@@ -558,15 +490,15 @@ class TestSpreads:
 
     @pytest.mark.parametrize("kind", ["violin", "box"])
     def test_values_that_are_all_one_are_a_dot(self, kind: Literal["violin", "box"]) -> None:
-        axes = draw(Spreads("t", ("a", "b"), {"base": [[0.3] * 44, values(60)]}, "x", unit="ratio", kind=kind)).axes[0]
-        dot = next(line for line in lines_of(axes) if line.get_marker() == "o")
+        axes = axes_of(Spreads("t", ("a", "b"), {"base": [[0.3] * 44, values(60)]}, "x", unit="ratio", kind=kind))
+        dot = next(line for line in axes.get_lines() if line.get_marker() == "o")
         assert set(map(tuple, np.array(dot.get_xydata()).tolist())) == {(0.3, 0.0)}
         drawn = [part for part in (*axes.collections, *axes.patches) if isinstance(part, PolyCollection | PathPatch)]
         assert len(drawn) == 1
 
     def test_each_row_has_its_number_of_values_beside_it(self) -> None:
         figure = dataclasses.replace(self.FIGURE, series={**self.FIGURE.series, "base": [values(1821), [], [0.5, NAN]]})
-        axes = draw(figure).axes[0]
+        axes = axes_of(figure)
         notes = [note for note in axes.texts if isinstance(note, Annotation)]
         numbers = {(note.get_text(), round(note.xy[1], 2)) for note in notes}
         assert numbers == {("1,821", -0.21), ("0", 0.79), ("1", 1.79), ("60", 0.21), ("2", 1.21), ("1", 2.21)}
@@ -578,8 +510,8 @@ class TestSpreads:
         canvas = draw(figure)
         axes = canvas.axes[0]
         boxes = [patch.get_path().get_extents() for patch in axes.patches if isinstance(patch, PathPatch)]
-        upright = [line for line in lines_of(axes) if np.ptp(np.asarray(line.get_xdata())) == 0]
-        level = [line for line in lines_of(axes) if np.ptp(np.asarray(line.get_ydata())) == 0]
+        upright = [line for line in axes.get_lines() if np.ptp(np.asarray(line.get_xdata())) == 0]
+        level = [line for line in axes.get_lines() if np.ptp(np.asarray(line.get_ydata())) == 0]
         for place, (box, data) in enumerate(zip(boxes, figure.series["base"], strict=True)):
             low, first, median, third, high = np.percentile(data, (5, 25, 50, 75, 95))
             assert (box.x0, box.x1) == pytest.approx((first, third))
@@ -623,25 +555,23 @@ class TestSpreads:
         assert rates.get_xlim()[0] == 0
         assert legend_of(rates) == ["base", "tying"]
 
-    def test_names_stand_beside_the_rows_from_top_to_bottom(self) -> None:
-        axes = draw(self.FIGURE).axes[0]
+    def test_names_stand_beside_the_rows_and_the_axis_begins_at_zero_unless_a_value_is_below(self) -> None:
+        axes = axes_of(self.FIGURE)
         assert texts(axes.get_yticklabels()) == ["first", "second", "third"]
         assert axes.get_yticks().tolist() == [0, 1, 2]
         assert axes.yaxis_inverted()
         assert legend_of(axes) == ["base", "tying"]
-        assert not legend_of(draw(spreads(BINS, ["base"])).axes[0])
+        assert axes.get_xlim()[0] == 0
+        below = dataclasses.replace(self.FIGURE, series={"base": [values(50), [-0.5], []]})
+        assert axes_of(below).get_xlim()[0] < -0.5
+        assert not legend_of(axes_of(below))
 
-    def test_fractions_are_percent_when_asked(self) -> None:
-        axes = draw(dataclasses.replace(self.FIGURE, unit="fraction")).axes[0]
+    def test_fractions_are_percent(self) -> None:
+        axes = axes_of(dataclasses.replace(self.FIGURE, unit="fraction"))
         assert axes.get_xlabel() == "TVD (%)"
         bars = [part.get_segments() for part in axes.collections if isinstance(part, LineCollection)]
         third = next(segment for segment in np.concatenate(bars) if segment[0, 1] == pytest.approx(1.79))
         np.testing.assert_allclose(third[:, 0], [20, 40])
-
-    def test_the_axis_begins_at_zero_unless_a_value_is_below(self) -> None:
-        assert draw(self.FIGURE).axes[0].get_xlim()[0] == 0
-        below = dataclasses.replace(self.FIGURE, series={"base": [values(50), [-0.5], []]})
-        assert draw(below).axes[0].get_xlim()[0] < -0.5
 
 
 class TestCurves:
@@ -653,8 +583,8 @@ class TestCurves:
             {"base": ([0.0, 0.1, 0.2], [0.0, 0.4, NAN]), "MLM": ([0.0, 0.3], [0.0, 0.1])},
             {"base": ([0.05, 0.06], [0.1, 0.2]), "uniform": ([0.1], [0.3])},
         )
-        axes = draw(figure).axes[0]
-        drawn = lines_of(axes)
+        axes = axes_of(figure)
+        drawn = axes.get_lines()
         assert (axes.get_xlabel(), axes.get_ylabel()) == ("TVD", "JSD")
         parts = [figure.lines["base"], figure.points["base"], figure.lines["MLM"], figure.points["uniform"]]
         for line, coordinates in zip(drawn, parts, strict=True):
@@ -667,13 +597,10 @@ class TestCurves:
         assert drawn[1].get_zorder() > drawn[2].get_zorder()
         assert len({line.get_marker() for line in drawn}) == 3
 
-    def test_one_name_needs_no_legend(self) -> None:
-        assert draw(scatter(["base"], 9)).axes[0].get_legend() is None
-
     def test_many_points_are_small_and_transparent_but_not_in_the_legend(self) -> None:
-        axes = draw(scatter(VARIANTS, TEXTS)).axes[0]
-        few = lines_of(draw(scatter(VARIANTS, 20)).axes[0])
-        for many, one in zip(lines_of(axes), few, strict=True):
+        axes = axes_of(scatter(VARIANTS, TEXTS))
+        few = axes_of(scatter(VARIANTS, 20)).get_lines()
+        for many, one in zip(axes.get_lines(), few, strict=True):
             assert len(np.asarray(many.get_xdata())) == TEXTS
             assert (many.get_alpha() or 1) < 0.5 < (one.get_alpha() or 1)
             assert many.get_markersize() < one.get_markersize()
@@ -681,45 +608,41 @@ class TestCurves:
         assert legend is not None
         assert [handle.get_alpha() for handle in legend.get_lines()] == [1.0] * 5
 
-    def test_short_lines_have_marks_and_long_ones_have_none(self) -> None:
-        assert {line.get_marker() for line in lines_of(draw(lines(["base"], 60)).axes[0])} == {"None"}
-        assert {line.get_marker() for line in lines_of(draw(lines(["base"], 6)).axes[0])} == {"o"}
+    @pytest.mark.parametrize(("number", "marker"), [(60, "None"), (6, "o")])
+    def test_short_lines_have_marks_and_one_name_needs_no_legend(self, number: int, marker: str) -> None:
+        axes = axes_of(lines(["base"], number))
+        assert {line.get_marker() for line in axes.get_lines()} == {marker}
+        assert axes.get_legend() is None
 
-    def test_a_logarithmic_axis_has_plain_numbers(self) -> None:
-        canvas = draw(lines(VARIANTS, 8, log_x=True))
+    @pytest.mark.parametrize(
+        ("x", "expected"), [((0.001, 0.3), ["0.001", "0.01", "0.1"]), ((0.01, 0.05), ["0.01", "0.02", "0.05"])]
+    )
+    def test_a_logarithmic_axis_has_plain_numbers(self, x: tuple[float, float], expected: list[str]) -> None:
+        canvas = draw(Curves("t", "x", "y", {"a": (x, (0, 1))}, log_x=True))
         canvas.draw_without_rendering()
         axes = canvas.axes[0]
         assert axes.get_xscale() == "log"
         low, high = axes.get_xlim()
         shown = [label.get_text() for label in axes.get_xticklabels() if low <= label.get_position()[0] <= high]
-        assert shown == ["0.001", "0.01", "0.1"]
-        narrow = draw(Curves("t", "x", "y", {"a": ([0.01, 0.05], [0, 1])}, log_x=True))
-        narrow.draw_without_rendering()
-        low, high = narrow.axes[0].get_xlim()
-        shown = [
-            label.get_text() for label in narrow.axes[0].get_xticklabels() if low <= label.get_position()[0] <= high
-        ]
-        assert shown == ["0.01", "0.02", "0.05"]
+        assert shown == expected
 
     @pytest.mark.parametrize("log", [False, True])
     def test_a_range_is_reached_and_no_data_are_cut_off(self, log: bool) -> None:
-        axes = draw(lines(["base"], 8, log_x=log, x_range=(0.1, 2.0), y_range=(-1.0, 0.05))).axes[0]
+        axes = axes_of(lines(["base"], 8, log_x=log, x_range=(0.1, 2.0), y_range=(-1.0, 0.05)))
         (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
         assert left < 0.001
         assert 2 < right < 10
         assert -1.5 < bottom < -1
         assert 0.1 < top < 0.5
-        (left, right), (bottom, top) = (
-            f(draw(lines(["base"], 8, log_x=log)).axes[0]) for f in (Axes.get_xlim, Axes.get_ylim)
-        )
-        assert right < 1
-        assert bottom > -0.1
+        plain = axes_of(lines(["base"], 8, log_x=log))
+        assert plain.get_xlim()[1] < 1
+        assert plain.get_ylim()[0] > -0.1
 
 
 class TestHistograms:
     def test_the_outline_is_the_share_of_each_bin(self) -> None:
         data = {"base": [*values(TEXTS), NAN], "tying": [-1.0, 1.0, 1.0, -0.05]}
-        axes = draw(Histograms("Agreement", "τ", data, -1, 1)).axes[0]
+        axes = axes_of(Histograms("Agreement", "τ", data, -1, 1))
         steps = [patch for patch in axes.patches if isinstance(patch, StepPatch)]
         assert len(steps) == 2
         for step, (name, series) in zip(steps, data.items(), strict=True):
@@ -740,10 +663,10 @@ class TestHistograms:
 
     def test_the_legend_counts_the_texts(self) -> None:
         data = {"base": [*values(TEXTS), NAN], "tying": [NAN]}
-        assert legend_of(draw(Histograms("t", "τ", data, -1, 1)).axes[0]) == ["base (n = 1,821)", "tying (n = 0)"]
-        assert legend_of(draw(Histograms("t", "τ", {"": [0.5]}, -1, 1)).axes[0]) == ["n = 1"]
+        assert legend_of(axes_of(Histograms("t", "τ", data, -1, 1))) == ["base (n = 1,821)", "tying (n = 0)"]
+        assert legend_of(axes_of(Histograms("t", "τ", {"": [0.5]}, -1, 1))) == ["n = 1"]
 
     def test_a_rounding_error_falls_into_the_bin_at_the_end(self) -> None:
-        axes = draw(Histograms("t", "τ", {"base": [1 + 1e-9, -1 - 1e-9]}, -1, 1, bins=4)).axes[0]
+        axes = axes_of(Histograms("t", "τ", {"base": [1 + 1e-9, -1 - 1e-9]}, -1, 1, bins=4))
         (step,) = (patch for patch in axes.patches if isinstance(patch, StepPatch))
         assert step.get_data()[0].tolist() == [50, 0, 0, 50]

@@ -65,6 +65,10 @@ def page_of(figure: ColouredTexts) -> Element:
     return Tree(html_page(figure)).stack[0]
 
 
+def one_row(values: list[float]) -> ColouredTexts:
+    return ColouredTexts("t", (ColouredText("n", "", tuple("a" * len(values)), {"row": values}),))
+
+
 def rows_of(section: Element) -> dict[str, list[Element]]:
     """The words of each row, under what stands beside it."""
     return {row.every("th")[0].text: row.every("td")[0].every("span") for row in section.every("tr")}
@@ -124,9 +128,7 @@ def test_a_background_is_as_strong_as_the_share_of_the_row_beside_the_even_one()
 @pytest.mark.parametrize("length", [2, 20, 300])
 def test_even_attention_is_pale_and_a_sharp_peak_has_the_full_colour(length: int) -> None:
     def strengths(values: list[float]) -> list[float]:
-        words = tuple("a" * length)
-        page = page_of(ColouredTexts("t", (ColouredText("n", "", words, {"attention": values}),)))
-        ((_, row),) = rows_of(page.every("section")[0]).items()
+        ((_, row),) = rows_of(page_of(one_row(values)).every("section")[0]).items()
         return [strength for word in row if (found := background(word)) for strength in found[1:]]
 
     even = strengths([1 / length + 1e-6 * place / length for place in range(length)])
@@ -137,19 +139,18 @@ def test_even_attention_is_pale_and_a_sharp_peak_has_the_full_colour(length: int
 
 def test_the_numbers_are_in_the_titles() -> None:
     first, second = map(rows_of, page_of(FIGURE).every("section"))
-    titles = [word.attributes["title"] for word in first["gradientlargest 2, 1.71× even"]]
-    assert titles == ["gradient: −2", "gradient: 1", "gradient: no value", "gradient: 0.5"]
-    assert first["gradientlargest 2, 1.71× even"][2].attributes["class"] == "missing"
+    gradient = first["gradientlargest 2, 1.71× even"]
+    numbers = ["−2", "1", "no value", "0.5"]
+    assert [word.attributes["title"] for word in gradient] == [f"gradient: {number}" for number in numbers]
+    assert gradient[2].attributes["class"] == "missing"
     assert {word.attributes["title"] for word in second["adversaryno values"]} == {"adversary: no value"}
-    small = ColouredTexts("t", (ColouredText("n", "", ("a", "b"), {"row": [-1.234e-7, 1234.5]}),))
-    words = page_of(small).every("section")[0].every("span")
-    assert [word.attributes["title"] for word in words] == ["row: −1.23e-07", "row: 1.23e+03"]
+    small = page_of(one_row([-1.234e-7, 1234.5])).every("section")[0].every("span")
+    assert [word.attributes["title"] for word in small] == ["row: −1.23e-07", "row: 1.23e+03"]
 
 
 def test_the_legend_says_only_what_is_there() -> None:
     def legend(values: list[float]) -> list[tuple[str, tuple[str, float] | None]]:
-        figure = ColouredTexts("t", (ColouredText("n", "", ("a", "b"), {"row": values}),))
-        (line,) = (part for part in page_of(figure).every("p") if part.attributes.get("class") == "legend")
+        (line,) = (part for part in page_of(one_row(values)).every("p") if part.attributes.get("class") == "legend")
         return [(sample.text, background(sample)) for sample in line.every("span")]
 
     above, below = "222, 143, 5", "1, 115, 178"

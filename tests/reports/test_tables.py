@@ -7,9 +7,21 @@ from rich.table import Table as RichTable
 
 from reports.tables import audit_table, data_table, escape, latex_table, number, scores_table, with_interval
 from results import Estimate, Table, Unit
-from tests.reports.tables import table
 
 NAN = float("nan")
+
+
+def table(frame: pd.DataFrame, interval: str | None = None, **units: Unit) -> Table:
+    """Floats are fractions, but those of another unit, and the ends of intervals."""
+    ends = {f"{name}.{end}" for name in frame for end in ("low", "high", "sd")}
+    ends |= {"low", "high", "sd"} if interval else set()
+    floats = [str(name) for name in frame if pd.api.types.is_float_dtype(frame[name]) and name not in ends]
+    return Table(frame, {**dict.fromkeys(floats, "fraction"), **units}, interval)
+
+
+def latex(frame: pd.DataFrame, interval: str | None = None, **units: Unit) -> list[str]:
+    """The lines of a table in LaTeX."""
+    return (latex_table(table(frame, interval, **units), "probe", "t") or "").splitlines()
 
 
 def cells(shown: RichTable, width: int = 120) -> list[list[str]]:
@@ -132,16 +144,9 @@ def test_audit_is_flat() -> None:
     assert str(audit_table(audit).caption) == "without 2 counts that are 0, which results.json has"
 
 
-NAN = float("nan")
-
-
 def body(frame: pd.DataFrame, interval: str | None = None, **units: Unit) -> list[list[str]]:
-    """The cells of each row, without what stands around them."""
-    return rows_of(latex_table(table(frame, interval, **units), "probe", "table") or "")
-
-
-def rows_of(text: str) -> list[list[str]]:
-    lines = text.splitlines()
+    """The cells of each row in LaTeX, without the lines around them."""
+    lines = latex(frame, interval, **units)
     rows = lines[lines.index(r"\midrule") + 1 : lines.index(r"\bottomrule")]
     return [row.removesuffix(r" \\").split(" & ") for row in rows]
 
@@ -199,9 +204,8 @@ def test_text_is_printed_as_it_is(text: str, expected: str) -> None:
 
 @pytest.mark.parametrize("first", ["[CLS]", "*"])
 def test_a_rule_or_row_end_does_not_take_a_cell_for_its_argument(first: str) -> None:
-    text = latex_table(table(pd.DataFrame({first: [first, "x"], "other": [first, first]})), "probe", "t")
-    assert text is not None
-    assert [line for line in text.splitlines() if line.endswith(r"\\")] == [
+    lines = latex(pd.DataFrame({first: [first, "x"], "other": [first, first]}))
+    assert [line for line in lines if line.endswith(r"\\")] == [
         rf"{{}}{first} & other \\",
         rf"{{}}{first} & {first} \\",
         rf"x & {first} \\",
@@ -225,7 +229,7 @@ def test_numbers_are_those_of_the_terminal() -> None:
         ["$-5.0$", r"$1.235 \times 10^{4}$", "3", "25.0", "True", "2", "x", "[1, 2]"],
         ["100.0", r"$-1.234 \times 10^{-5}$", "0.5", "50.0", "False", "--", "--", "--"],
     ]
-    assert r"\begin{tabular}{rrrrrrll}" in (latex_table(table(frame), "probe", "t") or "")
+    assert r"\begin{tabular}{rrrrrrll}" in latex(frame)
 
 
 def test_an_interval_stands_in_the_cell_of_its_value() -> None:
@@ -234,61 +238,45 @@ def test_an_interval_stands_in_the_cell_of_its_value() -> None:
 
 
 def test_rows_of_nats_are_printed_as_they_are_between_rows_of_fractions() -> None:
-    scores = ["erasure.attention.never_flips", "adversary.max_jsd", "base.single_weight.delta_js", "area.f1"]
-    frame = pd.DataFrame({"score": scores, "base": [0.5] * 4, "base.low": [0.25] * 4, "base.high": [0.75] * 4})
-    units: list[Unit] = ["fraction", "nats", "nats", "fraction"]
-    text = latex_table(Table(frame, {"base": units}), "probe", "table") or ""
-    assert rows_of(text) == [
-        ["erasure attention never flips", "50.0 [25.0, 75.0]"],
-        ["adversary max jsd", "0.5 [0.25, 0.75]"],
-        ["base single weight delta js", "0.5 [0.25, 0.75]"],
-        ["area f1", "50.0 [25.0, 75.0]"],
-    ]
+    frame = pd.DataFrame({"score": ["erasure.never_flips", "max_jsd"], "base": [0.5] * 2})
+    units: list[Unit] = ["fraction", "nats"]
+    lines = (latex_table(Table(frame, {"base": units}), "probe", "t") or "").splitlines()
+    assert lines[6:8] == [r"erasure never flips & 50.0 \\", r"max jsd & 0.5 \\"]
 
 
-def heads(*names: str) -> list[str]:
-    lines = (
-        latex_table(table(pd.DataFrame([[0.5] * len(names)], columns=list(names))), "probe", "t") or ""
-    ).splitlines()
-    return lines[lines.index(r"\toprule") + 1 : lines.index(r"\midrule")]
-
-
-def test_heads_are_words() -> None:
-    assert heads("best_offset", "f1.low", "rate 0.5_x, .5") == [r"best offset & f1 low & rate 0.5 x, .5 \\"]
-
-
-def test_neighbours_of_one_name_stand_under_one_head() -> None:
-    assert heads("n", "uas", "uas.sd", "erasure.attention.never_flips", "erasure.mass", "other.x") == [
-        r" & \multicolumn{2}{c}{uas} & \multicolumn{2}{c}{erasure} &  \\",
-        r"\cmidrule(lr){2-3}\cmidrule(lr){4-5}",
-        r"n &  & sd & attention never flips & mass & other x \\",
-    ]
-    assert heads("rate 0.5", "rate 0.7") == [r"rate 0.5 & rate 0.7 \\"]
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["best_offset", "f1.low", "rate 0.5_x, .5"], [r"best offset & f1 low & rate 0.5 x, .5 \\"]),
+        (["rate 0.5", "rate 0.7"], [r"rate 0.5 & rate 0.7 \\"]),
+        (
+            ["n", "uas", "uas.sd", "erasure.attention.never_flips", "erasure.mass", "other.x"],
+            [
+                r" & \multicolumn{2}{c}{uas} & \multicolumn{2}{c}{erasure} &  \\",
+                r"\cmidrule(lr){2-3}\cmidrule(lr){4-5}",
+                r"n &  & sd & attention never flips & mass & other x \\",
+            ],
+        ),
+    ],
+)
+def test_heads_are_words_and_neighbours_of_one_name_share_one(names: list[str], expected: list[str]) -> None:
+    lines = latex(pd.DataFrame([[0.5] * len(names)], columns=names))
+    assert lines[lines.index(r"\toprule") + 1 : lines.index(r"\midrule")] == expected
 
 
 def test_what_no_page_holds_is_no_table_of_latex() -> None:
     assert body(pd.DataFrame({"n": range(60)})) == [[str(n)] for n in range(60)]
-    assert latex_table(table(pd.DataFrame({"n": range(61)})), "probe", "t") is None
+    assert not latex(pd.DataFrame({"n": range(61)}))
     wide = pd.DataFrame([[0.5] * 16], columns=[f"c{n}" for n in range(16)]).assign(**{"c0.low": 0.25, "c0.high": 1.0})
     assert len(body(wide)[0]) == 16
-    assert latex_table(table(wide.assign(more=1)), "probe", "t") is None
+    assert not latex(wide.assign(more=1))
 
 
 def test_a_table_without_rows_keeps_its_head() -> None:
     frame = pd.DataFrame({"a": pd.Series(dtype=str), "b": pd.Series(dtype=np.int64)})
-    assert (latex_table(table(frame), "two\nlines", "t") or "").splitlines() == [
-        "% two lines: t",
-        r"% requires \usepackage{booktabs}",
-        r"\begin{tabular}{lr}",
-        r"\toprule",
-        r"a & b \\",
-        r"\midrule",
-        r"\bottomrule",
-        r"\end{tabular}",
-    ]
-
-
-NAN = float("nan")
+    text = latex_table(table(frame), "two\nlines", "t") or ""
+    assert text.startswith("% two lines: t\n")
+    assert text.endswith("\\begin{tabular}{lr}\n\\toprule\na & b \\\\\n\\midrule\n\\bottomrule\n\\end{tabular}\n")
 
 
 @pytest.mark.parametrize(

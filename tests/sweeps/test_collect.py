@@ -1,6 +1,8 @@
 import json
+from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,6 +16,16 @@ from sweeps.plan import Row, Run, Sweep, SweepError
 
 def run(seed: int, config: str = "a.yaml") -> Run:
     return Run("fit", Path(config), config, (), seed)
+
+
+def row_of(*seeds: int, score: str = "uas") -> Row:
+    return Row(("a",), {seed: (run(seed),) for seed in seeds}, {"uas": score})
+
+
+def line_of(row: Row, outcomes: Mapping[str, Outcome]) -> dict[Hashable, Any]:
+    """The one line of the table."""
+    (line,) = collect(sweep(row), outcomes).result.tables["table"].frame.to_dict("records")
+    return line
 
 
 def sweep(*rows: Row, scores: tuple[str, ...] = ("uas",)) -> Sweep:
@@ -63,7 +75,7 @@ def test_one_seed_has_the_interval_of_its_run(tmp_path: Path) -> None:
 
 
 def test_seeds_are_averaged_and_their_counts_added_up_per_item(tmp_path: Path) -> None:
-    row = Row(("attention",), {0: (run(0),), 1: (run(1),)}, {"uas": "uas"})
+    row = row_of(0, 1)
     scored = [3, 9, 5, 1]
     counts = [[1.0, 4, 5, 0], [2.0, 8, 0, 1]]
     outcomes = {
@@ -71,7 +83,7 @@ def test_seeds_are_averaged_and_their_counts_added_up_per_item(tmp_path: Path) -
         # Items are matched by what they are, not by where they stand.
         run(1).key: outcome(tmp_path, run(1).key, {"uas": 11 / 18}, 5.0, items(counts[1], scored, [2, 0, 3, 1])),
     }
-    (line,) = collect(sweep(row), outcomes).result.tables["table"].frame.to_dict("records")
+    line = line_of(row, outcomes)
     low, high = bootstrap_ratio(np.add(*map(np.array, counts)), 2 * np.array(scored))
     assert line["uas"] == pytest.approx(10.5 / 18)
     assert (line["low"], line["high"]) == (low, high)
@@ -81,12 +93,12 @@ def test_seeds_are_averaged_and_their_counts_added_up_per_item(tmp_path: Path) -
 
 
 def test_seeds_whose_items_are_not_known_have_no_interval(tmp_path: Path) -> None:
-    row = Row(("a",), {0: (run(0),), 1: (run(1),)}, {"uas": "uas"})
+    row = row_of(0, 1)
     outcomes = {
         run(0).key: outcome(tmp_path, run(0).key, {"uas": 0.5, "uas.low": 0.4, "uas.high": 0.6}, 1.0),
         run(1).key: outcome(tmp_path, run(1).key, {"uas": 0.7}, 2.0, items([1.0], [2])),
     }
-    (line,) = collect(sweep(row), outcomes).result.tables["table"].frame.to_dict("records")
+    line = line_of(row, outcomes)
     assert line["uas"] == pytest.approx(0.6)
     assert np.isnan([line["low"], line["high"]]).all()
     assert line["epochs"] == 1.5
@@ -122,7 +134,7 @@ def test_a_seed_of_which_a_run_is_missing_does_not_count(tmp_path: Path) -> None
 
 
 def test_a_score_that_no_run_has_is_a_fault(tmp_path: Path) -> None:
-    row = Row(("a",), {4: (run(4),)}, {"uas": "usa"})
+    row = row_of(4, score="usa")
     collected = collect(
         sweep(row), {run(4).key: outcome(tmp_path, run(4).key, {"uas": 0.5, "uas.low": 0.1, "uas.high": 0.6, "x": 1.0})}
     )
@@ -133,7 +145,7 @@ def test_a_score_that_no_run_has_is_a_fault(tmp_path: Path) -> None:
 
 
 def test_items_of_one_name_are_a_fault(tmp_path: Path) -> None:
-    row = Row(("a",), {0: (run(0),), 1: (run(1),)}, {"uas": "uas"})
+    row = row_of(0, 1)
     twins = pd.DataFrame({"id": ["x", "x", "y"], "scored": 1, "correct": 1.0})
     outcomes = {one.key: outcome(tmp_path, one.key, {"uas": 1.0}, 1.0, twins) for one in (run(0), run(1))}
     (fault,) = collect(sweep(row), outcomes).faults
@@ -156,14 +168,6 @@ def test_other_data_and_what_all_runs_share(tmp_path: Path) -> None:
     assert alike.provenance.data == {"test": {"file": "t.conllu", "sha256": "1"}}
 
 
-def test_rows_without_a_common_item_stand_on_other_data(tmp_path: Path) -> None:
-    rows = [Row((name,), {0: (run(0, name),)}, {"uas": "uas"}) for name in "ab"]
-    kept = {name: pd.DataFrame({"id": [f"{name}{n}" for n in range(3)], "scored": 2, "correct": 1.0}) for name in "ab"}
-    outcomes = {run(0, name).key: outcome(tmp_path, name, {"uas": 0.5}, items=kept[name]) for name in "ab"}
-    told = "the rows stand on other data for uas: 3 under a | 3 under b; none under all"
-    assert collect(sweep(*rows), outcomes).warnings == (told,)
-
-
 def test_rows_on_different_items_are_told(tmp_path: Path) -> None:
     rows = [Row((name,), {0: (run(0, name),)}, {"uas": "uas", "same": "uas"}) for name in "abcd"]
     numbered = pd.DataFrame({"id": [f"s{n}" for n in range(9)], "scored": 2, "correct": 1.0})
@@ -178,6 +182,9 @@ def test_rows_on_different_items_are_told(tmp_path: Path) -> None:
     )
     assert "--common" in warning
     assert collect(sweep(rows[0], *rows[2:], scores=("uas", "same")), outcomes).warnings == ()
+    other = outcome(tmp_path, "other", {"uas": 0.5}, items=numbered.assign(id="x").head(1))
+    (warning,) = collect(sweep(*rows[:2]), {**outcomes, run(0, "b").key: other}).warnings
+    assert warning == "the rows stand on other data for uas: 9 under a | 1 under b; none under all"
 
 
 def test_results_are_read(tmp_path: Path) -> None:
@@ -206,7 +213,7 @@ def test_what_no_run_writes_is_refused(text: str, tmp_path: Path) -> None:
 
 
 def test_runs_of_two_states_of_the_program_are_told_apart(tmp_path: Path) -> None:
-    row = Row(("a",), {0: (run(0),), 1: (run(1),)}, {"uas": "uas"})
+    row = row_of(0, 1)
     outcomes = {one.key: outcome(tmp_path, one.key, {"uas": 0.5}) for one in (run(0), run(1))}
     assert collect(sweep(row), outcomes).warnings == ()
     outcomes[run(1).key] = replace(outcomes[run(1).key], source="another")

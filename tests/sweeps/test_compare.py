@@ -1,7 +1,8 @@
 import json
 import runpy
+import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from io import StringIO
 from pathlib import Path
 
@@ -30,12 +31,12 @@ def items(seed: int, gain: float = 0.0) -> pd.DataFrame:
     )
 
 
-def config(seed: int = 0, folder: str = "runs", **model: object) -> dict[str, object]:
+def config(seeds: int = 0, folder: str = "runs", **model: object) -> dict[str, object]:
     return {
-        "seed_everything": seed,
+        "seed_everything": seeds,
         "trainer": {"max_epochs": 4, "default_root_dir": folder, "callbacks": [{"init_args": {"dirpath": folder}}]},
         "model": {"class_path": "probes.AttentionOnlyProbe", "init_args": {"learning_rate": 0.01, **model}},
-        "data": {"init_args": {"cache": folder, "root": None, "seed": seed, "encoder": {"name": "a", "seed": seed}}},
+        "data": {"init_args": {"cache": folder, "root": None, "seed": seeds, "encoder": {"name": "a", "seed": seeds}}},
     }
 
 
@@ -60,6 +61,11 @@ def make_run(
     result = Result("attention_only", scores, items=frame, ratios=pairs)
     write(folder, result, Provenance({"name": "a"}, data, {}))
     return folder
+
+
+def change_record(run: Path, **changes: object) -> None:
+    content = json.loads((run / "results.json").read_text())
+    (run / "results.json").write_text(json.dumps({**content, **changes}))
 
 
 def numbers(difference: Estimate) -> list[float | None]:
@@ -130,32 +136,21 @@ def test_seeds_of_one_config_are_one_line(tmp_path: Path) -> None:
 
 def test_what_differs_in_more_than_seeds_is_another_line(tmp_path: Path) -> None:
     frame = items(1)
-    same = config(5)
-    same["model"] = {"class_path": "probes.AttentionOnlyProbe", "init_args": {"learning_rate": 0.01, "seed": 8}}
-    with_seed = config(5)
-    with_seed["model"] = {"class_path": "probes.AttentionOnlyProbe", "init_args": {"learning_rate": 0.01, "seed": 9}}
     folders = [
         make_run(tmp_path / "one", frame, config(0)),
         make_run(tmp_path / "again", frame, config(0)),  # the same seed: nothing that a mean over seeds is made of
         make_run(tmp_path / "seed", frame, config(1)),
         make_run(tmp_path / "split", frame, {**config(2), "split_seed": 1}),  # decides which items there are
-        make_run(tmp_path / "own seed", frame, same),
-        make_run(tmp_path / "other own seed", frame, with_seed),
+        make_run(tmp_path / "own seed", frame, config(5, seed=8)),
+        make_run(tmp_path / "other own seed", frame, config(5, seed=9)),
         make_run(tmp_path / "data", frame, config(3), sha256="2"),
         make_run(tmp_path / "bare", frame, None),
         make_run(tmp_path / "barer", frame, None),
     ]
     runs = [read_run(folder, "uas") for folder in folders]
     groups = [[run.folder.name for run in group] for group in grouped(runs)]
-    assert groups == [
-        ["one", "seed"],
-        ["again"],
-        ["split"],
-        ["own seed", "other own seed"],
-        ["data"],
-        ["bare"],
-        ["barer"],
-    ]
+    alone = [["data"], ["bare"], ["barer"]]
+    assert groups == [["one", "seed"], ["again"], ["split"], ["own seed", "other own seed"], *alone]
     told = warnings(grouped(runs))
     assert len(told) == 3
     assert "data and" in told[0]
@@ -282,72 +277,63 @@ def test_other_denominators_are_told(tmp_path: Path) -> None:
     assert f"Warning: in 7 items {runs[1]} counts out of another number than {runs[0]}" in run_main(*runs)
 
 
-def broken(folder: Path, kind: str) -> Path:
-    """A run that cannot be compared."""
-    frame = items(1)
-    if kind == "nothing":
-        return folder
-    if kind == "folder":
-        folder.mkdir()
-        return folder
-    if kind == "parent":
-        make_run(folder / "version_0", frame, config())
-        return folder
-    if kind == "repeated":
-        frame["id"] = frame["id"].replace("text-1", "text-0")
-    if kind == "unnamed":
-        frame = frame.drop(columns=["id", "sentence"])
-    if kind == "missing":
-        frame["scored"] = frame["scored"].where(frame["sentence"] != 3)
-    run = make_run(folder, frame, config(), ratios={} if kind == "old" else None)
-    record = run / "results.json"
-    content = json.loads(record.read_text())
-    if kind == "other":
-        items(2).to_parquet(run / "items.parquet")
-    if kind == "gone":
-        (run / "items.parquet").unlink()
-    if kind == "no parquet":
-        (run / "items.parquet").write_text("words")
-    if kind == "no column":
-        frame.drop(columns="correct").to_parquet(run / "items.parquet")
-    if kind == "no json":
-        record.write_text("{")
-    if kind == "not a run":
-        record.write_text("{}")
-    if kind == "config":
-        (run / "config.yaml").write_text("a: [")
-    if kind == "no items":
-        record.write_text(json.dumps({**content, "items": None}))
-    return run
+EXPECTED = "the folder of a run, its results.json, or DIR:ROW"
+
+
+def no_results(run: Path) -> None:
+    for path in run.iterdir():
+        path.unlink()
 
 
 @pytest.mark.parametrize(
-    ("kind", "message"),
+    ("harm", "message"),
     [
-        ("nothing", "run: there is no such file or folder; the folder of a run, its results.json, or DIR:ROW"),
-        ("folder", "run: the folder is there, but has no results.json: no test has ended in it; the folder of a run"),
-        ("parent", r"run: the folder is there, .*; below it there are .*run/version_0; the folder of a run"),
-        ("repeated", "1 items repeat the id of others"),
-        ("unnamed", "has no column id, sentence or document"),
-        ("missing", "a count of uas is missing"),
-        ("old", "uas is no score; there are counts per item of: none"),
-        ("other", r"uas is 0\.\d+ there but 0\.\d+ by .*items.parquet, which is of another run"),
-        ("gone", "items.parquet, are not there"),
-        ("no items", "items.parquet, are not there"),
-        ("no parquet", "items.parquet cannot be read: "),
-        ("no column", "items.parquet cannot be read: .*correct"),
+        (shutil.rmtree, f"run: there is no such file or folder; {EXPECTED}"),
+        (no_results, rf"run: the folder is there, but has no results\.json: no test has ended in it; {EXPECTED}"),
         (
-            "no json",
-            r"results.json is there, but is not what a run writes as its results.json .*; the folder of a run, its",
+            lambda run: shutil.move(run, run.parent / "other") and shutil.move(run.parent / "other", run / "version_0"),
+            rf"run: the folder is there, .*; below it there are .*run/version_0; {EXPECTED}",
         ),
-        ("not a run", "results.json is there, but is not what a run writes as its results.json"),
-        ("config", "config.yaml is not YAML"),
+        (
+            lambda run: items(2).to_parquet(run / "items.parquet"),
+            r"uas is 0\.\d+ there but 0\.\d+ by .*items.parquet, which is of another run",
+        ),
+        (lambda run: (run / "items.parquet").unlink(), "items.parquet, are not there"),
+        (lambda run: change_record(run, items=None), "items.parquet, are not there"),
+        (
+            lambda run: change_record(run, ratios={}),
+            "uas cannot be compared item by item; there are .*: none, it was made",
+        ),
+        (lambda run: (run / "items.parquet").write_text("words"), "items.parquet cannot be read: "),
+        (
+            lambda run: items(1).drop(columns="correct").to_parquet(run / "items.parquet"),
+            "items.parquet cannot be read: .*correct",
+        ),
+        (
+            lambda run: (run / "results.json").write_text("{"),
+            rf"results.json is there, but is not what a run writes as its results.json .*; {EXPECTED}",
+        ),
+        (lambda run: (run / "results.json").write_text("{}"), "is not what a run writes as its results.json"),
+        (lambda run: (run / "config.yaml").write_text("a: ["), "config.yaml is not YAML"),
     ],
 )
-def test_a_run_that_cannot_be_compared_is_named(tmp_path: Path, kind: str, message: str) -> None:
-    run = broken(tmp_path / "run", kind)
+def test_a_run_that_cannot_be_compared_is_named(harm: Callable[[Path], object], message: str, tmp_path: Path) -> None:
+    harm(make_run(tmp_path / "run", items(1), config()))
     with pytest.raises(CompareError, match=message):
-        main([str(run)])
+        main([str(tmp_path / "run")])
+
+
+@pytest.mark.parametrize(
+    ("frame", "message"),
+    [
+        (items(1).replace("text-1", "text-0"), "1 items repeat the id of others"),
+        (items(1).drop(columns=["id", "sentence"]), "has no column id, sentence or document"),
+        (items(1).assign(scored=[*[np.nan] * 9, *[25.0] * (SENTENCES - 9)]), "a count of uas is missing"),
+    ],
+)
+def test_items_that_cannot_be_compared_are_named(frame: pd.DataFrame, message: str, tmp_path: Path) -> None:
+    with pytest.raises(CompareError, match=message):
+        main([str(make_run(tmp_path / "run", frame, config()))])
 
 
 @pytest.mark.parametrize(
@@ -355,18 +341,13 @@ def test_a_run_that_cannot_be_compared_is_named(tmp_path: Path, kind: str, messa
     [
         ("uass", r"uass is no score \(did you mean `uas`\?\); there are counts per item of: uas"),
         ("nats", "nats cannot be compared item by item; there are counts per item of: uas"),
+        ("uas", "run is named twice"),
     ],
 )
-def test_a_score_without_counts_is_named(tmp_path: Path, score: str, message: str) -> None:
+def test_a_score_without_counts_and_a_run_named_twice_are_refused(tmp_path: Path, score: str, message: str) -> None:
     run = make_run(tmp_path / "run", items(1), config())
     with pytest.raises(CompareError, match=message):
-        main([str(run), "--score", score])
-
-
-def test_a_run_is_not_compared_with_itself(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", items(1), config())
-    with pytest.raises(CompareError, match="run is named twice"):
-        main([str(run), str(run / "results.json")])
+        main([str(run), str(run / "results.json"), "--score", score])
 
 
 def test_one_line_has_no_differences(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ import os
 import re
 import runpy
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -18,8 +17,8 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from sweeps.plan import Run, SweepError
-from sweeps.run import Process, RunFolder, main, stop
+from sweeps.plan import Run, SweepError, read_sweep
+from sweeps.run import Process, RunFolder, main
 from tests.sweeps.sweeps import write_program, write_spec
 
 ROOT = Path(__file__).parent.parent.parent
@@ -32,6 +31,12 @@ rows:
   offset: {config: b.yaml, command: test, seeds: [0], scores: {uas: offset.uas}}
   same: {config: b.yaml, command: test, seeds: [0]}
 """
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stand-in ends at once: no need to wait long between two looks at it."""
+    monkeypatch.setattr("sweeps.run.INTERVAL", 0.01)
 
 
 def sweep(path: Path, *args: str) -> tuple[int, str]:
@@ -55,7 +60,7 @@ def until(folder: Path, number: int) -> None:
         time.sleep(0.02)
 
 
-def test_a_table_is_made_and_what_is_done_is_not_done_again(tmp_path: Path) -> None:
+def test_a_table_is_made_and_only_what_is_new_is_run_later(tmp_path: Path) -> None:
     spec = write_spec(tmp_path, SPEC, a="a", b="b")
     code, text = sweep(spec)
     assert code == 0
@@ -87,6 +92,7 @@ def test_a_table_is_made_and_what_is_done_is_not_done_again(tmp_path: Path) -> N
     assert lines[7].startswith("[4/4] offset, same, b, seed 0: 0 s; offset.uas 25.0; uas 50.0")
     assert "4 runs: 4 done (4 begun now), 0 failed" in text
 
+    # Nothing is run again.
     before = (tmp_path / "out" / "results.json").read_bytes()
     code, text = sweep(spec)
     assert code == 0
@@ -94,9 +100,7 @@ def test_a_table_is_made_and_what_is_done_is_not_done_again(tmp_path: Path) -> N
     assert "[2/4] attention, a, seed 1: done before; uas 60.0" in text
     assert (tmp_path / "out" / "results.json").read_bytes() == before
 
-
-def test_only_what_is_new_is_run(tmp_path: Path) -> None:
-    sweep(write_spec(tmp_path, SPEC, a="a", b="b"))
+    # Only what is new is run.
     # Another name of the config and of the row; another config of the same name; one more seed.
     (tmp_path / "a.yaml").rename(tmp_path / "renamed.yaml")
     text = SPEC.replace("attention: {config: a.yaml}", "renamed: {config: renamed.yaml, seeds: [1, 3]}")
@@ -182,15 +186,11 @@ def test_two_seeds_of_a_row_end_that_row_alone_and_what_is_killed_ends_none(tmp_
     assert "runs ended in the same fault: 1 other was not begun" in told
 
 
-def test_a_score_that_is_not_there_empties_a_cell_and_is_told(tmp_path: Path) -> None:
-    code, told = sweep(write_spec(tmp_path, "scores: [usa]\nrows: {x: {config: a.yaml}}\n", a=""))
+def test_scores_that_are_not_there_and_results_that_cannot_be_read_are_faults(tmp_path: Path) -> None:
+    spec = write_spec(tmp_path, "scores: [usa]\nrows: {x: {config: a.yaml}}\n", a="")
+    code, told = sweep(spec)
     assert code == 1
     assert "has no score `usa` (did you mean `uas`?)" in told
-
-
-def test_results_that_cannot_be_read_fail_the_run(tmp_path: Path) -> None:
-    spec = write_spec(tmp_path, "scores: [uas]\nrows: {x: {config: a.yaml}}\n", a="")
-    assert sweep(spec)[0] == 0
     next((tmp_path / "out" / "runs").rglob("results.json")).write_text("{}")
     code, told = sweep(spec)
     assert code == 1
@@ -226,18 +226,15 @@ def meanwhile(act: Callable[[], None]) -> Iterator[None]:
 
 def test_a_killed_sweep_goes_on_from_where_it_was(tmp_path: Path) -> None:
     spec = write_spec(tmp_path, WAITING, a="a", wait="wait", wait2="wait 2")
-    program = write_program(tmp_path)
-    script = f"import sys; from sweeps.run import main; sys.exit(main(sys.argv[1:], program={program!r}))"
-    command = [sys.executable, "-c", script, str(spec), f"--out={tmp_path / 'out'}", "--jobs=2"]
-    killed = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
+    # What a sweep has begun outlives it; of the two runs that go on one is killed as well.
+    runs = [row.runs[0][0] for row in read_sweep(spec).rows]
+    folders = [RunFolder(run, tmp_path / "out" / "runs" / run.key) for run in runs]
+    done, alive, dead = (place.start(write_program(tmp_path), os.environ) for place in folders)
+    assert wait(done) == "exit code 0"
     until(tmp_path, 3)
-    killed.kill()
-    killed.wait()
-    # Of the two runs that were going on one is killed as well, the other outlives its sweep.
-    dead, alive = (
-        next(call["pid"] for call in calls(tmp_path) if name in call["config"]) for name in ("wait2", "wait.")
-    )
-    os.kill(dead, signal.SIGKILL)
+    assert dead is not None
+    dead.process.kill()
+    assert wait(dead) == "killed by SIGKILL (often: out of memory)"
 
     def let_go() -> None:
         until(tmp_path, 4)
@@ -246,8 +243,8 @@ def test_a_killed_sweep_goes_on_from_where_it_was(tmp_path: Path) -> None:
     with meanwhile(let_go):
         code, told = sweep(spec)
     assert code == 0
+    assert wait(alive) == "exit code 0"
     assert [Path(call["config"]).stem for call in calls(tmp_path)][3:] == ["wait2"]
-    assert alive in [call["pid"] for call in calls(tmp_path)]
     assert "[1/3] one, a, seed 0: done before; uas 50.0" in told
     assert "[2/3] two, wait, seed 0: another process is at it; its end is waited for" in told
     assert "[2/3] two, wait, seed 0: done by another process; uas 50.0" in told
@@ -284,6 +281,7 @@ def test_a_sweep_that_is_ended_ends_its_runs(number: signal.Signals, tmp_path: P
     assert not (tmp_path / "out" / "results.json").exists()
 
 
+@pytest.mark.slow
 def test_the_program_itself_is_swept(corpus: str, cache: str, tmp_path: Path) -> None:
     config = ROOT / "configs" / "clark2019" / "baselines.yaml"
     row = f"{{config: {config}, command: test, scores: {{uas: left_branching.uas}}}}"
@@ -318,21 +316,16 @@ def folder(tmp_path: Path, content: str = "") -> RunFolder:
 
 def wait(process: Process | None) -> str:
     assert process is not None
-    while (how := process.ended()) is None:
-        time.sleep(0.02)
-    return how
-
-
-def until_there(path: Path) -> None:
-    end = time.monotonic() + 20
-    while not path.exists():
-        assert time.monotonic() < end, f"{path} was not written"
-        time.sleep(0.02)
+    process.process.wait()
+    return process.ended() or ""
 
 
 def test_a_run_leaves_its_results_and_what_it_was_asked(tmp_path: Path) -> None:
     place = folder(tmp_path)
     assert place.results() is None
+    left, beside = place.path / "Probe" / "version_0" / "checkpoints", tmp_path / "runs" / "other" / "Probe"
+    for path in (left, beside):
+        path.mkdir(parents=True)
     assert wait(place.start(write_program(tmp_path), os.environ)) == "exit code 0"
     assert place.results() == tmp_path / "runs" / "key" / "Probe" / "version_0" / "results.json"
     asked = json.loads((place.path / "run.json").read_text())
@@ -348,40 +341,9 @@ def test_a_run_leaves_its_results_and_what_it_was_asked(tmp_path: Path) -> None:
         f"--trainer.default_root_dir={place.path}",
     ]
     assert place.start(write_program(tmp_path), os.environ) is None, "it is done"
-
-
-def test_what_an_attempt_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
-    place = folder(tmp_path)
-    left, beside = place.path / "Probe" / "version_0" / "checkpoints", tmp_path / "runs" / "other" / "Probe"
-    for path in (left, beside):
-        path.mkdir(parents=True)
-    (left / "a.ckpt").write_text("")
-    assert wait(place.start(write_program(tmp_path), os.environ)) == "exit code 0"
-    assert [path.name for path in place.path.glob("*/*")] == ["version_0"]
+    # What an attempt left is removed, and nothing else.
     assert not left.exists()
     assert beside.exists()
-
-
-def test_a_run_that_goes_on_is_not_begun_again(tmp_path: Path) -> None:
-    place, program = folder(tmp_path, "wait"), write_program(tmp_path)
-    process = place.start(program, os.environ)
-    until_there(tmp_path / "calls.txt")
-    assert place.start(program, os.environ) is None
-    (tmp_path / "go").touch()
-    assert wait(process) == "exit code 0"
-    assert len((tmp_path / "calls.txt").read_text().splitlines()) == 1
-
-
-def test_the_lock_is_free_when_the_process_is_killed(tmp_path: Path) -> None:
-    place, program = folder(tmp_path, "wait"), write_program(tmp_path)
-    first = place.start(program, os.environ)
-    until_there(tmp_path / "calls.txt")
-    assert first is not None
-    first.process.kill()
-    assert wait(first) == "killed by SIGKILL (often: out of memory)"
-    second = place.start(program, os.environ)
-    (tmp_path / "go").touch()
-    assert wait(second) == "exit code 0"
 
 
 def test_a_changed_config_is_refused(tmp_path: Path) -> None:
@@ -396,13 +358,11 @@ def test_a_changed_config_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "how", "why"),
     [
-        ("fail", "exit code 3", "the end of {}/errors.txt:\n    Error: nothing comes of nothing"),
         (
             "crash",
             "exit code 4",
             "the end of {}/errors.txt:\n    Traceback (most recent call last):\n      ado\n    Oh: nothing",
         ),
-        ("silent", "exit code 0", "the end of {}/output.txt:\n    Not tested: there is no test split."),
         ("killed", "killed by SIGKILL (often: out of memory)", "it said nothing; its folder is {}"),
     ],
 )
@@ -436,11 +396,3 @@ def test_of_a_long_log_the_end_is_shown(tmp_path: Path) -> None:
     shown = place.why().splitlines()
     assert len(shown) == 21
     assert shown[-1].startswith("    line 998 ")
-
-
-def test_runs_are_stopped(tmp_path: Path) -> None:
-    process = folder(tmp_path, "wait").start(write_program(tmp_path), os.environ)
-    until_there(tmp_path / "calls.txt")
-    assert process is not None
-    stop([process])
-    assert process.ended() == "killed by SIGTERM"
