@@ -186,6 +186,7 @@ def test_variants_of_tutek_differ_in_what_they_say_and_nothing_else() -> None:
         assert other == base
 
 
+@pytest.mark.slow
 def test_a_fault_found_by_a_constructor_is_told_in_a_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -234,6 +235,7 @@ def test_a_checkpoint_says_how_it_was_made(bert: Path, tmp_path: Path) -> None:
     assert yaml.safe_load(config)["model"]["class_path"] == "models.AttentionClassifier"
 
 
+@pytest.mark.slow
 def test_a_classifier_on_two_processes_scores_as_on_one(bert: Path, tmp_path: Path) -> None:
     """The same checkpoint, tested and predicted with: no text is left out, and none counts twice."""
     config = ROOT / "configs" / "demo_classifier.yaml"
@@ -622,6 +624,7 @@ def altered(checkpoint: Path, copy: Path, **parts: object) -> Path:
     return copy
 
 
+@pytest.mark.slow
 def test_a_file_that_is_no_checkpoint_is_told_in_a_line(
     checkpoint: Path, corpus: str, bert: Path, cache: str, tmp_path: Path
 ) -> None:

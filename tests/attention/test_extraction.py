@@ -241,6 +241,7 @@ def test_a_run_that_fails_goes_on_where_it_stopped(
     ("stem", "finished"),
     [("00001", ["00000", "labels"]), ("labels", []), ("manifest", [*SHARDS, "labels"])],
 )
+@pytest.mark.slow
 def test_a_killed_run_goes_on_where_it_stopped(
     stem: str, finished: list[str], extraction: Extraction, undisturbed: dict[str, bytes], extracted: list[int]
 ) -> None:
@@ -256,6 +257,7 @@ def test_a_killed_run_goes_on_where_it_stopped(
 # Together
 
 
+@pytest.mark.slow
 def test_two_processes_at_once_end_well(extraction: Extraction, undisturbed: dict[str, bytes]) -> None:
     assert [items for _, items in prepare_at_once(extraction, [Ranks(patience=20)] * 2)] == [10, 10]
     assert extraction.files() == undisturbed

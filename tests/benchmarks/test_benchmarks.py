@@ -29,6 +29,7 @@ def _measured(
     return content["benchmark"], content["ratios"], content["figures"]
 
 
+@pytest.mark.slow
 def test_extraction(tmp_path: Path) -> None:
     name, ratios, figures = _measured(extraction.main, tmp_path, "--limit", "30", "--no-memory")
     assert name == "extraction"
@@ -86,6 +87,7 @@ def test_packed_sequences_give_the_same_states() -> None:
         torch.testing.assert_close(packed(embedded, mask), ours(embedded, mask), atol=1e-6, rtol=0)
 
 
+@pytest.mark.slow
 def test_store(tmp_path: Path) -> None:
     name, ratios, figures = _measured(store.main, tmp_path, "--limit", "30")
     assert name == "store"
@@ -103,6 +105,7 @@ def _opened(tmp_path: Path) -> Store:
     return data.stores["train"]
 
 
+@pytest.mark.slow
 def test_a_plain_map_reads_what_the_store_reads(tmp_path: Path) -> None:
     opened = _opened(tmp_path)
     plain = store.PlainMap(opened)

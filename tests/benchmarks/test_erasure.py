@@ -10,6 +10,7 @@ from fidelity.erasure import SetErasure, first_flips
 from tests.fidelity.tiny import TEXTS, reading
 
 
+@pytest.mark.slow
 def test_it_runs_as_the_command_line_runs_it(tmp_path: Path) -> None:
     target = tmp_path / "out.json"
     options = ["--corpus", "sample", "--limit", "30", "--rounds", "1", "--no-memory"]

@@ -10,6 +10,7 @@ from corpora.sample import write_sample_treebank
 from corpora.sentence import CorpusError
 
 
+@pytest.mark.slow
 def test_first_sentences_are_the_first_ones_across_files(tmp_path: Path) -> None:
     files = write_sample_treebank(tmp_path)
     dev, test = (read_treebank(files[split]).sentences for split in ("dev", "test"))
@@ -21,6 +22,7 @@ def test_first_sentences_are_the_first_ones_across_files(tmp_path: Path) -> None
     assert all_there_are.read_bytes() == files["dev"].read_bytes()
 
 
+@pytest.mark.slow
 def test_without_data_the_sample_is_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PROBING_DATA", str(tmp_path / "nothing"))
     chosen = Treebanks.choose(Settings(), tmp_path)

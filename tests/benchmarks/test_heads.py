@@ -14,6 +14,7 @@ from datamodules import DependencyDataModule
 pytestmark = pytest.mark.usefixtures("_bundle")
 
 
+@pytest.mark.slow
 def test_it_runs_as_the_command_line_runs_it(tmp_path: Path) -> None:
     target = tmp_path / "out.json"
     options = ["--corpus", "sample", "--limit", "30", "--rounds", "1", "--no-memory"]

@@ -212,6 +212,7 @@ EWT = {"train": (12544, 204577, 2614, 37), "dev": (2001, 25147, 359, 4), "test":
 
 
 @pytest.mark.parametrize("split", EWT)
+@pytest.mark.slow
 def test_english_ewt_has_its_published_counts(split: str, public_data: Callable[..., Path]) -> None:
     path = public_data("ud", f"en_ewt-ud-{split}.conllu")
     found = read_treebank(path)

@@ -255,6 +255,7 @@ def test_a_missing_or_broken_treebank_is_an_error(tmp_path: Path) -> None:
         read_documents(path)
 
 
+@pytest.mark.slow
 def test_the_ways_agree_on_ontogum(tmp_path: Path, public_data: Callable[..., Path]) -> None:
     path = public_data("coref", "ontogum", "ontogum.train40.conll2012")
     gold = read_documents(path)

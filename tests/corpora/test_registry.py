@@ -171,6 +171,7 @@ def test_the_command_prints_the_files(tmp_path: Path, capsys: pytest.CaptureFixt
         main([])
 
 
+@pytest.mark.slow
 def test_the_module_runs_as_a_command() -> None:
     command = [sys.executable, "-W", "error", "-m", "corpora.registry"]
     root = Path(__file__).parents[2]

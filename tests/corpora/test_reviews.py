@@ -31,6 +31,7 @@ def decided(text: LabelledText) -> list[str]:
     return [tokens(text)[place] for place in text.rationale]
 
 
+@pytest.mark.slow
 def test_a_seed_gives_the_same_bytes_everywhere(files: dict[str, Path], tmp_path: Path) -> None:
     """The digest changes with the grammar: raise REVIEWS_VERSION, then write down the new one."""
     digest = hashlib.sha256(b"".join(files[split].read_bytes() for split in ("train", "dev", "test"))).hexdigest()

@@ -57,6 +57,7 @@ def below(rows: list[Row], head: int) -> list[Row]:
     return [row for row in rows if row.head == head]
 
 
+@pytest.mark.slow
 def test_a_seed_gives_the_same_bytes_everywhere(files: dict[str, Path], tmp_path: Path) -> None:
     """The digest changes with the grammar: raise SAMPLE_VERSION, then write down the new one."""
     digest = hashlib.sha256(b"".join(files[split].read_bytes() for split in ("train", "dev", "test"))).hexdigest()

@@ -203,6 +203,7 @@ def test_other_data_are_refused(files: dict[str, str], bert: Path, cache: str, c
 @pytest.mark.filterwarnings("ignore:The '.*' does not have many workers")
 @pytest.mark.filterwarnings("ignore:LightningCLI's args parameter is intended")
 @pytest.mark.parametrize("config", ["coreference", "coreference_litbank"])
+@pytest.mark.slow
 def test_the_configs_run_on_one_process_and_on_two(
     config: str, files: dict[str, str], bert: Path, cache: str, tmp_path: Path
 ) -> None:

@@ -265,6 +265,7 @@ def read_arcs(path: Path) -> tuple[Arcs, list[str]]:
     return arcs(heads, relations=relations, punctuation=punctuation), list(labels)
 
 
+@pytest.mark.slow
 def test_baselines_on_ewt_are_the_known_ones(public_data: Callable[..., Path]) -> None:
     """The test split of UD English EWT: 30.9 at +1, 6.6 at −1 unclipped, 31.9 right-branching."""
     gold, labels = read_arcs(public_data("ud", "en_ewt-ud-test.conllu"))

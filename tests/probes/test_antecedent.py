@@ -468,6 +468,7 @@ def command(config: str, files: dict[str, str], bert: Path, glove: str, cache: s
     "config",
     ["coreference_attention", "coreference_attention_litbank", "coreference_glove", "coreference_glove_litbank"],
 )
+@pytest.mark.slow
 def test_the_configs_run_and_two_processes_score_as_one_does(
     config: str, files: dict[str, str], bert: Path, glove: str, cache: str, tmp_path: Path
 ) -> None:

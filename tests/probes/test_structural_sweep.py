@@ -262,6 +262,7 @@ def test_a_pair_whose_loss_was_never_a_number_is_named(data: MakeData, tmp_path:
         scored(probe, data(), tmp_path)
 
 
+@pytest.mark.slow
 def test_two_processes_train_together_and_find_what_one_finds(
     data: MakeData, bert: Path, corpus: str, cache: str, tmp_path: Path
 ) -> None:

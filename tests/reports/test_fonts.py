@@ -90,6 +90,7 @@ def test_the_shapes_are_those_of_the_language(
     assert f"+{family.replace(' ', '')}".encode() in pdf
 
 
+@pytest.mark.slow
 def test_one_warning_names_a_package_where_no_font_has_the_characters(tmp_path: Path, fonts: list[str]) -> None:
     (tmp_path / "broken.ttf").write_bytes(b"no font")
     fonts += [font(tmp_path, "Tiny Half", "本書"), str(tmp_path / "broken.ttf")]

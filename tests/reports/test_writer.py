@@ -152,6 +152,7 @@ def record_of(folder: Path) -> dict[str, object]:
     return record
 
 
+@pytest.mark.slow
 def test_a_test_run_writes_its_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PL_GLOBAL_SEED", "17")
     printed = run(Adding(RESULT), SourcedNumbers(), tmp_path)
@@ -202,6 +203,7 @@ def test_a_test_run_writes_its_result(tmp_path: Path, monkeypatch: pytest.Monkey
     assert printed.index("data.too_long") < printed.index("33.3") < printed.index("probe: scores")
 
 
+@pytest.mark.slow
 def test_it_writes_beside_the_logs_and_names_the_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PL_GLOBAL_SEED", raising=False)
     logger = CSVLogger(tmp_path, name="demo", version="run")
@@ -218,6 +220,7 @@ def test_a_module_without_a_result_is_named_and_skipped(module: Bare, tmp_path: 
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_data_of_unknown_origin_is_said_to_be(tmp_path: Path) -> None:
     printed = run(Adding(), Numbers(), tmp_path)
     assert "Warning: Numbers has no provenance: encoder and data unknown" in printed
@@ -286,6 +289,7 @@ def test_the_callback_prints_to_the_standard_output_by_default(
 
 
 class TestWrite:
+    @pytest.mark.slow
     def test_the_same_result_gives_the_same_bytes(self, tmp_path: Path) -> None:
         written = []
         for _ in range(2):
@@ -293,6 +297,7 @@ class TestWrite:
             written.append({path.name: path.read_bytes() for path in tmp_path.iterdir()})
         assert written[0] == written[1]
 
+    @pytest.mark.slow
     def test_titles_are_left_to_the_caption_when_asked(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         drawn: list[Canvas] = []
 
@@ -319,6 +324,7 @@ class TestWrite:
         # A page stands for itself.
         assert "<h1>Examples</h1>" in (tmp_path / "examples.html").read_text(encoding="utf-8")
 
+    @pytest.mark.slow
     def test_a_failed_run_leaves_no_record(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         write(tmp_path, UNDRAWN, PROVENANCE)
 
@@ -331,6 +337,7 @@ class TestWrite:
         assert {path.name for path in tmp_path.iterdir()} == FILES - DRAWN - {"examples.html", "results.json"}
 
     @pytest.mark.parametrize("suffix", ["png", "pdf"])
+    @pytest.mark.slow
     def test_a_full_disk_while_a_figure_is_drawn_leaves_the_scores(
         self, suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -355,6 +362,7 @@ class TestWrite:
         assert isinstance(record["figures"], dict)
         assert list(record["figures"]) == ["relations", "sentence", "curve", "examples"]
 
+    @pytest.mark.slow
     def test_a_full_disk_behind_the_figures_leaves_the_record_without_them(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -392,6 +400,7 @@ class TestWrite:
         packages = {path.parent.name for path in root.glob("[a-z]*/__init__.py")} - {"tests", "benchmarks", "build"}
         assert set(writer.ROOMS) == packages
 
+    @pytest.mark.slow
     def test_a_package_that_is_not_installed_has_no_version(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -224,6 +224,7 @@ def meanwhile(act: Callable[[], None]) -> Iterator[None]:
     thread.join()
 
 
+@pytest.mark.slow
 def test_a_killed_sweep_goes_on_from_where_it_was(tmp_path: Path) -> None:
     spec = write_spec(tmp_path, WAITING, a="a", wait="wait", wait2="wait 2")
     # What a sweep has begun outlives it; of the two runs that go on one is killed as well.
