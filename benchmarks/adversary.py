@@ -6,6 +6,7 @@
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,8 +17,8 @@ from benchmarks.job import fit
 from datamodules import ClassificationDataModule, TextBatch
 from fidelity.adversary import Adversary
 from fidelity.checkpoints import Checkpoint
-from fidelity.edits import rows_of
-from fidelity.reading import Reading, read
+from fidelity.classified import ClassifiedBatch, classify, select_texts
+from fidelity.saliency import Saliency
 from models import RecurrentEncoder
 
 SAMPLE = 24
@@ -39,8 +40,8 @@ class OneText:
     def __init__(self, adversary: Adversary) -> None:
         self._ours = adversary
 
-    def search(self, text: Reading, steps: int) -> list[Tensor]:
-        """The copies `[copies, slots]` after each step."""
+    def search(self, text: ClassifiedBatch, steps: int) -> list[Tensor]:
+        """The copies `[copies, positions]` after each step."""
         ours, own, before = self._ours, text.weights[0, 0], text.probabilities[0]
         logits = ours.start(text)[:, 0, 0].requires_grad_()
         amsgrad = torch.optim.Adam([logits], ours.learning_rate, amsgrad=True)
@@ -57,11 +58,11 @@ class OneText:
             found.append(logits.detach().softmax(-1))
         return found
 
-    def max_jsd(self, text: Reading) -> float:
+    def max_jsd(self, text: ClassifiedBatch) -> float:
         """The largest divergence of a copy whose output is near enough; 0, that of the own attention, without one."""
         weights = self.search(text, self._ours.steps)[-1]
         distance = (text.decide(weights[:, None, None])[:, 0] - text.probabilities[0]).abs().sum(-1) / 2
-        divergence = _jsd(weights, text.weights[0, 0])[distance <= self._ours.accept]
+        divergence = _jsd(weights, text.weights[0, 0])[distance <= self._ours.tolerance]
         return max(divergence.tolist(), default=0.0)
 
 
@@ -86,36 +87,42 @@ def trained(settings: Settings, folder: Path) -> tuple[str, ClassificationDataMo
     return corpus, data, Checkpoint(folder, "", {"seed_everything": 0}, "base, seed 0", "base", model)
 
 
-def readings(data: ClassificationDataModule, checkpoint: Checkpoint) -> list[Reading]:
+def classified_batches(data: ClassificationDataModule, checkpoint: Checkpoint) -> list[ClassifiedBatch]:
     """Those of the test split, batch after batch."""
-    found = (read(checkpoint, batch, None, seed=0, pad=data.vocabulary.pad)[1] for batch in data.test_dataloader()[1])
-    return [reading for reading in found if reading is not None]
+    found = (
+        classify(checkpoint, batch, None, seed=0, pad=data.vocabulary.pad)[1] for batch in data.test_dataloader()[1]
+    )
+    return [classified for classified in found if classified is not None]
 
 
-def sampled(readings: list[Reading]) -> list[Reading]:
-    """A reading of each of `SAMPLE` texts alone, evenly spread over the lengths of all."""
-    places = [(batch, row) for batch, reading in enumerate(readings) for row in range(len(reading.batch.index))]
-    places.sort(key=lambda place: int(readings[place[0]].batch.lengths[place[1]]))
+def sampled(classified_batches: list[ClassifiedBatch]) -> list[ClassifiedBatch]:
+    """Each of `SAMPLE` texts alone, evenly spread over the lengths of all."""
+    places = [
+        (batch, row)
+        for batch, classified in enumerate(classified_batches)
+        for row in range(len(classified.batch.index))
+    ]
+    places.sort(key=lambda place: int(classified_batches[place[0]].batch.lengths[place[1]]))
     chosen = places[:: max(len(places) // SAMPLE, 1)][:SAMPLE]
-    return [_alone(readings[batch], row) for batch, row in chosen]
+    return [_alone(classified_batches[batch], row) for batch, row in chosen]
 
 
-def _alone(reading: Reading, row: int) -> Reading:
-    batch = rows_of(reading.batch, torch.tensor([row]))
+def _alone(classified: ClassifiedBatch, row: int) -> ClassifiedBatch:
+    batch = select_texts(classified.batch, torch.tensor([row]))
     time = int(batch.lengths)
-    cut = {
+    cut: dict[str, Any] = {
         name: value[:, :time] for name, value in vars(batch).items() if isinstance(value, Tensor) and value.dim() == 2
     }
-    return _read(reading, replace(batch, **cut), reading.checkpoint)
+    return _read(classified, replace(batch, **cut), classified.checkpoint)
 
 
-def _read(reading: Reading, batch: TextBatch, checkpoint: Checkpoint) -> Reading:
-    found = read(checkpoint, batch, None, seed=reading.seed, pad=reading.pad)[1]
+def _read(classified: ClassifiedBatch, batch: TextBatch, checkpoint: Checkpoint) -> ClassifiedBatch:
+    found = classify(checkpoint, batch, None, seed=classified.seed, pad=classified.pad)[1]
     assert found is not None
     return found
 
 
-def trajectory_difference(adversary: Adversary, whole: Reading, steps: int) -> float:
+def trajectory_difference(adversary: Adversary, whole: ClassifiedBatch, steps: int) -> float:
     """Largest difference of a weight between both sides in the first steps, in double precision.
 
     Args:
@@ -142,13 +149,13 @@ def measure(settings: Settings, folder: Path, report: Report) -> None:
     """Adversarial attention for a whole test set, all texts of a batch at once, against one text at a time."""
     corpus, data, checkpoint = trained(settings, folder)
     report.figure("corpus", corpus, "the test split, under a classifier that was trained for an epoch")
-    adversary, batches = Adversary(), readings(data, checkpoint)
+    adversary, batches = Adversary(), classified_batches(data, checkpoint)
     texts, reference = sampled(batches), OneText(adversary)
-    count = sum(len(reading.batch.index) for reading in batches)
+    count = sum(len(classified.batch.index) for classified in batches)
     report.figure("texts", count, f"{adversary.copies} copies of each, {adversary.steps} steps")
     report.figure("reference_texts", len(texts), "of these searched one at a time, evenly spread over the lengths")
 
-    chosen = rows_of(batches[0].batch, torch.arange(min(SAMPLE, len(batches[0].batch.index))))
+    chosen = select_texts(batches[0].batch, torch.arange(min(SAMPLE, len(batches[0].batch.index))))
     difference = trajectory_difference(adversary, _read(batches[0], chosen, checkpoint), TRAJECTORY)
     report.figure(
         "trajectory_difference", difference, f"of any weight, {TRAJECTORY} steps in double precision", wanted="≤ 1e-6"
@@ -158,9 +165,9 @@ def measure(settings: Settings, folder: Path, report: Report) -> None:
     theirs: list[float] = []
 
     def together() -> None:
-        for reading in batches:
-            values = adversary.measure(reading).numbers["max_jsd"]
-            found.update(zip(reading.batch.index.tolist(), values.tolist(), strict=True))
+        for classified in batches:
+            values = adversary.measure(classified, Saliency(classified)).numbers["max_jsd"]
+            found.update(zip(classified.batch.index.tolist(), values.tolist(), strict=True))
 
     def one_by_one() -> None:
         theirs[:] = [reference.max_jsd(text) for text in texts]

@@ -15,7 +15,7 @@ from corpora.reviews import write_sample_reviews
 from corpora.sentence import CorpusError
 from datamodules import ClassificationDataModule
 from models import AdditiveAttention, AttentionClassifier, EmbeddingSpec, RecurrentEncoder
-from models.encoder import TextEncoder
+from models.layers import TextEncoder
 
 HIDDEN = 150
 

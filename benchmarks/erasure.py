@@ -8,28 +8,29 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from benchmarks.adversary import readings, trained
+from benchmarks.adversary import classified_batches, trained
 from benchmarks.harness import Report, Settings, alternate, run, timed
+from fidelity.classified import ClassifiedBatch
 from fidelity.erasure import SetErasure, first_flips
-from fidelity.reading import Reading
+from fidelity.saliency import Saliency
 
 FORWARDS = 24
 """Texts of which the whole model runs for each erased weight, evenly spread over the lengths."""
 
 
-def one_by_one(text: Reading, rankings: Tensor, *, whole_model: bool = False) -> list[int]:
+def one_by_one(text: ClassifiedBatch, rankings: Tensor, *, whole_model: bool = False) -> list[int]:
     """Erased weights at the first flip under each order, 0 for none: after each of them the text is decided anew.
 
     Args:
         text: one alone, without padding.
-        rankings: `[orders, 1, slots]`, the highest goes first.
+        rankings: `[orders, 1, positions]`, the highest goes first.
         whole_model: whether the encoder runs too, as where hidden states are not kept; else the decision alone.
     """
     own, found = int(text.predicted), []
     for order in rankings[:, 0].argsort(dim=-1, descending=True, stable=True).tolist():
         weights, flip = text.weights.clone(), 0
-        for count, slot in enumerate(order, 1):
-            weights[..., slot] = 0
+        for count, position in enumerate(order, 1):
+            weights[..., position] = 0
             left = weights / weights.sum(-1, keepdim=True) if count < len(order) else weights
             if whole_model:
                 decided = text.model(text.batch, imposed=dict(zip(text.names, left, strict=True))).logits
@@ -42,9 +43,10 @@ def one_by_one(text: Reading, rankings: Tensor, *, whole_model: bool = False) ->
     return found
 
 
-def rankings_of(reading: Reading, test: SetErasure) -> Tensor:
-    """Every order of every text, `[orders, batch, slots]`."""
-    return torch.cat([reading.saliency.rankings(ranking, test.draws).detach() for ranking in test.rankings])
+def rankings_of(classified: ClassifiedBatch, test: SetErasure) -> Tensor:
+    """Every order of every text, `[orders, batch, positions]`."""
+    saliency = Saliency(classified)
+    return torch.cat([saliency.rankings(ranking, test.draws).detach() for ranking in test.rankings])
 
 
 @torch.no_grad()
@@ -52,20 +54,20 @@ def measure(settings: Settings, folder: Path, report: Report) -> None:
     """Erasure until the decision flips, whole batches at once, against one forward per erased weight."""
     corpus, data, checkpoint = trained(settings, folder)
     report.figure("corpus", corpus, "the test split, under a classifier that was trained for an epoch")
-    batches = readings(data, checkpoint)
+    batches = classified_batches(data, checkpoint)
     data.eval_tokens = 1  # from here on each text is a batch of its own
-    texts = readings(data, checkpoint)
+    texts = classified_batches(data, checkpoint)
     rankings: list[Tensor] = []
 
     def rank() -> None:
         with torch.enable_grad():
-            rankings[:] = [rankings_of(reading, SetErasure()) for reading in batches]
+            rankings[:] = [rankings_of(classified, SetErasure()) for classified in batches]
 
     ranked = timed(rank)()
     places = {
         int(index): (batch, row)
-        for batch, reading in enumerate(batches)
-        for row, index in enumerate(reading.batch.index.tolist())
+        for batch, classified in enumerate(batches)
+        for row, index in enumerate(classified.batch.index.tolist())
     }
     chosen = [places[int(text.batch.index)] for text in texts]
     # Both sides are given the same orders.
@@ -75,7 +77,7 @@ def measure(settings: Settings, folder: Path, report: Report) -> None:
     ours, theirs = list[Tensor](), list[list[int]]()
 
     def together() -> None:
-        ours[:] = [first_flips(reading, orders) for reading, orders in zip(batches, rankings, strict=True)]
+        ours[:] = [first_flips(classified, orders) for classified, orders in zip(batches, rankings, strict=True)]
 
     def single() -> None:
         theirs[:] = [one_by_one(text, orders) for text, orders in zip(texts, alone, strict=True)]
@@ -103,8 +105,8 @@ def measure(settings: Settings, folder: Path, report: Report) -> None:
     report.seconds("forwards_s", scaled, f"the seconds of {len(sample)} texts × texts ÷ {len(sample)}")
     report.seconds("rankings_s", [ranked], "the rankings themselves, of which no ratio is made: both sides need them")
     flips = torch.stack([ours[batch][:, row] for batch, row in chosen], 1)
-    slots = torch.cat([text.mask.sum(1) for text in texts])
-    report.figure("erased_weights", int(torch.where(flips == 0, slots, flips).sum()), "until the flip, or the last")
+    positions = torch.cat([text.mask.sum(1) for text in texts])
+    report.figure("erased_weights", int(torch.where(flips == 0, positions, flips).sum()), "until the flip, or the last")
     report.figure("different_flips", int((flips != torch.tensor(theirs).T).sum()), "between the two sides", wanted="0")
 
 

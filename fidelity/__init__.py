@@ -5,22 +5,21 @@ from fidelity.base import FidelityTest
 from fidelity.checkpoints import FidelityError
 from fidelity.consistent_adversary import ConsistentAdversary
 from fidelity.correlation import Correlation
-from fidelity.diagnostic import Diagnostic
-from fidelity.erasure import SetErasure
+from fidelity.erasure import SetErasure, SingleWeight
 from fidelity.experiment import Fidelity
+from fidelity.guided_mlp import GuidedMLP
 from fidelity.perturbation import Permutation, Perturbation
 from fidelity.rationale import Rationale
 from fidelity.single_token import SingleToken
-from fidelity.single_weight import SingleWeight
 
 __all__ = [
     "Adversary",
     "ConsistentAdversary",
     "Correlation",
-    "Diagnostic",
     "Fidelity",
     "FidelityError",
     "FidelityTest",
+    "GuidedMLP",
     "Permutation",
     "Perturbation",
     "Rationale",

@@ -11,31 +11,32 @@ from torch import Tensor
 
 from datamodules import ClassificationDataModule
 from fidelity.checkpoints import Checkpoint
-from fidelity.reading import Reading
+from fidelity.classified import ClassifiedBatch
+from fidelity.saliency import Saliency
 from metrics.bootstrap import Resampled, Statistic
 from results import Figure, Table, Unit
 
 
 @dataclass(frozen=True)
-class Measured:
-    """What a test found out about the texts of a batch.
+class Measurements:
+    """What a test measures on a batch.
 
     Attributes:
         numbers: by column `[batch]`; nan where one is undefined.
-        tokens: by name `[batch, slots]`, what the words of example texts can be coloured by.
+        highlights: by name `[batch, positions]`, what the words of example texts can be coloured by.
     """
 
     numbers: Mapping[str, Tensor]
-    tokens: Mapping[str, Tensor] = field(default_factory=dict)
+    highlights: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 class Score(NamedTuple):
-    """How a score comes from the numbers of the texts.
+    """How a score is computed from the columns of the texts.
 
     Attributes:
-        columns: what it reads of every text.
-        statistic: makes one number of them.
-        unit: of that number.
+        columns: names of its columns.
+        statistic: of their values.
+        unit: of the score.
     """
 
     columns: Sequence[str]
@@ -44,8 +45,8 @@ class Score(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Subject:
-    """What was found of one checkpoint.
+class CheckpointResult:
+    """Measurements and scores of one checkpoint.
 
     Attributes:
         name: of the checkpoint, unique.
@@ -68,11 +69,11 @@ class Subject:
 
 
 class FidelityTest(ABC):
-    """One published test: what it measures of every text, and how that is summed up.
+    """One published test: what it measures on every text, and the scores of a test set.
 
-    Subclasses fill `columns`, `measure` and `scores`; those that show more than numbers also `tables` and `figures`.
-    Names of columns and scores are without the test's own, which is put in front of them; names of tables and figures
-    begin with it.
+    Subclasses fill `columns`, `measure` and `scores`; those with tables or figures also `tables` and `figures`. The
+    experiment puts the name of the test before the names of columns and scores; names of tables and figures begin with
+    it.
     """
 
     name: ClassVar[str]
@@ -91,27 +92,37 @@ class FidelityTest(ABC):
 
     @abstractmethod
     def columns(self, classes: int) -> Sequence[str]:
-        """Names of the numbers that `measure` gives of every text."""
+        """Names of the columns that `measure` fills."""
 
     @abstractmethod
-    def measure(self, reading: Reading) -> Measured:
-        """The numbers of the texts of a batch, each of which has at least two words.
+    def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
+        """The columns of a batch. Gradients are recorded; the parameters have none.
 
-        Gradients are recorded; the parameters have none.
+        Args:
+            classified: texts of at least two words each, and what the classifier says of them.
+            saliency: how much each of their words matters; computed when first used, and shared by the tests.
         """
 
     @abstractmethod
     def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
         """The scores by name."""
 
-    def tables(self, subjects: Sequence[Subject]) -> Mapping[str, Table]:
-        """What stands beside the scores."""
+    def tables(self, results: Sequence[CheckpointResult]) -> Mapping[str, Table]:
+        """Tables beside the scores."""
         return {}
 
-    def figures(self, subjects: Sequence[Subject]) -> Mapping[str, Figure]:
-        """What is drawn."""
+    def figures(self, results: Sequence[CheckpointResult]) -> Mapping[str, Figure]:
+        """Figures."""
         return {}
 
     def audit(self) -> Mapping[str, object]:
         """What was left out or approximated, counted."""
         return {}
+
+
+def by_variant(results: Sequence[CheckpointResult]) -> dict[str, list[CheckpointResult]]:
+    """The checkpoints of each variant, both in the order in which they were given."""
+    variants: dict[str, list[CheckpointResult]] = {}
+    for result in results:
+        variants.setdefault(result.variant, []).append(result)
+    return variants

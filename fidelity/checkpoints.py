@@ -9,13 +9,15 @@ from typing import Any
 
 import torch
 from jsonargparse import Namespace
-from pytorch_lightning import LightningDataModule, LightningModule
+from pytorch_lightning import LightningDataModule
 from pytorch_lightning.cli import LightningArgumentParser
 from pytorch_lightning.utilities.seed import isolate_rng
 
 from datamodules import ClassificationDataModule
 from models import AttentionClassifier, ModelError, TextClassifier
-from models.checkpoint import KEY, check, config_of, read_checkpoint
+from results.errors import UserError
+from training import TrainingError
+from training.lifecycle import config_of, instantiate, read_checkpoint
 
 Config = Mapping[str, Any]
 
@@ -33,7 +35,7 @@ TRAINING = (
 """Options of the trainer that it does."""
 
 
-class FidelityError(ValueError):
+class FidelityError(UserError):
     """A test of fidelity that cannot be made as it was asked for."""
 
 
@@ -62,11 +64,11 @@ class Checkpoint:
         """Of its training."""
         return seed_of(self.config)
 
-    def fresh(self, data: ClassificationDataModule, seed: int) -> TextClassifier:
+    def untrained(self, data: ClassificationDataModule, seed: int) -> TextClassifier:
         """A classifier of the same configuration for the same data, drawn from a seed and untrained, on the CPU."""
         with isolate_rng():
             torch.manual_seed(seed)
-            model = instantiate(self.config)
+            model = classifier_of(self.path, self.config)
             model.prepare(data)
         return model
 
@@ -95,9 +97,9 @@ def _content(path: Path) -> Mapping[str, Any]:
         )
     try:
         content = read_checkpoint(path)
-    except ModelError as error:
+    except TrainingError as error:
         raise FidelityError(str(error)) from None
-    if KEY not in content or "config" not in content:
+    if TextClassifier.checkpoint_key not in content or "config" not in content:
         raise FidelityError(
             f"{path}: this is no checkpoint of a text classifier. `python train.py fit --config "
             f"configs/tutek2020/base.yaml` leaves one in checkpoints/ of its run."
@@ -125,14 +127,10 @@ def data_settings(path: Path) -> Namespace:
     return parsed
 
 
-def instantiate(config: Config) -> TextClassifier:
+def classifier_of(path: Path, config: Config) -> TextClassifier:
     """The classifier of a run, as its configuration constructs it: without parameters yet."""
-    parser = LightningArgumentParser()
-    parser.add_lightning_class_args(LightningModule, "model", subclass_mode=True)
     # The parser writes into lists that it is given.
-    model = parser.instantiate_classes(parser.parse_object({"model": deepcopy(config["model"])}))["model"]
-    assert isinstance(model, TextClassifier)
-    return model
+    return instantiate(TextClassifier, path, deepcopy(config["model"]))  # type: ignore[type-abstract]
 
 
 def files_of(paths: Sequence[Path]) -> list[Path]:
@@ -168,14 +166,14 @@ def load(paths: Sequence[Path], data: ClassificationDataModule) -> list[Checkpoi
     found: list[Checkpoint] = []
     files = files_of(paths)
     configs = [read_config(path) for path in files]
-    models = [instantiate(config) for config in configs]
+    models = [classifier_of(*pair) for pair in zip(files, configs, strict=True)]
     for path, config, model, variant in zip(files, configs, models, _variants(configs, models), strict=True):
         content = _content(path)
         try:
             with isolate_rng():
                 model.prepare(data)
-            check(model, data, content)
-        except ModelError as error:
+            model.on_load_checkpoint(dict(content))
+        except (ModelError, TrainingError) as error:
             elsewhere = " Classifiers of different data are tested in runs of their own." if found else ""
             raise FidelityError(f"{path}: {error}{elsewhere}") from None
         model.load_state_dict(content["state_dict"])

@@ -11,19 +11,19 @@ import torch
 from numpy.typing import NDArray
 from scipy.stats import ConstantInputWarning, NearConstantInputWarning, kendalltau, pearsonr, rankdata
 
-from fidelity.base import FidelityTest, Measured, Score, Subject
+from fidelity.base import CheckpointResult, FidelityTest, Measurements, Score, by_variant
 from fidelity.checkpoints import FidelityError
-from fidelity.reading import Reading
-from fidelity.saliency import MEASURES, Measure
+from fidelity.classified import ClassifiedBatch
+from fidelity.saliency import MEASURES, Measure, Saliency
 from metrics.bootstrap import Floats, mean
 from results import Figure, Histograms, Table
 
 LEVEL = 0.05
 """A correlation whose p-value is at most this is significant."""
 ROUNDING = 1e-6
-"""Weights of words are equal if they differ by at most this share of themselves, as a softmax rounds; measures if they
-differ by at most this share of the largest of the text, since they are sums; and two probabilities, as leaving a word
-out compares them, if they differ by at most this."""
+"""Weights are ties if they differ by at most this share of themselves, as a softmax rounds; measures, which are sums,
+if they differ by at most this share of the largest of the text; probabilities, in leave-one-out, if they differ by at
+most this."""
 COEFFICIENTS = ("kendall", "pearson", "spearman")
 INCOMPLETENESS = "integrated_gradients.incompleteness"
 
@@ -31,10 +31,9 @@ INCOMPLETENESS = "integrated_gradients.incompleteness"
 class Correlation(FidelityTest):
     """Correlation over the words of a text between attention and measures of how much each word matters.
 
-    Of the measures the magnitude counts, of leaving a word out the total variation distance. Kendall's is τ-b. As a
-    reference stands the agreement of the measures with each other, which need not be high either. Values that differ
-    by rounding alone are equal: a word that stands in a text twice may have the same twice but for the last digits,
-    which depend on the batch.
+    Uses |value| for every measure except leave-one-out, which uses the total variation distance. Kendall's τ is τ-b.
+    The agreement of the measures with each other is a reference. Values that differ by rounding alone count as ties: a
+    word that stands in a text twice may have two values that differ in the last digits, which depend on the batch.
 
     Columns: `<measure>.kendall`, `.pearson` and `.spearman` with attention, and `.p` of τ; the same of two measures as
     `<measure>_<measure>.kendall` and so on; nan where one side is the same for all words. `words`, which the text has.
@@ -66,11 +65,11 @@ class Correlation(FidelityTest):
         found = ["words", *(f"{pair}.{name}" for pair in self._pairs for name in Agreement._fields)]
         return [*found, INCOMPLETENESS] if "integrated_gradients" in self.saliencies else found
 
-    def measure(self, reading: Reading) -> Measured:
+    def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
         """Every pair of sides over the words of each text."""
-        measures = [reading.saliency.magnitude(measure) for measure in self.saliencies]
-        sides = torch.stack([reading.attention, *measures], dim=1).double().cpu().numpy()
-        words = reading.words.cpu().numpy()
+        measures = [saliency.magnitude(measure) for measure in self.saliencies]
+        sides = torch.stack([classified.attention, *measures], dim=1).double().cpu().numpy()
+        words = classified.words.cpu().numpy()
         floors = np.array([0.0, *(ROUNDING * (measure == "leave_one_out") for measure in self.saliencies)])
         # As in `_pairs`: attention against each, then each against each.
         one, other = np.array(list(combinations(range(sides.shape[1]), 2)), dtype=np.int64).reshape(-1, 2).T
@@ -82,13 +81,13 @@ class Correlation(FidelityTest):
             chosen = without_rounding(chosen, tolerance)
             agreement = agreements(*(chosen[:, side].reshape(-1, alike.shape[1]) for side in (one, other)))
             found[:, texts] = np.stack(agreement).reshape(-1, len(texts), len(one))
-        numbers = {"words": reading.words.sum(1)}
+        numbers = {"words": classified.words.sum(1)}
         for place, pair in enumerate(self._pairs):
             for field, name in enumerate(Agreement._fields):
                 numbers[f"{pair}.{name}"] = torch.from_numpy(found[field, :, place])
         if "integrated_gradients" in self.saliencies:
-            numbers[INCOMPLETENESS] = reading.saliency.incompleteness
-        return Measured(numbers, {measure: reading.saliency.signed(measure) for measure in self.saliencies})
+            numbers[INCOMPLETENESS] = saliency.incompleteness
+        return Measurements(numbers, {measure: saliency.signed(measure) for measure in self.saliencies})
 
     def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
         """See `FidelityTest`."""
@@ -100,39 +99,45 @@ class Correlation(FidelityTest):
             scores[INCOMPLETENESS] = Score((INCOMPLETENESS,), mean, "fraction")
         return scores
 
-    def tables(self, subjects: Sequence[Subject]) -> Mapping[str, Table]:
+    def tables(self, results: Sequence[CheckpointResult]) -> Mapping[str, Table]:
         """A row for every checkpoint and pair: over how many texts, mean and deviation of τ, and the other means.
 
         `undefined` are texts that were tested, and have no coefficient.
         """
-        rows = [self._row(subject, pair) for subject in subjects for pair in self._pairs]
+        rows = [self._row(result, pair) for result in results for pair in self._pairs]
         return {self.name: Table(pd.DataFrame(rows), dict.fromkeys((*COEFFICIENTS, "significant"), "fraction"))}
 
-    def _row(self, subject: Subject, pair: str) -> Mapping[str, object]:
-        values = {name: subject.values[f"{self.name}.{pair}.{name}"] for name in COEFFICIENTS}
-        tested, defined = subject.values[f"{self.name}.words"].notna(), values["kendall"].notna()
+    def _row(self, result: CheckpointResult, pair: str) -> Mapping[str, object]:
+        values = {name: result.values[f"{self.name}.{pair}.{name}"] for name in COEFFICIENTS}
+        tested, defined = result.values[f"{self.name}.words"].notna(), values["kendall"].notna()
         return {
-            "checkpoint": subject.name,
+            "checkpoint": result.name,
             "pair": f"attention_{pair}" if pair in self.saliencies else pair,
             "texts": int(defined.sum()),
             "undefined": int((tested & ~defined).sum()),
             "kendall": values["kendall"].mean(),
             "kendall.sd": values["kendall"].std(),
-            "significant": subject.scores[f"{self.name}.{pair}.significant"].value,
+            "significant": result.scores[f"{self.name}.{pair}.significant"].value,
             "pearson": values["pearson"].mean(),
             "spearman": values["spearman"].mean(),
         }
 
-    def figures(self, subjects: Sequence[Subject]) -> Mapping[str, Figure]:
+    def figures(self, results: Sequence[CheckpointResult]) -> Mapping[str, Figure]:
         """For each measure a histogram of τ with attention, a series for each variant over all its seeds."""
-        figures = {}
-        for measure in self.saliencies:
-            taus: dict[str, list[float]] = {}
-            for subject in subjects:
-                taus.setdefault(subject.variant, []).extend(subject.values[f"{self.name}.{measure}.kendall"])
-            title = f"Attention and {measure.replace('_', ' ')}"
-            figures[f"{self.name}.{measure}"] = Histograms(title, "Kendall's τ of a text", taus, -1, 1)
-        return figures
+        variants = by_variant(results)
+        return {
+            f"{self.name}.{measure}": Histograms(
+                f"Attention and {measure.replace('_', ' ')}",
+                "Kendall's τ of a text",
+                {
+                    variant: [tau for result in ours for tau in result.values[f"{self.name}.{measure}.kendall"]]
+                    for variant, ours in variants.items()
+                },
+                -1,
+                1,
+            )
+            for measure in self.saliencies
+        }
 
 
 class Agreement(NamedTuple):
@@ -181,7 +186,7 @@ def without_rounding(values: Floats, tolerance: Floats) -> Floats:
 
 
 def _of_equal_length(words: NDArray[np.bool_]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Places `[texts]` of texts that have as many words, and the slots of these, `[texts, words]`."""
+    """Places `[texts]` of texts that have as many words, and the positions of these, `[texts, words]`."""
     counts = words.sum(axis=1)
     for count in np.unique(counts):
         texts = np.flatnonzero(counts == count)

@@ -1,22 +1,21 @@
-"""Weights erased one after the other, in the order of a ranking, until the decision is another."""
+"""Erased attention weights (Serrano & Smith 2019): the largest, and one after the other until the decision flips."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
-from fidelity.base import FidelityTest, Measured, Score, Subject
+from fidelity.base import CheckpointResult, FidelityTest, Measurements, Score, by_variant
 from fidelity.checkpoints import FidelityError
-from fidelity.edits import rows_of
-from fidelity.reading import Reading
-from fidelity.saliency import RANKINGS, Ranking
-from fidelity.summary import by_variant
-from fidelity.weights import renormalised
+from fidelity.classified import ClassifiedBatch, renormalised, select_texts
+from fidelity.saliency import RANKINGS, Ranking, Saliency
 from metrics.bootstrap import Floats, mean, median
-from results import Figure, Spreads
+from metrics.distributions import jsd
+from results import Curves, Figure, Spreads, Table
 
 Last = Literal["erase", "keep"]
 """What becomes of the last weight of a text."""
@@ -27,35 +26,118 @@ FIRST_ROUND = 4
 """Erased weights that are tried in the first round."""
 
 
+class SingleWeight(FidelityTest):
+    """Decisions without the largest weight, and without a random other one (Serrano & Smith 2019, §4).
+
+    One weight is set to zero and the others are scaled to sum to one. Of equal largest weights the first is taken.
+    Several heads lose the weight of the same position; their mean says which weight is largest, and by how much.
+
+    Scores: `flips_top` and `flips_random`, the share of decisions that change without the largest and without the
+    other; `delta_js`, the mean of how much further the probabilities move without the largest (JSD, in nats).
+    """
+
+    name = "single_weight"
+
+    def columns(self, classes: int) -> Sequence[str]:
+        """Differences `delta_js`, in nats, and `delta_weight`; `flips_top` and `flips_random`, 0 or 1."""
+        return ["delta_js", "delta_weight", "flips_top", "flips_random"]
+
+    @torch.no_grad()
+    def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
+        """See `FidelityTest`."""
+        attention = classified.attention.masked_fill(~classified.mask, -torch.inf)
+        largest = attention.argsort(dim=-1, descending=True, stable=True)[:, 0]
+        # The first of the others in a random order; what is outside the mask is behind them all.
+        noise = classified.noise(self.name, 1)[0].scatter(1, largest[:, None], torch.inf)
+        chosen = torch.stack([largest, noise.argmin(-1)])
+        erased = torch.zeros_like(chosen[..., None].expand(-1, -1, attention.size(1)), dtype=torch.bool)
+        erased = erased.scatter(-1, chosen[..., None], True)[:, None]
+        probabilities = classified.decide(renormalised(classified.weights.masked_fill(erased, 0), classified.groups))
+        top, other = jsd(classified.probabilities, probabilities)
+        weight_of_top, weight_of_other = attention.gather(1, chosen.T).T
+        flips_top, flips_random = (probabilities.argmax(-1) != classified.predicted).double()
+        return Measurements(
+            {
+                "delta_js": top - other,
+                "delta_weight": weight_of_top - weight_of_other,
+                "flips_top": flips_top,
+                "flips_random": flips_random,
+            }
+        )
+
+    def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
+        """See the class."""
+        shares = {name: Score([name], mean, "fraction") for name in ("flips_top", "flips_random")}
+        return {**shares, "delta_js": Score(["delta_js"], mean, "nats")}
+
+    def tables(self, results: Sequence[CheckpointResult]) -> Mapping[str, Table]:
+        """How often the decision flips without both, one or none of the weights.
+
+        Shares of the texts, a row for each checkpoint.
+        """
+        rows = []
+        for result in results:
+            top, other = self._of(result, "flips_top"), self._of(result, "flips_random")
+            rows.append(
+                {
+                    "checkpoint": result.name,
+                    "texts": len(top),
+                    "both": ((top == 1) & (other == 1)).mean(),
+                    "top_only": ((top == 1) & (other == 0)).mean(),
+                    "random_only": ((top == 0) & (other == 1)).mean(),
+                    "neither": ((top == 0) & (other == 0)).mean(),
+                }
+            )
+        shares = ("both", "top_only", "random_only", "neither")
+        return {f"{self.name}_flips": Table(pd.DataFrame(rows), dict.fromkeys(shares, "fraction"))}
+
+    def figures(self, results: Sequence[CheckpointResult]) -> Mapping[str, Figure]:
+        """The texts by the two differences, under the first checkpoint of each variant."""
+        points = {
+            variant: (self._of(ours[0], "delta_weight").tolist(), self._of(ours[0], "delta_js").tolist())
+            for variant, ours in by_variant(results).items()
+        }
+        return {
+            self.name: Curves(
+                "The largest weight erased, against a random other",
+                "difference of the two weights",
+                "difference of the two JSD (nats)",
+                points=points,
+            )
+        }
+
+    def _of(self, result: CheckpointResult, column: str) -> "pd.Series[float]":
+        return result.values[f"{self.name}.{column}"].dropna()
+
+
 class SetErasure(FidelityTest):
-    """How many weights must go before the decision flips (Serrano & Smith 2019, §5).
+    """How many weights must be erased before the decision flips (Serrano & Smith 2019, §5).
 
-    Weights are set to zero in the order of a ranking, the highest first, and those that are left are scaled to sum to
-    one. The shorter it takes, the better the ranking knows what the decision hangs on. Of every text:
+    Weights are set to zero in the order of a ranking, the highest first, and the others are scaled to sum to one. The
+    fewer it takes, the better the ranking. Columns of every text:
 
-    - `<ranking>.fraction`: share of its weights that are gone when the decision flips first;
+    - `<ranking>.fraction`: share of its weights that are erased when the decision flips first;
     - `<ranking>.mass`: share of the attention that these had;
     - `<ranking>.never`: 1 where it never flips, and the other two are then 1 as well; 0 elsewhere.
 
-    Of `random` every draw has columns of its own, `random.fraction_1` and so on.
+    Every draw of `random` has columns of its own, `random.fraction_1` and so on.
 
-    Several heads lose the weights of the same slots. With attention over the words of each sentence, all words of the
-    text stand in one order, and a sentence that has lost all its words leaves a zero vector. Where all weights are
-    gone, the attended sum is zero: a flat classifier, and a hierarchical one at the level of sentences, decide by the
-    bias of their last layer; a hierarchical one at the level of words by what it makes of empty sentences; a
-    transformer by what the position that it reads already holds, to which its heads add nothing.
+    Several heads lose the weights of the same positions. With attention over the words of each sentence, all words of
+    the text stand in one order, and a sentence without any weight is a zero vector. Where all weights are erased, the
+    attended sum is zero: a flat classifier, and a hierarchical one at the level of sentences, decide by the bias of
+    their last layer; a hierarchical one at the level of words by what it makes of empty sentences; a transformer by
+    what the position that it reads already holds, to which its heads add nothing.
 
     Scores, for each ranking: `median_fraction` and `median_mass`; `never_flips`, the share of texts that never flip;
-    with the last weight erased `last_flips`, the share that flip when it goes, not before, and so have fraction 1; and
-    `below_random`, the median fraction of random orders less its own. Both medians of `below_random` are over all
-    texts, whatever `last` is: a decision that never flips counts as fraction 1. Were it left out, as
-    `median_fraction` does with `last: erase`, the two would be over different texts. What is said of random orders is
-    the mean over the draws of what is found with each of them: a ranking has one order as well.
+    with `last: erase` also `last_flips`, the share that flip with the last weight, not before, and so have fraction 1;
+    and `below_random`, the median fraction of random orders less its own. Both medians of `below_random` are over all
+    texts, whatever `last` is, with fraction 1 for a decision that never flips: without these, as in `median_fraction`
+    with `last: erase`, the two would be over different texts. Scores of random orders are means over the draws.
 
     Args:
         rankings: what the weights are ordered by; see `fidelity.saliency.Ranking`.
         draws: random orders of every text.
-        last: `erase`: the last weight goes too, and `median_fraction`, `median_mass` and boxes leave out decisions
+        last: `erase`: the last weight is erased too, and `median_fraction`, `median_mass` and boxes leave out decisions
             that never flip, as in the released code of the paper. `keep`: one weight always stays, and decisions that
             have not flipped by then count as fraction 1.
 
@@ -86,16 +168,16 @@ class SetErasure(FidelityTest):
         name = f"{ranking}.{column}"
         return [f"{name}_{draw}" for draw in range(1, self.draws + 1)] if ranking == RANDOM else [name]
 
-    def measure(self, reading: Reading) -> Measured:
+    def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
         """See `FidelityTest`."""
-        orders = [reading.saliency.rankings(ranking, self.draws).detach() for ranking in self.rankings]
+        orders = [saliency.rankings(ranking, self.draws).detach() for ranking in self.rankings]
         ends = np.cumsum([len(draws) for draws in orders])[:-1].tolist()
         together = torch.cat(orders)
         numbers: dict[str, Tensor] = {}
-        for column, values in _shares(reading, together, first_flips(reading, together, self.last)).items():
+        for column, values in _shares(classified, together, first_flips(classified, together, self.last)).items():
             for ranking, draws in zip(self.rankings, values.tensor_split(ends), strict=True):
                 numbers |= dict(zip(self._draws_of(ranking, column), draws, strict=True))
-        return Measured(numbers)
+        return Measurements(numbers)
 
     def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
         """See the class."""
@@ -123,9 +205,9 @@ class SetErasure(FidelityTest):
         medians: Floats = np.mean([median(one[:, None], weights * counts) for one, counts in pairs], axis=0)
         return medians
 
-    def figures(self, subjects: Sequence[Subject]) -> Mapping[str, Figure]:
+    def figures(self, results: Sequence[CheckpointResult]) -> Mapping[str, Figure]:
         """The fractions of each ranking as boxes, all seeds and draws together, and how often nothing flips."""
-        variants = by_variant(subjects)
+        variants = by_variant(results)
         fractions, never = self._of_texts(variants, "fraction"), self._of_texts(variants, "never")
         shown = {
             name: [
@@ -152,12 +234,14 @@ class SetErasure(FidelityTest):
             )
         }
 
-    def _of_texts(self, variants: Mapping[str, Sequence[Subject]], column: str) -> dict[str, list[list[float]]]:
+    def _of_texts(
+        self, variants: Mapping[str, Sequence[CheckpointResult]], column: str
+    ) -> dict[str, list[list[float]]]:
         """A column of each ranking `[rankings][texts × draws]`, of all checkpoints of a variant one after the other."""
         of_rankings = [[f"{self.name}.{name}" for name in self._draws_of(ranking, column)] for ranking in self.rankings]
         return {
             variant: [
-                [value for subject in ours for value in subject.values[names].dropna().to_numpy().ravel().tolist()]
+                [value for result in ours for value in result.values[names].dropna().to_numpy().ravel().tolist()]
                 for names in of_rankings
             ]
             for variant, ours in variants.items()
@@ -165,35 +249,36 @@ class SetErasure(FidelityTest):
 
 
 @torch.no_grad()
-def first_flips(reading: Reading, rankings: Tensor, last: Last = "erase") -> Tensor:
+def first_flips(classified: ClassifiedBatch, rankings: Tensor, last: Last = "erase") -> Tensor:
     """How many weights are erased when the decision is another for the first time.
 
-    Every round tries twice as many numbers of erased weights as the one before, of all texts under all orders, in
-    passes of bounded size. What has flipped, or has nothing more to lose, takes no part in the next.
+    Every round tries twice as many numbers of erased weights as the one before, for all texts under all orders, in
+    passes of bounded size. Texts that have flipped, or have no weight left, are left out of the next round.
 
     Args:
-        reading: the texts.
-        rankings: `[orders, batch, slots]`, the highest goes first, and of equals that which stands first; -inf outside
-            the mask.
+        classified: the texts.
+        rankings: `[orders, batch, positions]`, the highest goes first, and the first of equals; -inf outside the mask.
         last: whether the last weight of a text goes too; with nothing left, the weights are zero.
 
     Returns:
         int64 `[orders, batch]`; 0 where the decision never flips.
     """
     ranks = rankings.argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)
-    most = reading.mask.sum(1) - int(last == "keep")
+    most = classified.mask.sum(1) - int(last == "keep")
     found = torch.zeros_like(ranks[..., 0])
-    heads, _, longest = reading.weights.shape
-    hidden = reading.output.levels[reading.names[0]].hidden.size(-1)
+    heads, _, longest = classified.weights.shape
+    hidden = classified.output.levels[classified.names[0]].hidden.size(-1)
     # Of one number of erased weights of one text: its weights, or the averages that they make, of every group.
-    cells = heads * (int(reading.groups.max()) + 1) * max(longest, hidden)
+    cells = heads * (int(classified.groups.max()) + 1) * max(longest, hidden)
     start, size = 1, FIRST_ROUND
     while bool((left := (found == 0) & (start <= most)).any()):
         size = min(size, max(CELLS // (cells * len(ranks)), 1))
         counts = torch.arange(start, min(start + size, int(most.max()) + 1), device=most.device)
         for texts, orders in _passes(left, cells * size):
-            some = replace(reading, batch=rows_of(reading.batch, texts), output=rows_of(reading.output, texts))
-            # [counts, orders, heads, texts, slots]
+            some = replace(
+                classified, batch=select_texts(classified.batch, texts), output=select_texts(classified.output, texts)
+            )
+            # [counts, orders, heads, texts, positions]
             erased = ranks[orders, texts][:, None] < counts[:, None, None, None, None]
             classes = some.decide(renormalised(some.weights.masked_fill(erased, 0), some.groups)).argmax(-1)
             flipped = (classes != some.predicted) & (counts[:, None, None] <= most[texts])
@@ -220,14 +305,14 @@ def _passes(left: Tensor, cells: int) -> Iterator[tuple[Tensor, Tensor]]:
         yield some, left[:, some].int().argsort(dim=0, descending=True, stable=True)[:orders]
 
 
-def _shares(reading: Reading, rankings: Tensor, erased: Tensor) -> dict[str, Tensor]:
+def _shares(classified: ClassifiedBatch, rankings: Tensor, erased: Tensor) -> dict[str, Tensor]:
     """Fraction and mass of what is erased, and whether the decision never flips: each float64 `[orders, batch]`."""
     never = erased == 0
     order = rankings.argsort(dim=-1, descending=True, stable=True)
-    mass = reading.attention.double().expand(rankings.shape).gather(-1, order).cumsum(-1)
-    # Slots outside the mask have none, so that the last is the mass of all.
+    mass = classified.attention.double().expand(rankings.shape).gather(-1, order).cumsum(-1)
+    # Positions outside the mask have none, so that the last is the mass of all.
     gone = mass.gather(-1, (erased - 1).clamp(min=0)[..., None]).squeeze(-1) / mass[..., -1]
-    fractions = erased.double() / reading.mask.sum(1)
+    fractions = erased.double() / classified.mask.sum(1)
     return {"fraction": fractions.masked_fill(never, 1), "mass": gone.masked_fill(never, 1), "never": never.double()}
 
 

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from fidelity.base import FidelityTest, Measured, Score, Subject
+from fidelity.base import CheckpointResult, FidelityTest, Measurements, Score, by_variant
 from fidelity.checkpoints import FidelityError
-from fidelity.reading import Reading
-from fidelity.weights import permuted, uniform
+from fidelity.classified import ClassifiedBatch, permuted, uniform_weights
+from fidelity.saliency import Saliency
 from metrics.bootstrap import Floats, mean
 from metrics.classification import accuracy_drop, f1_drop
 from metrics.distributions import tvd
@@ -22,10 +22,10 @@ BINS = ("0–.25", ".25–.5", ".5–.75", ".75–1")
 
 
 class Perturbation(FidelityTest):
-    """What a classifier loses when its attention is replaced (Tutek & Šnajder 2020, §5): much, if it relies on it.
+    """What a classifier loses when its attention is replaced at test time (Tutek & Šnajder 2020, §5).
 
-    Attention is made `uniform`, the same weight on every slot, or `permuted`, shuffled within the text; at the level of
-    words of a hierarchical model both happen within each sentence. All heads are shuffled alike.
+    Attention is made `uniform`, the same weight on every position, or `permuted`, shuffled within the text; at the
+    level of words of a hierarchical model both happen within each sentence. All heads are shuffled alike.
 
     Scores, each for both: `<kind>_drop` and `<kind>_accuracy_drop`, F1 and accuracy lost, positive for a loss;
     `<kind>_flips`, the share of decisions that become others. F1 is that of the positive class where there are two
@@ -53,21 +53,23 @@ class Perturbation(FidelityTest):
         return found
 
     @torch.no_grad()
-    def measure(self, reading: Reading) -> Measured:
+    def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
         """See `FidelityTest`."""
-        noise = reading.noise(self.name, self.permutations)
+        noise = classified.noise(self.name, self.permutations)
         replaced = {
-            "uniform": uniform(reading.groups, reading.weights.dtype).expand(1, *reading.weights.shape),
-            "permuted": permuted(reading.weights, noise, reading.groups),
+            "uniform": uniform_weights(classified.groups, classified.weights.dtype).expand(
+                1, *classified.weights.shape
+            ),
+            "permuted": permuted(classified.weights, noise, classified.groups),
         }
-        classes = reading.probabilities.size(-1)
-        numbers = {"gold": reading.batch.labels, "own": reading.predicted}
+        classes = classified.probabilities.size(-1)
+        numbers = {"gold": classified.batch.labels, "own": classified.predicted}
         for kind, weights in replaced.items():
-            decisions = reading.decide(weights).argmax(-1)  # [draws, batch]
+            decisions = classified.decide(weights).argmax(-1)  # [draws, batch]
             shares = one_hot(decisions, classes).double().mean(0)
             numbers |= dict(zip(_class_columns(kind, classes), shares.unbind(-1), strict=True))
-            numbers[f"{kind}_flips"] = (decisions != reading.predicted).double().mean(0)
-        return Measured(numbers)
+            numbers[f"{kind}_flips"] = (decisions != classified.predicted).double().mean(0)
+        return Measurements(numbers)
 
     def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
         """See the class."""
@@ -105,38 +107,38 @@ class Permutation(FidelityTest):
         return ("median_tvd", "max_attention")
 
     @torch.no_grad()
-    def measure(self, reading: Reading) -> Measured:
+    def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
         """See `FidelityTest`."""
-        weights = permuted(reading.weights, reading.noise(self.name, self.permutations), reading.groups)
-        distances = tvd(reading.decide(weights), reading.probabilities)
+        weights = permuted(classified.weights, classified.noise(self.name, self.permutations), classified.groups)
+        distances = tvd(classified.decide(weights), classified.probabilities)
         # Not torch.median: of an even number of shuffles it is the lower of the middle two.
-        return Measured({"median_tvd": distances.quantile(0.5, dim=0), "max_attention": max_attention(reading)})
+        return Measurements({"median_tvd": distances.quantile(0.5, dim=0), "max_attention": max_attention(classified)})
 
     def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
         """See the class."""
         return {"median_tvd": Score(("median_tvd",), mean, "fraction")}
 
-    def tables(self, subjects: Sequence[Subject]) -> Mapping[str, Table]:
+    def tables(self, results: Sequence[CheckpointResult]) -> Mapping[str, Table]:
         """`permutation`: mean and median over the texts of `median_tvd`, by the highest weight; see `bin_table`."""
-        return {self.name: bin_table(by_max_attention(subjects, self.name, "median_tvd"), "tvd", "fraction")}
+        return {self.name: bin_table(by_max_attention(results, self.name, "median_tvd"), "tvd", "fraction")}
 
-    def figures(self, subjects: Sequence[Subject]) -> Mapping[str, Figure]:
+    def figures(self, results: Sequence[CheckpointResult]) -> Mapping[str, Figure]:
         """`permutation`: violins by the highest weight (Jain & Wallace's fig. 6)."""
-        values = by_max_attention(subjects, self.name, "median_tvd")
+        values = by_max_attention(results, self.name, "median_tvd")
         return {self.name: violins("Attention shuffled", values, "median TVD of the output")}
 
 
-def max_attention(reading: Reading) -> Tensor:
+def max_attention(classified: ClassifiedBatch) -> Tensor:
     """The highest weight of every text, `[batch]`."""
-    return reading.attention.amax(-1)
+    return classified.attention.amax(-1)
 
 
-def by_max_attention(subjects: Sequence[Subject], test: str, column: str) -> Mapping[str, Sequence[Floats]]:
-    """Of every variant the values of a column, those of all its seeds, in the `BINS` of the column `max_attention`."""
+def by_max_attention(results: Sequence[CheckpointResult], test: str, column: str) -> Mapping[str, Sequence[Floats]]:
+    """Values of a column by variant, over all its seeds, in the `BINS` of the column `max_attention`."""
     found: dict[str, list[Floats]] = {}
-    for variant in dict.fromkeys(subject.variant for subject in subjects):
-        frames = [subject.values for subject in subjects if subject.variant == variant]
-        pairs = pd.concat(frames)[[f"{test}.max_attention", f"{test}.{column}"]].dropna().to_numpy(np.float64)
+    for variant, ours in by_variant(results).items():
+        values = pd.concat([result.values for result in ours])
+        pairs = values[[f"{test}.max_attention", f"{test}.{column}"]].dropna().to_numpy(np.float64)
         # The last bin holds 1 too.
         bins = np.minimum(pairs[:, 0] * len(BINS), len(BINS) - 1).astype(np.int64)
         found[variant] = [pairs[bins == place, 1] for place in range(len(BINS))]

@@ -6,10 +6,10 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from fidelity.base import FidelityTest, Measured, Score, Subject
+from fidelity.base import CheckpointResult, FidelityTest, Measurements, Score
 from fidelity.checkpoints import FidelityError
-from fidelity.reading import Reading
-from fidelity.saliency import RANKINGS, Ranking
+from fidelity.classified import ClassifiedBatch
+from fidelity.saliency import RANKINGS, Ranking, Saliency
 from metrics.bootstrap import mean
 from results import Table
 
@@ -21,8 +21,8 @@ class Rationale(FidelityTest):
     """Rationales made of the words that a ranking puts first, at several lengths; `random` is what they must beat.
 
     With p the probability of the class that the full text gets, and r the words of a rationale: comprehensiveness is
-    p(x) − p(x without r), high if they were needed; sufficiency p(x) − p(r alone), low if they are enough. Both are
-    means over the fractions (AOPC). A rationale has at least one word, and leaves at least one.
+    p(x) − p(x without r), high if r is needed; sufficiency p(x) − p(r alone), low if r is enough. Both are means over
+    the fractions (AOPC). A rationale has at least one word, and leaves at least one.
 
     Where the corpus names the deciding words, plausibility: `auprc` and `average_precision`, the area under the
     precision–recall curve by trapezoids and by steps, as ERASER reports both; and `token_f1`, with as many words as are
@@ -67,16 +67,16 @@ class Rationale(FidelityTest):
     def _scores(self) -> list[str]:
         return [f"{ranking}.{column}" for ranking in self.rankings for column in COLUMNS]
 
-    def measure(self, reading: Reading) -> Measured:
+    def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
         """All rationales of all texts are read together."""
-        words = reading.words
-        by_ranking = [reading.saliency.rankings(ranking, self.draws) for ranking in self.rankings]
+        words = classified.words
+        by_ranking = [saliency.rankings(ranking, self.draws) for ranking in self.rankings]
         values = torch.cat(by_ranking).masked_fill(~words, -torch.inf)
-        # [orders, batch, slots] from 0 for the highest; of equals the earlier word comes first.
+        # [orders, batch, positions] from 0 for the highest; of equals the earlier word comes first.
         ranks = values.argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)
-        gold = reading.over_slots(reading.batch.rationale.float()) > 0
+        gold = classified.to_positions(classified.batch.rationale.float()) > 0
         found = {
-            **self._erased(reading, ranks),
+            **self._erased(classified, ranks),
             "auprc": torch.stack([auprc(order, gold, words) for order in values]),
             "average_precision": torch.stack([average_precision(order, gold, words) for order in values]),
             # With as many words as are named precision, recall and F1 are one.
@@ -87,23 +87,23 @@ class Rationale(FidelityTest):
         for column, of_orders in found.items():
             for ranking, value in zip(self.rankings, torch.split(of_orders, parts), strict=True):
                 numbers[f"{ranking}.{column}"] = value.mean(0)
-        return Measured(numbers)
+        return Measurements(numbers)
 
-    def _erased(self, reading: Reading, ranks: Tensor) -> Mapping[str, Tensor]:
+    def _erased(self, classified: ClassifiedBatch, ranks: Tensor) -> Mapping[str, Tensor]:
         """Comprehensiveness and sufficiency `[orders, batch]`."""
-        words = reading.words
+        words = classified.words
         # The published formula also counts the rationale without a word, and divides by one more.
         top = ranks[:, None] < rationale_lengths(words.sum(1), self.fractions)[..., None]
-        keep = torch.stack([words & ~top, words & top])  # [2, orders, fractions, batch, slots]
-        probability = reading.of_predicted(reading.reread(keep.flatten(0, 2)))
-        without, alone = (reading.confidence - probability.view(keep.shape[:-1])).mean(2)
+        keep = torch.stack([words & ~top, words & top])  # [2, orders, fractions, batch, positions]
+        probability = classified.of_predicted(classified.reread(keep.flatten(0, 2)))
+        without, alone = (classified.confidence - probability.view(keep.shape[:-1])).mean(2)
         return {"comprehensiveness": without, "sufficiency": alone}
 
     def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
         """See `FidelityTest`."""
         return {column: Score((column,), mean, "fraction") for column in self._scores}
 
-    def tables(self, subjects: Sequence[Subject]) -> Mapping[str, Table]:
+    def tables(self, results: Sequence[CheckpointResult]) -> Mapping[str, Table]:
         """Plausibility by the number of deciding words; there is none where the corpus names none.
 
         One word that decides alone can be found by any measure that knows what the classifier hangs on. Two that say
@@ -111,10 +111,10 @@ class Rationale(FidelityTest):
         and together with its negator for this one: measures that share out the decision give it next to nothing.
         """
         rows = [
-            {"checkpoint": subject.name, "deciding words": size, "texts": len(values), "ranking": ranking}
+            {"checkpoint": result.name, "deciding words": size, "texts": len(values), "ranking": ranking}
             | {name: values[f"{self.name}.{ranking}.{name}"].mean() for name in PLAUSIBILITY}
-            for subject in subjects
-            for size, values in _by_size(subject.values, f"{self.name}.gold")
+            for result in results
+            for size, values in _by_size(result.values, f"{self.name}.gold")
             for ranking in self.rankings
         ]
         table = Table(pd.DataFrame(rows), dict.fromkeys(PLAUSIBILITY, "fraction")) if rows else None
@@ -144,9 +144,9 @@ def auprc(values: Tensor, gold: Tensor, words: Tensor) -> Tensor:
     .5 there.
 
     Args:
-        values: `[batch, slots]`, high for gold words; words of equal value come together.
-        gold: bool `[batch, slots]`.
-        words: bool `[batch, slots]`, what is ranked.
+        values: `[batch, positions]`, high for gold words; words of equal value come together.
+        gold: bool `[batch, positions]`.
+        words: bool `[batch, positions]`, what is ranked.
 
     Returns:
         `[batch]`; nan without a gold word.
@@ -168,11 +168,11 @@ def average_precision(values: Tensor, gold: Tensor, words: Tensor) -> Tensor:
 
 
 def precision_recall(values: Tensor, gold: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
-    """Precision and recall of the words whose value is at least that of each slot; of slots outside, of all words.
+    """Precision and recall of the words whose value is at least that of each position; outside, of all words.
 
-    Arguments as for `auprc`; both are `[batch, slots]`.
+    Arguments as for `auprc`; both are `[batch, positions]`.
     """
     values = values.masked_fill(~words, -torch.inf)
-    as_high = (values[:, None, :] >= values[:, :, None]) & words[:, None, :]  # [batch, down to, slots]
+    as_high = (values[:, None, :] >= values[:, :, None]) & words[:, None, :]  # [batch, down to, positions]
     found = (as_high & gold[:, None, :]).sum(-1).double()
     return found / as_high.sum(-1), found / gold.sum(-1, keepdim=True)

@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from fidelity.base import FidelityTest, Measured, Score, Subject
-from fidelity.reading import Reading
+from fidelity.base import CheckpointResult, FidelityTest, Measurements, Score, by_variant
+from fidelity.classified import ClassifiedBatch
+from fidelity.saliency import Saliency
 from metrics.bootstrap import mean
 from results import Figure, Spreads
 
@@ -13,8 +14,8 @@ from results import Figure, Spreads
 class SingleToken(FidelityTest):
     """The probability of the class that the full text gets, with each of its words alone as input.
 
-    A classifier that is faithful to its words separates them: some alone make the class likely and others do not. One
-    whose hidden states have mixed the words says much the same of each (Tutek & Šnajder 2020). Delimiters stay.
+    Where hidden states keep to their words, some words alone make the class likely and others do not; where they have
+    mixed the words, each gives much the same probability (Tutek & Šnajder 2020). Delimiters stay.
 
     Columns and scores: `full`, the probability given the full text; `mean` and `spread`, mean and standard deviation
     over its words of the probability given the word alone; `agree`, the share of words that alone get the same class.
@@ -27,16 +28,16 @@ class SingleToken(FidelityTest):
         """See `FidelityTest`."""
         return ("full", "mean", "spread", "min", "max", "agree")
 
-    def measure(self, reading: Reading) -> Measured:
+    def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
         """One pass over texts of one word, all words of the batch together."""
-        words = reading.words
-        alone = reading.reread(torch.eye(words.size(1), dtype=torch.bool, device=words.device)[:, None] & words)
-        probability = reading.of_predicted(alone).T  # [batch, slots], nan where there is no word
+        words = classified.words
+        alone = classified.reread(torch.eye(words.size(1), dtype=torch.bool, device=words.device)[:, None] & words)
+        probability = classified.of_predicted(alone).T  # [batch, positions], nan where there is no word
         mean = probability.nanmean(1)
-        same = (alone.argmax(-1) == reading.predicted).T & words
-        return Measured(
+        same = (alone.argmax(-1) == classified.predicted).T & words
+        return Measurements(
             {
-                "full": reading.confidence,
+                "full": classified.confidence,
                 "mean": mean,
                 # Of all words of the text, not of a sample of them.
                 "spread": (probability - mean[:, None]).square().nanmean(1).sqrt(),
@@ -50,22 +51,16 @@ class SingleToken(FidelityTest):
         """See `FidelityTest`; means over the texts."""
         return {name: Score((name,), mean, "fraction") for name in ("spread", "mean", "full", "agree")}
 
-    def figures(self, subjects: Sequence[Subject]) -> Mapping[str, Figure]:
+    def figures(self, results: Sequence[CheckpointResult]) -> Mapping[str, Figure]:
         """Violins of the spread within a text, one for each variant over all its seeds."""
-        variants = tuple(dict.fromkeys(subject.variant for subject in subjects))
+        variants = by_variant(results)
         spreads = [
-            [
-                value
-                for subject in subjects
-                if subject.variant == variant
-                for value in subject.values[f"{self.name}.spread"]
-            ]
-            for variant in variants
+            [value for result in ours for value in result.values[f"{self.name}.spread"]] for ours in variants.values()
         ]
         return {
             "single_token.spread": Spreads(
                 "Each word alone",
-                variants,
+                tuple(variants),
                 {"texts": spreads},
                 "standard deviation of P(class) over the words of a text",
                 unit="ratio",

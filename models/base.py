@@ -1,42 +1,55 @@
 """What every text classifier shares: training, choice on dev, scores on test, and the seam for imposed attention."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 import torch
-from pytorch_lightning import LightningModule
 from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 from torchmetrics import MeanMetric
 
 from attention.encoder import EncoderSpec
 from datamodules import ClassificationDataModule, TextBatch
+from datamodules.sampling import LengthBatches
 from datamodules.tokenization import Vocabulary
 from metrics.classification import classification_scores
 from metrics.rows import ItemRows
-from models.checkpoint import KEY, belongings, check
 from models.interface import ModelError, Output
-from models.predictions import Prediction, prediction_table, predictions_of
-from models.scoring import Classified, classification_result
+from models.predictions import (
+    Classified,
+    Prediction,
+    TokenOptions,
+    classification_result,
+    gathered,
+    prediction_table,
+    predictions_of,
+    tokenized,
+)
 from results import Result
+from training import Origin, TrainedModule, TrainingError
+from training.lifecycle import other_model
 
 CROSS_ENTROPY = "cross_entropy"
 """Name of the term that every classifier has."""
+_DEFAULT_TOKENS = TokenOptions()
 
 
 @dataclass(frozen=True)
 class TextSizes:
-    """What a classifier's parameters are made for.
+    """What a classifier's parameters are made for, and how texts become its tokens.
 
     Attributes:
-        classes: how many labels there are.
+        classes: number of labels.
         vocabulary: what the tokens of a batch are numbers of.
-        vectors: float32 `[vocabulary, size]`, the word vectors; None without.
-        known: bool `[vocabulary]`, words that have one; None without.
+        vectors: float32 `[vocabulary, size]`, the word vectors; None without, and for parameters that are loaded.
+        known: bool `[vocabulary]`, words that have one; None likewise.
         tokenizer: the pretrained model whose pieces the tokens are; None for words.
+        labels: of the classes.
+        vector_size: size of the word vectors; None without.
+        options: of the tokens.
     """
 
     classes: int
@@ -44,10 +57,27 @@ class TextSizes:
     vectors: Tensor | None = None
     known: Tensor | None = None
     tokenizer: EncoderSpec | None = None
+    labels: tuple[str, ...] = ()
+    vector_size: int | None = None
+    options: TokenOptions = _DEFAULT_TOKENS
+
+    @classmethod
+    def of(cls, data: ClassificationDataModule) -> "TextSizes":
+        """For a datamodule that is set up."""
+        vectors, known = data.word_vectors() or (None, None)
+        options = TokenOptions(
+            data.lowercase, data.punctuation, data.delimiters, data.sentence_separator, data.max_length
+        )
+        size = None if vectors is None else vectors.size(1)
+        labels = tuple(data.labels)
+        return cls(len(labels), data.vocabulary, vectors, known, data.tokenizer, labels, size, options)
 
 
-class TextClassifier(LightningModule):
+class TextClassifier(TrainedModule[TextSizes]):
     """A classifier whose attention can be read, and replaced by another.
+
+    Labels, vocabulary and sizes stand in the checkpoint: a classifier that comes from `load_from_checkpoint` applies to
+    new texts by `predict_texts`, without Trainer and datamodule.
 
     Subclasses fill `build`, `forward` and `decide`; those with terms of their own in the loss also `term_names` and
     `outcome`. The loss is the sum of its terms, each logged as `loss.<name>` as it enters the sum; on dev and test it
@@ -62,10 +92,10 @@ class TextClassifier(LightningModule):
             `texts / (classes · texts of the class)` of the train split.
     """
 
+    checkpoint_key = "classifier"
     experiment = "classification"
     term_names: Sequence[str] = ()
     """Names of the terms beside the cross-entropy."""
-    example_input_array = None
 
     def __init__(
         self,
@@ -81,14 +111,8 @@ class TextClassifier(LightningModule):
         self.class_weights = class_weights
         self.result: Result | None = None
         self.predictions: pd.DataFrame | None = None
-        self._built = False
-        self._trained = False
         self._audit: dict[str, object] = {}
         self._weights: Tensor | None = None
-
-    def build(self, sizes: TextSizes) -> None:
-        """Make the parameters."""
-        raise TypeError(f"{type(self).__name__} does not say how it is built.")
 
     def forward(
         self, batch: TextBatch, *, embedded: Tensor | None = None, imposed: Mapping[str, Tensor] | None = None
@@ -98,7 +122,7 @@ class TextClassifier(LightningModule):
         Args:
             batch: of at least one text.
             embedded: `[batch, time, size]`, in the place of the batch's own embeddings.
-            imposed: weights `[batch, slots]` by level, in the place of the model's own; used as they are.
+            imposed: weights `[batch, positions]` by level, in the place of the model's own; used as they are.
         """
         raise TypeError(f"{type(self).__name__} does not say how it decides.")
 
@@ -107,8 +131,8 @@ class TextClassifier(LightningModule):
 
         Args:
             output: of `forward`.
-            imposed: weights `[..., batch, slots]` by level, used as they are. Of the levels that are not named, those
-                below keep their weights, and those above the lowest that is named attend anew to what they then see.
+            imposed: weights `[..., batch, positions]` by level, used as they are. Of the other levels, those below keep
+                their weights, and those above the lowest replaced level recompute their attention.
         """
         raise TypeError(f"{type(self).__name__} does not say how it decides.")
 
@@ -153,20 +177,25 @@ class TextClassifier(LightningModule):
 
         Raises:
             ModelError: they do not fit the model.
+            TrainingError: the parameters were made for other data.
         """
-        if not self._built:
-            vectors, known = data.word_vectors() or (None, None)
-            self.build(TextSizes(len(data.labels), data.vocabulary, vectors, known, data.tokenizer))
-            self._built = True
-            width = 1 + len(data.labels)
+        self.bind(TextSizes.of(data), data.identity)
+        if self.class_weights:
+            counts = torch.from_numpy(data.class_counts).float()
+            self._weights = counts.sum() / (len(counts) * counts)
+
+    def bind(self, sizes: TextSizes, source: Mapping[str, object]) -> None:
+        """Make the parameters, and what gathers predictions and losses; see `TrainedModule.bind`."""
+        first = self.origin is None
+        super().bind(sizes, source)
+        if first:
+            self.origin = Origin(replace(sizes, vectors=None, known=None), source)  # they are parameters now
+            width = 1 + sizes.classes
             self._val, self._dev, self._test = ItemRows(width), ItemRows(width), ItemRows(width)
             names = (CROSS_ENTROPY, *self.term_names)
             self._losses = nn.ModuleDict(
                 {f"{part}_{name}": MeanMetric() for part in ("train", "eval") for name in names}
             )
-        if self.class_weights:
-            counts = torch.from_numpy(data.class_counts).float()
-            self._weights = counts.sum() / (len(counts) * counts)
 
     def _terms(self, batch: TextBatch, part: Literal["train", "eval"]) -> tuple[Output, Mapping[str, Tensor]]:
         output, extra = self.outcome(batch)
@@ -233,7 +262,8 @@ class TextClassifier(LightningModule):
         """Score, and fill `result`."""
         losses = self._mean_losses("eval")
         dev, test = self._joined(self._dev), self._joined(self._test)
-        self.result = classification_result(self.experiment, self.data, dev, test, losses, self._audit)
+        audit = {**self._audit, **self.trained_for}
+        self.result = classification_result(self.experiment, self.data, dev, test, losses, audit)
 
     def _joined(self, metric: ItemRows) -> Classified:
         texts, values = metric.compute()
@@ -254,7 +284,8 @@ class TextClassifier(LightningModule):
 
     def on_predict_epoch_end(self) -> None:
         """Fill `predictions`; see `prediction_table`."""
-        self.predictions = prediction_table(self._found, self.data)
+        data = self.data
+        self.predictions = prediction_table(gathered(self._found), data.splits["test"], data.labels, data.vocabulary)
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """One of three Adams, and a rate that falls after every epoch."""
@@ -266,33 +297,101 @@ class TextClassifier(LightningModule):
             adam = torch.optim.Adam(groups, self.learning_rate, amsgrad=self.optimizer == "amsgrad", fused=True)
         return {"optimizer": adam, "lr_scheduler": torch.optim.lr_scheduler.ExponentialLR(adam, self.decay)}
 
-    def on_fit_start(self) -> None:
-        """From here on the parameters mean something."""
-        self._trained = True
+    def predict_texts(self, texts: Sequence[str | tuple[str, str]], *, eval_tokens: int = 16384) -> pd.DataFrame:
+        """Classify new texts, or pairs of texts; the figures are those of `train.py predict`.
 
-    def on_train_end(self) -> None:
-        """Remember how long it was trained, to be told beside the epoch that is tested."""
-        self._audit["epochs_run"] = self.trainer.current_epoch
+        Args:
+            texts: as the corpus of the training has them.
+            eval_tokens: bound of a batch, in padded tokens.
 
-    def on_validation_start(self) -> None:
-        """Refuse to score a classifier that has learned nothing.
+        Returns:
+            A row for each text; see `models.predictions.prediction_table`. `id` counts them from 0.
 
         Raises:
-            ModelError: it was not trained, and comes from no checkpoint.
+            TrainingError: the classifier is not trained.
         """
-        if not self._trained:
-            raise ModelError(
-                f"{type(self).__name__} was not trained: train it with `fit`, or give a checkpoint with --ckpt_path."
-            )
+        self.on_predict_start()
+        split = tokenized(texts, self.sizes.vocabulary, self.sizes.tokenizer, self.sizes.options)
+        batches = LengthBatches(
+            split.lengths, max_cells=eval_tokens, max_sentences=max(len(split), 1), shuffle=False, cells="tokens"
+        )
+        training, found = self.training, list[Prediction]()
+        self.eval()
+        with torch.no_grad():
+            for items in batches:
+                batch = split[items].to(self.device)
+                found += predictions_of(batch, self(batch))
+        self.train(training)
+        return prediction_table(found, split, self.sizes.labels, self.sizes.vocabulary).drop(columns="gold")
 
-    on_test_start = on_predict_start = on_validation_start
+    def checkpoint_part(self) -> dict[str, Any]:
+        """Sizes, source, and the class of every part: some have no parameters, such as a residual connection."""
+        assert self.origin is not None
+        sizes = self.sizes
+        plain = asdict(replace(sizes, tokenizer=None, labels=(), vocabulary=None))  # type: ignore[arg-type]
+        words = {field.name: getattr(sizes.vocabulary, field.name) for field in fields(sizes.vocabulary)}
+        plain |= {
+            "labels": list(sizes.labels),
+            "vocabulary": {**words, "words": list(sizes.vocabulary.words)},
+            "tokenizer": None if sizes.tokenizer is None else asdict(sizes.tokenizer),
+        }
+        return {"source": dict(self.origin.source), "sizes": plain, "modules": _modules(self)}
 
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Keep what the parameters belong to."""
-        checkpoint[KEY] = belongings(self, self.data)
+    def sizes_from(self, part: Mapping[str, Any]) -> TextSizes:
+        """As `checkpoint_part` writes them; of a file of a former version those of the run.
+
+        Raises:
+            TrainingError: the file is of a former version, and there is no run.
+        """
+        if "sizes" not in part:
+            if self.origin is None:
+                raise TrainingError(
+                    f"This checkpoint of {type(self).__name__} was written by a former version, which kept no "
+                    f"vocabulary: give it to `python train.py`, with the --config of its run, or train again."
+                )
+            return self.sizes
+        kept = dict(part["sizes"])
+        words, tokenizer = kept["vocabulary"], kept["tokenizer"]
+        kept |= {
+            "vocabulary": Vocabulary(**{**words, "words": tuple(words["words"])}),
+            "tokenizer": None if tokenizer is None else EncoderSpec(**tokenizer),
+            "labels": tuple(kept["labels"]),
+            "options": TokenOptions(**kept["options"]),
+        }
+        return TextSizes(**kept)
+
+    def difference(self, trained: Origin[TextSizes], run: Origin[TextSizes]) -> str | None:
+        """Texts of another vocabulary or tokenizer, or other labels."""
+        other = [name for name, value in run.source.items() if trained.source.get(name) != value]
+        if not other:
+            return None
+        return (
+            f"The checkpoint was trained on other data ({' and '.join(other)} differ): give --data the corpus and the "
+            f"options that it was trained with."
+        )
+
+    def wrote(self, part: Mapping[str, Any]) -> bool:
+        """Whether a part of a checkpoint is a classifier's."""
+        return "modules" in part
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Refuse parameters of another model, other words or other labels; see `models.checkpoint.check`."""
-        check(self, self.data, checkpoint)
-        self._audit["epochs"] = checkpoint["epoch"] + 1
-        self._trained = True
+        """See `TrainedModule`; files of a former version have their source under another name."""
+        part = checkpoint.get(self.checkpoint_key)
+        if isinstance(part, Mapping) and "data" in part:
+            checkpoint = {**checkpoint, self.checkpoint_key: {**part, "source": part["data"]}}
+        super().on_load_checkpoint(checkpoint)
+
+    def restore(self, part: Mapping[str, Any]) -> None:
+        """Compare the parts of the model.
+
+        Raises:
+            TrainingError: the checkpoint has others.
+        """
+        trained, here = part["modules"], _modules(self)
+        for ours, theirs in ((here, trained), (trained, here)):
+            if strange := [one for one in ours if one not in theirs]:
+                raise TrainingError(other_model(f"which has {'no' if ours is here else 'a'} {strange[0]}"))
+
+
+def _modules(model: nn.Module) -> list[str]:
+    return [f"{name or 'model'} {type(module).__name__}" for name, module in model.named_modules()]

@@ -1,17 +1,15 @@
 """Embedding, encoder, attention, decision: the flat classifier of the papers on attention as explanation."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from datamodules import TextBatch
-from models.attention import Attention
 from models.base import TextClassifier, TextSizes
-from models.embedding import EmbeddingSpec
-from models.encoder import TextEncoder
-from models.interface import WORD, Level, ModelError, Output, given
+from models.interface import WORD, Level, ModelError, Output, checked_levels
+from models.layers import Attention, EmbeddingSpec, TextEncoder
 from models.regularizers import Encoded, Regularizer, RegularizerSizes
 
 _DEFAULT_EMBEDDING = EmbeddingSpec()
@@ -34,6 +32,8 @@ class AttentionClassifier(TextClassifier):
     Raises:
         ModelError: a regulariser is named twice.
     """
+
+    objects: ClassVar[tuple[str, ...]] = ("encoder", "attention", "embedding", "regularizers")
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class AttentionClassifier(TextClassifier):
     def build(self, sizes: TextSizes) -> None:
         """Make the parameters of all parts."""
         words = sizes.vocabulary
-        self.embedding = self.spec.table(words, sizes.vectors, sizes.known)
+        self.embedding = self.spec.table(words, sizes.vectors, sizes.known, sizes.vector_size)
         embedded = self.embedding.size
         self.encoder.build(embedded)
         hidden = self.encoder.size
@@ -94,7 +94,7 @@ class AttentionClassifier(TextClassifier):
         hidden = averaged = self._encode(embedded, mask)
         for regularizer in self._regularizers:
             averaged = regularizer.transform(embedded, averaged)
-        weights = given(imposed or {}, (WORD,)).get(WORD)
+        weights = checked_levels(imposed or {}, (WORD,)).get(WORD)
         if weights is None:
             weights = self.attention(averaged, words)
         output = Output(self._decide(averaged, weights), {WORD: Level(weights, words, averaged)}, embedded)
@@ -121,7 +121,7 @@ class AttentionClassifier(TextClassifier):
     def decide(self, output: Output, imposed: Mapping[str, Tensor]) -> Tensor:
         """See `TextClassifier`; one product of weights and hidden states."""
         level = output.levels[WORD]
-        return self._decide(level.hidden, given(imposed, (WORD,)).get(WORD, level.weights))
+        return self._decide(level.hidden, checked_levels(imposed, (WORD,)).get(WORD, level.weights))
 
     def outcome(self, batch: TextBatch) -> tuple[Output, Mapping[str, Tensor]]:
         """See `TextClassifier`; the terms are those of the regularisers."""

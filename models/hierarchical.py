@@ -2,17 +2,15 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from datamodules import TextBatch
-from models.attention import Attention
 from models.base import TextClassifier, TextSizes
-from models.embedding import EmbeddingSpec
-from models.encoder import TextEncoder
-from models.interface import SENTENCE, WORD, Level, Output, given
+from models.interface import SENTENCE, WORD, Level, Output, checked_levels
+from models.layers import Attention, EmbeddingSpec, TextEncoder
 
 LEVELS = (WORD, SENTENCE)
 TOGETHER = 64
@@ -37,6 +35,8 @@ class HierarchicalClassifier(TextClassifier):
         training: arguments of `TextClassifier`.
     """
 
+    objects: ClassVar[tuple[str, ...]] = ("encoder", "attention", "sentence_encoder", "sentence_attention", "embedding")
+
     def __init__(
         self,
         encoder: TextEncoder,
@@ -55,7 +55,7 @@ class HierarchicalClassifier(TextClassifier):
 
     def build(self, sizes: TextSizes) -> None:
         """Make the parameters of all parts."""
-        self.embedding = self.spec.table(sizes.vocabulary, sizes.vectors, sizes.known)
+        self.embedding = self.spec.table(sizes.vocabulary, sizes.vectors, sizes.known, sizes.vector_size)
         self.encoder.build(self.embedding.size)
         self.attention.build(self.encoder.size)
         self.sentence_encoder.build(self.encoder.size)
@@ -69,7 +69,7 @@ class HierarchicalClassifier(TextClassifier):
         self, batch: TextBatch, *, embedded: Tensor | None = None, imposed: Mapping[str, Tensor] | None = None
     ) -> Output:
         """See `TextClassifier`."""
-        imposed = given(imposed or {}, LEVELS)
+        imposed = checked_levels(imposed or {}, LEVELS)
         embedded = self.embedding(batch.tokens) if embedded is None else embedded
         hidden, own = self._read(self.embedded_dropout(embedded), batch.sentences)
         words = Level(imposed.get(WORD, own), batch.sentences >= 0, hidden, batch.sentences)
@@ -79,7 +79,7 @@ class HierarchicalClassifier(TextClassifier):
 
     def decide(self, output: Output, imposed: Mapping[str, Tensor]) -> Tensor:
         """See `TextClassifier`; sentences are encoded anew where weights of words are imposed."""
-        imposed = given(imposed, LEVELS)
+        imposed = checked_levels(imposed, LEVELS)
         words, sentences = output.levels[WORD], output.levels[SENTENCE]
         if WORD in imposed:
             sentences = self._sentences(words, imposed[WORD])

@@ -5,11 +5,13 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from results.errors import UserError
+
 WORD, SENTENCE = "word", "sentence"
 """Names of the attention over words, and over the sentences of a hierarchical model."""
 
 
-class ModelError(ValueError):
+class ModelError(UserError):
     """A classifier that cannot be built or run as it is."""
 
 
@@ -18,11 +20,11 @@ class Level:
     """One level of attention over a batch.
 
     Attributes:
-        weights: `[batch, slots]`; they sum to one over the mask, or over each group of slots, and are 0 elsewhere.
-        mask: bool `[batch, slots]`, slots that may get weight.
-        hidden: `[batch, slots, dim]`, what the weights average.
-        groups: int64 `[batch, slots]`, slots among which the weights sum to one, as the words of a sentence are in a
-            hierarchical model; -1 outside the mask. None: all slots of a text are one group.
+        weights: `[batch, positions]`; sum to one over the mask, or over each group of positions, and are 0 elsewhere.
+        mask: bool `[batch, positions]`, positions that may get weight.
+        hidden: `[batch, positions, dim]`, what the weights average.
+        groups: int64 `[batch, positions]`, positions whose weights sum to one, as the words of a sentence do in a
+            hierarchical model; -1 outside the mask. None: all positions of a text are one group.
     """
 
     weights: Tensor
@@ -47,8 +49,8 @@ class Output:
     embedded: Tensor
 
 
-def given(imposed: Mapping[str, Tensor], levels: Collection[str]) -> Mapping[str, Tensor]:
-    """The imposed weights themselves.
+def checked_levels(imposed: Mapping[str, Tensor], levels: Collection[str]) -> Mapping[str, Tensor]:
+    """The imposed weights, of levels that the model has.
 
     Raises:
         ModelError: they are of a level that the model does not have.

@@ -1,6 +1,8 @@
-"""What `predict` leaves behind: of every text what was decided, and the attention it was decided with."""
+"""What a classifier decided: scores on dev and test beside the baseline, and the table that `predict` leaves."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,8 +11,108 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
-from datamodules import ClassificationDataModule, TextBatch
+from attention.encoder import EncoderSpec, resolve
+from attention.tokenizer import TextTokenizer
+from corpora.labelled import LabelledText
+from datamodules import ClassificationDataModule, TextBatch, Vocabulary
+from datamodules.classification import TextSplit, cut_texts
+from datamodules.tokenization import Punctuation, tokenize
+from metrics.bootstrap import Floats
+from metrics.classification import (
+    RATIOS,
+    Integers,
+    class_table,
+    classification_scores,
+    confusion,
+    majority_scores,
+    ratio_columns,
+)
 from models.interface import SENTENCE, Output
+from results import Estimate, HeatMap, Result
+
+
+class Classified(NamedTuple):
+    """The texts of a split.
+
+    Attributes:
+        texts: `[texts]` places in the split.
+        gold: `[texts]` classes.
+        probabilities: `[texts, classes]`.
+    """
+
+    texts: Integers
+    gold: Integers
+    probabilities: Floats
+
+    @property
+    def predicted(self) -> Integers:
+        """Class of the highest probability, `[texts]`."""
+        predicted: Integers = self.probabilities.argmax(axis=1)
+        return predicted
+
+
+def classification_result(
+    experiment: str,
+    data: ClassificationDataModule,
+    dev: Classified,
+    test: Classified,
+    losses: Mapping[str, float],
+    audit: Mapping[str, object],
+) -> Result:
+    """The result of a classifier.
+
+    Args:
+        experiment: its name.
+        data: where the texts come from.
+        dev: what it said of dev, where the epoch was chosen.
+        test: what it said of test.
+        losses: terms of the loss on test; their sum is the loss.
+        audit: of the experiment.
+
+    Returns:
+        `accuracy`, `f1` and `auroc` on test, and on dev as `dev.<name>`, with intervals; `loss` and `loss.<name>`; the
+        `majority` baseline. Table `classes`, figure `confusion`, and a row for each text of test.
+    """
+    labels, positive = data.labels, data.positive
+    gold, predicted = test.gold, test.predicted
+    names = np.array(labels, dtype=object)
+    items = pd.DataFrame(
+        {
+            "text": test.texts,
+            "id": [data.splits["test"].ids[text] for text in test.texts.tolist()],
+            "gold": names[gold],
+            "predicted": names[predicted],
+            **ratio_columns(gold, predicted, positive),
+            **{f"probability.{label}": test.probabilities[:, place] for place, label in enumerate(labels)},
+        }
+    )
+    table = confusion(gold, predicted, len(labels))
+    return Result(
+        experiment=experiment,
+        scores={
+            **classification_scores(gold, test.probabilities, positive),
+            "loss": Estimate(sum(losses.values()), unit="nats"),
+            **{f"loss.{name}": Estimate(value, unit="nats") for name, value in losses.items()},
+            **classification_scores(dev.gold, dev.probabilities, positive, prefix="dev."),
+            **majority_scores(data.class_counts, gold, positive),
+        },
+        tables={"classes": class_table(gold, predicted, labels)},
+        figures={
+            "confusion": HeatMap(
+                title="Confusion",
+                values=table / np.maximum(table.sum(axis=1, keepdims=True), 1),
+                row_labels=labels,
+                column_labels=labels,
+                row_label="gold",
+                column_label="predicted",
+                value_label="share of the class",
+                unit="fraction",
+            )
+        },
+        audit=audit,
+        items=items,
+        ratios={name: pair for name, pair in RATIOS.items() if set(pair) <= set(items)},
+    )
 
 
 class Prediction(NamedTuple):
@@ -19,7 +121,7 @@ class Prediction(NamedTuple):
     Attributes:
         text: its place in the split.
         probabilities: of each class.
-        weights: by level, of each slot of the text, float32; the padding is cut off.
+        weights: by level, of each position of the text, float32; the padding is cut off.
     """
 
     text: int
@@ -30,7 +132,7 @@ class Prediction(NamedTuple):
 def predictions_of(batch: TextBatch, output: Output) -> list[Prediction]:
     """What an output says of each text of the batch."""
     probabilities = output.logits.softmax(-1).tolist()
-    # A level over tokens has a slot for each, delimiters too, so that weights and tokens stand side by side.
+    # A level over tokens has a position for each, delimiters too, so that weights and tokens stand side by side.
     weights = {
         name: _rows(level.weights, level.mask.sum(1) if name == SENTENCE else batch.lengths)
         for name, level in output.levels.items()
@@ -46,8 +148,19 @@ def _rows(weights: Tensor, lengths: Tensor) -> list[NDArray[np.float32]]:
     return [row[:length].copy() for row, length in zip(rows, lengths.tolist(), strict=True)]
 
 
-def prediction_table(found: Sequence[Prediction], data: ClassificationDataModule) -> pd.DataFrame:
-    """The test split, joined over all devices, in the order of the file.
+def gathered(found: Sequence[Prediction]) -> list[Prediction]:
+    """Those of all devices."""
+    parts: list[Any] = [list(found)]
+    if dist.is_available() and dist.is_initialized():
+        parts = [None] * dist.get_world_size()
+        dist.all_gather_object(parts, list(found))
+    return [prediction for part in parts for prediction in part]
+
+
+def prediction_table(
+    found: Sequence[Prediction], split: TextSplit, labels: Sequence[str], vocabulary: Vocabulary
+) -> pd.DataFrame:
+    """Predictions on the texts of a split, in its order.
 
     Returns:
         `id`, `gold`, `predicted`, `probability.<label>`; lists with an entry for each token: `words`, the word of the
@@ -55,27 +168,54 @@ def prediction_table(found: Sequence[Prediction], data: ClassificationDataModule
         sentence from 0 (-1 for delimiters); and by level `attention.<level>`, lists of weights: for a level over tokens
         one of each token, else one of each sentence.
     """
-    if dist.is_available() and dist.is_initialized():
-        parts: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(parts, list(found))
-        found = [prediction for part in parts for prediction in part]
     found = sorted(found, key=lambda prediction: prediction.text)
-    split = data.splits["test"]
     texts = [prediction.text for prediction in found]
-    best = [max(range(len(data.labels)), key=one.probabilities.__getitem__) for one in found]
+    best = [max(range(len(labels)), key=one.probabilities.__getitem__) for one in found]
     levels = found[0].weights if found else ()
     return pd.DataFrame(
         {
             "id": [split.ids[text] for text in texts],
-            "gold": [data.labels[split.labels[text]] for text in texts],
-            "predicted": [data.labels[place] for place in best],
+            "gold": [labels[split.labels[text]] for text in texts],
+            "predicted": [labels[place] for place in best],
             **{
                 f"probability.{label}": [prediction.probabilities[place] for prediction in found]
-                for place, label in enumerate(data.labels)
+                for place, label in enumerate(labels)
             },
             "words": [split.forms(text) for text in texts],
-            "tokens": [list(data.text("test", text)[1]) for text in texts],
+            "tokens": [[vocabulary.words[number] for number in split.tokens(text)] for text in texts],
             "sentences": [split.sentences(text) for text in texts],
             **{f"attention.{level}": [prediction.weights[level] for prediction in found] for level in levels},
         }
     )
+
+
+@dataclass(frozen=True)
+class TokenOptions:
+    """How texts become tokens, beside vocabulary and tokenizer; see `ClassificationDataModule`."""
+
+    lowercase: bool = True
+    punctuation: Punctuation = "attached"
+    delimiters: bool = False
+    sentence_separator: str | None = None
+    max_length: int | None = None
+
+
+def tokenized(
+    texts: Sequence[str | tuple[str, str]], vocabulary: Vocabulary, tokenizer: EncoderSpec | None, options: TokenOptions
+) -> TextSplit:
+    """New texts, or pairs of texts, as a split without labels: each has the first one."""
+    pairs = [(text, None) if isinstance(text, str) else text for text in texts]
+    read = [LabelledText(str(place), text, "", place, pair) for place, (text, pair) in enumerate(pairs)]
+    pieces = None if tokenizer is None else TextTokenizer(resolve(tokenizer))
+    words, whole = tokenize(
+        read,
+        pieces,
+        lowercase=options.lowercase,
+        punctuation=options.punctuation,
+        delimiters=options.delimiters,
+        sentence_separator=options.sentence_separator,
+    )
+    own = None if pieces is None else pieces.max_length
+    limit = min((limit for limit in (options.max_length, own) if limit is not None), default=None)
+    tokens, lost = cut_texts(Path("texts"), read, whole, limit, "truncate")
+    return TextSplit("test", read, np.zeros(len(read), np.int64), words, tokens, lost, vocabulary)

@@ -268,7 +268,7 @@ class TransformerClassifier(TextClassifier):
                 )
             found |= {(layer - 1, one) for one in (range(heads) if head is None else [head - 1])}
         self.levels = {f"{layer + 1}-{head + 1}": (layer, head) for layer, head in sorted(found)}
-        self._trained = self._trained or not self.classifier.drawn
+        self.trained = self.trained or not self.classifier.drawn
 
     def prepare(self, data: ClassificationDataModule) -> None:
         """Make the parameters, and tell what was drawn and what a head of the files calls the classes.

@@ -1,6 +1,15 @@
 """What every trained module shares, probes and classifiers alike, and the one training inside a test."""
 
 from training.lifecycle import Origin, TrainedModule, TrainingError
-from training.nested import Best, nested_trainer, quiet, train_nested
+from training.nested import Best, nested_trainer, quiet, recorded_gradients, train_nested
 
-__all__ = ["Best", "Origin", "TrainedModule", "TrainingError", "nested_trainer", "quiet", "train_nested"]
+__all__ = [
+    "Best",
+    "Origin",
+    "TrainedModule",
+    "TrainingError",
+    "nested_trainer",
+    "quiet",
+    "recorded_gradients",
+    "train_nested",
+]

@@ -70,8 +70,7 @@ def train_nested(
     Raises:
         TrainingError: what is monitored is never a finite number.
     """
-    # The test around is in inference mode, and what is made in it can never be trained.
-    with isolate_rng(), torch.inference_mode(False), torch.enable_grad(), TemporaryDirectory() as folder:
+    with isolate_rng(), recorded_gradients(), TemporaryDirectory() as folder:
         torch.manual_seed(seed)
         keep = ModelCheckpoint(folder, monitor=monitor, mode=mode, save_weights_only=True)
         stop = _ValidationChecks(monitor, mode=mode, patience=patience, every=every)
@@ -159,6 +158,13 @@ def nested_trainer(
             use_distributed_sampler=False,
             **optimisation,
         )
+
+
+@contextmanager
+def recorded_gradients() -> Iterator[None]:
+    """Record gradients inside a test: what is made in the inference mode of its trainer can take no part in any."""
+    with torch.inference_mode(False), torch.enable_grad():
+        yield
 
 
 @contextmanager

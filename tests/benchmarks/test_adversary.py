@@ -10,9 +10,9 @@ import torch
 from benchmarks import adversary
 from benchmarks.adversary import OneText, sampled, trajectory_difference
 from fidelity.adversary import Adversary
-from fidelity.reading import Reading
+from fidelity.classified import ClassifiedBatch
 from metrics.distributions import tvd
-from tests.fidelity.tiny import TEXTS, one_by_one, reading
+from tests.fidelity.tiny import TEXTS, classified, measurements, one_by_one, with_constants
 
 
 def test_adversary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,24 +30,24 @@ def test_adversary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_first_steps_of_both_sides_are_the_same() -> None:
-    assert trajectory_difference(Adversary(copies=3, learning_rate=0.1), reading("flat"), 12) < 1e-9
+    assert trajectory_difference(with_constants(Adversary(copies=3), learning_rate=0.1), classified("flat"), 12) < 1e-9
 
 
 @pytest.mark.parametrize("changed", ["penalty", "diversity", "epsilon", "learning_rate"])
 def test_a_side_that_walks_otherwise_is_seen(changed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     search = OneText.search
 
-    def otherwise(self: OneText, text: Reading, steps: int) -> list[torch.Tensor]:
+    def otherwise(self: OneText, text: ClassifiedBatch, steps: int) -> list[torch.Tensor]:
         monkeypatch.setattr(self._ours, changed, 2 * getattr(self._ours, changed))
         return search(self, text, steps)
 
     monkeypatch.setattr(OneText, "search", otherwise)
-    assert trajectory_difference(Adversary(copies=3, learning_rate=0.1), reading("flat"), 12) > 1e-6
+    assert trajectory_difference(with_constants(Adversary(copies=3), learning_rate=0.1), classified("flat"), 12) > 1e-6
 
 
 def test_the_reference_chooses_the_farthest_copy_whose_output_is_near() -> None:
-    options = Adversary(copies=4, steps=3, learning_rate=0.1, accept=0.1)
-    ours = options.measure(reading("flat")).numbers["max_jsd"]
+    options = with_constants(Adversary(copies=4, steps=3, tolerance=0.1), learning_rate=0.1)
+    ours = measurements(options, classified("flat")).numbers["max_jsd"]
     theirs = [OneText(options).max_jsd(text) for text in one_by_one("flat")]
     assert theirs == pytest.approx(ours.tolist(), abs=1e-9)
     far = [tvd(text.decide(options.search(text)), text.probabilities).max() > 0.1 for text in one_by_one("flat")]
@@ -56,8 +56,10 @@ def test_the_reference_chooses_the_farthest_copy_whose_output_is_near() -> None:
 
 def test_the_sample_is_spread_over_the_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(adversary, "SAMPLE", 3)
-    alone = sampled([reading("flat", [0, 1, 2], dtype=torch.float32), reading("flat", [3, 4, 5], dtype=torch.float32)])
+    alone = sampled(
+        [classified("flat", [0, 1, 2], dtype=torch.float32), classified("flat", [3, 4, 5], dtype=torch.float32)]
+    )
     assert [text.batch.tokens.size(1) for text in alone] == sorted(map(len, TEXTS))[::2]
     for text in alone:
         (row,) = text.batch.index.tolist()
-        torch.testing.assert_close(text.weights, reading("flat", [row], dtype=torch.float32).weights)
+        torch.testing.assert_close(text.weights, classified("flat", [row], dtype=torch.float32).weights)

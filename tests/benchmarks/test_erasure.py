@@ -7,7 +7,7 @@ import torch
 from benchmarks import erasure
 from benchmarks.erasure import one_by_one, rankings_of
 from fidelity.erasure import SetErasure, first_flips
-from tests.fidelity.tiny import TEXTS, reading
+from tests.fidelity.tiny import TEXTS, classified
 
 
 @pytest.mark.slow
@@ -28,11 +28,11 @@ def test_it_runs_as_the_command_line_runs_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("whole_model", [False, True])
 def test_both_sides_find_the_same_flips(whole_model: bool) -> None:
-    batch = reading("flat", time=9)
+    batch = classified("flat", time=9)
     rankings = rankings_of(batch, SetErasure())
     assert rankings.shape == (10, len(TEXTS), 9)
     found = [
-        one_by_one(reading("flat", [row]), rankings[:, row : row + 1, : len(text)], whole_model=whole_model)
+        one_by_one(classified("flat", [row]), rankings[:, row : row + 1, : len(text)], whole_model=whole_model)
         for row, text in enumerate(TEXTS)
     ]
     assert {0, 1, 2} < {flip for flips in found for flip in flips}

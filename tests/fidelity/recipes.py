@@ -13,11 +13,12 @@ from pytorch_lightning.utilities.seed import isolate_rng
 
 from attention.digest import digest
 from datamodules import ClassificationDataModule
-from fidelity.base import FidelityTest, Subject
-from fidelity.checkpoints import Checkpoint, instantiate
-from fidelity.reading import Reading, read
-from fidelity.training import Recipe
+from fidelity.base import CheckpointResult, FidelityTest
+from fidelity.checkpoints import Checkpoint, classifier_of
+from fidelity.classified import ClassifiedBatch, classify
+from fidelity.recipe import Recipe
 from metrics.bootstrap import resample
+from tests.fidelity.tiny import measurements
 from tests.models.corpora import write_texts
 
 CPU = torch.device("cpu")
@@ -61,7 +62,7 @@ def checkpoint_of(
 ) -> Checkpoint:
     """Such a classifier, trained."""
     seed = config["seed_everything"]
-    model = instantiate(config)
+    model = classifier_of(Path("base.ckpt"), config)
     with isolate_rng():
         torch.manual_seed(seed)
         trainer = Trainer(
@@ -88,10 +89,12 @@ def recipe_of(checkpoint: Checkpoint, data: ClassificationDataModule, **options:
     return Recipe(checkpoint, data, CPU, chosen["max_epochs"], chosen["patience"], chosen["seed"])
 
 
-def readings_of(checkpoint: Checkpoint, data: ClassificationDataModule) -> list[Reading]:
+def classified_batches(checkpoint: Checkpoint, data: ClassificationDataModule) -> list[ClassifiedBatch]:
     """Of the texts of test."""
-    found = [read(checkpoint, batch, None, seed=0, pad=data.vocabulary.pad)[1] for batch in data.test_dataloader()[1]]
-    return [reading for reading in found if reading is not None]
+    found = [
+        classify(checkpoint, batch, None, seed=0, pad=data.vocabulary.pad)[1] for batch in data.test_dataloader()[1]
+    ]
+    return [classified for classified in found if classified is not None]
 
 
 def refuse_training(monkeypatch: pytest.MonkeyPatch, after: int = 0) -> None:
@@ -107,14 +110,14 @@ def refuse_training(monkeypatch: pytest.MonkeyPatch, after: int = 0) -> None:
     monkeypatch.setattr(Recipe, "fit", fit)
 
 
-def subject_of(test: FidelityTest, checkpoint: Checkpoint, data: ClassificationDataModule) -> Subject:
+def result_of(test: FidelityTest, checkpoint: Checkpoint, data: ClassificationDataModule) -> CheckpointResult:
     """What the experiment makes of the measurements."""
     columns = test.columns(2)
     rows = np.full((len(data.splits["test"]), len(columns)), np.nan)
-    for reading in readings_of(checkpoint, data):
-        numbers = test.measure(reading).numbers
+    for classified in classified_batches(checkpoint, data):
+        numbers = measurements(test, classified).numbers
         assert set(numbers) == set(columns)
-        rows[reading.batch.index] = torch.stack([numbers[column].double() for column in columns], 1).numpy()
+        rows[classified.batch.index] = torch.stack([numbers[column].double() for column in columns], 1).numpy()
     frame = pd.DataFrame(rows, columns=[f"{test.name}.{column}" for column in columns])
     scores = {
         f"{test.name}.{name}": resample(
@@ -122,4 +125,4 @@ def subject_of(test: FidelityTest, checkpoint: Checkpoint, data: ClassificationD
         )
         for name, score in test.scores(2, data.positive).items()
     }
-    return Subject(checkpoint.name, checkpoint.variant, checkpoint.seed, 2, data.positive, frame, scores)
+    return CheckpointResult(checkpoint.name, checkpoint.variant, checkpoint.seed, 2, data.positive, frame, scores)

@@ -4,25 +4,34 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from scipy.stats import norm
 from torch import Tensor
 
 from fidelity.adversary import Adversary
-from fidelity.base import Subject
+from fidelity.base import CheckpointResult
 from fidelity.checkpoints import FidelityError
-from fidelity.reading import Reading
+from fidelity.classified import ClassifiedBatch
 from models.interface import WORD
 from results import Curves, Spreads
-from tests.fidelity.tiny import CLASSES, TEXTS, Kind, close, one_by_one, reading
+from tests.fidelity.tiny import (
+    CLASSES,
+    TEXTS,
+    Kind,
+    checkpoint_result,
+    classified,
+    close,
+    measurements,
+    one_by_one,
+    with_constants,
+)
 
 KINDS: list[Kind] = ["flat", "han", "transformer"]
 
 
 def slow_kl(p: Tensor, q: Tensor) -> Tensor:
-    """Σ p log(p / q) over the slots where p has weight."""
+    """Σ p log(p / q) over the positions where p has weight."""
     there = p > 0
     return (p[there] * (p[there].log() - q[there].log())).sum()
 
@@ -35,8 +44,8 @@ def over_heads(p: Tensor, q: Tensor) -> Tensor:
     return torch.stack([slow_jsd(*pair) for pair in zip(p, q, strict=True)]).mean()
 
 
-def output(text: Reading, weights: Tensor) -> Tensor:
-    """Probabilities of the classes when the whole model runs with other weights `[heads, slots]`."""
+def output(text: ClassifiedBatch, weights: Tensor) -> Tensor:
+    """Probabilities of the classes when the whole model runs with other weights `[heads, positions]`."""
     imposed = {name: head[None] for name, head in zip(text.names, weights, strict=True)}
     found: Tensor = text.model(text.batch, imposed=imposed).logits[0].softmax(-1)
     return found
@@ -46,8 +55,8 @@ def slow_tvd(p: Tensor, q: Tensor) -> Tensor:
     return (p - q).abs().sum() / 2
 
 
-def slow_loss(adversary: Adversary, text: Reading, weights: list[Tensor]) -> Tensor:
-    """Jain & Wallace's (2019, §4.2.2) of one text, its copies one after the other: each `[heads, slots]`."""
+def slow_loss(adversary: Adversary, text: ClassifiedBatch, weights: list[Tensor]) -> Tensor:
+    """Jain & Wallace's (2019, §4.2.2) of one text, its copies one after the other: each `[heads, positions]`."""
     loss = torch.zeros((), dtype=torch.float64)
     for copy in weights:
         excess = slow_tvd(output(text, copy), text.probabilities[0]) - adversary.epsilon
@@ -56,8 +65,8 @@ def slow_loss(adversary: Adversary, text: Reading, weights: list[Tensor]) -> Ten
     return loss - adversary.diversity * sum(pairs, torch.zeros(())) / len(pairs)
 
 
-def slow_search(adversary: Adversary, text: Reading) -> Tensor:
-    """Reddi et al.'s (2018) AMSGrad written out, with the corrections of PyTorch's: `[copies, heads, slots]`."""
+def slow_search(adversary: Adversary, text: ClassifiedBatch) -> Tensor:
+    """Reddi et al.'s (2018) AMSGrad written out, with the corrections of PyTorch's: `[copies, heads, positions]`."""
     logits = adversary.start(text)[:, :, 0].clone()
     first, second, highest = (torch.zeros_like(logits) for _ in range(3))
     for step in range(1, adversary.steps + 1):
@@ -75,28 +84,26 @@ def slow_search(adversary: Adversary, text: Reading) -> Tensor:
 @pytest.mark.parametrize(("kind", "steps"), [("flat", 0), ("flat", 1), ("flat", 20), ("han", 20), ("transformer", 5)])
 def test_the_trajectory_of_a_batch_is_that_of_a_loop_over_its_texts(kind: Kind, steps: int) -> None:
     # A rate at which the copies go far, and soon meet the constraint.
-    adversary = Adversary(copies=3, steps=steps, learning_rate=0.1, diversity=0.7)
-    together = adversary.search(reading(kind, time=9 if kind != "han" else None))
+    adversary = with_constants(Adversary(copies=3, steps=steps), learning_rate=0.1, diversity=0.7)
+    together = adversary.search(classified(kind, time=9 if kind != "han" else None))
     for row, text in enumerate(one_by_one(kind)):
-        slots = text.mask.size(1)
-        close(together[:, :, row, :slots], slow_search(adversary, text), atol=1e-6)
-        assert not together[:, :, row, slots:].any()
+        positions = text.mask.size(1)
+        close(together[:, :, row, :positions], slow_search(adversary, text), atol=1e-6)
+        assert not together[:, :, row, positions:].any()
 
 
 def test_the_constraint_is_met_on_the_way() -> None:
     """Else the trajectories above would not show its part in the loss."""
-    found = reading("flat")
-    far = [
-        0.5 * (found.decide(Adversary(3, steps, 0.1).search(found)) - found.probabilities).abs().sum(-1) > 0.01
-        for steps in (0, 20)
-    ]
+    found = classified("flat")
+    searches = (with_constants(Adversary(copies=3, steps=steps), learning_rate=0.1) for steps in (0, 20))
+    far = [0.5 * (found.decide(one.search(found)) - found.probabilities).abs().sum(-1) > 0.01 for one in searches]
     assert far[0].any()
     assert (~far[1] & far[0]).any()
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_gradient_of_the_loss_equals_finite_differences(kind: Kind) -> None:
-    adversary, found = Adversary(copies=3), reading(kind)
+    adversary, found = Adversary(copies=3), classified(kind)
 
     def loss(logits: Tensor) -> Tensor:
         return adversary.loss(found, logits.softmax(-1))
@@ -115,45 +122,45 @@ def test_the_gradient_of_the_loss_equals_finite_differences(kind: Kind) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_loss_is_the_sum_over_texts_of_that_of_a_loop(kind: Kind) -> None:
-    adversary, found = Adversary(copies=4, diversity=0.3), reading(kind)
+    adversary, found = with_constants(Adversary(copies=4), diversity=0.3), classified(kind)
     alone = [slow_loss(adversary, text, list(adversary.start(text)[:, :, 0].softmax(-1))) for text in one_by_one(kind)]
     close(adversary.loss(found, adversary.start(found).softmax(-1)), torch.stack(alone).sum())
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_logits_begin_around_the_uniform_ones_and_are_drawn_for_each_text_by_itself(kind: Kind) -> None:
-    adversary, found = Adversary(copies=4, spread=2.5), reading(kind)
+    adversary, found = with_constants(Adversary(copies=4), spread=2.5), classified(kind)
     start, heads = adversary.start(found), len(found.weights)
     noise = found.noise("adversary", 4 * heads)
     for copy in range(4):
         for head in range(heads):
-            for row, slot in found.mask.nonzero().tolist():
-                drawn = norm.ppf(float(noise[copy * heads + head, row, slot]))
+            for row, position in found.mask.nonzero().tolist():
+                drawn = norm.ppf(float(noise[copy * heads + head, row, position]))
                 expected = -math.log(int(found.mask[row].sum())) + 2.5 * drawn
-                assert float(start[copy, head, row, slot]) == pytest.approx(expected)
+                assert float(start[copy, head, row, position]) == pytest.approx(expected)
     assert (start.softmax(-1)[:, :, ~found.mask] == 0).all()
     for row, text in enumerate(one_by_one(kind)):
         close(adversary.start(text)[:, :, 0], start[:, :, row, : text.mask.size(1)])
 
 
-def given(weights: Tensor) -> Callable[[Reading], Tensor]:
+def given(weights: Tensor) -> Callable[[ClassifiedBatch], Tensor]:
     return lambda _: weights
 
 
 def test_the_farthest_of_the_accepted_copies_is_chosen_or_the_own_attention(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = reading("flat")
-    adversary = Adversary(copies=6, epsilon=0.02, accept=0.1, epsilons=(1, 0.05, 1e-6))
+    found = classified("flat")
+    adversary = Adversary(copies=6, epsilon=0.02, tolerance=0.1, epsilons=(1, 0.05, 1e-6))
     # Some near to the attention, others far from it: every number of them is accepted for some text.
     mixed = torch.linspace(0, 1, 6, dtype=torch.float64)[:, None, None, None] ** 3
     copies = (1 - mixed) * found.weights + mixed * adversary.start(found).softmax(-1)
     copies[:, :, 1] = torch.tensor([[1.0, 0, 0, 0, 0, 0, 0]], dtype=torch.float64)
     copies[:, :, 5] = found.weights[:, 5].flip(-1).roll(2, -1)
     monkeypatch.setattr(adversary, "search", given(copies))
-    measured = adversary.measure(found)
+    measured = measurements(adversary, found)
     assert set(measured.numbers) == set(adversary.columns(CLASSES))
     accepted_copies = set()
     for row in range(len(TEXTS)):
-        text = reading("flat", [row])
+        text = classified("flat", [row])
         candidates = [*copies[:, :, row, : text.mask.size(1)], text.weights[:, 0]]
         distances = [float(slow_tvd(output(text, one), text.probabilities[0])) for one in candidates]
         divergences = [float(over_heads(one, text.weights[:, 0])) for one in candidates]
@@ -170,7 +177,7 @@ def test_the_farthest_of_the_accepted_copies_is_chosen_or_the_own_attention(monk
             if column == "max_jsd":
                 accepted_copies.add(len(accepted) - 1)
                 assert float(measured.numbers["tvd"][row]) == pytest.approx(distances[best], abs=1e-9)
-                chosen = measured.tokens["adversary"][row, : text.mask.size(1)]
+                chosen = measured.highlights["adversary"][row, : text.mask.size(1)]
                 close(chosen, candidates[best].mean(0), atol=1e-7)
         assert float(measured.numbers["max_attention"][row]) == pytest.approx(float(text.attention.max()))
     assert len(accepted_copies) > 2
@@ -178,13 +185,13 @@ def test_the_farthest_of_the_accepted_copies_is_chosen_or_the_own_attention(monk
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_found_is_far_from_the_attention_and_near_to_the_output(kind: Kind) -> None:
-    adversary, found = Adversary(steps=100, learning_rate=0.03), reading(kind)
-    numbers = adversary.measure(found).numbers
-    begun = Adversary(steps=0).measure(found).numbers
+    adversary, found = with_constants(Adversary(steps=100), learning_rate=0.03), classified(kind)
+    numbers = measurements(adversary, found).numbers
+    begun = measurements(Adversary(steps=0), found).numbers
     assert float(numbers["max_jsd_strict"].mean()) > 1.2 * float(begun["max_jsd_strict"].mean())
     assert float(numbers["max_jsd"].max()) <= math.log(2)
     assert (numbers["max_jsd"] >= numbers["max_jsd_strict"]).all()
-    assert (numbers["tvd"] <= adversary.accept).all()
+    assert (numbers["tvd"] <= adversary.tolerance).all()
     curve = torch.stack([numbers[f"max_jsd_at_{epsilon:g}"] for epsilon in adversary.epsilons])
     assert (curve.diff(dim=0) >= 0).all()
     close(numbers["max_jsd_at_0.05"], numbers["max_jsd"])
@@ -193,24 +200,28 @@ def test_what_is_found_is_far_from_the_attention_and_near_to_the_output(kind: Ki
 
 def test_a_batch_gives_what_its_texts_give_alone_after_all_steps() -> None:
     adversary = Adversary()
-    together = adversary.measure(reading("flat", time=12, dtype=torch.float32)).numbers["max_jsd"]
-    alone = torch.cat([adversary.measure(one).numbers["max_jsd"] for one in one_by_one("flat", dtype=torch.float32)])  # type: ignore[arg-type]
+    together = measurements(adversary, classified("flat", time=12, dtype=torch.float32)).numbers["max_jsd"]
+    alone = torch.cat(
+        [measurements(adversary, one).numbers["max_jsd"] for one in one_by_one("flat", dtype=torch.float32)]
+    )
     assert float(together.mean()) > 0.01
     close(together, alone, atol=0.005)
 
 
 def test_several_starts_are_searches_of_their_own_of_which_the_best_copy_counts() -> None:
-    found = reading("flat")
-    three = Adversary(copies=2, steps=20, learning_rate=0.1, starts=3)
+    found = classified("flat")
+    three = with_constants(Adversary(copies=2, steps=20, starts=3), learning_rate=0.1)
     weights = three.search(found)
     assert len(weights) == 6
     # The first is that of a single start, and no later one knows of it.
-    close(weights[:2], Adversary(copies=2, steps=20, learning_rate=0.1).search(found))
+    close(weights[:2], with_constants(Adversary(copies=2, steps=20), learning_rate=0.1).search(found))
     begun = three.start(found).softmax(-1)
     assert not torch.isclose(begun[:2], begun[2:4]).all()
     best = torch.stack(
         [
-            three.measure(found).numbers["max_jsd"] if one is None else _measured_alone(found, weights[one : one + 2])
+            measurements(three, found).numbers["max_jsd"]
+            if one is None
+            else _measured_alone(found, weights[one : one + 2])
             for one in (None, 0, 2, 4)
         ]
     )
@@ -218,28 +229,28 @@ def test_several_starts_are_searches_of_their_own_of_which_the_best_copy_counts(
     assert (best[1] < best[0]).any()
 
 
-def _measured_alone(found: Reading, weights: Tensor) -> Tensor:
+def _measured_alone(found: ClassifiedBatch, weights: Tensor) -> Tensor:
     adversary = Adversary()
     adversary.search = given(weights)  # type: ignore[method-assign, assignment]
-    return adversary.measure(found).numbers["max_jsd"]
+    return measurements(adversary, found).numbers["max_jsd"]
 
 
 def test_weights_that_are_exactly_0_and_a_single_copy_do_no_harm() -> None:
-    found = reading("flat", dtype=torch.float32)
+    found = classified("flat", dtype=torch.float32)
     for copies in (1, 5):
-        adversary = Adversary(copies=copies, steps=30, spread=1000)
+        adversary = with_constants(Adversary(copies=copies, steps=30), spread=1000)
         assert (adversary.start(found).softmax(-1)[:, :, found.mask] == 0).any()
         weights = adversary.search(found)
         assert weights.isfinite().all()
         close(weights.sum(-1), torch.ones(copies, 1, len(TEXTS)), atol=1e-6)
-        numbers = adversary.measure(found).numbers
+        numbers = measurements(adversary, found).numbers
         assert all(value.isfinite().all() for value in numbers.values())
         assert float(numbers["max_jsd_at_0.5"].max()) <= math.log(2)
 
 
 def test_several_distributions_a_text_are_refused_with_a_remedy() -> None:
     with pytest.raises(FidelityError, match=r"--model\.init_args\.level sentence"):
-        Adversary(steps=1).measure(reading("han", level=WORD))
+        measurements(Adversary(steps=1), classified("han", level=WORD))
 
 
 @pytest.mark.parametrize(
@@ -248,7 +259,7 @@ def test_several_distributions_a_text_are_refused_with_a_remedy() -> None:
         ({"copies": 0}, "copies 0"),
         ({"starts": 0}, "starts 0"),
         ({"steps": -1}, "steps -1"),
-        ({"accept": 0.0}, "accept 0.0"),
+        ({"tolerance": 0.0}, "tolerance 0.0"),
         ({"epsilons": [0.1, 0]}, "above 0"),
         ({"epsilons": []}, "epsilons"),
     ],
@@ -258,20 +269,21 @@ def test_options_that_make_no_search_are_refused(options: dict[str, object], mes
         Adversary(**options)  # type: ignore[arg-type]
 
 
-def subject(name: str, variant: str, values: list[tuple[float, float, float]]) -> Subject:
-    frame = pd.DataFrame(values, columns=["max_attention", "max_jsd_at_0.1", "max_jsd_at_0.3"]).add_prefix("adversary.")
-    return Subject(name, variant, 0, 2, 1, frame.assign(**{"adversary.max_jsd": frame["adversary.max_jsd_at_0.3"]}), {})
+def result(variant: str, seed: int, values: list[tuple[float, float, float]]) -> CheckpointResult:
+    names = ("max_attention", "max_jsd_at_0.1", "max_jsd_at_0.3")
+    columns = dict(zip(names, zip(*values, strict=True), strict=True))
+    return checkpoint_result("adversary", variant, seed, {**columns, "max_jsd": columns["max_jsd_at_0.3"]})
 
 
 def test_the_curve_is_the_mean_over_the_texts_and_over_the_seeds_of_a_variant() -> None:
     nan = float("nan")
-    subjects = [
-        subject("base, 0", "base", [(0.2, 0.0, 0.1), (0.9, 0.2, 0.3), (nan, nan, nan)]),
-        subject("tying, 0", "tying", [(0.3, 0.0, 0.0), (0.3, 0.1, 0.1), (0.3, 0.2, 0.5)]),
-        subject("base, 1", "base", [(0.2, 0.4, 0.6), (0.2, 0.4, 0.6), (nan, nan, nan)]),
+    results = [
+        result("base", 0, [(0.2, 0.0, 0.1), (0.9, 0.2, 0.3), (nan, nan, nan)]),
+        result("tying", 0, [(0.3, 0.0, 0.0), (0.3, 0.1, 0.1), (0.3, 0.2, 0.5)]),
+        result("base", 1, [(0.2, 0.4, 0.6), (0.2, 0.4, 0.6), (nan, nan, nan)]),
     ]
     adversary = Adversary(epsilons=(0.3, 0.1))
-    figures, tables = adversary.figures(subjects), adversary.tables(subjects)
+    figures, tables = adversary.figures(results), adversary.tables(results)
     assert figures.keys() == tables.keys() == {"adversary", "adversary.curve"}
     curve, violins = figures["adversary.curve"], figures["adversary"]
     assert isinstance(curve, Curves)
@@ -281,6 +293,6 @@ def test_the_curve_is_the_mean_over_the_texts_and_over_the_seeds_of_a_variant() 
         np.testing.assert_allclose(curve.lines[name][1], expected)
     assert isinstance(violins, Spreads)
     assert [list(some) for some in violins.series["base"]] == [[0.1, 0.6, 0.6], [], [], [0.3]]
-    assert tables["adversary.curve"].frame["checkpoint"].tolist() == [one.name for one in subjects for _ in range(2)]
+    assert tables["adversary.curve"].frame["checkpoint"].tolist() == [one.name for one in results for _ in range(2)]
     np.testing.assert_allclose(tables["adversary.curve"].frame["max_jsd"], [0.1, 0.2, 0.1, 0.2, 0.4, 0.6])
     assert tables["adversary"].frame["texts"].tolist() == [3, 1, 3]

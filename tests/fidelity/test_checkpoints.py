@@ -10,7 +10,7 @@ import torch
 
 from datamodules import ClassificationDataModule
 from fidelity.checkpoints import FidelityError, data_settings, load, read_config
-from models.checkpoint import KEY
+from models import TextClassifier
 from tests.fidelity.trained import WARNINGS, fitted, texts_of
 
 pytestmark = [pytest.mark.filterwarnings(warning) for warning in WARNINGS]
@@ -112,7 +112,7 @@ def test_a_fresh_one_is_drawn_from_its_seed_and_leaves_the_random_numbers_alone(
 ) -> None:
     (found,) = load([one(folder, "tying")], data)
     before = torch.random.get_rng_state()
-    first, again, other = found.fresh(data, 3), found.fresh(data, 3), found.fresh(data, 4)
+    first, again, other = found.untrained(data, 3), found.untrained(data, 3), found.untrained(data, 4)
     assert torch.equal(torch.random.get_rng_state(), before)
     same = [torch.equal(a, b) for a, b in zip(first.state_dict().values(), again.state_dict().values(), strict=True)]
     assert all(same)
@@ -174,7 +174,7 @@ def _empty(folder: Path) -> Path:
 def _strange(config: object) -> Callable[[Path], Path]:
     def made(folder: Path) -> Path:
         path = _other(folder)
-        torch.save(torch.load(path, weights_only=True) | {KEY: {}, "config": config}, path)
+        torch.save(torch.load(path, weights_only=True) | {TextClassifier.checkpoint_key: {}, "config": config}, path)
         return path
 
     return made

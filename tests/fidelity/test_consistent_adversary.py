@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from datamodules import ClassificationDataModule
-from fidelity.base import Subject
+from fidelity.base import CheckpointResult
 from fidelity.checkpoints import Checkpoint, FidelityError
 from fidelity.consistent_adversary import ConsistentAdversary
 from metrics.distributions import area
@@ -22,7 +22,7 @@ from tests.fidelity.recipes import (
     checkpoint_of,
     config_of,
     refuse_training,
-    subject_of,
+    result_of,
     texts_in,
 )
 
@@ -63,23 +63,25 @@ def test(checkpoints: list[Checkpoint], data: ClassificationDataModule) -> Consi
 
 
 @pytest.fixture(scope="module")
-def subjects(test: ConsistentAdversary, checkpoints: list[Checkpoint], data: ClassificationDataModule) -> list[Subject]:
-    return [subject_of(test, checkpoint, data) for checkpoint in checkpoints]
+def results(
+    test: ConsistentAdversary, checkpoints: list[Checkpoint], data: ClassificationDataModule
+) -> list[CheckpointResult]:
+    return [result_of(test, checkpoint, data) for checkpoint in checkpoints]
 
 
-def means(subject: Subject, *columns: str) -> list[float]:
-    return [float(subject.values[f"consistent_adversary.{column}"].mean()) for column in columns]
+def means(result: CheckpointResult, *columns: str) -> list[float]:
+    return [float(result.values[f"consistent_adversary.{column}"].mean()) for column in columns]
 
 
-def test_more_strength_takes_attention_further_and_never_beyond_ln_2(subjects: list[Subject]) -> None:
-    for subject in subjects[:2]:
+def test_more_strength_takes_attention_further_and_never_beyond_ln_2(results: list[CheckpointResult]) -> None:
+    for result in results[:2]:
         tvds, jsds = (
-            [*means(subject, *(f"{what}_{label}" for label in ("0", "0.01", "0.3")))] for what in ("tvd", "jsd")
+            [*means(result, *(f"{what}_{label}" for label in ("0", "0.01", "0.3")))] for what in ("tvd", "jsd")
         )
         assert jsds[2] > jsds[0] + 0.1
         assert tvds[0] < 0.2
         for label in ("0", "0.01", "0.3"):
-            values = subject.values[[f"consistent_adversary.{what}_{label}" for what in ("tvd", "jsd")]].to_numpy()
+            values = result.values[[f"consistent_adversary.{what}_{label}" for what in ("tvd", "jsd")]].to_numpy()
             assert not np.isnan(values).any()
             assert (values >= 0).all()
             assert (values[:, 1] <= LN2).all()
@@ -96,7 +98,10 @@ def slow_distances(p: list[float], q: list[float]) -> tuple[float, float]:
 
 
 def test_each_text_is_compared_as_it_would_be_alone(
-    test: ConsistentAdversary, subjects: list[Subject], checkpoints: list[Checkpoint], data: ClassificationDataModule
+    test: ConsistentAdversary,
+    results: list[CheckpointResult],
+    checkpoints: list[Checkpoint],
+    data: ClassificationDataModule,
 ) -> None:
     others = {
         "0.01": test._adversaries[checkpoints[1].name]["0.01"].model,
@@ -104,7 +109,7 @@ def test_each_text_is_compared_as_it_would_be_alone(
         "uniform": checkpoints[2].model,
         "itself": checkpoints[1].model,
     }
-    values = subjects[1].values
+    values = results[1].values
     for text in (0, 7, 28):
         batch = data.splits["test"][[text]]
         assert values["consistent_adversary.gold"][text] == int(batch.labels)
@@ -123,33 +128,33 @@ def test_each_text_is_compared_as_it_would_be_alone(
                 assert values[f"consistent_adversary.predicted_{label}"][text] == int(output.logits.argmax())
 
 
-def test_a_checkpoint_lies_at_0_0_of_its_own_curve(subjects: list[Subject], test: ConsistentAdversary) -> None:
-    table = test.tables(subjects)["consistent_adversary"].frame
+def test_a_checkpoint_lies_at_0_0_of_its_own_curve(results: list[CheckpointResult], test: ConsistentAdversary) -> None:
+    table = test.tables(results)["consistent_adversary"].frame
     own = table[table["other"] == "itself"]
     assert len(own) == 3
     assert (own[["tvd", "tvd.low", "tvd.high", "jsd", "jsd.low", "jsd.high"]] == 0).all(axis=None)
-    figure = test.figures(subjects)["consistent_adversary"]
+    figure = test.figures(results)["consistent_adversary"]
     assert isinstance(figure, Curves)
     assert all((xs[0], ys[0]) == (0, 0) for xs, ys in figure.lines.values())
 
 
-def test_the_scores_are_the_area_and_the_highest_point_of_the_curve(subjects: list[Subject]) -> None:
-    for subject in subjects[:2]:
+def test_the_scores_are_the_area_and_the_highest_point_of_the_curve(results: list[CheckpointResult]) -> None:
+    for result in results[:2]:
         tvds, jsds = (
-            [*means(subject, *(f"{what}_{label}" for label in ("0", "0.01", "0.3")))] for what in ("tvd", "jsd")
+            [*means(result, *(f"{what}_{label}" for label in ("0", "0.01", "0.3")))] for what in ("tvd", "jsd")
         )
         for name, expected in (("area", float(area(tvds, jsds))), ("max_jsd", max(jsds))):
-            found = subject.scores[f"consistent_adversary.{name}"].estimate.named(name)
+            found = result.scores[f"consistent_adversary.{name}"].estimate.named(name)
             assert found[name] == pytest.approx(expected)
             assert found[f"{name}.low"] < found[name] < found[f"{name}.high"] <= LN2
     # Uniform attention cannot be changed: it has no adversary.
-    assert math.isnan(subjects[2].scores["consistent_adversary.area"].value)
+    assert math.isnan(results[2].scores["consistent_adversary.area"].value)
 
 
 def test_the_table_and_the_figure_hold_the_curve_and_what_is_beside_it(
-    subjects: list[Subject], test: ConsistentAdversary, checkpoints: list[Checkpoint]
+    results: list[CheckpointResult], test: ConsistentAdversary, checkpoints: list[Checkpoint]
 ) -> None:
-    table = test.tables(subjects)["consistent_adversary"].frame
+    table = test.tables(results)["consistent_adversary"].frame
     assert table[["checkpoint", "other"]].value_counts().to_dict() == {
         ("base, seed 0", "itself"): 1,
         ("base, seed 0", "adversary"): 3,
@@ -161,21 +166,21 @@ def test_the_table_and_the_figure_hold_the_curve_and_what_is_beside_it(
         ("uniform, seed 0", "itself"): 1,
     }
     adversary = table[(table["checkpoint"] == "base, seed 1") & (table["strength"] == 0.3)].iloc[0]
-    values = subjects[1].values
+    values = results[1].values
     gold, predicted = (values[f"consistent_adversary.{name}"].to_numpy() for name in ("gold", "predicted_0.3"))
     assert adversary["accuracy"] == pytest.approx((gold == predicted).mean())
-    positive = subjects[1].positive
+    positive = results[1].positive
     right = ((gold == positive) & (predicted == positive)).sum()
     assert adversary["f1"] == pytest.approx(2 * right / ((gold == positive).sum() + (predicted == positive).sum()))
-    assert [adversary["tvd"], adversary["jsd"]] == pytest.approx(means(subjects[1], "tvd_0.3", "jsd_0.3"))
+    assert [adversary["tvd"], adversary["jsd"]] == pytest.approx(means(results[1], "tvd_0.3", "jsd_0.3"))
     assert adversary["jsd.low"] < adversary["jsd"] < adversary["jsd.high"]
     assert 1 <= adversary["epochs"] <= 12
-    figure = test.figures(subjects)["consistent_adversary"]
+    figure = test.figures(results)["consistent_adversary"]
     assert isinstance(figure, Curves)
     assert list(figure.lines) == ["base, seed 0", "base, seed 1"]
     assert figure.points.keys() == {"base, seed 0", "uniform, seed 0"}
     assert [one for (one,) in figure.points["base, seed 0"]] == pytest.approx(
-        means(subjects[1], "tvd_first", "jsd_first")
+        means(results[1], "tvd_first", "jsd_first")
     )
     assert len(figure.points["uniform, seed 0"][0]) == 2
     assert 0 < figure.points["base, seed 0"][1][0] < LN2
@@ -184,12 +189,12 @@ def test_the_table_and_the_figure_hold_the_curve_and_what_is_beside_it(
 def test_a_second_run_trains_nothing_and_measures_the_same(
     checkpoints: list[Checkpoint],
     data: ClassificationDataModule,
-    subjects: list[Subject],
+    results: list[CheckpointResult],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     refuse_training(monkeypatch)
     again = begun(checkpoints, data)
-    pd.testing.assert_frame_equal(subject_of(again, checkpoints[0], data).values, subjects[0].values, check_exact=True)
+    pd.testing.assert_frame_equal(result_of(again, checkpoints[0], data).values, results[0].values, check_exact=True)
 
 
 def test_a_killed_run_goes_on_with_the_strength_that_it_was_killed_in(
@@ -211,7 +216,7 @@ def test_a_killed_run_goes_on_with_the_strength_that_it_was_killed_in(
     assert kept | finished == kept
 
 
-@pytest.mark.parametrize("change", [{"seed": 4}, {"regularized": True}, {"max_epochs": 3}])
+@pytest.mark.parametrize("change", [{"patience": 4}, {"regularized": True}, {"max_epochs": 3}])
 def test_other_options_are_other_adversaries(
     checkpoints: list[Checkpoint],
     data: ClassificationDataModule,

@@ -6,25 +6,33 @@ from dataclasses import replace
 from itertools import combinations, permutations
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from scipy.stats import spearmanr
 from torch import Tensor
 
 from datamodules import TextBatch
-from fidelity.base import Subject
+from fidelity.base import CheckpointResult
 from fidelity.checkpoints import FidelityError
+from fidelity.classified import classify
 from fidelity.correlation import Correlation, agreements, without_rounding
-from fidelity.reading import read
 from fidelity.saliency import MEASURES
-from metrics.bootstrap import Resampled, resample
+from metrics.bootstrap import Resampled
 from models import AdditiveAttention, AttentionClassifier, AverageEncoder, EmbeddingSpec, NoEncoder
 from models.base import TextSizes
-from models.encoder import TextEncoder
+from models.layers import TextEncoder
 from results import Histograms
 from tests.fidelity import tiny
-from tests.fidelity.tiny import TEXTS, Kind, close, one_by_one, reading
+from tests.fidelity.tiny import (
+    TEXTS,
+    Kind,
+    checkpoint_result,
+    classified,
+    close,
+    measurements,
+    saliency_of,
+    scores_of,
+)
 from tests.models.batches import VOCABULARY, batch_of
 
 
@@ -64,12 +72,12 @@ def test_one_side_that_is_the_same_for_all_words_has_no_correlation() -> None:
 
 @pytest.mark.parametrize("kind", ["flat", "han", "transformer"])
 def test_every_text_is_correlated_over_its_own_words(kind: Kind) -> None:
-    test, found = Correlation(), reading(kind, time=12)
-    measured = test.measure(found)
+    test, found = Correlation(), classified(kind, time=12)
+    measured = measurements(test, found)
     assert list(measured.numbers) == list(test.columns(3))
     for row in range(len(TEXTS)):
         words = found.words[row]
-        sides = {measure: found.saliency.magnitude(measure)[row][words].tolist() for measure in MEASURES}
+        sides = {measure: saliency_of(found).magnitude(measure)[row][words].tolist() for measure in MEASURES}
         attention = found.attention[row][words].tolist()
         pairs = {str(measure): (attention, side) for measure, side in sides.items()}
         pairs |= {f"{one}_{other}": (sides[one], sides[other]) for one, other in combinations(MEASURES, 2)}
@@ -78,16 +86,8 @@ def test_every_text_is_correlated_over_its_own_words(kind: Kind) -> None:
             expected = np.corrcoef(one, other)[0, 1]
             assert measured.numbers[f"{name}.pearson"][row].item() == pytest.approx(expected, abs=1e-6), name
         assert measured.numbers["words"][row] == words.sum()
-    for measure, colours in measured.tokens.items():
-        assert colours is found.saliency.signed(measure)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("kind", ["flat", "han", "transformer"])
-def test_a_text_alone_has_the_same_as_in_a_padded_batch(kind: Kind) -> None:
-    padded = Correlation().measure(reading(kind, time=12)).numbers
-    for row, alone in enumerate(one_by_one(kind)):
-        for name, value in Correlation().measure(alone).numbers.items():
-            close(padded[name][row], value[0], 1e-6)
+    for measure, colours in measured.highlights.items():
+        assert colours is saliency_of(found).signed(measure)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("encoder", [AverageEncoder(32), NoEncoder()])
@@ -101,9 +101,9 @@ def test_a_word_that_comes_twice_is_a_tie_in_any_batch(encoder: TextEncoder) -> 
     texts = [torch.randint(7, 16, (length,)).tolist() for length in range(3, 23)]
 
     def numbers(batch: TextBatch) -> Mapping[str, Tensor]:
-        found = read(checkpoint, batch, None, seed=0, pad=VOCABULARY.pad)[1]
+        found = classify(checkpoint, batch, None, seed=0, pad=VOCABULARY.pad)[1]
         assert found is not None
-        return Correlation().measure(found).numbers
+        return measurements(Correlation(), found).numbers
 
     together = numbers(batch_of(texts, time=30))
     for row, text in enumerate(texts):
@@ -119,49 +119,47 @@ def test_values_no_further_apart_than_the_tolerance_become_one() -> None:
 
 
 def test_only_the_measures_that_are_named_are_computed() -> None:
-    test = Correlation(["gradient", "leave_one_out"])
-    numbers = test.measure(reading("flat")).numbers
-    pairs = ("gradient", "leave_one_out", "gradient_leave_one_out")
+    test = Correlation(["input_x_gradient", "leave_one_out"])
+    numbers = measurements(test, classified("flat")).numbers
+    pairs = ("input_x_gradient", "leave_one_out", "input_x_gradient_leave_one_out")
     names = [f"{pair}.{name}" for pair in pairs for name in ("kendall", "pearson", "spearman", "p")]
     assert list(numbers) == ["words", *names]
-    everything = Correlation().measure(reading("flat")).numbers
+    everything = measurements(Correlation(), classified("flat")).numbers
     for name, value in numbers.items():
         close(value, everything[name])
-    with pytest.raises(FidelityError, match=r"each once, and not \['gradient', 'gradient'\]"):
-        Correlation(["gradient", "gradient"])
+    with pytest.raises(FidelityError, match=r"each once, and not \['input_x_gradient', 'input_x_gradient'\]"):
+        Correlation(["input_x_gradient", "input_x_gradient"])
     with pytest.raises(FidelityError, match="one or more"):
         Correlation([])
 
 
-def subject(variant: str, seed: int, taus: list[float], p: list[float], words: list[float]) -> Subject:
+def result(variant: str, seed: int, taus: list[float], p: list[float], words: list[float]) -> CheckpointResult:
     """Of a test with one measure."""
-    names = ("kendall", "pearson", "spearman")
-    values = pd.DataFrame({f"correlation.gradient.{name}": taus for name in names})
-    values["correlation.gradient.p"], values["correlation.words"] = p, words
-    scores: dict[str, Resampled] = {}
-    for name, score in Correlation(["gradient"]).scores(2, 1).items():
-        columns = [f"correlation.{column}" for column in score.columns]
-        scores[f"correlation.{name}"] = resample(score.statistic, values[columns].to_numpy(), score.unit)
-    return Subject(f"{variant}, seed {seed}", variant, seed, 2, 1, values, scores)
+    columns = {f"input_x_gradient.{name}": taus for name in ("kendall", "pearson", "spearman")}
+    columns |= {"input_x_gradient.p": p, "words": words}
+    values = checkpoint_result("correlation", variant, seed, columns)
+    scores = scores_of(Correlation(["input_x_gradient"]), values.values)
+    found = {f"correlation.{name}": Resampled(value, np.zeros(0), "fraction") for name, value in scores.items()}
+    return replace(values, scores=found)
 
 
 def test_texts_without_a_coefficient_are_counted_and_those_skipped_are_not() -> None:
     nan = np.nan
     some = [
-        subject("base", 0, [0.1, 0.5, nan, nan], [0.05, 0.06, nan, nan], [3, 4, 2, nan]),
-        subject("tying", 0, [0.4, 0.6, 0.8, nan], [0.01, 0.5, 0.04, nan], [3, 4, 2, nan]),
-        subject("base", 1, [0.2, 0.3, 0.4, nan], [0.2, 0.3, 0.4, nan], [3, 4, 2, nan]),
+        result("base", 0, [0.1, 0.5, nan, nan], [0.05, 0.06, nan, nan], [3, 4, 2, nan]),
+        result("tying", 0, [0.4, 0.6, 0.8, nan], [0.01, 0.5, 0.04, nan], [3, 4, 2, nan]),
+        result("base", 1, [0.2, 0.3, 0.4, nan], [0.2, 0.3, 0.4, nan], [3, 4, 2, nan]),
     ]
-    test = Correlation(["gradient"])
+    test = Correlation(["input_x_gradient"])
     table = test.tables(some)["correlation"].frame
     assert table["checkpoint"].tolist() == ["base, seed 0", "tying, seed 0", "base, seed 1"]
-    assert set(table["pair"]) == {"attention_gradient"}
+    assert set(table["pair"]) == {"attention_input_x_gradient"}
     assert table["texts"].tolist() == [2, 3, 3]
     assert table["undefined"].tolist() == [1, 0, 0]
     assert table["kendall"].tolist() == pytest.approx([0.3, 0.6, 0.3])
     assert table["kendall.sd"].tolist() == pytest.approx([0.08**0.5, 0.2, 0.1])
     assert table["significant"].tolist() == pytest.approx([1 / 2, 2 / 3, 0])
-    figure = test.figures(some)["correlation.gradient"]
+    figure = test.figures(some)["correlation.input_x_gradient"]
     assert isinstance(figure, Histograms)
     np.testing.assert_equal(
         figure.series, {"base": [0.1, 0.5, nan, nan, 0.2, 0.3, 0.4, nan], "tying": [0.4, 0.6, 0.8, nan]}

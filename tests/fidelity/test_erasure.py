@@ -1,26 +1,37 @@
-"""Weights erased in an order, against one text, one order and one forward pass for each erased weight."""
+"""Erased weights, against one text, one order and one forward pass for each erased weight."""
 
 from copy import deepcopy
 from dataclasses import replace
 from functools import cache
+from math import log
 from typing import get_args
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 
 from fidelity import erasure
-from fidelity.base import Score, Subject
+from fidelity.base import CheckpointResult
 from fidelity.checkpoints import Checkpoint, FidelityError
-from fidelity.erasure import Last, SetErasure, first_flips
-from fidelity.reading import Reading, read
+from fidelity.classified import ClassifiedBatch, classify
+from fidelity.erasure import Last, SetErasure, SingleWeight, first_flips
 from fidelity.saliency import RANKINGS
-from metrics.bootstrap import Resampled, resample
-from models.interface import WORD
-from results import Spreads
-from tests.fidelity.tiny import CLASSES, TEXTS, Kind, checkpoint, close, texts
-from tests.fidelity.tiny import reading as reading_of
+from models.interface import WORD, Level
+from results import Curves, Spreads
+from tests.fidelity.tiny import (
+    CLASSES,
+    TEXTS,
+    Kind,
+    checkpoint,
+    checkpoint_result,
+    close,
+    measurements,
+    saliency_of,
+    scores_of,
+    slow_erasure,
+    texts,
+)  # fmt: skip
+from tests.fidelity.tiny import classified as classified_of
 from tests.models.batches import VOCABULARY
 
 RULES: tuple[Last, ...] = get_args(Last)
@@ -33,40 +44,29 @@ def on_the_edge(kind: Kind) -> Checkpoint:
     found = checkpoint(kind)
     model = deepcopy(found.model)
     *_, bias = model.parameters()
-    bias.sub_(reading_of(kind).output.logits.mean(0))
+    bias.sub_(classified_of(kind).output.logits.mean(0))
     return replace(found, model=model)
 
 
-def reading(kind: Kind, rows: list[int] | None = None, time: int | None = None, level: str | None = None) -> Reading:
-    _, found = read(on_the_edge(kind), texts(kind, rows, time), level, seed=0, pad=VOCABULARY.pad)
+def classified(
+    kind: Kind, rows: list[int] | None = None, time: int | None = None, level: str | None = None
+) -> ClassifiedBatch:
+    _, found = classify(on_the_edge(kind), texts(kind, rows, time), level, seed=0, pad=VOCABULARY.pad)
     assert found is not None
     return found
 
 
-def one_by_one(kind: Kind, level: str | None) -> list[Reading]:
-    return [reading(kind, [row], level=level) for row in range(len(TEXTS))]
+def one_by_one(kind: Kind, level: str | None) -> list[ClassifiedBatch]:
+    return [classified(kind, [row], level=level) for row in range(len(TEXTS))]
 
 
-def slow_decision(text: Reading, gone: set[int]) -> int:
-    """The class when the whole model runs with the weights of some slots erased, in every head and group."""
-    groups = text.groups[0].tolist()
-    imposed = {}
-    for name, head in zip(text.names, text.weights[:, 0].tolist(), strict=True):
-        left = [0.0 if slot in gone else weight for slot, weight in enumerate(head)]
-        sums = {group: sum(w for w, own in zip(left, groups, strict=True) if own == group) for group in groups}
-        imposed[name] = torch.tensor(
-            [[w / sums[own] if sums[own] else 0.0 for w, own in zip(left, groups, strict=True)]], dtype=torch.float64
-        )
-    return int(text.model(text.batch, imposed=imposed).logits[0].argmax())
-
-
-def slow_flip(text: Reading, values: list[float], last: Last) -> int:
-    """How many of the slots with the highest values go before the class changes; 0 for never."""
-    slots = [slot for slot, inside in enumerate(text.mask[0].tolist()) if inside]
-    order = sorted(slots, key=lambda slot: -values[slot])
+def slow_flip(text: ClassifiedBatch, values: list[float], last: Last) -> int:
+    """How many of the positions with the highest values go before the class changes; 0 for never."""
+    positions = [position for position, inside in enumerate(text.mask[0].tolist()) if inside]
+    order = sorted(positions, key=lambda position: -values[position])
     own = int(text.predicted)
     for count in range(1, len(order) + (last == "erase")):
-        if slow_decision(text, set(order[:count])) != own:
+        if np.argmax(slow_erasure(text, order[:count])) != own:
             return count
     return 0
 
@@ -75,20 +75,20 @@ def slow_flip(text: Reading, values: list[float], last: Last) -> int:
 @pytest.mark.parametrize(("kind", "level"), KINDS)
 def test_fraction_mass_and_never_flips_are_those_of_a_loop(kind: Kind, level: str | None, last: Last) -> None:
     test = SetErasure(draws=4, last=last)
-    numbers = test.measure(reading(kind, time=9, level=level)).numbers
+    numbers = measurements(test, classified(kind, time=9, level=level)).numbers
     assert set(numbers) == set(test.columns(CLASSES))
     never, partly, at_last = 0, 0, 0
     for row, text in enumerate(one_by_one(kind, level)):
-        attention, slots = text.attention[0].tolist(), int(text.mask.sum())
+        attention, positions = text.attention[0].tolist(), int(text.mask.sum())
         for ranking in RANKINGS:
-            for draw, values in enumerate(text.saliency.rankings(ranking, 4)[:, 0].tolist(), 1):
+            for draw, values in enumerate(saliency_of(text).rankings(ranking, 4)[:, 0].tolist(), 1):
                 count = slow_flip(text, values, last)
-                gone = sorted(range(len(values)), key=lambda slot: -values[slot])[:count]
-                mass = sum(attention[slot] for slot in gone) / sum(attention)
-                expected = (count / slots, mass, 0.0) if count else (1.0, 1.0, 1.0)
+                gone = sorted(range(len(values)), key=lambda position: -values[position])[:count]
+                mass = sum(attention[position] for position in gone) / sum(attention)
+                expected = (count / positions, mass, 0.0) if count else (1.0, 1.0, 1.0)
                 never += not count
-                partly += 1 < count < slots
-                at_last += count == slots
+                partly += 1 < count < positions
+                at_last += count == positions
                 for column, value in zip(("fraction", "mass", "never"), expected, strict=True):
                     name = f"{ranking}.{column}" + f"_{draw}" * (ranking == "random")
                     assert float(numbers[name][row]) == pytest.approx(value, abs=1e-9), name
@@ -99,7 +99,7 @@ def test_fraction_mass_and_never_flips_are_those_of_a_loop(kind: Kind, level: st
 
 @pytest.mark.parametrize(("kind", "level"), [("flat", None), ("han", None)])
 def test_without_any_weight_the_bias_decides(kind: Kind, level: str | None) -> None:
-    found = reading(kind, level=level)
+    found = classified(kind, level=level)
     *_, bias = found.model.parameters()
     unlike = found.predicted.ne(int(bias.argmax()))
     assert set(unlike.tolist()) == {True, False}
@@ -108,8 +108,8 @@ def test_without_any_weight_the_bias_decides(kind: Kind, level: str | None) -> N
     assert (flips[:, ~unlike] < found.mask.sum(1)[~unlike]).all()
 
 
-def scattered(found: Reading, orders: int) -> torch.Tensor:
-    """Random orders in which two slots are equal."""
+def scattered(found: ClassifiedBatch, orders: int) -> torch.Tensor:
+    """Random orders in which two positions are equal."""
     values = found.noise("some orders", orders)
     values[:, :, 1] = values[:, :, 0]
     return values.masked_fill(~found.mask, -torch.inf)
@@ -120,7 +120,7 @@ def scattered(found: Reading, orders: int) -> torch.Tensor:
 def test_flips_do_not_depend_on_rounds_and_passes(
     kind: Kind, level: str | None, last: Last, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = reading(kind, time=9, level=level)
+    whole = classified(kind, time=9, level=level)
     orders, alone = scattered(whole, 6), one_by_one(kind, level)
     expected = torch.tensor(
         [
@@ -136,38 +136,29 @@ def test_flips_do_not_depend_on_rounds_and_passes(
 
 
 def test_passes_are_bounded_and_what_flipped_is_tried_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = reading("flat")
+    whole = classified("flat")
     orders, tried = scattered(whole, 6), list[torch.Size]()
-    decide = Reading.decide
+    decide = ClassifiedBatch.decide
 
-    def recorded(self: Reading, weights: torch.Tensor) -> torch.Tensor:
+    def recorded(self: ClassifiedBatch, weights: torch.Tensor) -> torch.Tensor:
         tried.append(weights.shape)
         return decide(self, weights)
 
-    monkeypatch.setattr(Reading, "decide", recorded)
+    monkeypatch.setattr(ClassifiedBatch, "decide", recorded)
     monkeypatch.setattr(erasure, "CELLS", 1)
     found = first_flips(whole, orders)
     # One text at a time: as many decisions as weights are erased one by one, and not one more.
     removed = torch.where(found == 0, whole.mask.sum(1), found)
     assert sum(shape[0] * shape[1] * shape[3] for shape in tried) == int(removed.sum())
-    for cells in (8 * 7 * 6, 8 * 7 * 6 * 3, 1 << 12):  # hidden size, slots, orders
+    for cells in (8 * 7 * 6, 8 * 7 * 6 * 3, 1 << 12):  # hidden size, positions, orders
         tried.clear()
         monkeypatch.setattr(erasure, "CELLS", cells)
         torch.testing.assert_close(first_flips(whole, orders), found)
         assert max(shape[:-1].numel() * 8 for shape in tried) <= cells
 
 
-def test_a_text_alone_has_the_same_as_in_a_padded_batch() -> None:
-    for kind, level in KINDS:
-        padded = SetErasure().measure(reading(kind, time=12, level=level)).numbers
-        for row, alone in enumerate(one_by_one(kind, level)):
-            for name, value in SetErasure().measure(alone).numbers.items():
-                close(padded[name][row], value[0])
-
-
-def subject(variant: str, seed: int, values: dict[str, list[float]]) -> Subject:
-    frame = pd.DataFrame({"words": 3.0} | {f"erasure.{name}": column for name, column in values.items()})
-    return Subject(f"{variant}, seed {seed}", variant, seed, 2, 1, frame, {})
+def result(variant: str, seed: int, values: dict[str, list[float]]) -> CheckpointResult:
+    return checkpoint_result("erasure", variant, seed, values)
 
 
 VALUES = {
@@ -184,19 +175,9 @@ VALUES = {
 """The second text never flips, the fourth when its last weight goes, the fifth was skipped."""
 
 
-def resampled(score: Score, frame: pd.DataFrame) -> Resampled:
-    columns = [f"erasure.{column}" for column in score.columns]
-    return resample(score.statistic, frame[columns], score.unit, draws=50)
-
-
-def scores_of(test: SetErasure) -> dict[str, float]:
-    frame = subject("base", 0, VALUES).values
-    return {name: resampled(score, frame).value for name, score in test.scores(2, 1).items()}
-
-
 def test_what_never_flips_is_left_out_of_medians_and_boxes_and_has_a_rate() -> None:
     test = SetErasure(["attention", "random"], draws=2)
-    assert scores_of(test) == pytest.approx(
+    assert scores_of(test, result("base", 0, VALUES).values) == pytest.approx(
         {
             "attention.median_fraction": 0.5,
             "attention.never_flips": 1 / 4,
@@ -210,8 +191,8 @@ def test_what_never_flips_is_left_out_of_medians_and_boxes_and_has_a_rate() -> N
         }
     )
     assert not [name for name in SetErasure(["attention"]).scores(2, 1) if "random" in name]
-    other = subject("base", 1, {name: [0.1, 0.2, 0.0, 0.3] for name in VALUES} | {"attention.never": [0.0, 0, 1, 0]})
-    (figure,) = test.figures([subject("base", 0, VALUES), subject("tying", 0, VALUES), other]).values()
+    other = result("base", 1, {name: [0.1, 0.2, 0.0, 0.3] for name in VALUES} | {"attention.never": [0.0, 0, 1, 0]})
+    (figure,) = test.figures([result("base", 0, VALUES), result("tying", 0, VALUES), other]).values()
     assert isinstance(figure, Spreads)
     assert figure.categories == ("attention", "random")
     assert figure.series["base"][0] == [0.2, 0.5, 1.0, 0.1, 0.2, 0.3]
@@ -224,21 +205,19 @@ def test_a_ranking_that_flips_every_text_earlier_lies_below_random_orders() -> N
     """Though random orders flip few texts, those soon, so that its median over what flips is the higher."""
     values = {"attention.fraction": [0.1, 0.4, 0.5, 0.6], "random.fraction_1": [0.2, 1.0, 1.0, 1.0]}
     values |= {"attention.never": [0.0] * 4, "random.never_1": [0.0, 1.0, 1.0, 1.0]}
-    frame = subject("base", 0, values).values
     for last in RULES:
-        score = SetErasure(["attention", "random"], draws=1, last=last).scores(2, 1)["attention.below_random"]
-        found = resampled(score, frame)
-        assert found.value == pytest.approx(1 - 0.45)
+        test = SetErasure(["attention", "random"], draws=1, last=last)
+        assert scores_of(test, result("base", 0, values).values)["attention.below_random"] == pytest.approx(1 - 0.45)
 
 
 def test_where_the_last_weight_stays_what_never_flips_is_one_in_the_median() -> None:
     test = SetErasure(["attention", "random"], draws=2, last="keep")
-    found = scores_of(test)
+    found = scores_of(test, result("base", 0, VALUES).values)
     assert "attention.last_flips" not in found
     assert found["attention.median_fraction"] == pytest.approx(0.75)
     assert found["random.median_fraction"] == pytest.approx((0.95 + 0.65) / 2)
     assert found["attention.below_random"] == pytest.approx(0.05)
-    (figure,) = test.figures([subject("tying", 0, VALUES)]).values()
+    (figure,) = test.figures([result("tying", 0, VALUES)]).values()
     assert isinstance(figure, Spreads)
     assert figure.series["tying"][0] == [0.2, 1.0, 0.5, 1.0]
 
@@ -249,10 +228,8 @@ def test_a_ranking_that_is_itself_random_is_not_above_or_below_random_orders() -
     columns = ["attention.fraction", *(f"random.fraction_{draw}" for draw in range(1, 6))]
     values = dict(zip(columns, fractions.T.tolist(), strict=True))
     values |= {name.replace("fraction", "never"): [0.0] * 2000 for name in columns}
-    frame = subject("base", 0, values).values
-    score = SetErasure(["attention", "random"]).scores(2, 1)["attention.below_random"]
-    found = resampled(score, frame)
-    assert found.value == 0
+    test = SetErasure(["attention", "random"])
+    assert scores_of(test, result("base", 0, values).values)["attention.below_random"] == 0
     assert np.median(fractions[:, 1:].mean(1)) < 0.7  # which stood here once, 30 points below
 
 
@@ -263,3 +240,87 @@ def test_what_cannot_be_erased_is_refused() -> None:
         SetErasure(["random", "attention", "random"])
     with pytest.raises(FidelityError, match="0 random orders"):
         SetErasure(draws=0)
+
+
+# The largest weight
+
+
+def slow_jsd(p: list[float], q: list[float]) -> float:
+    return sum(a * log(2 * a / (a + b)) / 2 + b * log(2 * b / (a + b)) / 2 for a, b in zip(p, q, strict=True))
+
+
+@pytest.mark.parametrize(("kind", "level"), KINDS)
+def test_the_largest_and_a_random_other_weight_are_erased(kind: Kind, level: str | None) -> None:
+    numbers = measurements(SingleWeight(), classified_of(kind, time=9, level=level)).numbers
+    assert set(numbers) == set(SingleWeight().columns(CLASSES))
+    assert len({*numbers["delta_js"].tolist(), *numbers["delta_weight"].tolist()}) > len(TEXTS)
+    for row in range(len(TEXTS)):
+        text = classified_of(kind, [row], level=level)
+        weights, noise = text.attention[0].tolist(), text.noise("single_weight", 1)[0, 0].tolist()
+        positions = [position for position, inside in enumerate(text.mask[0].tolist()) if inside]
+        top = max(positions, key=lambda position: weights[position])
+        other = min((position for position in positions if position != top), key=lambda position: noise[position])
+        own, without = text.probabilities[0].tolist(), [slow_erasure(text, {position}) for position in (top, other)]
+        flips = [found.index(max(found)) != own.index(max(own)) for found in without]
+        expected = {
+            "delta_js": slow_jsd(own, without[0]) - slow_jsd(own, without[1]),
+            "delta_weight": weights[top] - weights[other],
+            "flips_top": float(flips[0]),
+            "flips_random": float(flips[1]),
+        }
+        for name, value in expected.items():
+            assert float(numbers[name][row]) == pytest.approx(value, abs=1e-9), name
+
+
+def test_some_decisions_flip() -> None:
+    numbers = measurements(SingleWeight(), classified_of("flat")).numbers
+    assert 0 < float(numbers["flips_top"].mean()) < 1
+
+
+def test_of_equal_weights_the_first_is_the_largest_and_is_never_the_other() -> None:
+    found = classified_of("flat")
+    level = found.output.levels[WORD]
+    even = Level(level.mask / level.mask.sum(1, keepdim=True).double(), level.mask, level.hidden)
+    for seed in range(20):
+        equal = replace(found, seed=seed, output=replace(found.output, levels={WORD: even}))
+        numbers = measurements(SingleWeight(), equal).numbers
+        noise = equal.noise("single_weight", 1)[0]
+        others = 1 + noise[:, 1:].argmin(1)
+        ones = torch.nn.functional.one_hot(torch.stack([torch.zeros_like(others), others]), level.mask.size(1))
+        left = even.weights * (1 - ones)
+        flips = equal.decide((left / left.sum(-1, keepdim=True))[:, None]).argmax(-1) != equal.predicted
+        close(torch.stack([numbers["flips_top"], numbers["flips_random"]]), flips.double())
+        close(numbers["delta_weight"], torch.zeros(len(TEXTS), dtype=torch.float64))
+
+
+def single_weights(variant: str, seed: int, top: list[float], other: list[float]) -> CheckpointResult:
+    columns = {
+        "delta_js": np.subtract(top, other) / 10,
+        "delta_weight": np.add(top, 0.5),
+        "flips_top": top,
+        "flips_random": other,
+    }
+    return checkpoint_result("single_weight", variant, seed, columns)
+
+
+def test_scores_table_and_figure() -> None:
+    nan = float("nan")
+    base = single_weights("base", 0, [1, 1, 0, 1, nan], [1, 0, 0, 0, nan])
+    again = single_weights("base", 1, [0, 0, 0, 0, nan], [1, 1, 0, 0, nan])
+    tying = single_weights("tying", 0, [0, 1, 1, 0, nan], [0, 0, 1, 0, nan])
+    found = scores_of(SingleWeight(), base.values)
+    assert found == pytest.approx({"flips_top": 0.75, "flips_random": 0.25, "delta_js": 0.05})
+    (table,) = SingleWeight().tables([base, again, tying]).values()
+    assert table.frame.to_dict("records") == [
+        {"checkpoint": "base, seed 0", "texts": 4, "both": 0.25, "top_only": 0.5, "random_only": 0.0, "neither": 0.25},
+        {"checkpoint": "base, seed 1", "texts": 4, "both": 0.0, "top_only": 0.0, "random_only": 0.5, "neither": 0.5},
+        {"checkpoint": "tying, seed 0", "texts": 4, "both": 0.25, "top_only": 0.25, "random_only": 0.0, "neither": 0.5},
+    ]
+    (figure,) = SingleWeight().figures([base, again, tying]).values()
+    assert isinstance(figure, Curves)
+    assert {name: list(x) for name, (x, _) in figure.points.items()} == {
+        "base": [1.5, 1.5, 0.5, 1.5],
+        "tying": [0.5, 1.5, 1.5, 0.5],
+    }
+    assert list(figure.points["base"][1]) == pytest.approx([0.0, 0.1, 0.0, 0.1])
+    assert list(figure.points["tying"][1]) == pytest.approx([0.0, 0.1, 0.0, 0.0])

@@ -1,4 +1,4 @@
-"""Imitation against loops in double precision and texts that are read one by one."""
+"""AdversarialTraining against loops in double precision and texts that are read one by one."""
 
 import math
 from copy import deepcopy
@@ -13,8 +13,14 @@ from torch import Tensor
 
 from datamodules import ClassificationDataModule, TextBatch
 from datamodules.sampling import BatchLoader, LengthBatches
-from fidelity.imitation import Adversaries, Imitation, attention_of, imitation_loss, told
-from fidelity.reading import levels_of
+from fidelity.classified import levels_of
+from fidelity.consistent_adversary import (
+    AdversarialTraining,
+    Adversaries,
+    adversarial_loss,
+    attention_of,
+    collect_outputs,
+)
 from models.interface import SENTENCE
 from tests.fidelity import tiny
 from tests.fidelity.recipes import CPU, WARNINGS, checkpoint_of, config_of, recipe_of, texts_in
@@ -51,13 +57,13 @@ def stand_in(kind: Kind) -> Any:  # noqa: ANN401
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_a_classifier_says_of_a_text_is_found_by_its_place_in_any_batch(kind: Kind) -> None:
     model = tiny.classifier(kind)
-    found = told(model, stand_in(kind), CPU)
+    found = collect_outputs(model, stand_in(kind), CPU)
     rows = [4, 0, 2, 5]
     batch = tiny.texts(kind, rows, time=12)
     with torch.no_grad():
         together = model(batch)
-        slots = together.levels[levels_of(together, None)[0]].weights.size(1)
-        probabilities, weights = found.of(batch.index, slots)
+        positions = together.levels[levels_of(together, None)[0]].weights.size(1)
+        probabilities, weights = found.of(batch.index, positions)
         for place, row in enumerate(rows):
             output = model(tiny.texts(kind, [row]))
             names = levels_of(output, None)
@@ -67,12 +73,12 @@ def test_what_a_classifier_says_of_a_text_is_found_by_its_place_in_any_batch(kin
             tiny.close(weights[:, place, :size], alone, 1e-6)
             assert not weights[:, place, size:].any()
     assert names == ((SENTENCE,) if kind == "han" else tuple(output.levels))
-    assert weights.shape == (len(names), len(rows), slots)
+    assert weights.shape == (len(names), len(rows), positions)
 
 
 def test_delimiters_that_get_no_attention_keep_their_place(data: ClassificationDataModule) -> None:
     model = checkpoint_of(data, config_of(), epochs=1).model
-    found = told(model, data, CPU)
+    found = collect_outputs(model, data, CPU)
     items = [3, 60, 17]
     batch = data.splits["train"][items]
     with torch.no_grad():
@@ -86,14 +92,14 @@ def test_delimiters_that_get_no_attention_keep_their_place(data: ClassificationD
 
 def slow_loss(p: Tensor, w: Tensor, base_p: Tensor, base_w: Tensor, strength: float) -> float:
     """The formula in loops over Python's floats."""
-    heads, texts, slots = w.shape
+    heads, texts, positions = w.shape
     total = 0.0
     for text in range(texts):
         total += sum(abs(float(a) - float(b)) for a, b in zip(p[text], base_p[text], strict=True)) / 2
         divergence = 0.0
         for head in range(heads):
-            for slot in range(slots):
-                ours, theirs = float(w[head, text, slot]), float(base_w[head, text, slot])
+            for position in range(positions):
+                ours, theirs = float(w[head, text, position]), float(base_w[head, text, position])
                 if ours > 0:
                     divergence += ours * math.log(ours / theirs)
         total -= strength * divergence / heads
@@ -114,18 +120,18 @@ def test_the_loss_is_the_formula(heads: int, strength: float) -> None:
     for weights in (w, base_w):  # padding, and a weight of the adversary that is exactly 0
         weights[:, 1, 4:] = 0
     w[:, 2, 3] = 0
-    found = float(imitation_loss(p, w, base_p, base_w, strength))
+    found = float(adversarial_loss(p, w, base_p, base_w, strength))
     assert found == pytest.approx(slow_loss(p, w, base_p, base_w, strength), rel=1e-12)
     p.requires_grad_(), w.requires_grad_()
-    assert torch.autograd.gradcheck(lambda p, w: imitation_loss(p, w + 0.01, base_p, base_w + 0.01, strength), (p, w))
+    assert torch.autograd.gradcheck(lambda p, w: adversarial_loss(p, w + 0.01, base_p, base_w + 0.01, strength), (p, w))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_gradients_reach_the_adversary_alone_and_labels_play_no_part(kind: Kind) -> None:
     model = tiny.classifier(kind)
-    base = told(model, stand_in(kind), CPU)
+    base = collect_outputs(model, stand_in(kind), CPU)
     adversary = _copy(kind)
-    module = Imitation(adversary, base, 0.1)
+    module = AdversarialTraining(adversary, base, 0.1)
     module.log = lambda *args, **kwargs: None  # type: ignore[method-assign]
     batch = tiny.texts(kind, [1, 2, 3])
     loss = module.training_step(batch, 0)
@@ -160,9 +166,9 @@ def _copy(kind: Kind) -> Any:  # noqa: ANN401
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_classifier_learns_by_its_own_optimiser(kind: Kind, data: ClassificationDataModule) -> None:
-    base = told(tiny.classifier(kind), stand_in(kind), CPU)
+    base = collect_outputs(tiny.classifier(kind), stand_in(kind), CPU)
     checkpoint = tiny.checkpoint(kind)
-    module = Imitation(_copy(kind).train(), base, 0.0)
+    module = AdversarialTraining(_copy(kind).train(), base, 0.0)
     module.model.learning_rate = 0.003
     losses = []
     module.on_train_epoch_end = lambda: losses.append(float(module.trainer.callback_metrics["train_loss"]))  # type: ignore[method-assign]
@@ -179,14 +185,14 @@ def test_the_terms_of_regularisers_are_added_where_they_are_asked_for(data: Clas
     checkpoint = checkpoint_of(
         data, config_of(regularizers=[tying], embedding={"size": 8}, dropout=0.0), "tying", epochs=1
     )
-    base = told(checkpoint.model, data, CPU)
+    base = collect_outputs(checkpoint.model, data, CPU)
     batch = data.splits["train"][[5, 6, 7]]
     losses = []
     for regularized in (False, True):
-        module = Imitation(checkpoint.fresh(data, 1), base, 0.1, regularized)
+        module = AdversarialTraining(checkpoint.untrained(data, 1), base, 0.1, regularized)
         module.log = lambda *args, **kwargs: None  # type: ignore[method-assign]
         losses.append(float(module.training_step(batch, 0).detach()))
-    _, terms = checkpoint.fresh(data, 1).outcome(batch)
+    _, terms = checkpoint.untrained(data, 1).outcome(batch)
     assert losses[1] - losses[0] == pytest.approx(float(terms["tying"].detach()), rel=1e-4)
     assert losses[1] > losses[0]
 

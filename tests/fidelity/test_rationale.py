@@ -5,18 +5,27 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from sklearn.metrics import auc, precision_recall_curve
 from torchmetrics.functional.classification import binary_average_precision
 
-from fidelity.base import Subject
 from fidelity.checkpoints import FidelityError
+from fidelity.classified import ClassifiedBatch
 from fidelity.rationale import Rationale, auprc, average_precision, rationale_lengths
-from fidelity.reading import Reading
 from fidelity.saliency import RANKINGS
-from tests.fidelity.tiny import SENTENCES, TEXTS, Kind, classifier, close, one_by_one, reading, texts
+from tests.fidelity.tiny import (
+    SENTENCES,
+    TEXTS,
+    Kind,
+    checkpoint_result,
+    classified,
+    classifier,
+    close,
+    measurements,
+    saliency_of,
+    texts,
+)
 from tests.models.batches import batch_of
 
 FRACTIONS = (0.1, 0.4, 0.6)
@@ -24,7 +33,7 @@ GOLD = ([0, 1, 0, 1], [0, 0], [1, 0, 0, 0, 0, 0, 1], [0, 1, 0], [1, 1, 1, 1, 1],
 """Deciding words of the texts; the second and the last have none."""
 
 
-def with_gold(found: Reading) -> Reading:
+def with_gold(found: ClassifiedBatch) -> ClassifiedBatch:
     """The same texts with deciding words."""
     rationale = torch.zeros_like(found.batch.rationale)
     for row, text in enumerate(found.batch.index.tolist()):
@@ -32,10 +41,10 @@ def with_gold(found: Reading) -> Reading:
     return replace(found, batch=replace(found.batch, rationale=rationale))
 
 
-def p_of_words(kind: Kind, row: int, slots: Sequence[int], label: int) -> float:
+def p_of_words(kind: Kind, row: int, positions: Sequence[int], label: int) -> float:
     """Probability of a class given some words, or sentences, of a text, between its delimiters."""
-    text, units = texts(kind, [row]), reading(kind, [row]).units[0].tolist()
-    left = [place for place, unit in enumerate(units) if unit < 0 or unit in slots]
+    text, units = texts(kind, [row]), classified(kind, [row]).token_to_position[0].tolist()
+    left = [place for place, unit in enumerate(units) if unit < 0 or unit in positions]
     numbers = [number for number in text.sentences[0, left].tolist() if number >= 0]
     sentences = [
         sorted(set(numbers)).index(number) if number >= 0 else -1 for number in text.sentences[0, left].tolist()
@@ -46,16 +55,16 @@ def p_of_words(kind: Kind, row: int, slots: Sequence[int], label: int) -> float:
 
 @pytest.mark.parametrize("kind", ["flat", "han", "transformer"])
 def test_what_is_erased_and_what_is_left_are_texts_of_their_own(kind: Kind) -> None:
-    found = reading(kind, time=9)
+    found = classified(kind, time=9)
     draws = 3
-    numbers = Rationale(fractions=FRACTIONS, draws=draws).measure(found).numbers
+    numbers = measurements(Rationale(fractions=FRACTIONS, draws=draws), found).numbers
     for ranking in RANKINGS:
         for row in range(len(TEXTS)):
-            label, slots = int(found.predicted[row]), found.words[row].nonzero().squeeze(1).tolist()
-            words = len(slots)
+            label, positions = int(found.predicted[row]), found.words[row].nonzero().squeeze(1).tolist()
+            words = len(positions)
             needed, enough = [], []
-            for values in found.saliency.rankings(ranking, draws)[:, row].tolist():
-                order = sorted(slots, key=lambda slot: (-values[slot], slot))
+            for values in saliency_of(found).rankings(ranking, draws)[:, row].tolist():
+                order = sorted(positions, key=lambda position: (-values[position], position))
                 for fraction in FRACTIONS:
                     length = min(max(math.ceil(fraction * words), 1), words - 1)
                     needed.append(float(found.confidence[row]) - p_of_words(kind, row, order[length:], label))
@@ -112,8 +121,8 @@ def test_one_gold_word_that_comes_second() -> None:
 
 @pytest.mark.parametrize("kind", ["flat", "han"])
 def test_plausibility_is_of_the_words_that_decide(kind: Kind) -> None:
-    found = with_gold(reading(kind, time=9))
-    numbers = Rationale(draws=2).measure(found).numbers
+    found = with_gold(classified(kind, time=9))
+    numbers = measurements(Rationale(draws=2), found).numbers
     for row in range(len(TEXTS)):
         units = SENTENCES[row] if kind == "han" else range(len(TEXTS[row]))
         named = {units[place] for place, decides in enumerate(GOLD[row]) if decides}
@@ -121,28 +130,20 @@ def test_plausibility_is_of_the_words_that_decide(kind: Kind) -> None:
         words = int(found.words[row].sum())
         for ranking in RANKINGS:
             precisions, areas, hits = [], [], []
-            for values in found.saliency.rankings(ranking, 2)[:, row, :words].tolist():
-                order = sorted(range(words), key=lambda slot: (-values[slot], slot))
-                ahead = [sum(slot in named for slot in order[: place + 1]) / (place + 1) for place in range(words)]
+            for values in saliency_of(found).rankings(ranking, 2)[:, row, :words].tolist():
+                order = sorted(range(words), key=lambda position: (-values[position], position))
+                ahead = [
+                    sum(position in named for position in order[: place + 1]) / (place + 1) for place in range(words)
+                ]
                 precisions += [np.mean([ahead[place] for place in range(words) if order[place] in named] or [np.nan])]
                 if named:
-                    truth = [slot in named for slot in range(words)]
+                    truth = [position in named for position in range(words)]
                     precision, recall, _ = precision_recall_curve(truth, values)
                 areas += [auc(recall, precision) if named else np.nan]
-                hits += [sum(slot in named for slot in order[: len(named)]) / len(named) if named else np.nan]
+                hits += [sum(position in named for position in order[: len(named)]) / len(named) if named else np.nan]
             for column, expected in (("auprc", areas), ("average_precision", precisions), ("token_f1", hits)):
                 value = numbers[f"{ranking}.{column}"][row].item()
                 assert value == pytest.approx(np.mean(expected), abs=1e-6, nan_ok=True), (ranking, column)
-
-
-@pytest.mark.parametrize("kind", ["flat", "han", "transformer"])
-def test_a_text_alone_has_the_same_as_in_a_padded_batch(kind: Kind) -> None:
-    test = Rationale()
-    padded = test.measure(with_gold(reading(kind, time=12))).numbers
-    assert set(padded) == set(test.columns(3))
-    for row, alone in enumerate(one_by_one(kind)):
-        for name, value in test.measure(with_gold(alone)).numbers.items():
-            close(padded[name][row], value[0])
 
 
 def test_every_score_is_the_mean_of_its_column_and_without_gold_there_is_no_table() -> None:
@@ -157,22 +158,23 @@ def test_every_score_is_the_mean_of_its_column_and_without_gold_there_is_no_tabl
     for name, score in test.scores(3, None).items():
         assert list(score.columns) == [name]
         assert score.statistic(np.array([[0.25], [0.75]]), np.array([[1.0, 1.0], [2.0, 0.0]])).tolist() == [0.5, 0.25]
-    values = {"rationale.gold": [0.0, 0.0]} | dict.fromkeys(
-        (f"rationale.attention.{name}" for name in ("auprc", "average_precision", "token_f1")), np.nan
-    )
-    assert test.tables([Subject("a", "a", 0, 2, 1, pd.DataFrame(values), {})]) == {}
+    names = ("auprc", "average_precision", "token_f1")
+    values = {"gold": [0.0, 0.0]} | {f"attention.{name}": [np.nan] * 2 for name in names}
+    assert test.tables([checkpoint_result("rationale", "a", 0, values)]) == {}
 
 
 def test_plausibility_is_told_by_the_number_of_deciding_words() -> None:
-    values = pd.DataFrame(
-        {
-            "rationale.gold": [1, 2, 1, 5, 3, 0, np.nan],
-            "rationale.attention.auprc": [0.1, 0.2, 0.3, 0.4, 0.6, np.nan, np.nan],
-            "rationale.attention.average_precision": [0.5, 0.4, 0.7, 0.4, 0.2, np.nan, np.nan],
-            "rationale.attention.token_f1": [0.0, 1.0, 1.0, 0.0, 0.5, np.nan, np.nan],
-        }
+    values = {
+        "gold": [1, 2, 1, 5, 3, 0, np.nan],
+        "attention.auprc": [0.1, 0.2, 0.3, 0.4, 0.6, np.nan, np.nan],
+        "attention.average_precision": [0.5, 0.4, 0.7, 0.4, 0.2, np.nan, np.nan],
+        "attention.token_f1": [0.0, 1.0, 1.0, 0.0, 0.5, np.nan, np.nan],
+    }
+    table = (
+        Rationale(["attention"])
+        .tables([checkpoint_result("rationale", "a", 0, values)])["rationale.plausibility"]
+        .frame
     )
-    table = Rationale(["attention"]).tables([Subject("a", "a", 0, 2, 1, values, {})])["rationale.plausibility"].frame
     assert table["deciding words"].tolist() == ["1", "2", "3 or more"]
     assert table["texts"].tolist() == [2, 1, 2]
     assert table["auprc"].tolist() == pytest.approx([0.2, 0.2, 0.5])

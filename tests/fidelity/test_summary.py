@@ -1,19 +1,32 @@
-"""Tables of all scores, against numpy over seeds that are written out."""
+"""Tables of all scores, against numpy over seeds that are written out; and the page of example texts."""
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
-from fidelity.base import Subject
-from fidelity.summary import comparison_table, fidelity_table, result_scores, summary_table
+from fidelity.base import CheckpointResult
+from fidelity.experiment import (
+    Example,
+    comparison_table,
+    example_page,
+    examples_of,
+    fidelity_table,
+    result_scores,
+    summary_table,
+)
 from metrics.bootstrap import Resampled, difference, holm, mean, median, resample, weights_of
+from tests.fidelity import tiny
+from tests.fidelity.tiny import Kind, classified, saliency_of
 
 TEXTS = 40
 
 
-def subject(variant: str, seed: int, gain: float, *, skipped: int = 3, extra: bool = False) -> Subject:
+def result(variant: str, seed: int, gain: float, *, skipped: int = 3, extra: bool = False) -> CheckpointResult:
     """Values that differ by a gain; the first texts are too short."""
     common = np.random.default_rng(0).normal(size=TEXTS)
     spread = gain + common + 0.3 * np.random.default_rng([seed, len(variant)]).normal(size=TEXTS)
@@ -26,21 +39,21 @@ def subject(variant: str, seed: int, gain: float, *, skipped: int = 3, extra: bo
     }
     if extra:
         scores["adversary.max_jsd"] = resample(mean, np.abs(values), "nats")
-    return Subject(f"{variant}, seed {seed}", variant, seed, 2, 1, frame, scores)
+    return CheckpointResult(f"{variant}, seed {seed}", variant, seed, 2, 1, frame, scores)
 
 
 SUBJECTS = [
-    subject("base", 0, 0.0, extra=True),
-    subject("tying", 0, 0.9),
-    subject("base", 1, 0.1, extra=True),
-    subject("mlm", 0, 0.05, extra=True),
-    subject("tying", 1, 1.1),
-    subject("tying", 2, 1.0),
+    result("base", 0, 0.0, extra=True),
+    result("tying", 0, 0.9),
+    result("base", 1, 0.1, extra=True),
+    result("mlm", 0, 0.05, extra=True),
+    result("tying", 1, 1.1),
+    result("tying", 2, 1.0),
 ]
 
 
 def test_every_checkpoint_has_a_row_with_all_scores_and_what_was_skipped() -> None:
-    table = fidelity_table([*SUBJECTS, subject("late", 4, 0.0, skipped=7)]).frame
+    table = fidelity_table([*SUBJECTS, result("late", 4, 0.0, skipped=7)]).frame
     assert table["checkpoint"].tolist()[:3] == ["base, seed 0", "tying, seed 0", "base, seed 1"]
     assert table["variant"].tolist()[-2:] == ["tying", "late"]
     assert table["seed"].tolist() == [0, 0, 1, 0, 1, 2, 4]
@@ -54,7 +67,7 @@ def test_every_checkpoint_has_a_row_with_all_scores_and_what_was_skipped() -> No
     assert table["adversary.max_jsd"].isna().tolist() == [False, True, False, False, True, True, True]
 
 
-def slow_means(variant: str, gain_of: dict[str, list[Subject]]) -> np.ndarray:
+def slow_means(variant: str, gain_of: dict[str, list[CheckpointResult]]) -> np.ndarray:
     """Mean spread of each resample over all seeds of a variant: the texts are drawn once for all."""
     weights = weights_of(TEXTS)
     rows = []
@@ -105,7 +118,7 @@ def test_variants_are_compared_with_the_first_over_their_seeds() -> None:
 
 
 def test_a_score_that_the_first_variant_lacks_is_compared_with_nothing() -> None:
-    table = comparison_table([subject("tying", 0, 1.0), subject("base", 0, 0.0, extra=True)]).frame
+    table = comparison_table([result("tying", 0, 1.0), result("base", 0, 0.0, extra=True)]).frame
     last = table.to_dict("records")[-1]
     assert (last["score"], last["variant"]) == ("adversary.max_jsd", "base")
     assert last["mean"] > 0
@@ -114,12 +127,13 @@ def test_a_score_that_the_first_variant_lacks_is_compared_with_nothing() -> None
 
 def test_undefined_scores_stay_undefined() -> None:
     nowhere = Resampled(np.nan, np.full(1000, np.nan), "ratio")
-    subjects = [
-        Subject(name, name, 0, 2, 1, pd.DataFrame({"a.b": [1.0]}), {"correlation.x": nowhere}) for name in ("a", "b")
+    results = [
+        CheckpointResult(name, name, 0, 2, 1, pd.DataFrame({"a.b": [1.0]}), {"correlation.x": nowhere})
+        for name in ("a", "b")
     ]
-    rows = comparison_table(subjects).frame.to_dict("records")
+    rows = comparison_table(results).frame.to_dict("records")
     assert [np.isnan([value for value in row.values() if isinstance(value, float)]).all() for row in rows] == [True] * 2
-    assert all(np.isnan(list(score.named(name).values())).all() for name, score in result_scores(subjects).items())
+    assert all(np.isnan(list(score.named(name).values())).all() for name, score in result_scores(results).items())
 
 
 def test_scores_carry_the_variant_but_those_of_the_first() -> None:
@@ -167,3 +181,44 @@ def test_the_summary_has_what_the_comparison_has_a_column_for_each_variant() -> 
         (line,) = found[found["score"] == row["score"]].to_dict("records")
         for end, column in (("", "mean"), (".low", "low"), (".high", "high")):
             assert line[f"{row['variant']}{end}"] == row[column]
+
+
+@pytest.mark.parametrize("kind", ["flat", "han", "transformer"])
+def test_a_chosen_text_has_a_number_for_each_token_that_of_its_position(kind: Kind) -> None:
+    found = classified(kind, time=12)
+    positions = torch.arange(found.mask.numel(), dtype=torch.float64).view(found.mask.shape)
+    examples = examples_of(found, saliency_of(found), {"places": positions}, {2, 4, 99})
+    assert [example.text for example in examples] == [2, 4]
+    for example in examples:
+        units = found.token_to_position[example.text, : int(found.batch.lengths[example.text])].tolist()
+        expected = [float(positions[example.text, unit]) if unit >= 0 else 0.0 for unit in units]
+        assert list(example.rows["places"]) == expected
+        assert set(example.rows) == {"attention", "input_x_gradient", "places"}
+        assert example.predicted == int(found.predicted[example.text])
+        assert example.confidence == pytest.approx(float(found.confidence[example.text]))
+
+
+def test_texts_are_known_by_their_place_in_the_split_and_not_in_the_batch() -> None:
+    found = classified("flat", [3, 1])
+    moved = replace(found, batch=replace(found.batch, index=torch.tensor([70, 50])))
+    (example,) = examples_of(moved, saliency_of(moved), {}, {50})
+    assert example.text == 50
+    assert len(example.rows["attention"]) == len(tiny.TEXTS[1])
+    assert example.rows["attention"] == moved.attention[1, : len(tiny.TEXTS[1])].tolist()
+
+
+def test_a_heading_names_the_text_its_class_and_what_each_variant_predicts() -> None:
+    split = SimpleNamespace(ids=("3", "17"), labels=[0, 1], forms=lambda text: [None, "Xyz"])
+    data: Any = SimpleNamespace(
+        splits={"test": split}, labels=("bad", "good"), tokenizer=None, text=lambda split, text: (None, ["a", "<unk>"])
+    )
+    checkpoints: list[Any] = [SimpleNamespace(name=f"{name}-0", variant=name) for name in ("base", "tying")]
+    found = [
+        Example(1, "tying-0", 1, 0.9, {"attention": [0.2, 0.8]}),
+        Example(1, "base-0", 0, 0.75124, {"attention": [0.5, 0.5]}),
+    ]
+    (text,) = example_page(found, data, checkpoints).texts
+    assert text.name == "Text 17 of test"
+    assert text.caption == "gold good, base predicts bad (P = 0.751), tying predicts good (P = 0.900)"
+    assert text.words == ("a", "Xyz")
+    assert text.rows == {"base: attention": [0.5, 0.5], "tying: attention": [0.2, 0.8]}

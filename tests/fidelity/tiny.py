@@ -1,19 +1,25 @@
-"""Small classifiers whose attention matters, and readings of a few texts under them."""
+"""Small classifiers whose attention matters, and classified_batches of a few texts under them."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
 from attention import EncoderSpec
 from datamodules import TextBatch
+from fidelity.adversary import Adversary
+from fidelity.base import CheckpointResult, FidelityTest, Measurements
 from fidelity.checkpoints import Checkpoint
-from fidelity.reading import Reading, read
+from fidelity.classified import ClassifiedBatch, classify
+from fidelity.saliency import Saliency
+from metrics.bootstrap import Resampled, resample
 from models import (
     AdditiveAttention,
     AttentionClassifier,
@@ -85,7 +91,7 @@ def checkpoint(kind: Kind, dtype: torch.dtype = torch.float64) -> Checkpoint:
     return Checkpoint(Path("tiny.ckpt"), "0" * 64, config, f"{kind}, seed 0", kind, classifier(kind, dtype))
 
 
-def reading(
+def classified(
     kind: Kind = "flat",
     rows: Sequence[int] | None = None,
     time: int | None = None,
@@ -93,19 +99,77 @@ def reading(
     level: str | None = None,
     dtype: torch.dtype = torch.float64,
     seed: int = 0,
-) -> Reading:
+) -> ClassifiedBatch:
     """What is read of the texts, or of some of them."""
     batch = texts(kind, rows, time)
-    _, found = read(checkpoint(kind, dtype), batch, level, seed=seed, pad=VOCABULARY.pad)
+    _, found = classify(checkpoint(kind, dtype), batch, level, seed=seed, pad=VOCABULARY.pad)
     assert found is not None
     return found
 
 
-def one_by_one(kind: Kind = "flat", **options: str) -> list[Reading]:
-    """A reading of each text alone."""
-    return [reading(kind, [row], **options) for row in range(len(TEXTS))]  # type: ignore[arg-type]
+@lru_cache(maxsize=256)
+def saliency_of(batch: ClassifiedBatch) -> Saliency:
+    """Of its words; what was computed is kept."""
+    return Saliency(batch)
+
+
+def measurements(test: FidelityTest, batch: ClassifiedBatch) -> Measurements:
+    """What a test finds of them."""
+    return test.measure(batch, saliency_of(batch))
+
+
+def with_constants(adversary: Adversary, **constants: float) -> Adversary:
+    """With other constants of the search than the paper's."""
+    for name, value in constants.items():
+        assert hasattr(Adversary, name)
+        setattr(adversary, name, value)
+    return adversary
+
+
+def one_by_one(kind: Kind = "flat", **options: Any) -> list[ClassifiedBatch]:  # noqa: ANN401
+    """A classified of each text alone."""
+    return [classified(kind, [row], **options) for row in range(len(TEXTS))]
 
 
 def close(found: Tensor, expected: Tensor, atol: float = 1e-9) -> None:
     """Equal but for rounding, nan where the other is."""
     torch.testing.assert_close(found, expected, atol=atol, rtol=0, equal_nan=True)
+
+
+def slow_decision(text: ClassifiedBatch, weights: Sequence[Sequence[float]]) -> list[float]:
+    """Probabilities of one text when the whole model runs with other weights `[heads][positions]`."""
+    imposed = {name: torch.tensor([head], dtype=torch.float64) for name, head in zip(text.names, weights, strict=True)}
+    found: list[float] = text.model(text.batch, imposed=imposed).logits.softmax(-1)[0].tolist()
+    return found
+
+
+def slow_erasure(text: ClassifiedBatch, erased: Collection[int]) -> list[float]:
+    """Probabilities of one text without the weights of some positions, in every head and group."""
+    groups, heads = text.groups[0].tolist(), []
+    for head in text.weights[:, 0].tolist():
+        left = [0.0 if position in erased else weight for position, weight in enumerate(head)]
+        sums = {group: sum(w for w, own in zip(left, groups, strict=True) if own == group) for group in groups}
+        heads.append([w / sums[own] if sums[own] else 0.0 for w, own in zip(left, groups, strict=True)])
+    return slow_decision(text, heads)
+
+
+def checkpoint_result(
+    test: str,
+    variant: str,
+    seed: int,
+    columns: Mapping[str, Any],
+    scores: Mapping[str, Resampled] | None = None,
+) -> CheckpointResult:
+    """Values of a test, written out."""
+    frame = pd.DataFrame({f"{test}.{name}": values for name, values in columns.items()})
+    return CheckpointResult(f"{variant}, seed {seed}", variant, seed, 2, 1, frame, scores or {})
+
+
+def scores_of(test: FidelityTest, values: pd.DataFrame, classes: int = 2, positive: int | None = 1) -> dict[str, float]:
+    """The scores whose columns are there, with the name of the test or without."""
+    columns = values.rename(columns=lambda name: name.removeprefix(f"{test.name}."))
+    return {
+        name: resample(score.statistic, columns[list(score.columns)].to_numpy(np.float64), score.unit, draws=10).value
+        for name, score in test.scores(classes, positive).items()
+        if set(score.columns) <= set(columns)
+    }

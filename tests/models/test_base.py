@@ -27,11 +27,13 @@ from models import (
 from models.regularizers import Regularizer
 from tests.models.batches import batch_of
 from tests.models.corpora import write_texts
+from training import TrainingError
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The '.*' does not have many workers"),
     pytest.mark.filterwarnings("ignore:The number of training batches"),
     pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty"),
+    pytest.mark.filterwarnings("ignore:The dirpath has changed"),
 ]
 
 
@@ -78,8 +80,22 @@ def trained(corpus: str, folder: Path) -> tuple[Trainer, AttentionClassifier, Cl
     return trainer, model, data
 
 
-def test_the_scores_are_those_of_the_items(texts: str, tmp_path: Path) -> None:
-    _, model, data = trained(texts, tmp_path)
+@pytest.fixture(scope="module")
+def run(
+    texts: str, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Trainer, AttentionClassifier, ClassificationDataModule, Path]:
+    """One that is trained, and the file of its best epoch."""
+    folder = tmp_path_factory.mktemp("run")
+    found = trained(texts, folder)
+    (best,) = folder.glob("*.ckpt")
+    return *found, best
+
+
+Run = tuple[Trainer, AttentionClassifier, ClassificationDataModule, Path]
+
+
+def test_the_scores_are_those_of_the_items(run: Run, texts: str) -> None:
+    _, model, data, _ = run
     assert model.result is not None
     items, scores = model.result.items, model.result.numbers
     assert items is not None
@@ -108,8 +124,8 @@ def test_the_scores_are_those_of_the_items(texts: str, tmp_path: Path) -> None:
     assert data.positive == 1
 
 
-def test_the_same_seed_gives_the_same_bits(texts: str, tmp_path: Path) -> None:
-    first, second = (trained(texts, tmp_path / name)[1].result for name in "ab")
+def test_the_same_seed_gives_the_same_bits(run: Run, texts: str, tmp_path: Path) -> None:
+    first, second = run[1].result, trained(texts, tmp_path)[1].result
     assert first is not None
     assert second is not None
     assert first.numbers == second.numbers
@@ -131,8 +147,8 @@ def test_of_three_labels_f1_is_the_mean(tmp_path: Path) -> None:
     assert model.result.tables["classes"].frame["n"].tolist() == [10, 10, 9]
 
 
-def test_predictions_hold_tokens_and_their_attention(texts: str, tmp_path: Path) -> None:
-    trainer, model, data = trained(texts, tmp_path)
+def test_predictions_hold_tokens_and_their_attention(run: Run, texts: str) -> None:
+    trainer, model, data, _ = run
     trainer.predict(model, datamodule=data)
     found = model.predictions
     assert found is not None
@@ -155,25 +171,22 @@ def test_predictions_hold_tokens_and_their_attention(texts: str, tmp_path: Path)
 
 
 def test_an_untrained_classifier_is_refused(texts: str, tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"AttentionClassifier was not trained: train it with `fit`, or give a check"):
+    with pytest.raises(TrainingError, match=r"AttentionClassifier was not trained: train it with `fit`, or"):
         trainer_of(tmp_path).test(model_of(), datamodule=data_of(texts, tmp_path), verbose=False)
 
 
-def test_a_checkpoint_of_another_vocabulary_is_refused(texts: str, tmp_path: Path) -> None:
-    trainer, model, _ = trained(texts, tmp_path)
-    best = trainer.checkpoint_callback.best_model_path  # type: ignore[union-attr]
+def test_a_checkpoint_of_another_vocabulary_is_refused(run: Run, texts: str, tmp_path: Path) -> None:
     again = trainer_of(tmp_path)
-    again.test(model_of(), datamodule=data_of(texts, tmp_path), ckpt_path=best, verbose=False)
+    again.test(model_of(), datamodule=data_of(texts, tmp_path), ckpt_path=run[3], verbose=False)
     other = data_of(texts, tmp_path, max_words=5)
-    with pytest.raises(ModelError, match=r"on other data \(vocabulary differ\): give --data the corpus and"):
-        again.test(model_of(), datamodule=other, ckpt_path=best, verbose=False)
-    assert model.result is not None
+    for model, path in ((model_of(), run[3]), (run[1], None)):
+        with pytest.raises(TrainingError, match=r"on other data \(vocabulary differ\): give --data the corpus and"):
+            again.test(model, datamodule=other, ckpt_path=path, verbose=False)
 
 
-def test_a_checkpoint_of_another_model_is_refused(texts: str, tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_model_is_refused(run: Run, texts: str, tmp_path: Path) -> None:
     """Also where all parameters would fit: a residual connection has none."""
-    _, _, data = trained(texts, tmp_path)
-    (best,) = tmp_path.glob("*.ckpt")
+    *_, best = run
     again = trainer_of(tmp_path / "again")
     terms: list[Regularizer] = [Tying(0.1), MaskedLanguageModel()]
     spec = EmbeddingSpec(size=8, dropout=0.1)
@@ -190,13 +203,13 @@ def test_a_checkpoint_of_another_model_is_refused(texts: str, tmp_path: Path) ->
         ),
     }
     for difference, model in others.items():
-        with pytest.raises(ModelError, match=f"The checkpoint is of another model, .*{difference}: give --config"):
+        with pytest.raises(TrainingError, match=f"The checkpoint is of another model, .*{difference}: give --config"):
             again.test(model, datamodule=data_of(texts, tmp_path), ckpt_path=best, verbose=False)
     foreign = torch.load(best, weights_only=True)
     del foreign["classifier"]
     torch.save(foreign, tmp_path / "foreign.pt")
-    with pytest.raises(ModelError, match=r"foreign\.pt is not a checkpoint of AttentionClassifier\. Give --ckpt"):
-        again.test(model_of(), datamodule=data, ckpt_path=tmp_path / "foreign.pt", verbose=False)
+    with pytest.raises(TrainingError, match=r"foreign\.pt is not a checkpoint of AttentionClassifier\. Give --ckpt"):
+        again.test(model_of(), datamodule=data_of(texts, tmp_path), ckpt_path=tmp_path / "foreign.pt", verbose=False)
 
 
 def test_probabilities_near_one_are_told_apart(tmp_path: Path) -> None:

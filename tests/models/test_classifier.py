@@ -8,12 +8,21 @@ import torch
 from torch import Tensor
 
 from datamodules import TextBatch
-from models.attention import AdditiveAttention, Attention, DotAttention, UniformAttention
 from models.base import TextSizes
 from models.classifier import AttentionClassifier
-from models.embedding import EmbeddingSpec
-from models.encoder import AverageEncoder, ConvolutionEncoder, NoEncoder, RecurrentEncoder, TextEncoder
 from models.interface import ModelError
+from models.layers import (
+    AdditiveAttention,
+    Attention,
+    AverageEncoder,
+    ConvolutionEncoder,
+    DotAttention,
+    EmbeddingSpec,
+    NoEncoder,
+    RecurrentEncoder,
+    TextEncoder,
+    UniformAttention,
+)
 from models.regularizers import Concat, Conicity, MaskedLanguageModel, Regularizer, Residual, Tying
 from tests.models.batches import VOCABULARY, batch_of
 

@@ -8,12 +8,21 @@ from torch import Tensor
 
 import models.hierarchical
 from datamodules import TextBatch
-from models.attention import AdditiveAttention, Attention, DotAttention, UniformAttention
 from models.base import TextSizes
-from models.embedding import EmbeddingSpec
-from models.encoder import AverageEncoder, ConvolutionEncoder, NoEncoder, RecurrentEncoder, TextEncoder
 from models.hierarchical import HierarchicalClassifier
 from models.interface import ModelError
+from models.layers import (
+    AdditiveAttention,
+    Attention,
+    AverageEncoder,
+    ConvolutionEncoder,
+    DotAttention,
+    EmbeddingSpec,
+    NoEncoder,
+    RecurrentEncoder,
+    TextEncoder,
+    UniformAttention,
+)
 from tests.models.batches import VOCABULARY, batch_of
 
 # Three sentences, one word, and two sentences; <s> and </s> around the first text, <sep> within the last.
@@ -50,7 +59,7 @@ def slowly(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Logits of one text, and the weights of its tokens and sentences, sentence by sentence.
 
-    Embedded words are those of the text, `[time, size]`; imposed weights `[slots]`.
+    Embedded words are those of the text, `[time, size]`; imposed weights `[positions]`.
     """
     imposed = imposed or {}
     numbers = SENTENCES[row]
@@ -213,8 +222,8 @@ def test_gradients_of_embedded_words_are_those_of_the_slow_model() -> None:
 def test_gradients_of_imposed_weights_are_differences_of_logits() -> None:
     model = classifier().double()
     output = model(texts())
-    for name, slots in (("word", 8), ("sentence", 3)):
-        weights = random_weights(3, slots).double().requires_grad_()
+    for name, positions in (("word", 8), ("sentence", 3)):
+        weights = random_weights(3, positions).double().requires_grad_()
         torch.autograd.gradcheck(lambda given, name=name: model.decide(output, {name: given}), weights)
 
 

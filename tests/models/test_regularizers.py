@@ -5,8 +5,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from models.encoder import RecurrentEncoder
 from models.interface import ModelError
+from models.layers import RecurrentEncoder
 from models.regularizers import (
     Concat,
     Conicity,

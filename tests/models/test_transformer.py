@@ -17,6 +17,7 @@ from models.interface import ModelError
 from models.transformer import TransformerClassifier
 from tests import tiny
 from tests.models.batches import VOCABULARY, batch_of
+from training import TrainingError
 
 TEXTS = ([2, 7, 8, 9, 3, 21, 3], [2, 10, 3], [2, 11, 12, 7, 7, 13, 3])
 LAYERS, HEADS, CLASSES = 2, 4, 3
@@ -59,7 +60,7 @@ def batch(time: int | None = None) -> TextBatch:
 
 
 def rows(*shape: int) -> Tensor:
-    """Weights `[..., texts, slots]` for `batch`."""
+    """Weights `[..., texts, positions]` for `batch`."""
     mask = batch().mask
     return torch.rand(*shape, *mask.shape, generator=torch.Generator().manual_seed(1)) * mask
 
@@ -326,7 +327,7 @@ def test_a_head_that_comes_with_the_files_is_tested_without_training_and_another
     assert model.result.audit == {"classes_of_the_head": "drink = LABEL_0, other = LABEL_1"}
 
     bare = tiny.save_bert(tmp_path / "bare")
-    with pytest.raises(ModelError, match="TransformerClassifier was not trained"):
+    with pytest.raises(TrainingError, match="TransformerClassifier was not trained"):
         trainer(tmp_path).test(TransformerClassifier(), datamodule=data(corpus, bare, tmp_path), verbose=False)
 
 

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from datamodules import ClassificationDataModule, TextBatch
 from fidelity.checkpoints import Checkpoint, FidelityError
-from fidelity.training import Best, Recipe
+from fidelity.recipe import Recipe
 from tests.fidelity.recipes import BATCH_SIZE, CLIP, WARNINGS, checkpoint_of, config_of, recipe_of, texts_in
+from training import Best, TrainingError
 
 pytestmark = [pytest.mark.filterwarnings(warning) for warning in WARNINGS]
 
@@ -117,17 +118,21 @@ def test_nothing_outside_is_disturbed_and_the_seed_decides_everything(recipe: Re
 
 def test_no_checkpoint_shares_its_draws_with_another_or_with_itself(recipe: Recipe) -> None:
     other = replace(recipe.checkpoint, digest="f" * 64)
-    drawn = {recipe.drawn, replace(recipe, checkpoint=other).drawn, replace(recipe, seed=1).drawn}
+    drawn = {
+        recipe.training_seed,
+        replace(recipe, checkpoint=other).training_seed,
+        replace(recipe, seed=1).training_seed,
+    }
     assert len(drawn) == 3
-    assert recipe.drawn != recipe.checkpoint.seed
-    alike = recipe.checkpoint.fresh(recipe.data, recipe.checkpoint.seed).state_dict()
-    drawn_now = recipe.checkpoint.fresh(recipe.data, recipe.drawn).state_dict()
+    assert recipe.training_seed != recipe.checkpoint.seed
+    alike = recipe.checkpoint.untrained(recipe.data, recipe.checkpoint.seed).state_dict()
+    drawn_now = recipe.checkpoint.untrained(recipe.data, recipe.training_seed).state_dict()
     assert not torch.equal(alike["decision.weight"], drawn_now["decision.weight"])
 
 
 def test_a_loss_that_is_no_number_is_refused(recipe: Recipe) -> None:
     with pytest.raises(
-        FidelityError, match=r"Written of base, seed 0 learned nothing: train_loss was never a finite number"
+        TrainingError, match=r"Written has no optimum .*: train_loss is .*for base, seed 0: give the te"
     ):
         fitted(recipe, [float("nan")] * 9)
 
@@ -141,7 +146,7 @@ def keep(recipe: Recipe, *options: object, best: Best | None = BEST) -> Best:
             raise KeyboardInterrupt
         return best
 
-    return recipe.kept("things", options, "Thing", train)
+    return recipe.load_or_train("things", options, "Thing", train)
 
 
 def test_what_is_kept_is_found_and_not_trained_again(recipe: Recipe) -> None:
@@ -218,8 +223,8 @@ def test_a_damaged_file_is_made_again(recipe: Recipe, damage: str) -> None:
 
 
 def test_several_devices_are_refused(recipe: Recipe) -> None:
-    recipe.alone("Test")
+    recipe.require_one_device("Test")
     trainer: Any = SimpleNamespace(world_size=2)
     recipe.data.trainer = trainer
     with pytest.raises(FidelityError, match=r"Test trains on one device, and this run has 2: --trainer.devices 1"):
-        recipe.alone("Test")
+        recipe.require_one_device("Test")

@@ -1,3 +1,6 @@
+"""Attention, encoders and embeddings against their equations, text by text and word by word."""
+
+import math
 from collections.abc import Callable
 from typing import Literal
 
@@ -5,8 +8,19 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from models.encoder import AverageEncoder, ConvolutionEncoder, NoEncoder, RecurrentEncoder, TextEncoder
 from models.interface import ModelError
+from models.layers import (
+    AdditiveAttention,
+    Attention,
+    AverageEncoder,
+    ConvolutionEncoder,
+    DotAttention,
+    NoEncoder,
+    RecurrentEncoder,
+    TextEncoder,
+    UniformAttention,
+    WordEmbedding,
+)
 
 SIZE, LENGTHS = 6, [5, 1, 9, 4]
 ENCODERS: dict[str, Callable[[], TextEncoder]] = {
@@ -194,3 +208,191 @@ def test_no_encoder_hands_the_words_on() -> None:
     assert torch.equal(encoder(embedded, mask), embedded)
     assert not list(encoder.parameters())
     assert encoder.size == SIZE
+
+
+POSITIONS = 7
+ATTENTIONS: dict[str, Callable[[], Attention]] = {
+    "additive": AdditiveAttention,
+    "additive of 4": lambda: AdditiveAttention(4),
+    "dot": DotAttention,
+    "uniform": UniformAttention,
+}
+
+
+def built_attention(name: str) -> Attention:
+    torch.manual_seed(0)
+    attention = ATTENTIONS[name]()
+    attention.build(SIZE)
+    return attention
+
+
+def hidden_and_mask() -> tuple[Tensor, Tensor]:
+    """Three texts: all positions, none, and some between others, as words between delimiters are."""
+    random = torch.Generator().manual_seed(2)
+    mask = torch.tensor([[1] * POSITIONS, [0] * POSITIONS, [0, 1, 1, 0, 1, 0, 0]], dtype=torch.bool)
+    return torch.randn(3, POSITIONS, SIZE, generator=random) * 5, mask
+
+
+@torch.no_grad()
+def score_by_hand(attention: Attention, state: Tensor) -> float:
+    if isinstance(attention, AdditiveAttention):
+        total = 0.0
+        for row, bias, weight in zip(
+            attention.projection.weight, attention.projection.bias, attention.query.weight[0], strict=True
+        ):
+            total += float(weight) * math.tanh(float(row.double() @ state.double()) + float(bias))
+        return total
+    if isinstance(attention, DotAttention):
+        return sum(float(h) * float(q) for h, q in zip(state, attention.query.weight[0], strict=True)) / math.sqrt(SIZE)
+    return 0.0
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_weights_are_the_softmax_of_the_scores_of_the_positions_that_may_get_any(name: str) -> None:
+    attention = built_attention(name)
+    hidden, mask = hidden_and_mask()
+    weights = attention(hidden, mask)
+    for row in range(3):
+        scores = [
+            score_by_hand(attention, state) if may else None for state, may in zip(hidden[row], mask[row], strict=True)
+        ]
+        total = sum(math.exp(score) for score in scores if score is not None)
+        expected = [0.0 if score is None else math.exp(score) / total for score in scores]
+        torch.testing.assert_close(weights[row], torch.tensor(expected), atol=1e-6, rtol=1e-5)
+    assert (weights[~mask] == 0).all()
+
+
+def test_additive_attention_has_half_the_size_between_unless_another_is_asked_for() -> None:
+    for name, between in (("additive", 3), ("additive of 4", 4)):
+        attention = built_attention(name)
+        assert isinstance(attention, AdditiveAttention)
+        assert attention.projection.weight.shape == (between, SIZE)
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_hidden_states_outside_the_mask_change_nothing_and_get_no_gradient(name: str) -> None:
+    attention = built_attention(name)
+    hidden, mask = hidden_and_mask()
+    dirty = hidden.masked_fill(~mask[..., None], 1e4).requires_grad_()
+    torch.testing.assert_close(attention(dirty, mask), attention(hidden, mask), atol=0, rtol=0)
+    if name != "uniform":
+        with torch.autograd.set_detect_anomaly(True):
+            (gradient,) = torch.autograd.grad(attention(dirty, mask)[:, 1].sum(), dirty)
+        assert (gradient[~mask] == 0).all()
+        assert gradient.isfinite().all()
+        assert (gradient[0] != 0).any()
+
+
+def test_scores_too_large_for_an_exponential_are_no_matter() -> None:
+    attention = built_attention("dot")
+    assert isinstance(attention, DotAttention)
+    weights = attention(torch.tensor([[[1e6] * SIZE, [0.0] * SIZE, [-1e6] * SIZE]]), torch.ones(1, 3, dtype=torch.bool))
+    assert sorted(weights[0].tolist()) == [0.0, 0.0, 1.0]
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_a_batch_without_a_text_has_no_weights(name: str) -> None:
+    assert built_attention(name)(torch.zeros(0, 0, SIZE), torch.zeros(0, 0, dtype=torch.bool)).shape == (0, 0)
+
+
+def test_uniform_attention_learns_nothing() -> None:
+    assert not list(built_attention("uniform").parameters())
+
+
+WORDS, PAD = 400, 3
+
+
+def vectors() -> tuple[Tensor, Tensor]:
+    """Vectors of size 5 whose entries spread by 0.5, of every second word."""
+    random = torch.Generator().manual_seed(0)
+    return torch.randn(WORDS, 5, generator=random) * 0.5, torch.arange(WORDS) % 2 == 0
+
+
+def trained_once(embedding: WordEmbedding) -> tuple[Tensor, Tensor]:
+    """The rows before and after a step that moves every embedded word, the padding's too if it can be."""
+    before = embedding.rows.weight.detach().clone()
+    loss = embedding(torch.arange(WORDS)[None]).square().sum() + embedding(torch.full((1, 4), PAD)).sum()
+    if not any(parameter.requires_grad for parameter in embedding.parameters()):
+        return before, embedding.rows.weight.detach()
+    loss.backward()
+    torch.optim.SGD([p for p in embedding.parameters() if p.requires_grad], 0.1).step()
+    return before, embedding.rows.weight.detach()
+
+
+def test_known_words_have_their_vector_and_others_one_of_the_same_spread() -> None:
+    torch.manual_seed(0)
+    given, known = vectors()
+    embedding = WordEmbedding(WORDS, PAD, vectors=given, known=known)
+    found = embedding(torch.arange(WORDS)[None])[0].detach()
+    assert torch.equal(found[known], given[known])
+    drawn = found[~known & (torch.arange(WORDS) != PAD)]
+    assert not torch.isclose(drawn, given[~known & (torch.arange(WORDS) != PAD)]).any(dim=1).all()
+    assert float(drawn.std()) == pytest.approx(float(given[known].std()), rel=0.1)
+    assert float(drawn.mean()) == pytest.approx(0, abs=0.05)
+    assert embedding.size == 5
+
+
+@pytest.mark.parametrize("known_words", [0, 1])
+def test_where_hardly_a_word_is_known_the_others_are_numbers_still(known_words: int) -> None:
+    torch.manual_seed(0)
+    known = torch.zeros(WORDS, dtype=torch.bool)
+    known[:known_words] = True
+    rows = WordEmbedding(WORDS, PAD, vectors=torch.full((WORDS, 1), 2.0), known=known).rows.weight.detach()
+    assert rows.isfinite().all()
+    if not known_words:
+        assert float(rows.std()) == pytest.approx(0.1, rel=0.1)
+
+
+@pytest.mark.parametrize(("asked", "size"), [(None, 300), (7, 7)])
+def test_without_vectors_rows_are_small_and_of_the_size_asked_for(asked: int | None, size: int) -> None:
+    torch.manual_seed(0)
+    embedding = WordEmbedding(WORDS, PAD, asked)
+    assert embedding.size == size
+    assert embedding(torch.zeros(2, 3, dtype=torch.int64)).shape == (2, 3, size)
+    assert float(embedding.rows.weight.detach().std()) == pytest.approx(0.1, rel=0.1)
+
+
+@pytest.mark.parametrize("project", [None, 4])
+@pytest.mark.parametrize("trainable", [True, False])
+def test_padding_is_zero_and_stays_so_and_frozen_rows_stay_all(trainable: bool, project: int | None) -> None:
+    torch.manual_seed(0)
+    given, known = vectors()
+    embedding = WordEmbedding(WORDS, PAD, None, given, known, trainable, project)
+    before, after = trained_once(embedding)
+    moved = (before != after).any(dim=1)
+    expected = torch.full((WORDS,), trainable)
+    expected[PAD] = False
+    assert torch.equal(moved, expected)
+    assert (embedding(torch.full((1, 2), PAD)) == 0).all()
+
+
+def test_a_projection_is_one_linear_map_without_a_bias() -> None:
+    torch.manual_seed(0)
+    given, known = vectors()
+    embedding = WordEmbedding(WORDS, PAD, None, given, known, False, 4)
+    assert embedding.size == 4
+    (weight,) = (parameter for parameter in embedding.parameters() if parameter.requires_grad)
+    found = embedding(torch.tensor([[2, 4]]))[0]
+    torch.testing.assert_close(found, torch.stack([weight @ given[2], weight @ given[4]]))
+
+
+def test_a_projection_begins_as_an_isometry() -> None:
+    torch.manual_seed(0)
+    given, known = vectors()
+    embedded = WordEmbedding(WORDS, PAD, None, given, known, project=12)(torch.arange(WORDS)[None])[0].detach()
+    torch.testing.assert_close(embedded[known] @ embedded[known].T, given[known] @ given[known].T)
+
+
+def test_vectors_of_another_size_than_asked_for_are_refused_by_both_sizes() -> None:
+    given, known = vectors()
+    with pytest.raises(ModelError, match=r"5 dimensions, and 300 are asked for: leave --model\.init_args\.embedding"):
+        WordEmbedding(WORDS, PAD, 300, given, known)
+    assert WordEmbedding(WORDS, PAD, 5, given, known).size == 5
+
+
+def test_the_vectors_that_were_given_are_not_changed() -> None:
+    given, known = vectors()
+    kept = given.clone()
+    trained_once(WordEmbedding(WORDS, PAD, vectors=given, known=known))
+    trained_once(WordEmbedding(WORDS, PAD, vectors=given))
+    assert torch.equal(given, kept)

@@ -10,7 +10,7 @@ from torch import Tensor
 from datamodules import ClassificationDataModule
 from fidelity.checkpoints import Checkpoint, FidelityError
 from fidelity.consistent_adversary import ConsistentAdversary
-from fidelity.diagnostic import Diagnostic, GuidedClassifier, Source
+from fidelity.guided_mlp import GuidedClassifier, GuidedMLP, Source
 from models import AdditiveAttention, AttentionClassifier, AverageEncoder, TextClassifier
 from tests.fidelity import tiny
 from tests.fidelity.recipes import (
@@ -19,9 +19,10 @@ from tests.fidelity.recipes import (
     checkpoint_of,
     config_of,
     refuse_training,
-    subject_of,
+    result_of,
     texts_in,
 )
+from tests.fidelity.tiny import measurements
 
 pytestmark = [pytest.mark.filterwarnings(warning) for warning in WARNINGS]
 SOURCES: tuple[Source, ...] = ("uniform", "own", "base", "adversary")
@@ -40,14 +41,14 @@ def checkpoints(data: ClassificationDataModule) -> list[Checkpoint]:
     return [checkpoint_of(data, config_of()), checkpoint_of(data, config_of(0, "UniformAttention"), "uniform")]
 
 
-def begun(checkpoints: list[Checkpoint], data: ClassificationDataModule, **options: Any) -> Diagnostic:  # noqa: ANN401
-    test = Diagnostic(**OPTIONS | options)
+def begun(checkpoints: list[Checkpoint], data: ClassificationDataModule, **options: Any) -> GuidedMLP:  # noqa: ANN401
+    test = GuidedMLP(**OPTIONS | options)
     test.begin(checkpoints, data, CPU, 0)
     return test
 
 
 @pytest.fixture(scope="module")
-def test(checkpoints: list[Checkpoint], data: ClassificationDataModule) -> Diagnostic:
+def test(checkpoints: list[Checkpoint], data: ClassificationDataModule) -> GuidedMLP:
     return begun(checkpoints, data)
 
 
@@ -62,7 +63,7 @@ def by_hand(model: AttentionClassifier, tokens: list[int], weights: list[float])
 
 @torch.no_grad()
 def test_every_model_averages_words_by_the_attention_of_its_source(
-    test: Diagnostic, checkpoints: list[Checkpoint], data: ClassificationDataModule
+    test: GuidedMLP, checkpoints: list[Checkpoint], data: ClassificationDataModule
 ) -> None:
     adversary = ConsistentAdversary((0.3,), max_epochs=3, patience=3)
     adversary.begin(checkpoints[:1], data, CPU, 0)
@@ -72,7 +73,7 @@ def test_every_model_averages_words_by_the_attention_of_its_source(
     }
     models = test._models[checkpoints[0].name]
     assert list(models) == list(SOURCES)
-    values = subject_of(test, checkpoints[0], data).values
+    values = result_of(test, checkpoints[0], data).values
     for text in (2, 11, 20):
         batch = data.splits["test"][[text]]
         tokens, words = batch.tokens[0].tolist(), batch.words[0]
@@ -87,8 +88,8 @@ def test_every_model_averages_words_by_the_attention_of_its_source(
                 weights = guides[source](batch).levels["word"].weights[0]
             expected = by_hand(model, tokens, weights.tolist())
             torch.testing.assert_close(model(batch).logits[0], expected, atol=1e-5, rtol=1e-5)
-            assert values[f"diagnostic.predicted_{source}"][text] == int(expected.argmax())
-        assert values["diagnostic.gold"][text] == int(batch.labels)
+            assert values[f"guided_mlp.predicted_{source}"][text] == int(expected.argmax())
+        assert values["guided_mlp.gold"][text] == int(batch.labels)
 
 
 def test_a_guide_is_read_and_neither_trained_nor_saved() -> None:
@@ -100,7 +101,7 @@ def test_a_guide_is_read_and_neither_trained_nor_saved() -> None:
     assert model.state_dict() == {}
 
 
-def test_what_is_trained_is_the_token_wise_model_alone(test: Diagnostic, checkpoints: list[Checkpoint]) -> None:
+def test_what_is_trained_is_the_token_wise_model_alone(test: GuidedMLP, checkpoints: list[Checkpoint]) -> None:
     state = test._models[checkpoints[0].name]["base"].state_dict()
     assert state.keys() == {
         "embedding.rows.weight", "encoder.linear.weight", "encoder.linear.bias", "decision.weight", "decision.bias"
@@ -118,32 +119,32 @@ def test_the_labels_are_learned(checkpoints: list[Checkpoint], data: Classificat
                                 monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
     monkeypatch.setattr(data, "cache", tmp_path)
     longer = begun(checkpoints[:1], data, sources=("uniform", "base"), max_epochs=15, patience=15, size=16)
-    subject = subject_of(longer, checkpoints[0], data)
+    result = result_of(longer, checkpoints[0], data)
     for source in ("uniform", "base"):
-        assert subject.scores[f"diagnostic.{source}.f1"].value > 0.8
+        assert result.scores[f"guided_mlp.{source}.f1"].value > 0.8
 
 
 def test_scores_and_table_are_f1_with_intervals(
-    test: Diagnostic, checkpoints: list[Checkpoint], data: ClassificationDataModule
+    test: GuidedMLP, checkpoints: list[Checkpoint], data: ClassificationDataModule
 ) -> None:
-    subjects = [subject_of(test, checkpoint, data) for checkpoint in checkpoints]
-    table = test.tables(subjects)["diagnostic"].frame
+    results = [result_of(test, checkpoint, data) for checkpoint in checkpoints]
+    table = test.tables(results)["guided_mlp"].frame
     assert table["attention"].tolist() == [*SOURCES, *SOURCES]
-    values, positive = subjects[0].values, data.positive
-    gold = values["diagnostic.gold"].to_numpy()
+    values, positive = results[0].values, data.positive
+    gold = values["guided_mlp.gold"].to_numpy()
     for source, row in zip(SOURCES, table.itertuples(), strict=False):
-        predicted = values[f"diagnostic.predicted_{source}"].to_numpy()
+        predicted = values[f"guided_mlp.predicted_{source}"].to_numpy()
         right = ((gold == positive) & (predicted == positive)).sum()
         expected = 2 * right / ((gold == positive).sum() + (predicted == positive).sum())
         assert row.f1 == pytest.approx(expected)
-        assert subjects[0].scores[f"diagnostic.{source}.f1"].value == pytest.approx(expected)
+        assert results[0].scores[f"guided_mlp.{source}.f1"].value == pytest.approx(expected)
     # Uniform attention has no adversary.
     assert table["f1"].isna().tolist() == [False] * 7 + [True]
     assert test.audit()["models"] == 7
 
 
 def test_a_second_run_trains_nothing_and_decides_the_same(
-    test: Diagnostic, checkpoints: list[Checkpoint], data: ClassificationDataModule, monkeypatch: pytest.MonkeyPatch
+    test: GuidedMLP, checkpoints: list[Checkpoint], data: ClassificationDataModule, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refuse_training(monkeypatch)
     again = begun(checkpoints, data)
@@ -161,11 +162,11 @@ def test_a_second_run_trains_nothing_and_decides_the_same(
 def test_classifiers_without_one_attention_over_words_are_left_out_and_counted(
     kind: tiny.Kind, data: ClassificationDataModule
 ) -> None:
-    test = Diagnostic()
+    test = GuidedMLP()
     test.begin([tiny.checkpoint(kind)], data, CPU, 0)
     assert test.audit() == {"models": 0, "cut_off": 0, "checkpoints_left_out": 1}
-    found = tiny.reading(kind)
-    numbers = test.measure(found).numbers
+    found = tiny.classified(kind)
+    numbers = measurements(test, found).numbers
     assert set(numbers) == set(test.columns(3))
     assert torch.equal(numbers["gold"], found.batch.labels.float())
     assert all(numbers[f"predicted_{source}"].isnan().all() for source in SOURCES)
@@ -174,4 +175,4 @@ def test_classifiers_without_one_attention_over_words_are_left_out_and_counted(
 @pytest.mark.parametrize("sources", [(), ("base", "base"), ("gold",)])
 def test_sources_that_are_none_are_refused(sources: Any) -> None:  # noqa: ANN401
     with pytest.raises(FidelityError, match=r"uniform, own, base, adversary: sources are \["):
-        Diagnostic(sources)
+        GuidedMLP(sources)

@@ -11,11 +11,12 @@ from torch import Tensor
 
 from attention.digest import Digests
 from datamodules import ClassificationDataModule, TextBatch
-from fidelity.base import FidelityTest, Measured, Score, Subject
+from fidelity.base import CheckpointResult, FidelityTest, Measurements, Score
 from fidelity.checkpoints import Checkpoint, FidelityError
-from fidelity.imitation import Adversaries, uniform
-from fidelity.reading import Reading
-from fidelity.training import Recipe
+from fidelity.classified import ClassifiedBatch
+from fidelity.consistent_adversary import Adversaries, has_uniform_attention
+from fidelity.recipe import Recipe
+from fidelity.saliency import Saliency
 from metrics.classification import f1_score
 from models import AttentionClassifier, AverageEncoder, TextClassifier, UniformAttention
 from models.interface import WORD, Output
@@ -34,6 +35,8 @@ class GuidedClassifier(AttentionClassifier):
         parts: arguments of `AttentionClassifier`.
     """
 
+    objects = (*AttentionClassifier.objects, "guide")
+
     def __init__(self, guide: TextClassifier, **parts: Any) -> None:  # noqa: ANN401 # those of AttentionClassifier
         super().__init__(attention=UniformAttention(), **parts)
         # Not as a submodule: it would be trained and saved.
@@ -48,14 +51,14 @@ class GuidedClassifier(AttentionClassifier):
         return super()._run(batch, embedded, imposed)
 
 
-class Diagnostic(FidelityTest):
-    """F1 of a token-wise model, trained on the labels with attention that is imposed on it, for several sources.
+class GuidedMLP(FidelityTest):
+    """F1 of a token-wise MLP that is trained on the labels with imposed attention, for several sources of attention.
 
-    Each word is a linear map of its embedding and a tanh: only attention knows of the context. If the checkpoint's
-    attention helps such a model more than uniform attention, and more than what it learns itself, it says something of
-    the text that is not tied to the one model that it comes from; if that of an adversary helps as much, it does not.
-    Embeddings and optimisation are the checkpoint's, its regularisers are left out; the epoch is chosen on dev.
-    Hierarchical classifiers and transformers have no single distribution over words, and are left out.
+    The MLP maps each word by itself, so that only attention knows of the context. Attention that helps it more than
+    uniform attention and more than what it learns itself says something of the text beyond the model it comes from,
+    unless that of an adversary helps as much. Embeddings and optimisation are the checkpoint's, its regularisers are
+    left out; the epoch is chosen on dev. Hierarchical classifiers and transformers have no single distribution over
+    words, and are left out.
 
     Args:
         sources: whose attention is imposed, of `uniform`, `own`, `base` and `adversary`.
@@ -66,13 +69,12 @@ class Diagnostic(FidelityTest):
         patience: epochs in a row without a higher F1 on dev, after which one ends.
         adversary_epochs: `max_epochs` of the adversary.
         adversary_patience: `patience` of the adversary.
-        seed: of the trainings; None for that of the experiment.
 
     Raises:
         FidelityError: a source has another name, is there twice, or there is none.
     """
 
-    name = "diagnostic"
+    name = "guided_mlp"
 
     def __init__(
         self,
@@ -83,17 +85,15 @@ class Diagnostic(FidelityTest):
         patience: int = 5,
         adversary_epochs: int = 80,
         adversary_patience: int = 10,
-        seed: int | None = None,
     ) -> None:
         if not sources or len(set(sources)) < len(sources) or not set(sources) <= set(get_args(Source)):
             raise FidelityError(
-                f"Diagnostic imposes attention of {', '.join(get_args(Source))}: sources are {list(sources)}; give one "
+                f"GuidedMLP imposes attention of {', '.join(get_args(Source))}: sources are {list(sources)}; give one "
                 f"or more of these, each once."
             )
         self.sources, self.strength, self.size = sources, strength, size
         self.max_epochs, self.patience = max_epochs, patience
         self.adversary_epochs, self.adversary_patience = adversary_epochs, adversary_patience
-        self._seed = seed
         self._models: dict[str, dict[str, TextClassifier]] = {}
         self._cut_off = self._left_out = 0
 
@@ -109,11 +109,12 @@ class Diagnostic(FidelityTest):
         flat = [checkpoint for checkpoint in checkpoints if isinstance(checkpoint.model, AttentionClassifier)]
         self._models, self._cut_off, self._left_out = {}, 0, len(checkpoints) - len(flat)
         for checkpoint in flat:
-            drawn = seed if self._seed is None else self._seed
-            recipe = Recipe(checkpoint, data, device, self.max_epochs, self.patience, drawn)
-            recipe.alone(type(self).__name__)
+            recipe = Recipe(checkpoint, data, device, self.max_epochs, self.patience, seed)
+            recipe.require_one_device(type(self).__name__)
             # A model of uniform attention has no adversary.
-            sources = [source for source in self.sources if source != "adversary" or not uniform(checkpoint)]
+            sources = [
+                source for source in self.sources if source != "adversary" or not has_uniform_attention(checkpoint)
+            ]
             self._models[checkpoint.name] = {source: self._trained(recipe, source) for source in sources}
 
     def _trained(self, recipe: Recipe, source: Source) -> TextClassifier:
@@ -144,9 +145,9 @@ class Diagnostic(FidelityTest):
                 return AttentionClassifier(attention=deepcopy(base.attention).train(), **deepcopy(parts))
             return GuidedClassifier(guide, **deepcopy(parts))
 
-        with isolate_rng(), torch.inference_mode(False):
-            best = recipe.kept(
-                "diagnostics",
+        with isolate_rng():
+            best = recipe.load_or_train(
+                "diagnostics",  # where former versions kept them
                 options,
                 f"Token-wise model with attention `{source}`",
                 lambda: recipe.fit(untrained(), "val_f1", "max", datamodule=recipe.own_data),
@@ -162,13 +163,13 @@ class Diagnostic(FidelityTest):
         return ["gold", *(f"predicted_{source}" for source in self.sources)]
 
     @torch.no_grad()
-    def measure(self, reading: Reading) -> Measured:
+    def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
         """Let the models decide."""
-        batch, models = reading.batch, self._models.get(reading.checkpoint.name, {})
+        batch, models = classified.batch, self._models.get(classified.checkpoint.name, {})
         nothing = torch.full((len(batch.index),), torch.nan, device=batch.index.device)
-        numbers = dict.fromkeys(self.columns(reading.probabilities.size(-1)), nothing)
+        numbers = dict.fromkeys(self.columns(classified.probabilities.size(-1)), nothing)
         numbers |= {f"predicted_{source}": model(batch).logits.argmax(-1).float() for source, model in models.items()}
-        return Measured(numbers | {"gold": batch.labels.float()})
+        return Measurements(numbers | {"gold": batch.labels.float()})
 
     def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
         """F1 with each attention."""
@@ -176,13 +177,13 @@ class Diagnostic(FidelityTest):
         columns = {source: ("gold", f"predicted_{source}") for source in self.sources}
         return {f"{source}.f1": Score(pair, statistic, "fraction") for source, pair in columns.items()}
 
-    def tables(self, subjects: Sequence[Subject]) -> Mapping[str, Table]:
+    def tables(self, results: Sequence[CheckpointResult]) -> Mapping[str, Table]:
         """A row for each checkpoint and attention."""
         rows = []
-        for subject in subjects:
+        for result in results:
             for source in self.sources:
-                f1 = subject.scores[f"{self.name}.{source}.f1"].estimate
-                row = {"variant": subject.variant, "checkpoint": subject.name, "attention": source}
+                f1 = result.scores[f"{self.name}.{source}.f1"].estimate
+                row = {"variant": result.variant, "checkpoint": result.name, "attention": source}
                 rows.append({**row, **f1.named("f1")})
         return {self.name: Table(pd.DataFrame(rows), {"f1": "fraction"})}
 

@@ -2,54 +2,32 @@
 
 import io
 import json
-import math
 import pickle
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from pytorch_lightning import LightningModule
-from pytorch_lightning.callbacks import EarlyStopping, LambdaCallback, ModelCheckpoint
+from pytorch_lightning.callbacks import LambdaCallback
 from pytorch_lightning.utilities import rank_zero_info
-from pytorch_lightning.utilities.seed import isolate_rng
-from torch import Tensor
 
 from attention.digest import Digests, digest
 from datamodules import ClassificationDataModule
 from fidelity.checkpoints import Checkpoint, FidelityError
 from metrics.progress import Progress, counted
 from results.files import remove_leftovers, write_atomically
-from training import nested_trainer, quiet
+from training import Best, train_nested
 
 VERSION = 1
 """Of what is trained here: files of another are not found again."""
 
 _OPTIMISATION = ("gradient_clip_val", "gradient_clip_algorithm", "accumulate_grad_batches")
 """Settings of the trainer that belong to the recipe of a checkpoint."""
-
-
-class Best(NamedTuple):
-    """How a training ended.
-
-    Attributes:
-        state: the parameters of the best epoch, by name, on the CPU.
-        epochs: passes over train.
-        epoch: the best of them, counted from 1.
-        value: what was monitored, in that epoch.
-        stopped: whether it ended because nothing got better, rather than at the most epochs.
-    """
-
-    state: Mapping[str, Tensor]
-    epochs: int
-    epoch: int
-    value: float
-    stopped: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +52,7 @@ class Recipe:
     patience: int
     seed: int
 
-    def alone(self, test: str) -> None:
+    def require_one_device(self, test: str) -> None:
         """Refuse several devices.
 
         Raises:
@@ -86,7 +64,7 @@ class Recipe:
             )
 
     @cached_property
-    def drawn(self) -> int:
+    def training_seed(self) -> int:
         """The seed of the trainings: another for each checkpoint, and other than those that checkpoints have."""
         return int(digest(f"{self.seed} {self.checkpoint.digest}".encode())[:8], 16)
 
@@ -94,7 +72,7 @@ class Recipe:
     def own_data(self) -> ClassificationDataModule:
         """The same splits in the batches of the recipe, for trainers of its own."""
         own = copy(self.data)
-        own.trainer, own.seed = None, self.drawn
+        own.trainer, own.seed = None, self.training_seed
         own.batch_size = self.checkpoint.config["data"].get("init_args", {}).get("batch_size", own.batch_size)
         return own
 
@@ -114,32 +92,27 @@ class Recipe:
             texts: what `Trainer.fit` takes them from.
 
         Raises:
-            FidelityError: what is monitored is never a number.
+            TrainingError: what is monitored is never a finite number.
         """
-        # The test around may be in inference mode, and what is made in it can never be trained.
-        with isolate_rng(), torch.inference_mode(False), torch.enable_grad(), TemporaryDirectory() as folder:
-            torch.manual_seed(self.drawn)
-            keep = ModelCheckpoint(folder, monitor=monitor, mode=mode, save_weights_only=True)
-            stop = EarlyStopping(monitor, mode=mode, patience=self.patience)
-            # The most that is to go: it may stop earlier.
-            progress = Progress(f"{type(module).__name__} of {self.checkpoint.name}", self.max_epochs)
-            tell = LambdaCallback(on_train_epoch_end=lambda *_: progress.advance())
-            run = self.checkpoint.config.get("trainer", {})
-            options = {name: run[name] for name in _OPTIMISATION if run.get(name) is not None}
-            trainer = nested_trainer(self.device, keep, stop, tell, epochs=self.max_epochs, **options)
-            with quiet():
-                trainer.fit(module, **texts)
-            value = math.nan if keep.best_model_score is None else float(keep.best_model_score)
-            if not math.isfinite(value):
-                raise FidelityError(
-                    f"{type(module).__name__} of {self.checkpoint.name} learned nothing: {monitor} was never a finite "
-                    f"number. Give the test smaller strengths, or leave it out of --model.init_args.tests."
-                )
-            best = torch.load(keep.best_model_path, map_location="cpu", weights_only=True)
-        stopped = stop.stopped_epoch > 0 or trainer.current_epoch < self.max_epochs
-        return Best(best["state_dict"], trainer.current_epoch, int(best["epoch"]) + 1, value, stopped)
+        # The most that is to go: it may stop earlier.
+        progress = Progress(f"{type(module).__name__} of {self.checkpoint.name}", self.max_epochs)
+        run = self.checkpoint.config.get("trainer", {})
+        return train_nested(
+            module,
+            LambdaCallback(on_train_epoch_end=lambda *_: progress.advance()),
+            monitor=monitor,
+            mode=mode,
+            max_epochs=self.max_epochs,
+            patience=self.patience,
+            seed=self.training_seed,
+            remedy=f"It is trained for {self.checkpoint.name}: give the test smaller strengths, or leave it out of "
+            f"--model.init_args.tests.",
+            device=self.device,
+            optimisation={name: run[name] for name in _OPTIMISATION if run.get(name) is not None},
+            **texts,
+        )
 
-    def kept(self, kind: str, options: Sequence[object], name: str, train: Callable[[], Best]) -> Best:
+    def load_or_train(self, kind: str, options: Sequence[object], name: str, train: Callable[[], Best]) -> Best:
         """What an earlier run has trained, or else is trained now and kept for later ones.
 
         The file appears whole or not at all, so that a run that was killed goes on with what it has not finished.

@@ -1,0 +1,333 @@
+"""What a classifier decides on a batch of texts, and what it would decide with other attention or with fewer words."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any, TypeVar
+from zlib import crc32
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from datamodules import TextBatch
+from fidelity.checkpoints import Checkpoint, FidelityError
+from models import TextClassifier
+from models.interface import SENTENCE, Level, Output
+
+OUTSIDE = 2.0
+"""Noise of positions that get no weight: behind all others."""
+PASS = 16384
+"""Most tokens of one pass, padding included."""
+
+Texts = TypeVar("Texts", TextBatch, Output, Level)
+
+
+@dataclass(frozen=True, eq=False)
+class ClassifiedBatch:
+    """Texts of at least two words each, and what one classifier says of them.
+
+    The tested levels of attention are replaced together: the words of a flat model; the sentences of a hierarchical
+    model, or its words where they are asked for; all heads that a transformer shows. A *position* is a token or a
+    sentence that may get weight.
+
+    Attributes:
+        checkpoint: where the classifier comes from.
+        batch: the texts.
+        output: what the classifier says of them; without gradients.
+        names: the tested levels of attention.
+        seed: of everything that is drawn.
+        pad: number of the padding in the vocabulary.
+    """
+
+    checkpoint: Checkpoint
+    batch: TextBatch
+    output: Output
+    names: tuple[str, ...]
+    seed: int
+    pad: int
+
+    @property
+    def model(self) -> TextClassifier:
+        """The classifier, in evaluation mode."""
+        return self.checkpoint.model
+
+    @cached_property
+    def weights(self) -> Tensor:
+        """Attention `[heads, batch, positions]`, one head for each of the levels."""
+        return torch.stack([self.output.levels[name].weights for name in self.names])
+
+    @cached_property
+    def attention(self) -> Tensor:
+        """Attention `[batch, positions]`, the mean over the heads."""
+        return self.weights.mean(0)
+
+    @property
+    def mask(self) -> Tensor:
+        """Bool `[batch, positions]`, positions that may get weight."""
+        return self.output.levels[self.names[0]].mask
+
+    @cached_property
+    def groups(self) -> Tensor:
+        """Int64 `[batch, positions]`, positions among which the weights sum to one; -1 for those that get none."""
+        groups = self.output.levels[self.names[0]].groups
+        return (~self.mask).long().neg() if groups is None else groups
+
+    @cached_property
+    def token_to_position(self) -> Tensor:
+        """Int64 `[batch, time]`, the position that each token belongs to; -1 for delimiters and padding."""
+        return token_to_position(self.batch, self.names[0])
+
+    @cached_property
+    def words(self) -> Tensor:
+        """Bool `[batch, positions]`, positions that hold a word: what a text can lose."""
+        return self.to_positions(torch.ones_like(self.token_to_position, dtype=torch.float32)) > 0
+
+    @cached_property
+    def probabilities(self) -> Tensor:
+        """Of each class, `[batch, classes]`."""
+        return self.output.logits.softmax(-1)
+
+    @cached_property
+    def predicted(self) -> Tensor:
+        """The class of the highest probability, int64 `[batch]`."""
+        return self.probabilities.argmax(-1)
+
+    @cached_property
+    def confidence(self) -> Tensor:
+        """Probability of the predicted class, `[batch]`."""
+        return self.of_predicted(self.probabilities)
+
+    def require_one_distribution(self, test: str) -> None:
+        """Refuse weights that sum to one in more than one group a text.
+
+        Raises:
+            FidelityError: they do, as those of words in a hierarchical model.
+        """
+        if bool((self.groups > 0).any()):
+            raise FidelityError(
+                f"{test} compares one distribution a text, and {self.checkpoint.name} has one for each sentence at "
+                f"level {self.names[0]}: --model.init_args.level {SENTENCE}, or leave {test} out of "
+                f"--model.init_args.tests."
+            )
+
+    def of_predicted(self, probabilities: Tensor) -> Tensor:
+        """Of probabilities `[..., batch, classes]` that of the class that the whole text gets, `[..., batch]`."""
+        places = self.predicted[:, None].expand(*probabilities.shape[:-1], 1)
+        return probabilities.gather(-1, places).squeeze(-1)
+
+    def to_positions(self, values: Tensor) -> Tensor:
+        """Values of tokens `[batch, time]` summed over the tokens of every position, `[batch, positions]`."""
+        there = self.token_to_position >= 0
+        sums = values.new_zeros(self.mask.shape)
+        return sums.scatter_add(1, self.token_to_position.clamp(min=0), values.masked_fill(~there, 0))
+
+    def to_tokens(self, values: Tensor) -> Tensor:
+        """Values of positions `[..., batch, positions]` copied to their tokens, `[..., batch, time]`; 0 elsewhere."""
+        places = self.token_to_position.clamp(min=0).expand(*values.shape[:-1], self.token_to_position.size(1))
+        return values.gather(-1, places).masked_fill(self.token_to_position < 0, 0)
+
+    def decide(self, weights: Tensor) -> Tensor:
+        """Probabilities `[..., batch, classes]` with other attention over the same hidden states; differentiable.
+
+        Args:
+            weights: `[..., heads, batch, positions]`, used as they are.
+        """
+        return self.logits(weights).softmax(-1)
+
+    def logits(self, weights: Tensor) -> Tensor:
+        """Logits of the same."""
+        imposed = {name: weights[..., head, :, :] for head, name in enumerate(self.names)}
+        return self.model.decide(self.output, imposed)
+
+    @torch.no_grad()
+    def reread(self, keep: Tensor) -> Tensor:
+        """Probabilities `[copies, batch, classes]` of the texts reduced to some of their words, encoded anew.
+
+        Args:
+            keep: bool `[copies, batch, positions]`, whose words stay; delimiters stay always.
+
+        Returns:
+            nan for a text of which no word stays.
+        """
+        copies, texts = keep.shape[:2]
+        tokens = self.to_tokens(keep)
+        found = self.probabilities.new_full((copies * texts, self.probabilities.size(1)), torch.nan)
+        something = tokens.any(-1).flatten().nonzero().squeeze(1)
+        tokens = (tokens | (self.batch.mask & (self.token_to_position < 0))).flatten(0, 1)
+        for some in passes(tokens[something].sum(1)):
+            places = something[some]
+            batch = shortened(self.batch, places % texts, tokens[places], self.pad)
+            found[places] = self.model(batch).logits.softmax(-1)
+        return found.view(copies, texts, -1)
+
+    def noise(self, purpose: str, draws: int) -> Tensor:
+        """Numbers in [0, 1) for the positions, float64 `[draws, batch, positions]`, and 2 for those that get no weight.
+
+        They depend on the seed, the purpose and the place of the text in its split alone, and not on the batch.
+        """
+        found = np.full((draws, *self.mask.shape), OUTSIDE)
+        rows = zip(self.batch.index.tolist(), self.mask.cpu().numpy(), strict=True)
+        for place, (text, mask) in enumerate(rows):
+            random = np.random.default_rng((self.seed, crc32(purpose.encode()), text))
+            found[:, place, mask] = random.random((draws, int(mask.sum())))
+        return torch.from_numpy(found).to(self.mask.device)
+
+
+def token_to_position(batch: TextBatch, level: str) -> Tensor:
+    """Int64 `[batch, time]`, the position of a level that each token belongs to; -1 for delimiters and padding."""
+    if level == SENTENCE:
+        return batch.sentences
+    places = torch.arange(batch.tokens.size(1), device=batch.tokens.device)
+    return torch.where(batch.words, places, -1)
+
+
+def levels_of(output: Output, wanted: str | None) -> tuple[str, ...]:
+    """The levels that are tested together.
+
+    Args:
+        output: of the classifier.
+        wanted: one of its levels; None for the sentences of a hierarchical model, else for all there are.
+
+    Raises:
+        FidelityError: it has no such level.
+    """
+    if wanted is not None:
+        if wanted not in output.levels:
+            raise FidelityError(f"--model.init_args.level: there is no {wanted}, only {', '.join(output.levels)}.")
+        return (wanted,)
+    return (SENTENCE,) if SENTENCE in output.levels else tuple(output.levels)
+
+
+def classify(
+    checkpoint: Checkpoint, batch: TextBatch, level: str | None, *, seed: int, pad: int
+) -> tuple[Output, ClassifiedBatch | None]:
+    """Run a classifier once over a batch.
+
+    Returns:
+        The output for all texts, and the texts of at least two words (at the level of sentences: two sentences) for the
+        tests; None where there is no such text.
+    """
+    with torch.no_grad():
+        output: Output = checkpoint.model(batch)
+    names = levels_of(output, level)
+    positions = token_to_position(batch, names[0])
+    # More than one position: the highest is not the lowest.
+    several = positions.max(1).values > torch.where(positions < 0, positions.size(1), positions).min(1).values
+    if not bool(several.any()):
+        return output, None
+    tested = output
+    if not bool(several.all()):
+        batch, tested = select_texts(batch, several), select_texts(output, several)
+    return output, ClassifiedBatch(checkpoint, batch, tested, names, seed, pad)
+
+
+def select_texts(texts: Texts, rows: Tensor) -> Texts:
+    """Some texts of a batch, or of what a classifier says of one: int64 `[rows]` places, or bool `[batch]`."""
+    chosen: dict[str, Any] = {}
+    for field in fields(texts):
+        value = getattr(texts, field.name)
+        if isinstance(value, Tensor):
+            chosen[field.name] = value[rows]
+        elif field.name == "levels":
+            chosen[field.name] = {name: select_texts(level, rows) for name, level in value.items()}
+    return replace(texts, **chosen)
+
+
+def shortened(batch: TextBatch, rows: Tensor, keep: Tensor, pad: int) -> TextBatch:
+    """Texts of a batch without some of their tokens.
+
+    Args:
+        batch: the texts.
+        rows: int64 `[rows]`, places of texts in the batch; one may be there more than once.
+        keep: bool `[rows, time]`, tokens that stay.
+        pad: number of the padding in the vocabulary.
+
+    Returns:
+        A batch of `rows` texts, as long as the longest. Sentences without a token are no longer counted.
+    """
+    lengths = keep.sum(1)
+    time = int(lengths.max())
+    places = (~keep).to(torch.int8).argsort(dim=1, stable=True)[:, :time]
+    real = torch.arange(time, device=keep.device) < lengths[:, None]
+
+    def moved(values: Tensor, blank: int) -> Tensor:
+        return values[rows].gather(1, places).masked_fill(~real, blank)
+
+    sentences = moved(batch.sentences, -1)
+    # They ascend: a token begins a sentence where it is higher than all before it.
+    highest = torch.cat([sentences.new_full((len(sentences), 1), -1), sentences.cummax(1).values[:, :-1]], 1)
+    return TextBatch(
+        index=batch.index[rows],
+        lengths=lengths,
+        tokens=moved(batch.tokens, pad),
+        special=moved(batch.special, 0),
+        sentences=((sentences > highest).cumsum(1) - 1).masked_fill(sentences < 0, -1),
+        segments=moved(batch.segments, 0),
+        labels=batch.labels[rows],
+        rationale=moved(batch.rationale, 0),
+        split=batch.split,
+    )
+
+
+def passes(lengths: Tensor) -> Iterator[Tensor]:
+    """Places int64 of texts of these lengths, those of like length together, in passes of at most `PASS` tokens.
+
+    A text that is longer than that is a pass of its own.
+    """
+    order = lengths.argsort(dim=0, descending=True, stable=True)
+    ordered = lengths[order].tolist()
+    start = 0
+    while start < len(ordered):
+        size = max(PASS // max(ordered[start], 1), 1)
+        yield order[start : start + size]
+        start += size
+
+
+def group_sums(values: Tensor, groups: Tensor) -> Tensor:
+    """Sum over the group of each position, in the shape of the values.
+
+    Args:
+        values: `[..., batch, positions]`, 0 outside the groups.
+        groups: int64 `[batch, positions]`; -1 for positions of none.
+    """
+    count = int(groups.max()) + 1
+    if count <= 1:
+        return values.sum(-1, keepdim=True).expand(values.shape)
+    places = groups.clamp(min=0).expand(values.shape)
+    return values.new_zeros(*values.shape[:-1], count).scatter_add(-1, places, values).gather(-1, places)
+
+
+def renormalised(weights: Tensor, groups: Tensor) -> Tensor:
+    """Weights `[..., batch, positions]` scaled so that every group sums to one; a group with nothing left stays 0."""
+    sums = group_sums(weights, groups)
+    left = sums > 0
+    # The division is by 1 where nothing is left, so that no gradient is NaN.
+    return torch.where(left, weights / torch.where(left, sums, 1), 0)
+
+
+def uniform_weights(groups: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """The same weight `[batch, positions]` on every position of a group."""
+    return renormalised((groups >= 0).to(dtype), groups)
+
+
+def permuted(weights: Tensor, noise: Tensor, groups: Tensor) -> Tensor:
+    """Weights that are shuffled within their groups.
+
+    Args:
+        weights: `[heads, batch, positions]`; all heads are shuffled alike.
+        noise: `[draws, batch, positions]`; its order is that of a shuffle.
+        groups: int64 `[batch, positions]`; -1 for positions of none, which keep what they have.
+
+    Returns:
+        `[draws, heads, batch, positions]`.
+    """
+    positions = groups.argsort(dim=-1, stable=True).expand(noise.shape)
+    by_noise = noise.argsort(-1)
+    # Sorted by group and by noise within each: the n-th of these gives its weight to the n-th position of the group.
+    givers = by_noise.gather(-1, groups.expand(noise.shape).gather(-1, by_noise).argsort(dim=-1, stable=True))
+    source = torch.empty_like(givers).scatter_(-1, positions, givers)
+    outside = groups < 0
+    source = torch.where(outside, torch.arange(groups.size(-1), device=groups.device), source)
+    shape = (noise.size(0), *weights.shape)
+    return weights.expand(shape).gather(-1, source[:, None].expand(shape))

@@ -1,0 +1,96 @@
+"""Classifiers from their checkpoints alone, in another process and without Trainer or datamodule."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import train
+from models import AttentionClassifier, HierarchicalClassifier, TextClassifier, TransformerClassifier
+from tests import tiny
+from tests.fidelity.trained import ROOT, WARNINGS, fitted
+from tests.models.corpora import write_vectors
+from training import TrainingError
+
+pytestmark = [pytest.mark.filterwarnings(warning) for warning in WARNINGS]
+HIERARCHICAL = [
+    "--model=HierarchicalClassifier",
+    *(f"--model.init_args.{part}encoder=AverageEncoder" for part in ("", "sentence_")),
+    *(f"--model.init_args.{part}attention=AdditiveAttention" for part in ("", "sentence_")),
+]
+ALONE = """
+import json, sys
+from models import AttentionClassifier
+model = AttentionClassifier.load_from_checkpoint(sys.argv[1])
+found = model.predict_texts(json.load(sys.stdin))
+json.dump(found.drop(columns=["attention.word"]).to_dict("list"), sys.stdout)
+"""
+
+
+def fit(folder: Path, kind: str) -> tuple[type[TextClassifier], Path]:
+    """A classifier of the kind and the folder of its run."""
+    if kind == "hierarchical":
+        return HierarchicalClassifier, fitted(folder, kind, *HIERARCHICAL, epochs=1)
+    if kind == "transformer":
+        encoder = tiny.save_bert(folder / "bert")
+        options = [f"--data.init_args.tokenizer.name={encoder}", "--model=TransformerClassifier"]
+        return TransformerClassifier, fitted(folder, kind, *options, epochs=1)
+    options = [
+        f"--data.init_args.vectors.name={write_vectors(folder / 'vectors.txt', 8)}",
+        "--data.init_args.delimiters=true",
+        "--model.init_args.embedding={size: null}",
+        "--model.init_args.regularizers=[{class_path: Tying}, {class_path: Residual}]",
+    ]
+    return AttentionClassifier, fitted(folder, kind, *options, epochs=1)
+
+
+@pytest.mark.parametrize("kind", ["flat", "hierarchical", "transformer"])
+def test_a_checkpoint_alone_predicts_as_train_py_does(kind: str, tmp_path: Path) -> None:
+    made, run = fit(tmp_path, kind)
+    (checkpoint,) = run.rglob("*.ckpt")
+    config = next(run.rglob("config.yaml"))
+    train.main(["predict", f"--config={config}", f"--ckpt_path={checkpoint}"])
+    expected = pd.read_parquet(next(run.rglob("predictions.parquet")))
+    texts = pd.read_csv(tmp_path / "texts" / "test.tsv", sep="\t")["text"].tolist()
+    before = torch.random.get_rng_state()
+    model = made.load_from_checkpoint(checkpoint)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert not model.training
+    found = model.predict_texts(texts)
+    assert [*found] == [name for name in expected if name != "gold"]
+    for name in found.columns.drop("id"):
+        for one, other in zip(found[name], expected[name], strict=True):
+            np.testing.assert_array_equal(one, other, err_msg=name)
+    if kind == "flat":
+        done = subprocess.run(
+            [sys.executable, "-c", ALONE, str(checkpoint)],
+            input=json.dumps(texts), cwd=ROOT, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        alone = json.loads(done.stdout)
+        assert alone["predicted"] == expected["predicted"].tolist()
+        assert alone["probability.good"] == expected["probability.good"].tolist()
+    pair = model.predict_texts([("a fine film", "a dull plot"), "good"])
+    assert len(pair) == 2
+
+
+def test_files_of_a_former_version_are_read_where_the_run_says_what_they_lack(tmp_path: Path) -> None:
+    made, run = fit(tmp_path, "flat")
+    (checkpoint,) = run.rglob("*.ckpt")
+    content = torch.load(checkpoint, weights_only=True)
+    part = content["classifier"]
+    content["classifier"] = {"data": part["source"], "modules": part["modules"]}
+    del content["hyper_parameters"]
+    torch.save(content, tmp_path / "former.ckpt")
+    with pytest.raises(TrainingError, match=r"former version, which kept no vocabulary: give it to `python train\.py`"):
+        made.load_from_checkpoint(tmp_path / "former.ckpt")
+    config = next(run.rglob("config.yaml"))
+    results = []
+    for path in (checkpoint, tmp_path / "former.ckpt"):
+        cli = train.main(["test", f"--config={config}", f"--ckpt_path={path}"])
+        results.append(cli.model.result.numbers)
+    assert results[0] == results[1]
