@@ -25,19 +25,8 @@ def test_bits_become_a_tree() -> None:
     words, tags, bits = parse("(TOP (S (NP-SBJ (DT The) (NN lid)) (VP (VBD closed)) (. .)))")
     assert (words, tags) == (["The", "lid", "closed", "."], ["DT", "NN", "VBD", "."])
     assert bits == ["(TOP(S(NP-SBJ*", "*)", "(VP*)", "*))"]
-    assert read_constituents(bits) == Constituent(
-        "",
-        0,
-        4,
-        [
-            Constituent(
-                "TOP",
-                0,
-                4,
-                [Constituent("S", 0, 4, [Constituent("NP", 0, 2, [0, 1]), Constituent("VP", 2, 3, [2]), 3])],
-            )
-        ],
-    )
+    clause = Constituent("S", 0, 4, [Constituent("NP", 0, 2, [0, 1]), Constituent("VP", 2, 3, [2]), 3])
+    assert read_constituents(bits) == Constituent("", 0, 4, [Constituent("TOP", 0, 4, [clause])])
 
 
 @pytest.mark.parametrize(
