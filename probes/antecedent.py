@@ -25,7 +25,7 @@ def candidate_scores(scores: Tensor, links: Links) -> Tensor:
     return scores[source].masked_fill(barred, -torch.inf)
 
 
-def antecedent_nats(scores: Tensor, links: Links) -> Tensor:
+def antecedent_loss(scores: Tensor, links: Links) -> Tensor:
     """`-ln Σ p(j)` over the gold candidates j of every link, p being the softmax over all its candidates.
 
     A cluster may have many earlier mentions, and it does not matter which of them is found: the probability of all of
@@ -90,9 +90,9 @@ class TrainedAntecedentProbe(FrozenProbe, AntecedentExperiment):
         self.bind_to(data, self.reads)
 
     def training_step(self, batch: AntecedentBatch, batch_idx: int) -> Tensor:
-        """`antecedent_nats`, summed over the links."""
+        """`antecedent_loss`, summed over the links."""
         links = links_of(batch)
-        loss = antecedent_nats(self(batch), links).sum()
+        loss = antecedent_loss(self(batch), links).sum()
         self._loss.update(loss.detach())
         self._links.update(len(links))
         return loss
@@ -115,7 +115,7 @@ class TrainedAntecedentProbe(FrozenProbe, AntecedentExperiment):
             links, scores = links_of(batch), self(batch)
             chosen = _choice(candidate_scores(scores, links))
             right = torch.tensor(links.gold, device=scores.device).gather(1, chosen[:, None]).sum()
-            loss, count = antecedent_nats(scores, links).sum(), len(links)
+            loss, count = antecedent_loss(scores, links).sum(), len(links)
         self._val_right.update(right)
         self._val_loss.update(loss)
         self._val_links.update(count)

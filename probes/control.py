@@ -63,10 +63,10 @@ class ControlTask(NestedExperiment):
 
     Args:
         probe: what is trained.
-        max_epochs: looks at dev after which either training ends at the latest.
-        patience: looks at dev in a row without a better one after which it ends.
-        batches: dev is looked at after every epoch; on small data only after as many as make this number of batches,
-            and, to keep better weights, after 1, 2, 4, … epochs before.
+        max_epochs: validation checks after which either training ends at the latest.
+        patience: validation checks without improvement after which it ends.
+        batches: validation runs after every epoch; on small data only after as many as make this number of batches.
+            Extra checks after 1, 2, 4, … epochs before only keep better weights.
         seed: of the behaviours and of the initialisation; None for that of the run.
     """
 

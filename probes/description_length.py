@@ -36,7 +36,7 @@ def code_bits(
     """Bits of the gold heads under a trained probe, `[sentences]`, one sum per sentence of the split.
 
     Args:
-        probe: a trained probe with `nats`.
+        probe: a trained probe with `cross_entropy`.
         loader: gives the sentences that are coded, each once.
         sentences: of the whole split; those that the loader does not give cost nothing.
         device: where the probe is run.
@@ -49,7 +49,7 @@ def code_bits(
     probe = probe.to(device).eval()
     with torch.inference_mode():
         for batch in loader:
-            nats = probe.nats(batch.to(device)).cpu().double().sum(dim=1).numpy()
+            nats = probe.cross_entropy(batch.to(device)).cpu().double().sum(dim=1).numpy()
             bits[batch.index.numpy()] = nats / math.log(2)
     if not np.isfinite(bits).all():
         at = int(np.argmax(~np.isfinite(bits)))
@@ -78,11 +78,11 @@ class DescriptionLength(NestedExperiment):
         probe: what is trained.
         portions: ends of the blocks, ascending shares of the sentences of train; the last is 1.
         final: whether a copy is trained on the whole split, which costs about as much as all the others.
-        max_epochs: looks at dev after which every training ends at the latest.
-        patience: looks at dev in a row without a better one after which a training ends.
-        batches: dev is looked at after every epoch; on small portions only after as many as make this number of
-            batches, so that a portion of a dozen sentences is neither cut off nor spends its time on dev, and, to keep
-            better weights, after 1, 2, 4, … epochs before.
+        max_epochs: validation checks after which every training ends at the latest.
+        patience: validation checks without improvement after which a training ends.
+        batches: validation runs after every epoch; on small portions only after as many as make this number of
+            batches, so that a portion of a dozen sentences is neither cut off nor spends its time on dev. Extra checks
+            after 1, 2, 4, … epochs before only keep better weights.
         seed: of the order of the sentences and of the initialisation; None for that of the run.
 
     Raises:

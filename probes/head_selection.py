@@ -135,13 +135,13 @@ class HeadSelectionProbe(FrozenProbe, ArcExperiment):
             heads = len(self.sizes.layers) * len(self.sizes.heads)
             self.classifier = RelationClassifier(heads, relations)
 
-    def nats(self, batch: AttentionBatch) -> Tensor:
+    def cross_entropy(self, batch: AttentionBatch) -> Tensor:
         """Cross-entropy of the gold head of every word over its candidates, `[batch, n]`; 0 in the padding."""
-        return _nats(self(batch), batch)
+        return _head_cross_entropy(self(batch), batch)
 
     def training_step(self, batch: AttentionBatch, batch_idx: int) -> Tensor:
         """Cross-entropy over the candidate heads, summed over the words, as in Clark et al. (2019, §5)."""
-        loss = self.nats(batch).sum()
+        loss = self.cross_entropy(batch).sum()
         # Summed here and logged once an epoch: Lightning's `log` costs more than this probe's forward pass.
         self._loss.update(loss.detach())
         self._words.update(batch.lengths.sum())
@@ -245,7 +245,7 @@ class HeadSelectionProbe(FrozenProbe, ArcExperiment):
     def validation_step(self, batch: AttentionBatch, batch_idx: int) -> None:
         """Gather the predictions on dev, and the loss."""
         scores = self(batch)
-        self._val_loss.update(_nats(scores, batch).sum())
+        self._val_loss.update(_head_cross_entropy(scores, batch).sum())
         self._val_words.update(batch.lengths.sum())
         gather(self._val, batch, self._predicted(scores, batch, tree=False))
 
@@ -285,7 +285,7 @@ def _rows(number: int, sentence: str | Sequence[str]) -> str:
     return f"# sent_id = {number}\n{''.join(rows)}\n"
 
 
-def _nats(scores: Tensor, batch: AttentionBatch) -> Tensor:
+def _head_cross_entropy(scores: Tensor, batch: AttentionBatch) -> Tensor:
     words = nn.functional.cross_entropy(scores.flatten(0, 1), batch.heads.flatten(), ignore_index=-1, reduction="none")
     return words.view_as(batch.heads)
 
@@ -343,14 +343,10 @@ class AttentionWordsProbe(HeadSelectionProbe):
     ROOT, so that only the biases remain of its weights. `4·LH·dim` parameters, `2·LH` biases, and the two scalars.
 
     Args:
-        learning_rate: of Adam.
-        decay: factor of the learning rate.
-        schedule: when it falls: after every `epoch`, or on a `plateau` of the loss on dev.
-        labels: whether relations are classified too, for `las`.
         bias: whether there are b and c.
         root: whether for ROOT the words are `zero`, as in the authors' code, or ROOT has a `learned` vector of its own,
             beside that of the dependent.
-        relations: relations in the table and the figure, in this order, beside all words; by default all of them.
+        training: arguments of `HeadSelectionProbe`.
     """
 
     experiment = "attention_words"
@@ -358,15 +354,11 @@ class AttentionWordsProbe(HeadSelectionProbe):
 
     def __init__(
         self,
-        learning_rate: float = 2e-3,
-        decay: float = 1.0,
-        schedule: Literal["epoch", "plateau"] = "epoch",
-        labels: bool = False,
         bias: bool = True,
         root: Literal["zero", "learned"] = "zero",
-        relations: tuple[str, ...] = (),
+        **training: Any,  # noqa: ANN401 # those of HeadSelectionProbe
     ) -> None:
-        super().__init__(learning_rate, decay, schedule, labels, relations)
+        super().__init__(**training)
         self.has_bias, self.root = bias, root
 
     def build(self, sizes: Sizes) -> None:
@@ -386,7 +378,7 @@ class AttentionWordsProbe(HeadSelectionProbe):
         dependent, head = batch.vectors @ self.dependent, batch.vectors @ self.head
         if self.root == "learned":
             root = (self.root_vector @ self.head).expand(len(head), 1, -1)
-            # Behind the last word, where the end delimiter of shorter sentences lies, the slots are ROOT's as well.
+            # Behind the last word, where the end delimiter of shorter sentences lies, the positions are ROOT's as well.
             head = torch.cat([root, torch.where(batch.mask[..., None], head, root), root], dim=1)
         else:
             head = nn.functional.pad(head, (0, 0, 1, 1))
@@ -411,12 +403,8 @@ class DistancesWordsProbe(HeadSelectionProbe):
     vector and distances are zero. It needs no attention; the encoder may be null.
 
     Args:
-        learning_rate: of Adam.
-        decay: factor of the learning rate.
-        schedule: when it falls: after every `epoch`, or on a `plateau` of the loss on dev.
-        labels: whether relations are classified too, for `las`; they need attention.
         hidden: tanh units of the hidden layer.
-        relations: relations in the table and the figure, in this order, beside all words; by default all of them.
+        training: arguments of `HeadSelectionProbe`; `labels` need attention.
     """
 
     experiment = "distances_words"
@@ -424,14 +412,10 @@ class DistancesWordsProbe(HeadSelectionProbe):
 
     def __init__(
         self,
-        learning_rate: float = 2e-3,
-        decay: float = 1.0,
-        schedule: Literal["epoch", "plateau"] = "epoch",
-        labels: bool = False,
         hidden: int = 256,
-        relations: tuple[str, ...] = (),
+        **training: Any,  # noqa: ANN401 # those of HeadSelectionProbe
     ) -> None:
-        super().__init__(learning_rate, decay, schedule, labels, relations)
+        super().__init__(**training)
         self.hidden = hidden
 
     def build(self, sizes: Sizes) -> None:

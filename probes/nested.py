@@ -27,7 +27,7 @@ class TrainedProbe(Protocol):
     headline: ClassVar[str]
     """The main score of its result."""
 
-    def nats(self, batch: AttentionBatch) -> Tensor:
+    def cross_entropy(self, batch: AttentionBatch) -> Tensor:
         """−ln p of the gold head of every word, `[batch, n]`; 0 in the padding."""
         ...
 

@@ -14,16 +14,16 @@ def attention_scores(attention: Tensor, weight: Tensor) -> Tensor:
     """`score[x, y] = Σ_k weight[0, k] α^k[x, y] + weight[1, k] α^k[y, x]`.
 
     Args:
-        attention: `[batch, K, slots, slots]`, any floating-point type.
+        attention: `[batch, K, positions, positions]`, any floating-point type.
         weight: `[2, K]`: of attention from x to y, and from y to x.
 
     Returns:
-        `[batch, slots, slots]`.
+        `[batch, positions, positions]`.
     """
-    batch, slots = attention.size(0), attention.size(-1)
+    batch, positions = attention.size(0), attention.size(-1)
     # As a batched product, whose gradient is one as well: that of a broadcast one is twenty times as slow on a CPU.
     scores = torch.bmm(weight.expand(batch, -1, -1), attention.flatten(2).float())
-    out, back = scores.view(-1, 2, slots, slots).unbind(1)
+    out, back = scores.view(-1, 2, positions, positions).unbind(1)
     return out + back.mT
 
 
@@ -31,37 +31,39 @@ def weighted_scores(attention: Tensor, first: Tensor, second: Tensor) -> Tensor:
     """`score[x, y] = Σ_k (first[x,0,k] + second[y,0,k]) α^k[x, y] + (first[x,1,k] + second[y,1,k]) α^k[y, x]`.
 
     Weights of the form `W_k·(v_x ⊕ v_y)` are such sums of a term of x and a term of y, so that nothing of the size
-    `[slots, slots, 2·dim]` is ever made.
+    `[positions, positions, 2·dim]` is ever made.
 
     Args:
-        attention: `[batch, K, slots, slots]`, any floating-point type; it receives no gradient.
-        first: `[batch, slots, 2, K]`: what x contributes to the weight of attention from x to y, and from y to x.
+        attention: `[batch, K, positions, positions]`, any floating-point type; it receives no gradient.
+        first: `[batch, positions, 2, K]`: what x contributes to the weight of attention from x to y, and from y to x.
         second: the same of y.
 
     Returns:
-        `[batch, slots, slots]`.
+        `[batch, positions, positions]`.
     """
     scores: Tensor = _WeightedScores.apply(attention, first, second)  # type: ignore[no-untyped-call]
     return scores
 
 
 class _WeightedScores(torch.autograd.Function):
-    """Both directions at once, as products of small matrices, one for each slot that attends, or is attended to.
+    """Both directions at once, as products of small matrices, one for each position that attends, or is attended to.
 
-    As elementwise products, sums over K of `[batch, K, slots, slots]` would be written and read again for every term,
-    forward and back; here the attention is, twice, in the order in which it is multiplied.
+    As elementwise products, sums over K of `[batch, K, positions, positions]` would be written and read again for every
+    term, forward and back; here the attention is, twice, in the order in which it is multiplied.
     """
 
     @staticmethod
     def forward(ctx: Any, attention: Tensor, first: Tensor, second: Tensor) -> Tensor:  # noqa: ANN401
-        batch, heads, slots, _ = attention.shape
-        weights = first.new_empty(2, batch, slots, heads, slots)  # float32, by the slot in front
+        batch, heads, positions, _ = attention.shape
+        weights = first.new_empty(2, batch, positions, heads, positions)  # float32, by the position in front
         weights[0], weights[1] = attention.permute(0, 2, 1, 3), attention.permute(0, 3, 1, 2)
         # Attention from x to y has its weight of x from `first`, attention from y to x from `second`.
-        terms = first.new_empty(2, batch, slots, 2, heads)
+        terms = first.new_empty(2, batch, positions, 2, heads)
         terms[0, :, :, 0], terms[0, :, :, 1] = first[:, :, 0], second[:, :, 1]
         terms[1, :, :, 0], terms[1, :, :, 1] = second[:, :, 0], first[:, :, 1]
-        sums = torch.bmm(terms.view(-1, 2, heads), weights.view(-1, heads, slots)).view(2, batch, slots, 2, slots)
+        sums = torch.bmm(terms.view(-1, 2, heads), weights.view(-1, heads, positions)).view(
+            2, batch, positions, 2, positions
+        )
         ctx.save_for_backward(weights)
         out, back = (sums[0, :, :, way] + sums[1, :, :, way].mT for way in (0, 1))
         return out + back.mT
@@ -69,18 +71,18 @@ class _WeightedScores(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor, Tensor]:  # noqa: ANN401
         (weights,) = ctx.saved_tensors
-        _, batch, slots, heads, _ = weights.shape
+        _, batch, positions, heads, _ = weights.shape
         (grad,) = grads
         of_sums = torch.stack([torch.stack([grad, grad.mT], 2), torch.stack([grad.mT, grad], 2)])
-        terms = torch.bmm(of_sums.view(-1, 2, slots), weights.view(-1, heads, slots).mT)
-        by_source, by_target = terms.view(2, batch, slots, 2, heads)
+        terms = torch.bmm(of_sums.view(-1, 2, positions), weights.view(-1, heads, positions).mT)
+        by_source, by_target = terms.view(2, batch, positions, 2, heads)
         first = torch.stack([by_source[:, :, 0], by_target[:, :, 1]], 2)
         second = torch.stack([by_target[:, :, 0], by_source[:, :, 1]], 2)
         return None, first, second
 
 
 def candidates(scores: Tensor, lengths: Tensor, start: Tensor, end: Tensor) -> Tensor:
-    """Scores of slots to scores of candidate heads, ROOT being `start` times the start and `end` times the end slot.
+    """Scores of positions to scores of candidate heads; ROOT is `start` × the start delimiter + `end` × the end one.
 
     Args:
         scores: `[batch, n+2, n+2]`, dependents × heads, delimiters first and behind the last word.
@@ -97,7 +99,7 @@ def candidates(scores: Tensor, lengths: Tensor, start: Tensor, end: Tensor) -> T
 
 
 def with_root(root: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
-    """Scores of ROOT `[batch, n]` before those of the words, out of scores of slots `[batch, n+2, n+2]`.
+    """Scores of ROOT `[batch, n]` before those of the words, out of scores of positions `[batch, n+2, n+2]`.
 
     Returns:
         `[batch, n, n+1]`, ROOT first; -inf where there is no candidate.

@@ -435,7 +435,7 @@ class StructuralProbe(TrainedModule[StructuralSizes], DependencyExperiment):
         """Refuse: what it predicts are no heads."""
         raise ExperimentError(f"{type(self).__name__} predicts distances or depths, no heads: `test` scores them.")
 
-    def nats(self, batch: AttentionBatch) -> Tensor:
+    def cross_entropy(self, batch: AttentionBatch) -> Tensor:
         """−ln p of the gold head of every word, for a code of the tree.
 
         Raises:
@@ -543,7 +543,7 @@ class StructuralDistanceProbe(StructuralProbe):
         correlation = of_words.masked_fill(~known[:, None], 0.0).sum(-1) / known.sum(-1)[:, None]
         return (drawn[:, :, 0] >= 0).sum(1), (drawn == 1).sum(1), correlation
 
-    def nats(self, batch: AttentionBatch) -> Tensor:
+    def cross_entropy(self, batch: AttentionBatch) -> Tensor:
         """−ln p(gold head | word) under a code over the n + 1 candidate heads, `[batch, n]`; 0 in the padding.
 
         Ours: distances say nothing of ROOT and of the word itself, which get 1/(n+1) each, as in the uniform code; the

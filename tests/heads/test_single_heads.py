@@ -13,7 +13,7 @@ from attention import EncoderSpec
 from corpora.conllu import read_treebank
 from corpora.sentence import Sentence
 from datamodules import DependencyDataModule
-from heads import Baselines, SingleHeads
+from heads import Analyses, Baselines, SingleHeads
 from heads.experiment import ExperimentError
 from heads.single_heads import Drawing, Names
 from metrics.heads import DIRECTIONS
@@ -320,6 +320,28 @@ def test_paper_mode_compares_with_the_random_encoder_on_dev(data: MakeData) -> N
 def test_attention_is_needed(data: MakeData) -> None:
     with pytest.raises(ExperimentError, match=r"SingleHeads needs attention: .*encoder must not be null"):
         scored(probe(), data(encoder=False))
+
+
+def test_experiments_share_one_pass(data: MakeData) -> None:
+    """Their numbers are those of runs of their own; what both have is called by the second's name too."""
+    alone = [scored(probe(), data(random_init=True)), scored(Baselines(), data())]
+    together = Analyses([probe(), Baselines()])
+    trainer().test(together, datamodule=data(random_init=True), verbose=False)
+    found = together.result
+    assert found is not None
+    for one in alone:
+        for name, score in one.scores.items():
+            np.testing.assert_equal(vars(found.scores[name]), vars(score))
+        for name, table in one.tables.items():
+            pd.testing.assert_frame_equal(found.tables[name].frame, table.frame)
+    assert found.scores["baselines.offset.uas"] == found.scores["offset.uas"]
+    assert {*alone[0].figures, *alone[1].figures} == set(found.figures)
+    assert found.items is not None
+    assert alone[0].items is not None
+    assert found.items["heads.correct"].tolist() == alone[0].items["correct"].tolist()
+    assert found.audit["heads.mode"] == "held_out"
+    with pytest.raises(ExperimentError, match=r"analyses: name one or more, each once, and not \['baselines', 'base"):
+        Analyses([Baselines(), Baselines()])
 
 
 def test_experiments_without_a_use_for_random_weights_refuse_them(data: MakeData) -> None:

@@ -27,7 +27,7 @@ from heads.antecedent import links_of
 from heads.experiment import ExperimentError
 from metrics.antecedent import ANTECEDENT_GROUPS, Links
 from probes import AntecedentAttentionProbe, AntecedentWordsProbe
-from probes.antecedent import TrainedAntecedentProbe, antecedent_nats, candidate_scores
+from probes.antecedent import TrainedAntecedentProbe, antecedent_loss, candidate_scores
 from probes.base import Sizes
 from results import HeatMap, Result
 from tests import documents
@@ -209,7 +209,7 @@ def test_nats_by_hand() -> None:
     )
     scores = torch.zeros(4, 4)
     scores[3] = torch.tensor([1.0, 2.0, 5.0, 100.0]).log()
-    torch.testing.assert_close(antecedent_nats(scores, links), torch.tensor([math.log(8 / 3), 0.0]))
+    torch.testing.assert_close(antecedent_loss(scores, links), torch.tensor([math.log(8 / 3), 0.0]))
     assert torch.isneginf(candidate_scores(scores, links)[:, 3]).all()
 
 
@@ -346,7 +346,7 @@ def test_validation_logs_accuracy_and_loss_on_dev(kind: Kind, data: MakeData, tm
     probe, run = fitted(kind, module, tmp_path)
     [metrics] = run.validate(probe, datamodule=module, verbose=False)
     assert metrics["val_accuracy"] == pytest.approx(by_hand(probe, module, "dev")["right"].mean())
-    nats = [antecedent_nats(probe(batch), links_of(batch)).detach() for batch in module.val_dataloader()]
+    nats = [antecedent_loss(probe(batch), links_of(batch)).detach() for batch in module.val_dataloader()]
     assert metrics["val_loss"] == pytest.approx(torch.cat(nats).mean().item(), rel=1e-5)
 
 

@@ -56,7 +56,7 @@ def test_nats_are_those_of_the_softmax_over_the_candidates() -> None:
     probe, batch = AttentionOnlyProbe(), random_batch([4, 2])
     probe.build(Sizes((0, 1), (0, 1, 2)))
     torch.nn.init.normal_(probe.weight)
-    nats, scores = probe.nats(batch).detach(), probe(batch).detach()
+    nats, scores = probe.cross_entropy(batch).detach(), probe(batch).detach()
     for row, n in enumerate(batch.lengths.tolist()):
         for word in range(n):
             over = scores[row, word, : n + 1].double().softmax(0)

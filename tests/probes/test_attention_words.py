@@ -61,7 +61,7 @@ def test_the_factored_score_is_the_literal_formula(root: Literal["zero", "learne
 def test_its_gradient_is_that_of_the_literal_formula() -> None:
     model, batch = probe("learned"), random_batch([5, 2, 4], vectors=DIM)
     parameters = list(model.parameters())
-    found = torch.autograd.grad(model.nats(batch).sum(), parameters)
+    found = torch.autograd.grad(model.cross_entropy(batch).sum(), parameters)
     loss = torch.zeros((), dtype=torch.double)
     for row, n in enumerate(batch.lengths.tolist()):
         logits = literal(model, batch, row)

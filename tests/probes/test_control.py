@@ -61,7 +61,7 @@ class AllUnderRoot(DependencyExperiment):
         self.nothing = nn.Parameter(torch.zeros(()))
         self.rows: list[tuple[int, int, int]] = []
 
-    def nats(self, batch: AttentionBatch) -> Tensor:
+    def cross_entropy(self, batch: AttentionBatch) -> Tensor:
         return torch.zeros(batch.heads.shape)
 
     def training_step(self, batch: AttentionBatch, batch_idx: int) -> Tensor:

@@ -59,10 +59,10 @@ class Uniform(HeadSelectionProbe):
         self.trained_on[-1] |= set(batch.index.tolist())
         return super().training_step(batch, batch_idx)
 
-    def nats(self, batch: AttentionBatch) -> Tensor:
+    def cross_entropy(self, batch: AttentionBatch) -> Tensor:
         if not torch.is_grad_enabled():
             self.coded[-1] += batch.index.tolist()
-        return super().nats(batch)
+        return super().cross_entropy(batch)
 
 
 class Coin(Uniform):
@@ -70,15 +70,15 @@ class Coin(Uniform):
 
     probability = 1 / 8
 
-    def nats(self, batch: AttentionBatch) -> Tensor:
-        return -math.log(self.probability) * batch.mask + 0 * super().nats(batch)
+    def cross_entropy(self, batch: AttentionBatch) -> Tensor:
+        return -math.log(self.probability) * batch.mask + 0 * super().cross_entropy(batch)
 
 
 class Never(Coin):
     """Excludes what is gold in one sentence of train."""
 
-    def nats(self, batch: AttentionBatch) -> Tensor:
-        nats = super().nats(batch)
+    def cross_entropy(self, batch: AttentionBatch) -> Tensor:
+        nats = super().cross_entropy(batch)
         return nats if torch.is_grad_enabled() else nats.masked_fill((batch.index == 4)[:, None], torch.inf)
 
 

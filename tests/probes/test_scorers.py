@@ -61,7 +61,7 @@ def test_the_gradient_of_weighted_scores_is_that_of_the_sums() -> None:
     attention, weight = random(BATCH, K, SLOTS, SLOTS), random(BATCH, SLOTS, SLOTS, seed=3)
     terms = [random(BATCH, SLOTS, 2, K, seed=seed).requires_grad_() for seed in (1, 2)]
     found = torch.autograd.grad((weighted_scores(attention, *terms) * weight).sum(), terms)
-    first, second = (term.permute(2, 0, 3, 1) for term in terms)  # [2, batch, K, slots] each
+    first, second = (term.permute(2, 0, 3, 1) for term in terms)  # [2, batch, K, positions] each
     out = ((first[0, :, :, :, None] + second[0, :, :, None, :]) * attention).sum(1)
     back = ((first[1, :, :, :, None] + second[1, :, :, None, :]) * attention.mT).sum(1)
     for kernel, plain in zip(found, torch.autograd.grad(((out + back) * weight).sum(), terms), strict=True):

@@ -185,7 +185,7 @@ def test_a_batch_without_a_sentence_finds_nothing(kind: type[StructuralProbe]) -
 
 def test_nats_are_a_code_over_root_and_the_other_words() -> None:
     probe, given = made(StructuralDistanceProbe, PAIRS[:1]), batch()
-    distances, nats = probe(given)[:, 0], probe.nats(given)
+    distances, nats = probe(given)[:, 0], probe.cross_entropy(given)
     assert nats.shape == given.heads.shape
     for row, n in enumerate(LENGTHS):
         for i in range(n):
@@ -202,14 +202,14 @@ def test_a_probe_that_tells_no_distances_apart_has_the_uniform_code() -> None:
     with torch.no_grad():
         probe.kept[0].zero_()
     for row, n in enumerate(LENGTHS):
-        torch.testing.assert_close(probe.nats(given)[row, :n], torch.full((n,), math.log(n + 1)))
+        torch.testing.assert_close(probe.cross_entropy(given)[row, :n], torch.full((n,), math.log(n + 1)))
     selves = torch.arange(1, given.heads.size(1) + 1).expand_as(given.heads)
     itself = replace(given, heads=torch.where(given.mask, selves, -1))
-    torch.testing.assert_close(probe.nats(itself), probe.nats(given))
+    torch.testing.assert_close(probe.cross_entropy(itself), probe.cross_entropy(given))
 
 
 def test_there_is_no_code_of_depths_nor_of_several_pairs() -> None:
     with pytest.raises(ExperimentError, match="it has no code length"):
-        made(StructuralDepthProbe).nats(batch())
+        made(StructuralDepthProbe).cross_entropy(batch())
     with pytest.raises(ExperimentError, match="has 3 pairs of layer and rank"):
-        made(StructuralDistanceProbe).nats(batch())
+        made(StructuralDistanceProbe).cross_entropy(batch())
