@@ -345,7 +345,7 @@ class Baselines(ArcExperiment):
 class Analyses(DependencyExperiment):
     """Several experiments without training in one pass over the data, for instance `Baselines` and `SingleHeads`.
 
-    A score, table or figure keeps its name; the second of one name is called `<experiment>.<name>`. The counts of
+    A score, table or figure keeps its name; another one of that name is called `<experiment>.<name>`. The counts of
     sentences stand side by side in columns `<experiment>.<column>`.
 
     Args:
@@ -391,7 +391,8 @@ class Analyses(DependencyExperiment):
         for name, result in results:
             if result is None:
                 return None
-            scores |= {_free(key, name, scores): value for key, value in result.scores.items()}
+            fresh = {key: value for key, value in result.scores.items() if scores.get(key) != value}
+            scores |= {_free(key, name, scores): value for key, value in fresh.items()}
             tables |= {_free(key, name, tables): table for key, table in result.tables.items()}
             figures |= {_free(key, name, figures): figure for key, figure in result.figures.items()}
             audit |= {f"{name}.{key}": value for key, value in result.audit.items()}

@@ -114,14 +114,14 @@ def test_a_checkpoint_alone_predicts_new_sentences_as_the_trainer_does(
     assert expected is not None
     sentences = [group["form"].tolist() for _, group in expected.groupby("id", sort=False)]
     loaded = kind.load_from_checkpoint(tmp_path / "epoch=1.ckpt")
-    options = {"vectors": VectorSpec("encoder")} if kind is AttentionWordsProbe else {}
-    found = loaded.predict_sentences([" ".join(sentences[0]), *sentences[1:]], EncoderSpec(str(bert)), **options)
+    vectors = VectorSpec("encoder") if kind is AttentionWordsProbe else None
+    found = loaded.predict_sentences([" ".join(sentences[0]), *sentences[1:]], EncoderSpec(str(bert)), vectors=vectors)
     pd.testing.assert_frame_equal(found.drop(columns="id"), expected.drop(columns="id"))
     assert found["id"].iloc[-1] == str(len(sentences))
     with pytest.raises(TrainingError, match=r"trained on pretrained weights .* 2 layers × 4 heads.*and the data come"):
-        loaded.predict_sentences(["a fox"], EncoderSpec(str(bert)), options=Options(layers=(1,)), **options)
+        loaded.predict_sentences(["a fox"], EncoderSpec(str(bert)), options=Options(layers=(1,)), vectors=vectors)
     with pytest.raises(TrainingError, match="was not trained"):
-        kind().predict_sentences(["a fox"], EncoderSpec(str(bert)), **options)
+        kind().predict_sentences(["a fox"], EncoderSpec(str(bert)), vectors=vectors)
 
 
 def test_labels_are_known_by_name_whatever_splits_are_open(
