@@ -13,9 +13,9 @@ from datamodules.dependency import Field
 from heads.antecedent import TRAINED, AntecedentExperiment, links_of
 from heads.experiment import ExperimentError
 from metrics.antecedent import ANTECEDENT_DIRECTIONS, Links
-from probes.base import FrozenProbe, Sizes
+from probes.base import FrozenProbe, Sizes, weight_maps
 from probes.scorers import attention_scores, weighted_scores
-from results import Figure, HeatMap, on_one_scale
+from results import Figure
 
 
 def candidate_scores(scores: Tensor, links: Links) -> Tensor:
@@ -157,22 +157,8 @@ class AntecedentAttentionProbe(TrainedAntecedentProbe):
         return attention_scores(batch.weights.flatten(0, 1)[None], self.weight.flatten(1))[0]
 
     def figures(self) -> Mapping[str, Figure]:
-        """The learned weights, one map per direction, in one scale of colours."""
-        maps = {
-            f"weights_{direction.replace('→', '_to_')}": HeatMap(
-                title=f"Learned weights, {direction}",
-                values=weight.double().cpu().numpy(),
-                row_labels=[str(layer + 1) for layer in self.sizes.layers],
-                column_labels=[str(head + 1) for head in self.sizes.heads],
-                row_label="layer",
-                column_label="head",
-                value_label="weight",
-                diverging=True,
-                unit="ratio",
-            )
-            for direction, weight in zip(ANTECEDENT_DIRECTIONS, self.weight.detach(), strict=True)
-        }
-        return on_one_scale(maps)
+        """The learned weights, one map per direction."""
+        return weight_maps(self.weight, ANTECEDENT_DIRECTIONS, self.sizes)
 
 
 class AntecedentWordsProbe(TrainedAntecedentProbe):

@@ -1,12 +1,15 @@
 """What a trained probe belongs to: the encoder and the word vectors whose numbers its parameters weigh."""
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
+
+from torch import Tensor
 
 from datamodules import AttentionDataModule
 from datamodules.dependency import Field
 from heads.experiment import ExperimentError
+from results import Figure, HeatMap, on_one_scale
 from training import Origin, TrainedModule
 
 
@@ -75,3 +78,22 @@ def _describe(origin: Origin[Sizes]) -> str:
         named = ", ".join(f"{name} {str(value)[:12]}" for name, value in vectors.items())
         parts.append(f"vectors of {sizes.vectors} numbers ({named})")
     return " and ".join(parts)
+
+
+def weight_maps(weight: Tensor, directions: Sequence[str], sizes: Sizes) -> Mapping[str, Figure]:
+    """Learned weights `[2, layers, heads]`, one map per direction, on one scale of colours."""
+    maps = {
+        f"weights_{direction.replace(' ', '').replace('→', '_to_')}": HeatMap(
+            title=f"Learned weights, {direction}",
+            values=of_direction.double().cpu().numpy(),
+            row_labels=[str(layer + 1) for layer in sizes.layers],
+            column_labels=[str(head + 1) for head in sizes.heads],
+            row_label="layer",
+            column_label="head",
+            value_label="weight",
+            diverging=True,
+            unit="ratio",
+        )
+        for direction, of_direction in zip(directions, weight.detach(), strict=True)
+    }
+    return on_one_scale(maps)

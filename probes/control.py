@@ -60,14 +60,6 @@ class ControlTask(NestedExperiment):
     copy is trained on the gold heads and one on the control, each to its own optimum on dev, where the heads are of the
     same kind. UAS leaves out the same words in both. The audit counts words of test whose type is not in train: their
     behaviour can only be guessed.
-
-    Args:
-        probe: what is trained.
-        max_epochs: validation checks after which either training ends at the latest.
-        patience: validation checks without improvement after which it ends.
-        batches: validation runs after every epoch; on small data only after as many as make this number of batches.
-            Extra checks after 1, 2, 4, … epochs before only keep better weights.
-        seed: of the behaviours and of the initialisation; None for that of the run.
     """
 
     experiment = "control"

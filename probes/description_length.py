@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -78,12 +79,7 @@ class DescriptionLength(NestedExperiment):
         probe: what is trained.
         portions: ends of the blocks, ascending shares of the sentences of train; the last is 1.
         final: whether a copy is trained on the whole split, which costs about as much as all the others.
-        max_epochs: validation checks after which every training ends at the latest.
-        patience: validation checks without improvement after which a training ends.
-        batches: validation runs after every epoch; on small portions only after as many as make this number of
-            batches, so that a portion of a dozen sentences is neither cut off nor spends its time on dev. Extra checks
-            after 1, 2, 4, … epochs before only keep better weights.
-        seed: of the order of the sentences and of the initialisation; None for that of the run.
+        training: arguments of `NestedExperiment`; `seed` also orders the sentences.
 
     Raises:
         ExperimentError: the portions do not ascend to 1.
@@ -96,12 +92,9 @@ class DescriptionLength(NestedExperiment):
         probe: DependencyExperiment,
         portions: tuple[float, ...] = PORTIONS,
         final: bool = True,
-        max_epochs: int = 100,
-        patience: int = 5,
-        batches: int = 50,
-        seed: int | None = None,
+        **training: Any,  # noqa: ANN401 # those of NestedExperiment
     ) -> None:
-        super().__init__(probe, max_epochs, patience, batches, seed)
+        super().__init__(probe, **training)
         ascending = all(low < high for low, high in pairwise((0.0, *portions)))
         if not ascending or not portions or portions[-1] != 1:
             raise ExperimentError(f"portions must ascend from above 0 to 1, not {', '.join(map(str, portions))}.")

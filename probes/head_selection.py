@@ -19,9 +19,9 @@ from heads.experiment import ArcExperiment, PredictedArcs, gather
 from metrics.attachment import attached
 from metrics.rows import ArcPredictions
 from metrics.trees import tree_heads
-from probes.base import FrozenProbe, Sizes
+from probes.base import FrozenProbe, Sizes, weight_maps
 from probes.scorers import attention_scores, candidates, root_scores, weighted_scores, with_root
-from results import Figure, HeatMap, on_one_scale
+from results import Figure
 from training import quiet
 
 _DEFAULT_ENCODER = EncoderSpec()
@@ -314,24 +314,8 @@ class AttentionOnlyProbe(HeadSelectionProbe):
         return candidates(scores, batch.lengths, self.start, self.end)
 
     def figures(self) -> Mapping[str, Figure]:
-        """The learned weights, one map per direction, in one scale of colours."""
-        layers, heads = self.sizes.layers, self.sizes.heads
-        titles = ("dependent → head", "head → dependent")
-        maps = {
-            f"weights_{title.replace(' → ', '_to_')}": HeatMap(
-                title=f"Learned weights, {title}",
-                values=weight.double().cpu().numpy(),
-                row_labels=[str(layer + 1) for layer in layers],
-                column_labels=[str(head + 1) for head in heads],
-                row_label="layer",
-                column_label="head",
-                value_label="weight",
-                diverging=True,
-                unit="ratio",
-            )
-            for title, weight in zip(titles, self.weight.detach(), strict=True)
-        }
-        return on_one_scale(maps)
+        """The learned weights, one map per direction."""
+        return weight_maps(self.weight, ("dependent → head", "head → dependent"), self.sizes)
 
 
 class AttentionWordsProbe(HeadSelectionProbe):

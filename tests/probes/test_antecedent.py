@@ -196,7 +196,7 @@ def test_loss_is_the_probability_of_all_gold_antecedents_summed_over_the_links(k
         assert parameter.grad.abs().sum() > 0
 
 
-def test_nats_by_hand() -> None:
+def test_the_loss_by_hand() -> None:
     """Three candidates scored ln 1, ln 2 and ln 5: the first two are gold, p = 3/8; then all are, p = 1."""
     flags = np.array([[True, True, True, False]] * 2)
     links = Links(
@@ -350,16 +350,6 @@ def test_validation_logs_accuracy_and_loss_on_dev(kind: Kind, data: MakeData, tm
     assert metrics["val_loss"] == pytest.approx(torch.cat(nats).mean().item(), rel=1e-5)
 
 
-def test_two_runs_with_one_seed_end_in_the_same_numbers(data: MakeData, tmp_path: Path) -> None:
-    def scores() -> str:
-        probe, run = fitted(AntecedentWordsProbe, data(), tmp_path)
-        run.test(probe, datamodule=data(), verbose=False)
-        assert probe.result is not None
-        return json.dumps(probe.result.numbers)
-
-    assert scores() == scores()
-
-
 @pytest.mark.filterwarnings("ignore:The dirpath has changed")
 def test_a_run_stopped_in_the_middle_of_an_epoch_goes_on_as_if_nothing_had_happened(
     data: MakeData, tmp_path: Path
@@ -420,14 +410,6 @@ def test_a_checkpoint_with_other_vectors_is_refused(data: MakeData, glove: str, 
     other.write_text(Path(glove).read_text(encoding="utf-8").replace("1", "2"), encoding="utf-8")
     with pytest.raises(TrainingError, match=r"vectors of 5 numbers .*those of the training"):
         trainer(tmp_path).test(AntecedentWordsProbe(), datamodule=data(vectors=str(other)), ckpt_path=path)
-
-
-@pytest.mark.parametrize("stage", ["test", "validate"])
-def test_a_probe_without_training_is_refused(
-    stage: Literal["test", "validate"], data: MakeData, tmp_path: Path
-) -> None:
-    with pytest.raises(TrainingError, match=r"AntecedentAttentionProbe was not trained.*--ckpt_path"):
-        getattr(trainer(tmp_path), stage)(AntecedentAttentionProbe(), datamodule=data(), verbose=False)
 
 
 def test_what_a_probe_cannot_read_is_refused(data: MakeData, tmp_path: Path) -> None:

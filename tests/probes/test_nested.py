@@ -57,13 +57,13 @@ class EveryEpoch(Callback):
 
 
 class Watched(AttentionOnlyProbe):
-    """Tells at every look at dev how many epochs have passed, and the rate of the optimizer by then."""
+    """Tells at every validation how many epochs have passed, and the rate of the optimizer by then."""
 
-    looks: list[tuple[int, float]] = []
+    checks: list[tuple[int, float]] = []
 
     def on_validation_epoch_end(self) -> None:
         rate = self.trainer.optimizers[0].param_groups[0]["lr"]
-        type(self).looks.append((self.trainer.current_epoch + 1, rate))
+        type(self).checks.append((self.trainer.current_epoch + 1, rate))
         super().on_validation_epoch_end()
 
 
@@ -115,8 +115,8 @@ def test_a_training_that_was_still_getting_better_says_so(data: MakeData) -> Non
 
 
 @pytest.mark.parametrize(("batches", "every"), [(1, 1), (7, 4)])
-def test_on_small_data_dev_is_looked_at_after_so_many_batches(batches: int, every: int, data: MakeData) -> None:
-    Watched.looks = []
+def test_on_small_data_validation_runs_after_so_many_batches(batches: int, every: int, data: MakeData) -> None:
+    Watched.checks = []
     few = data().variant(train=[3, 5, 8, 11, 20, 33])
     few.setup("fit")
     assert len(few.train_dataloader()) == 2
@@ -131,12 +131,12 @@ def test_on_small_data_dev_is_looked_at_after_so_many_batches(batches: int, ever
         batches=batches,
     )
     early = [(epoch, 0.5) for epoch in (1, 2) if epoch < every]
-    assert Watched.looks == [*early, (every, 0.25), (2 * every, 0.125), (3 * every, 0.0625)]
+    assert Watched.checks == [*early, (every, 0.25), (2 * every, 0.125), (3 * every, 0.0625)]
     assert found.epochs in (1, 2, every, 2 * every, 3 * every)
 
 
 @pytest.mark.parametrize(("rate", "early"), [(0.002, False), (0.02, True)])
-def test_early_looks_at_dev_keep_better_weights_and_count_for_nothing_else(
+def test_extra_checks_keep_better_weights_and_count_for_nothing_else(
     rate: float, early: bool, data: MakeData, tmp_path: Path
 ) -> None:
     few, every = data().variant(train=[3, 5, 8]), EveryEpoch()
@@ -150,7 +150,7 @@ def test_early_looks_at_dev_keep_better_weights_and_count_for_nothing_else(
             break
     expected = min((epoch for epoch in (1, 2, 4, *regular) if epoch <= end), key=lambda one: every.losses[one - 1])
     assert (expected < 6) == early
-    Watched.looks = []
+    Watched.checks = []
     found = trained(
         Watched(rate),
         data().variant(train=[3, 5, 8]),
@@ -161,13 +161,13 @@ def test_early_looks_at_dev_keep_better_weights_and_count_for_nothing_else(
         seed=0,
         batches=6,
     )
-    assert [epoch for epoch, _ in Watched.looks] == [1, 2, 4, *range(6, end + 1, 6)]
+    assert [epoch for epoch, _ in Watched.checks] == [1, 2, 4, *range(6, end + 1, 6)]
     assert (found.epochs, found.dev) == (expected, every.losses[expected - 1])
     for name, tensor in found.probe.state_dict().items():
         assert torch.equal(tensor, every.weights[expected - 1][name]), name
 
 
-def test_early_looks_leave_the_random_numbers_of_training_as_they_are(data: MakeData, tmp_path: Path) -> None:
+def test_extra_checks_leave_the_random_numbers_of_training_as_they_are(data: MakeData, tmp_path: Path) -> None:
     drawn: list[float] = []
 
     class Noisy(AttentionOnlyProbe):
@@ -188,7 +188,7 @@ def test_early_looks_leave_the_random_numbers_of_training_as_they_are(data: Make
     assert found == drawn
 
 
-def test_early_looks_do_not_stop_a_structural_probe(bert: Path, corpus: str, cache: str) -> None:
+def test_extra_checks_do_not_stop_a_structural_probe(bert: Path, corpus: str, cache: str) -> None:
     """It lowers its rate and ends by itself."""
     few = DependencyDataModule(corpus, encoder=EncoderSpec(str(bert)), hidden=(1,), cache=cache, max_sentences=4)
     rates: list[tuple[int, float]] = []
@@ -212,13 +212,13 @@ def test_early_looks_do_not_stop_a_structural_probe(bert: Path, corpus: str, cac
     assert (found.epochs, found.probe.best_epoch.tolist(), found.stopped) == (2, [2], True)
 
 
-def test_a_plateau_is_judged_where_dev_is_looked_at(data: MakeData) -> None:
-    Watched.looks = []
+def test_a_plateau_is_judged_at_validation_checks(data: MakeData) -> None:
+    Watched.checks = []
     few = data().variant(train=[3, 5, 8, 11, 20, 33])
     trained(
         Watched(20.0, 0.5, "plateau"), few, monitor="val_loss", mode="min", max_epochs=8, patience=8, seed=0, batches=8
     )
-    rates = [rate for epoch, rate in Watched.looks if epoch % 4 == 0]
+    rates = [rate for epoch, rate in Watched.checks if epoch % 4 == 0]
     assert len(rates) == 8
     assert rates[-1] < 20.0
     assert all(later in (rate, rate / 2) for rate, later in pairwise(rates))
