@@ -67,7 +67,14 @@ def texts(labels: Iterable[Text]) -> list[str]:
 
 VARIANTS = ("base", "concat", "residual", "tying", "MLM")
 BINS = ("0–.25", ".25–.5", ".5–.75", ".75–1")
-RANKINGS = ("random", "attention", "attention_gradient", "attention_times_gradient", "leave_one_out", "other")
+RANKINGS = (
+    "random",
+    "attention",
+    "attention_gradient",
+    "attention_times_gradient",
+    "leave_one_out",
+    "integrated_gradients",
+)
 LONG = "additive attention over a BiLSTM with residual and tying, λ = 0.1"
 TEXTS = 1821
 
