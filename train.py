@@ -13,6 +13,7 @@ import sys
 import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
+from importlib import import_module
 from itertools import count
 from pathlib import Path
 from typing import Any, NoReturn
@@ -30,44 +31,26 @@ from pytorch_lightning.utilities.model_helpers import is_overridden
 from rich.console import Console
 from rich.text import Text
 
-# LightningCLI finds by its short name whatever is imported here.
 import datamodules
 import fidelity
 import heads
 import models
 import probes
-from attention import AlignmentError, EncoderError, StoreError
 from corpora.registry import remedy_for
 from corpora.sentence import CorpusError
-from datamodules import VectorError
 from datamodules.base import STAGES
-from fidelity.checkpoints import FidelityError, data_settings, files_of, leaves
-from heads.experiment import ExperimentError
+from fidelity.checkpoints import leaves
 from metrics.progress import counted
-from models import ModelError
 from reports import ResultWriter
-from results.errors import near
-from training import TrainingError
+
+# LightningCLI finds by its short name whatever is imported here.
+from results.errors import UserError, near
 from training.lifecycle import configured_model, read_checkpoint
 
 
-class RunError(ValueError):
+class RunError(UserError):
     """A command line that names what is not there."""
 
-
-EXPECTED = (
-    AlignmentError,
-    CorpusError,
-    EncoderError,
-    FidelityError,
-    ModelError,
-    ExperimentError,
-    RunError,
-    StoreError,
-    TrainingError,
-    VectorError,
-)
-"""Faults of the input: told in a line, without a traceback."""
 
 STEPS = {
     "fit": ("training_step",),
@@ -173,7 +156,7 @@ class RunConfig(SaveConfigCallback):
         if self.folder is None or not trainer.is_global_zero:  # a spawned process has a copy of what the first one knew
             return
         begun = any(self.folder.rglob("*.ckpt")) or (self.folder / "results.json").exists()
-        early = isinstance(exception, EXPECTED) or not (self.folder / "config.yaml").exists()
+        early = isinstance(exception, UserError) or not (self.folder / "config.yaml").exists()
         if early and not begun:
             shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -196,7 +179,7 @@ class ProbingCLI(LightningCLI):
         """Look for the checkpoint before anything is loaded or computed.
 
         Raises:
-            RunError: there is no such file, or trained classifiers are to be trained.
+            RunError: there is no such file.
         """
         path = self._get(self.config, "ckpt_path")
         if path == "best":
@@ -204,18 +187,11 @@ class ProbingCLI(LightningCLI):
         if path is not None and path not in KEYWORDS and not Path(path).is_file():
             raise RunError(f"{path}: there is no such checkpoint. Training leaves them in checkpoints/ of its run.")
         model = self._get(self.config, "model")
-        if model.class_path.rpartition(".")[2] == fidelity.Fidelity.__name__:
-            if path is not None:
-                raise RunError("Fidelity takes no --ckpt_path: --model.init_args.checkpoints '[a.ckpt, b.ckpt]'.")
-            self._before_fidelity(model.init_args.checkpoints)
-
-    def _before_fidelity(self, checkpoints: list[str] | str) -> None:
-        """Take the data from the first checkpoint, where the command line names none."""
-        if self.subcommand != "test":
-            raise RunError(f"Fidelity tests classifiers that are trained already: test, and not {self.subcommand}.")
-        if self._get(self.config, "data") is None and checkpoints:
-            first = checkpoints if isinstance(checkpoints, str) else checkpoints[0]
-            self.config[self.subcommand].data = data_settings(files_of([Path(first).expanduser()])[0])
+        if self.subcommand == "test" and self._get(self.config, "data") is None:
+            module, _, name = model.class_path.rpartition(".")
+            # What tests trained models takes the data from them.
+            data_of = getattr(getattr(import_module(module), name), "data_of", None)
+            self.config[self.subcommand].data = None if data_of is None else data_of(model.init_args)
 
     def _parse_ckpt_path(self) -> None:
         """Nothing: Lightning would replace the configured model by what a checkpoint says of its own, in silence."""
@@ -439,7 +415,7 @@ def main(args: list[str] | None = None, *, cli: type[ProbingCLI] = ProbingCLI) -
 
 def fault(error: BaseException | None) -> BaseException | None:
     """The fault of the input behind an error: what a constructor raises comes wrapped by the command line's parser."""
-    while error is not None and not isinstance(error, EXPECTED):
+    while error is not None and not isinstance(error, UserError):
         error = error.__cause__ or error.__context__
     return error
 

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import torch
 import torch.distributed as dist
+from jsonargparse import Namespace
 from numpy.typing import NDArray
 from pytorch_lightning import LightningModule
 from pytorch_lightning.utilities import rank_zero_info
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 from datamodules import ClassificationDataModule, TextBatch
 from datamodules.sampling import run_seed
 from fidelity.base import CheckpointResult, FidelityTest, Score, by_variant
-from fidelity.checkpoints import Checkpoint, FidelityError, load
+from fidelity.checkpoints import Checkpoint, FidelityError, data_settings, files_of, load
 from fidelity.classified import ClassifiedBatch, classify
 from fidelity.saliency import Saliency
 from metrics.bootstrap import Resampled, difference, holm, mean, pooled, resample
@@ -105,6 +106,19 @@ class Fidelity(LightningModule):
         self._seed = seed
         self.result: Result | None = None
         self.checkpoints: list[Checkpoint] = []
+
+    @classmethod
+    def data_of(cls, arguments: Namespace) -> Namespace | None:
+        """Settings of the data that the first checkpoint was trained on, for a command line that names no data.
+
+        Args:
+            arguments: those of the class.
+
+        Raises:
+            FidelityError: there is no such checkpoint, or it is not that of a classifier.
+        """
+        paths = [arguments.checkpoints] if isinstance(arguments.checkpoints, str) else arguments.checkpoints
+        return data_settings(files_of([Path(paths[0]).expanduser()])[0]) if paths else None
 
     @property
     def data(self) -> ClassificationDataModule:

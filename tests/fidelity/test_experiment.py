@@ -284,12 +284,18 @@ def test_two_processes_find_what_one_does(folder: Path, tmp_path: Path) -> None:
             r"nowhere\.ckpt: there is no such checkpoint",
         ),
         (
-            ["test", QUICK, "--ckpt_path={folder}/trained.ckpt"],
-            r"Fidelity takes no --ckpt_path: --model\.init_args\.checkpoints",
+            [
+                "test",
+                QUICK,
+                "--data=ClassificationDataModule",
+                "--model.init_args.checkpoints=[nowhere.ckpt]",
+                "--ckpt_path={folder}/trained.ckpt",
+            ],
+            r"Fidelity trains nothing, and takes no --ckpt_path: leave it out",
         ),
         (
             ["fit", QUICK, "--model.init_args.checkpoints=[nowhere.ckpt]"],
-            r"Fidelity tests classifiers that are trained already: test, and not fit",
+            r"Fidelity trains nothing\. Run it with `python train\.py test`",
         ),
     ],
 )
