@@ -39,12 +39,12 @@ import probes
 from corpora.registry import remedy_for
 from corpora.sentence import CorpusError
 from datamodules.base import STAGES
-from fidelity.checkpoints import leaves
 from metrics.progress import counted
 from reports import ResultWriter
 
 # LightningCLI finds by its short name whatever is imported here.
 from results.errors import UserError, near
+from training.config import leaves
 from training.lifecycle import configured_model, read_checkpoint
 
 

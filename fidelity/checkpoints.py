@@ -1,7 +1,7 @@
 """Trained classifiers from their checkpoints alone: what they are, and which of them differ by the seed only."""
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,12 +17,13 @@ from datamodules import ClassificationDataModule
 from models import AttentionClassifier, ModelError, TextClassifier
 from results.errors import UserError
 from training import TrainingError
+from training.config import settings
 from training.lifecycle import config_of, instantiate, read_checkpoint
 
 Config = Mapping[str, Any]
 
-UNTRAINED = ("root", "cache", "workers", "eval_tokens", "seed")
-"""Options of the data that a training does not depend on, but for the seed."""
+READING = ("workers", "eval_tokens")
+"""Options of the data that a training does not depend on."""
 TRAINING = (
     "max_epochs",
     "max_steps",
@@ -197,10 +198,10 @@ def load(paths: Sequence[Path], data: ClassificationDataModule) -> list[Checkpoi
 def _variants(configs: Sequence[Config], models: Sequence[TextClassifier]) -> list[str]:
     """A name for each: its regularisers, or what kind it is, and the options that tell it from others of that name."""
     names = [_kind(model) for model in models]
-    settings = [_settings(config) for config in configs]
+    made = [_settings(config) for config in configs]
     found = []
-    for name, own in zip(names, settings, strict=True):
-        alike = [other for other_name, other in zip(names, settings, strict=True) if other_name == name]
+    for name, own in zip(names, made, strict=True):
+        alike = [other for other_name, other in zip(names, made, strict=True) if other_name == name]
         apart = sorted({key for other in alike for key in other if len({repr(one.get(key)) for one in alike}) > 1})
         # Where a class differs, its arguments do anyhow.
         classes = [f"{key.removesuffix('class_path')}init_args" for key in apart if key.endswith("class_path")]
@@ -221,25 +222,23 @@ def _count(keys: Sequence[str], settings: Sequence[Mapping[str, object]]) -> int
 
 def _settings(config: Config) -> dict[str, object]:
     """What a training depends on but the seed, by dotted names."""
-    data = {name: value for name, value in (config["data"].get("init_args") or {}).items() if name not in UNTRAINED}
-    run = config.get("trainer") or {}
-    trainer = {name: run[name] for name in TRAINING if run.get(name) is not None}
-    return dict(leaves(config["model"])) | dict(leaves(data)) | dict(leaves(trainer))
+    found: dict[str, object] = {}
+    for name, value in settings(config).items():
+        part, _, option = name.partition(".")
+        first, _, rest = option.partition(".")
+        if part == "model":
+            found[option] = value
+        elif part == "data" and first == "init_args" and rest.partition(".")[0] not in READING:
+            found[rest] = value
+        elif part == "trainer" and first in TRAINING and value is not None:
+            found[option] = value
+    return found
 
 
 def _kind(model: TextClassifier) -> str:
     if isinstance(model, AttentionClassifier):
         return "+".join(str(regularizer.name) for regularizer in model.regularizers) or "base"
     return type(model).__name__.removesuffix("Classifier").lower()
-
-
-def leaves(node: object, at: str = "") -> Iterator[tuple[str, object]]:
-    """The settings of a configuration by their dotted names."""
-    if isinstance(node, Mapping | list):
-        for key, inner in node.items() if isinstance(node, Mapping) else enumerate(node):
-            yield from leaves(inner, f"{at}.{key}" if at else str(key))
-    else:
-        yield at, node
 
 
 def _plain(key: str) -> str:

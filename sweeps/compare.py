@@ -31,15 +31,10 @@ from metrics.bootstrap import bootstrap_ratio, holm, mean_and_sd, paired_bootstr
 from reports.tables import data_table
 from reports.writer import plain
 from results import Estimate, Table, Unit
-from results.errors import near
+from results.errors import UserError, near
 from sweeps.collect import Outcome, by_id, first_of, read_outcome
 from sweeps.plan import SweepError, load
-
-SEEDS = frozenset({"seed", "seed_everything"})
-"""Names of options that runs of one line may differ in, wherever they stand in the config."""
-
-FOLDERS = frozenset({"default_root_dir", "save_dir", "dirpath", "cache", "root"})
-"""Names of options that say where something lies, not what it is."""
+from training.config import seeds, settings
 
 EXPECTED = "the folder of a run, its results.json, or DIR:ROW, a row of the sweep in DIR,"
 """What a command line names."""
@@ -50,7 +45,7 @@ DRAWS = 10_000
 NAN = float("nan")
 
 
-class CompareError(ValueError):
+class CompareError(UserError):
     """Runs that cannot be compared."""
 
 
@@ -144,15 +139,15 @@ def read_run(run: Path, score: str | None) -> Scored:
         score = score or next(iter(outcome.ratios), "uas")
         counts = _counts(outcome, score)
         config = path.parent / "config.yaml"
-        settings = load(config) if config.is_file() else None
+        made = load(config) if config.is_file() else None
     except SweepError as error:
         raise CompareError(str(error)) from None
-    seeds: list[str] = []
-    text = None if settings is None else json.dumps(_unseeded(settings, seeds), sort_keys=True, default=str)
+    text = None if made is None else json.dumps(settings(made), sort_keys=True, default=str)
+    drawn = " ".join(f"{name}={value}" for name, value in sorted(seeds(made).items()))
     value, again = outcome.scores[score].value, _score(counts)
     if not np.isclose(value, again, rtol=0, atol=1e-6, equal_nan=True):
         raise CompareError(f"{path}: {score} is {value} there but {again} by {outcome.items}, which is of another run")
-    return Scored(path.parent, score, outcome.scores[score].unit, value, counts, outcome.data, text, " ".join(seeds))
+    return Scored(path.parent, score, outcome.scores[score].unit, value, counts, outcome.data, text, drawn)
 
 
 def _score(counts: pd.DataFrame) -> float:
@@ -197,20 +192,6 @@ def _counts(outcome: Outcome, score: str) -> pd.DataFrame:
     if not np.isfinite(counts.to_numpy()).all():
         raise CompareError(f"{outcome.items}: a count of {score} is missing or infinite")
     return counts
-
-
-def _unseeded(value: object, seeds: list[str], at: str = "") -> object:
-    """The config without what seeds, which are put into `seeds`, and folders are."""
-    if isinstance(value, dict):
-        kept: dict[str, object] = {}
-        for name, inner in sorted(value.items()):
-            if name in SEEDS:
-                seeds.append(f"{at}{name}={inner}")
-            kept[name] = None if name in SEEDS | FOLDERS else _unseeded(inner, seeds, f"{at}{name}.")
-        return kept
-    if isinstance(value, list):
-        return [_unseeded(inner, seeds, f"{at}{place}.") for place, inner in enumerate(value)]
-    return value
 
 
 def grouped(runs: Sequence[Scored]) -> list[list[Scored]]:

@@ -35,7 +35,7 @@ from pathlib import Path
 
 import yaml
 
-from results.errors import near
+from results.errors import UserError, near
 
 STATISTICS = ("low", "high", "sd")
 COUNTS = ("seeds", "epochs")
@@ -44,7 +44,7 @@ _NEUTRAL = {"data.init_args.cache", "trainer.enable_progress_bar", "trainer.enab
 """Options that decide where something lies or what is printed, but no number."""
 
 
-class SweepError(ValueError):
+class SweepError(UserError):
     """A sweep that cannot be run as it is written, or whose runs do not make a table."""
 
 
