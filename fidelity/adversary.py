@@ -84,7 +84,6 @@ class Adversary(FidelityTest):
         self.epsilon, self.tolerance, self.epsilons = epsilon, tolerance, sorted(set(epsilons))
 
     def columns(self, classes: int) -> Sequence[str]:
-        """See the class."""
         return ("max_jsd", "max_jsd_strict", "tvd", "max_attention", *map(_at, self.epsilons))
 
     def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
@@ -178,7 +177,6 @@ class Adversary(FidelityTest):
         return loss
 
     def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
-        """See the class."""
         units: dict[str, Unit] = {"max_jsd": "nats", "max_jsd_strict": "nats", "tvd": "fraction"}
         return {name: Score((name,), mean, unit) for name, unit in units.items()}
 

@@ -61,7 +61,6 @@ class Correlation(FidelityTest):
         return [*self.saliencies, *(f"{one}_{other}" for one, other in combinations(self.saliencies, 2))]
 
     def columns(self, classes: int) -> Sequence[str]:
-        """See `FidelityTest`."""
         found = ["words", *(f"{pair}.{name}" for pair in self._pairs for name in Agreement._fields)]
         return [*found, INCOMPLETENESS] if "integrated_gradients" in self.saliencies else found
 
@@ -90,7 +89,6 @@ class Correlation(FidelityTest):
         return Measurements(numbers, {measure: saliency.signed(measure) for measure in self.saliencies})
 
     def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
-        """See `FidelityTest`."""
         scores: dict[str, Score] = {}
         for pair in self._pairs:
             scores |= {f"{pair}.{name}": Score((f"{pair}.{name}",), mean, "fraction") for name in COEFFICIENTS}

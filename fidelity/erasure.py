@@ -44,7 +44,6 @@ class SingleWeight(FidelityTest):
 
     @torch.no_grad()
     def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
-        """See `FidelityTest`."""
         attention = classified.attention.masked_fill(~classified.mask, -torch.inf)
         largest = attention.argsort(dim=-1, descending=True, stable=True)[:, 0]
         # The first of the others in a random order; what is outside the mask is behind them all.
@@ -66,7 +65,6 @@ class SingleWeight(FidelityTest):
         )
 
     def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
-        """See the class."""
         shares = {name: Score([name], mean, "fraction") for name in ("flips_top", "flips_random")}
         return {**shares, "delta_js": Score(["delta_js"], mean, "nats")}
 
@@ -155,7 +153,6 @@ class SetErasure(FidelityTest):
         self.rankings, self.draws, self.last = tuple(rankings), draws, last
 
     def columns(self, classes: int) -> Sequence[str]:
-        """See the class."""
         return [
             name
             for ranking in self.rankings
@@ -169,7 +166,6 @@ class SetErasure(FidelityTest):
         return [f"{name}_{draw}" for draw in range(1, self.draws + 1)] if ranking == RANDOM else [name]
 
     def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
-        """See `FidelityTest`."""
         orders = [saliency.rankings(ranking, self.draws).detach() for ranking in self.rankings]
         ends = np.cumsum([len(draws) for draws in orders])[:-1].tolist()
         together = torch.cat(orders)
@@ -180,7 +176,6 @@ class SetErasure(FidelityTest):
         return Measurements(numbers)
 
     def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
-        """See the class."""
         scores = {}
         for ranking in self.rankings:
             fractions, masses, never = (self._draws_of(ranking, column) for column in ("fraction", "mass", "never"))

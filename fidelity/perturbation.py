@@ -46,7 +46,6 @@ class Perturbation(FidelityTest):
         self.permutations = _positive(permutations, self.name)
 
     def columns(self, classes: int) -> Sequence[str]:
-        """See the class."""
         found = ["gold", "own"]
         for kind in self.kinds:
             found += [*_class_columns(kind, classes), f"{kind}_flips"]
@@ -54,7 +53,6 @@ class Perturbation(FidelityTest):
 
     @torch.no_grad()
     def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
-        """See `FidelityTest`."""
         noise = classified.noise(self.name, self.permutations)
         replaced = {
             "uniform": uniform_weights(classified.groups, classified.weights.dtype).expand(
@@ -72,7 +70,6 @@ class Perturbation(FidelityTest):
         return Measurements(numbers)
 
     def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
-        """See the class."""
         found = {}
         for kind in self.kinds:
             columns = ("gold", "own", *_class_columns(kind, classes))
@@ -103,19 +100,16 @@ class Permutation(FidelityTest):
         self.permutations = _positive(permutations, self.name)
 
     def columns(self, classes: int) -> Sequence[str]:
-        """See the class."""
         return ("median_tvd", "max_attention")
 
     @torch.no_grad()
     def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
-        """See `FidelityTest`."""
         weights = permuted(classified.weights, classified.noise(self.name, self.permutations), classified.groups)
         distances = tvd(classified.decide(weights), classified.probabilities)
         # Not torch.median: of an even number of shuffles it is the lower of the middle two.
         return Measurements({"median_tvd": distances.quantile(0.5, dim=0), "max_attention": max_attention(classified)})
 
     def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
-        """See the class."""
         return {"median_tvd": Score(("median_tvd",), mean, "fraction")}
 
     def tables(self, results: Sequence[CheckpointResult]) -> Mapping[str, Table]:

@@ -60,7 +60,6 @@ class Rationale(FidelityTest):
         self.rankings, self.fractions, self.draws = tuple(rankings), tuple(fractions), draws
 
     def columns(self, classes: int) -> Sequence[str]:
-        """See `FidelityTest`."""
         return [*self._scores, "gold"]
 
     @property
@@ -100,7 +99,6 @@ class Rationale(FidelityTest):
         return {"comprehensiveness": without, "sufficiency": alone}
 
     def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
-        """See `FidelityTest`."""
         return {column: Score((column,), mean, "fraction") for column in self._scores}
 
     def tables(self, results: Sequence[CheckpointResult]) -> Mapping[str, Table]:

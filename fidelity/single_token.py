@@ -25,7 +25,6 @@ class SingleToken(FidelityTest):
     name = "single_token"
 
     def columns(self, classes: int) -> Sequence[str]:
-        """See `FidelityTest`."""
         return ("full", "mean", "spread", "min", "max", "agree")
 
     def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:

@@ -115,7 +115,6 @@ class AttentionClassifier(TextClassifier):
     def forward(
         self, batch: TextBatch, *, embedded: Tensor | None = None, imposed: Mapping[str, Tensor] | None = None
     ) -> Output:
-        """See `TextClassifier`."""
         return self._run(batch, embedded, imposed)[0]
 
     def decide(self, output: Output, imposed: Mapping[str, Tensor]) -> Tensor:

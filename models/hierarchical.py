@@ -68,7 +68,6 @@ class HierarchicalClassifier(TextClassifier):
     def forward(
         self, batch: TextBatch, *, embedded: Tensor | None = None, imposed: Mapping[str, Tensor] | None = None
     ) -> Output:
-        """See `TextClassifier`."""
         imposed = checked_levels(imposed or {}, LEVELS)
         embedded = self.embedding(batch.tokens) if embedded is None else embedded
         hidden, own = self._read(self.embedded_dropout(embedded), batch.sentences)

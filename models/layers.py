@@ -262,11 +262,9 @@ class NoEncoder(TextEncoder):
     """The embedded words themselves: the "noenc" of Serrano & Smith (2019)."""
 
     def build(self, input_size: int) -> None:
-        """Nothing is learned."""
         self.size = input_size
 
     def states(self, embedded: Tensor, mask: Tensor) -> Tensor:
-        """As they are."""
         return embedded
 
 
@@ -318,7 +316,6 @@ class AdditiveAttention(Attention):
         self.query = nn.Linear(between, 1, bias=False)
 
     def scores(self, hidden: Tensor) -> Tensor:
-        """One score a position."""
         scores: Tensor = self.query(self.projection(hidden).tanh())
         return scores.squeeze(-1)
 
@@ -331,7 +328,6 @@ class DotAttention(Attention):
         self.query = nn.Linear(size, 1, bias=False)
 
     def scores(self, hidden: Tensor) -> Tensor:
-        """One score a position."""
         scores: Tensor = self.query(hidden)
         return scores.squeeze(-1) / math.sqrt(hidden.size(-1))
 
@@ -343,5 +339,4 @@ class UniformAttention(Attention):
         """Nothing is learned."""
 
     def scores(self, hidden: Tensor) -> Tensor:
-        """All equal."""
         return hidden.new_zeros(hidden.shape[:-1])

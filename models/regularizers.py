@@ -87,7 +87,6 @@ class Concat(Regularizer):
     name = "concat"
 
     def output_size(self, embedded: int, hidden: int) -> int:
-        """Both."""
         return hidden + embedded
 
     def transform(self, embedded: Tensor, hidden: Tensor) -> Tensor:
@@ -110,7 +109,6 @@ class Residual(Regularizer):
         return hidden
 
     def transform(self, embedded: Tensor, hidden: Tensor) -> Tensor:
-        """The sum."""
         return embedded + hidden
 
 
