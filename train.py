@@ -49,7 +49,7 @@ from training.lifecycle import configured_model, read_checkpoint
 
 
 class RunError(UserError):
-    """A command line that names what is not there."""
+    """A command line that cannot be run."""
 
 
 STEPS = {
@@ -58,10 +58,10 @@ STEPS = {
     "test": ("test_step",),
     "predict": ("predict_step", "forward"),
 }
-"""What a model must have for a stage: one of these methods."""
+"""A model can run a stage if it overrides one of these methods."""
 
 KEYWORDS = ("last", "hpc", "registry")
-"""What Lightning takes for `--ckpt_path` instead of a file."""
+"""Values of `--ckpt_path` that Lightning understands and that are no file."""
 
 
 _UNKNOWN = re.compile(
@@ -73,11 +73,11 @@ _KEY = re.compile(r'Parser key "([^"]+)":\s*')
 _IN_CLASS = re.compile(r"Problem with given class_path '[\w.]*?(\w+)':")
 _TYPE = re.compile(r"<class '[\w.]*?(\w+)'>")
 _FRAME = re.compile(r"(?m)^[ -]*(Expected a <class 'NoneType'>|Does not validate .*|Subtypes: .*|Errors:|Given .*)$")
-"""Lines of jsonargparse's messages that say how they were put together, and not what is wrong."""
+"""Lines of a message of jsonargparse that do not say what is wrong."""
 
 
 class Parser(LightningArgumentParser):
-    """Tells what is wrong with a command line or a config in one line, with the closest of what there is.
+    """Reports a fault of a command line or a config in one line, with the closest valid names.
 
     An option that is cut short is unknown, also inside a class: --trainer.max_ep is not taken for --trainer.max_epochs.
     """
@@ -86,7 +86,7 @@ class Parser(LightningArgumentParser):
         super().__init__(allow_abbrev=allow_abbrev, **options)
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        """End the program with code 2; the parser of a class raises, and that of the command line tells."""
+        """Print the message and exit with code 2; the parser of a class raises instead."""
         names = [action.dest for action in (getattr(ex, "subcommand_parser", None) or self)._actions]
         message = _UNKNOWN.sub(lambda found: _unknown(found, names), message)
         if not self.exit_on_error:
@@ -96,7 +96,7 @@ class Parser(LightningArgumentParser):
 
 
 def _unknown(found: re.Match[str], names: Iterable[str]) -> str:
-    """One clause for each option that is unknown."""
+    """One clause for each unknown option."""
     if found["name"] is not None:
         return f"there is no option {found['name']}{near(found['name'], names)}"
     given = [word.partition("=")[0] for word in found["rest"].split() if word.startswith("-")]
@@ -105,7 +105,7 @@ def _unknown(found: re.Match[str], names: Iterable[str]) -> str:
 
 
 def in_a_line(message: str) -> str:
-    """What is wrong, out of a message of jsonargparse: option, class, fault."""
+    """Reduce a message of jsonargparse to option, class and fault."""
     keys = ".".join(_KEY.findall(message))
     inside = f" ({classes[-1]})" if (classes := _IN_CLASS.findall(message)) else ""
     if found := _CLASS.search(message):
@@ -125,14 +125,14 @@ def in_a_line(message: str) -> str:
 
 
 class RunConfig(SaveConfigCallback):
-    """Writes `config.yaml` into the run's folder, and removes the folder of a run that ended before it began."""
+    """Writes `config.yaml` into the folder of the run; removes the folder of a run that fails before it computes."""
 
     def __init__(self, parser: LightningArgumentParser, config: Namespace) -> None:
         super().__init__(parser, config, save_to_log_dir=False)
         self.folder: Path | None = None  # of the process that made it
 
     def save_config(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Called on the first process, once the data are set up."""
+        """Write the config; Lightning calls this on the first process, once the data are set up."""
         assert self.folder is not None
         self.folder.mkdir(parents=True, exist_ok=True)
         with warnings.catch_warnings():
@@ -141,18 +141,18 @@ class RunConfig(SaveConfigCallback):
             self.parser.save(self.config, self.folder / "config.yaml", skip_none=False, overwrite=True)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Say what is trained, and where it is written."""
+        """Log what is trained, and where the run is written."""
         count = sum(parameter.numel() for parameter in pl_module.parameters() if parameter.requires_grad)
         rank_zero_info(f"Training {type(pl_module).__name__}, {count:,} parameters, in {self.folder}")
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Keep how the run was made, as the text of its `config.yaml`: a checkpoint is of use without its folder."""
+        """Store the text of `config.yaml` in the checkpoint, so that it can be used without its folder."""
         config = None if self.folder is None else self.folder / "config.yaml"
         if config is not None and config.is_file():
             checkpoint["config"] = config.read_text(encoding="utf-8")
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Remove the folder that this process made, if the fault was found before anything was computed."""
+        """Remove the folder that this process made, if nothing was computed yet."""
         if self.folder is None or not trainer.is_global_zero:  # a spawned process has a copy of what the first one knew
             return
         begun = any(self.folder.rglob("*.ckpt")) or (self.folder / "results.json").exists()
@@ -162,10 +162,10 @@ class RunConfig(SaveConfigCallback):
 
 
 class ProbingCLI(LightningCLI):
-    """LightningCLI with one folder per run, the best checkpoint kept, and its test after the training."""
+    """LightningCLI with one folder for each run, which keeps the best checkpoint and tests it after the training."""
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Add the checkpoint, configurable as any other part, and what figures look like."""
+        """Add the options of the checkpoint callback and of the figures."""
         parser.add_lightning_class_args(ModelCheckpoint, "checkpoint")
         parser.set_defaults({"checkpoint.monitor": "val_uas", "checkpoint.mode": "max"})
         parser.add_argument(
@@ -176,7 +176,7 @@ class ProbingCLI(LightningCLI):
         )
 
     def before_instantiate_classes(self) -> None:
-        """Look for the checkpoint before anything is loaded or computed.
+        """Check `--ckpt_path` before anything is loaded or computed.
 
         Raises:
             RunError: there is no such file.
@@ -194,10 +194,10 @@ class ProbingCLI(LightningCLI):
             self.config[self.subcommand].data = None if data_of is None else data_of(model.init_args)
 
     def _parse_ckpt_path(self) -> None:
-        """Nothing: Lightning would replace the configured model by what a checkpoint says of its own, in silence."""
+        """Do nothing: Lightning would silently replace the hyperparameters of the config by those of the checkpoint."""
 
     def _check_model(self) -> None:
-        """Refuse a model that can do nothing in this stage, and a checkpoint that is not its own.
+        """Refuse a model that cannot run this stage, and a checkpoint of another model.
 
         Raises:
             RunError: see above.
@@ -282,13 +282,15 @@ def _checkpoints(trainer: Trainer) -> list[ModelCheckpoint]:
 
 
 def _trainer_fault(accelerator: object, error: Exception) -> str:
-    """What Lightning says, and what can be done where an accelerator was asked for."""
+    """The message of Lightning, with a remedy if an accelerator was asked for."""
     cpu = "" if accelerator in ("auto", "cpu") else f" Leave out --trainer.accelerator {accelerator}, or give cpu."
     return f"The options of --trainer cannot be met: {' '.join(str(error).split()).rstrip('.!')}.{cpu}"
 
 
 def check_tasks(trainer: Trainer) -> None:
-    """Refuse a SLURM step whose tasks would each take themselves for the whole run, or wait for tasks that never come.
+    """Refuse a SLURM step with other than one task for each device.
+
+    Its tasks would each run the whole experiment, or wait for tasks that never start.
 
     Raises:
         RunError: SLURM started more or fewer tasks than the trainer has devices on all its nodes.
@@ -351,13 +353,13 @@ logging.getLogger("pytorch_lightning.utilities.rank_zero").addFilter(
 
 
 class CheckedCLI(ProbingCLI):
-    """Goes as far as nothing is loaded or computed: options and classes are valid, the data are there.
+    """Checks that options and classes are valid and that the data exist; loads and computes nothing.
 
     Nothing is written either, except the sample corpus into the cache.
     """
 
     def instantiate_trainer(self, **kwargs: object) -> Trainer:
-        """Make a trainer that leaves no trace, once the files of the run and of its test are there.
+        """Make a trainer that writes nothing, once the files of the run and of its test exist.
 
         Raises:
             RunError: the data lack a split, or the trainer cannot be made as asked; see `_check_model` too.
@@ -374,11 +376,11 @@ class CheckedCLI(ProbingCLI):
         return self._checked_trainer(logger=False, callbacks=[])
 
     def _run_subcommand(self, subcommand: str) -> None:
-        """Nothing."""
+        """Do not run."""
 
 
 def check(commands: Sequence[list[str]]) -> list[str | None]:
-    """What is wrong with each of these command lines; None where nothing is. A sweep asks it before its first run."""
+    """The fault of each command line, None if it has none. A sweep calls this before its first run."""
     found: list[str | None] = []
     for args in commands:
         said = io.StringIO()
@@ -414,7 +416,7 @@ def main(args: list[str] | None = None, *, cli: type[ProbingCLI] = ProbingCLI) -
 
 
 def fault(error: BaseException | None) -> BaseException | None:
-    """The fault of the input behind an error: what a constructor raises comes wrapped by the command line's parser."""
+    """The `UserError` behind an error; the parser of the command line wraps what a constructor raises."""
     while error is not None and not isinstance(error, UserError):
         error = error.__cause__ or error.__context__
     return error

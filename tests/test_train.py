@@ -259,6 +259,15 @@ def test_a_classifier_on_two_processes_scores_as_on_one(bert: Path, tmp_path: Pa
     assert [len(weights) for weights in frame["attention.word"]] == [len(tokens) for tokens in frame["tokens"]]
 
 
+@pytest.fixture(scope="module")
+def checkpoint(corpus: str, bert: Path, cache: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of the probe of `configs/demo.yaml`."""
+    runs = tmp_path_factory.mktemp("runs")
+    train.main(arguments(ROOT / "configs" / "demo.yaml", corpus, bert, cache, runs))
+    (path,) = runs.rglob("*.ckpt")
+    return path
+
+
 def test_a_second_run_has_a_folder_of_its_own_and_the_same_scores(
     corpus: str, bert: Path, cache: str, tmp_path: Path
 ) -> None:
@@ -275,23 +284,17 @@ def test_a_second_run_has_a_folder_of_its_own_and_the_same_scores(
 
 
 def test_a_checkpoint_is_tested_again_under_the_options_of_the_command_line(
-    corpus: str, bert: Path, cache: str, tmp_path: Path
+    checkpoint: Path, corpus: str, bert: Path, cache: str, tmp_path: Path
 ) -> None:
     command = arguments(ROOT / "configs" / "demo.yaml", corpus, bert, cache, tmp_path)
-    train.main(command)
-    folder, found = results(tmp_path)
-    checkpoint = next((folder / "checkpoints").glob("*.ckpt"))
-    again = [*command[1:-1], "--data.init_args.eval_cells=200", f"--ckpt_path={checkpoint}"]
-    train.main(["test", *again])
-    assert results(tmp_path)[1]["scores"] == found["scores"]
+    train.main(["test", *command[1:-1], "--data.init_args.eval_cells=200", f"--ckpt_path={checkpoint}"])
+    assert results(tmp_path)[1]["scores"] == results(checkpoint.parent.parent)[1]["scores"]
 
 
-def test_predictions_are_written(corpus: str, bert: Path, cache: str, tmp_path: Path) -> None:
+def test_predictions_are_written(checkpoint: Path, corpus: str, bert: Path, cache: str, tmp_path: Path) -> None:
     command = arguments(ROOT / "configs" / "demo.yaml", corpus, bert, cache, tmp_path)
-    train.main(command)
-    folder, found = results(tmp_path)
-    checkpoint = next((folder / "checkpoints").glob("*.ckpt"))
     train.main(["predict", *command[1:-1], f"--ckpt_path={checkpoint}"])
+    _, found = results(checkpoint.parent.parent)
     predictions = pd.read_parquet(next(tmp_path.rglob("predictions.parquet")))
     assert list(predictions) == ["id", "word", "form", "head", "tree_head"]
     assert len(predictions) == found["audit"]["test"]["words"]
@@ -584,15 +587,6 @@ def test_tasks_of_slurm_that_the_trainer_does_not_want_are_refused_before_anythi
     assert sorted(tmp_path.rglob("*")) == before
 
 
-@pytest.fixture(scope="module")
-def checkpoint(corpus: str, bert: Path, cache: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of the probe of `configs/demo.yaml`."""
-    runs = tmp_path_factory.mktemp("runs")
-    train.main(arguments(ROOT / "configs" / "demo.yaml", corpus, bert, cache, runs))
-    (path,) = runs.rglob("*.ckpt")
-    return path
-
-
 def altered(checkpoint: Path, copy: Path, **parts: object) -> Path:
     """A checkpoint with other parts."""
     torch.save({**torch.load(checkpoint, weights_only=True), **parts}, copy)
@@ -670,39 +664,27 @@ def test_a_checkpoint_of_something_else_is_refused(
         train.main(["test", *command, f"--ckpt_path={copy}"])
 
 
+HEADS = "clark2019/heads.yaml"
+
+
 @pytest.mark.parametrize(
-    ("stage", "config", "options", "message"),
+    ("stage", "config", "option", "message"),
     [
-        (
-            "test",
-            "clark2019/heads.yaml",
-            ["--ckpt_path={checkpoint}"],
-            "SingleHeads trains nothing, and takes no --ckpt",
-        ),
-        ("test", "clark2019/baselines.yaml", ["--ckpt_path={checkpoint}"], "Baselines trains nothing, and takes no"),
-        ("test", "demo.yaml", ["--ckpt_path=best"], "--ckpt_path best: a new run has none yet"),
-        ("fit", "clark2019/heads.yaml", [], r"SingleHeads trains nothing\. Run it with `python train\.py test`"),
-        ("validate", "clark2019/heads.yaml", [], r"SingleHeads cannot validate\. Run it with `python train\.py test`"),
-        (
-            "test",
-            "clark2019/heads.yaml",
-            ["--trainer.accelerator=tpu"],
-            r"Leave out --trainer\.accelerator tpu, or give",
-        ),
-        ("test", "clark2019/heads.yaml", ["--trainer.devices=0"], r"The options of --trainer cannot be met: .*devices"),
-        (
-            "test",
-            "clark2019/heads.yaml",
-            ["--data.init_args.options.layers=[0]"],
-            r"layers: \[0\]\. Give --data\.init_",
-        ),
-        ("test", "clark2019/heads.yaml", ["--trainer.default_root_dir={checkpoint}"], r"\.ckpt/SingleHeads: no folder"),
+        ("test", HEADS, "--ckpt_path={checkpoint}", "SingleHeads trains nothing, and takes no --ckpt"),
+        ("test", "clark2019/baselines.yaml", "--ckpt_path={checkpoint}", "Baselines trains nothing, and takes no"),
+        ("test", "demo.yaml", "--ckpt_path=best", "--ckpt_path best: a new run has none yet"),
+        ("fit", HEADS, None, r"SingleHeads trains nothing\. Run it with `python train\.py test`"),
+        ("validate", HEADS, None, r"SingleHeads cannot validate\. Run it with `python train\.py test`"),
+        ("test", HEADS, "--trainer.accelerator=tpu", r"Leave out --trainer\.accelerator tpu, or give"),
+        ("test", HEADS, "--trainer.devices=0", r"The options of --trainer cannot be met: .*devices"),
+        ("test", HEADS, "--data.init_args.options.layers=[0]", r"layers: \[0\]\. Give --data\.init_"),
+        ("test", HEADS, "--trainer.default_root_dir={checkpoint}", r"\.ckpt/SingleHeads: no folder"),
     ],
 )
 def test_an_option_that_cannot_be_met_is_told_before_anything_is_made(
     stage: str,
     config: str,
-    options: list[str],
+    option: str | None,
     message: str,
     checkpoint: Path,
     corpus: str,
@@ -711,7 +693,7 @@ def test_an_option_that_cannot_be_met_is_told_before_anything_is_made(
     tmp_path: Path,
 ) -> None:
     command = arguments(ROOT / "configs" / config, corpus, bert, cache, tmp_path / "runs")[1:]
-    given = [option.replace("{checkpoint}", str(checkpoint)) for option in options]
+    given = [option.replace("{checkpoint}", str(checkpoint))] if option else []
     with pytest.raises((RuntimeError, ValueError)) as refusal:
         train.main([stage, *command, *given])
     assert re.search(message, str(train.fault(refusal.value)))  # the command line's parser wraps some of them
