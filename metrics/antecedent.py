@@ -1,29 +1,27 @@
 """Antecedent selection (Clark et al. 2019, §4.3): does a head attend to an earlier mention of the same cluster?
 
-A window is what the encoder reads at once, and holds mentions in the order (start, −end, cluster). The candidates of a
-mention are the head words of the mentions before it, without its own head word; those that head an earlier mention of
-its cluster are gold. A *link* is a mention with a gold candidate, and one set of links serves heads and baselines.
+A window is one input of the encoder, with its mentions ordered by (start, −end, cluster). The candidates of a mention
+are the head words of earlier mentions, except its own head word. A candidate is gold if it heads an earlier mention of
+the same cluster. A *link* is a mention with a gold candidate.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import wraps
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torchmetrics import Metric
 
 from metrics.attachment import Flags, Floats, Integers
-from metrics.bootstrap import bootstrap_ratio
+from metrics.bootstrap import bootstrap_ratio, ratio
+from metrics.rows import ExactMetric
 
 ANTECEDENT_DIRECTIONS = ("mention→antecedent", "antecedent→mention")
-"""What the axis of length 2 counts: attention from the mention's head word, and attention to it."""
+"""The axis of length 2: attention from the mention's head word, and attention to it."""
 
 ANTECEDENT_GROUPS = ("all", "pronoun", "proper", "nominal")
-"""The groups of links that accuracies are given for; the three types have the codes 0, 1 and 2."""
+"""Groups of links with an accuracy of their own; the three types have the codes 0, 1 and 2."""
 
 TYPES = len(ANTECEDENT_GROUPS) - 1
 
@@ -33,9 +31,9 @@ class Links:
     """The links of one window; U is the number of distinct head words of its mentions.
 
     Attributes:
-        heads: `[U]` the head words, 0-based places in the window, ascending.
-        mention: `[links]` which mention of the window each link is, ascending.
-        source: `[links]` its head word, an index into `heads`.
+        heads: `[U]` positions of the head words in the window, 0-based, ascending.
+        mention: `[links]` index of each link's mention in the window, ascending.
+        source: `[links]` index of its head word in `heads`.
         type: `[links]` 0 pronoun, 1 proper, 2 nominal.
         candidates: `[links, U]` whether the head word heads an earlier mention and is not the link's own.
         gold: `[links, U]` whether it is a candidate and heads an earlier mention of the same cluster.
@@ -56,16 +54,15 @@ class Links:
 def find_links(head_words: Integers, clusters: Integers, types: Integers) -> Links:
     """Find the links of one window.
 
-    A mention whose cluster has an earlier mention only in another window, or only under the same head word, is no
-    link: no head could be right about it.
+    A mention is no link if the earlier mentions of its cluster lie in other windows or share its head word.
 
     Args:
-        head_words: `[mentions]` 0-based place of each mention's head word in the window; mentions in window order.
-        clusters: `[mentions]` number of its cluster.
+        head_words: `[mentions]` 0-based position of each mention's head word; mentions in window order.
+        clusters: `[mentions]` cluster numbers.
         types: `[mentions]` 0 pronoun, 1 proper, 2 nominal.
 
     Raises:
-        ValueError: The three differ in shape, or a type is none of the codes.
+        ValueError: The shapes differ, or a type is unknown.
     """
     if not head_words.shape == clusters.shape == types.shape or head_words.ndim != 1:
         raise ValueError(
@@ -76,7 +73,7 @@ def find_links(head_words: Integers, clusters: Integers, types: Integers) -> Lin
     order = np.arange(head_words.size)[:, None]
     heads, first, own = np.unique(head_words, return_index=True, return_inverse=True)
     others = own[:, None] != np.arange(heads.size)
-    # Likewise the first mention of each cluster under each head word, one behind the last where there is none.
+    # First mention of each cluster with each head word; the number of mentions where there is none.
     numbers, cluster = np.unique(clusters, return_inverse=True)
     first_of_cluster = np.full((numbers.size, heads.size), head_words.size)
     np.minimum.at(first_of_cluster, (cluster, own), order[:, 0])
@@ -94,12 +91,12 @@ def find_links(head_words: Integers, clusters: Integers, types: Integers) -> Lin
 
 
 class Choices(NamedTuple):
-    """What every head chooses, `[2, layers, heads, links]` bool each: mention→antecedent, then antecedent→mention.
+    """The choices of every head, bool `[2, layers, heads, links]` each: mention→antecedent, then antecedent→mention.
 
     Attributes:
         right: Whether the choice is right.
-        without_weight: Whether there is none, because the head gives no candidate any weight, as behind a causal mask;
-            False where a link has no candidate.
+        without_weight: Whether the head chooses nothing because all candidates have weight zero, as behind a causal
+            mask; False where a link has no candidate.
     """
 
     right: Tensor
@@ -107,21 +104,18 @@ class Choices(NamedTuple):
 
 
 def antecedent_hits(weights: Tensor, links: Links) -> Choices:
-    """Choose an antecedent for every link by the attention of every head, and mark the right choices.
-
-    The choice is the candidate with the greatest weight; of equals the later one, which is the nearer as a rule.
+    """Let every head choose the candidate with the greatest weight for every link; the last of equals wins.
 
     Args:
-        weights: `[layers, heads, U, U]` attention from the first head word to the second, in the order of
-            `links.heads`; any floating-point type, any device.
+        weights: `[layers, heads, U, U]` attention from and to head words, in the order of `links.heads`; any
+            floating-point type, any device.
         links: The links of the window.
 
     Returns:
-        On the device of `weights`, of mention→antecedent (the candidate that the mention's head word attends to most),
-        then antecedent→mention (the one that attends most to it).
+        Choices on the device of `weights`.
 
     Raises:
-        ValueError: The last two dimensions of `weights` are not those of the window's head words.
+        ValueError: `weights` does not have one row and one column per head word.
     """
     size = links.heads.size
     if weights.ndim != 4 or weights.shape[2:] != (size, size):
@@ -133,10 +127,10 @@ def antecedent_hits(weights: Tensor, links: Links) -> Choices:
 
 
 def antecedent_hits_among_words(rows: Tensor, columns: Tensor, links: Links) -> Choices:
-    """Do as `antecedent_hits`, where every word before the link's head word is a candidate.
+    """Choose among all words before the link's head word, as `antecedent_hits` does among candidates.
 
-    The gold words are the gold candidates. One that stands behind the link's head word (the head of a longer mention
-    that begins earlier) is out of reach here: a link with no other is wrong whatever the head attends to.
+    A gold candidate after the link's head word (the head of a longer mention that begins earlier) cannot be chosen: a
+    link without another one is always wrong.
 
     Args:
         rows: `[layers, heads, U, n]` attention from each head word to the n words of the window.
@@ -144,8 +138,7 @@ def antecedent_hits_among_words(rows: Tensor, columns: Tensor, links: Links) -> 
         links: The links of the window.
 
     Raises:
-        ValueError: `rows` and `columns` differ in shape, have not one row per head word, or are shorter than the
-            window.
+        ValueError: The shapes differ, or do not fit the head words.
     """
     size, words = links.heads.size, rows.shape[-1]
     if rows.ndim != 4 or rows.shape != columns.shape or rows.shape[2] != size or (links.heads >= words).any():
@@ -170,30 +163,23 @@ def _hits(rows: Tensor, columns: Tensor, links: Links, candidates: Flags, gold: 
     hits, without_weight = [], []
     for weights in (rows, columns):
         scores = weights[:, :, source].masked_fill(barred, -torch.inf)  # [layers, heads, links, c]
-        # argmax takes the first of equals, hence the last when it reads backwards. A link without a candidate gets
-        # some word that is not gold.
+        # max returns the first of equals: flipped, the last. A link without a candidate gets a word that is not gold.
         most, chosen = scores.flip(-1).max(-1)
-        # A head that gives no candidate any weight, as behind a causal mask, chooses none.
         hits.append(right[each, scores.size(-1) - 1 - chosen] & (most > 0))
         without_weight.append((most <= 0) & (most > -torch.inf))
     return Choices(torch.stack(hits), torch.stack(without_weight))
 
 
-class AntecedentCounts(Metric):
-    """Counts the right choices of every head and the links, per document and mention type.
+class AntecedentCounts(ExactMetric):
+    """Counts the links and the right choices of every head, per document and mention type, as integers.
 
-    The counters are integers, summed over devices: the same on any number of them, as long as each window is seen
-    once. What is not an encoder's head (a baseline) is counted as one layer of one head.
+    A baseline counts as one layer with one head.
 
     Args:
         documents: Number of documents of the split.
         layers: Number of layers.
-        heads: Number of heads of a layer.
+        heads: Heads per layer.
     """
-
-    full_state_update = False
-    higher_is_better = None
-    is_differentiable = False
 
     hits: Tensor
     links: Tensor
@@ -209,12 +195,12 @@ class AntecedentCounts(Metric):
         """Add a window.
 
         Args:
-            document: 0-based document that the window belongs to.
-            hits: `[2, layers, heads, links]` bool, whether each head's choice is right.
+            document: 0-based number of the window's document.
+            hits: `[2, layers, heads, links]` bool, `Choices.right`.
             types: `[links]` 0 pronoun, 1 proper, 2 nominal.
 
         Raises:
-            ValueError: There is no such document, a shape does not fit, or a type is none of the codes.
+            ValueError: There is no such document, a shape does not fit, or a type is unknown.
         """
         documents, *size, _ = self.hits.shape
         if not 0 <= document < documents:
@@ -230,24 +216,8 @@ class AntecedentCounts(Metric):
         self.hits[document] += (hits.to(self.hits.device)[..., None, :] & of_type).sum(-1)
 
     def compute(self) -> tuple[Tensor, Tensor]:
-        """Return the counts over all devices.
-
-        Returns:
-            `[documents, 2, layers, heads, 3]` right choices, and `[documents, 3]` links, both int64.
-        """
+        """Return right choices `[documents, 2, layers, heads, 3]` and links `[documents, 3]`, both int64."""
         return self.hits.clone(), self.links.clone()
-
-    def _wrap_compute(self, compute: Callable[[], tuple[Tensor, Tensor]]) -> Callable[[], tuple[Tensor, Tensor]]:
-        """Sync around `compute`; torchmetrics' own wrapper warns when a device had no window, no fault here."""
-
-        @wraps(compute)
-        def synced() -> tuple[Tensor, Tensor]:
-            with self.sync_context(
-                dist_sync_fn=self.dist_sync_fn, should_sync=self._to_sync, should_unsync=self._should_unsync
-            ):
-                return compute()
-
-        return synced
 
 
 Accuracies = tuple[Floats, Floats, Floats]
@@ -255,19 +225,19 @@ Accuracies = tuple[Floats, Floats, Floats]
 
 
 def accuracies(hits: Tensor, links: Tensor, *, draws: int = 1000, seed: int = 0) -> Accuracies:
-    """Divide right choices by links, over all and by mention type, and bound the ratios by `bootstrap_ratio`.
+    """Accuracies over all links and by mention type, with `bootstrap_ratio` intervals over documents.
 
-    The unit of resampling is the document: links of one document share its clusters and are not independent.
+    Documents are resampled because the links of one document share its clusters and are not independent.
 
     Args:
-        hits: `[documents, ..., 3]` right choices per mention type, of one head or of many.
+        hits: `[documents, ..., 3]` right choices per mention type.
         links: `[documents, 3]` links per mention type.
         draws: Number of resamples.
         seed: Seed of the resampling.
 
     Returns:
-        Accuracies `[..., 4]` over all links and over those of each type (`ANTECEDENT_GROUPS`), nan without a link; and
-        the low and the high end of their 95 % intervals, nan with links in fewer than two documents.
+        Accuracies `[..., 4]` of `ANTECEDENT_GROUPS`, nan without a link; and the low and high ends of their 95 %
+        intervals, nan with links in fewer than two documents.
 
     Raises:
         ValueError: The shapes do not fit.
@@ -280,9 +250,8 @@ def accuracies(hits: Tensor, links: Tensor, *, draws: int = 1000, seed: int = 0)
     right = _with_all(hits.cpu().numpy())
     total = _with_all(links.cpu().numpy()).reshape(len(links), *[1] * (hits.ndim - 2), -1)
     total = np.broadcast_to(total, right.shape)
-    sums, totals = right.sum(axis=0, dtype=np.float64), total.sum(axis=0)
     low, high = bootstrap_ratio(right, total, draws=draws, seed=seed)
-    return np.divide(sums, totals, out=np.full_like(sums, np.nan), where=totals != 0), low, high
+    return ratio(right.sum(axis=0), total.sum(axis=0)), low, high
 
 
 def _with_all(counts: NDArray[Any]) -> NDArray[Any]:

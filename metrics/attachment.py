@@ -1,7 +1,6 @@
-"""Attachment: which words got their head right, as formulas on columns of arcs.
+"""Attachment scores, baselines without a model, and accuracies by relation.
 
-A split's arcs are held as columns, one row per word, so that a formula over 200,000 words is a handful of array
-operations and the same predictions can be scored in several ways after the test epoch.
+The arcs of a split are columns with one row per word, so that a formula is a few array operations.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from metrics.bootstrap import bootstrap_ratio
+from metrics.bootstrap import bootstrap_ratio, ratio
 from results import Estimate, Unit, estimates
 
 Integers = NDArray[np.int64]
@@ -28,7 +27,7 @@ class Arcs:
     """The gold arcs of whole sentences, one row per word, sorted by (sentence, word).
 
     Attributes:
-        sentence: `[words]` index of the sentence in its split; any subset of a split.
+        sentence: `[words]` index of the sentence in its split.
         word: `[words]` 1-based position in the sentence.
         length: `[words]` number of words of the sentence.
         head: `[words]` position of the gold head, 0 for ROOT.
@@ -48,7 +47,7 @@ class Arcs:
     punctuation: Flags
 
     def __post_init__(self) -> None:
-        """Refuse columns on which the formulas would be wrong: they find a head's row from its distance."""
+        # The formulas find the row of a head from its distance.
         for name in ("word", "length", "head", "relation", "punctuation"):
             _check_column(self, getattr(self, name), name)
         new = np.diff(self.sentence, prepend=-1) != 0
@@ -78,21 +77,16 @@ class Arcs:
 
 
 def attached(arcs: Arcs, predicted: Integers) -> Floats:
-    """Mark the words with the right head, `[words]`: 1.0 where the predicted head is the gold head, else 0.0.
-
-    The mean over words that are not punctuation is the UAS.
-    """
+    """1.0 where the predicted head is the gold head, else 0.0, `[words]`; its mean without punctuation is the UAS."""
     _check_column(arcs, predicted, "predicted")
     return np.where(predicted == arcs.head, 1.0, 0.0)
 
 
 def edges_found(arcs: Arcs, predicted: Integers) -> Floats:
-    """Mark the undirected gold edges that the predictions draw, `[words]`: one edge per word whose gold head is a word.
+    """1.0 where the undirected edge between word and gold head is predicted, else 0.0, `[words]`.
 
-    The edge {word, gold head} is found (1.0) when either end names the other as its head. A prediction of ROOT, of the
-    word itself or of a place outside the sentence draws no edge. Words under ROOT have no edge: nan. Punctuation words
-    have nan too, and the edges they draw do not count: so the mean of what is not nan is the UUAS, without punctuation
-    as in Hewitt & Manning 2019, §4.
+    An edge is found when either end predicts the other as its head. Words under ROOT and punctuation have nan, and
+    punctuation predicts no edge. The mean of the others is the UUAS without punctuation (Hewitt & Manning 2019, §4).
     """
     _check_column(arcs, predicted, "predicted")
     scored, head_row = _edges(arcs)
@@ -109,8 +103,8 @@ def uniform_attached(arcs: Arcs) -> Floats:
 def uniform_edges_found(arcs: Arcs) -> Floats:
     """Expect `edges_found`, `[words]`, of heads drawn uniformly and independently from ROOT and the other words.
 
-    Each end of an edge that is not punctuation proposes the other with chance 1/n: an edge between two such words is
-    found with chance 1 − (1 − 1/n)².
+    Each end of the edge that is not punctuation predicts the other with probability 1/n: with two such ends the edge is
+    found with probability 1 − (1 − 1/n)².
     """
     scored, head_row = _edges(arcs)
     drawers = np.where(arcs.punctuation[head_row], 1, 2)
@@ -148,9 +142,8 @@ def left_branching(arcs: Arcs) -> Integers:
 def best_offsets(arcs: Arcs, relations: int) -> tuple[int, Integers]:
     """Choose the fixed offset that finds most heads: over all words without punctuation, and for each relation.
 
-    Ties go to the smaller |k|, then to the positive. A relation's own choice counts all of its words; a relation
-    without a word gets the overall best. Choose on one split and score on another: on the same split the choice is
-    made with the answers in hand.
+    Ties go to the smaller |k|, then to the positive. The choice for a relation counts its punctuation too; a relation
+    without a word gets the overall best. Choose on one split and score on another.
 
     Returns:
         The overall offset, and `[relations]` the offset of each relation.
@@ -165,7 +158,7 @@ def best_offsets(arcs: Arcs, relations: int) -> tuple[int, Integers]:
 
 
 def _edges(arcs: Arcs) -> tuple[Flags, Integers]:
-    """Find the words with an edge that counts, and the row of each word's head (its own under ROOT); both `[words]`.
+    """Flag the words whose edge counts, and find the row of each word's head (its own row where there is no edge).
 
     A word that is its own head, as in control tasks, has no edge.
     """
@@ -184,7 +177,7 @@ RATIOS = {
     "uuas": ("edges_found", "edges"),
     "uas_with_punctuation": ("correct_with_punctuation", "words"),
 }
-"""The scores that `sentence_scores` holds the counts of: right ones, and all that were scored."""
+"""Numerator and denominator of each score among the columns of `sentence_scores`."""
 
 
 def attachment_scores(
@@ -195,8 +188,8 @@ def attachment_scores(
     Args:
         arcs: Gold arcs.
         attached: `[words]` from `attached` or `uniform_attached`.
-        edges: `[words]` from `edges_found` or `uniform_edges_found`; nan where there is no edge to find.
-        prefix: Put before each name, for instance `offset.`.
+        edges: `[words]` from `edges_found` or `uniform_edges_found`.
+        prefix: Prefix of the names, for instance `offset.`.
         seed: Seed of the bootstrap.
 
     Returns:
@@ -213,13 +206,13 @@ def ratio_scores(
     prefix: str = "",
     seed: int = 0,
 ) -> dict[str, Estimate]:
-    """Scores that are one column's sum over another's, with 95 % intervals over the rows.
+    """Scores that divide the sums of two columns, with 95 % intervals over the rows.
 
     Args:
-        items: One row per unit that was sampled independently, for instance a sentence.
-        ratios: Numerator and denominator of each score.
-        unit: Of the scores.
-        prefix: Put before each name.
+        items: One row per independently sampled unit, for instance a sentence.
+        ratios: Columns of numerator and denominator, by score.
+        unit: Unit of the scores.
+        prefix: Prefix of the names.
         seed: Seed of the bootstrap.
 
     Returns:
@@ -227,7 +220,7 @@ def ratio_scores(
     """
     right = items[[numerator for numerator, _ in ratios.values()]].to_numpy(dtype=np.float64)
     scored = items[[denominator for _, denominator in ratios.values()]].to_numpy(dtype=np.float64)
-    values = _ratio(right.sum(axis=0), scored.sum(axis=0))
+    values = ratio(right.sum(axis=0), scored.sum(axis=0))
     low, high = bootstrap_ratio(right, scored, seed=seed)
     return estimates([f"{prefix}{name}" for name in ratios], values, low, high, unit)
 
@@ -242,8 +235,8 @@ def relation_accuracies(arcs: Arcs, attached: Floats, relations: Sequence[str], 
         seed: Seed of the bootstrap.
 
     Returns:
-        Columns `relation, n, accuracy, low, high`. The first row is `all` (punctuation counted), the second
-        `all (no punctuation)`; then the relations that occur, the most frequent first.
+        Columns `relation, n, accuracy, low, high`; rows `all` (with punctuation), `all (no punctuation)`, then the
+        relations that occur, the most frequent first.
 
     Raises:
         ValueError: `arcs.relation` points past the labels.
@@ -278,7 +271,7 @@ def relation_accuracies(arcs: Arcs, attached: Floats, relations: Sequence[str], 
         {
             "relation": np.array(["all", "all (no punctuation)", *relations], dtype=object)[rows],
             "n": n[rows],
-            "accuracy": _ratio(right.sum(axis=0), totals.sum(axis=0))[rows],
+            "accuracy": ratio(right.sum(axis=0), totals.sum(axis=0))[rows],
             "low": low[rows],
             "high": high[rows],
         }
@@ -286,12 +279,7 @@ def relation_accuracies(arcs: Arcs, attached: Floats, relations: Sequence[str], 
 
 
 def sentence_scores(arcs: Arcs, attached: Floats, edges: Floats) -> pd.DataFrame:
-    """One row per sentence: what was right in it, in counts that add up to the scores.
-
-    Returns:
-        Columns `sentence, words, scored` (words that are not punctuation), `correct` (of those),
-        `correct_with_punctuation, edges` (gold edges that count), `edges_found`.
-    """
+    """Count words, edges and right predictions of each sentence: `sentence`, `words` and the columns of `RATIOS`."""
     sentence, sentences = _sentences(arcs)
     plain = ~arcs.punctuation
     has_edge = plain & ~np.isnan(edges)
@@ -309,16 +297,12 @@ def sentence_scores(arcs: Arcs, attached: Floats, edges: Floats) -> pd.DataFrame
 
 
 def count(arcs: Arcs, of_words: Floats | NDArray[np.bool_]) -> Floats:
-    """Sum what is said of words `[words]` over each sentence `[sentences]`."""
+    """Sum values of words `[words]` over each sentence `[sentences]`."""
     sentence, sentences = _sentences(arcs)
     return np.bincount(sentence, weights=of_words.astype(np.float64), minlength=sentences).astype(np.float64)
 
 
 def _sentences(arcs: Arcs) -> tuple[Integers, int]:
-    """`[words]` the running number of each word's sentence, from 0 without gaps, and how many there are."""
+    """Number the sentences from 0 without gaps: the number of each word `[words]`, and how many there are."""
     first = arcs.word == 1
     return np.cumsum(first) - 1, int(first.sum())
-
-
-def _ratio(numerator: Floats, denominator: Floats) -> Floats:
-    return np.divide(numerator, denominator, out=np.full_like(numerator, np.nan), where=denominator != 0)

@@ -1,14 +1,14 @@
 """Intervals and paired tests: one bootstrap for ratios of counts and for any statistic of a test set.
 
-A resample is how often each unit was drawn. It depends on nothing but the number of units, the number of draws and the
-seed, so that everything that is estimated of one test set is estimated under the same resamples, and two runs, and the
-seeds of each, are compared unit by unit. Seeds are not resampled: intervals and p-values say how far other units could
-have changed a number; the standard deviation over seeds stands beside them.
+A resample says how often each unit was drawn. It depends only on the number of units, the number of draws and the seed,
+so all estimates of one test set share their resamples, and runs are compared unit by unit. Seeds are not resampled:
+intervals and p-values describe the variation over units; the standard deviation over seeds is reported beside them.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,9 +18,9 @@ from results import Estimate, Unit
 Floats = NDArray[np.float64]
 
 Statistic = Callable[[Floats, Floats], Floats]
-"""From values `[units, columns]` and how often each unit counts, `[draws, units]`, to one number a draw, `[draws]`.
+"""Maps values `[units, columns]` without nan and weights `[draws, units]` to one number per draw, `[draws]`.
 
-The values hold no nan; a draw in which the statistic is undefined gets nan.
+The weights count how often each unit was drawn. Draws in which the statistic is undefined get nan.
 """
 
 LEVEL = 0.95
@@ -31,7 +31,7 @@ CELLS = 1 << 20
 """Resampling weights held at once (draws × units): 8 MB, whatever the size of the split."""
 
 TIE = 1e-12
-"""Differences of ratios as close as this are equal: sums in another order differ in the last digit."""
+"""Tolerance below which differences of ratios count as equal; the order of summation changes the last digit."""
 
 
 def bootstrap_ratio(
@@ -39,13 +39,11 @@ def bootstrap_ratio(
 ) -> tuple[Floats, Floats]:
     """Bound Σ numerator / Σ denominator by the percentile bootstrap over units (Efron & Tibshirani 1993, ch. 13).
 
-    The unit is what was sampled independently: sentences, or documents for coreference. Words of one sentence are not
-    independent, and resampling them would make the interval too narrow.
+    Units are sampled independently: sentences, or documents for coreference. Words of one sentence are not independent,
+    and resampling them would make the interval too narrow.
 
-    A resample is a vector of weights, how often each unit was drawn, and the resampled sums are one product of
-    weights and counts. So one mechanism serves a single ratio and hundreds of columns, all columns see the same
-    resamples, and memory stays bounded. `scipy.stats.bootstrap` copies every resampled column instead: 12,544
-    sentences × 60 relations × 1000 draws are 6 GB for each of the two counts.
+    The resampled sums are a product of weights and counts, so all columns share the resamples and memory stays bounded.
+    `scipy.stats.bootstrap` copies every resampled column: 12,544 sentences × 60 relations × 1000 draws take 6 GB.
 
     Args:
         numerator: `[units, ...]` counts, for instance the right words of each sentence.
@@ -54,9 +52,8 @@ def bootstrap_ratio(
         seed: Seed of the resampling; the same seed gives the same interval.
 
     Returns:
-        Low and high end, each `[...]`. Both are nan where fewer than two units have a denominator, since resampling a
-        single unit says nothing about its spread. Resamples in which a column's denominator is zero are left out of
-        that column.
+        Low and high end, each `[...]`; nan where fewer than two units have a denominator. Each column ignores the
+        resamples in which its denominator is zero.
 
     Raises:
         ValueError: The shapes differ, or a count is not finite.
@@ -71,7 +68,7 @@ def bootstrap_ratio(
     both = np.concatenate([counts.reshape(units, columns), totals.reshape(units, columns)], axis=1)
     sums = _resampled_sums(both, draws, np.random.default_rng(seed))
     resampled, weights = sums[:, :columns], sums[:, columns:]
-    ratios = np.divide(resampled, weights, out=np.full_like(resampled, np.nan), where=weights != 0)
+    ratios = ratio(resampled, weights)
 
     bounds = np.full((2, columns), np.nan)
     sound = ((both[:, columns:] != 0).sum(axis=0) >= 2) & ~np.isnan(ratios).all(axis=0)
@@ -88,11 +85,7 @@ def _resampled_sums(counts: Floats, draws: int, rng: np.random.Generator) -> Flo
 
 
 def resamples(units: int, draws: int, rng: np.random.Generator) -> Iterator[Floats]:
-    """How often each of at least one unit is drawn when as many are drawn with replacement, in parts of the draws.
-
-    Yields:
-        `[some draws, units]`, of bounded size.
-    """
+    """Draw as many units as there are, with replacement; yield how often each was drawn, `[some draws, units]`."""
     chunk = max(1, CELLS // units)
     for start in range(0, draws, chunk):
         size = min(chunk, draws - start)
@@ -102,12 +95,12 @@ def resamples(units: int, draws: int, rng: np.random.Generator) -> Iterator[Floa
 
 @dataclass(frozen=True, eq=False)
 class Resampled:
-    """A statistic of a test set, and what it is of each resample.
+    """A statistic of a test set and of its resamples; nan where it is undefined.
 
     Attributes:
-        value: Of every unit once; nan where it is undefined.
-        draws: `[draws]` the statistic of each resample, nan where it is undefined.
-        unit: What the statistic is.
+        value: The statistic of the test set.
+        draws: `[draws]` the statistic of each resample.
+        unit: Unit of the statistic.
     """
 
     value: float
@@ -120,7 +113,7 @@ class Resampled:
         return Estimate(self.value, *_interval(self.draws), unit=self.unit)
 
 
-@lru_cache(maxsize=1)  # of one test set, one after another, come many statistics
+@lru_cache(maxsize=1)  # many statistics of one test set follow each other
 def weights_of(units: int, draws: int = 1000, seed: int = 0) -> NDArray[np.uint16]:
     """How often each unit is drawn in each resample: read-only `[draws, units]`."""
     weights = np.empty((draws, units), dtype=np.uint16)
@@ -136,10 +129,10 @@ def resample(statistic: Statistic, values: ArrayLike, unit: Unit, *, draws: int 
     """Compute a statistic under the resamples that all test sets of as many units share.
 
     Args:
-        statistic: Of the columns of `values`.
-        values: `[units, columns]`, a row for every unit of the test set. Rows with a nan are left out of the
-            statistic, and keep their place in the resamples.
-        unit: What the statistic is.
+        statistic: Function of the columns of `values`.
+        values: `[units, columns]`, a row for every unit of the test set. The statistic ignores rows with a nan, which
+            keep their place in the resamples.
+        unit: Unit of the statistic.
         draws: Number of resamples.
         seed: Seed of the resampling.
     """
@@ -162,13 +155,13 @@ def resample(statistic: Statistic, values: ArrayLike, unit: Unit, *, draws: int 
 
 def mean(values: Floats, weights: Floats) -> Floats:
     """Mean of the one column of `values` `[units, 1]` under each of `weights` `[draws, units]`: `[draws]`."""
-    return _ratio(weights @ check_columns(values, 1)[:, 0], weights.sum(axis=1))
+    return ratio(weights @ check_columns(values, 1)[:, 0], weights.sum(axis=1))
 
 
 def median(values: Floats, weights: Floats) -> Floats:
     """Median of the one column of `values` `[units, 1]`, each unit as often as it was drawn: `[draws]`.
 
-    Of an even number of units the mean of the middle two, as `numpy.median`. Weights are whole numbers.
+    For an even number of units it is the mean of the middle two, as in `numpy.median`. Weights are whole numbers.
     """
     column = check_columns(values, 1)[:, 0]
     found = np.full(len(weights), np.nan)
@@ -184,32 +177,30 @@ def median(values: Floats, weights: Floats) -> Floats:
 
 
 def pooled(seeds: Sequence[Resampled]) -> Estimate:
-    """Pool a statistic over runs that differ in nothing but the seed, at least one, made under the same resamples.
+    """Pool a statistic over one or more runs that differ only in the seed, under the same resamples.
 
     Returns:
         The mean over the seeds, the 95 % interval of that mean, and the standard deviation over the seeds (n − 1), nan
         for a single one.
 
     Raises:
-        ValueError: They were not made under the same resamples.
+        ValueError: The numbers of resamples differ.
     """
     value, sd = mean_and_sd([one.value for one in seeds])
     return Estimate(value, *_interval(_mean_draws(seeds)), unit=seeds[0].unit, sd=sd)
 
 
 def mean_and_sd(values: Sequence[float]) -> tuple[float, float]:
-    """Mean over seeds and standard deviation (n − 1); nan for the one of no values and the other of fewer than two."""
+    """Mean and standard deviation (n − 1) over seeds; nan for fewer than one and fewer than two values."""
     mean = float(np.mean(values)) if len(values) else np.nan
     return mean, float(np.std(values, ddof=1)) if len(values) > 1 else np.nan
 
 
 def difference(a: Sequence[Resampled], b: Sequence[Resampled]) -> Estimate:
-    """Bound how much higher the mean over the seeds of `a` is than that of `b`, under the same resamples.
-
-    Interval and p-value as in `paired_bootstrap`.
+    """Subtract the mean over the seeds of `b` from that of `a`; interval and p-value as in `paired_bootstrap`.
 
     Raises:
-        ValueError: They were not made under the same resamples.
+        ValueError: The numbers of resamples differ.
     """
     value = float(np.mean([one.value for one in a]) - np.mean([one.value for one in b]))
     return _difference(value, _mean_draws(a, like=b) - _mean_draws(b), a[0].unit)
@@ -225,26 +216,24 @@ def paired_bootstrap(
     draws: int = 10_000,
     seed: int = 0,
 ) -> Estimate:
-    """Bound the difference of two ratios of counts, a − b, whose units are the same, by the bootstrap over units.
+    """Bound the difference of two ratios of counts on the same units, a − b, by the percentile bootstrap over units.
 
-    Both runs see the same resamples of the units (Efron & Tibshirani 1993, ch. 13; Koehn 2004), so that what makes a
-    sentence hard for either cancels out. The interval is that of the percentiles. The p-value belongs to it, by
-    inversion (Efron & Tibshirani 1993, §15.4): twice the share of resamples on the rarer side of zero, one resample
-    added to both counts so that no number of draws makes it zero; it is under .05 where the interval of 95 % leaves
-    zero out, but for that one resample.
+    Both runs see the same resamples (Efron & Tibshirani 1993, ch. 13; Koehn 2004), so that the difficulty of a sentence
+    cancels out. The p-value inverts the interval (Efron & Tibshirani 1993, §15.4): twice the share of resamples on the
+    rarer side of zero, with one resample added to both counts so that it is never zero.
 
     Args:
         a_numerator: `[units]` counts of the first run, for instance the right words of each sentence.
-        a_denominator: `[units]` what they are out of.
-        b_numerator: `[units]` counts of the second run, of the same units in the same order.
-        b_denominator: `[units]` what they are out of.
-        unit: Of the ratios.
+        a_denominator: `[units]` its totals.
+        b_numerator: `[units]` counts of the second run, in the same order.
+        b_denominator: `[units]` its totals.
+        unit: Unit of the ratios.
         draws: Number of resamples.
         seed: Seed of the resampling.
 
     Returns:
-        The difference, its interval and its p-value: nan where either denominator is zero in all units, and all but
-        the difference where it is in all but one. Resamples without a denominator are left out.
+        The difference, its interval and its p-value. All are nan where a denominator is zero in every unit; interval
+        and p-value are nan where it is zero in all units but one. Resamples without a denominator are ignored.
 
     Raises:
         ValueError: The shapes differ or are not `[units]`, or a count is not finite.
@@ -274,23 +263,22 @@ def paired_permutation(
 ) -> float:
     """Test by random swaps whether two ratios of counts on the same units differ.
 
-    If it does not matter which run a unit's counts come from, swapping them changes nothing but by chance
-    (approximate randomization, Noreen 1989; Yeh 2000). Each draw swaps numerator and denominator of each unit with
-    probability 1/2; the p-value is the share of draws whose difference of ratios is at least as large as the one
-    observed, in absolute value, the observed one being counted among them: (1 + #) / (1 + draws).
+    Approximate randomization (Noreen 1989; Yeh 2000): each draw swaps the counts of each unit between the runs with
+    probability 1/2. The p-value is (1 + k) / (1 + draws), where k draws have a difference of ratios at least as large
+    as the observed one in absolute value.
 
     Args:
         a_numerator: `[units]` counts of the first run, for instance the right words of each sentence.
-        a_denominator: `[units]` what they are out of.
-        b_numerator: `[units]` counts of the second run, of the same units in the same order, on the same scale: of
-            means over seeds, not sums over different numbers of them.
-        b_denominator: `[units]` what they are out of.
+        a_denominator: `[units]` its totals.
+        b_numerator: `[units]` counts of the second run, in the same order and on the same scale: means over seeds, not
+            sums over different numbers of seeds.
+        b_denominator: `[units]` its totals.
         draws: Number of random swaps.
         seed: Seed of the swaps.
 
     Returns:
-        The two-sided p-value; nan where either denominator is zero in all units. Draws that leave a run without a
-        denominator are left out.
+        The two-sided p-value; nan where a denominator is zero in every unit. Draws that leave a run without a
+        denominator are ignored.
 
     Raises:
         ValueError: The shapes differ or are not `[units]`, or a count is not finite.
@@ -315,11 +303,7 @@ def paired_permutation(
 
 
 def holm(p_values: Sequence[float]) -> Floats:
-    """Adjust p-values for being several (Holm 1979): the chance of a single false alarm stays under the level.
-
-    The smallest is multiplied by how many there are, the next by one less, and so on; none becomes smaller than one
-    before it, nor larger than 1. nan stays nan and is not counted.
-    """
+    """Adjust several p-values so that the family-wise error rate stays under the level (Holm 1979); nan is ignored."""
     values = np.asarray(p_values, dtype=np.float64)
     adjusted = np.full(values.shape, np.nan)
     order = np.argsort(values)[: np.count_nonzero(~np.isnan(values))]  # nan are sorted last
@@ -342,7 +326,7 @@ def _paired_counts(*columns: ArrayLike) -> Floats:
 def _differences(sums: Floats) -> Floats:
     """`[draws]` a − b of sums `[draws, 4]`; nan where one has no denominator."""
     numerators, denominators = sums[:, ::2], sums[:, 1::2]
-    ratios = np.divide(numerators, denominators, out=np.full_like(numerators, np.nan), where=denominators != 0)
+    ratios = ratio(numerators, denominators)
     return ratios[:, 0] - ratios[:, 1]
 
 
@@ -363,7 +347,7 @@ def _mean_draws(estimates: Sequence[Resampled], like: Iterable[Resampled] = ()) 
 
 
 def _interval(resampled: Floats) -> tuple[float, float]:
-    """The middle of the draws that are defined."""
+    """Percentile interval of the defined draws."""
     resampled = resampled[~np.isnan(resampled)]
     if not resampled.size:
         return np.nan, np.nan
@@ -372,16 +356,14 @@ def _interval(resampled: Floats) -> tuple[float, float]:
 
 
 def check_columns(values: Floats, columns: int) -> Floats:
-    """Return the values `[units, columns]`, if they have so many columns.
-
-    Raises:
-        ValueError: They have not.
-    """
+    """Return the values `[units, columns]`, or raise ValueError where the number of columns differs."""
     if values.shape[1:] != (columns,):
         raise ValueError(f"the statistic is of {columns} columns, and the values are {values.shape}")
     return values
 
 
-def _ratio(numerator: Floats, denominator: Floats) -> Floats:
-    ratio: Floats = np.divide(numerator, denominator, out=np.full_like(numerator, np.nan), where=denominator != 0)
-    return ratio
+def ratio(numerator: NDArray[Any], denominator: NDArray[Any]) -> Floats:
+    """Divide in float64, broadcasting; nan where the denominator is zero."""
+    above, below = np.broadcast_arrays(np.asarray(numerator, np.float64), np.asarray(denominator, np.float64))
+    divided: Floats = np.divide(above, below, out=np.full(above.shape, np.nan), where=below != 0)
+    return divided

@@ -1,9 +1,7 @@
-"""Scores of a classifier: accuracy, F1 and AUROC with intervals, and what it does with each class.
+"""Scores of a classifier: accuracy, F1 and AUROC with intervals, and a table of its classes.
 
-F1 is that of the positive class where there are two classes and one of them is called so, else the mean over the
-classes (macro). AUROC is the probability that a text of the class gets a higher probability of it than a text of
-another, ties counted half; with more than two classes the mean of each against the rest. Both means are over the
-classes for which the value is defined; in a resample a class without a text is left out.
+With a positive class, F1 and AUROC are those of that class; else they are macro means over the classes, for AUROC of
+each class against the rest. The means ignore classes for which the value is undefined. AUROC counts ties half.
 """
 
 from collections.abc import Sequence
@@ -12,14 +10,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from metrics.bootstrap import Floats, Statistic, check_columns, mean, resample
+from metrics.bootstrap import Floats, Statistic, check_columns, mean, ratio, resample
 from results import Estimate, Table
 
 Integers = NDArray[np.int64]
 
-
 RATIOS = {"accuracy": ("correct", "scored"), "f1": ("f1_right", "f1_found")}
-"""The scores that are a sum over the texts by another: accuracy, and F1 where it is that of one class."""
+"""Scores that divide two sums over the texts: accuracy, and F1 of one class."""
 
 
 def ratio_columns(gold: Integers, predicted: Integers, positive: int | None) -> dict[str, Integers]:
@@ -32,13 +29,13 @@ def ratio_columns(gold: Integers, predicted: Integers, positive: int | None) -> 
 
 
 def confusion(gold: Integers, predicted: Integers, classes: int) -> Integers:
-    """How often each class was taken for each: int64 `[gold classes, predicted classes]`."""
+    """Confusion matrix, int64 `[gold classes, predicted classes]`."""
     return np.bincount(gold * classes + predicted, minlength=classes**2).reshape(classes, classes)
 
 
 def accuracy(table: NDArray[np.generic]) -> Floats:
     """Share of the diagonal of confusions `[..., classes, classes]`."""
-    return _ratio(np.trace(table, axis1=-2, axis2=-1), table.sum(axis=(-2, -1)))
+    return ratio(np.trace(table, axis1=-2, axis2=-1), table.sum(axis=(-2, -1)))
 
 
 def class_f1(table: NDArray[np.generic]) -> Floats:
@@ -46,7 +43,7 @@ def class_f1(table: NDArray[np.generic]) -> Floats:
 
     2·right / (gold + predicted); nan for a class that is neither gold nor predicted anywhere.
     """
-    return _ratio(2 * np.diagonal(table, axis1=-2, axis2=-1), table.sum(axis=-1) + table.sum(axis=-2))
+    return ratio(2 * np.diagonal(table, axis1=-2, axis2=-1), table.sum(axis=-1) + table.sum(axis=-2))
 
 
 def f1(table: NDArray[np.generic], positive: int | None) -> Floats:
@@ -60,12 +57,12 @@ def auroc(gold: Integers, probabilities: Floats, positive: int | None, weights: 
 
     Args:
         gold: `[texts]`.
-        probabilities: `[texts, classes]`, or anything that ranks the texts.
+        probabilities: `[texts, classes]`, or other numbers that rank the texts.
         positive: The class, or None for all.
-        weights: `[draws, texts]` how often each text counts; None for once.
+        weights: `[draws, texts]` how often each text counts; None counts each once.
 
     Returns:
-        `[draws]`, or one number without weights; nan where no class and its rest both have a text.
+        `[draws]`, or one number without weights; nan where it is undefined for every class.
     """
     counts = np.ones((1, len(gold))) if weights is None else weights
     classes = range(probabilities.shape[1]) if positive is None else [positive]
@@ -85,7 +82,7 @@ def _area(is_class: NDArray[np.bool_], ranking: Floats, counts: Floats) -> Float
     ours = np.add.reduceat(counts[:, order] * is_class[order], steps, axis=1)
     others = np.add.reduceat(counts[:, order] * ~is_class[order], steps, axis=1)
     below = others.cumsum(axis=1) - others / 2
-    return _ratio((ours * below).sum(axis=1), ours.sum(axis=1) * others.sum(axis=1))
+    return ratio((ours * below).sum(axis=1), ours.sum(axis=1) * others.sum(axis=1))
 
 
 def f1_score(positive: int | None, classes: int) -> Statistic:
@@ -99,14 +96,14 @@ def f1_score(positive: int | None, classes: int) -> Statistic:
 
 
 def f1_drop(positive: int | None, classes: int) -> Statistic:
-    """How much F1 is lost when the decisions are others, positive for a loss.
+    """F1 lost under changed decisions, positive for a loss.
 
-    Columns: gold class, predicted class, and for each class in which share of draws it is predicted instead. The
-    second F1 is of the confusions in which each text stands with these shares: those of all draws taken together.
+    Columns: gold class, predicted class, and for each class the share of draws that predict it instead. The second F1
+    is computed on the confusions of all draws together.
 
     Args:
-        positive: The class that F1 is of; None for the mean over the classes.
-        classes: How many there are.
+        positive: The class of F1; None takes the mean over the classes.
+        classes: Number of classes.
     """
 
     def statistic(values: Floats, weights: Floats) -> Floats:
@@ -118,7 +115,7 @@ def f1_drop(positive: int | None, classes: int) -> Statistic:
 
 
 def accuracy_drop(values: Floats, weights: Floats) -> Floats:
-    """How much accuracy is lost when the decisions are others; columns as for `f1_drop`, `[draws]`."""
+    """Accuracy lost under changed decisions, `[draws]`; columns as for `f1_drop`."""
     gold, predicted = values[:, :2].astype(np.int64).T
     shares = values[np.arange(len(values)), 2 + gold]
     return mean(((gold == predicted) - shares)[:, None], weights)
@@ -139,11 +136,11 @@ def classification_scores(
     """`accuracy`, `f1` and `auroc` with 95 % intervals, by the percentile bootstrap over texts.
 
     Args:
-        gold: `[texts]` the class of each.
-        probabilities: `[texts, classes]`; the highest is predicted, the first of equals.
-        positive: The class that F1 and AUROC are of; None for the mean over the classes.
-        prefix: Put before each name.
-        draws: Number of resamples; 0 for no intervals.
+        gold: `[texts]` gold classes.
+        probabilities: `[texts, classes]`; the prediction is the first maximum.
+        positive: The class of F1 and AUROC; None takes the mean over the classes.
+        prefix: Prefix of the names.
+        draws: Number of resamples; 0 gives no intervals.
         seed: Seed of the resampling.
 
     Returns:
@@ -163,7 +160,7 @@ def classification_scores(
 
 
 def majority_scores(train_counts: Integers, gold: Integers, positive: int | None) -> dict[str, Estimate]:
-    """`majority.accuracy` and `majority.f1` of giving every text the most frequent class of the training data."""
+    """`majority.accuracy` and `majority.f1` of always predicting the most frequent class of the training data."""
     table = confusion(gold, np.full_like(gold, train_counts.argmax()), len(train_counts))
     return {
         "majority.accuracy": Estimate(float(accuracy(table)), unit="fraction"),
@@ -174,7 +171,7 @@ def majority_scores(train_counts: Integers, gold: Integers, positive: int | None
 def class_table(
     gold: Integers, predicted: Integers, labels: Sequence[str], *, draws: int = 1000, seed: int = 0
 ) -> Table:
-    """A row for each class: `label, n, predicted, precision, recall, f1, low, high`, the interval that of F1."""
+    """One row per class: `label, n, predicted, precision, recall, f1, low, high`; the interval belongs to F1."""
     classes = len(labels)
     table = confusion(gold, predicted, classes)
     right, golds, found = np.diag(table), table.sum(axis=1), table.sum(axis=0)
@@ -188,8 +185,8 @@ def class_table(
             "label": list(labels),
             "n": golds,
             "predicted": found,
-            "precision": _ratio(right, found),
-            "recall": _ratio(right, golds),
+            "precision": ratio(right, found),
+            "recall": ratio(right, golds),
             "f1": class_f1(table),
             "low": [score.low for score in scores],
             "high": [score.high for score in scores],
@@ -199,7 +196,7 @@ def class_table(
 
 
 def _confusions(weights: Floats, gold: NDArray[np.int64], shares: Floats) -> Floats:
-    """Confusions `[draws, classes, classes]` of texts that count as one of several classes by shares."""
+    """Confusions `[draws, classes, classes]` of texts whose prediction is spread over the classes by shares."""
     classes = shares.shape[1]
     cells = np.zeros((len(gold), classes, classes))
     cells[np.arange(len(gold)), gold] = shares
@@ -209,10 +206,4 @@ def _confusions(weights: Floats, gold: NDArray[np.int64], shares: Floats) -> Flo
 def _mean(values: Floats) -> Floats:
     """Mean over the last axis of what is not nan."""
     known = ~np.isnan(values)
-    return _ratio(np.where(known, values, 0.0).sum(axis=-1), known.sum(axis=-1))
-
-
-def _ratio(numerator: NDArray[np.generic], denominator: NDArray[np.generic]) -> Floats:
-    above, below = np.asarray(numerator, np.float64), np.asarray(denominator, np.float64)
-    ratio: Floats = np.divide(above, below, out=np.full(np.shape(above), np.nan), where=below != 0)
-    return ratio
+    return ratio(np.where(known, values, 0.0).sum(axis=-1), known.sum(axis=-1))

@@ -1,8 +1,8 @@
-"""What single attention heads predict, and how far it can be trusted: kernels and statistics over all heads at once.
+"""Predictions of single attention heads and their significance, for all heads at once.
 
-Clark et al. (2019, §4.2) take one word per word and head. There are two ways to ask: which word a word attends to most
-(`dependent→head`), and which word attends to it most (`head→dependent`, the transpose). A *predictor* is one head asked
-in one way; L layers of H heads are K = 2LH of them, in the order way, layer, head.
+Clark et al. (2019, §4.2) let a head predict one word per word, in two directions: the word it attends to most
+(`dependent→head`), or the word that attends to it most (`head→dependent`, the transpose). A *predictor* is a head with
+a direction; L layers of H heads make K = 2LH predictors, in the order direction, layer, head.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torchmetrics import Metric
 
 from metrics.attachment import Arcs, Flags, Floats, Integers
 from metrics.progress import Progress
+from metrics.rows import ExactMetric
 
 Direction = Literal["dependent→head", "head→dependent"]
 DIRECTIONS: tuple[Direction, Direction] = ("dependent→head", "head→dependent")
@@ -24,10 +24,10 @@ LENGTHS: Mapping[str, tuple[int, float]] = {"1": (1, 1), "2": (2, 2), "3–5": (
 ALL, PLAIN = "all", "all (no punctuation)"
 
 _FIXED = 1 << 24
-"""What weights are multiplied by to be summed as integers."""
+"""Factor by which weights are scaled to be summed as integers."""
 _NOWHERE = np.int16(32767)
 _ROOM = (1, 2, 3, 4, 5, 6, 8, 10, 13, 17, 22, 28, 36, 46)
-"""Where the classes of words by the number of words on one side of them begin: exact at first, then coarser."""
+"""Lower bounds of the classes of the number of words on one side of a word: exact at first, then coarser."""
 
 
 def most_attended(attention: Tensor, lengths: Tensor) -> Tensor:
@@ -39,18 +39,18 @@ def most_attended(attention: Tensor, lengths: Tensor) -> Tensor:
         lengths: `[batch]` words of each sentence.
 
     Returns:
-        int64 `[batch, n, 2, layers, heads]`, positions from 1; the first of equals; -1 where no other word has any
-        weight, as behind a causal mask. Delimiters and the word itself are never chosen. What stands in the padding
-        means nothing.
+        int64 `[batch, n, 2, layers, heads]`, positions from 1; the first of equals; -1 where all other words have
+        weight zero, as behind a causal mask. Delimiters and the word itself are never chosen. Values in the padding are
+        arbitrary.
     """
     if not lengths.numel():  # the batch of a device to which no sentence falls
         return lengths.new_empty(0, 0, 2, *attention.shape[1:3])
     words = _between_words(attention, lengths)
     if words.dtype == torch.float32:
-        # Numbers from zero on stand in the order of their bits, and integers are compared faster.
+        # The bits of non-negative floats are ordered as the floats are, and integers are compared faster.
         words = words.view(torch.int32)
     words.diagonal(dim1=-2, dim2=-1).fill_(-1)
-    # A transposed copy costs less than looking down the columns.
+    # A transposed copy is faster than a maximum over columns.
     (most, forth), (most_back, back) = words.max(-1), words.mT.contiguous().max(-1)
     found = torch.stack([forth, back], dim=1) + 1
     return found.masked_fill_(torch.stack([most, most_back], dim=1) <= 0, -1).permute(0, 4, 1, 2, 3)
@@ -59,25 +59,23 @@ def most_attended(attention: Tensor, lengths: Tensor) -> Tensor:
 def _between_words(attention: Tensor, lengths: Tensor) -> Tensor:
     """A copy of the weights between words, `[batch, layers, heads, n, n]`; zeros in the padding."""
     words = attention[..., 1:-1, 1:-1].clone(memory_format=torch.contiguous_format)
-    # Before its padding a shorter sentence still has its end delimiter.
+    # A shorter sentence has its end delimiter before the padding.
     short = (lengths < words.size(-1)).nonzero().squeeze(1)
     words[short, :, :, lengths[short]] = 0
     words[short, :, :, :, lengths[short]] = 0
     return words
 
 
-class RowPeaks(Metric):
-    """Mean over words of the largest weight in a word's row, for every head: its confidence (Voita et al. 2019, §4).
+class RowPeaks(ExactMetric):
+    """Confidence of every head: the mean over words of the largest weight in a word's row (Voita et al. 2019, §4).
 
-    Delimiters do not count, as theirs leaves out the end of the sentence. The states are integers, so that the same
-    split gives the same numbers on any number of devices.
+    Delimiters do not count; Voita et al. leave out the end of the sentence only. The states are integers.
 
     Args:
         layers: Layers of the encoder.
         heads: Heads of each layer.
     """
 
-    full_state_update = False
     peaks: Tensor
     words: Tensor
 
@@ -101,9 +99,9 @@ class RowPeaks(Metric):
 
 
 def groups_of(arcs: Arcs, relations: Sequence[str]) -> dict[str, Flags]:
-    """The words over which accuracies are taken, `[words]` each: all, all but punctuation, and every relation.
+    """Flags `[words]` of the groups with an accuracy of their own: all, all without punctuation, and each relation.
 
-    The relations that occur follow in the order of their frequency; ROOT and punctuation count in `all`.
+    The relations that occur are ordered by frequency.
     """
     frequency = np.bincount(arcs.relation, minlength=len(relations))
     order = [int(place) for place in np.argsort(-frequency, kind="stable") if frequency[place]]
@@ -112,16 +110,16 @@ def groups_of(arcs: Arcs, relations: Sequence[str]) -> dict[str, Flags]:
 
 
 def hit_counts(arcs: Arcs, predicted: NDArray[np.integer], groups: Mapping[str, Flags]) -> Integers:
-    """Words of each group whose gold head each predictor names, `[groups, K]`, from `[words, K]` positions."""
+    """Right predictions in each group, `[groups, K]`, of predicted positions `[words, K]`."""
     hits = predicted == arcs.head[:, None]
     return np.stack([np.count_nonzero(hits[words], axis=0) for words in groups.values()]).astype(np.int64)
 
 
 def offset_shares(arcs: Arcs, predicted: NDArray[np.integer]) -> tuple[Integers, Floats]:
-    """The offset at which each predictor looks most often, and how often `[K]` (after Voita et al. 2019, §5.1).
+    """The most frequent offset of each predictor and its share of the words, `[K]` each (Voita et al. 2019, §5.1).
 
-    The share is one of the words that are not alone in their sentence. Theirs is of all tokens and counts delimiters
-    and the word itself; a head that leaves only a residue to other words may look positional here: see its confidence.
+    The share is over words that are not alone in their sentence; Voita et al. count all tokens, delimiters and the word
+    itself. A head that gives other words little weight may look positional here: see its confidence.
     """
     low = -int(arcs.length.max(initial=0))
     commonest, most = np.zeros(predicted.shape[1], dtype=np.int64), np.zeros(predicted.shape[1])
@@ -143,29 +141,25 @@ def permutation_p(
 ) -> Floats:
     """p-values against the best of all predictors under permutation, `[groups]`.
 
-    Is a head's accuracy on a relation more than luck in choosing among K predictors, and more than positions alone
-    would give? Where a word's head stands, relative to the word, is shuffled among the words of the relation that have
-    about as many words before and behind them; what the heads attend to is left as it is. Among all words of the
-    relation the shuffle would put heads outside of sentences, where no predictor looks, and even a random one would
-    seem to know something. A predictor that looks at one near offset wherever there is such a word gets as much right
-    as before, so it is never significant; one that follows the arcs loses. In each permutation the maximum over all
-    predictors is taken (the max statistic of Westfall & Young 1993), so that the p-value needs no further correction
-    for the choice.
+    Tests whether the accuracy of a head exceeds both the luck of choosing among K predictors and what positions alone
+    give. Gold offsets are shuffled among the words of a relation that have about as many words before and after them;
+    a shuffle among all words would put heads outside of sentences, where no predictor looks. A predictor with a fixed
+    offset keeps its accuracy and is never significant; one that follows the arcs loses. Each permutation takes the
+    maximum over all predictors (max statistic of Westfall & Young 1993), which corrects for the choice.
 
     Args:
         arcs: Gold arcs.
         predicted: `[words, K]` positions.
         groups: `[words]` flags of each group.
         observed: Hits of the chosen predictor in each group.
-        permutations: How many; the smallest p-value is 1 / (permutations + 1).
-        seed: Of the shuffling.
+        permutations: Number of shuffles; the smallest p-value is 1 / (permutations + 1).
+        seed: Seed of the shuffles.
 
     Returns:
-        `[groups]`; nan where the shuffling moves nothing, because no two words of the group that have different gold
-        offsets have about the same room, so that there is nothing to test.
+        `[groups]`; nan where the shuffles change nothing.
     """
     rng = np.random.default_rng(seed)
-    # ROOT is at no offset, and a prediction of nothing hits no arc: neither can match anything when shuffled.
+    # Different codes for ROOT and for no prediction: neither matches anything when shuffled.
     gold = np.where(arcs.head > 0, arcs.head - arcs.word, _NOWHERE).astype(np.int16)
     offsets = np.where(predicted > 0, predicted - arcs.word[:, None], -_NOWHERE).astype(np.int16)
     values = np.empty(len(groups))
@@ -175,7 +169,7 @@ def permutation_p(
         rows = np.flatnonzero(words)
         rows = rows[np.argsort(room[rows], kind="stable")]
         columns, inside, alike = np.ascontiguousarray(offsets[rows].T), gold[rows], room[rows]
-        # Sorted by class and, within it, by offset: something can move where two neighbours differ in offset alone.
+        # A shuffle changes something if two words of one class differ in their offset.
         order = np.lexsort((inside, alike))
         if not ((np.diff(inside[order]) != 0) & (np.diff(alike[order]) == 0)).any():
             values[place] = np.nan
@@ -183,7 +177,7 @@ def permutation_p(
             continue
         as_good = 0
         for _ in range(permutations):
-            # A random number below one on top of the class: sorting shuffles inside the classes alone.
+            # Sorting by class plus a random number below one shuffles within classes.
             shuffled = inside[np.argsort(alike + rng.random(len(rows)))]
             best = max(int(np.count_nonzero(column == shuffled)) for column in columns)
             as_good += best >= reached

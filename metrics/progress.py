@@ -1,4 +1,4 @@
-"""How far a long computation has come, told now and then."""
+"""Progress of long computations, in the log."""
 
 import logging
 import time
@@ -7,34 +7,32 @@ from datetime import timedelta
 from pytorch_lightning.utilities import rank_zero_only
 
 EVERY = 10.0
-"""Seconds between two lines."""
+"""Seconds between two lines, and before the first."""
 
-# Under Lightning's, which shows it; and not the one that trainings inside a test keep quiet.
+# A child of Lightning's logger, which shows it, but not the one that nested trainings silence.
 _log = logging.getLogger("pytorch_lightning.progress")
 
 
 class Progress:
-    """Tells how far a computation has come and about how long it will go on: in a terminal and in a log alike.
-
-    A line at most every `EVERY` seconds, the first when as much time has passed: what is done before then is not told.
+    """Logs how much of a computation is done and about how long the rest will take, at most every `EVERY` seconds.
 
     Args:
-        what: is computed, for people.
-        total: of the amounts that `advance` will be given.
+        what: Name of the computation.
+        total: Sum of the amounts that `advance` will be given.
     """
 
     def __init__(self, what: str, total: float) -> None:
         self._what, self._total, self._done = what, total, 0.0
-        self._began = self._told = time.monotonic()
+        self._began = self._logged = time.monotonic()
 
     def advance(self, amount: float = 1.0) -> None:
-        """So much more is done."""
+        """Add to what is done, and log a line when it is time."""
         self._done += amount
         now = time.monotonic()
-        if now - self._told >= EVERY and self._done < self._total:
-            self._told, passed = now, now - self._began
+        if now - self._logged >= EVERY and self._done < self._total:
+            self._logged, passed = now, now - self._began
             left = passed * (self._total / self._done - 1)
-            _tell(f"{self._what}: {self._done / self._total:.0%} in {_clock(passed)}, about {_clock(left)} to go.")
+            _log_line(f"{self._what}: {self._done / self._total:.0%} in {_clock(passed)}, about {_clock(left)} to go.")
 
 
 def counted(number: int, one: str, many: str | None = None) -> str:
@@ -43,7 +41,7 @@ def counted(number: int, one: str, many: str | None = None) -> str:
 
 
 @rank_zero_only
-def _tell(line: str) -> None:
+def _log_line(line: str) -> None:
     _log.info(line)
 
 

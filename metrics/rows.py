@@ -1,4 +1,4 @@
-"""State that is exact on any number of devices: rows, joined and sorted, and nothing summed before."""
+"""Metrics that are exact on any number of devices: they gather rows of numbers and sum nothing before."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -13,21 +13,38 @@ from torchmetrics import Metric
 from metrics.attachment import Arcs
 
 
-class Rows(Metric):
-    """Gathers rows of numbers from any number of devices, in any order of batches.
-
-    No floating-point sum depends on how a split was divided, so every score is the same on one device and on eight.
-    Subclasses fill `update`, which appends to `rows`, and `compute`, which reads `joined`.
-
-    Args:
-        columns: Numbers in a row; the first is the index of the item.
-        keys: Leading columns that tell rows apart, and by which they are sorted.
-        dtype: Of the rows.
-    """
+class ExactMetric(Metric):
+    """A metric whose state is exact on any number of devices: integers that are summed, or rows that are gathered."""
 
     full_state_update = False
     higher_is_better = None
     is_differentiable = False
+
+    def _wrap_compute(self, compute: Callable[[], Any]) -> Callable[[], Any]:
+        """Sync around `compute`, and leave its result alone.
+
+        torchmetrics' own wrapper walks into the result to squeeze tensors, refuses frozen dataclasses, and warns when
+        a device had no batch.
+        """
+
+        @wraps(compute)
+        def synced() -> Any:  # noqa: ANN401
+            with self.sync_context(
+                dist_sync_fn=self.dist_sync_fn, should_sync=self._to_sync, should_unsync=self._should_unsync
+            ):
+                return compute()
+
+        return synced
+
+
+class Rows(ExactMetric):
+    """Gathers rows of numbers, in any order of batches; `update` of a subclass appends them, `compute` reads `joined`.
+
+    Args:
+        columns: Numbers in a row; the first is the index of the item.
+        keys: Number of leading columns that identify a row; rows are sorted by them.
+        dtype: Type of the rows.
+    """
 
     rows: list[Tensor] | Tensor  # one tensor [rows, columns] a batch; torchmetrics joins them when it syncs
 
@@ -69,15 +86,14 @@ class Rows(Metric):
         distributed_available: Callable[..., Any] | None = None,
     ) -> None:
         """Gather the rows of all devices."""
-        # For a device without a batch torchmetrics would send an empty vector of floats, which does not fit the
-        # others' matrices.
+        # A device without a batch would send an empty vector of floats, which does not fit the matrices of the others.
         if isinstance(self.rows, list) and not self.rows:
             self.rows.append(torch.empty(0, self.columns, dtype=self.kind, device=self.device))
         super().sync(dist_sync_fn, process_group, should_sync, distributed_available)
 
 
 class ItemRows(Rows):
-    """Gathers a row of numbers of every item: a sentence, a text.
+    """Gathers one row of numbers per item, for instance per sentence or text.
 
     Args:
         width: Numbers in a row.
@@ -92,35 +108,28 @@ class ItemRows(Rows):
         """Add a batch.
 
         Args:
-            index: `[batch]` place of the item in its split, below 2²⁴.
-            values: `[batch, width]`; kept in float32.
+            index: `[batch]` index of the item in its split, below 2²⁴.
+            values: `[batch, width]`; stored in float32.
         """
         if values.shape != (len(index), self.width):
             raise ValueError(f"values must be {[len(index), self.width]}, and they are {list(values.shape)}")
         self.append(torch.cat([index[:, None].float(), values.float()], dim=1))
 
     def compute(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Join all rows.
-
-        Returns:
-            `[items]` their indices in ascending order, and `[items, width]` their numbers.
-
-        Raises:
-            ValueError: An item was added more than once.
-        """
+        """Return indices `[items]` in ascending order and numbers `[items, width]`; ValueError for repeated items."""
         rows = self.joined().astype(np.float64)
         return rows[:, 0].astype(np.int64), rows[:, 1:]
 
 
 Gathered = tuple[Arcs, NDArray[Any]]
-"""Gold arcs, and what was predicted of each of their words."""
+"""Gold arcs, and the predictions for their words."""
 
 
 class ArcPredictions(Rows):
-    """Gathers gold arcs and what was predicted of each word.
+    """Gathers gold arcs and the predictions for each word.
 
     Args:
-        width: Numbers predicted of each word; None for one, its head.
+        width: Number of predictions per word; None for one, its head.
     """
 
     def __init__(self, width: int | None = None) -> None:
@@ -156,37 +165,14 @@ class ArcPredictions(Rows):
         place = torch.arange(1, heads.shape[1] + 1, device=heads.device).expand_as(heads)
         length = lengths.long()[:, None].expand_as(heads)
         columns = [sentence[:, None].expand_as(heads), place, length, heads, relations, punctuation]
-        # Half the bytes of torch's own integers, and no number here needs more.
+        # int32: half the bytes of int64, and enough.
         gold = torch.stack([column.int() for column in columns], dim=-1)
         numbers = predicted.int().view(*heads.shape, self.width or 1)
         self.append(torch.cat([gold, numbers], dim=-1)[place <= length])
 
     def compute(self) -> Gathered:
-        """Join all rows.
-
-        Returns:
-            The arcs, and `[words]` or `[words, width]` what was predicted; both empty when nothing was added.
-
-        Raises:
-            ValueError: A sentence was added more than once.
-        """
+        """Return the arcs and the predictions, `[words]` or `[words, width]`; ValueError for repeated sentences."""
         rows = self.joined()
         sentence, word, length, head, relation, punctuation = rows[:, :6].T.astype(np.int64)
         predicted = rows[:, 6:] if self.width is not None else rows[:, 6].astype(np.int64)
         return Arcs(sentence, word, length, head, relation, punctuation.astype(np.bool_)), predicted
-
-    def _wrap_compute(self, compute: Callable[[], Gathered]) -> Callable[[], Gathered]:
-        """Sync around `compute`, and leave its result alone.
-
-        torchmetrics' own wrapper walks into the result to squeeze tensors and refuses frozen dataclasses; it also
-        warns when a device had no batch, which is no fault here.
-        """
-
-        @wraps(compute)
-        def synced() -> Gathered:
-            with self.sync_context(
-                dist_sync_fn=self.dist_sync_fn, should_sync=self._to_sync, should_unsync=self._should_unsync
-            ):
-                return compute()
-
-        return synced

@@ -1,4 +1,4 @@
-"""Trees as distances and depths, and how well predicted ones fit them (Hewitt & Manning 2019)."""
+"""Distances and depths of trees, and the losses and correlations of predicted ones (Hewitt & Manning 2019)."""
 
 import numpy as np
 import torch
@@ -8,23 +8,23 @@ from torch import Tensor
 from metrics.attachment import Floats, Integers
 
 LENGTHS = (5, 50)
-"""Words of the sentences whose rank correlations are averaged, both ends included (Hewitt & Manning 2019)."""
+"""Shortest and longest sentences whose rank correlations are averaged (Hewitt & Manning 2019)."""
 
 
 def tree_distances(heads: Tensor, lengths: Tensor) -> Tensor:
     """Length of the path between every two words of a tree, int64 `[batch, n, n]`; 0 in the padding.
 
-    In a forest, as some control tasks make, paths between two trees lead over ROOT.
+    In a forest, as in some control tasks, paths between two trees lead over ROOT.
 
     Args:
-        heads: `[batch, n]`, 1-based, 0 for ROOT; anything in the padding.
+        heads: `[batch, n]`, 1-based, 0 for ROOT; the padding is ignored.
         lengths: `[batch]`.
 
     Raises:
         ValueError: a head outside its sentence, or a cycle.
     """
     lines = _lines(heads, lengths)
-    shared = lines @ lines.mT  # the words that lie on both words' ways to ROOT
+    shared = lines @ lines.mT  # common ancestors, the words themselves included
     own = shared.diagonal(dim1=1, dim2=2)
     distances = own[:, :, None] + own[:, None, :] - 2 * shared
     real = _real(heads.size(1), lengths)
@@ -35,7 +35,7 @@ def tree_depths(heads: Tensor, lengths: Tensor) -> Tensor:
     """Arcs between every word and the root of its tree, int64 `[batch, n]`: 0 at the root, and in the padding.
 
     Args:
-        heads: `[batch, n]`, 1-based, 0 for ROOT; anything in the padding.
+        heads: `[batch, n]`, 1-based, 0 for ROOT; the padding is ignored.
         lengths: `[batch]`.
 
     Raises:
@@ -45,7 +45,7 @@ def tree_depths(heads: Tensor, lengths: Tensor) -> Tensor:
 
 
 def _lines(heads: Tensor, lengths: Tensor) -> Tensor:
-    """Float32 `[batch, n, n]`: 1 where the second word lies on the first one's way to ROOT, or is it."""
+    """Float32 `[batch, n, n]`: 1 where the second word is the first one or its ancestor."""
     n = heads.size(1)
     real = _real(n, lengths)
     heads = torch.where(real, heads, 0)
@@ -53,7 +53,7 @@ def _lines(heads: Tensor, lengths: Tensor) -> Tensor:
         raise ValueError("a head lies outside its sentence: heads are 1-based, and 0 is ROOT")
     up = torch.zeros(*heads.shape, n + 1, device=heads.device).scatter_(2, heads[:, :, None], 1.0)[:, :, 1:]
     lines = torch.diag_embed(real.float())
-    # Twice as far up each time: `lines` has all words less than `steps` arcs up, `up` the one that is `steps` up.
+    # By doubling: `lines` holds the ancestors less than `steps` arcs up, `up` the one that is `steps` arcs up.
     steps = 1
     while steps <= n:
         lines = lines + up @ lines
@@ -71,7 +71,7 @@ def distance_losses(predicted: Tensor, gold: Tensor, lengths: Tensor) -> Tensor:
     """Σ |gold − predicted| over all ordered pairs of words / n², of each sentence (Hewitt & Manning 2019, §2).
 
     Args:
-        predicted: `[batch, k, n, n]` of k probes; anything in the padding.
+        predicted: `[batch, k, n, n]` of k probes; the padding is ignored.
         gold: `[batch, n, n]`.
         lengths: `[batch]`.
 
@@ -87,7 +87,7 @@ def depth_losses(predicted: Tensor, gold: Tensor, lengths: Tensor) -> Tensor:
     """Σ |gold − predicted| over the words / n, of each sentence (Hewitt & Manning 2019, §2).
 
     Args:
-        predicted: `[batch, k, n]` of k probes; anything in the padding.
+        predicted: `[batch, k, n]` of k probes; the padding is ignored.
         gold: `[batch, n]`.
         lengths: `[batch]`.
 
@@ -101,13 +101,12 @@ def spearman(predicted: Tensor, gold: Tensor, mask: Tensor) -> Tensor:
     """Spearman's rank correlation along the last axis; ties share their mean rank.
 
     Args:
-        predicted: `[..., n]`, finite where it counts.
+        predicted: `[..., n]`, finite under the mask.
         gold: `[..., n]`.
-        mask: bool `[..., n]`, what counts. The three are broadcast against one another.
+        mask: bool `[..., n]`, the values that count. The three are broadcast.
 
     Returns:
-        `[...]`: nan where all that counts of gold is equal, so that there is no order to find; 0 where all predictions
-        are equal: no order was found.
+        `[...]`: nan where all gold values are equal, so that there is no order; 0 where all predictions are equal.
     """
     one, other = _centred_ranks(predicted.float(), mask), _centred_ranks(gold.float(), mask)
     spread, expected = one.square().sum(-1), other.square().sum(-1)
@@ -118,24 +117,22 @@ def spearman(predicted: Tensor, gold: Tensor, mask: Tensor) -> Tensor:
 def _centred_ranks(values: Tensor, mask: Tensor) -> Tensor:
     values = torch.where(mask, values, torch.inf).contiguous()
     ascending = values.sort(dim=-1).values
-    # From 0 on, a rank is the number of smaller values; with ties, half-way to the number of those not larger.
+    # Tied values share the rank (smaller values + values that are not larger − 1) / 2, from 0.
     twice = torch.searchsorted(ascending, values) + torch.searchsorted(ascending, values, right=True)
     return (twice - mask.sum(-1, keepdim=True)) / 2 * mask
 
 
 def length_weights(lengths: Integers, counted: NDArray[np.bool_]) -> Floats:
-    """Weights `[sentences]` under which a mean over sentences is a mean over lengths of the means per length.
+    """Weights `[sentences]` that average first over the sentences of each length from 5 to 50, then over the lengths.
 
-    So Hewitt & Manning (2019) average rank correlations: over the sentences of each length from 5 to 50, then
-    over the lengths that occur.
+    Hewitt & Manning (2019) average rank correlations in this way.
 
     Args:
-        lengths: words of each sentence.
-        counted: sentences that take part, if their length does.
+        lengths: Number of words of each sentence.
+        counted: Sentences that take part if their length does.
 
     Returns:
-        One over the number of lengths, times one over the sentences of that length, a sum of 1; 0 for sentences that
-        do not take part.
+        Weights with a sum of 1; 0 for sentences that do not take part.
     """
     among = counted & (lengths >= LENGTHS[0]) & (lengths <= LENGTHS[1])
     occurring, which, number = np.unique(lengths[among], return_inverse=True, return_counts=True)

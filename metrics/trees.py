@@ -11,25 +11,24 @@ from metrics.attachment import Arcs, Floats, Integers
 
 
 def maximum_arborescence(scores: NDArray[np.floating]) -> Integers:
-    """Heads of the tree whose arcs have the greatest sum of scores; any number of words may hang on ROOT.
+    """Heads of the tree whose arcs have the greatest sum of scores; any number of words may be attached to ROOT.
 
-    Chu & Liu (1965) and Edmonds (1967), by which McDonald et al. (2005) decode trees that need not be projective. The
-    contractions go along a path of best arcs (Gabow et al. 1986), so that on a full matrix there are at most 2n steps,
-    each on whole rows.
+    Chu & Liu (1965) and Edmonds (1967), with which McDonald et al. (2005) decode non-projective trees. Contractions
+    follow a path of best arcs (Gabow et al. 1986): at most 2n steps on a full matrix, each on whole rows.
 
     Args:
         scores: `[n, n+1]` score of the arc to word i+1 (row i) from head j, ROOT at 0; -inf where there is none. A
             word's arc from itself is ignored.
 
     Returns:
-        int64 `[n]`: the head of each word, 1..n, 0 for ROOT. Of several best trees it is always the same.
+        int64 `[n]`: the head of each word, 1..n, 0 for ROOT. Ties are broken deterministically.
 
     Raises:
-        ValueError: The scores are not `[n, n+1]`, hold nan or +inf, or the arcs there are make no such tree.
+        ValueError: The scores are not `[n, n+1]`, hold nan or +inf, or allow no tree.
     """
     arcs = _incoming(scores)
     heads: Integers = arcs.argmax(axis=1)
-    # A word without any arc has its best at ROOT, where it has none either.
+    # argmax of a word without arcs is ROOT: its maximum of -inf tells.
     if not (_all_reach_root(heads) and np.isfinite(arcs[1:].max(axis=1)).all()):
         heads = _by_contraction(arcs)
     return heads[1:]
@@ -39,7 +38,7 @@ def tree_heads(scores: Tensor, lengths: Tensor) -> Tensor:
     """Heads of the best tree of every sentence of a batch.
 
     Args:
-        scores: `[batch, n, n+1]` as for `maximum_arborescence`, of any floating type; the padding is not looked at.
+        scores: `[batch, n, n+1]` as for `maximum_arborescence`, of any floating type; the padding is ignored.
         lengths: `[batch]` number of words.
 
     Returns:
@@ -59,7 +58,7 @@ def tree_heads(scores: Tensor, lengths: Tensor) -> Tensor:
 
 
 def _incoming(scores: NDArray[np.floating]) -> Floats:
-    """A matrix `[n+1, n+1]` of its own: row i holds the arcs into node i, of which ROOT (0) has none."""
+    """Copy the scores to `[n+1, n+1]`: row i holds the arcs into node i; ROOT (0) has none."""
     shape = np.shape(scores)
     if len(shape) != 2 or shape[1] != shape[0] + 1:
         raise ValueError(f"scores must be [n, n+1], ROOT first, not {list(shape)}")
@@ -82,16 +81,16 @@ def _all_reach_root(heads: Integers) -> bool:
 def _by_contraction(arcs: Floats) -> Integers:
     """Best heads `[n+1]` (0 for ROOT) of arcs `[n+1, n+1]`, which are overwritten.
 
-    From a word go along the best incoming arcs. Where ROOT is reached, or a word that hangs on it already, the path is
-    done. Where the path meets itself, the circle becomes one node: of the arcs into it each is worth what it adds to
-    the arc of the circle that it would replace. The node takes over the row and the column of the first of its own.
+    A path follows the best incoming arcs to ROOT or to a node that is connected to ROOT already. Where it meets itself,
+    the cycle is contracted to one node, in the row and column of its first member; the score of an arc into the cycle
+    is reduced by the score of the arc that it would replace.
     """
     size = len(arcs)
     numbers = np.arange(size)
-    # The words and heads of the arcs that the matrix, smaller by every contraction, stands for.
+    # The original word and head of every arc of the contracted matrix.
     word, head = np.repeat(numbers[:, None], size, axis=1), np.repeat(numbers[None, :], size, axis=0)
-    node = list(range(size))  # which node a row is of: a word, or from `size` on a circle
-    above: dict[int, int] = {}  # the circle that a node went into
+    node = list(range(size))  # the node of each row: a word, or from `size` on a cycle
+    above: dict[int, int] = {}  # the cycle into which a node was contracted
     entry: dict[int, tuple[int, int]] = {}  # word and head of the arc into each node
     waiting, gone = np.arange(size) > 0, np.zeros(size, dtype=np.bool_)
     circles = size
@@ -117,7 +116,7 @@ def _by_contraction(arcs: Floats) -> Integers:
                 node[best], circles = circles, circles + 1
                 gone[circle[1:]] = True
                 path = path[: place + 1]
-    # The outermost circles first: the arc into one replaces that of the member which it enters.
+    # Outermost cycles first: the arc into a cycle replaces the arc of the member that it enters.
     for circle_node in range(circles - 1, size - 1, -1):
         inner = entry[circle_node][0]
         while above[inner] != circle_node:
@@ -129,7 +128,7 @@ def _by_contraction(arcs: Floats) -> Integers:
 
 
 def _contract(arcs: Floats, word: Integers, head: Integers, circle: Integers) -> None:
-    """Make the rows and columns of a circle of best arcs those of its first node, and empty the others."""
+    """Contract a cycle of best arcs into the row and column of its first node, and empty the others."""
     first, others, every = circle[0], circle[1:], np.arange(len(arcs))
     inward = arcs[circle] - arcs[circle].max(axis=1, keepdims=True)
     entered = circle[inward.argmax(axis=0)]
@@ -142,11 +141,11 @@ def _contract(arcs: Floats, word: Integers, head: Integers, circle: Integers) ->
 
 
 def spanning_trees(weights: NDArray[np.floating]) -> NDArray[np.bool_]:
-    """The maximum spanning tree of each complete graph, all in one call of SciPy.
+    """Maximum spanning trees of complete graphs, in one call of SciPy.
 
     Args:
         weights: `[graphs, n, n]` with n ≥ 1, finite; the weight of an edge is the sum of its two directions, the
-            diagonal is left out. Ties are broken by SciPy's sorting, and so depend on nothing but the weights.
+            diagonal is ignored. SciPy's sorting breaks ties, so the trees depend only on the weights.
 
     Returns:
         `[graphs, n, n]`, symmetric: True at the n − 1 edges of each tree.
@@ -154,8 +153,8 @@ def spanning_trees(weights: NDArray[np.floating]) -> NDArray[np.bool_]:
     graphs, n, _ = weights.shape
     first, second = np.triu_indices(n, 1)
     both = weights[:, first, second].astype(np.float64) + weights[:, second, first]
-    # The graphs lie side by side as blocks of one sparse matrix, whose minimum spanning forest is all their trees.
-    # SciPy takes a zero for no edge, so every cost is at least one.
+    # The graphs are blocks of one sparse matrix; its minimum spanning forest holds their trees. SciPy takes a zero for
+    # no edge, so every cost is at least one.
     costs = 1.0 + both.max(initial=0.0) - both
     blocks = n * np.arange(graphs)[:, None]
     size = graphs * n
@@ -170,7 +169,7 @@ def spanning_trees(weights: NDArray[np.floating]) -> NDArray[np.bool_]:
 def gold_in_trees(attention: Tensor, heads: Tensor, punctuation: Tensor, lengths: Tensor) -> Tensor:
     """Whether the edge between a word and its gold head lies in the maximum spanning tree of each attention head.
 
-    As in Hewitt & Manning (2019, §4) punctuation is taken out of the sentence before the tree is drawn.
+    Punctuation is removed from the sentence before (Hewitt & Manning 2019, §4).
 
     Args:
         attention: `[batch, layers, heads, n+2, n+2]`.
@@ -179,8 +178,7 @@ def gold_in_trees(attention: Tensor, heads: Tensor, punctuation: Tensor, lengths
         lengths: `[batch]`.
 
     Returns:
-        int64 `[batch, n, layers·heads]`: 1 in the tree, 0 not; -1 where there is no edge that counts, because the word
-        or its head is ROOT or punctuation.
+        int64 `[batch, n, layers·heads]`: 1 in the tree, 0 not; -1 where the word or its head is ROOT or punctuation.
     """
     found = torch.full((*heads.shape, attention.size(1) * attention.size(2)), -1)
     gold, marks = heads.cpu().numpy(), punctuation.cpu().numpy()
@@ -198,11 +196,11 @@ def gold_in_trees(attention: Tensor, heads: Tensor, punctuation: Tensor, lengths
 
 
 def tree_counts(arcs: Arcs, drawn: NDArray[np.integer]) -> tuple[Integers, Integers]:
-    """Gold edges that each head's tree draws `[sentences, heads]`, and those that count `[sentences]`.
+    """Count the gold edges in the tree of each head `[sentences, heads]`, and all gold edges `[sentences]`.
 
     Args:
-        arcs: gold arcs.
-        drawn: `[words, heads]` 1 where the edge of a word to its head is in the tree, -1 where none counts, else 0.
+        arcs: Gold arcs.
+        drawn: `[words, heads]` from `gold_in_trees`.
     """
     sentence = np.cumsum(arcs.word == 1) - 1
     starts = np.flatnonzero(arcs.word == 1)

@@ -1,7 +1,6 @@
 """Data → matplotlib figure, for print: readable at the width of one column, in colours safe for the colour-blind.
 
-No files and no pyplot: a figure is an object of its own, so that nothing leaks between experiments and no display is
-needed.
+Nothing uses pyplot, so no state is shared between figures and no display is needed.
 """
 
 import math
@@ -9,9 +8,9 @@ import textwrap
 import unicodedata
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from functools import singledispatch
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import seaborn as sns
@@ -42,36 +41,30 @@ FONT = "DejaVu Sans"
 """Ships with matplotlib: the same figure on every machine, as long as it has the characters."""
 
 
-def print_style() -> AbstractContextManager[None]:
-    """Set sizes for print, for as long as the context lasts."""
-    return rc_context(
-        {
-            "font.size": 7.5,
-            "axes.titlesize": 8.5,
-            "axes.labelsize": 7.5,
-            "axes.linewidth": 0.6,
-            "axes.axisbelow": True,
-            "text.parse_math": False,  # a price in a corpus is no formula
-            "figure.titlesize": 8.5,
-            "xtick.labelsize": 7,
-            "ytick.labelsize": 7,
-            "xtick.major.width": 0.6,
-            "ytick.major.width": 0.6,
-            "xtick.major.size": 2.5,
-            "ytick.major.size": 2.5,
-            "legend.fontsize": 7,
-            "grid.linewidth": 0.4,
-            "grid.color": "0.88",
-        }
-    )
+STYLE: dict[Any, Any] = {
+    "font.size": 7.5,
+    "axes.titlesize": 8.5,
+    "axes.labelsize": 7.5,
+    "axes.linewidth": 0.6,
+    "axes.axisbelow": True,
+    "text.parse_math": False,  # a price in a corpus is no formula
+    "figure.titlesize": 8.5,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "xtick.major.size": 2.5,
+    "ytick.major.size": 2.5,
+    "legend.fontsize": 7,
+    "grid.linewidth": 0.4,
+    "grid.color": "0.88",
+}
+"""Sizes for print."""
 
 
 @contextmanager
 def fonts_for(text: str) -> Iterator[None]:
-    """Draw with `FONT` and, for characters that it lacks, with installed fonts, for as long as the context lasts.
-
-    One warning names the characters that no font has, which are drawn as boxes.
-    """
+    """Draw with `FONT`, and with installed fonts the characters that it lacks; warn once of those that no font has."""
     families, missing = _families(text)
     if missing:
         scripts = sorted({unicodedata.name(letter, "unnamed").split()[0].lower() for letter in missing})
@@ -87,13 +80,13 @@ def fonts_for(text: str) -> Iterator[None]:
 
 
 def _families(text: str) -> tuple[list[str], set[str]]:
-    """Names of as few fonts as have the characters of a text, `FONT` first, and the characters that none has."""
+    """Names of the fewest fonts that have the characters of a text, `FONT` first, and the characters that none has."""
     families = [FONT]
     missing = {letter for letter in text if letter.isprintable()} - _letters(findfont(FONT))
     if not missing:
         return families, missing
     known = {entry.fname for entry in fontManager.ttflist}
-    for path in findSystemFonts():  # those installed since matplotlib listed them, too
+    for path in findSystemFonts():  # matplotlib's own list lacks fonts installed later
         if path not in known:
             with suppress(OSError, RuntimeError):  # it is no font that matplotlib can draw
                 fontManager.addfont(path)
@@ -103,7 +96,7 @@ def _families(text: str) -> tuple[list[str], set[str]]:
         if (entry.style, entry.weight) == ("normal", 400)
         if not entry.name.startswith("Last Resort")  # it has a box for every character
     }
-    # One character of Han has other shapes in other languages, and fonts of one collection differ in these alone.
+    # Han characters have other shapes in other languages; the fonts of a collection differ in these.
     kana, hangul = (any(low <= letter <= high for letter in missing) for low, high in ("ぁヿ", "가힣"))
     region = "JP" if kana else "KR" if hangul else "SC"
     while missing:
@@ -119,8 +112,17 @@ def _letters(path: FontPath) -> set[str]:
     return set(map(chr, get_font(path).get_charmap()))
 
 
+def _canvas(width: float, height: float, *, pad: float = 0.06, compress: bool = False) -> Canvas:
+    """An empty figure of a size in inches, not known to pyplot."""
+    return Canvas(figsize=(width, height), layout=ConstrainedLayoutEngine(h_pad=pad, w_pad=pad, compress=compress))
+
+
+def _scale(unit: Unit) -> float:
+    return 100.0 if unit == "fraction" else 1.0
+
+
 def with_unit(label: str, unit: Unit) -> str:
-    """Say in the label of an axis that its fractions are shown ×100."""
+    """Mark the label of an axis whose fractions are shown ×100."""
     return f"{label} (%)" if unit == "fraction" and "%" not in label else label
 
 
@@ -137,9 +139,9 @@ def legend_above(
     width: float = COLUMN,
     length: float = 1.0,
 ) -> Legend:
-    """Put the legend above the axes: in one line where its names fit a width in inches, in columns otherwise.
+    """Put the legend above the axes, in one line where its names fit `width` inches, in columns otherwise.
 
-    The handles are those of the axes' labelled artists where none are given; `length`, theirs, is in letters.
+    Without handles it takes the labelled artists of the axes; `length` is that of the handles, in letters.
     """
     room, handle = width - 0.15, 0.18 + 0.1 * length
     labels = [textwrap.fill(name, int((room - handle) / CHARACTER)) for name in names]
@@ -164,10 +166,8 @@ LETTERS = 16
 """Letters of a word beside attention lines; a longer one, such as an address, ends in an ellipsis."""
 UNSEEN, FAINT = 0.01, 0.1
 """The least attention that is drawn, and the least at which a gold arc is no dashed line."""
-
-
 FEW_VALUES = 5
-"""Fewer values than these have no quartiles to speak of: each is drawn as a dot."""
+"""With fewer values than these each is drawn as a dot."""
 SHORT = 12
 """Most coordinates of a line that has a mark at each."""
 MANY = 200
@@ -179,121 +179,113 @@ LETTER = 0.065
 NAME_LETTERS = 22
 """Letters in a line of a category's name."""
 TALLEST = 7.5
-"""Height of the most rows, in inches: what title, legend and caption leave of a page."""
+"""Greatest height of the rows, in inches: title, legend and caption take the rest of a page."""
 DASHES, MARKERS = ("-", "--", "-.", ":"), "osD^vPX*"
-"""What tells lines and points apart beside their colours."""
+"""Styles that distinguish lines and points in addition to colours."""
 INK = "0.15"
 
 
-@singledispatch
 def draw(figure: object) -> Canvas:
-    """Draw one of the kinds of figure in `results`; another, such as a page of texts, raises TypeError."""
+    """Draw a figure of `results`, with sizes for print; a page of texts or another type raises TypeError."""
+    with rc_context(STYLE):
+        return _draw(figure)
+
+
+@singledispatch
+def _draw(figure: object) -> Canvas:
     raise TypeError(
         f"no drawing is known for {type(figure).__name__}: it is none of the figures of `results` that are drawn"
     )
 
 
-@draw.register
+@_draw.register
 def _(figure: Bars) -> Canvas:
-    """Draw upright bars where the names fit under them, and lying bars in a figure as tall as it takes otherwise."""
+    """Draw upright bars where the names fit under them, else lying bars."""
     names, series = figure.categories, len(figure.series)
-    with print_style():
-        needed = sum(max(len(name) * CHARACTER, 0.07 * series) + 0.06 for name in names)
-        lying = needed > COLUMN - 0.5
-        height = 0.9 + max(0.065 * series + 0.08, 0.17) * len(names) if lying else 2.4
-        canvas = Canvas(figsize=(COLUMN, height), layout=ConstrainedLayoutEngine(h_pad=0.06, w_pad=0.06))
-        axes = canvas.add_subplot()
-        _draw_series(axes, figure, lying)
-        label, ticks, margin = with_unit(figure.label, figure.unit), range(len(names)), 0.6
-        if lying:
-            axes.set(
-                xlabel=label,
-                ylabel=figure.category_label,
-                yticks=ticks,
-                yticklabels=names,
-                ylim=(len(names) - 1 + margin, -margin),
-            )
-        else:
-            axes.set(
-                ylabel=label,
-                xlabel=figure.category_label,
-                xticks=ticks,
-                xticklabels=names,
-                xlim=(-margin, len(names) - 1 + margin),
-            )
-        axes.tick_params(axis="y" if lying else "x", length=0)
-        axes.grid(axis="x" if lying else "y")
-        (axes.axvline if lying else axes.axhline)(0.0, color="0.15", linewidth=0.6)
-        sns.despine(ax=axes, left=lying, bottom=not lying)
-        if series > 1:
-            legend_above(axes, figure.series)
-        # The figure's title, not the axes': it stands above the legend.
-        canvas.suptitle(wrapped(figure.title, COLUMN))
-        return canvas
+    needed = sum(max(len(name) * CHARACTER, 0.07 * series) + 0.06 for name in names)
+    lying = needed > COLUMN - 0.5
+    height = 0.9 + max(0.065 * series + 0.08, 0.17) * len(names) if lying else 2.4
+    canvas = _canvas(COLUMN, height)
+    axes = canvas.add_subplot()
+    _draw_series(axes, figure, lying)
+    ends = (-0.6, len(names) - 0.4)
+    if lying:
+        axes.set(ylabel=figure.category_label, yticks=range(len(names)), yticklabels=names, ylim=ends[::-1])
+        axes.set_xlabel(with_unit(figure.label, figure.unit))
+        axes.axvline(0.0, color=INK, linewidth=0.6)
+    else:
+        axes.set(xlabel=figure.category_label, xticks=range(len(names)), xticklabels=names, xlim=ends)
+        axes.set_ylabel(with_unit(figure.label, figure.unit))
+        axes.axhline(0.0, color=INK, linewidth=0.6)
+    axes.tick_params(axis="y" if lying else "x", length=0)
+    axes.grid(axis="x" if lying else "y")
+    sns.despine(ax=axes, left=lying, bottom=not lying)
+    if series > 1:
+        legend_above(axes, figure.series)
+    # The figure's title, not the axes': it stands above the legend.
+    canvas.suptitle(wrapped(figure.title, COLUMN))
+    return canvas
 
 
-@draw.register
+@_draw.register
 def _(figure: HeatMap) -> Canvas:
-    """Draw square cells, the first row at the top; a map too wide for one column takes two.
+    """Draw square cells, the first row at the top, over two columns of the page where one is too narrow.
 
-    A map of few cells has its numbers in them. Shares begin at zero: the palest cell is none.
+    Few cells contain their numbers. The scale of fractions begins at zero.
     """
-    scale = 100.0 if figure.unit == "fraction" else 1.0
+    scale = _scale(figure.unit)
     values = np.ma.masked_invalid(np.asarray(figure.values, dtype=np.float64) * scale)
     rows, columns = values.shape
     around = 1.0 + CHARACTER * max(len(name) for name in figure.row_labels)
     cell = next((size for width in (COLUMN, PAGE) if (size := (width - around) / columns) >= 0.1), PAGE / 2 / columns)
     few = max(rows, columns) <= FEW
-    # Few cells are large enough for their numbers, and for the label of the colour bar.
+    # Few cells are enlarged, for their numbers and for the label of the colour bar.
     cell = min(cell, max(0.4, 1.6 / rows) if few else 0.4, 7.5 / rows)
     width = columns * cell + around
-    with print_style():
-        canvas = Canvas(
-            figsize=(width, rows * cell + 0.85), layout=ConstrainedLayoutEngine(h_pad=0.06, w_pad=0.06, compress=True)
-        )
-        axes = canvas.add_subplot()
-        colours = sns.color_palette("vlag" if figure.diverging else "rocket_r", as_cmap=True).with_extremes(bad="0.8")
-        least, most = _ends(figure, values / scale)
-        image = axes.imshow(values, cmap=colours, vmin=scale * least, vmax=scale * most)
-        if few:
-            _number_cells(axes, values, image)
-        axes.set(xlabel=figure.column_label, ylabel=figure.row_label, title=wrapped(figure.title, width))
-        _name_columns(axes, figure.column_labels, cell)
-        step = math.ceil(0.11 / cell)
-        axes.set_yticks(range(0, rows, step), list(figure.row_labels)[::step])
-        axes.tick_params(length=0)
-        if figure.marked is not None:
-            _mark(axes, *figure.marked)
-        # Inside the axes' own box, since a colour bar beside square cells would keep the height of the figure.
-        bar = canvas.colorbar(image, cax=axes.inset_axes((1.03, 0.0, min(0.08 / (columns * cell), 0.1), 1.0)))
-        bar.locator = MaxNLocator(5)
-        bar.set_label(with_unit(figure.value_label, figure.unit))
-        sns.despine(ax=axes, left=True, bottom=True)
-        bar.outline.set_visible(False)
-        return canvas
+    canvas = _canvas(width, rows * cell + 0.85, compress=True)
+    axes = canvas.add_subplot()
+    colours = sns.color_palette("vlag" if figure.diverging else "rocket_r", as_cmap=True).with_extremes(bad="0.8")
+    least, most = _ends(figure, values / scale)
+    image = axes.imshow(values, cmap=colours, vmin=scale * least, vmax=scale * most)
+    if few:
+        _number_cells(axes, values, image)
+    axes.set(xlabel=figure.column_label, ylabel=figure.row_label, title=wrapped(figure.title, width))
+    _name_columns(axes, figure.column_labels, cell)
+    step = math.ceil(0.11 / cell)
+    axes.set_yticks(range(0, rows, step), list(figure.row_labels)[::step])
+    axes.tick_params(length=0)
+    if figure.marked is not None:
+        _mark(axes, *figure.marked)
+    # An inset has the height of the cells; a colour bar beside the axes would have the height of the figure.
+    bar = canvas.colorbar(image, cax=axes.inset_axes((1.03, 0.0, min(0.08 / (columns * cell), 0.1), 1.0)))
+    bar.locator = MaxNLocator(5)
+    bar.set_label(with_unit(figure.value_label, figure.unit))
+    sns.despine(ax=axes, left=True, bottom=True)
+    bar.outline.set_visible(False)
+    return canvas
 
 
-@draw.register
+@_draw.register
 def _(figure: AttentionLines) -> Canvas:
-    """Draw one line per pair of words, as opaque as its weight; the more words, the smaller and closer they are.
+    """Draw one line per pair of words with the weight as opacity; many words are smaller and closer.
 
-    Weights under `UNSEEN` are left out. Gold arcs lie on top, thicker, in colour and never paler than 0.4; one under
-    `FAINT` is a thin dashed line.
+    Weights under `UNSEEN` are left out. Gold arcs lie on top, thicker, in colour and with an opacity of at least 0.4;
+    arcs under `FAINT` are thin dashed lines.
     """
     size = len(figure.words)
     pitch = min(max(7.8 / size, 0.13), 0.18)
-    # Beyond what a column holds in height, wider too: lines between far words would run almost upright.
+    # Long sentences are wider too: lines between distant words would be almost vertical.
     width = min(COLUMN + 0.08 * max(size - 30, 0), PAGE)
     names = [word if len(word) <= LETTERS else f"{word[: LETTERS - 1]}…" for word in figure.words]
-    with print_style(), rc_context({"ytick.labelsize": min(44 * pitch, 7.5)}):
-        canvas = Canvas(figsize=(width, size * pitch + 0.85), layout=ConstrainedLayoutEngine(h_pad=0.05, w_pad=0.05))
+    with rc_context({"ytick.labelsize": min(44 * pitch, 7.5)}):
+        canvas = _canvas(width, size * pitch + 0.85, pad=0.05)
         axes = canvas.add_subplot()
         kinds = _draw_pairs(axes, figure)
         for side, label in ((axes, figure.from_label), (axes.twinx(), figure.to_label)):
             side.set(xlim=(0.0, 1.0), xticks=(), ylim=(size - 0.5, -0.5))
             side.set_yticks(range(size), names)
             side.tick_params(length=0, pad=2)
-            # Over the words, whose column ends or begins two points from the axes.
+            # Above the words, which end or begin two points from the axes.
             at, points, align = (0, -2, "right") if side is axes else (1, 2, "left")
             side.annotate(
                 textwrap.fill(label, LETTERS),
@@ -321,28 +313,26 @@ def _(figure: AttentionLines) -> Canvas:
 
 def _draw_series(axes: Axes, figure: Bars, lying: bool) -> None:
     """Draw the series side by side in each group, with their intervals."""
-    scale = 100.0 if figure.unit == "fraction" else 1.0
+    scale = _scale(figure.unit)
     places = np.arange(len(figure.categories), dtype=np.float64)
     width = 0.8 / len(figure.series)
     colours = sns.color_palette("colorblind", len(figure.series))
     for index, (name, series) in enumerate(figure.series.items()):
         values: NDArray[np.float64] = np.asarray(series, dtype=np.float64) * scale
         at = places + (index - (len(figure.series) - 1) / 2) * width
-        if lying:
-            axes.barh(at, values, width, label=name, color=colours[index], linewidth=0)
-        else:
-            axes.bar(at, values, width, label=name, color=colours[index], linewidth=0)
+        bars = axes.barh if lying else axes.bar
+        bars(at, values, width, label=name, color=colours[index], linewidth=0)
         if name not in figure.intervals:
             continue
         low, high = np.asarray(figure.intervals[name], dtype=np.float64) * scale
         known = np.isfinite(values) & np.isfinite(low) & np.isfinite(high)
-        # Lines from end to end: an interval need not hold the value itself, which an error bar takes for granted.
+        # Lines, not error bars, which require that the interval contains the value.
         lines = axes.hlines if lying else axes.vlines
-        lines(at[known], low[known], high[known], color="0.15", linewidth=0.7)
+        lines(at[known], low[known], high[known], color=INK, linewidth=0.7)
 
 
 def _draw_pairs(axes: Axes, figure: AttentionLines) -> list[Line2D]:
-    """Draw the lines between the two columns, which stand at 0 and 1; return a line of each kind for the legend."""
+    """Draw the lines between the columns at 0 and 1; return a handle of each kind of line for the legend."""
     weights = np.minimum(np.asarray(figure.weights, dtype=np.float64), 1.0)
     palette = sns.color_palette("colorblind")
     blue, red = palette[0], palette[3]
@@ -358,7 +348,7 @@ def _draw_pairs(axes: Axes, figure: AttentionLines) -> list[Line2D]:
     ):
         if not pairs:
             continue
-        # The heaviest last, so that nothing covers it.
+        # The heaviest on top.
         pairs.sort(key=lambda pair: (weights[pair], pair))
         lines = LineCollection(
             [((0.01, one), (0.99, two)) for one, two in pairs],
@@ -392,180 +382,168 @@ def _number_cells(axes: Axes, values: np.ma.MaskedArray, image: AxesImage) -> No
             f"{values[row, column]:.{digits}f}",
             horizontalalignment="center",
             verticalalignment="center",
-            color="white" if dark else "0.15",
+            color="white" if dark else INK,
             fontsize=6.5,
         )
 
 
 def _mark(axes: Axes, row: int, column: int) -> None:
-    """Put a frame around a cell, in black on white, which stands out from light cells and from dark ones."""
+    """Frame a cell in black on white, visible on light and dark cells."""
     around = withStroke(linewidth=2.6, foreground="white")
-    axes.add_patch(
-        Rectangle(
-            (column - 0.5, row - 0.5),
-            1,
-            1,
-            fill=False,
-            edgecolor="black",
-            linewidth=1.1,
-            clip_on=False,
-            path_effects=[around],
-        )
-    )
+    frame = Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, edgecolor="black", linewidth=1.1, clip_on=False)
+    frame.set_path_effects([around])
+    axes.add_patch(frame)
 
 
 def _name_columns(axes: Axes, names: Sequence[str], cell: float) -> None:
-    """Label the columns: level where the names fit, turned where they do not, and not all where even that is tight."""
+    """Label the columns: horizontally where the names fit, else turned; only some where there is too little room."""
     width = max(len(name) for name in names) * CHARACTER + 0.025
     turned = width > cell and max(len(name) for name in names) > 2
     step = math.ceil((0.11 if turned else width) / cell)
     axes.set_xticks(range(0, len(names), step), list(names)[::step], rotation=90 if turned else 0)
 
 
-@draw.register
+@_draw.register
 def _(figure: Spreads) -> Canvas:
     """Draw lying violins or boxes, the first category at the top, the number of values at the end of each row.
 
-    Lying, so that names of any length fit. Rates are bars in the same rows, in a panel of their own on the right.
+    Rates are bars in the same rows, in a second panel on the right.
     """
     names, series = [textwrap.fill(name, NAME_LETTERS) for name in figure.categories], len(figure.series)
     pitch = max(0.13 * series + 0.15, 0.12 * (max(name.count("\n") for name in names) + 1) + 0.08)
     pitch, width = min(pitch, TALLEST / len(names)), 0.84 / series
     height = 1.0 + pitch * len(names)
-    with print_style():
-        engine = ConstrainedLayoutEngine(h_pad=0.05, w_pad=0.05)
-        canvas = Canvas(figsize=(COLUMN, height), layout=engine)
-        shares = (5, 3) if figure.rates else (1,)
-        panels = canvas.subplots(1, len(shares), squeeze=False, sharey=True, width_ratios=shares)[0]
-        _draw_groups(panels, figure, width, min(6.0, 65 * pitch * width))
-        panels[0].set(
-            xlabel=textwrap.fill(with_unit(figure.label, figure.unit), 22 if figure.rates else 40),
-            ylabel=textwrap.fill(figure.category_label, max(8, int(pitch * len(names) / LETTER))),
-            yticks=range(len(names)),
-            yticklabels=names,
-            ylim=(len(names) - 0.5, -0.5),
-        )
-        if figure.rates:
-            panels[1].set_xlabel(textwrap.fill(with_unit(figure.rate_label, "fraction"), 16))
-            panels[1].set_xlim(0.0, max(panels[1].get_xlim()[1], 1.0))
-        for panel in panels:
-            panel.tick_params(axis="y", length=0)
-            panel.grid(axis="x")
-            panel.xaxis.set_major_locator(MaxNLocator(5 if panel is panels[0] else 3))
-            sns.despine(ax=panel, left=True)
-        if series > 1:
-            patches = [Patch(color=colour) for colour in sns.color_palette("colorblind", series)]
-            # Without rates, the numbers of values take the right edge.
-            edge = 0.0 if figure.rates else 0.3
-            legend = legend_above(panels[-1], figure.series, patches, width=COLUMN - edge)
-            # The layout would make room for it beside its panel, where it is the wider one; it needs some above only.
-            legend.set_in_layout(False)
-            room = legend.get_window_extent().height / canvas.dpi
-            canvas.set_figheight(height + room)
+    canvas = _canvas(COLUMN, height, pad=0.05)
+    shares = (5, 3) if figure.rates else (1,)
+    panels = canvas.subplots(1, len(shares), squeeze=False, sharey=True, width_ratios=shares)[0]
+    _draw_groups(panels, figure, width, min(6.0, 65 * pitch * width))
+    panels[0].set(
+        xlabel=textwrap.fill(with_unit(figure.label, figure.unit), 22 if figure.rates else 40),
+        ylabel=textwrap.fill(figure.category_label, max(8, int(pitch * len(names) / LETTER))),
+        yticks=range(len(names)),
+        yticklabels=names,
+        ylim=(len(names) - 0.5, -0.5),
+    )
+    if figure.rates:
+        panels[1].set_xlabel(textwrap.fill(with_unit(figure.rate_label, "fraction"), 16))
+        panels[1].set_xlim(0.0, max(panels[1].get_xlim()[1], 1.0))
+    for panel in panels:
+        panel.tick_params(axis="y", length=0)
+        panel.grid(axis="x")
+        panel.xaxis.set_major_locator(MaxNLocator(5 if panel is panels[0] else 3))
+        sns.despine(ax=panel, left=True)
+    if series > 1:
+        patches = [Patch(color=colour) for colour in sns.color_palette("colorblind", series)]
+        # Without rates, the numbers of values are at the right edge.
+        edge = 0.0 if figure.rates else 0.3
+        legend = legend_above(panels[-1], figure.series, patches, width=COLUMN - edge)
+        # The layout would widen the panel for the legend; it needs room above only.
+        legend.set_in_layout(False)
+        room = legend.get_window_extent().height / canvas.dpi
+        canvas.set_figheight(height + room)
+        if isinstance(engine := canvas.get_layout_engine(), ConstrainedLayoutEngine):
             engine.set(rect=(0.0, 0.0, 1.0, height / (height + room)))
-        box = f"box: quartiles, whiskers: percentiles {WHISKERS[0]} and {WHISKERS[1]}"
-        note = box if figure.kind == "box" else "bar: quartiles, dot: median"
-        canvas.supxlabel(f"{note}, numbers: n of each row", fontsize=6, color="0.35")
-        canvas.suptitle(wrapped(figure.title, COLUMN))
-        return canvas
+    box = f"box: quartiles, whiskers: percentiles {WHISKERS[0]} and {WHISKERS[1]}"
+    note = box if figure.kind == "box" else "bar: quartiles, dot: median"
+    canvas.supxlabel(f"{note}, numbers: n of each row", fontsize=6, color="0.35")
+    canvas.suptitle(wrapped(figure.title, COLUMN))
+    return canvas
 
 
-@draw.register
+@_draw.register
 def _(figure: Curves) -> Canvas:
-    """Draw lines and points, a name in one colour; points lie on top."""
+    """Draw lines and points, one colour per name, points on top."""
     names = list({**figure.lines, **figure.points})
     colours = sns.color_palette("colorblind", len(names))
-    with print_style():
-        canvas = Canvas(figsize=(COLUMN, 2.6), layout=ConstrainedLayoutEngine(h_pad=0.06, w_pad=0.06))
-        axes = canvas.add_subplot()
-        for index, name in enumerate(names):
-            marker = MARKERS[index % len(MARKERS)]
-            if name in figure.lines:
-                x, y = figure.lines[name]
-                axes.plot(
-                    x,
-                    y,
-                    label=name,
-                    color=colours[index],
-                    linewidth=1.2,
-                    linestyle=DASHES[index % len(DASHES)],
-                    marker=marker if len(x) <= SHORT else None,
-                    markersize=3,
-                )
-            if name in figure.points:
-                x, y = figure.points[name]
-                many = len(x) >= MANY
-                axes.plot(
-                    x,
-                    y,
-                    label=None if name in figure.lines else name,
-                    color=colours[index],
-                    linestyle="",
-                    marker="o" if many else marker,
-                    markersize=2 if many else 5,
-                    markeredgewidth=0 if many else 0.5,
-                    markeredgecolor="white",
-                    alpha=0.35 if many else 1.0,
-                    zorder=2.5,
-                )
-        axes.set(xlabel=textwrap.fill(figure.x_label, 40), ylabel=textwrap.fill(figure.y_label, int(1.8 / LETTER)))
-        if figure.log_x:
-            axes.set_xscale("log")
-        if figure.x_range is not None:
-            axes.update_datalim([(end, 0.0) for end in figure.x_range], updatey=False)
-        if figure.y_range is not None:
-            axes.update_datalim([(0.0, end) for end in figure.y_range], updatex=False)
-        axes.autoscale_view()
-        if figure.log_x:
-            low, high = axes.get_xlim()
-            axes.xaxis.set_major_locator(LogLocator(subs=(1.0,) if high / low > 100 else (1.0, 2.0, 5.0)))
-            # The usual labels are formulas, which the style leaves as they are.
-            axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-            axes.xaxis.set_minor_formatter(NullFormatter())
-        axes.grid()
-        sns.despine(ax=axes)
-        if len(names) > 1:
-            _strengthen(legend_above(axes, names, length=1.8))
-        canvas.suptitle(wrapped(figure.title, COLUMN))
-        return canvas
-
-
-@draw.register
-def _(figure: Histograms) -> Canvas:
-    """Draw the outline of each series: the share of its texts per bin. The legend says how many they are."""
-    edges = np.linspace(figure.low, figure.high, figure.bins + 1)
-    colours = sns.color_palette("colorblind", len(figure.series))
-    with print_style():
-        canvas = Canvas(figsize=(COLUMN, 2.4), layout=ConstrainedLayoutEngine(h_pad=0.06, w_pad=0.06))
-        axes, names = canvas.add_subplot(), []
-        for index, (name, series) in enumerate(figure.series.items()):
-            values = _known(series)
-            # What passes an end by a rounding error belongs to the bin at that end.
-            counts, _ = np.histogram(np.clip(values, figure.low, figure.high), edges)
-            names.append(f"{name} (n = {len(values):,})" if name else f"n = {len(values):,}")
-            axes.stairs(
-                100.0 * counts / max(len(values), 1),
-                edges,
-                label=names[-1],
+    canvas = _canvas(COLUMN, 2.6)
+    axes = canvas.add_subplot()
+    for index, name in enumerate(names):
+        marker = MARKERS[index % len(MARKERS)]
+        if name in figure.lines:
+            x, y = figure.lines[name]
+            axes.plot(
+                x,
+                y,
+                label=name,
                 color=colours[index],
                 linewidth=1.2,
                 linestyle=DASHES[index % len(DASHES)],
+                marker=marker if len(x) <= SHORT else None,
+                markersize=3,
             )
-        axes.set(xlabel=textwrap.fill(figure.label, 40), ylabel="texts (%)", xlim=(figure.low, figure.high))
-        axes.set_ylim(bottom=0.0)
-        axes.grid(axis="y")
-        sns.despine(ax=axes)
-        legend_above(axes, names, length=1.8)
-        canvas.suptitle(wrapped(figure.title, COLUMN))
-        return canvas
+        if name in figure.points:
+            x, y = figure.points[name]
+            many = len(x) >= MANY
+            axes.plot(
+                x,
+                y,
+                label=None if name in figure.lines else name,
+                color=colours[index],
+                linestyle="",
+                marker="o" if many else marker,
+                markersize=2 if many else 5,
+                markeredgewidth=0 if many else 0.5,
+                markeredgecolor="white",
+                alpha=0.35 if many else 1.0,
+                zorder=2.5,
+            )
+    axes.set(xlabel=textwrap.fill(figure.x_label, 40), ylabel=textwrap.fill(figure.y_label, int(1.8 / LETTER)))
+    if figure.log_x:
+        axes.set_xscale("log")
+    if figure.x_range is not None:
+        axes.update_datalim([(end, 0.0) for end in figure.x_range], updatey=False)
+    if figure.y_range is not None:
+        axes.update_datalim([(0.0, end) for end in figure.y_range], updatex=False)
+    axes.autoscale_view()
+    if figure.log_x:
+        low, high = axes.get_xlim()
+        axes.xaxis.set_major_locator(LogLocator(subs=(1.0,) if high / low > 100 else (1.0, 2.0, 5.0)))
+        # The default labels are formulas, which the style does not parse.
+        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.grid()
+    sns.despine(ax=axes)
+    if len(names) > 1:
+        _strengthen(legend_above(axes, names, length=1.8))
+    canvas.suptitle(wrapped(figure.title, COLUMN))
+    return canvas
+
+
+@_draw.register
+def _(figure: Histograms) -> Canvas:
+    """Draw the share of the texts per bin as an outline for each series; the legend has their numbers."""
+    edges = np.linspace(figure.low, figure.high, figure.bins + 1)
+    colours = sns.color_palette("colorblind", len(figure.series))
+    canvas = _canvas(COLUMN, 2.4)
+    axes, names = canvas.add_subplot(), []
+    for index, (name, series) in enumerate(figure.series.items()):
+        values = _known(series)
+        # Rounding errors beyond an end belong to the last bin there.
+        counts, _ = np.histogram(np.clip(values, figure.low, figure.high), edges)
+        names.append(f"{name} (n = {len(values):,})" if name else f"n = {len(values):,}")
+        axes.stairs(
+            100.0 * counts / max(len(values), 1),
+            edges,
+            label=names[-1],
+            color=colours[index],
+            linewidth=1.2,
+            linestyle=DASHES[index % len(DASHES)],
+        )
+    axes.set(xlabel=textwrap.fill(figure.label, 40), ylabel="texts (%)", xlim=(figure.low, figure.high))
+    axes.set_ylim(bottom=0.0)
+    axes.grid(axis="y")
+    sns.despine(ax=axes)
+    legend_above(axes, names, length=1.8)
+    canvas.suptitle(wrapped(figure.title, COLUMN))
+    return canvas
 
 
 def _draw_groups(panels: Sequence[Axes], figure: Spreads, width: float, letters: float) -> None:
-    """Draw the series side by side in each category: spreads and their numbers of values, and rates where there are.
+    """Draw the series side by side in each category: spreads, their numbers of values, and rates.
 
-    `letters` is the size of the numbers of values, in points.
+    `letters` is the font size of the numbers of values, in points.
     """
-    axes, series, scale = panels[0], len(figure.series), 100.0 if figure.unit == "fraction" else 1.0
+    axes, series, scale = panels[0], len(figure.series), _scale(figure.unit)
     places = np.arange(len(figure.categories), dtype=np.float64)
     colours = sns.color_palette("colorblind", series)
     least = 0.0
@@ -611,13 +589,13 @@ def _draw_spreads(
     width: float,
     colour: tuple[float, float, float],
 ) -> None:
-    """Draw one series: a violin or box of each group of values, at its place on the upright axis.
+    """Draw one series: a violin or box of each group of values at its place on the y axis.
 
-    Few values, and values that are all one, have no spread: each is a dot.
+    Few values, and values that are all equal, are dots.
     """
     spread = [len(group) >= FEW_VALUES and bool(np.ptp(group) > 0) for group in values]
     for place, group, wide in zip(at, values, spread, strict=True):
-        # Dots of nothing would take room in the corner of the page.
+        # An empty line would still take room in the layout.
         if len(group) and not wide:
             axes.plot(
                 group, np.full(len(group), place), "o", color=colour, markersize=2.5, markeredgewidth=0, clip_on=False
@@ -658,12 +636,12 @@ def _draw_spreads(
         markeredgecolor=INK,
         markeredgewidth=0.4,
         zorder=3,
-        clip_on=False,  # whole, where the axis begins too
+        clip_on=False,  # a whole dot at the start of the axis too
     )
 
 
 def _strengthen(legend: Legend) -> None:
-    """Draw transparent points opaque and large in the legend, where one stands for all."""
+    """Draw the points in the legend opaque and large."""
     for handle in legend.get_lines():
         handle.set(alpha=1.0, markersize=max(handle.get_markersize(), 4))
 

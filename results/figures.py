@@ -18,10 +18,10 @@ class Bars:
         title: Title of the figure.
         categories: Names of the groups, in the order in which they are drawn.
         series: Values `[categories]` per series, in the order of the legend.
-        label: What the values are, for the axis.
-        intervals: Low and high ends, each `[categories]`, of the series that have them; nan where one has none.
-        unit: Of the values; fractions are shown ×100.
-        category_label: What the categories are, for the axis.
+        label: Label of the value axis.
+        intervals: Low and high ends, each `[categories]`, of the series that have them; nan where there is none.
+        unit: Unit of the values; fractions are shown ×100.
+        category_label: Label of the category axis.
 
     Raises:
         ValueError: There is nothing to draw, a length differs from the categories', or an interval has no series.
@@ -36,18 +36,10 @@ class Bars:
     category_label: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse data that cannot be drawn, here, where the experiment that made it is on the stack."""
-        if not self.categories or not self.series:
-            raise ValueError(f"bars {self.title!r} have no categories or no series")
-        strangers = self.intervals.keys() - self.series.keys()
-        if strangers:
-            raise ValueError(f"bars {self.title!r} have intervals without a series: {sorted(strangers)}")
         lengths = {f"series {name!r}": len(values) for name, values in self.series.items()}
         for name, (low, high) in self.intervals.items():
             lengths |= {f"low end of {name!r}": len(low), f"high end of {name!r}": len(high)}
-        for what, length in lengths.items():
-            if length != len(self.categories):
-                raise ValueError(f"bars {self.title!r}: {what} has {length} values, not {len(self.categories)}")
+        _check_groups(f"bars {self.title!r}", self.categories, self.series, {"intervals": self.intervals}, lengths)
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,18 +51,18 @@ class HeatMap:
         values: `[rows, columns]`; nan is drawn as missing. The first row is drawn at the top.
         row_labels: Names of the rows.
         column_labels: Names of the columns.
-        row_label: What the rows are.
-        column_label: What the columns are.
-        value_label: What the values are, for the colour bar.
+        row_label: Label of the rows.
+        column_label: Label of the columns.
+        value_label: Label of the colour bar.
         diverging: Whether zero is the middle of the scale: differences and signed weights.
-        unit: Of the values; fractions are shown ×100.
-        marked: Row and column, 0-based, of a cell to put a frame around, for instance the best head.
-        limits: Values at the ends of the colour scale, in the unit of `values`, so that maps can be compared; None
-            takes those of this map. Of a diverging map the larger magnitude counts.
+        unit: Unit of the values; fractions are shown ×100.
+        marked: Row and column, 0-based, of a framed cell, for instance the best head.
+        limits: Values at the ends of the colour scale, in the unit of `values`; None takes those of this map. A
+            diverging map uses the larger magnitude.
 
     Raises:
-        ValueError: `values` is not a matrix with one row and one column per label, has no cell `marked`, or does not
-            lie within the limits.
+        ValueError: The shape of `values` does not fit the labels, there is no cell `marked`, or a value lies outside
+            the limits.
     """
 
     title: str
@@ -86,7 +78,6 @@ class HeatMap:
     limits: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a matrix that its labels do not fit, and a mark beside it."""
         labels = (len(self.row_labels), len(self.column_labels))
         if np.shape(self.values) != labels or 0 in labels:
             raise ValueError(
@@ -102,7 +93,7 @@ class HeatMap:
 
 
 def on_one_scale(maps: Mapping[str, HeatMap]) -> Mapping[str, HeatMap]:
-    """Give maps of one quantity one scale of colours, from the lowest of all their values to the highest."""
+    """Give maps of one quantity a common colour scale, from the lowest to the highest of their values."""
     values = np.concatenate([np.ravel(figure.values) for figure in maps.values()] or [np.empty(0)])
     if np.isnan(values).all():
         return maps
@@ -112,22 +103,20 @@ def on_one_scale(maps: Mapping[str, HeatMap]) -> Mapping[str, HeatMap]:
 
 @dataclass(frozen=True, eq=False)
 class AttentionLines:
-    """One sentence's attention in one head, as lines between two columns of its words.
-
-    Clark et al. (2019), fig. 5: the words that attend on the left, the words attended to on the right.
+    """Attention of one head in one sentence, as lines between two columns of its words (Clark et al. 2019, fig. 5).
 
     Attributes:
         title: Title of the figure.
-        words: The words, from top to bottom; the delimiters are the first and the last, where they are to be shown.
+        words: The words, from top to bottom, with the delimiters where they are to be shown.
         weights: Attention `[words, words]` from the row's word to the column's, in 0–1.
-        arcs: Pairs *from, to* of places in `words`, 0-based, that are gold and stand out in colour. The pair runs as
-            the attention does: for a head that attends from dependents to heads it is (dependent, head).
-        from_label: What the words on the left are.
-        to_label: What the words on the right are.
+        arcs: Gold pairs (from, to) of 0-based positions in `words`, shown in colour. For a head that attends from
+            dependents to heads a pair is (dependent, head).
+        from_label: Label of the words on the left, which attend.
+        to_label: Label of the words on the right.
 
     Raises:
-        ValueError: There are no words, the weights are not one per pair of words or not within 0–1, or an arc leaves
-            the sentence.
+        ValueError: There are no words, the weights do not fit them or are not within 0–1, or an arc leaves the
+            sentence.
     """
 
     title: str
@@ -138,7 +127,6 @@ class AttentionLines:
     to_label: str = "to"
 
     def __post_init__(self) -> None:
-        """Refuse attention that does not fit the words."""
         size = (len(self.words), len(self.words))
         if not self.words or np.shape(self.weights) != size:
             raise ValueError(
@@ -157,20 +145,19 @@ class AttentionLines:
 
 @dataclass(frozen=True, eq=False)
 class Spreads:
-    """How values spread: one violin or box per category and series, for instance per bin of maximum attention.
+    """Distributions of values: one violin or box per category and series, for instance per bin of maximum attention.
 
     Attributes:
         title: Title of the figure.
         categories: Names of the groups, in the order in which they are drawn.
-        series: Per series the values of each category, `[categories][values]`; a category may be empty, and nan is left
-            out.
-        label: What the values are, for the axis.
-        kind: What is drawn of the values: a violin with the quartiles in it, or a box from quartile to quartile.
-        category_label: What the categories are, for the axis.
-        rates: Shares `[categories]`, of the series that have them, as bars in a panel of their own; nan where one has
-            none. For instance the decisions that never flip, which have no value to spread.
-        rate_label: What the shares are, for the axis.
-        unit: Of the values; rates are fractions.
+        series: Per series the values of each category, `[categories][values]`; may be empty; nan is ignored.
+        label: Label of the value axis.
+        kind: A violin with its quartiles, or a box from quartile to quartile.
+        category_label: Label of the category axis.
+        rates: Shares `[categories]` of the series that have them, as bars in a second panel; nan where there is none.
+            For instance the share of decisions that never flip.
+        rate_label: Label of the shares.
+        unit: Unit of the values; rates are fractions.
 
     Raises:
         ValueError: There is nothing to draw, a length differs from the categories', rates have no series or are not
@@ -188,25 +175,18 @@ class Spreads:
     unit: Unit = field(kw_only=True)
 
     def __post_init__(self) -> None:
-        """Refuse data that cannot be drawn, here, where the experiment that made it is on the stack."""
-        if not self.categories or not self.series:
-            raise ValueError(f"spreads {self.title!r} have no categories or no series")
+        what = f"spreads {self.title!r}"
         if self.kind not in ("violin", "box"):
-            raise ValueError(f"spreads {self.title!r} are to be drawn as {self.kind!r}: use 'violin' or 'box'")
-        strangers = self.rates.keys() - self.series.keys()
-        if strangers:
-            raise ValueError(f"spreads {self.title!r} have rates without a series: {sorted(strangers)}")
+            raise ValueError(f"{what} are to be drawn as {self.kind!r}: use 'violin' or 'box'")
         lengths = {f"series {name!r}": len(groups) for name, groups in self.series.items()}
         lengths |= {f"rates of {name!r}": len(shares) for name, shares in self.rates.items()}
-        for what, length in lengths.items():
-            if length != len(self.categories):
-                raise ValueError(f"spreads {self.title!r}: {what} has {length} categories, not {len(self.categories)}")
+        _check_groups(what, self.categories, self.series, {"rates": self.rates}, lengths)
         for name, groups in self.series.items():
             for category, values in zip(self.categories, groups, strict=True):
-                _refuse_infinite(values, f"spreads {self.title!r}: {category!r} of series {name!r}")
+                _refuse_infinite(values, f"{what}: {category!r} of series {name!r}")
         for name, shares in self.rates.items():
             if not _within(shares, 0.0, 1.0):
-                raise ValueError(f"spreads {self.title!r}: rates of {name!r} are not within 0–1: {list(shares)}")
+                raise ValueError(f"{what}: rates of {name!r} are not within 0–1: {list(shares)}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,13 +195,13 @@ class Curves:
 
     Attributes:
         title: Title of the figure.
-        x_label: What runs along.
-        y_label: What runs upright.
+        x_label: Label of the x axis.
+        y_label: Label of the y axis.
         lines: Coordinates x and y, of equal length, per line, in the order of the legend; nan interrupts a line.
-        points: Likewise per set of points; nan is left out.
+        points: Coordinates per set of points; nan is ignored.
         log_x: Whether x is drawn on a logarithmic scale.
-        x_range: What the x axis reaches at least, however far the data do.
-        y_range: What the y axis reaches at least.
+        x_range: Range that the x axis covers at least.
+        y_range: Range that the y axis covers at least.
 
     Raises:
         ValueError: There is nothing to draw, x and y differ in length, a coordinate is infinite, x is not positive on
@@ -238,7 +218,6 @@ class Curves:
     y_range: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse coordinates that cannot be drawn."""
         if not self.lines and not self.points:
             raise ValueError(f"curves {self.title!r} have no lines and no points")
         for part, name, (x, y) in (
@@ -261,14 +240,14 @@ class Curves:
 
 @dataclass(frozen=True, eq=False)
 class Histograms:
-    """How often values fall into each of some bins of equal width: shares of the values, so that series compare.
+    """Share of the values of each series in bins of equal width.
 
     Attributes:
         title: Title of the figure.
-        label: What the values are, for the axis.
-        series: Values per series, in the order of the legend; nan is left out and does not count.
-        low: Where the first bin begins.
-        high: Where the last bin ends; it holds this value too.
+        label: Label of the values.
+        series: Values per series, in the order of the legend; nan is ignored.
+        low: Start of the first bin.
+        high: End of the last bin, included.
         bins: Number of bins.
 
     Raises:
@@ -283,7 +262,6 @@ class Histograms:
     bins: int = 20
 
     def __post_init__(self) -> None:
-        """Refuse values that no bin would count."""
         if not self.series:
             raise ValueError(f"histograms {self.title!r} have no series")
         if not (np.isfinite([self.low, self.high]).all() and self.low < self.high) or self.bins < 1:
@@ -300,17 +278,17 @@ class Histograms:
 
 @dataclass(frozen=True, eq=False)
 class ColouredText:
-    """One text, shown once per row, every word on a background as strong as its value in that row.
+    """One text, shown once per row, with words coloured by their values in that row.
 
     Attributes:
-        name: What the text is called: its split and its place there, for instance.
-        caption: What the heading says beside: the gold class and the predicted one, for instance.
+        name: Name of the text, for instance its split and index.
+        caption: Text of the heading after the name, for instance the gold and the predicted class.
         words: The words, in the order of the text.
-        rows: Values `[words]` per row, for instance attention and gradient. A value counts relative to the mean
-            magnitude of its row; values below zero have a colour of their own, nan has none.
+        rows: Values `[words]` per row, for instance attention and gradient, coloured relative to the mean magnitude of
+            the row; values below zero have another colour, nan has none.
 
     Raises:
-        ValueError: There are no words or no rows, a row has not one value per word, or one is infinite.
+        ValueError: There are no words or no rows, a row does not have one value per word, or a value is infinite.
     """
 
     name: str
@@ -319,7 +297,6 @@ class ColouredText:
     rows: Mapping[str, Sequence[float]]
 
     def __post_init__(self) -> None:
-        """Refuse rows that do not fit the words."""
         if not self.words or not self.rows:
             raise ValueError(f"coloured text {self.name!r} has no words or no rows")
         for row, values in self.rows.items():
@@ -336,7 +313,7 @@ class ColouredTexts:
 
     Attributes:
         title: Title of the page.
-        texts: The texts, in the order in which they are shown.
+        texts: The texts, in order.
 
     Raises:
         ValueError: There are no texts.
@@ -346,12 +323,29 @@ class ColouredTexts:
     texts: tuple[ColouredText, ...]
 
     def __post_init__(self) -> None:
-        """Refuse an empty page."""
         if not self.texts:
             raise ValueError(f"coloured texts {self.title!r} have no texts")
 
 
 Figure = Bars | HeatMap | AttentionLines | Spreads | Curves | Histograms | ColouredTexts
+
+
+def _check_groups(
+    what: str,
+    categories: Sequence[str],
+    series: Mapping[str, object],
+    additions: Mapping[str, Mapping[str, object]],
+    lengths: Mapping[str, int],
+) -> None:
+    """Refuse a figure without data, additions to series that are not there, and lengths other than the categories'."""
+    if not categories or not series:
+        raise ValueError(f"{what} have no categories or no series")
+    for name, added in additions.items():
+        if unknown := sorted(added.keys() - series.keys()):
+            raise ValueError(f"{what} have {name} without a series: {unknown}")
+    for part, length in lengths.items():
+        if length != len(categories):
+            raise ValueError(f"{what}: {part} has length {length}, but there are {len(categories)} categories")
 
 
 def _inside(place: tuple[int, int], shape: tuple[int, int]) -> bool:

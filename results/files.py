@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, also after a power cut: the one atomic write of all rooms."""
+"""Atomic writes, safe after a power cut: a file appears whole or not at all."""
 
 import os
 import platform
@@ -17,7 +17,7 @@ def write_atomically(path: Path, content: bytes | str) -> Path:
 
 
 def temporary(path: Path) -> Path:
-    """Where this process writes what is to become `path`."""
+    """Temporary path from which this process moves its content to `path`."""
     return path.with_name(f".{path.name}.{platform.node()}.{os.getpid()}.tmp")
 
 
@@ -25,7 +25,7 @@ def commit(partial: Path, path: Path) -> Path:
     """Move a finished file to its place once its content is on the disk; return `path`.
 
     Raises:
-        OSError: it cannot be written; then it is gone, and `path` holds what it held before.
+        OSError: It cannot be written; `partial` is deleted and `path` unchanged.
     """
     try:
         with partial.open("rb+") as file:

@@ -12,24 +12,24 @@ if TYPE_CHECKING:
     from results.figures import Figure
 
 Unit = Literal["fraction", "nats", "bits", "count", "ratio", "p"]
-"""What a number is. Fractions, and correlations among them, are printed ×100; `ratio` is any other plain number."""
+"""Unit of a number. Fractions, including correlations, are printed ×100; `ratio` is any other plain number."""
 
 UNITS: tuple[Unit, ...] = get_args(Unit)
 ENDS = ("low", "high", "sd", "p")
-"""What may stand beside a value, as `<name>.low` and so on."""
+"""Numbers that belong to a value, named `<name>.low` and so on."""
 
 _FILE_STEM = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number, with what is known of its uncertainty. None: there is no such number; nan: it is undefined.
+    """A number with its uncertainty. None: there is no such number; nan: it is undefined.
 
     Attributes:
-        value: The number itself.
+        value: The number.
         low: Low end of its 95 % interval.
         high: High end of the interval.
-        unit: What the number is.
+        unit: Unit of the number.
         sd: Standard deviation over seeds.
         p: Two-sided p-value of the number being zero.
 
@@ -45,7 +45,6 @@ class Estimate:
     p: float | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        """Refuse a unit that is none."""
         if self.unit not in UNITS:
             raise ValueError(f"there is no unit {self.unit!r}: use one of {', '.join(UNITS)}")
         if (self.low is None) != (self.high is None):
@@ -80,9 +79,9 @@ class Table:
 
     Attributes:
         frame: The rows.
-        units: Of every column of floats that is no end of an interval and no standard deviation: one for all rows, or
-            one for each.
-        interval: The column that plain `low`, `high` and `sd` belong to.
+        units: Units of the columns of floats, except ends of intervals and standard deviations: one for all rows, or
+            one per row.
+        interval: The column to which plain `low`, `high` and `sd` belong.
 
     Raises:
         ValueError: A column of floats has no unit, a unit has no column, or there is no such unit.
@@ -93,7 +92,6 @@ class Table:
     interval: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse numbers without a unit."""
         columns = [str(column) for column in self.frame]
         if strange := sorted({*self.units, *([self.interval] if self.interval else [])} - set(columns)):
             raise ValueError(f"units or intervals of columns that are not there: {', '.join(strange)}")
@@ -137,17 +135,16 @@ class Table:
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """What an experiment found out.
+    """Result of an experiment.
 
     Attributes:
         experiment: Name of the experiment.
         scores: Named estimates; nan where a score is undefined.
         tables: Named tables; the names become file names.
         figures: Named figures; the names become file names.
-        audit: What was left out or changed on the way, counted.
-        items: One row per test item, when the experiment has such.
-        ratios: Scores that are the sum of one column of `items` divided by the sum of another: what two runs on the
-            same items are compared by.
+        audit: Counts of what was left out or changed.
+        items: One row per test item, if any.
+        ratios: Scores that divide the sums of two columns of `items`; runs on the same items are compared by them.
 
     Raises:
         ValueError: A score has no name or is infinite, the name of a table or figure cannot be a file name, or a ratio
@@ -163,7 +160,6 @@ class Result:
     ratios: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse names and numbers that could not be written down."""
         columns = () if self.items is None else tuple(self.items)
         for name, pair in self.ratios.items():
             if name not in self.scores or not set(pair) <= set(columns):
@@ -182,18 +178,18 @@ class Result:
 
     @property
     def numbers(self) -> dict[str, float]:
-        """Every score with what stands beside it: `<name>`, `<name>.low`, `<name>.high`, …, as in `results.json`."""
+        """All numbers of the scores, `<name>`, `<name>.low`, `<name>.high`, …, as in `results.json`."""
         return numbers(self.scores)
 
 
 @dataclass(frozen=True, eq=False)
 class Provenance:
-    """What a datamodule says of its inputs.
+    """Description of the inputs of a datamodule.
 
     Attributes:
         encoder: The pretrained model: name, weights, layers, heads.
-        data: The corpus: per split file, hash and number of sentences.
-        audit: What was left out or changed while reading and encoding, counted.
+        data: The corpus: file, hash and number of sentences of each split.
+        audit: Counts of what was left out or changed while reading and encoding.
     """
 
     encoder: Mapping[str, object]

@@ -102,12 +102,7 @@ def test_draws_in_small_chunks_cover_as_much(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize(
     ("right", "totals"),
-    [
-        ([3.0], [5.0]),
-        ([], []),
-        ([0.0, 0.0, 0.0], [0.0, 0.0, 0.0]),
-        ([0.0, 2.0, 0.0], [0.0, 4.0, 0.0]),
-    ],
+    [([3.0], [5.0]), ([], []), ([0.0, 0.0, 0.0], [0.0, 0.0, 0.0]), ([0.0, 2.0, 0.0], [0.0, 4.0, 0.0])],
     ids=["one unit", "no unit", "nothing to score", "one unit with something to score"],
 )
 def test_no_interval_where_resampling_says_nothing(right: list[float], totals: list[float]) -> None:

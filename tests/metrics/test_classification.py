@@ -1,12 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from torchmetrics.functional.classification import (
-    binary_auroc,
-    binary_f1_score,
-    multiclass_auroc,
-    multiclass_f1_score,
-)
+from torchmetrics.functional.classification import binary_auroc, binary_f1_score, multiclass_auroc, multiclass_f1_score
 
 from metrics.classification import (
     RATIOS,

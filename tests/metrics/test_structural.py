@@ -6,14 +6,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from metrics.structural import (
-    depth_losses,
-    distance_losses,
-    length_weights,
-    spearman,
-    tree_depths,
-    tree_distances,
-)
+from metrics.structural import depth_losses, distance_losses, length_weights, spearman, tree_depths, tree_distances
 from tests.metrics.samples import random_arcs
 
 
