@@ -1,8 +1,8 @@
-"""What the runs of a sweep found out, as one table.
+"""Collects the results of the runs of a sweep in one table.
 
-A score of a row is the mean over its seeds, `sd` their standard deviation (n − 1). The interval of a row of one seed is
-that run's own. Over several seeds it is the bootstrap over items, with the counts of all seeds added up per item, and
-tells of the items, not of the seeds; a score that the results do not call a ratio of such counts has none.
+The score of a row is the mean over its seeds, `sd` their standard deviation (n − 1). A row with one seed has the
+interval of its run. With several seeds the interval is the bootstrap over items, with the counts of all seeds added per
+item; it describes the variation over items, not over seeds. Scores without counts have no interval then.
 """
 
 import json
@@ -22,28 +22,27 @@ from results.result import ENDS
 from sweeps.plan import STATISTICS, Row, Run, Sweep, SweepError
 
 UNITS = ("document", "sentence", "id")
-"""Columns of items that say what a row of them is about."""
+"""Columns that identify an item."""
 
 FIRST = 3
-"""Names of items that a message gives; of more it says how many."""
+"""Number of names that a message lists."""
 
 NAN = float("nan")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run left behind.
+    """The results of a run.
 
     Attributes:
         path: Its `results.json`.
-        scores: Its scores; nan where one is undefined.
-        units: What they are; runs of before units were written have plain numbers.
-        epochs: The epoch of what was tested, from 1; nan where nothing was trained, or nobody knows.
-        ratios: Scores that are ratios of sums of two columns of the items.
+        scores: Its scores; without units, as in old files, they are plain numbers.
+        epochs: Epoch of the tested checkpoint, from 1; nan where nothing was trained, or it is unknown.
+        ratios: Numerator and denominator of scores that divide two columns of the items.
         items: File of the items.
-        encoder: The encoder it went through.
-        data: Per split the data it is about.
-        source: Digest of the program that ran; None where nobody knows.
+        encoder: Description of the encoder.
+        data: Description of the data of each split.
+        source: Digest of the program; None where it is unknown.
     """
 
     path: Path
@@ -56,7 +55,7 @@ class Outcome:
     source: str | None = None
 
     def counts(self, score: str) -> pd.DataFrame | None:
-        """Per item the numerator and the denominator of a score; None where it is not known to be a ratio."""
+        """Numerator and denominator of a score for each item; None where there are no such counts."""
         if score not in self.ratios or self.items is None:
             return None
         frame = pd.read_parquet(self.items)
@@ -67,13 +66,13 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Collected:
-    """A sweep's results.
+    """The results of a sweep.
 
     Attributes:
-        result: The table of the sweep, and one of its runs.
-        provenance: What encoder and data all runs share.
-        faults: Cells that could not be filled, and why.
-        warnings: What whoever reads the table should know.
+        result: The table of the sweep, and a table of its runs.
+        provenance: Encoder and data that all runs share.
+        faults: Reasons why cells are empty.
+        warnings: Warnings for readers of the table.
     """
 
     result: Result
@@ -86,7 +85,7 @@ def read_outcome(path: Path) -> Outcome:
     """Read a `results.json`.
 
     Raises:
-        SweepError: It is not what a run of this application writes.
+        SweepError: It was not written by a run of this application.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -108,7 +107,7 @@ def read_outcome(path: Path) -> Outcome:
 
 
 def estimates_of(numbers: Mapping[str, float | None], units: Mapping[str, Unit]) -> dict[str, Estimate]:
-    """The scores of a `results.json`: numbers that belong to a score of the same name are not scores of their own."""
+    """Join the numbers `x`, `x.low`, `x.high`, … of a `results.json` to the score `x`."""
     known = {name: NAN if number is None else float(number) for name, number in numbers.items()}
     owners = {name: name.rpartition(".") for name in known}
     names = [name for name, (owner, _, end) in owners.items() if not (end in ENDS and owner in known)]
@@ -126,19 +125,16 @@ def estimates_of(numbers: Mapping[str, float | None], units: Mapping[str, Unit])
 
 
 def by_id(counts: pd.DataFrame) -> pd.DataFrame:
-    """The counts by `id` where the items have such, else by all that names them.
+    """Index counts by `id` where the items have one, else by all columns that identify them.
 
-    Of two encoders one may have left out a sentence, and the numbers of those after it are others.
+    Sentence numbers differ between encoders where one of them leaves out a sentence.
     """
     others = [name for name in counts.index.names if name != "id"]
     return counts.droplevel(others) if "id" in counts.index.names and others else counts
 
 
 def collect(sweep: Sweep, outcomes: Mapping[str, Outcome]) -> Collected:
-    """Make the table of a sweep, and one of its runs, of the outcomes by their runs' keys.
-
-    A row whose runs are not all there has the seeds of those that are.
-    """
+    """Make the tables of a sweep and of its runs from outcomes by the keys of the runs; missing seeds are left out."""
     faults: list[str] = []
     cells = [_scores(row, outcomes, faults) for row in sweep.rows]
     frame = pd.DataFrame([_row(sweep, row, found, outcomes) for row, found in zip(sweep.rows, cells, strict=True)])
@@ -166,7 +162,7 @@ def collect(sweep: Sweep, outcomes: Mapping[str, Outcome]) -> Collected:
 
 
 def _shown(sweep: Sweep, frame: pd.DataFrame, units: Mapping[str, Unit]) -> Table:
-    """The columns of the table that were asked for, with their units."""
+    """The chosen columns with their units."""
     first = sweep.scores[0]
     of_columns: dict[str, Unit] = {}
     for column in map(str, frame):
@@ -179,7 +175,7 @@ def _shown(sweep: Sweep, frame: pd.DataFrame, units: Mapping[str, Unit]) -> Tabl
 
 
 def _scores(row: Row, outcomes: Mapping[str, Outcome], faults: list[str]) -> dict[str, Estimate]:
-    """Every score of a row: mean over its seeds, interval and standard deviation; nan where no run has it."""
+    """Scores of a row: mean over its seeds, interval and standard deviation; nan where no run has the score."""
     done = _done(row, outcomes)
     found: dict[str, Estimate] = {}
     for column, score in row.scores.items():
@@ -206,7 +202,7 @@ def _done(row: Row, outcomes: Mapping[str, Outcome]) -> dict[int, list[Outcome]]
 
 
 def _row(sweep: Sweep, row: Row, scores: Mapping[str, Estimate], outcomes: Mapping[str, Outcome]) -> dict[str, object]:
-    """The cells of a row: labels, seeds, epochs of the runs that give its first score, and the scores."""
+    """Cells of a row: labels, number of seeds, mean epochs of the runs with its first score, and the scores."""
     done = _done(row, outcomes)
     names = [name for name in row.scores.values() if name is not None]
     givers = [next((one for one in runs if names and names[0] in one.scores), None) for runs in done.values()]
@@ -250,7 +246,7 @@ def _interval(row: Row, score: str, givers: Sequence[Outcome], faults: list[str]
 
 
 def _runs_table(sweep: Sweep, outcomes: Mapping[str, Outcome], units: Mapping[str, Unit]) -> Table:
-    """One line per run that is done, in the order of the rows: where it is, how long it took, what it gave."""
+    """One line per finished run, in the order of the rows: folder, epochs and scores."""
     lines = []
     for row in sweep.rows:
         for seed, runs in row.runs.items():
@@ -274,13 +270,14 @@ def _line(row: Row, seed: int, run: Run, outcomes: Mapping[str, Outcome]) -> dic
 
 
 def _shared(descriptions: Sequence[Mapping[str, object]]) -> dict[str, object]:
-    """What all of them say that say anything."""
-    told = [description for description in descriptions if description]
-    return {name: value for name, value in told[0].items() if all(d.get(name) == value for d in told)} if told else {}
+    """Entries that all non-empty descriptions share."""
+    given = [description for description in descriptions if description]
+    shared = dict(given[0]) if given else {}
+    return {name: value for name, value in shared.items() if all(one.get(name) == value for one in given)}
 
 
 def _other_data(sweep: Sweep, outcomes: Mapping[str, Outcome]) -> list[str]:
-    """Files of one name that were not the same to all rows: a corpus that was changed while its results were kept."""
+    """Warn of files that differ between rows: a corpus that changed while results were kept."""
     rows: dict[str, dict[object, list[str]]] = defaultdict(lambda: defaultdict(list))
     for row in sweep.rows:
         for run in (run for runs in row.runs.values() for run in runs if run.key in outcomes):
@@ -295,7 +292,7 @@ def _other_data(sweep: Sweep, outcomes: Mapping[str, Outcome]) -> list[str]:
 
 
 def _other_items(sweep: Sweep, outcomes: Mapping[str, Outcome]) -> list[str]:
-    """Scores whose rows stand on different items: an encoder leaves out sentences that are too long for it."""
+    """Warn of scores whose rows have different items: encoders leave out sentences that are too long for them."""
     scores: dict[str, list[str]] = defaultdict(list)
     for score in sweep.scores:
         rows: dict[frozenset[object], list[str]] = defaultdict(list)
@@ -315,7 +312,7 @@ def _other_items(sweep: Sweep, outcomes: Mapping[str, Outcome]) -> list[str]:
 
 
 def _items(row: Row, score: str, outcomes: Mapping[str, Outcome]) -> frozenset[object]:
-    """What a score of a row stands on; nothing where it is not known."""
+    """Items of a score of a row; none where they are unknown."""
     name = row.scores[score]
     for run in (run for runs in row.runs.values() for run in runs if run.key in outcomes):
         counts = outcomes[run.key].counts(name) if name else None
@@ -325,6 +322,6 @@ def _items(row: Row, score: str, outcomes: Mapping[str, Outcome]) -> frozenset[o
 
 
 def first_of(names: Sequence[str]) -> str:
-    """The first names, and how many more there are."""
+    """List the first names and the number of the others."""
     more = len(names) - FIRST
     return ", ".join(names[:FIRST]) + (f" and {more} more" if more > 0 else "")

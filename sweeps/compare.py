@@ -1,16 +1,15 @@
 """Compare runs on the same items: `python -m sweeps.compare RUN RUN … [--score NAME] [--common] [--json FILE]`.
 
-RUN is the folder of a run, its `results.json`, or `DIR:ROW`, the runs of a row of the sweep in DIR, all its seeds. The
-first is the reference that the others are compared with. Runs whose configs differ in nothing but seeds and folders are
-one line: its score is the mean over the seeds, `sd` their standard deviation (n − 1), and what is tested is the mean of
-each item's counts over the seeds.
+RUN is the folder of a run, its `results.json`, or `DIR:ROW`, all seeds of a row of the sweep in DIR. The first RUN is
+the reference. Runs whose configs differ only in seeds and folders are one line: its score is the mean over the seeds,
+`sd` their standard deviation (n − 1), and the tests use the mean counts of each item over the seeds.
 
-Runs on different items, as of two encoders that leave out different sentences, are refused, unless `--common` leaves
-out of all runs what is not in each of them; the scores are then of the items that are left.
+Runs on different items are refused, for instance when two encoders leave out different sentences. `--common` compares
+them on the items that all of them have.
 
-Intervals are of 95 %, by the bootstrap over items, and tell of the items, not of the seeds. p-values are two-sided: of
-random swaps of the two runs' items, and of the paired bootstrap. With several comparisons those of the swaps stand
-there corrected for it too (Holm).
+Intervals are 95 % bootstrap intervals over items; they do not describe the variation over seeds. p-values are
+two-sided: of random swaps of the items of two runs, and of the paired bootstrap. With several comparisons the p-values
+of the swaps are also corrected (Holm).
 """
 
 import argparse
@@ -18,6 +17,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -37,7 +37,7 @@ from sweeps.plan import SweepError, load
 from training.config import seeds, settings
 
 EXPECTED = "the folder of a run, its results.json, or DIR:ROW, a row of the sweep in DIR,"
-"""What a command line names."""
+"""Forms of RUN."""
 
 DRAWS = 10_000
 """Resamples and random swaps of the tests."""
@@ -51,18 +51,18 @@ class CompareError(UserError):
 
 @dataclass(frozen=True)
 class Scored:
-    """A run's score, with what it was computed from.
+    """A score of a run with its counts.
 
     Attributes:
-        folder: The run's folder.
-        name: Of the score.
-        unit: What the score is.
+        folder: Folder of the run.
+        name: Name of the score.
+        unit: Unit of the score.
         score: The score that the run reports.
-        counts: Columns `numerator, denominator`, one row per item, indexed by what names the items.
-        data: Per split what the data were.
+        counts: Columns `numerator, denominator`, one row per item, indexed by the columns that identify the items.
+        data: Description of the data of each split.
         settings: The config as text, without seeds and folders; None where the run has no config.
         seeds: The seeds in the config, as text.
-        label: What the run was named by, where that is the row of a sweep.
+        label: `DIR:ROW`, where the run was named so.
     """
 
     folder: Path
@@ -77,10 +77,10 @@ class Scored:
 
 
 def read_runs(name: str, score: str | None) -> list[Scored]:
-    """Read the run, or the runs of the row of a sweep, that a command line names.
+    """Read the run, or the runs of a row of a sweep, that a RUN of the command line names.
 
     Raises:
-        CompareError: There is no such run or row, or one cannot be read: `read_run`.
+        CompareError: There is no such run or row, or a run cannot be read.
     """
     folder, _, row = name.partition(":")
     if Path(name).exists() or not Path(folder).is_dir():
@@ -98,17 +98,15 @@ def read_runs(name: str, score: str | None) -> list[Scored]:
 
 
 def _first_with(runs: Sequence[Path], score: str | None) -> Scored:
-    """Of several runs of one row and seed the first that has the score, as in the table of the sweep."""
+    """The first run of a row and seed that has the score, as in the table of the sweep."""
     for run in runs[:-1]:
-        try:
+        with suppress(CompareError):
             return read_run(run, score)
-        except CompareError:
-            continue
     return read_run(runs[-1], score)
 
 
 def _rows(folder: Path) -> dict[str, dict[str, list[Path]]]:
-    """The folders of the runs of a sweep: per row and seed."""
+    """Folders of the runs of a sweep, by row and seed."""
     try:
         name = json.loads((folder / "results.json").read_text(encoding="utf-8"))["experiment"]
         table = pd.read_csv(folder / f"{name}_runs.csv", dtype=str, keep_default_na=False)
@@ -123,10 +121,10 @@ def _rows(folder: Path) -> dict[str, dict[str, list[Path]]]:
 
 
 def read_run(run: Path, score: str | None) -> Scored:
-    """Read a run's score and its counts; without a name the first score that the run has counts of.
+    """Read a score of a run and its counts; None takes the first score with counts.
 
     Raises:
-        CompareError: It is no run that is done, has no such score, or no counts for it, or other counts.
+        CompareError: The run is not finished, or has no such score, or no counts that give it.
     """
     path = run / "results.json" if run.is_dir() else run
     if not path.is_file():
@@ -156,7 +154,7 @@ def _score(counts: pd.DataFrame) -> float:
 
 
 def _expected(run: Path) -> str:
-    """What is wrong with a path at which no run is."""
+    """Say why there is no run at a path."""
     if not run.is_dir():
         return f"there is no such file or folder; {EXPECTED} is expected"
     below = [str(path.parent) for kind in ("*", "*/*", "*/*/*") for path in sorted(run.glob(f"{kind}/results.json"))]
@@ -165,7 +163,7 @@ def _expected(run: Path) -> str:
 
 
 def _counts(outcome: Outcome, score: str) -> pd.DataFrame:
-    """The counts of a score per item, by `id` where the items have such, else by all that names them."""
+    """The checked counts of a score, indexed as by `by_id`."""
     where = outcome.path
     if score not in outcome.ratios or score not in outcome.scores:
         why = (
@@ -195,7 +193,7 @@ def _counts(outcome: Outcome, score: str) -> pd.DataFrame:
 
 
 def grouped(runs: Sequence[Scored]) -> list[list[Scored]]:
-    """Runs by line: the same config with other seeds. One of a seed that is there already is a line of its own."""
+    """Group runs of the same config with different seeds; a run with a repeated seed is a group of its own."""
     groups: list[list[Scored]] = []
     for run in runs:
         for group in groups:
@@ -252,7 +250,7 @@ def _against(counts: Floats, reference: Floats) -> dict[str, object]:
 
 
 def _pooled(group: Sequence[Scored], reference: Scored) -> Floats:
-    """Mean counts over a group's seeds, `[items, 2]`, the items in the order of the reference."""
+    """Mean counts over the seeds of a group, `[items, 2]`, in the order of the reference."""
     order = reference.counts.index
     for run in group:
         names = run.counts.index
@@ -277,30 +275,30 @@ def _some(items: pd.Index) -> str:
 
 
 def common(runs: Sequence[Scored]) -> tuple[list[Scored], list[str]]:
-    """The runs on the items that all of them have, and what was left out of each.
+    """Restrict runs to the items that all of them have; return them and a warning for each that lost items.
 
     Raises:
-        CompareError: They have none in common.
+        CompareError: They have no item in common.
     """
     shared = runs[0].counts.index
     for run in runs[1:]:
         shared = shared[shared.isin(run.counts.index)] if run.counts.index.names == shared.names else shared
     if not len(shared):
         raise CompareError(f"{', '.join(str(run.folder) for run in runs)} have no item in common")
-    found, told = [], []
+    found, lost = [], []
     for run in runs:
         kept = run.counts[run.counts.index.isin(shared)]
         found.append(replace(run, counts=kept, score=_score(kept)))
         if len(left_out := run.counts.index.difference(shared)):
-            told.append(
+            lost.append(
                 f"of {run.label or run.folder} {_some(left_out)} of {len(run.counts)} items are left out: not all runs "
                 f"have them; its {run.name} was {run.score:.4g} and is {found[-1].score:.4g} without them"
             )
-    return found, told
+    return found, lost
 
 
 def warnings(groups: Sequence[Sequence[Scored]]) -> list[str]:
-    """What whoever reads the comparison should know of the runs."""
+    """Warn of runs without a config, with other data, or with other denominators."""
     reference = groups[0][0]
     found = []
     for run in (run for group in groups for run in group):
@@ -309,14 +307,14 @@ def warnings(groups: Sequence[Sequence[Scored]]) -> list[str]:
         if others := _other_data(run, reference):
             found.append(f"{run.folder} and {reference.folder} read other files as {' and '.join(others)}")
         totals = [one.counts["denominator"].reindex(reference.counts.index) for one in (run, reference)]
-        # Of F1 this is no sign of other data: it is out of what was predicted, too.
+        # The denominator of F1 depends on the predictions.
         if run.name != "f1" and (differing := int((totals[0] != totals[1]).sum())):
             found.append(f"in {differing} items {run.folder} counts out of another number than {reference.folder}")
     return found
 
 
 def _other_data(run: Scored, other: Scored) -> list[str]:
-    """Splits that both runs read, of files that differ."""
+    """Splits that both runs read from different files."""
 
     def digests(data: Mapping[str, object]) -> dict[str, object]:
         return {split: said["sha256"] for split, said in data.items() if isinstance(said, dict) and "sha256" in said}
@@ -326,7 +324,7 @@ def _other_data(run: Scored, other: Scored) -> list[str]:
 
 
 def _labels(folders: Sequence[Path]) -> list[str]:
-    """The folders, without the parents that all share."""
+    """The folders relative to their common parent."""
     if len(folders) == 1:
         return [str(folders[0])]
     parents = os.path.commonpath([folder.resolve().parent for folder in folders])
@@ -358,15 +356,15 @@ def main(args: Sequence[str], *, console: Console | None = None) -> int:
     console.print(data_table(f"{runs[0].name}, against the first", table, "the output of --json"))
     console.print()
     console.print(Text(f"{items} items, matched by {names}; {DRAWS} draws a test."), soft_wrap=True)
-    told = left_out + warnings(groups)
-    for warning in told:
+    cautions = left_out + warnings(groups)
+    for warning in cautions:
         console.print(Text(f"Warning: {warning}", "yellow"), soft_wrap=True)
     if options.json is not None:
         lines = [
             {**line, "runs": [{"folder": str(run.folder), "score": run.score, "seeds": run.seeds} for run in group]}
             for line, group in zip(table.frame.to_dict("records"), groups, strict=True)
         ]
-        content = {"score": runs[0].name, "items": items, "draws": DRAWS, "lines": lines, "warnings": told}
+        content = {"score": runs[0].name, "items": items, "draws": DRAWS, "lines": lines, "warnings": cautions}
         text = json.dumps(plain(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
         options.json.write_text(text, encoding="utf-8")
         console.print(Text(f"Written to {options.json}"), soft_wrap=True)

@@ -1,8 +1,8 @@
-"""What a sweep is to run, and the table it is to make: read from YAML.
+"""The plan of a sweep, its runs and its table, read from YAML.
 
-    name: table3                 # of the sweep, and of its table
+    name: table3                 # name of the sweep and of its table
     label: probe                 # name of the first column
-    scores: [uas]                # the scores the table is about
+    scores: [uas]                # scores in the table
     seeds: [0, 1, 2]
     rows:
       attention: {config: attention_only.yaml}
@@ -10,10 +10,10 @@
       two runs in a row: {runs: [{config: control.yaml}, {config: mdl.yaml}]}
 
 A row has a `config`, a `command` of train.py (`fit`, the default, or `test`), options to `set` and its own `seeds`. Its
-`scores` say what a column is called in the results of its runs (null: the row has no such score). In a row of several
-`runs` the first that has a score gives it; what the row itself says holds for all of them.
+`scores` map columns to the names of scores in the results of its runs (null: the row has no such score). In a row with
+several `runs` the first run that has a score gives it; settings of the row hold for all of its runs.
 
-Instead of `rows`, a `grid` has a row for each combination of its axes, which are then the first columns:
+Instead of `rows`, a `grid` has one row for each combination of its axes, which become the first columns:
 
     grid:
       config: base.yaml
@@ -21,8 +21,8 @@ Instead of `rows`, a `grid` has a row for each combination of its axes, which ar
         encoder: {lstm: {}, gru: {set: {model.init_args.encoder.cell: gru}}}
         regularizer: {base: {}, tying: {config: tying.yaml}}
 
-`columns` may choose the columns of the table and their order; plain `low`, `high` and `sd` are the first score's. Paths
-of configs are relative to the file's folder; what is `set` goes to train.py as it is.
+`columns` chooses and orders the columns; plain `low`, `high` and `sd` belong to the first score. Paths of configs are
+relative to the folder of the file; options to `set` are passed to train.py as they are.
 """
 
 import hashlib
@@ -41,11 +41,11 @@ STATISTICS = ("low", "high", "sd")
 COUNTS = ("seeds", "epochs")
 
 _NEUTRAL = {"data.init_args.cache", "trainer.enable_progress_bar", "trainer.enable_model_summary", "trainer.logger"}
-"""Options that decide where something lies or what is printed, but no number."""
+"""Options that change places or what is printed, but no number."""
 
 
 class SweepError(UserError):
-    """A sweep that cannot be run as it is written, or whose runs do not make a table."""
+    """A sweep that cannot be run, or whose results cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Run:
         command: `fit`, `test`, …
         config: Path of its config.
         digest: SHA-256 of the config's bytes when the sweep was read.
-        options: Names and values of what is set on the command line, by name: parents come before what is in them.
+        options: Names and values of the options on the command line, sorted, so that parents precede their parts.
         seed: Its seed.
     """
 
@@ -68,19 +68,19 @@ class Run:
 
     @property
     def arguments(self) -> list[str]:
-        """The arguments of train.py, but for the folder to write into."""
+        """The arguments of train.py without the output folder."""
         options = [f"--{name}={value}" for name, value in self.options]
         return [self.command, f"--config={self.config}", f"--seed_everything={self.seed}", *options]
 
     @property
     def identity(self) -> dict[str, object]:
-        """What decides the numbers of the run: neither the name of its config nor that of its row is in it."""
+        """All that determines the numbers of the run; names of configs and rows do not."""
         options = [pair for pair in self.options if pair[0] not in _NEUTRAL]
         return {"command": self.command, "config_sha256": self.digest, "options": options, "seed": self.seed}
 
     @property
     def key(self) -> str:
-        """Name of the run's folder: runs with the same numbers have the same key."""
+        """Name of the run's folder; runs with the same identity share it."""
         return hashlib.sha256(json.dumps(self.identity, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -89,9 +89,9 @@ class Row:
     """A row of the table.
 
     Attributes:
-        labels: What stands in its first columns.
-        runs: Per seed its runs.
-        scores: Per score of the table its name in the results of the runs; None where the row has none.
+        labels: Its first cells.
+        runs: Its runs, by seed.
+        scores: Names of the scores in the results of its runs, by their names in the table; None where it has none.
     """
 
     labels: tuple[str, ...]
@@ -106,10 +106,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Sweep:
-    """Rows of runs, and the table they make.
+    """Rows of runs and the columns of their table.
 
     Attributes:
-        name: Of the sweep, and of its table.
+        name: Name of the sweep and of its table.
         labels: Names of the first columns.
         scores: The scores, by their names in the table.
         rows: The rows, in order.
@@ -123,19 +123,19 @@ class Sweep:
     columns: tuple[str, ...]
 
     def column(self, score: str, statistic: str) -> str:
-        """Name of the column of a statistic: plain `low`, `high`, `sd` with one score, else `score.low`, …."""
+        """Column of a statistic: plain `low`, `high`, `sd` in a sweep with one score, else `score.low`, …."""
         return statistic if len(self.scores) == 1 else f"{score}.{statistic}"
 
     def source(self, column: str) -> str:
-        """The column that is meant by one of `columns`: plain statistics are those of the first score."""
+        """Resolve a name in `columns`: plain statistics belong to the first score."""
         return self.column(self.scores[0], column) if column in STATISTICS else column
 
 
 def load(path: Path) -> object:
-    """Read a file; unlike YAML's own reader, a key that stands twice in a mapping is an error and not the later one.
+    """Read a YAML file; a repeated key in a mapping is an error.
 
     Raises:
-        SweepError: The file is not there, not UTF-8 or not YAML.
+        SweepError: The file cannot be read, is not UTF-8, or not YAML.
     """
     try:
         content = path.read_text(encoding="utf-8")
@@ -145,7 +145,7 @@ def load(path: Path) -> object:
         raise SweepError(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise SweepError(f"{path} is not UTF-8: {error}") from None
-    except (yaml.YAMLError, ValueError) as error:  # the latter from what looks like a date and is none
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: an impossible date
         raise SweepError(f"{path} is not YAML: {error}") from None
     for line, name in twins:
         raise SweepError(f"{path}:{line}: `{name}` stands twice in one mapping")
@@ -167,7 +167,7 @@ def _twins(node: object) -> Iterator[tuple[int, str]]:
 
 
 def mapping(value: object, where: str, *, empty: bool = False) -> Mapping[str, object]:
-    """A mapping from text; `empty` allows one of nothing."""
+    """Check for a mapping with text keys."""
     if not isinstance(value, dict) or (not value and not empty):
         raise SweepError(f"{where} is a mapping{'' if empty else ' of at least one'}, `name: …`, not {value!r}")
     for name in value:
@@ -177,7 +177,7 @@ def mapping(value: object, where: str, *, empty: bool = False) -> Mapping[str, o
 
 
 def fields(value: object, known: Collection[str], where: str) -> Mapping[str, object]:
-    """A mapping that has no names but these."""
+    """Check for a mapping with known keys."""
     found = mapping(value, where, empty=True)
     for name in found:
         if name not in known:
@@ -186,14 +186,14 @@ def fields(value: object, known: Collection[str], where: str) -> Mapping[str, ob
 
 
 def text(value: object, where: str) -> str:
-    """Text that is not blank."""
+    """Check for text that is not blank."""
     if not isinstance(value, str) or not value.strip():
         raise SweepError(f"{where} is text, not {value!r}{'' if isinstance(value, str) else ': write it in quotes'}")
     return value
 
 
 def texts(value: object, where: str) -> tuple[str, ...]:
-    """A list of texts, each once."""
+    """Check for a list of different texts."""
     if not isinstance(value, list) or not value:
         raise SweepError(f"{where} is a list of names, such as [uas], not {value!r}")
     found = tuple(text(name, f"{where}, item {place}") for place, name in enumerate(value, 1))
@@ -203,7 +203,7 @@ def texts(value: object, where: str) -> tuple[str, ...]:
 
 
 def integers(value: object, where: str) -> tuple[int, ...]:
-    """A list of whole numbers from 0, each once."""
+    """Check for a list of different whole numbers from 0."""
     whole = isinstance(value, list) and all(
         isinstance(one, int) and not isinstance(one, bool) and one >= 0 for one in value
     )
@@ -223,10 +223,10 @@ _OWN = {
 
 
 def read_sweep(path: Path, extra: Sequence[str] = ()) -> Sweep:
-    """Read a sweep; `extra` are arguments for every run, `--name=value` or `--name value`, which win over the file's.
+    """Read a sweep; `extra` are arguments for every run, `--name=value` or `--name value`, which override the file.
 
     Raises:
-        SweepError: The file, or a config it names, is not there or makes no sense; the message says where and why.
+        SweepError: The file or a config is missing or invalid; the message says where and why.
     """
     content = fields(load(path), {"name", "label", "scores", "seeds", "rows", "grid", "columns"}, str(path))
     name = content.get("name", path.stem)
@@ -252,7 +252,7 @@ def read_sweep(path: Path, extra: Sequence[str] = ()) -> Sweep:
 
 @dataclass(frozen=True)
 class _Entry:
-    """What a row, a run of a row, or a value of an axis says."""
+    """Settings of a row, of a run of a row, or of a value of an axis."""
 
     config: str | None = None
     command: str | None = None
@@ -262,7 +262,7 @@ class _Entry:
     runs: tuple["_Entry", ...] = ()
 
     def over(self, below: "_Entry") -> "_Entry":
-        """This entry, and what another says that this one does not."""
+        """Merge two entries; this one overrides the one below."""
         return _Entry(
             self.config or below.config,
             self.command or below.command,
@@ -318,7 +318,7 @@ def _row(
     seeds: tuple[int, ...],
     extra: Mapping[str, str],
 ) -> Row:
-    """A row of what its layers say; a later one wins."""
+    """Merge the layers of a row; later ones override earlier ones."""
     entry = _Entry()
     for layer in layers:
         entry = layer.over(entry)
@@ -357,7 +357,7 @@ def _columns(sweep: Sweep, chosen: object, where: str) -> tuple[str, ...]:
 
 
 def _arguments(extra: Sequence[str]) -> dict[str, str]:
-    """The options among arguments of a command line."""
+    """Parse the options on a command line."""
     found: dict[str, str] = {}
     rest = list(extra)
     while rest:
@@ -377,7 +377,7 @@ def _option(name: str, where: str) -> str:
 
 
 def _text(value: object, where: str) -> str:
-    """A value as train.py's command line takes it."""
+    """Write a value for the command line of train.py."""
     if isinstance(value, str):
         return value
     try:

@@ -1,17 +1,16 @@
 """Run the rows of a table: `python -m sweeps.run SPEC.yaml [--out DIR] [--jobs N] [-- options of train.py]`.
 
-Each run is a call of train.py, in a folder of its own under `DIR/runs`. What is done is not run again: a killed sweep
-goes on from where it was when the same command is given again (a run that was cut off begins anew, on the attention
-that is stored by then), and a sweep with more rows or seeds runs these alone. Two runs are the same when the bytes of
-their configs, the options and the seed are. A corpus or a program that was changed does not make them others: that
-takes another DIR.
+Each run is a call of train.py, in a folder of its own under `DIR/runs`. Finished runs are not repeated: the same
+command continues a killed sweep (interrupted runs start again, with the attention stored so far), and a sweep with new
+rows or seeds runs only these. Two runs are the same when the bytes of their configs, their options and their seeds are
+equal. After a change of a corpus or of the program, use another DIR.
 
-Before the first run all that are not done are checked: that configs, options and classes are valid, and that the files
-of the data are there; none is begun where one cannot be. When runs of two rows end in the same fault no other is
-begun, and when two runs of one row do, no other of that row.
+Before the first run, all unfinished runs are checked for valid configs, options and classes and for the files of the
+data; if one is invalid, none starts. When runs of two rows end in the same fault, no other run starts; when two runs of
+one row do, no other run of that row.
 
-At the end the table is printed, and DIR has it as CSV and LaTeX, with `results.json` and a copy of SPEC, `config.yaml`.
-`sweeps.plan` says what stands in SPEC.
+At the end the table is printed and written to DIR as CSV and LaTeX, with `results.json` and a copy of SPEC as
+`config.yaml`. `sweeps.plan` documents SPEC.
 """
 
 import argparse
@@ -38,15 +37,14 @@ from rich.text import Text
 from metrics.progress import counted
 from reports.tables import DASH, data_table, number
 from reports.writer import write
-from results import Estimate
 from sweeps.collect import Outcome, collect, read_outcome
 from sweeps.plan import Row, Run, Sweep, SweepError, read_sweep
 
 PATIENCE = 10.0
-"""Seconds that a run has to end by itself before it is killed."""
+"""Seconds between SIGTERM and SIGKILL."""
 
 _TAIL = 20
-"""Lines of a failed run's errors that are shown."""
+"""Lines of the log of a failed run that are shown."""
 
 
 @dataclass(frozen=True)
@@ -54,23 +52,23 @@ class RunFolder:
     """The folder of a run.
 
     Attributes:
-        run: What is to be run.
-        path: `<sweep>/runs/<key>`: what was asked in `run.json`, what the run said in `output.txt` and `errors.txt`,
-            and the folders that train.py makes.
+        run: The run.
+        path: `<sweep>/runs/<key>`, with the request in `run.json`, the output in `output.txt` and `errors.txt`, and the
+            folders that train.py makes.
     """
 
     run: Run
     path: Path
 
     def results(self) -> Path | None:
-        """The run's `results.json`, written when scores and tables are; None as long as the run is not done."""
+        """The run's `results.json`, which holds its scores and tables; None while the run is unfinished."""
         return next(iter(sorted(self.path.glob("*/version_*/results.json"))), None)
 
     def start(self, program: Sequence[str], environment: Mapping[str, str]) -> "Process | None":
-        """Begin the run, from the beginning; None when another process is at it, or has meanwhile finished it.
+        """Start the run; None if another process runs it or has finished it.
 
         Raises:
-            SweepError: The config was changed since the sweep was read.
+            SweepError: The config has changed since the sweep was read.
         """
         self.path.mkdir(parents=True, exist_ok=True)
         lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o666)
@@ -84,15 +82,17 @@ class RunFolder:
             if hashlib.sha256(self.run.config.read_bytes()).hexdigest() != self.run.digest:
                 raise SweepError(f"{self.run.config} was changed after the sweep had begun; begin the sweep again")
             for left in self.path.iterdir():
-                if left.is_dir():  # of an attempt that did not end
+                if left.is_dir():  # of an interrupted attempt
                     shutil.rmtree(left)
-            command = [*program, *self._arguments()]
+            verb, config, *others = self.run.arguments
+            quiet = "--trainer.enable_progress_bar=false"  # the options of the run come later and override it
+            command = [*program, verb, config, quiet, *others, f"--trainer.default_root_dir={self.path}"]
             asked = {**self.run.identity, "config": str(self.run.config), "arguments": command}
             (self.path / "run.json").write_text(
                 json.dumps(asked, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
             )
             with (self.path / "output.txt").open("wb") as output, (self.path / "errors.txt").open("wb") as errors:
-                # A session of its own: an interrupt at the terminal is for the sweep, which then stops its runs.
+                # A new session: an interrupt at the terminal reaches the sweep alone, which then stops its runs.
                 process = subprocess.Popen(
                     command,
                     stdin=subprocess.DEVNULL,
@@ -106,38 +106,27 @@ class RunFolder:
         finally:
             os.close(lock)
 
-    def _arguments(self) -> list[str]:
-        quiet = ["--trainer.enable_progress_bar=false"]  # nobody watches a log; what the run itself says comes later
-        command, config, *others = self.run.arguments
-        return [command, config, *quiet, *others, f"--trainer.default_root_dir={self.path}"]
-
     def why(self) -> str:
-        """The last lines of what the run said went wrong."""
-        name, lines = self._said()
-        if not lines:
-            return f"it said nothing; its folder is {self.path}"
-        return "\n".join([f"the end of {self.path / name}:", *(f"    {line}" for line in lines)])
+        """The last lines of the errors, or else of the output, of a failed run."""
+        for log in (self.path / "errors.txt", self.path / "output.txt"):
+            if lines := _last_lines(log):
+                return "\n".join([f"the end of {log}:", *(f"    {line}" for line in lines)])
+        return f"it said nothing; its folder is {self.path}"
 
     def fault(self) -> str:
-        """The last line that names a fault, of train.py or of a traceback, without this folder; empty without one."""
-        told, in_traceback = "", False
+        """The last error message of train.py or of a traceback, without the name of this folder; empty without one."""
+        fault, in_traceback = "", False
         for line in _lines(self.path / "errors.txt"):
             if line.startswith("Traceback (most recent call last)"):
                 in_traceback = True
             elif line.lower().startswith("error:") or (in_traceback and not line.startswith(" ")):
-                told, in_traceback = line, False
-        return told.replace(str(self.path), "")
-
-    def _said(self) -> tuple[str, list[str]]:
-        for name in ("errors.txt", "output.txt"):
-            if lines := _last_lines(self.path / name):
-                return name, lines
-        return "", []
+                fault, in_traceback = line, False
+        return fault.replace(str(self.path), "")
 
 
 @dataclass(frozen=True)
 class Process:
-    """A run that goes on."""
+    """A started run."""
 
     folder: RunFolder
     process: "subprocess.Popen[bytes]"
@@ -145,11 +134,11 @@ class Process:
 
     @property
     def seconds(self) -> float:
-        """How long it has been going on."""
+        """Seconds since its start."""
         return time.monotonic() - self.begun
 
     def ended(self) -> str | None:
-        """How it ended, in words; None while it goes on."""
+        """How it ended, in words; None while it is running."""
         code = self.process.poll()
         if code is None:
             return None
@@ -159,12 +148,12 @@ class Process:
         return f"exit code {code}"
 
     def fault(self) -> str:
-        """The fault that it ended with; empty where it told none, or was killed: its last lines then say nothing."""
+        """Its error message; empty without one, and for killed runs, whose last lines are unrelated."""
         return "" if (self.process.poll() or 0) < 0 else self.folder.fault()
 
 
 def stop(processes: Sequence[Process]) -> None:
-    """End runs, with all processes that they have begun."""
+    """End runs and all of their processes."""
     for sign, patience in ((signal.SIGTERM, PATIENCE), (signal.SIGKILL, None)):
         going = [one.process for one in processes if one.process.poll() is None]
         for process in going:
@@ -178,7 +167,7 @@ def stop(processes: Sequence[Process]) -> None:
 
 
 def _lines(path: Path) -> list[str]:
-    """The end of a log, without empty lines; of a line that progress was drawn over, what was drawn last."""
+    """The end of a log without empty lines; of an overwritten line only the last text."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - (1 << 14)))
@@ -191,31 +180,31 @@ def _lines(path: Path) -> list[str]:
 
 def _last_lines(path: Path) -> list[str]:
     last = _lines(path)[-_TAIL:]
-    # train.py tells its faults in this form; what stands before is how it is used, or what happened until then.
-    told = [place for place, line in enumerate(last) if line.lower().startswith("error:")]
-    return last[told[-1] :] if told else last
+    # Before the error message of train.py stand its usage or earlier output.
+    errors = [place for place, line in enumerate(last) if line.lower().startswith("error:")]
+    return last[errors[-1] :] if errors else last
 
 
 PROGRAM = (sys.executable, str(Path(__file__).resolve().parent.parent / "train.py"))
 INTERVAL = 0.2
-"""Seconds between two looks at what has ended."""
+"""Seconds between two checks for finished runs."""
 
 
 class Sweeper:
-    """Runs what is not done, some at a time, and says how it goes.
+    """Executes the unfinished runs of a sweep and reports their progress.
 
     Args:
-        sweep: what to run.
-        out: the sweep's folder.
-        jobs: how many runs at a time; they share the cores evenly.
-        program: the command before the arguments of train.py.
-        console: where progress is told.
+        sweep: The sweep.
+        out: Its folder.
+        jobs: Number of concurrent runs, which share the cores evenly.
+        program: The command before the arguments of train.py.
+        console: Where progress is printed.
 
     Attributes:
-        outcomes: what the runs that are done left behind, by their keys.
-        failed: titles of those that failed.
-        begun: how many were begun.
-        left: titles of those that were not begun, since the same fault had come twice in their row, or in two rows.
+        outcomes: Results of the finished runs, by their keys.
+        failed: Titles of the failed runs.
+        begun: Number of started runs.
+        left: Titles of the runs that were not started because of a repeated fault.
     """
 
     def __init__(self, sweep: Sweep, out: Path, *, jobs: int, program: Sequence[str], console: Console) -> None:
@@ -230,7 +219,7 @@ class Sweeper:
         self.failed: list[str] = []
         self.begun = 0
         self.left: list[str] = []
-        self._faults: dict[str, list[set[str]]] = defaultdict(list)  # the rows of each run that ended in it
+        self._faults: dict[str, list[set[str]]] = defaultdict(list)  # rows of the runs that ended in each fault
         self._given_up: set[str] = set()
         self._again = False
         self._waiting = deque(self.folders)
@@ -240,10 +229,10 @@ class Sweeper:
         self._bars = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
     def check(self) -> None:
-        """Ask the program about all runs that are not done, in one process; seeds alone make no difference.
+        """Check all unfinished runs in one process; runs that differ in the seed alone are checked once.
 
         Raises:
-            SweepError: Some cannot be run; the message says why, and of which rows.
+            SweepError: Some cannot be run; the message names their rows and the reasons.
         """
         asked: dict[tuple[object, ...], str] = {}
         for key, folder in self.folders.items():
@@ -270,12 +259,12 @@ class Sweeper:
             raise SweepError("\n".join(["no run was begun, for some cannot be run as they are written:", *why]))
 
     def run(self) -> None:
-        """Run all; those that fail are told, and the others go on, unless two rows fail alike."""
+        """Execute all runs; failures are reported, and stop the sweep only when two rows fail in the same way."""
         with self._bars:
             try:
                 while self._waiting or self._going:
                     self._reap()
-                    # Once around: what another process is at goes back into the queue.
+                    # Each once: runs of other processes return to the queue.
                     for _ in range(len(self._waiting)):
                         if len(self._going) < self.jobs:
                             self._begin(self._waiting.popleft())
@@ -316,7 +305,7 @@ class Sweeper:
             self._bars.remove_task(task)
             took = f"{process.seconds:.0f} s"
             if self.folders[key].results() is not None:
-                # Scores and tables are written whole, before the figures: what happened after them cannot touch them.
+                # Scores and tables are complete before the figures are drawn.
                 self._finish(key, took if how == "exit code 0" else f"{took}, then {how}, after its results")
             else:
                 self._fail(key, f"no results after {took}: {how}; {self.folders[key].why()}")
@@ -341,7 +330,8 @@ class Sweeper:
         if outcome is not None:
             self.outcomes[key] = outcome
             names = dict.fromkeys(name for row in self.rows[key] for name in row.scores.values())
-            shown = [_shown(name, outcome.scores[name]) for name in names if name and name in outcome.scores]
+            scores = {name: outcome.scores[name] for name in names if name and name in outcome.scores}
+            shown = [f"{name} {number(one.value, one.unit, missing=DASH)}" for name, one in scores.items()]
             self._say("; ".join([f"{self._title(key)}: {how}", *shown]))
 
     def _fail(self, key: str, why: str) -> None:
@@ -357,13 +347,9 @@ class Sweeper:
         self.console.print(Text(text, style), soft_wrap=True)
 
 
-def _shown(name: str, value: Estimate) -> str:
-    return f"{name} {number(value.value, value.unit, missing=DASH)}"
-
-
 def _environment(jobs: int) -> dict[str, str]:
-    """The environment of a run: its share of the cores, where there are several, unless the user says otherwise."""
-    # A seed that this process was given is not the run's, and its words are read as UTF-8.
+    """The environment of a run: its share of the cores, unless the user sets OMP_NUM_THREADS."""
+    # Without the seed of this process; output in UTF-8.
     environment = {name: value for name, value in os.environ.items() if name != "PL_GLOBAL_SEED"} | {"PYTHONUTF8": "1"}
     if jobs > 1:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -373,7 +359,7 @@ def _environment(jobs: int) -> dict[str, str]:
 
 @contextmanager
 def _ending_in_order() -> Iterator[None]:
-    """Turn what ends a process into an exception, so that its runs are stopped with it."""
+    """Turn signals that end the process into an exception, so that its runs are stopped too."""
 
     def end(number: int, _: FrameType | None) -> None:
         raise SystemExit(128 + number)
@@ -391,13 +377,14 @@ def _ending_in_order() -> Iterator[None]:
 
 
 def main(args: Sequence[str], *, program: Sequence[str] = PROGRAM, console: Console | None = None) -> int:
-    """Run the command line `args`; returns the exit code, 1 when a run failed or a cell of the table stays empty.
+    """Run the command line `args`; return the exit code, 1 when a run failed or a cell is empty.
 
     Raises:
-        SweepError: The sweep cannot be run as it is written.
+        SweepError: The sweep cannot be run.
     """
     console = console or Console()
-    own, extra = _parted(args)
+    place = args.index("--") if "--" in args else len(args)
+    own, extra = args[:place], args[place + 1 :]
     parser = argparse.ArgumentParser(prog="python -m sweeps.run", description="Run the rows of a table.")
     parser.add_argument("spec", type=Path, metavar="SPEC.yaml", help="what to run; sweeps/plan.py says how")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the runs and the table (runs/NAME)")
@@ -407,7 +394,7 @@ def main(args: Sequence[str], *, program: Sequence[str] = PROGRAM, console: Cons
     if options.jobs < 1:
         raise SweepError(f"--jobs {options.jobs}: at least one run at a time")
     sweep = read_sweep(options.spec, extra)
-    # Runs are told the folder, and it must be the same wherever they are begun.
+    # Absolute, because the runs receive it.
     out = (options.out or Path("runs") / sweep.name).resolve()
     out.mkdir(parents=True, exist_ok=True)
     sweeper = Sweeper(sweep, out, jobs=options.jobs, program=program, console=console)
@@ -419,7 +406,7 @@ def main(args: Sequence[str], *, program: Sequence[str] = PROGRAM, console: Cons
             console.print(Text("Stopped. The same command goes on from here.", "yellow"))
             return 130
     collected = collect(sweep, sweeper.outcomes)
-    (out / "results.json").unlink(missing_ok=True)  # it must not vouch for another sweep
+    (out / "results.json").unlink(missing_ok=True)  # of the sweep before
     shutil.copyfile(options.spec, out / "config.yaml")
     write(out, collected.result, collected.provenance)
     console.print()
@@ -440,12 +427,6 @@ def main(args: Sequence[str], *, program: Sequence[str] = PROGRAM, console: Cons
     )
     console.print(Text(f"Written to {out}"), soft_wrap=True)
     return 1 if faults else 0
-
-
-def _parted(args: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The arguments before and behind `--`."""
-    place = args.index("--") if "--" in args else len(args)
-    return list(args[:place]), list(args[place + 1 :])
 
 
 if __name__ == "__main__":
