@@ -1,4 +1,4 @@
-"""Texts in colour → one page of HTML that needs no other file, on a screen and on paper."""
+"""Coloured texts → one self-contained page of HTML, for screen and print."""
 
 import math
 from collections.abc import Sequence
@@ -7,11 +7,11 @@ from html import escape
 from results import ColouredText, ColouredTexts
 
 ABOVE, BELOW = "222, 143, 5", "1, 115, 178"
-"""Red, green and blue of values above zero and below it: told apart by the colour-blind too."""
+"""Red, green and blue of values above and below zero, distinguishable for the colour-blind."""
 STRONGEST = 0.8
-"""Opacity of the full colour; black letters are readable on both colours."""
+"""Opacity of the full colour; black text is readable on it."""
 FULL = 10
-"""Times the even share of a row, from which on a word has the full colour."""
+"""Multiple of the even share of a row from which a word has the full colour."""
 
 _CSS = """
 :root { color-scheme: light; }
@@ -36,10 +36,10 @@ span { border-radius: .2em; padding: .1em .2em; white-space: nowrap; }
 
 
 def html_page(figure: ColouredTexts) -> str:
-    """Write the page: per text a heading with its caption, and the words once per row; a word's title holds its number.
+    """Write a heading for each text and its words once per row; the title of a word holds its number.
 
-    The colour of a word is as strong as its share of the row's total magnitude, relative to the even share, 1/n of n
-    words: even attention is pale whatever the length of the text.
+    The opacity of a word is its share of the total magnitude of the row, relative to the even share, 1/n of n words:
+    even attention is pale in texts of any length.
     """
     title = escape(figure.title)
     return "\n".join(
@@ -63,7 +63,7 @@ def html_page(figure: ColouredTexts) -> str:
 
 
 def _legend(figure: ColouredTexts) -> str:
-    """Say what the colours mean: those below zero, and words without a value, only where there are some."""
+    """Legend of the colours; of values below zero and of missing values only where there are any."""
     numbers = [value for text in figure.texts for values in text.rows.values() for value in values]
     below = [-1.0, -0.5, -0.1] if any(value < 0 for value in numbers) else []
     samples = " ".join(
@@ -79,7 +79,7 @@ def _legend(figure: ColouredTexts) -> str:
 def _section(text: ColouredText) -> str:
     rows = "\n".join(_row(name, text.words, values) for name, values in text.rows.items())
     heading = ": ".join(filter(None, (text.name, text.caption)))
-    # Each finds its own direction: a text may run from right to left.
+    # dir="auto": a text may run from right to left.
     return f'<section>\n<h2 dir="auto">{escape(heading)}</h2>\n<table>\n{rows}\n</table>\n</section>'
 
 
@@ -100,7 +100,7 @@ def _row(name: str, words: Sequence[str], values: Sequence[float]) -> str:
 
 
 def _background(strength: float) -> str:
-    """The colour of a value relative to the magnitude that has the full colour, which larger ones have too."""
+    """Colour of a value relative to the magnitude of the full colour."""
     return f"background: rgba({ABOVE if strength >= 0 else BELOW}, {STRONGEST * min(abs(strength), 1.0):.3f})"
 
 

@@ -3,8 +3,8 @@
 Fractions are shown ×100 with one decimal, other floats with four significant digits. CSV and JSON always hold the
 numbers as they were computed.
 
-Not pandas' `to_latex`: a row that starts with a bracket, such as that of the word `[CLS]`, compiles to an error there,
-since the row end before it takes the bracket for its own argument, and so do the arrows of our directions.
+pandas' `to_latex` does not compile for rows that start with a bracket, such as that of the word `[CLS]`, which LaTeX
+takes for an argument of the row end before, nor for the arrows of our directions.
 """
 
 import math
@@ -27,17 +27,13 @@ def number(value: float, unit: Unit, *, missing: str) -> str:
 
 
 def with_interval(estimate: Estimate, *, missing: str) -> str:
-    """Write an estimate, and behind it its interval where that is defined: `54.3 [53.5, 55.1]`."""
+    """Write an estimate, with its interval where that is defined: `54.3 [53.5, 55.1]`."""
     ends = [end for end in (estimate.low, estimate.high) if end is not None]
     return _cell([estimate.value, *ends], estimate.unit, missing)
 
 
 def written(table: Table, *, missing: str) -> dict[str, list[str]]:
-    """Write every column, row by row; an interval stands behind the number it belongs to.
-
-    Returns:
-        The cells of each column that is no end of an interval; `missing` for what is absent.
-    """
+    """Write the cells of every column, with intervals behind their numbers and `missing` for absent values."""
     frame, intervals, units = table.frame, table.intervals(), table.unit_rows()
     ends = {end for pair in intervals.values() for end in pair}
     cells: dict[str, list[str]] = {}
@@ -57,13 +53,13 @@ def _cell(values: Sequence[float], unit: Unit, missing: str) -> str:
 
 
 ROWS = 30
-"""Rows of a table that are printed; the file has them all."""
+"""Printed rows of a table."""
 
 SCORES = 80
-"""Scores that are printed; `results.json` has them all."""
+"""Printed scores."""
 
 COLUMNS = 12
-"""Columns of a table that are printed, intervals not counted; the file has them all."""
+"""Printed columns of a table, not counting intervals."""
 
 DASH = "–"
 
@@ -79,7 +75,7 @@ def scores_table(title: str, scores: Mapping[str, Estimate]) -> RichTable:
 
 
 def data_table(title: str, table: Table, file: str) -> RichTable:
-    """Lay out a table's first rows and columns; a caption says how many more there are in `file`."""
+    """Lay out the first rows and columns of a table; a caption counts the others, which are in `file`."""
     frame, cells = table.frame, written(table, missing=DASH)
     columns = list(cells)[:COLUMNS]
     numeric = {place for place, column in enumerate(columns) if pd.api.types.is_numeric_dtype(frame[column])}
@@ -93,10 +89,7 @@ def data_table(title: str, table: Table, file: str) -> RichTable:
 
 
 def audit_table(audit: Mapping[str, object]) -> RichTable:
-    """Lay out the audit, one row per entry; entries inside an entry are named by both, joined with a dot.
-
-    Counts of 0 are not shown: there are many, and they would hide the others. A caption says how many there are.
-    """
+    """Lay out the audit, one row per entry, nested names joined with dots; a caption counts the omitted zeros."""
     table = _table("audit", ["what", "value"], numbers={1})
     entries = list(_flat(audit))
     for name, value in entries:
@@ -126,7 +119,7 @@ def _table(title: str, columns: Sequence[str], numbers: set[int]) -> RichTable:
 
 
 def _cells(*texts: str) -> Iterator[Text]:
-    """Protect the texts from rich, which would take a token such as `[unused1]` for markup and drop it."""
+    """Protect the texts from rich, which would drop a token such as `[unused1]` as markup."""
     return (Text(text) for text in texts)
 
 
@@ -143,10 +136,10 @@ def _flat(entries: Mapping[str, object], above: str = "") -> Iterator[tuple[str,
 MISSING = "--"
 
 LATEX_ROWS, LATEX_COLUMNS = 60, 16
-"""What fits on a page: longer and wider tables are CSV alone."""
+"""Largest table that fits on a page; larger ones have no LaTeX file."""
 
 _DOT = re.compile(r"(?<=\w)\.(?=[^\W\d])|(?<=[^\W\d])\.(?=\w)")
-"""A dot that parts two words, and not the digits of a number."""
+"""A dot between two words, not between digits."""
 
 _SIGNS = str.maketrans(
     {
@@ -185,9 +178,8 @@ _SIGNS = str.maketrans(
 def latex_table(table: Table, experiment: str, name: str) -> str | None:
     """Write a table as one `tabular`, ready for LaTeX's `input`; None where it is too large for a page.
 
-    Columns of numbers are right-aligned, others left-aligned. Intervals stand behind their values, in the same cell.
-    Heads and names of scores are words; neighbours whose names begin alike up to a dot, as `uas` and `uas.sd`, stand
-    under one head.
+    Columns of numbers are right-aligned. Intervals are in the cells of their values. Heads and names of scores are
+    written as words; adjacent columns with the same name before a dot, as `uas` and `uas.sd`, share a head.
     """
     frame, cells = table.frame, written(table, missing="")
     if len(frame) > LATEX_ROWS or len(cells) > LATEX_COLUMNS:
@@ -212,7 +204,7 @@ def latex_table(table: Table, experiment: str, name: str) -> str | None:
 
 
 def _head(names: Sequence[str]) -> list[str]:
-    """The head, and above it the groups, where there are such."""
+    """The head, below a line of groups if there are any."""
     groups: list[tuple[str, list[str]]] = []
     for name in names:
         group, *rest = _DOT.split(name, maxsplit=1)
@@ -237,14 +229,14 @@ def _words(name: str) -> str:
 
 
 def escape(text: str) -> str:
-    """Write any text so that LaTeX prints it as it is, in one line; letters beyond ASCII are left to the font."""
+    """Escape a text for LaTeX, in one line; other letters than ASCII are left to the font."""
     signs = " ".join(text.split()).translate(_SIGNS)
-    # Pairs of these would print as a dash or as double quotes.
+    # Pairs of these would become dashes or double quotes.
     return re.sub(r"([-'`])(?=\1)", r"\1{}", signs)
 
 
 def _signed(text: str) -> str:
-    """Give numbers a minus instead of a hyphen, and a power of ten instead of an `e`."""
+    """Write negative numbers and powers of ten as formulas."""
     return re.sub(r"-?\d[\d.]*(?:e[-+]\d+)?", lambda found: _formula(found[0]), text)
 
 
@@ -256,5 +248,5 @@ def _formula(digits: str) -> str:
 
 def _row(cells: list[str]) -> str:
     row = " & ".join(cells)
-    # What stands before the row, `\\` or a rule, would take these for its own.
+    # The row end or rule before the row would take these for its argument.
     return rf"{'{}' if row.startswith(('[', '*')) else ''}{row} \\"

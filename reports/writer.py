@@ -1,4 +1,4 @@
-"""The one callback that writes: an experiment's result becomes files in the run folder and tables in the terminal."""
+"""Writes the result of an experiment to the run folder and prints its tables: a callback for the Trainer."""
 
 import dataclasses
 import hashlib
@@ -53,30 +53,29 @@ class Experiment(Protocol):
 
 @runtime_checkable
 class Sourced(Protocol):
-    """A datamodule that says where its batches come from."""
+    """A datamodule that describes its inputs."""
 
     @property
     def provenance(self) -> Provenance:
-        """What encoder and data went in, and what was left out."""
+        """Encoder, data, and counts of what was left out."""
         ...
 
 
 class ResultWriter(pl.Callback):
-    """Writes the module's result when a test ends, and its predictions, on the first process only.
+    """Writes the result of the module after a test, and its predictions, on the first process.
 
-    The run folder receives the tables as CSV and LaTeX, the figures as PNG and PDF or as a page of HTML, the items as
-    Parquet. A folder with `results.json`, which names them, has all scores and tables. The tables are printed after it
-    is written, so that a closed pipe loses nothing; then the figures are drawn, and it names those that could be.
-    Predictions become `predictions.parquet`.
+    The run folder receives the tables as CSV and LaTeX, the figures as PNG and PDF or as HTML, the items as Parquet,
+    and `results.json`, which names them. `results.json` is written after the tables and before anything is printed, so
+    that a closed pipe loses nothing, and again with the figures. Predictions become `predictions.parquet`.
 
     Attributes:
-        folder: The run folder; None takes the logger's, or the trainer's root folder without a logger.
-        titles: Whether drawings bear their titles; `results.json` has them in any case, for captions.
+        folder: The run folder; None takes that of the logger, or the root folder of the trainer without a logger.
+        titles: Whether drawings have titles; `results.json` has them as captions in any case.
     """
 
     def __init__(self, console: Console | None = None) -> None:
         """Print to `console`, or to the standard output."""
-        # No console of our own is kept: it has locks, and spawned processes receive the callback pickled.
+        # The default console is made later: it has locks, and spawned processes receive the callback pickled.
         self._console = console
         self.folder: Path | None = None
         self.titles = True
@@ -91,11 +90,11 @@ class ResultWriter(pl.Callback):
             (self._console or Console()).print(Text(f"Written to {folder / 'predictions.parquet'}"), soft_wrap=True)
 
     def _folder(self, trainer: pl.Trainer) -> Path:
-        # Every process has to ask the trainer: Lightning broadcasts the answer.
+        # On every process, because Lightning broadcasts the answer.
         return self.folder or Path(trainer.log_dir or trainer.default_root_dir)
 
     def on_test_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Write the result, print it, then draw its figures; a module without one is named and skipped."""
+        """Write the result, print it, then draw its figures; warn if the module has no result."""
         folder = self._folder(trainer)
         if not trainer.is_global_zero:
             return
@@ -109,7 +108,7 @@ class ResultWriter(pl.Callback):
         datamodule = getattr(trainer, "datamodule", None)
         sourced = isinstance(datamodule, Sourced)
         provenance = datamodule.provenance if isinstance(datamodule, Sourced) else Provenance({}, {}, {})
-        content = write_scores(folder, result, provenance)  # before anything is printed, which may fail
+        content = write_scores(folder, result, provenance)  # before printing, which may fail
         if not sourced:
             console.print(
                 Text(f"Warning: {type(datamodule).__name__} has no provenance: encoder and data unknown", "yellow")
@@ -117,7 +116,7 @@ class ResultWriter(pl.Callback):
         audit = merged_audit(result, provenance)
         tables = [audit_table(audit)] if audit else []
         tables += [data_table(name, table, f"{name}.csv") for name, table in result.tables.items()]
-        tables.append(scores_table(f"{result.experiment}: scores", result.scores))  # last, where the eye falls
+        tables.append(scores_table(f"{result.experiment}: scores", result.scores))  # last, so that they stay in view
         for table in tables:
             console.print(table)
             console.print()
@@ -127,24 +126,24 @@ class ResultWriter(pl.Callback):
 
 
 def write(folder: Path, result: Result, provenance: Provenance, titles: bool = True) -> dict[str, str]:
-    """Write all of a result's files: `write_scores`, then `write_figures`, whose faults it returns."""
+    """Write all files of a result; return the faults of `write_figures`."""
     return write_figures(folder, result.figures, write_scores(folder, result, provenance), titles)
 
 
 def write_scores(folder: Path, result: Result, provenance: Provenance) -> dict[str, object]:
-    """Write tables, items and `results.json` into `folder`, made if absent; files of the same names are replaced.
+    """Write tables, items and `results.json` into `folder`, replacing files of the same names.
 
     Returns:
-        What `results.json` holds; it names no figures yet.
+        The content of `results.json`, without figures.
 
     Raises:
         OSError: Scores or tables cannot be written.
-        TypeError: An audit, or the description of encoder or data, holds something that JSON has no form for.
-        ValueError: One holds an infinite number.
+        TypeError: The audit or the provenance has a value without a form in JSON.
+        ValueError: The audit or the provenance has an infinite number.
     """
     folder.mkdir(parents=True, exist_ok=True)
     record = folder / RECORD
-    # An older run's record must not vouch for a mixture of its files and these.
+    # An older record must not describe a mixture of old and new files.
     record.unlink(missing_ok=True)
     latex = {name: latex_table(table, result.experiment, name) for name, table in result.tables.items()}
     for name, table in result.tables.items():
@@ -183,16 +182,16 @@ def write_scores(folder: Path, result: Result, provenance: Provenance) -> dict[s
 def write_figures(
     folder: Path, figures: Mapping[str, Figure], content: Mapping[str, object], titles: bool = True
 ) -> dict[str, str]:
-    """Draw the figures into the folder of `write_scores`, and write `results.json` again, to name them.
+    """Draw the figures into the run folder, and write `results.json` again with their names.
 
     Args:
         folder: The run folder.
-        figures: Those of the result.
-        content: What `write_scores` returned.
-        titles: Whether drawings bear their titles, which `results.json` has in any case, under `captions`.
+        figures: The figures of the result.
+        content: The value returned by `write_scores`.
+        titles: Whether drawings have titles.
 
     Returns:
-        Why figures could not be drawn, by their names.
+        Faults of figures that could not be drawn, by their names.
     """
     files, faults = _save_figures(folder, figures, titles)
     if files:
@@ -209,17 +208,17 @@ def _write_record(record: Path, content: Mapping[str, object]) -> None:
 
 
 def merged_audit(result: Result, provenance: Provenance) -> dict[str, object]:
-    """Join what the inputs and the experiment left out; under a name that both use, the inputs' becomes `data.name`."""
+    """Join the audits of inputs and experiment; entries of the inputs with a name of both become `data.name`."""
     shared = provenance.audit.keys() & result.audit.keys()
     inputs = {f"data.{name}" if name in shared else name: value for name, value in provenance.audit.items()}
     return {**inputs, **result.audit}
 
 
 def plain(value: object, at: str = "result") -> object:
-    """Turn numpy numbers, arrays, tuples and paths into what JSON knows; nan becomes None.
+    """Convert numpy numbers, arrays, tuples and paths for JSON; nan becomes None.
 
     Raises:
-        TypeError: There is no form for a value; the message says where it stands.
+        TypeError: A value has no form in JSON; the message says where it is.
         ValueError: A number is infinite.
     """
     if isinstance(value, np.generic | np.ndarray):
@@ -240,29 +239,29 @@ def plain(value: object, at: str = "result") -> object:
 
 
 def _save_figures(folder: Path, figures: Mapping[str, Figure], titles: bool) -> tuple[dict[str, str], dict[str, str]]:
-    """Write what can be drawn: the files to look at, and why others are missing, both by the figures' names."""
+    """Draw the figures; return the files, and the faults of the others, by the names of the figures."""
     files, faults = {}, {}
     drawn = [figure for figure in figures.values() if not isinstance(figure, ColouredTexts)]
     with fonts_for(str(drawn)):
         for name, figure in figures.items():
             try:
                 files[name] = _save_figure(folder / name, figure, titles)
-            except Exception as error:  # the scores are written: no fault of a drawing may end the run
+            except Exception as error:  # the scores are written: a fault of a drawing must not end the run
                 faults[name] = f"{type(error).__name__}: {error}"
-                for suffix in (".png", ".pdf", ".html"):  # half of a figure is none
+                for suffix in (".png", ".pdf", ".html"):  # remove incomplete files
                     (folder / f"{name}{suffix}").unlink(missing_ok=True)
     return files, faults
 
 
 def _save_figure(stem: Path, figure: Figure, title: bool) -> str:
-    """Write a figure and return the name of the file to look at."""
+    """Write a figure and return the name of its file."""
     if isinstance(figure, ColouredTexts):
         page = f"{stem.name}.html"
         (stem.parent / page).write_text(html_page(figure), encoding="utf-8", newline="\n")
         return page
     canvas = draw(figure if title else dataclasses.replace(figure, title=""))
-    # Type 42 keeps the text of a PDF as text; publishers refuse the default. Without dates and versions the same data
-    # gives the same bytes.
+    # Type 42 keeps text in a PDF as text; publishers refuse the default. Without dates and versions equal data give
+    # equal bytes.
     with rc_context({"pdf.fonttype": 42}):
         canvas.savefig(f"{stem}.png", dpi=200, metadata={"Software": None})
         canvas.savefig(f"{stem}.pdf", metadata={"CreationDate": None, "Creator": None, "Producer": None})
@@ -271,7 +270,7 @@ def _save_figure(stem: Path, figure: Figure, title: bool) -> str:
 
 @cache
 def source_digest() -> str:
-    """SHA-256 of the program itself: results of two states of it are not to be mixed unnoticed."""
+    """SHA-256 of the program, so that a mixture of results of different versions is noticed."""
     root, digest = Path(__file__).parent.parent, hashlib.sha256()
     rooms = [
         folder.parent for folder in root.glob("*/__init__.py") if folder.parent.name not in ("benchmarks", "tests")
