@@ -29,7 +29,7 @@ from models.predictions import (
     tokenized,
 )
 from results import Result
-from training import Origin, TrainedModule, TrainingError
+from training import Origin, TrainedModule, TrainingError, check_new
 from training.lifecycle import other_model
 
 CROSS_ENTROPY = "cross_entropy"
@@ -309,7 +309,9 @@ class TextClassifier(TrainedModule[TextSizes]):
 
         Raises:
             TrainingError: the classifier is not trained.
+            UserError: there is no text, or one is empty.
         """
+        check_new("texts", texts)
         self.on_predict_start()
         split = tokenized(texts, self.sizes.vocabulary, self.sizes.tokenizer, self.sizes.options)
         batches = LengthBatches(

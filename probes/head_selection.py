@@ -22,7 +22,7 @@ from metrics.trees import tree_heads
 from probes.base import FrozenProbe, Sizes, weight_maps
 from probes.scorers import attention_scores, candidates, root_scores, weighted_scores, with_root
 from results import Figure
-from training import quiet
+from training import check_new, quiet
 
 _DEFAULT_ENCODER = EncoderSpec()
 _DEFAULT_OPTIONS = Options()
@@ -218,7 +218,9 @@ class HeadSelectionProbe(FrozenProbe, ArcExperiment):
 
         Raises:
             TrainingError: the probe is not trained, or was trained on another encoder or other word vectors.
+            UserError: there is no sentence, or one has no words.
         """
+        check_new("sentences", sentences)
         self.on_validation_start()
         reads: Set[Field] = self.reads | (HeadSelectionProbe.reads if self.labels else frozenset())
         with TemporaryDirectory() as cache, quiet(), torch.inference_mode():

@@ -171,7 +171,7 @@ def _counts(outcome: Outcome, score: str) -> pd.DataFrame:
             if score in outcome.scores
             else f"is no score{near(score, outcome.scores)}"
         )
-        known = ", ".join(outcome.ratios) or "none, it was made before runs wrote them, or has no items"
+        known = ", ".join(outcome.ratios) or "none; experiments such as SingleHeads have none to compare"
         raise CompareError(f"{where}: {score} {why}; there are counts per item of: {known}")
     if outcome.items is None or not outcome.items.is_file():
         raise CompareError(f"{where}: the items of its test, {outcome.items or 'items.parquet'}, are not there")

@@ -1,6 +1,6 @@
 """What every trained module shares, probes and classifiers alike, and the one training inside a test."""
 
-from training.lifecycle import Origin, TrainedModule, TrainingError
+from training.lifecycle import Origin, TrainedModule, TrainingError, check_new
 from training.nested import Best, nested_trainer, quiet, recorded_gradients, train_nested
 
 __all__ = [
@@ -8,6 +8,7 @@ __all__ = [
     "Origin",
     "TrainedModule",
     "TrainingError",
+    "check_new",
     "nested_trainer",
     "quiet",
     "recorded_gradients",

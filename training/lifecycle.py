@@ -4,7 +4,7 @@ import inspect
 import warnings
 import zipfile
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
@@ -220,8 +220,8 @@ def instantiate(
         known = inspect.signature(base).parameters
         every = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
         return base(**{name: value for name, value in arguments.items() if every or name in known})
-    if name.rpartition(".")[2] not in _names_below(base):
-        raise TrainingError(not_its_own(path, base.__name__))
+    if (kind := name.rpartition(".")[2]) not in _names_below(base):
+        raise TrainingError(f"{path} is a checkpoint of {kind}, not of {base.__name__}: load it with {kind}.")
     parser = LightningArgumentParser()
     parser.add_lightning_class_args(base, "model", subclass_mode=True)
     parsed = parser.parse_object({"model": {"class_path": name, "init_args": arguments}})
@@ -236,6 +236,29 @@ def _names_below(base: type) -> set[str]:
     """Names of a class and of all imported classes derived from it: no other one is imported for a checkpoint."""
     below: list[type] = base.__subclasses__()
     return {base.__name__}.union(*map(_names_below, below))
+
+
+def check_new(what: str, given: Sequence[object]) -> None:
+    """Refuse new texts or sentences that nothing can be predicted of.
+
+    Args:
+        what: `texts` or `sentences`, for messages.
+        given: each a string, or its parts.
+
+    Raises:
+        UserError: it is one string and no list, there is none, or one has no words.
+    """
+    one = what.removesuffix("s")
+    if isinstance(given, str):
+        raise UserError(f"{what}: give a list, [{given[:40]!r}], not one {one} by itself.")
+    if not given:
+        raise UserError(f"{what}: there is none to predict.")
+    for place, item in enumerate(given):
+        parts = [item] if isinstance(item, str) else item
+        if not isinstance(parts, Sequence) or not parts or not all(isinstance(part, str) for part in parts):
+            raise UserError(f"{what}: number {place}, from 0, is {item!r}: give a string, or a sequence of strings.")
+        if not all(part.strip() for part in parts):
+            raise UserError(f"{what}: number {place}, from 0, is empty or has an empty part: leave it out.")
 
 
 def not_its_own(path: object, name: str) -> str:

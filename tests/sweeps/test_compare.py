@@ -302,7 +302,7 @@ def no_results(run: Path) -> None:
         (lambda run: change_record(run, items=None), "items.parquet, are not there"),
         (
             lambda run: change_record(run, ratios={}),
-            "uas cannot be compared item by item; there are .*: none, it was made",
+            "uas cannot be compared item by item; there are .*: none; experiments",
         ),
         (lambda run: (run / "items.parquet").write_text("words"), "items.parquet cannot be read: "),
         (

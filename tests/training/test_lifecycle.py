@@ -13,7 +13,8 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from training import Origin, TrainedModule, TrainingError
+from results import UserError
+from training import Origin, TrainedModule, TrainingError, check_new
 from training.lifecycle import read_checkpoint
 
 pytestmark = pytest.mark.filterwarnings("ignore:The 'train_dataloader' does not", "ignore:The 'val_dataloader' does")
@@ -140,5 +141,22 @@ def test_a_checkpoint_of_the_command_line_says_its_class(trained: tuple[Line, Pa
             assert isinstance(loaded, Line)
             assert (loaded.rate, loaded.power) == (0.5, 3)
         else:
-            with pytest.raises(TrainingError, match="is not a checkpoint of Line"):
+            with pytest.raises(TrainingError, match=r"is a checkpoint of \w*, not of Line: load it with"):
                 Line.load_from_checkpoint(tmp_path / "config.ckpt")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("a fine film", r"texts: give a list, \['a fine film'\], not one text by itself"),
+        ([], "texts: there is none to predict"),
+        (["fine", " "], "texts: number 1, from 0, is empty"),
+        ([["the", ""]], "texts: number 0, from 0, is empty or has an empty part"),
+        ([[]], "texts: number 0, from 0, is .*: give a string, or a sequence of strings"),
+        ([3], "texts: number 0, from 0, is 3: give a string"),
+    ],
+)
+def test_what_nothing_can_be_predicted_of_is_refused(given: list[object], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        check_new("texts", given)
+    check_new("texts", ["a film", ("a", "pair"), ["in", "words"]])
