@@ -15,6 +15,7 @@ from attention.encoder import EncoderError, Source, check, load_classifier, load
 from datamodules import ClassificationDataModule, TextBatch
 from models.base import TextClassifier, TextSizes
 from models.interface import Level, ModelError, Output
+from training import recorded_gradients
 
 PIECES = 16384
 """Most pieces of one pass of `decide`, padding included."""
@@ -132,7 +133,7 @@ class SequenceClassifier(nn.Module):
             return weights, None
 
         # What follows the last layer's attention looks at each position alone: rows without gradient are not read.
-        with torch.inference_mode(False), torch.enable_grad(), intervening(see):
+        with recorded_gradients(), intervening(see):
             own = self.model(input_ids=tokens).logits
             [gradient] = torch.autograd.grad(own.sum(), layers[-1:])
         read = gradient.abs().sum((0, 1, 3)).nonzero().flatten().tolist()

@@ -12,7 +12,7 @@ from datamodules import AttentionBatch, DependencyDataModule
 from datamodules.sampling import run_seed
 from heads.experiment import DependencyExperiment, ExperimentError
 from results import Result
-from training import TrainedModule, nested_trainer, quiet, train_nested
+from training import TrainedModule, nested_trainer, quiet, recorded_gradients, train_nested
 
 Mode = Literal["min", "max"]
 Probe = TypeVar("Probe", bound=DependencyExperiment)
@@ -84,7 +84,7 @@ def trained(
         TrainingError: nothing was monitored, or what was is not a finite number.
     """
     # The test around is in inference mode, and what is made in it can never be trained.
-    with isolate_rng(), torch.inference_mode(False):
+    with isolate_rng(), recorded_gradients():
         fresh = deepcopy(probe)
         data.setup("fit")
         best = train_nested(

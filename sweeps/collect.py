@@ -136,8 +136,9 @@ def by_id(counts: pd.DataFrame) -> pd.DataFrame:
 def collect(sweep: Sweep, outcomes: Mapping[str, Outcome]) -> Collected:
     """Make the tables of a sweep and of its runs from outcomes by the keys of the runs; missing seeds are left out."""
     faults: list[str] = []
-    cells = [_scores(row, outcomes, faults) for row in sweep.rows]
-    frame = pd.DataFrame([_row(sweep, row, found, outcomes) for row, found in zip(sweep.rows, cells, strict=True)])
+    done = [_done(row, outcomes) for row in sweep.rows]
+    cells = [_scores(row, of_row, faults) for row, of_row in zip(sweep.rows, done, strict=True)]
+    frame = pd.DataFrame([_row(sweep, *of_row) for of_row in zip(sweep.rows, cells, done, strict=True)])
     scores = {
         f"{row.name}.{score}": one for row, found in zip(sweep.rows, cells, strict=True) for score, one in found.items()
     }
@@ -174,9 +175,12 @@ def _shown(sweep: Sweep, frame: pd.DataFrame, units: Mapping[str, Unit]) -> Tabl
     return Table(frame, of_columns, interval=first if first in frame else None)
 
 
-def _scores(row: Row, outcomes: Mapping[str, Outcome], faults: list[str]) -> dict[str, Estimate]:
+Done = Mapping[int, Sequence[Outcome]]
+"""The outcomes of a row by seed."""
+
+
+def _scores(row: Row, done: Done, faults: list[str]) -> dict[str, Estimate]:
     """Scores of a row: mean over its seeds, interval and standard deviation; nan where no run has the score."""
-    done = _done(row, outcomes)
     found: dict[str, Estimate] = {}
     for column, score in row.scores.items():
         givers = []
@@ -192,7 +196,7 @@ def _scores(row: Row, outcomes: Mapping[str, Outcome], faults: list[str]) -> dic
     return found
 
 
-def _done(row: Row, outcomes: Mapping[str, Outcome]) -> dict[int, list[Outcome]]:
+def _done(row: Row, outcomes: Mapping[str, Outcome]) -> Done:
     """The outcomes of the seeds whose runs are all done."""
     return {
         seed: [outcomes[run.key] for run in runs]
@@ -201,9 +205,8 @@ def _done(row: Row, outcomes: Mapping[str, Outcome]) -> dict[int, list[Outcome]]
     }
 
 
-def _row(sweep: Sweep, row: Row, scores: Mapping[str, Estimate], outcomes: Mapping[str, Outcome]) -> dict[str, object]:
+def _row(sweep: Sweep, row: Row, scores: Mapping[str, Estimate], done: Done) -> dict[str, object]:
     """Cells of a row: labels, number of seeds, mean epochs of the runs with its first score, and the scores."""
-    done = _done(row, outcomes)
     names = [name for name in row.scores.values() if name is not None]
     givers = [next((one for one in runs if names and names[0] in one.scores), None) for runs in done.values()]
     trained = [outcome.epochs for outcome in givers if outcome is not None]
