@@ -1,20 +1,91 @@
 """Public corpora by name, each file at a pinned address with its hash.
 
 `python -m corpora.registry NAME` fetches one into the data root, `python -m corpora.registry --list` shows them all. To
-add a corpus, add an entry to `CORPORA` in `corpora/public.py`: an address that names a revision, and the SHA-256 of
-what lies there. A file made from others has no address; its entry says how it is made, or has the archive and the
-function that makes it.
+add a corpus, add an entry to `corpora/public.yaml`: an address that names a revision, and the SHA-256 of what lies
+there; a file made from others has no address, and its entry says how it is made.
 """
 
 import argparse
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
-from corpora.public import CORPORA, Corpus, RemoteFile, write_table
+from corpora.archives import Row, read_imdb, read_newsgroups
 from corpora.sentence import CorpusError
+from corpora.tables import tables
+from results.files import write_atomically
+
+Split = Literal["train", "dev", "test", "all"]  # all: the corpus comes as one piece
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """One file of a corpus: where it lies under the data root, whence it comes, and its SHA-256 in hexadecimal.
+
+    Without `url` no address holds exactly these bytes, and the file must be made; without `sha256` too it is made here,
+    from the archive of the corpus.
+    """
+
+    path: str
+    url: str | None
+    sha256: str | None
+
+
+@dataclass(frozen=True)
+class Archive:
+    """What the files of a corpus are made from, and the function that reads the labels and texts of its splits."""
+
+    file: RemoteFile
+    read: Callable[[Path], Mapping[str, list[Row]]]
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A public corpus: its files by split, whom to thank, files that lie beside, how what has no address is made."""
+
+    name: str
+    splits: Mapping[Split, RemoteFile]
+    licence: str
+    citation: str
+    homepage: str
+    beside: tuple[RemoteFile, ...] = ()
+    recipe: str = ""
+    archive: Archive | None = None
+
+    @property
+    def files(self) -> tuple[RemoteFile, ...]:
+        """All its files."""
+        return (*self.splits.values(), *self.beside)
+
+    @property
+    def can_be_fetched(self) -> bool:
+        """Whether every file has an address, or an archive that has one."""
+        return self.archive is not None or all(remote.url for remote in self.files)
+
+
+def _corpus(name: str, entry: Mapping[str, Any]) -> Corpus:
+    def remote(file: Mapping[str, str]) -> RemoteFile:
+        return RemoteFile(file["path"], file.get("url"), file.get("sha256"))
+
+    archive = entry.get("archive")
+    return Corpus(
+        name,
+        {split: remote(file) for split, file in entry["splits"].items()},
+        entry["licence"],
+        entry["citation"],
+        entry["homepage"],
+        tuple(map(remote, entry.get("beside", ()))),
+        entry.get("recipe", ""),
+        Archive(remote(archive), _READERS[archive["read"]]) if archive else None,
+    )
+
+
+_READERS = {"read_imdb": read_imdb, "read_newsgroups": read_newsgroups}
+CORPORA: Mapping[str, Corpus] = {name: _corpus(name, entry) for name, entry in tables("public.yaml").items()}
 
 
 def data_root(root: str | Path | None) -> Path:
@@ -98,7 +169,8 @@ def fetch(name: str, root: str | Path | None) -> dict[str, Path]:
         texts = corpus.archive.read(base / corpus.archive.file.path)
         for split in absent:
             try:
-                write_table(paths[split], texts[split])
+                rows = "".join(f"{label}\t{text}\n" for label, text in texts[split])
+                write_atomically(paths[split], f"label\ttext\n{rows}")
             except OSError as error:
                 wrong = f"the file cannot be written ({error.strerror})"
                 raise CorpusError.at(paths[split], None, wrong, "Check the folder and the disk") from None

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
-from corpora.grammar import Node, trees
-from corpora.grammar.lexicon import SOUNDS_CONSONANT, SOUNDS_VOWEL
+from corpora.grammar.lexicon import WORDS
+from corpora.grammar.phrases import Dice, Node
+from corpora.grammar.sentences import Sentences
 from results.files import write_atomically
 
 # Raise it with every change that makes a seed give other files.
@@ -44,14 +45,13 @@ def write_sample_treebank(folder: Path, *, seed: int = 0) -> dict[str, Path]:
 def _distinct(seed: int, count: int) -> Iterator[tuple[str, str]]:
     """Yield text and rows of `count` sentences of fitting length whose texts differ."""
     seen: set[str] = set()
-    for tree in trees(seed):
-        words = _spelled(tree)
+    grammar = Sentences(Dice(seed))
+    while len(seen) < count:
+        words = _spelled(grammar.sentence())
         text, rows = _render(words)
         if SHORTEST <= len(words) <= LONGEST and text.lower() not in seen:
             seen.add(text.lower())
             yield text, rows
-        if len(seen) == count:
-            return
 
 
 def _spelled(tree: Node) -> list[tuple[Node, Node | None]]:
@@ -65,7 +65,7 @@ def _spelled(tree: Node) -> list[tuple[Node, Node | None]]:
     for (node, _), (after, _) in pairwise(words):
         if node.form == "a" and node.upos == "DET":
             sound = after.form[0].lower() in "aeiou"
-            if (sound or after.lemma in SOUNDS_VOWEL) and after.lemma not in SOUNDS_CONSONANT:
+            if (sound or after.lemma in WORDS["vowel sound"]) and after.lemma not in WORDS["consonant sound"]:
                 node.form = "an"
     first = words[0][0]
     first.form = first.form[0].upper() + first.form[1:]

@@ -22,8 +22,7 @@ from attention.extraction import Ranks, make_store, open_store
 from attention.specification import UNKNOWN, Extraction, Items, Options
 from attention.store import Store, StoreError
 from corpora.document import Documents
-from corpora.public import CORPORA
-from corpora.registry import locate, remedy_for
+from corpora.registry import CORPORA, locate, remedy_for
 from corpora.sentence import CorpusError, Treebank
 from datamodules.batch import Split
 from datamodules.vectors import ENCODER, VectorSpec, find_vectors

@@ -27,8 +27,7 @@ from corpora.document import (
     windows_from_table,
     windows_to_table,
 )
-from corpora.public import CORPORA
-from corpora.registry import data_root, locate
+from corpora.registry import CORPORA, data_root, locate
 from corpora.sentence import CorpusError, Treebank
 from datamodules.base import SPLITS, AttentionDataModule, check_splits, files_by_split
 from datamodules.batch import AntecedentBatch, Split

@@ -275,7 +275,8 @@ def source_digest() -> str:
     rooms = [
         folder.parent for folder in root.glob("*/__init__.py") if folder.parent.name not in ("benchmarks", "tests")
     ]
-    for path in sorted(path for room in rooms for path in room.rglob("*.py")):
+    # Word lists and templates are YAML beside the code that reads them.
+    for path in sorted(path for room in rooms for path in room.rglob("*") if path.suffix in (".py", ".yaml")):
         digest.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
     return digest.hexdigest()
 

@@ -9,21 +9,9 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TypeVar
 
-from corpora.grammar import lexicon
-from corpora.grammar.lexicon import Noun
+from corpora.grammar.lexicon import KINDS, PRONOUNS, WORDS, Noun
 
 T = TypeVar("T")
-
-# Person and number → subject form, object form, possessive form.
-PRONOUNS = {
-    "I": ("I", "me", "my"),
-    "you": ("you", "you", "your"),
-    "he": ("he", "him", "his"),
-    "she": ("she", "her", "her"),
-    "it": ("it", "it", "its"),
-    "we": ("we", "us", "our"),
-    "they": ("they", "them", "their"),
-}
 
 
 class Dice:
@@ -110,14 +98,14 @@ class Phrases(ABC):
         """Return a noun phrase of a kind, with its relation set.
 
         Args:
-            kind: A key of `lexicon.NOUNS`, or `city`.
+            kind: A key of `KINDS`, or `city`.
             relation: To its head; subjects take the subject form of a pronoun.
             depth: Levels of clauses allowed inside.
             lexical: No pronoun and no coordination.
             not_person: 1 or 2 keeps pronouns of that person out, so that nobody sees himself.
         """
         if kind == "city":
-            found = Nominal(word(self.fresh(lexicon.CITIES), "PROPN", relation), kind)
+            found = Nominal(word(self.fresh(WORDS["cities"]), "PROPN", relation), kind)
         elif not lexical and self.dice.chance(0.3 if kind == "person" else 0.07):
             found = self.pronoun(kind, relation, not_person)
         elif kind == "person" and self.dice.chance(0.22):
@@ -151,9 +139,9 @@ class Phrases(ABC):
 
     def name(self) -> Node:
         """Return a first name, at times with a surname, which is flat on it."""
-        node = word(self.fresh(lexicon.FIRST_NAMES), "PROPN", "")
+        node = word(self.fresh(WORDS["first names"]), "PROPN", "")
         if self.dice.chance(0.35):
-            node.right.append(word(self.dice.pick(lexicon.LAST_NAMES), "PROPN", "flat"))
+            node.right.append(word(self.dice.pick(WORDS["last names"]), "PROPN", "flat"))
         return node
 
     def coordination(self, kind: str) -> Nominal:
@@ -170,9 +158,9 @@ class Phrases(ABC):
 
         `bare` lets nothing follow it; `owned` lets no other noun own it, because it is an owner itself.
         """
-        noun = self.fresh(lexicon.NOUNS[kind])
-        plural = self.dice.chance(lexicon.PLURALS.get(kind, 0.3))
-        seldom = kind in lexicon.PUBLIC or noun.singular in lexicon.FREE
+        noun = self.fresh(KINDS[kind].nouns)
+        plural = self.dice.chance(KINDS[kind].plural)
+        seldom = KINDS[kind].public or noun.singular in WORDS["free"]
         opening = self.determiner(plural=plural, owners=4 if seldom else 16, owner_noun=not owned)
         return self.expanded(noun, kind, opening, depth, plural=plural, bare=bare)
 
@@ -189,8 +177,8 @@ class Phrases(ABC):
             return found
         if self.dice.chance(0.16 if depth > 0 else 0.06):
             owned = bool(opening) and opening[0].relation == "nmod:poss"
-            links = [link for link in lexicon.LINKS[kind] if not (owned and link[1] in ("person", "organization"))]
-            preposition, other = self.dice.pick(links or lexicon.LINKS["building"])
+            links = [link for link in KINDS[kind].links if not (owned and link[1] in ("person", "organization"))]
+            preposition, other = self.dice.pick(links or KINDS["building"].links)
             node.right.append(self.prepositional(preposition, other, "nmod", 0, lexical=True))
         elif depth > 0 and self.dice.chance(0.22) and (clause := self.clause_on(found, noun.singular, depth - 1)):
             node.right.append(clause)
@@ -215,7 +203,7 @@ class Phrases(ABC):
             case "":
                 return []
             case "number":
-                return [word(self.dice.pick(lexicon.NUMERALS), "NUM", "nummod")]
+                return [word(self.dice.pick(WORDS["numerals"]), "NUM", "nummod")]
             case "quantity":
                 return [word(self.dice.pick(("many", "several")), "ADJ", "amod")]
             case "owner":
@@ -230,7 +218,7 @@ class Phrases(ABC):
         """Return a possessive pronoun, or a person with the possessive ending, which is its case."""
         if not noun:
             base = self.dice.weigh({"I": 3, "you": 2, "he": 4, "she": 4, "we": 2, "they": 3})
-            return word(PRONOUNS[base][2], "PRON", "nmod:poss", PRONOUNS[base][2])
+            return word(PRONOUNS[base][2], "PRON", "nmod:poss")
         found = (
             Nominal(self.name(), "person") if self.dice.chance(0.4) else self.common("person", 0, bare=True, owned=True)
         )
@@ -241,7 +229,7 @@ class Phrases(ABC):
 
     def adjectives(self, kind: str) -> list[Node]:
         """Return up to two adjectives before a noun, in their usual order, at times with an adverb of degree."""
-        slots = lexicon.ADJECTIVES[kind]
+        slots = KINDS[kind].adjectives
         count = self.dice.weigh({0: 66, 1: 29, 2: 5})
         chosen = sorted({self.dice.pick(range(len(slots))) for _ in range(count)})
         degree = 0.1 if len(chosen) == 1 else 0.0
@@ -249,8 +237,8 @@ class Phrases(ABC):
 
     def graded(self, adjective: Node, probability: float) -> Node:
         """Add an adverb of degree to an adjective that can have one."""
-        if adjective.form not in lexicon.UNGRADABLE and self.dice.chance(probability):
-            adjective.left.append(word(self.dice.pick(lexicon.DEGREES), "ADV", "advmod"))
+        if adjective.form not in WORDS["ungradable"] and self.dice.chance(probability):
+            adjective.left.append(word(self.dice.pick(WORDS["degrees"]), "ADV", "advmod"))
         return adjective
 
     def prepositional(
@@ -267,7 +255,7 @@ class Phrases(ABC):
             return self.prepositional("in", "city", relation, 0)
         found = self.common(self.dice.weigh({"building": 3, "area": 1}), 0, bare=True)
         lemma = found.node.lemma
-        usual = "at" if lemma in lexicon.AT else "on" if lemma in lexicon.ON else "in"
+        usual = "at" if lemma in WORDS["at"] else "on" if lemma in WORDS["on"] else "in"
         preposition = self.dice.weigh({usual: 9, "near": 1})
         found.node.left.insert(0, word(preposition, "ADP", "case"))
         found.node.relation = relation

@@ -5,17 +5,9 @@ Arguments, adjuncts, auxiliaries, copula and markers all depend on the lexical v
 
 from dataclasses import replace
 
-from corpora.grammar import lexicon
+from corpora.grammar.lexicon import KINDS, PATTERNS, WORDS, Frame
 from corpora.grammar.phrases import Node, Nominal, comma, word
-from corpora.grammar.verbs import ACTS, BE, EVENTS, PATTERNS, Frame, Mood, Verbs, verb_chain
-
-BARE_CLAUSE = frozenset({"say", "think", "know", "believe", "hope", "hear", "tell"})  # may leave out "that"
-CONJUNCTIONS = {
-    "past": ("because", "although", "since", "before", "after", "when", "while"),
-    "present": ("because", "although", "if", "unless", "since"),
-    "future": ("because", "if", "unless", "when", "before", "after"),
-}
-OPENINGS = ("unfortunately", "fortunately", "surprisingly", "perhaps")
+from corpora.grammar.verbs import ACTS, BE, EVENTS, Mood, Verbs, verb_chain
 
 
 class Clauses(Verbs):
@@ -65,13 +57,16 @@ class Clauses(Verbs):
 
     def copular(self, shape: str, mood: Mood, depth: int) -> Node:
         """Return a clause whose predicate is an adjective, a role ("a nurse") or a place, after "be"."""
-        kinds = tuple(lexicon.PREDICATES) if shape == "adjective" else ("person", "person", "thing", "animal", "food")
+        if shape == "adjective":
+            kinds = [kind for kind in KINDS if KINDS[kind].predicates]
+        else:
+            kinds = ["person", "person", "thing", "animal", "food"]
         subject = self.bearer() if shape == "role" else self.nominal(self.dice.pick(kinds), "nsubj", depth)
         chain = verb_chain(BE, mood, subject, contract=self.dice.chance(0.7))
         if shape == "adjective":
-            predicate = self.graded(word(self.fresh(lexicon.PREDICATES[subject.kind]), "ADJ", ""), 0.3)
+            predicate = self.graded(word(self.fresh(KINDS[subject.kind].predicates), "ADJ", ""), 0.3)
         elif shape == "role":
-            noun = self.fresh([noun for noun in lexicon.NOUNS["person"] if noun.singular in lexicon.ROLES])
+            noun = self.fresh([noun for noun in KINDS["person"].nouns if noun.singular in WORDS["roles"]])
             article = [] if subject.plural else [word("a", "DET", "det")]
             predicate = self.expanded(noun, "role", article, depth, plural=subject.plural).node
         else:
@@ -87,7 +82,7 @@ class Clauses(Verbs):
             case "pronoun":
                 found = self.pronoun("person", "nsubj", 3)
             case _:
-                noun = self.fresh([noun for noun in lexicon.NOUNS["person"] if noun.singular in lexicon.RELATIVES])
+                noun = self.fresh([noun for noun in KINDS["person"].nouns if noun.singular in WORDS["relatives"]])
                 owner = self.possessor(noun=self.dice.chance(0.5))
                 found = self.expanded(noun, "person", [owner], 0, plural=self.dice.chance(0.2), bare=True)
         found.node.relation = "nsubj"
@@ -149,7 +144,7 @@ class Clauses(Verbs):
             case "told":
                 return [noun("iobj", people), self.content(frame, time, depth)]
             case "linking":
-                return [self.graded(word(self.fresh(lexicon.PREDICATES[subject.kind]), "ADJ", "xcomp"), 0.3)]
+                return [self.graded(word(self.fresh(KINDS[subject.kind].predicates), "ADJ", "xcomp"), 0.3)]
         return []
 
     def content(self, frame: Frame, time: str, depth: int) -> Node:
@@ -158,7 +153,7 @@ class Clauses(Verbs):
         found = self.clause(self.dice.weigh(weights), depth - 1)
         # Without "that" only a short subject shows where the clause begins.
         short = found.left[0].upos in ("PRON", "PROPN") and not found.left[0].right
-        if not short or frame.verb.base not in BARE_CLAUSE or self.dice.chance(0.4):
+        if not short or frame.verb.base not in WORDS["without that"] or self.dice.chance(0.4):
             found.left.insert(0, word("that", "SCONJ", "mark"))
         found.relation = "ccomp"
         return found
@@ -186,7 +181,7 @@ class Clauses(Verbs):
             "subject": 5 * bool(active),
             "object": 5 * bool(passive and noun),
             "participle": 2 * bool(passive and noun and nominal.kind != "person"),
-            "infinitive": 9 * (noun in lexicon.PLANS),
+            "infinitive": 9 * (noun in WORDS["plans"]),
         }
         if not any(weights.values()):
             return None
@@ -249,7 +244,7 @@ class Sentences(Clauses):
         if time != "present" and self.dice.chance(0.17):
             opening = self.when(time)
         elif self.dice.chance(0.04):
-            opening = word(self.dice.pick(OPENINGS), "ADV", "advmod")
+            opening = word(self.dice.pick(WORDS["openings"]), "ADV", "advmod")
         root = self.clause(time, 2)
         if opening:
             opening.right.append(comma())
@@ -259,7 +254,7 @@ class Sentences(Clauses):
     def complex(self, time: str) -> Node:
         """Return a clause with an adverbial clause before or after it: finite, of purpose, or a gerund."""
         if self.dice.chance(0.65):
-            conjunction = self.dice.pick(CONJUNCTIONS[time])
+            conjunction = self.dice.pick(WORDS[time])
             root = self.clause(time, 1, plain=conjunction in ("if", "unless"))
             adverbial = self.subordinate(conjunction, time)
             front = self.dice.chance(0.45)
@@ -366,7 +361,7 @@ class Sentences(Clauses):
         """Return what asks for an object of a kind: "who", "what", "which letter"."""
         if self.dice.chance(0.45):
             opening = [word("which", "DET", "det")]
-            noun = self.fresh(lexicon.NOUNS[kind])
+            noun = self.fresh(KINDS[kind].nouns)
             node = self.expanded(noun, kind, opening, 0, plural=self.dice.chance(0.2), bare=True).node
             node.relation = "obj"
             return node
@@ -396,7 +391,7 @@ class Sentences(Clauses):
         plural = self.dice.chance(0.45)
         form = self.dice.pick(("some", "two", "several", "no") if plural else ("a", "a", "a", "no", "another"))
         tag, relation = {"two": ("NUM", "nummod"), "several": ("ADJ", "amod")}.get(form, ("DET", "det"))
-        noun = self.fresh(lexicon.NOUNS[kind])
+        noun = self.fresh(KINDS[kind].nouns)
         subject = self.expanded(noun, kind, [word(form, tag, relation)], 0, plural=plural, bare=True)
         subject.node.relation = "nsubj"
         *auxiliaries, root = verb_chain(BE, Mood(time, modal="will" if time == "future" else ""), subject)

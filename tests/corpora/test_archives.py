@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from corpora import registry
+from corpora.archives import Row, read_imdb, read_newsgroups
 from corpora.labelled import read_labelled
-from corpora.public import CORPORA, Archive, Row, read_imdb, read_newsgroups
-from corpora.registry import fetch, locate, main
+from corpora.registry import CORPORA, Archive, fetch, locate, main
 from corpora.sentence import CorpusError
 from tests.corpora.conftest import Quiet
 

@@ -9,8 +9,7 @@ import pytest
 
 from corpora import registry
 from corpora.conllu import read_treebank
-from corpora.public import CORPORA, Corpus, RemoteFile, Split
-from corpora.registry import data_root, fetch, locate, main, remedy_for
+from corpora.registry import CORPORA, Corpus, RemoteFile, Split, data_root, fetch, locate, main, remedy_for
 from corpora.sentence import CorpusError
 from tests.corpora.conftest import Quiet
 

@@ -9,8 +9,8 @@ import conllu
 import pytest
 
 from corpora.conllu import read_treebank
-from corpora.grammar.lexicon import words
 from corpora.sample import SAMPLE_VERSION, write_sample_treebank
+from corpora.tables import words
 
 RELATIONS = {
     *words("root det amod compound nsubj obj iobj obl case aux cop mark advcl acl:relcl conj cc nmod:poss xcomp punct"),
