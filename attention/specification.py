@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import prod
 from pathlib import Path
 from typing import Literal
@@ -108,30 +108,20 @@ class Extraction:
             identity |= {
                 "encoder": self.encoder.identity(digests),
                 "alignment": ALIGNMENT_VERSION,
-                "options": {
-                    "layers": self.options.layers,
-                    "heads": self.options.heads,
-                    "precision": self.options.precision,
-                    "too_long": self.options.too_long,
-                    "from_pieces": self.options.from_pieces,
-                },
-                **self._quantities,
+                "options": asdict(self.options),
+                "quantities": ["attention"],
             }
+            if self.candidates is not None:
+                identity |= {"quantities": ["antecedent"], "candidates": self.candidates}
+            elif self.hidden:
+                identity |= {"quantities": ["attention", "hidden"], "hidden": list(self.hidden)}
         return identity
 
-    @property
-    def _quantities(self) -> dict[str, object]:
-        if self.candidates is not None:
-            return {"quantities": ["antecedent"], "candidates": self.candidates}
-        if self.hidden:
-            return {"quantities": ["attention", "hidden"], "hidden": list(self.hidden)}
-        return {"quantities": ["attention"]}
-
     def chosen(self, encoder: Encoder | None) -> tuple[tuple[int, ...], tuple[int, ...], Hidden]:
-        """The 0-based layers, the 0-based heads of each, and the hidden states that are taken from this encoder.
+        """The 0-based layers, the 0-based heads of each, and the hidden states to take from this encoder.
 
         Raises:
-            StoreError: one that it does not have, or hidden states that cannot be kept.
+            StoreError: it does not have one of them, or its hidden states cannot be kept.
         """
         if encoder is None:
             return (), (), NO_HIDDEN
@@ -169,11 +159,11 @@ class Items:
         unit: what the items are called, in the plural.
         labels: one row per item: all that is known of it beside the attention.
         audit: counts of what was found, dropped, cut or replaced.
-        inputs: for each item its pieces; several parts where a long sentence is cut. Empty without an encoder.
+        inputs: for each item its pieces, in several parts where a long sentence is cut. Empty without an encoder.
         head_words: for each item the 0-based head words of its mentions, where the extraction has candidates.
-        layers: 0-based layers taken.
-        heads: 0-based heads taken of each layer.
-        hidden: the hidden states that are kept beside the attention.
+        layers: 0-based.
+        heads: 0-based, of each layer.
+        hidden: the hidden states beside the attention.
     """
 
     extraction: Extraction
@@ -196,17 +186,12 @@ class Items:
         return shard_ranges(len(self.inputs))
 
     def words(self, item: int) -> int:
-        """Number of words of an item."""
+        """Number of words."""
         last = self.inputs[item][-1]
         return last.first + last.words
 
     def shapes(self, item: int) -> dict[str, tuple[int, ...]]:
-        """What is kept of an item of n words, by quantity.
-
-        `attention` is `[layers, heads, n+2, n+2]`, axes from and to, delimiters first and last; `hidden`, where states
-        are kept, `[layers', n, size]`. With candidates there is only `antecedent`: for U head words
-        `[layers, heads, U, U]`, or `[2, layers, heads, U, n]` where all words are candidates.
-        """
+        """The quantities of an item; `Store.read` says what they are."""
         words, size = self.words(item), (len(self.layers), len(self.heads))
         if self.extraction.candidates is not None:
             between = len(self.head_words[item])
@@ -218,11 +203,9 @@ class Items:
         return shapes
 
     def select(self, batch: Sequence[tuple[int, int]], reduced: Tensor) -> list[Tensor]:
-        """What is kept of the attention of a forward pass, on the CPU.
+        """What is kept, on the CPU, of the attention of a forward pass over some (item, part) pairs.
 
-        Args:
-            batch: its (item, part) pairs.
-            reduced: `[batch, layers, heads, positions, positions]`, padded to the longest of them, on any device.
+        It is `[batch, layers, heads, positions, positions]`, padded to the longest, on any device.
         """
         if self.extraction.candidates is not None:
             return [self._between(item, block).cpu() for (item, _), block in zip(batch, reduced, strict=True)]
@@ -252,7 +235,7 @@ class Items:
 
 
 def cut_sentences(extraction: Extraction, treebank: Treebank, encoder: Encoder | None) -> Items:
-    """Align every sentence with its pieces and apply the policy for those over the encoder's limit.
+    """Align every sentence with its pieces, and treat those over the encoder's limit as the options say.
 
     Raises:
         AlignmentError: a sentence over the limit under the policy `error`, or one that no policy can save.

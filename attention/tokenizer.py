@@ -7,9 +7,9 @@ from itertools import groupby, islice
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from transformers import AutoConfig, AutoModel, PreTrainedModel
+from transformers import AutoModel, PreTrainedModel
 
-from attention.encoder import EncoderError, Source, load_tokenizer, longest_input
+from attention.encoder import EncoderError, Source, load_config, load_tokenizer, longest_input
 
 PIECES_VERSION = 1
 """Raise it when a text would come out in other pieces."""
@@ -106,9 +106,10 @@ class TextTokenizer:
 
 def _without_weights(source: Source) -> PreTrainedModel:
     """The architecture alone, from the config."""
+    config = load_config(source)
     try:
         with torch.device("meta"):
-            model: PreTrainedModel = AutoModel.from_config(AutoConfig.from_pretrained(source.folder))  # type: ignore[no-untyped-call]
-    except (OSError, ValueError) as error:
-        raise EncoderError(f"{source.spec.name}: its config cannot be read: {error}") from error
-    return model.get_encoder() if model.config.is_encoder_decoder else model
+            model: PreTrainedModel = AutoModel.from_config(config)  # type: ignore[no-untyped-call]
+    except ValueError as error:
+        raise EncoderError(f"{source.spec.name}: no encoder can be made of its config.json: {error}") from error
+    return model.get_encoder() if config.is_encoder_decoder else model

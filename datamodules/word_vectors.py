@@ -16,8 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from attention.digest import Digests, digest
-from attention.embeddings import EMBEDDINGS_VERSION, embed_pieces, embed_words
-from attention.encoder import Encoder, EncoderSpec, Source, resolve
+from attention.encoder import EMBEDDINGS_VERSION, Encoder, EncoderSpec, Source, embed_words, resolve
 from datamodules.tokenization import Vocabulary
 from datamodules.vectors import ENCODER, SUBSET, Found, VectorError, VectorSpec, find_vectors, read_vectors
 from results.files import remove_leftovers, write_atomically
@@ -168,7 +167,7 @@ def vocabulary_vectors(
 
 def _piece_vectors(encoder: Encoder, digests: Digests) -> WordVectors:
     """The encoder's input embeddings of its own pieces, by their spelling."""
-    matrix = embed_pieces(encoder)
+    matrix = encoder.embeddings.cpu().numpy()
     pieces = encoder.tokenizer.convert_ids_to_tokens(list(range(min(len(matrix), len(encoder.tokenizer)))))
     return WordVectors(
         matrix=np.pad(matrix, ((0, 1), (0, 0))),

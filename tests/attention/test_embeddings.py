@@ -7,8 +7,7 @@ from numpy.typing import NDArray
 from torch import nn
 from transformers import AutoModel, AutoTokenizer, PreTrainedModel
 
-from attention.embeddings import embed_words
-from attention.encoder import Encoder, EncoderError, EncoderSpec, resolve
+from attention.encoder import Encoder, EncoderError, EncoderSpec, embed_words, resolve
 from tests import tiny
 
 ENCODERS: dict[str, tuple[Callable[[Path], Path], str]] = {

@@ -9,8 +9,7 @@ import pytest
 from gensim.models import KeyedVectors
 
 from attention.digest import Digests
-from attention.embeddings import embed_pieces, embed_words
-from attention.encoder import Encoder, EncoderSpec, Source, resolve
+from attention.encoder import Encoder, EncoderSpec, Source, embed_words, resolve
 from attention.tokenizer import TextTokenizer
 from corpora.conllu import read_treebank
 from datamodules import VectorError, VectorSpec
@@ -319,7 +318,7 @@ def test_an_encoders_vectors_of_its_own_pieces_are_the_rows_of_its_table(bert: P
     found = vocabulary_vectors(VectorSpec("encoder"), own, frequencies, source, root=tmp_path, cache=tmp_path)
     rows = found.rows(own.words)
     assert rows.tolist() == list(range(len(own)))
-    assert np.array_equal(found.matrix[rows], embed_pieces(Encoder(source)))
+    assert np.array_equal(found.matrix[rows], Encoder(source).embeddings.numpy())
     assert not found.matrix[-1].any()
 
 
@@ -338,7 +337,7 @@ def test_an_encoders_vectors_of_words_are_those_of_the_default_encoder(
     assert asked == [EncoderSpec()]
     source = resolve(EncoderSpec(str(bert)))
     pieces = [TextTokenizer(source).pieces.index(piece) for piece in ("n", "##e", "##v", "##e", "##r")]
-    slow = embed_pieces(Encoder(source))[pieces].mean(0)
+    slow = Encoder(source).embeddings.numpy()[pieces].mean(0)
     assert np.allclose(found.matrix[found.rows(["never"])[0]], slow, atol=1e-6)
     assert (found.rows(["<s>", "<unk>"]) == -1).all()
 
