@@ -5,7 +5,6 @@ Sentences also become one Arrow table, so that a store keeps its labels beside t
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -14,13 +13,7 @@ from results.errors import UserError
 
 
 class CorpusError(UserError):
-    """A corpus that cannot be used; the message is `<path>:<line>: <what is wrong>. <remedy>`, or has no line."""
-
-    @classmethod
-    def at(cls, path: Path | str, line: int | None, wrong: str, remedy: str) -> "CorpusError":
-        """Build the error for one place; `line` counts from 1, `wrong` and `remedy` end without a full stop."""
-        place = f"{path}:{line}" if line is not None else f"{path}"
-        return cls(f"{place}: {wrong}. {remedy}.")
+    """A corpus that cannot be used; see `UserError.at` for the form of the message."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""From a corpus and an encoder to opened stores: what every datamodule over attention shares."""
+"""What all datamodules share: the splits of a corpus, what each stage reads of them, and stores of their attention."""
 
 import logging
 import os
@@ -8,12 +8,14 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache as once
 from pathlib import Path
+from typing import ClassVar, Generic, Unpack
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
-from pytorch_lightning import LightningDataModule, Trainer
+from pytorch_lightning import LightningDataModule
 from pytorch_lightning.utilities import rank_zero_info, rank_zero_only
+from torch.utils.data import Dataset
 
 from attention.alignment import AlignmentError
 from attention.digest import Digests
@@ -22,11 +24,11 @@ from attention.extraction import Ranks, make_store, open_store
 from attention.specification import UNKNOWN, Extraction, Items, Options
 from attention.store import Store, StoreError
 from corpora.document import Documents
-from corpora.registry import CORPORA, locate, remedy_for
+from corpora.registry import CORPORA, data_root, locate, remedy_for
 from corpora.sentence import CorpusError, Treebank
 from datamodules.batch import Split
-from datamodules.vectors import ENCODER, VectorSpec, find_vectors
-from datamodules.word_vectors import WordVectors, load_vectors
+from datamodules.sampling import Batches, BatchLoader, Bounds, Item, LengthBatches, Lengths, run_seed
+from datamodules.vectors import ENCODER, VectorSpec, WordVectors, find_vectors, load_vectors
 from results import Provenance
 
 log = logging.getLogger(__name__)
@@ -46,19 +48,8 @@ UNKNOWN_SHARE = 0.01
 """Above this share of words that contain the unknown token there is a warning."""
 
 
-def splits_ahead(stage: str, files: Mapping[str, Path], trainer: Trainer | None) -> list[Split]:
-    """What a stage looks at although it is read later: the best checkpoint of a training is tested at once."""
-    validates = trainer is not None and trainer.limit_val_batches != 0
-    return ["test"] if stage == "fit" and validates and "test" in files and files["test"].is_file() else []
-
-
 def count_shared(texts: Mapping[Split, pa.Array | pa.ChunkedArray], split: Split) -> dict[str, int]:
-    """How many items of `split` stand in each earlier split too, as `also_in_<split>`.
-
-    Args:
-        texts: of each split one string per item.
-        split: one of them.
-    """
+    """How many items of `split`, given as strings, stand in each earlier split too, as `also_in_<split>`."""
     earlier = [other for other in SPLITS[: SPLITS.index(split)] if other in texts]
     return {f"also_in_{other}": int(pc.sum(pc.is_in(texts[split], texts[other])).as_py() or 0) for other in earlier}
 
@@ -71,17 +62,6 @@ def warn_of_shared(split: Split, shared: Mapping[str, int], total: int, unit: st
                 f"{count} of {total} {unit} of {split} ({count / total:.0%}) also stand in "
                 f"{name.removeprefix('also_in_')}: scores on {split} are partly of what was seen before."
             )
-
-
-def check_splits(stage: str, files: Mapping[str, Path], trainer: Trainer | None, remedy: str) -> None:
-    """Refuse a corpus without a split that the stage reads; a training without validation reads train alone.
-
-    Raises:
-        CorpusError: see above.
-    """
-    alone = stage == "fit" and (trainer is None or trainer.limit_val_batches == 0)
-    if missing := [split for split in (("train",) if alone else STAGES[stage]) if split not in files]:
-        raise CorpusError(f"The corpus has no {missing[0]} split, and it is needed. {remedy}.")
 
 
 def files_by_split(corpus: str | Mapping[str, str]) -> dict[str, Path]:
@@ -102,37 +82,10 @@ def files_by_split(corpus: str | Mapping[str, str]) -> dict[str, Path]:
     return files
 
 
-def corpus_files(corpus: str | Mapping[str, str], root: Path, mapping: str) -> Mapping[str, Path]:
-    """The files of a corpus of the registry, or of a user's own.
-
-    Args:
-        corpus: a name of the registry, a path with `{split}` in it, or a mapping from splits to paths.
-        root: folder of the public corpora.
-        mapping: how such a mapping is given on the command line.
-
-    Raises:
-        CorpusError: no such name, a corpus that is absent, or a split of another name.
-    """
-    if not isinstance(corpus, str) or "{split}" in corpus:
-        return files_by_split(corpus)
-    if corpus not in CORPORA:
-        raise CorpusError(
-            f"{corpus}: neither `sample` nor a corpus of the registry ({', '.join(CORPORA)}). For files of your own "
-            f"give a path with {{split}} in it, or a mapping: {mapping}."
-        )
-    return locate(corpus, root)
-
-
-def _warn_of_unknown(path: Path, store: Store) -> None:
-    """Say when the tokenizer has no pieces for many of the words."""
-    count = store.manifest.audit.get(UNKNOWN, 0)
-    words = len(store.labels["words"].combine_chunks().values)
-    if count > UNKNOWN_SHARE * words:
-        rank_zero_only(log.warning)(
-            f"{path}: {count} of {words} words ({count / words:.0%}) contain the unknown token of "
-            f"{store.manifest.encoder['name']}, which sees nothing of what they are. Choose an encoder that was "
-            f"trained on this language: --data.init_args.encoder.name."
-        )
+def sample_files(folder: Path, name: str, write: Callable[[Path], Mapping[str, Path]]) -> Mapping[str, Path]:
+    """The files of an embedded corpus, written the first time; `name` has `{split}` in it."""
+    written: dict[str, Path] = {split: folder / name.format(split=split) for split in SPLITS}
+    return written if all(path.exists() for path in written.values()) else write(folder)
 
 
 def describe_encoder(store: Store) -> dict[str, object]:
@@ -144,49 +97,146 @@ def describe_encoder(store: Store) -> dict[str, object]:
     return described
 
 
-class AttentionDataModule(LightningDataModule):
+class CorpusDataModule(LightningDataModule, Generic[Item]):
+    """A corpus in splits, as batches; subclasses say how it is read and how a split is put into batches.
+
+    Args:
+        corpus: a name of the registry, a path with `{split}` in it, or a mapping from splits to paths.
+        root: folder of the public corpora and word vectors; else `$PROBING_DATA`, else `./data`.
+        cache: folder of the stores; else `$PROBING_CACHE`, else `./stores`.
+        vectors: word vectors; None for none.
+        workers: processes that read batches ahead; 0 reads in the training process.
+        seed: of the order of the training batches; None for that of the run.
+
+    Attributes:
+        unit: what its items are called, in the plural.
+        suffix: of the files of such a corpus, for messages.
+        always: splits that every stage reads.
+        vectors: the word vectors, once a stage is set up.
+    """
+
+    unit: ClassVar[str] = "sentences"
+    suffix: ClassVar[str] = "conllu"
+    always: ClassVar[tuple[Split, ...]] = ()
+
+    def __init__(
+        self,
+        corpus: str | Mapping[str, str],
+        root: str | None,
+        cache: str | None,
+        vectors: VectorSpec | None,
+        workers: int,
+        seed: int | None,
+    ) -> None:
+        super().__init__()
+        self.corpus, self.root = corpus, data_root(root)
+        self.cache = Path(cache or os.environ.get("PROBING_CACHE") or "stores").expanduser()
+        self.vector_spec = vectors
+        self.vectors: WordVectors | None = None
+        self.workers, self.seed = workers, seed
+
+    def files(self) -> Mapping[str, Path]:
+        """The corpus file of every split there is.
+
+        Raises:
+            CorpusError: no such name, a corpus that is absent, or a split of another name.
+        """
+        if not isinstance(self.corpus, str) or "{split}" in self.corpus:
+            return files_by_split(self.corpus)
+        if self.corpus not in CORPORA:
+            raise CorpusError(
+                f"{self.corpus}: neither `sample` nor a corpus of the registry ({', '.join(CORPORA)}). For files of "
+                f"your own give a path with {{split}} in it, or a mapping: {self._mapping}."
+            )
+        return locate(self.corpus, self.root)
+
+    @property
+    def _mapping(self) -> str:
+        """How a mapping of files is given on the command line."""
+        files = ", ".join(f"{split}: {name}.{self.suffix}" for split, name in zip(SPLITS, "abc", strict=True))
+        return f"--data.init_args.corpus '{{{files}}}'"
+
+    @property
+    def _missing_remedy(self) -> str:
+        return f"Name its file: {self._mapping}"
+
+    def _splits_of(self, stage: str, files: Mapping[str, Path]) -> tuple[list[Split], list[Split]]:
+        """The splits that a stage reads, and those that it looks at although its test reads them, after a training.
+
+        Raises:
+            CorpusError: the corpus has no split that is needed; a training without validation needs train alone.
+        """
+        validates = self.trainer is not None and self.trainer.limit_val_batches != 0
+        needed: tuple[Split, ...] = ("train",) if stage == "fit" and not validates else STAGES[stage]
+        if missing := [split for split in (*self.always, *needed) if split not in files]:
+            raise CorpusError(f"The corpus has no {missing[0]} split, and it is needed. {self._missing_remedy}.")
+        tested = stage == "fit" and validates and "test" in files and files["test"].is_file()
+        read = [split for split in dict.fromkeys((*self.always, *STAGES[stage])) if split in files]
+        return read, ["test"] if tested else []
+
+    @abstractmethod
+    def _loader(self, split: Split, *, shuffle: bool = False) -> BatchLoader[Item]:
+        """The batches of a split, shuffled for training; see `_serve`."""
+
+    def _serve(
+        self, data: Dataset[Item], lengths: Lengths, *, shuffle: bool, **bounds: Unpack[Bounds]
+    ) -> BatchLoader[Item]:
+        """The batches of this rank; a training that was interrupted skips those that it has seen."""
+        rank, world = (self.trainer.global_rank, self.trainer.world_size) if self.trainer is not None else (0, 1)
+        batches = LengthBatches(lengths, shuffle=shuffle, seed=run_seed(self.seed), rank=rank, world=world, **bounds)
+        if shuffle and self.trainer is not None:
+            batches.resume(self.trainer)
+        return BatchLoader(data, batches, self.workers)
+
+    def train_dataloader(self) -> BatchLoader[Item]:
+        """The train split, shuffled."""
+        return self._loader("train", shuffle=True)
+
+    def val_dataloader(self) -> BatchLoader[Item]:
+        """The dev split, each item once."""
+        return self._loader("dev")
+
+    def test_dataloader(self) -> list[BatchLoader[Item]]:
+        """The dev split, for what is chosen, and the test split, for what is reported."""
+        return [self._loader("dev"), self._loader("test")]
+
+    def predict_dataloader(self) -> Batches[Item]:
+        """The test split, each item once."""
+        return Batches(self._loader("test"))
+
+
+class AttentionDataModule(CorpusDataModule[Item]):
     """Opens, and where needed makes, one store per split; splits of one file share its store.
 
     Args:
         encoder: the encoder; None keeps to what can be read off the corpus.
         options: what is taken from the encoder, and what happens to sentences over its limit.
-        cache: folder of the stores; else `$PROBING_CACHE`, else `./stores`.
-        root: folder of the public corpora and word vectors.
-        vectors: word vectors; None for none.
+        corpus, root, cache, vectors, workers, seed: see `CorpusDataModule`.
 
     Attributes:
         stores: the opened stores, by split.
-        vectors: the word vectors, once the stage is set up.
     """
-
-    unit = "sentences"
-    """What the items of a store are called, in the plural."""
 
     def __init__(
         self,
         encoder: EncoderSpec | None,
         options: Options,
+        corpus: str | Mapping[str, str],
+        root: str | None,
         cache: str | None,
-        root: Path,
-        vectors: VectorSpec | None = None,
+        vectors: VectorSpec | None,
+        workers: int,
+        seed: int | None,
     ) -> None:
-        super().__init__()
+        super().__init__(corpus, root, cache, vectors, workers, seed)
         self.encoder = encoder
         self.options = options
-        self.cache = Path(cache or os.environ.get("PROBING_CACHE") or "stores").expanduser()
-        self.root = root
-        self.vector_spec = vectors
         self.stores: dict[Split, Store] = {}
-        self.vectors: WordVectors | None = None
         self._warned: set[Split] = set()
 
     @abstractmethod
-    def files(self) -> Mapping[str, Path]:
-        """The corpus file of every split there is."""
-
-    @abstractmethod
     def extraction(self, path: Path, source: Source | None) -> Extraction:
-        """What is extracted of one of them."""
+        """What is extracted of a file of the corpus."""
 
     @abstractmethod
     def read(self, path: Path) -> Treebank | Documents:
@@ -202,39 +252,28 @@ class AttentionDataModule(LightningDataModule):
         A training makes the store of the test split too, which is read afterwards.
         """
         files = self.files()
-        wanted = [split for split in STAGES[stage] if split not in self.stores and split in files]
+        reads, tested = self._splits_of(stage, files)
+        wanted = [split for split in reads if split not in self.stores]
+        ahead = [split for split in tested if split not in self.stores]
         if not wanted:
             return
-        ahead = [split for split in splits_ahead(stage, files, self.trainer) if split not in self.stores]
         entered = time.perf_counter()
-        digests = Digests(self.cache)
         source = resolve(self.encoder) if self.encoder is not None else None
-
+        encoder = self._loaded(source)
         if self.vector_spec is not None and self.vector_spec.name != ENCODER:
             find_vectors(self.vector_spec, self.root)  # before hours of extraction
 
-        @once
-        def encoder() -> Encoder:
-            assert source is not None
-            return Encoder(source, self._device())
-
         opened = {files[split]: store for split, store in self.stores.items()}
         paths = [path for path in dict.fromkeys(files[split] for split in (*wanted, *ahead)) if path not in opened]
-        opened |= self._stores(paths, source, digests, encoder)
+        opened |= self._stores(paths, source, encoder)
         self.stores |= {split: opened[files[split]] for split in wanted}
         self._warn(files, {split: opened[files[split]] for split in (*self.stores, *ahead)})
         if self.vector_spec is not None:
-            stores = {files[split]: store for split, store in self.stores.items()}
-            counts = Counter(
-                word for store in stores.values() for word in store.labels["words"].combine_chunks().values.to_pylist()
-            )
+            stores = {files[split]: store for split, store in self.stores.items()}  # those of one file count once
+            columns = [store.labels["words"].combine_chunks().values for store in stores.values()]
+            counts = Counter(word for column in columns for word in column.to_pylist())
             self.vectors = load_vectors(
-                self.vector_spec,
-                counts,
-                root=self.root,
-                cache=self.cache,
-                source=source,
-                encoder=encoder,
+                self.vector_spec, counts, root=self.root, cache=self.cache, source=source, encoder=encoder
             )
         made: dict[Path, list[str]] = {}
         for split in (*wanted, *ahead):
@@ -242,8 +281,19 @@ class AttentionDataModule(LightningDataModule):
         held = ", ".join(f"{' and '.join(splits)} {len(opened[path])} {self.unit}" for path, splits in made.items())
         rank_zero_info(f"Ready {time.perf_counter() - entered:.1f} s after entering setup: {held}.")
 
+    def _loaded(self, source: Source | None) -> Callable[[], Encoder]:
+        """Gives the encoder, which is loaded when it is first asked for."""
+
+        @once
+        def encoder() -> Encoder:
+            assert source is not None
+            device = self.trainer.strategy.root_device if self.trainer is not None else torch.device("cpu")
+            return Encoder(source, device)
+
+        return encoder
+
     def _stores(
-        self, paths: Sequence[Path], source: Source | None, digests: Digests, encoder: Callable[[], Encoder]
+        self, paths: Sequence[Path], source: Source | None, encoder: Callable[[], Encoder]
     ) -> dict[Path, Store]:
         """The stores of these files. All files without one are parsed before the first is extracted.
 
@@ -252,25 +302,26 @@ class AttentionDataModule(LightningDataModule):
             CorpusError: a file is absent or malformed.
             StoreError: a store cannot be made.
         """
-        extractions: dict[Path, Extraction] = {}
+        digests = Digests(self.cache)
         stores: dict[Path, Store] = {}
-        parsed: dict[Path, Treebank | Documents] = {}
+        parsed: dict[Path, tuple[Extraction, Treebank | Documents]] = {}
         for path in paths:
-            extractions[path] = extraction = self.extraction(path, source)
+            extraction = self.extraction(path, source)
             if not path.is_file() or (extraction.companion is not None and not extraction.companion.is_file()):
                 self.read(path)  # it knows best what is wrong, and how to mend it
             if (store := open_store(extraction, self.cache, digests)) is None:
-                parsed[path] = self.read(path)
+                parsed[path] = extraction, self.read(path)
             else:
                 stores[path] = store
+        ranks = Ranks(self.trainer.global_rank, self.trainer.world_size) if self.trainer is not None else Ranks()
         while parsed:
             path = next(iter(parsed))
             loaded = encoder() if source is not None else None
             try:
-                items = self.items(extractions[path], parsed.pop(path), loaded)
+                items = self.items(*parsed.pop(path), loaded)
             except (AlignmentError, StoreError) as error:
                 raise type(error)(f"{path}: {error}") from error
-            stores[path] = make_store(items, self.cache, digests, loaded, self._ranks())
+            stores[path] = make_store(items, self.cache, digests, loaded, ranks)
         return stores
 
     def _warn(self, files: Mapping[str, Path], stores: Mapping[Split, Store]) -> None:
@@ -278,7 +329,13 @@ class AttentionDataModule(LightningDataModule):
         texts = self._texts(stores)
         fresh = [split for split in stores if split not in self._warned]
         for path, store in {files[split]: stores[split] for split in fresh}.items():
-            _warn_of_unknown(path, store)
+            count, words = store.manifest.audit.get(UNKNOWN, 0), len(store.labels["words"].combine_chunks().values)
+            if count > UNKNOWN_SHARE * words:
+                rank_zero_only(log.warning)(
+                    f"{path}: {count} of {words} words ({count / words:.0%}) contain the unknown token of "
+                    f"{store.manifest.encoder['name']}, which sees nothing of what they are. Choose an encoder that "
+                    f"was trained on this language: --data.init_args.encoder.name."
+                )
         for split in fresh:
             warn_of_shared(split, count_shared(texts, split), len(stores[split]), self.unit)
         self._warned |= set(fresh)
@@ -291,12 +348,6 @@ class AttentionDataModule(LightningDataModule):
     def _texts(self, stores: Mapping[Split, Store]) -> dict[Split, pa.ChunkedArray]:
         """The words of each item, as one string."""
         return {split: pc.binary_join(store.labels["words"], "\x1f") for split, store in stores.items()}
-
-    def _device(self) -> torch.device:
-        return self.trainer.strategy.root_device if self.trainer is not None else torch.device("cpu")
-
-    def _ranks(self) -> Ranks:
-        return Ranks(self.trainer.global_rank, self.trainer.world_size) if self.trainer is not None else Ranks()
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -326,22 +377,17 @@ class AttentionDataModule(LightningDataModule):
     @property
     def provenance(self) -> Provenance:
         """Which encoder, which files, what was dropped, cut or replaced, and what stands in an earlier split too."""
-        manifests = {split: store.manifest for split, store in self.stores.items()}
-        files = self.files()
-        vectors, coverage = {}, {}
+        files, counts = self.files(), self._counts()
+        data: dict[str, object] = {}
+        audit: dict[str, object] = {}
         if self.vectors is not None:
-            vectors, coverage = {"vectors": dict(self.vectors.identity)}, {"vectors": dict(self.vectors.audit)}
-        return Provenance(
-            encoder=describe_encoder(self._any),
-            data=vectors
-            | {
-                split: {
-                    "file": files[split].name,
-                    "sha256": manifest.identity["corpus_sha256"],
-                    self.unit: manifest.items,
-                    "store": manifest.key,
-                }
-                for split, manifest in manifests.items()
-            },
-            audit=coverage | {split: counts for split, counts in self._counts().items()},
-        )
+            data["vectors"], audit["vectors"] = dict(self.vectors.identity), dict(self.vectors.audit)
+        for split, store in self.stores.items():
+            data[split] = {
+                "file": files[split].name,
+                "sha256": store.manifest.identity["corpus_sha256"],
+                self.unit: store.manifest.items,
+                "store": store.manifest.key,
+            }
+            audit[split] = counts[split]
+        return Provenance(describe_encoder(self._any), data, audit)

@@ -1,6 +1,5 @@
 """A labelled corpus as batches of tokens, for text classifiers."""
 
-import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -11,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 import torch
 from numpy.typing import NDArray
-from pytorch_lightning import LightningDataModule
 from pytorch_lightning.utilities import rank_zero_info
 from torch import Tensor
 from torch.utils.data import Dataset
@@ -20,12 +18,11 @@ from attention.digest import Digests
 from attention.encoder import EncoderSpec, Source, resolve
 from attention.tokenizer import PIECES_VERSION, TextTokenizer
 from corpora.labelled import Columns, LabelledText, LabelledTexts, read_labelled
-from corpora.registry import data_root
 from corpora.reviews import REVIEWS_VERSION, write_sample_reviews
 from corpora.sentence import CorpusError
-from datamodules.base import SPLITS, STAGES, corpus_files, count_shared, splits_ahead, warn_of_shared
+from datamodules.base import SPLITS, CorpusDataModule, count_shared, sample_files, warn_of_shared
 from datamodules.batch import Split, TextBatch
-from datamodules.sampling import Batches, BatchLoader, check_batch, make_loader
+from datamodules.sampling import BatchLoader, check_batch
 from datamodules.tokenization import (
     SPECIALS,
     Numbers,
@@ -38,18 +35,13 @@ from datamodules.tokenization import (
     piece_vocabulary,
     tokenize,
 )
-from datamodules.vectors import VectorSpec
-from datamodules.word_vectors import WordVectors, vocabulary_vectors
+from datamodules.vectors import VectorSpec, vocabulary_vectors
 from results import Provenance
 
-_MAPPING = "--data.init_args.corpus '{train: a.tsv, dev: b.tsv, test: c.tsv}'"
 _DEFAULT_COLUMNS = Columns()
 _JITTER = 0.1
 """Share of its length by which a text may be taken for longer or shorter when it looks for neighbours in training."""
-
-
-_SHOWN = 20
-"""Labels that a message names."""
+_SHOWN = 20  # labels that a message names
 
 
 def find_labels(path: Path, texts: Sequence[LabelledText], positive: str) -> tuple[tuple[str, ...], int | None]:
@@ -233,7 +225,7 @@ def cut_texts(
     return short, lost
 
 
-class ClassificationDataModule(LightningDataModule):
+class ClassificationDataModule(CorpusDataModule[TextBatch]):
     """Labelled texts, or pairs of texts, as tokens.
 
     The train split is always read: labels and vocabulary are those of train.
@@ -279,6 +271,10 @@ class ClassificationDataModule(LightningDataModule):
         VectorError: word vectors that are absent, malformed, or know too few of the words, on `setup`.
     """
 
+    unit = "texts"
+    suffix = "tsv"
+    always = ("train",)
+
     def __init__(
         self,
         corpus: str | dict[str, str] = "sample",
@@ -304,39 +300,33 @@ class ClassificationDataModule(LightningDataModule):
         workers: int = 0,
         seed: int | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(corpus, root, cache, vectors, workers, seed)
         bounds = {"min_count": min_count, "max_words": max_words, "max_length": max_length, "batch_size": batch_size}
         for name, value in {**bounds, "eval_tokens": eval_tokens}.items():
             if value is not None and value < 1:
                 raise CorpusError(f"{name}: {value} is less than 1. Give --data.init_args.{name} a positive number.")
-        self.corpus, self.root = corpus, data_root(root)
         self.format, self.columns, self.header, self.empty = format, columns, header, empty
         self.tokenizer, self.lowercase, self.punctuation = tokenizer, lowercase, punctuation
         self.min_count, self.max_words = min_count, max_words
-        self.vector_spec = vectors
         self.max_length, self.too_long = max_length, too_long
         self.delimiters, self.sentence_separator = delimiters, sentence_separator
         self.positive_label = positive or ("positive" if corpus == "sample" else "1")
         self.batch_size, self.eval_tokens = batch_size, eval_tokens
-        self.cache = Path(cache or os.environ.get("PROBING_CACHE") or "stores").expanduser()
-        self.workers, self.seed = workers, seed
         self.splits: dict[Split, TextSplit] = {}
         self.labels: tuple[str, ...] = ()
         self.positive: int | None = None
         self.tokenizer_source: Source | None = None
-        self.vectors: WordVectors | None = None
         self.vocabulary: Vocabulary
         self._pieces: TextTokenizer | None = None
         self._audit: dict[Split, dict[str, object]] = {}
         self._contents: dict[Split, pa.Array] = {}
 
     def files(self) -> Mapping[str, Path]:
-        """The corpus file of every split there is."""
+        """The corpus file of every split there is; those of the sample are written the first time."""
         if self.corpus == "sample":
             folder = self.cache / f"reviews-{REVIEWS_VERSION}"
-            written: dict[str, Path] = {split: folder / f"reviews-{split}.tsv" for split in SPLITS}
-            return written if all(path.exists() for path in written.values()) else write_sample_reviews(folder)
-        return corpus_files(self.corpus, self.root, _MAPPING)
+            return sample_files(folder, "reviews-{split}.tsv", write_sample_reviews)
+        return super().files()
 
     def read(self, path: Path) -> LabelledTexts:
         """Parse one file."""
@@ -346,12 +336,8 @@ class ClassificationDataModule(LightningDataModule):
     def setup(self, stage: str) -> None:
         """Read the splits of a stage; the first time, find labels, vocabulary and vectors in train."""
         files = self.files()
-        alone = stage == "fit" and (self.trainer is None or self.trainer.limit_val_batches == 0)
-        stages = STAGES[stage]
-        if missing := [split for split in ("train", *(() if alone else stages)) if split not in files]:
-            raise CorpusError(f"The corpus has no {missing[0]} split, and it is needed. Name its file: {_MAPPING}.")
-        stages = (*stages, *splits_ahead(stage, files, self.trainer))
-        wanted = [split for split in dict.fromkeys(("train", *stages)) if split in files and split not in self.splits]
+        reads, tested = self._splits_of(stage, files)
+        wanted = [split for split in (*reads, *tested) if split not in self.splits]
         if not wanted:
             return
         entered = time.perf_counter()
@@ -395,7 +381,7 @@ class ClassificationDataModule(LightningDataModule):
         # A text that differs in case alone is one that train has given away.
         self._contents[split] = pa.array([f"{text.text}\x1f{text.pair or ''}".lower() for text in read.texts])
         shared = count_shared(self._contents, split)
-        warn_of_shared(split, shared, len(data), "texts")
+        warn_of_shared(split, shared, len(data), self.unit)
         self._audit[split] = {
             **read.audit,
             **data.counts,
@@ -461,33 +447,14 @@ class ClassificationDataModule(LightningDataModule):
                 audit[split] = self._audit[split]
         return Provenance(encoder, data, audit)
 
-    def train_dataloader(self) -> BatchLoader[TextBatch]:
-        """Shuffled batches of the train split."""
-        return self._loader("train", shuffle=True)
-
-    def val_dataloader(self) -> BatchLoader[TextBatch]:
-        """The dev split, each text once."""
-        return self._loader("dev")
-
-    def test_dataloader(self) -> list[BatchLoader[TextBatch]]:
-        """The dev split, for what is chosen, and the test split, for what is reported."""
-        return [self._loader("dev"), self._loader("test")]
-
-    def predict_dataloader(self) -> Batches[TextBatch]:
-        """The test split, each text once."""
-        return Batches(self._loader("test"))
-
     def _loader(self, split: Split, *, shuffle: bool = False) -> BatchLoader[TextBatch]:
         data = self.splits[split]
-        return make_loader(
+        return self._serve(
             data,
             data.lengths,
+            shuffle=shuffle,
             max_cells=None if shuffle else self.eval_tokens,
             max_sentences=self.batch_size if shuffle else len(data),
-            shuffle=shuffle,
-            trainer=self.trainer,
-            workers=self.workers,
             cells="tokens",
             jitter=_JITTER if shuffle else 0.0,
-            seed=self.seed,
         )

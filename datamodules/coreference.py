@@ -27,13 +27,12 @@ from corpora.document import (
     windows_from_table,
     windows_to_table,
 )
-from corpora.registry import CORPORA, data_root, locate
+from corpora.registry import CORPORA, locate
 from corpora.sentence import CorpusError, Treebank
-from datamodules.base import SPLITS, AttentionDataModule, check_splits, files_by_split
+from datamodules.base import SPLITS, AttentionDataModule
 from datamodules.batch import AntecedentBatch, Split
-from datamodules.sampling import BatchLoader, check_batch, make_loader
-from datamodules.vectors import VectorSpec
-from datamodules.word_vectors import WordVectors
+from datamodules.sampling import BatchLoader, check_batch
+from datamodules.vectors import VectorSpec, WordVectors
 from results import Provenance
 
 _DEFAULT_ENCODER = EncoderSpec()
@@ -196,10 +195,10 @@ class CoreferenceSplit(Dataset[AntecedentBatch]):
         self._places = {number: place for place, number in enumerate(names)}
         self._vectors = vectors
         if vectors is not None:
-            heads = [[words[place] for place in window.head_words]
-                     for window, words in ((window, window.words) for window in self.windows)]  # fmt: skip
-            rows = vectors.rows([word for words in heads for word in words])
-            self._rows = np.split(rows, np.cumsum([len(words) for words in heads])[:-1])
+            self._rows = []
+            for window in self.windows:
+                words = window.words
+                self._rows.append(vectors.rows([words[place] for place in window.head_words]))
 
     def __len__(self) -> int:
         return len(self.windows)
@@ -276,7 +275,7 @@ def parted(genres: Mapping[int, str], shares: Sequence[float], seed: int) -> tup
     return tuple(frozenset(part) for part in parts)
 
 
-class CoreferenceDataModule(AttentionDataModule):
+class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
     """Attention between the mentions of documents.
 
     Args:
@@ -303,6 +302,7 @@ class CoreferenceDataModule(AttentionDataModule):
     """
 
     unit = "windows"
+    suffix = "conll"
 
     def __init__(
         self,
@@ -319,27 +319,20 @@ class CoreferenceDataModule(AttentionDataModule):
         split_seed: int = 0,
         seed: int | None = None,
     ) -> None:
-        super().__init__(encoder, options, cache, data_root(root), vectors)
+        super().__init__(encoder, options, corpus, root, cache, vectors, workers, seed)
         if len(parts) not in (2, 3) or min(parts) <= 0 or abs(sum(parts) - 1) > 1e-6:
             raise CorpusError(
                 f"parts: {list(parts)} are no shares of dev and test, or of train, dev and test, that add up to 1: "
                 f"--data.init_args.parts [0.5,0.25,0.25]."
             )
-        self.corpus = corpus
-        self.parses = parses
-        self.candidates = candidates
-        self.workers = workers
-        self.parts = parts
-        self.split_seed, self.seed = split_seed, seed
+        self.parses, self.candidates = parses, candidates
+        self.parts, self.split_seed = parts, split_seed
         self.splits: dict[Split, CoreferenceSplit] = {}
 
     def files(self) -> Mapping[str, Path]:
         """The corpus file of every split there is; splits that are parts of one file share it."""
-        if (single := self._single()) is not None:
-            return dict.fromkeys(SPLITS[-len(self.parts) :], single)
-        if isinstance(self.corpus, str) and self.corpus in CORPORA:
-            return locate(self.corpus, self.root)
-        return files_by_split(self.corpus)
+        single = self._single()
+        return super().files() if single is None else dict.fromkeys(SPLITS[-len(self.parts) :], single)
 
     def _single(self) -> Path | None:
         """The file of a corpus that comes as one piece."""
@@ -381,17 +374,19 @@ class CoreferenceDataModule(AttentionDataModule):
 
     def setup(self, stage: str) -> None:
         """Open the stores of a stage, and part the documents of a corpus in one file."""
-        single = self._single() is not None
-        remedy = "Part its documents in three: --data.init_args.parts [0.5,0.25,0.25]"
-        if not single:
-            remedy = "Name its file: --data.init_args.corpus '{train: a.conll, dev: b.conll, test: c.conll}'"
-        check_splits(stage, self.files(), self.trainer, remedy)
         super().setup(stage)
+        single = self._single() is not None
         for split, store in self.stores.items():
             if split not in self.splits:
                 windows = windows_from_table(store.labels)
                 documents = self._part(split, windows) if single else None
                 self.splits[split] = CoreferenceSplit(split, store, windows, documents, self.candidates, self.vectors)
+
+    @property
+    def _missing_remedy(self) -> str:
+        if self._single() is None:
+            return super()._missing_remedy
+        return "Part its documents in three: --data.init_args.parts [0.5,0.25,0.25]"
 
     def _texts(self, stores: Mapping[Split, Store]) -> dict[Split, pa.ChunkedArray]:
         # Splits that are parts of one file have one store.
@@ -436,27 +431,8 @@ class CoreferenceDataModule(AttentionDataModule):
                 audit["file"] = dict(manifest.audit)
         return Provenance(known.encoder, data, audit)
 
-    def train_dataloader(self) -> BatchLoader[AntecedentBatch]:
-        """The windows of the train split, shuffled."""
-        return self._loader("train")
-
-    def val_dataloader(self) -> BatchLoader[AntecedentBatch]:
-        """The dev split, each window once."""
-        return self._loader("dev")
-
-    def test_dataloader(self) -> list[BatchLoader[AntecedentBatch]]:
-        """The dev split, for what is chosen, and the test split, for what is reported."""
-        return [self._loader("dev"), self._loader("test")]
-
-    def _loader(self, split: Split) -> BatchLoader[AntecedentBatch]:
+    def _loader(self, split: Split, *, shuffle: bool = False) -> BatchLoader[AntecedentBatch]:
         data = self.splits[split]
-        return make_loader(
-            data,
-            np.array([len(window) for window in data.windows], np.int64),
-            max_cells=0,
-            max_sentences=1,  # windows share no words: nothing is gained by padding them together
-            shuffle=split == "train",
-            trainer=self.trainer,
-            workers=self.workers,
-            seed=self.seed,
-        )
+        lengths = np.array([len(window) for window in data.windows], np.int64)
+        # Windows share no words: nothing is gained by padding them together.
+        return self._serve(data, lengths, shuffle=shuffle, max_cells=0, max_sentences=1)

@@ -4,7 +4,6 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from copy import copy
 from dataclasses import replace
-from functools import cache as once
 from pathlib import Path
 from typing import Literal
 
@@ -14,28 +13,23 @@ from pytorch_lightning.utilities import rank_zero_only
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from attention.digest import Digests
 from attention.encoder import Encoder, EncoderError, EncoderSpec, Source, resolve
 from attention.specification import Extraction, Items, Options, cut_sentences
 from attention.store import Store
 from corpora.conllu import READER_VERSION, read_treebank
 from corpora.document import Documents
-from corpora.registry import data_root
 from corpora.sample import SAMPLE_VERSION, write_sample_treebank
 from corpora.sentence import Treebank
-from datamodules.base import SPLITS, STAGES, AttentionDataModule, check_splits, corpus_files, describe_encoder
+from datamodules.base import STAGES, AttentionDataModule, describe_encoder, sample_files
 from datamodules.batch import AttentionBatch, EncoderOf, Split
-from datamodules.sampling import Batches, BatchLoader, check_batch, make_loader
-from datamodules.vectors import VectorSpec
-from datamodules.word_vectors import WordVectors
+from datamodules.sampling import BatchLoader, check_batch
+from datamodules.vectors import VectorSpec, WordVectors
 from results import Provenance
 
 log = logging.getLogger(__name__)
 
-_MAPPING = "--data.init_args.corpus '{train: a.conllu, dev: b.conllu, test: c.conllu}'"
 _DEFAULT_ENCODER = EncoderSpec()
 _DEFAULT_OPTIONS = Options()
-
 
 Field = Literal["attention", "hidden", "vectors"]
 FIELDS: frozenset[Field] = frozenset(("attention", "hidden", "vectors"))
@@ -176,7 +170,7 @@ def base_label(relation: str) -> str:
     return relation.partition(":")[0]
 
 
-class DependencyDataModule(AttentionDataModule):
+class DependencyDataModule(AttentionDataModule[AttentionBatch]):
     """Attention over a dependency treebank.
 
     Args:
@@ -224,16 +218,10 @@ class DependencyDataModule(AttentionDataModule):
         random_init: bool = False,
         seed: int | None = None,
     ) -> None:
-        super().__init__(encoder, options, cache, data_root(root), vectors)
-        self.corpus = corpus
-        self.hidden = hidden
-        self.format = format
-        self.relation_labels = relations
-        self.punctuation = punctuation
+        super().__init__(encoder, options, corpus, root, cache, vectors, workers, seed)
+        self.format, self.relation_labels, self.punctuation = format, relations, punctuation
+        self.hidden, self.random_init = hidden, random_init
         self.max_cells, self.max_sentences, self.eval_cells = max_cells, max_sentences, eval_cells
-        self.workers = workers
-        self.random_init = random_init
-        self.seed = seed
         self.splits: dict[Split, DependencySplit] = {}
         self.random_splits: dict[Split, DependencySplit] = {}
         self.relations: tuple[str, ...] = ()
@@ -242,12 +230,11 @@ class DependencyDataModule(AttentionDataModule):
         self._train_on: Sequence[int] | None = None
 
     def files(self) -> Mapping[str, Path]:
-        """The corpus file of every split there is."""
+        """The corpus file of every split there is; those of the sample are written the first time."""
         if self.corpus == "sample":
             folder = self.cache / f"sample-{SAMPLE_VERSION}"
-            written: dict[str, Path] = {split: folder / f"sample-{split}.conllu" for split in SPLITS}
-            return written if all(path.exists() for path in written.values()) else write_sample_treebank(folder)
-        return corpus_files(self.corpus, self.root, _MAPPING)
+            return sample_files(folder, "sample-{split}.conllu", write_sample_treebank)
+        return super().files()
 
     def extraction(self, path: Path, source: Source | None) -> Extraction:
         """Attention, and the hidden states of the layers asked for."""
@@ -275,7 +262,6 @@ class DependencyDataModule(AttentionDataModule):
 
     def setup(self, stage: str) -> None:
         """Open the stores of a stage, and number the relations of all of them together."""
-        check_splits(stage, self.files(), self.trainer, f"Name its file: {_MAPPING}")  # before hours of extraction
         super().setup(stage)
         labels = {label for store in self.stores.values() for label in relations_of(store)}
         names = {label: base_label(label) if self.relation_labels == "base" else label for label in labels}
@@ -308,12 +294,7 @@ class DependencyDataModule(AttentionDataModule):
             raise EncoderError("random_init needs an encoder: --data.init_args.encoder must not be null.")
         source = resolve(replace(self.encoder, weights="random"))
         files = {split: self.files()[split] for split in STAGES["test"]}
-
-        @once
-        def encoder() -> Encoder:
-            return Encoder(source, self._device())
-
-        stores = self._stores(list(dict.fromkeys(files.values())), source, Digests(self.cache), encoder)
+        stores = self._stores(list(dict.fromkeys(files.values())), source, self._loaded(source))
         return {split: stores[path] for split, path in files.items()}
 
     def read_only(self, reads: Set[Field]) -> None:
@@ -350,37 +331,19 @@ class DependencyDataModule(AttentionDataModule):
         words = {split: {"punctuation_words": data.punctuation_words} for split, data in self.splits.items()}
         return {split: {**counts, **words[split]} for split, counts in super()._counts().items()}
 
-    def train_dataloader(self) -> BatchLoader[AttentionBatch]:
-        """Shuffled batches of the train split."""
-        return self._loader(self.splits["train"], self._train_on, shuffle=True)
-
-    def val_dataloader(self) -> BatchLoader[AttentionBatch]:
-        """The dev split, each sentence once."""
-        return self.batches("dev")
-
     def test_dataloader(self) -> list[BatchLoader[AttentionBatch]]:
         """The dev split, for what is chosen, and the test split, for what is reported; then those of `random_init`."""
-        return [self.batches("dev"), self.batches("test"), *map(self._loader, self.random_splits.values())]
-
-    def predict_dataloader(self) -> Batches[AttentionBatch]:
-        """The test split, each sentence once."""
-        return Batches(self.batches("test"))
+        return [*super().test_dataloader(), *map(self._bounded, self.random_splits.values())]
 
     def batches(self, split: Split, items: Sequence[int] | None = None) -> BatchLoader[AttentionBatch]:
         """A split, or some of its sentences, each once, in batches for evaluation."""
-        return self._loader(self.splits[split], items)
+        return self._bounded(self.splits[split], items)
 
-    def _loader(
+    def _loader(self, split: Split, *, shuffle: bool = False) -> BatchLoader[AttentionBatch]:
+        return self._bounded(self.splits[split], self._train_on if shuffle else None, shuffle=shuffle)
+
+    def _bounded(
         self, data: DependencySplit, items: Sequence[int] | None = None, *, shuffle: bool = False
     ) -> BatchLoader[AttentionBatch]:
-        return make_loader(
-            data,
-            data.lengths,
-            max_cells=self.max_cells if shuffle else self.eval_cells,
-            max_sentences=self.max_sentences if shuffle else len(data),
-            shuffle=shuffle,
-            trainer=self.trainer,
-            workers=self.workers,
-            items=items,
-            seed=self.seed,
-        )
+        cells, sentences = (self.max_cells, self.max_sentences) if shuffle else (self.eval_cells, len(data))
+        return self._serve(data, data.lengths, shuffle=shuffle, max_cells=cells, max_sentences=sentences, items=items)

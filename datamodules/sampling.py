@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator, Sequence
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, NotRequired, TypedDict, TypeVar
 
 import numpy as np
 import torch
@@ -17,6 +17,16 @@ Item = TypeVar("Item")
 def run_seed(seed: int | None) -> int:
     """The seed itself, or for None that of the run: what `seed_everything` left behind, else 0."""
     return int(os.environ.get("PL_GLOBAL_SEED", 0)) if seed is None else seed
+
+
+class Bounds(TypedDict):
+    """Those arguments of `LengthBatches` that are a datamodule's own."""
+
+    max_cells: int | None
+    max_sentences: int
+    items: NotRequired[Sequence[int] | None]
+    cells: NotRequired[Literal["pairs", "tokens"]]
+    jitter: NotRequired[float]
 
 
 class LengthBatches(Sampler[list[int]]):
@@ -145,41 +155,6 @@ class BatchLoader(DataLoader[Item]):
                 f"The interrupted run shuffled with seed {state['seed']}, this one with {self._batches.seed}: go on "
                 f"with --data.init_args.seed {state['seed']}."
             )
-
-
-def make_loader(
-    data: Dataset[Item],
-    lengths: Lengths,
-    *,
-    max_cells: int | None,
-    max_sentences: int,
-    shuffle: bool,
-    trainer: Trainer | None,
-    workers: int,
-    items: Sequence[int] | None = None,
-    cells: Literal["pairs", "tokens"] = "pairs",
-    jitter: float = 0.0,
-    seed: int | None = None,
-) -> BatchLoader[Item]:
-    """The batches of this rank of the trainer; a training that was interrupted skips those that it has seen.
-
-    Args: see `LengthBatches`; `seed` None is that of the run, and without a trainer there is one rank.
-    """
-    batches = LengthBatches(
-        lengths,
-        items=items,
-        max_cells=max_cells,
-        max_sentences=max_sentences,
-        shuffle=shuffle,
-        cells=cells,
-        jitter=jitter,
-        seed=run_seed(seed),
-        rank=trainer.global_rank if trainer is not None else 0,
-        world=trainer.world_size if trainer is not None else 1,
-    )
-    if shuffle and trainer is not None:
-        batches.resume(trainer)
-    return BatchLoader(data, batches, workers)
 
 
 class Batches(Generic[Item]):

@@ -1,33 +1,43 @@
-"""Files of word vectors: found by name, read by gensim. A pickle is opened only where the user allows it."""
+"""Word vectors of the words of a corpus. gensim reads their files; what is read is kept, and mapped into memory."""
 
 import glob
 import gzip
+import json
 import logging
 import re
 import zlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BufferedReader
-from itertools import chain
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import TYPE_CHECKING
+from typing import Literal, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from pytorch_lightning.utilities import rank_zero_info
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
 
+from attention.digest import Digests, digest
+from attention.encoder import EMBEDDINGS_VERSION, Encoder, EncoderSpec, Source, embed_words, resolve
+from datamodules.tokenization import Vocabulary
 from results.errors import UserError
+from results.files import remove_leftovers, write_atomically
 
-if TYPE_CHECKING:  # gensim takes a second to import, and most runs need none of it
-    from gensim.models import KeyedVectors
+# gensim takes a second to import, and most runs need none of it: it is imported where it is used.
 
+VECTORS_VERSION = 2
+"""Part of every key: raise it when what is kept of a file would come out differently."""
 ENCODER = "encoder"
 """The name that stands for the encoder's own input embeddings."""
 SUBSET = ".subset.txt.gz"
 """How the name of a file ends that holds some rows of a larger one."""
 
+_DIGITS = 20  # of a key in a file's name
 _ACCEPTED = (
     "Name a text file of GloVe or word2vec (plain or .gz), a .kv of gensim, `encoder` for the encoder's own "
     "embeddings, glove.6B.50d (100d, 200d, 300d) for the file under the data root, or vectors of gensim's downloader "
@@ -37,15 +47,11 @@ _FETCH_AGAIN = "Fetch the file again"
 _SNIFFED = 1 << 12
 _CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 
+log = logging.getLogger(__name__)
+
 
 class VectorError(UserError):
-    """Word vectors that cannot be had; the message is `<path>:<line>: <what is wrong>. <remedy>`, or has no line."""
-
-    @classmethod
-    def at(cls, path: Path | str, line: int | None, wrong: str, remedy: str) -> "VectorError":
-        """Build the error for one place; `line` counts from 1, `wrong` and `remedy` end without a full stop."""
-        place = f"{path}:{line}" if line is not None else f"{path}"
-        return cls(f"{place}: {wrong}. {remedy}.")
+    """Word vectors that cannot be had; see `UserError.at` for the form of the message."""
 
 
 @dataclass(frozen=True)
@@ -72,18 +78,244 @@ class VectorSpec:
             raise VectorError(f"min_coverage: {self.min_coverage} is no share of the tokens. Give a number in 0–1.")
 
 
-def find_vectors(spec: VectorSpec, root: Path) -> list[Path]:
-    """The file of word vectors, and the arrays that gensim has stored beside a `.kv`.
+@dataclass(frozen=True, eq=False)
+class WordVectors:
+    """Vectors of the words of a corpus.
+
+    Attributes:
+        matrix: float32 `[types + 1, size]`; the last row is zero, so that the row −1 is one of zeros.
+        index: row of every word that is known, as it is looked up.
+        lowercase: whether words are looked up in lower case.
+        identity: what decides the vectors, the same for every corpus: the file's name and SHA-256, or the encoder's
+            identity, and `lowercase`.
+        audit: which `file`, their `size`; of the corpus `types` and `tokens`, how many of each are covered, and the
+            `coverage` of the tokens, 0–1. Types are distinct forms as they are looked up. Of a text file
+            `repeated_rows`: lines for a word of the corpus that already had one; of `encoder` `types_all_unknown`:
+            covered types that the tokenizer knows no piece of.
+    """
+
+    matrix: NDArray[np.float32]
+    index: Mapping[str, int]
+    lowercase: bool
+    identity: Mapping[str, object]
+    audit: Mapping[str, object]
+
+    @property
+    def size(self) -> int:
+        """Values of a vector."""
+        return int(self.matrix.shape[1])
+
+    def rows(self, words: Sequence[str]) -> NDArray[np.int64]:
+        """Row of the matrix for each word, int64 `[words]`; −1 where the word is unknown."""
+        forms = (word.lower() for word in words) if self.lowercase else words
+        return np.fromiter((self.index.get(form, -1) for form in forms), np.int64, len(words))
+
+
+def load_vectors(
+    spec: VectorSpec,
+    words: Mapping[str, int],
+    *,
+    root: Path,
+    cache: Path,
+    source: Source | None = None,
+    encoder: Callable[[], Encoder] | None = None,
+) -> WordVectors:
+    """Find the vectors of a corpus's words, converting their file the first time.
 
     Args:
-        spec: its name is a path, `glove.*` under the data root, or a name of gensim's downloader.
+        spec: which vectors.
+        words: count of every form in the corpus.
         root: data root, under which `glove/` lies.
+        cache: folder of the stores; the converted vectors go to `vectors/` in it.
+        source: the encoder whose input embeddings the name `encoder` means; None without one.
+        encoder: gives that encoder where it is loaded already; called only for a conversion.
+
+    Raises:
+        VectorError: there are no such vectors, their file is malformed, they know less than `min_coverage` of the
+            tokens, or `cache` cannot be written.
+        EncoderError, AlignmentError: of `encoder`, the encoder cannot be loaded, or has no vectors of its words.
+    """
+    lowercase = spec.lowercase and spec.name != ENCODER
+    counts: Counter[str] = Counter()
+    for word, count in words.items():
+        counts[word.lower() if lowercase else word] += count
+    digests = Digests(cache)
+    try:
+        if spec.name == ENCODER:
+            origin = _from_encoder(source, encoder, digests)
+        else:
+            origin = _from_file(find_vectors(spec, root), digests)
+        known = _converted(origin, sorted(counts.keys() - {""}), lowercase, cache / "vectors")
+    except OSError as error:
+        remedy = f"{cache / 'vectors'} must be writable and have room: else name another folder by data.init_args.cache"
+        raise VectorError.at(error.filename or cache, None, error.strerror or str(error), remedy) from error
+    tokens = [count for word, count in counts.items() if word in known.index]
+    audit = {
+        "types": len(counts),
+        "types_covered": len(tokens),
+        "tokens": counts.total(),
+        "tokens_covered": sum(tokens),
+        "coverage": sum(tokens) / counts.total() if counts.total() else 1.0,
+    }
+    share = "{coverage:.1%} of {tokens:,} tokens ({types_covered:,} of {types:,} types)".format(**audit)
+    if audit["coverage"] < spec.min_coverage:
+        wrong = f"these word vectors know {share}, less than vectors.min_coverage {spec.min_coverage:g}"
+        remedy = f"{origin.remedy}, or lower --data.init_args.vectors.min_coverage"
+        raise VectorError.at(origin.file, None, wrong, remedy)
+    size = known.matrix.shape[1]
+    rank_zero_info(f"Word vectors: {origin.file}, {size} values, {share}.")
+    return WordVectors(
+        known.matrix,
+        known.index,
+        lowercase,
+        identity={**origin.identity, "lowercase": lowercase},
+        audit={"file": origin.file, "size": size, **audit, **known.counted},
+    )
+
+
+def vocabulary_vectors(
+    spec: VectorSpec,
+    vocabulary: Vocabulary,
+    frequencies: NDArray[np.int64],
+    source: Source | None,
+    *,
+    root: Path,
+    cache: Path,
+) -> WordVectors:
+    """Find the vectors of those words of a vocabulary that occur.
+
+    Args:
+        spec: which vectors; `encoder` are those of the default encoder where the vocabulary holds words.
+        vocabulary: the words, or pieces.
+        frequencies: int64 `[vocabulary]`, how often each occurs in train.
+        source: the encoder whose pieces the vocabulary holds; None for words.
+        root: see `load_vectors`, and for what is raised.
+        cache: likewise.
+    """
+    if spec.name == ENCODER and source is not None:
+        return _piece_vectors(Encoder(source), Digests(cache))
+    counts = {
+        word: count
+        for number, (word, count) in enumerate(zip(vocabulary.words, frequencies.tolist(), strict=True))
+        if count and number not in vocabulary.specials
+    }
+    default = resolve(EncoderSpec()) if spec.name == ENCODER else None
+    return load_vectors(spec, counts, root=root, cache=cache, source=default)
+
+
+def _encoder_identity(source: Source, digests: Digests) -> Mapping[str, object]:
+    return {"encoder": {**source.identity(digests), "version": EMBEDDINGS_VERSION}}
+
+
+def _piece_vectors(encoder: Encoder, digests: Digests) -> WordVectors:
+    """The encoder's input embeddings of its own pieces, by their spelling."""
+    matrix = encoder.embeddings.cpu().numpy()
+    pieces = encoder.tokenizer.convert_ids_to_tokens(list(range(min(len(matrix), len(encoder.tokenizer)))))
+    return WordVectors(
+        matrix=np.pad(matrix, ((0, 1), (0, 0))),
+        index={piece: row for row, piece in enumerate(pieces) if piece is not None},
+        lowercase=False,
+        identity={**_encoder_identity(encoder.source, digests), "lowercase": False},
+        audit={"file": ENCODER, "size": matrix.shape[1]},
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """Vectors of some words.
+
+    Attributes:
+        index: row of each word that is known.
+        matrix: float32 `[words, size]`.
+        counted: what was counted when they were read.
+    """
+
+    index: Mapping[str, int]
+    matrix: NDArray[np.float32]
+    counted: Mapping[str, int]
+
+
+class _Origin(NamedTuple):
+    """Where vectors come from, how those of some words are read, and what to do when they know too few."""
+
+    file: str
+    identity: Mapping[str, object]
+    read: Callable[[Sequence[str]], Found]
+    remedy: str
+
+
+def _from_file(files: Sequence[Path], digests: Digests) -> _Origin:
+    path, hashes = files[0], list(digests.of(files).values())
+
+    def read(wanted: Sequence[str]) -> Found:
+        rank_zero_info(f"{path.name}: converting {path.stat().st_size / 1e6:,.0f} MB of word vectors, for these words.")
+        return read_vectors(path, frozenset(wanted))
+
+    remedy = "Name vectors that fit the corpus's language and letter case"
+    if path.name.endswith(SUBSET):
+        remedy = f"Put the full {path.name.removesuffix(SUBSET)}.txt into {path.parent}, name other vectors"
+    sha256 = hashes[0] if len(hashes) == 1 else digest("\n".join(hashes).encode())
+    return _Origin(path.name, {"file": path.name, "sha256": sha256}, read, remedy)
+
+
+def _from_encoder(source: Source | None, encoder: Callable[[], Encoder] | None, digests: Digests) -> _Origin:
+    if source is None:
+        raise VectorError("encoder: these are the word vectors of an encoder, and there is none. Name other vectors.")
+
+    def read(wanted: Sequence[str]) -> Found:
+        embedded = embed_words(encoder() if encoder is not None else Encoder(source), wanted)
+        known = np.flatnonzero(embedded.pieces)
+        words = {wanted[place]: row for row, place in enumerate(known.tolist())}
+        return Found(words, embedded.vectors[known], {"types_all_unknown": int(embedded.unknown.sum())})
+
+    return _Origin(ENCODER, _encoder_identity(source, digests), read, "Name other vectors")
+
+
+def _converted(origin: _Origin, wanted: Sequence[str], lowercase: bool, folder: Path) -> Found:
+    """The kept vectors of these words, with a last row of zeros; converted first where there are none, or damaged."""
+    body = {
+        "version": VECTORS_VERSION,
+        "source": {name: value for name, value in origin.identity.items() if name != "file"},
+        "words": digest("\n".join(wanted).encode()),
+        "lowercase": lowercase,
+    }
+    path = folder / f"{digest(json.dumps(body, sort_keys=True).encode())[:_DIGITS]}.safetensors"
+    if path.exists():
+        if (kept := _reopen(path)) is not None:
+            return kept
+        log.warning("%s: damaged word vectors; they are made anew.", path)
+    folder.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(folder)
+    found = origin.read(wanted)
+    found = replace(found, matrix=np.pad(found.matrix, ((0, 1), (0, 0))))
+    content = json.dumps([list(found.index), found.counted])
+    metadata = {"content": content, "sha256": digest(content.encode() + found.matrix.tobytes())}
+    write_atomically(path, save({"vectors": torch.from_numpy(found.matrix)}, metadata))
+    return found
+
+
+def _reopen(path: Path) -> Found | None:
+    """What was kept there; None where it is not what was written."""
+    try:
+        with safe_open(path, "pt") as file:
+            matrix, metadata = file.get_tensor("vectors").numpy(), file.metadata()
+        content = metadata["content"]
+        if metadata["sha256"] != digest(content.encode() + matrix.tobytes()):
+            return None
+        words, counted = json.loads(content)
+    except (OSError, SafetensorError, TypeError, KeyError):
+        return None
+    return Found({word: row for row, word in enumerate(words)}, matrix, counted)
+
+
+def find_vectors(spec: VectorSpec, root: Path) -> list[Path]:
+    """The file of word vectors, looked up under `root` too, and the arrays that gensim has stored beside a `.kv`.
 
     Raises:
         VectorError: there is none, it cannot be downloaded, or it is a pickle that is not allowed.
     """
     path = _locate(spec.name, root)
-    if not spec.allow_pickle and _is_pickle(path):
+    if not spec.allow_pickle and _format(path) == "pickle":
         raise VectorError.at(
             path,
             None,
@@ -122,9 +354,9 @@ def _download(name: str) -> Path:
     if there := sorted(folder.glob("*.gz")):
         return there[0]  # gensim would ask the network for its index again
     rank_zero_info(f"{name}: asking gensim's downloader for it.")
-    log = logging.getLogger(downloader.__name__)
-    level = log.level
-    log.setLevel(logging.CRITICAL)  # without a network it logs a whole traceback
+    its_log = logging.getLogger(downloader.__name__)
+    level = its_log.level
+    its_log.setLevel(logging.CRITICAL)  # without a network it logs a whole traceback
     try:
         known = sorted(model for model in downloader.info()["models"] if not model.startswith("__"))
         if name in known:
@@ -132,32 +364,13 @@ def _download(name: str) -> Path:
     except Exception as error:  # it raises nothing narrower
         if there := sorted(folder.glob("*.gz")):  # another process was first, which makes gensim stumble
             return there[0]
-        raise VectorError.at(
-            name,
-            None,
-            f"no file has this name, and gensim's downloader failed ({type(error).__name__}: {error})",
-            f"Check the name and the network, or put the file into {folder}. {_ACCEPTED}",
-        ) from error
+        wrong = f"no file has this name, and gensim's downloader failed ({type(error).__name__}: {error})"
+        remedy = f"Check the name and the network, or put the file into {folder}. {_ACCEPTED}"
+        raise VectorError.at(name, None, wrong, remedy) from error
     finally:
-        log.setLevel(level)
-    raise VectorError.at(
-        name, None, f"no file has this name, and gensim's downloader has only {', '.join(known)}", _ACCEPTED
-    )
-
-
-@dataclass(frozen=True, eq=False)
-class Found:
-    """Vectors of some words.
-
-    Attributes:
-        index: row of each word that is known.
-        matrix: float32 `[words, size]`.
-        counted: what was counted when they were read.
-    """
-
-    index: Mapping[str, int]
-    matrix: NDArray[np.float32]
-    counted: Mapping[str, int]
+        its_log.setLevel(level)
+    wrong = f"no file has this name, and gensim's downloader has only {', '.join(known)}"
+    raise VectorError.at(name, None, wrong, _ACCEPTED)
 
 
 def read_vectors(path: Path, wanted: Collection[str]) -> Found:
@@ -172,12 +385,12 @@ def read_vectors(path: Path, wanted: Collection[str]) -> Found:
         VectorError: the file is malformed.
         OSError: it cannot be read.
     """
-    if not _is_pickle(path) and not _is_binary(path):
+    if (kind := _format(path)) == "text":
         return _read_text(path, wanted)
-    loaded = _load(path)
+    words, rows, vectors = _load(path, kind)
     # Not those that fastText would make up from a word's letters: coverage would always be 1.
-    known = [word for word in loaded.index_to_key if word in wanted]
-    matrix = np.asarray(loaded.vectors[[loaded.key_to_index[word] for word in known]], np.float32)
+    known = [word for word in words if word in wanted]
+    matrix = np.asarray(vectors[[rows[word] for word in known]], np.float32)
     if broken := [word for word, vector in zip(known, matrix, strict=True) if not np.isfinite(vector).all()]:
         wrong = f"the vectors of {len(broken)} of the corpus's words are not finite, that of {broken[0]!r} for one"
         raise VectorError.at(path, None, wrong, _FETCH_AGAIN)
@@ -196,14 +409,12 @@ def _opened(path: Path) -> Iterator[gzip.GzipFile | BufferedReader]:
             raise VectorError.at(path, None, f"the file is cut off or damaged ({error})", _FETCH_AGAIN) from error
 
 
-def _is_pickle(path: Path) -> bool:
+def _format(path: Path) -> Literal["pickle", "binary", "text"]:
     with _opened(path) as file:
-        return path.suffix == ".kv" or file.read(1) == b"\x80"  # every pickle since protocol 2, and no UTF-8 text
-
-
-def _is_binary(path: Path) -> bool:
-    with _opened(path) as file:
-        return _header(file.readline(_SNIFFED)) is not None and bool(_CONTROL.search(file.read(_SNIFFED)))
+        first, following = file.readline(_SNIFFED), file.read(_SNIFFED)
+    if path.suffix == ".kv" or first.startswith(b"\x80"):  # every pickle since protocol 2, and no UTF-8 text
+        return "pickle"
+    return "binary" if _header(first) and _CONTROL.search(following) else "text"
 
 
 def _header(line: bytes) -> tuple[int, int] | None:
@@ -212,13 +423,15 @@ def _header(line: bytes) -> tuple[int, int] | None:
     return (int(fields[0]), int(fields[1])) if len(fields) == 2 and all(map(bytes.isdigit, fields)) else None
 
 
-def _load(path: Path) -> "KeyedVectors":
+def _load(path: Path, kind: Literal["pickle", "binary"]) -> tuple[list[str], Mapping[str, int], NDArray[np.float32]]:
+    """The words, the row of each, and the vectors of a file."""
     from gensim.models import KeyedVectors
 
     try:
-        if not _is_pickle(path):
-            return KeyedVectors.load_word2vec_format(str(path), binary=True)
-        loaded = KeyedVectors.load(str(path), mmap=None if path.suffix == ".gz" else "r")
+        if kind == "binary":
+            loaded = KeyedVectors.load_word2vec_format(str(path), binary=True)
+        else:
+            loaded = KeyedVectors.load(str(path), mmap=None if path.suffix == ".gz" else "r")
     except Exception as error:  # whatever a pickle may raise
         wrong = f"gensim cannot load it ({type(error).__name__}: {error})"
         remedy = "Fetch the file again if it is cut off; a .kv needs the .npy files beside it"
@@ -226,7 +439,7 @@ def _load(path: Path) -> "KeyedVectors":
     if not isinstance(loaded, KeyedVectors):
         wrong = f"it holds a {type(loaded).__name__}, not KeyedVectors"
         raise VectorError.at(path, None, wrong, "Save that model's `wv` instead")
-    return loaded
+    return loaded.index_to_key, loaded.key_to_index, loaded.vectors
 
 
 def _read_text(path: Path, wanted: Collection[str]) -> Found:
@@ -238,8 +451,9 @@ def _read_text(path: Path, wanted: Collection[str]) -> Found:
         size = header[1] if header else first.rstrip().count(b" ")
         if first and not size:
             raise VectorError.at(path, 1, f"no vector, but {_shown(first.rstrip())}", _ACCEPTED)
+        file.seek(len(first) if header else 0)
         number = start = 1 if header else 0
-        for number, raw in enumerate(file if header else chain([first] * bool(first), file), start + 1):
+        for number, raw in enumerate(file, start + 1):
             line = raw.rstrip()
             try:
                 word = line[: line.index(b" ")].decode()

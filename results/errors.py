@@ -2,10 +2,18 @@
 
 import difflib
 from collections.abc import Iterable
+from pathlib import Path
+from typing import Self
 
 
 class UserError(ValueError):
     """An error of the input: the command line prints it without a traceback."""
+
+    @classmethod
+    def at(cls, path: Path | str, line: int | None, wrong: str, remedy: str) -> Self:
+        """`<path>:<line>: <what is wrong>. <remedy>.`, or without the line, which counts from 1."""
+        place = f"{path}:{line}" if line is not None else f"{path}"
+        return cls(f"{place}: {wrong}. {remedy}.")
 
 
 def near(name: str, known: Iterable[str], prefix: str = "") -> str:

@@ -14,8 +14,7 @@ from attention.tokenizer import TextTokenizer
 from corpora.conllu import read_treebank
 from datamodules import VectorError, VectorSpec
 from datamodules.tokenization import build_vocabulary, piece_vocabulary
-from datamodules.vectors import Found, read_vectors
-from datamodules.word_vectors import WordVectors, load_vectors, vocabulary_vectors
+from datamodules.vectors import Found, WordVectors, load_vectors, read_vectors, vocabulary_vectors
 from tests import tiny
 from tests.datamodules.test_vectors import lines, write
 
@@ -70,7 +69,7 @@ def conversions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         seen.append(path.name)
         return read_vectors(path, wanted)
 
-    monkeypatch.setattr("datamodules.word_vectors.read_vectors", recorded)
+    monkeypatch.setattr("datamodules.vectors.read_vectors", recorded)
     return seen
 
 
@@ -331,7 +330,7 @@ def test_an_encoders_vectors_of_words_are_those_of_the_default_encoder(
         asked.append(spec)
         return resolve(EncoderSpec(str(bert)))
 
-    monkeypatch.setattr("datamodules.word_vectors.resolve", stand_in)
+    monkeypatch.setattr("datamodules.vectors.resolve", stand_in)
     frequencies = np.array([0, 0, 0, 0, 0, 0, 3, 2, 1])
     found = vocabulary_vectors(VectorSpec("encoder"), WORDS, frequencies, None, root=tmp_path, cache=tmp_path)
     assert asked == [EncoderSpec()]
