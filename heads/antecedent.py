@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from corpora.document import MENTION_TYPES
 from datamodules import AntecedentBatch, CoreferenceDataModule
 from datamodules.base import STAGES
+from datamodules.batch import Split
 from heads.experiment import ExperimentError
 from heads.rule_baselines import head_match, nearest, sieve
-from heads.single_heads import Names, head_map
+from heads.single_heads import Names, head_map, heads_table
 from metrics.antecedent import (
     ANTECEDENT_DIRECTIONS,
     ANTECEDENT_GROUPS,
@@ -63,7 +64,7 @@ class AntecedentExperiment(LightningModule):
         self.mode = mode
         self.seed = seed
         self.result: Result | None = None
-        self._heads, self._others, self._idle = nn.ModuleDict(), nn.ModuleDict(), nn.ModuleDict()
+        self._counts = nn.ModuleDict()
 
     @property
     def trained_for(self) -> Mapping[str, int]:
@@ -80,11 +81,7 @@ class AntecedentExperiment(LightningModule):
 
     @property
     def data(self) -> CoreferenceDataModule:
-        """The datamodule of the run.
-
-        Raises:
-            ExperimentError: it is not one of coreference, or has no encoder.
-        """
+        """The datamodule of the run; refuses one without mentions or without an encoder."""
         data, name = self.trainer.datamodule, type(self).__name__  # type: ignore[attr-defined]
         if not isinstance(data, CoreferenceDataModule):
             raise ExperimentError(
@@ -95,18 +92,13 @@ class AntecedentExperiment(LightningModule):
         return data
 
     def setup(self, stage: str) -> None:
-        """Make the counters of dev and test."""
         data = self.data
         if stage == "test":
-            size = len(data.layers), len(data.heads)
+            predictors = 2 * len(data.layers) * len(data.heads) + len(self.others)  # see `_counted`
             for split in STAGES[stage]:
-                documents = len(data.splits[split].documents)
-                self._heads[split] = AntecedentCounts(documents, *size)
-                self._others[split] = AntecedentCounts(documents, 1, len(self.others))
-                self._idle[split] = AntecedentCounts(documents, *size)  # of choices that a head does not make
+                self._counts[split] = AntecedentCounts(len(data.splits[split].documents), 1, predictors)
 
     def test_step(self, batch: AntecedentBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Count what heads, baselines and trained probe get right."""
         if batch.window is None:
             return
         links = links_of(batch)
@@ -124,51 +116,68 @@ class AntecedentExperiment(LightningModule):
             chosen.append(trained.cpu().numpy())
         # As a head is: right if the word chosen heads an earlier mention of the cluster.
         right = torch.tensor(np.array([links.gold[np.arange(len(links)), words] for words in chosen], dtype=np.bool_))
-        document, of_type = int(batch.document), torch.from_numpy(links.type)
-        others = right.view(1, 1, len(chosen), len(links)).expand(2, -1, -1, -1)
-        self._heads[batch.split].update(document, hits, of_type)  # type: ignore[operator]
-        self._idle[batch.split].update(document, idle, of_type)  # type: ignore[operator]
-        self._others[batch.split].update(document, others, of_type)  # type: ignore[operator]
+        others = right.to(hits.device).expand(2, -1, -1)
+        counted = torch.cat([hits.flatten(1, 2), idle.flatten(1, 2), others], dim=1)[:, None]
+        self._counts[batch.split].update(  # type: ignore[operator]
+            int(batch.document), counted, torch.from_numpy(links.type)
+        )
+
+    def _counted(self, split: Split) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Counts by document and type: hits of heads, choices they do not make, hits of the others, and links.
+
+        Those of heads are `[documents, 2·heads, types]`, the others' `[documents, others, types]`; on the CPU.
+        """
+        metric = self._counts[split]
+        assert isinstance(metric, AntecedentCounts)
+        counts, links = (found.cpu() for found in metric.compute())
+        metric.reset()
+        heads = len(self.data.layers) * len(self.data.heads)
+        hits, idle, others = torch.split(counts.squeeze(2), [heads, heads, len(self.others)], dim=2)
+        return hits.flatten(1, 2), idle.flatten(1, 2), others[:, 0], links
 
     def _left_out(self, dev: Tensor, scored: Tensor) -> dict[str, dict[str, int]]:
         """Links that are scored, and those whose antecedents in the window all share their head word: no links."""
         audit = {}
-        for split, links in {"dev": dev, "dev" if self.mode == "paper" else "test": scored}.items():
-            held = self.data.splits["dev" if split == "dev" else "test"].counts
-            count = int(links.sum())
+        splits: dict[Split, Tensor] = {"dev": dev} if self.mode == "paper" else {"dev": dev, "test": scored}
+        for split, links in splits.items():
+            held, count = self.data.splits[split].counts, int(links.sum())
             same_head = held["links"] - held["lost_links"] - count
             audit[f"{split}_links"] = {"scored": count, "same_head_word": same_head}
         return audit
 
     def on_test_epoch_end(self) -> None:
-        """Choose, score, and fill `result`."""
-        head_counts, other_counts, idle = (_counted(metrics) for metrics in (self._heads, self._others, self._idle))
+        counts = {split: self._counted(split) for split in STAGES["test"]}
         paper = self.mode == "paper"
-        data, scored = self.data, "dev" if paper else "test"
+        data = self.data
+        scored: Split = "dev" if paper else "test"
         names = Names(data.layers, data.heads)
-        dev_hits, dev_links = head_counts["dev"]
-        hits, links = head_counts[scored]
-        hits = hits.flatten(1, 3)  # [documents, 2·heads, types]
-        other_hits = other_counts[scored][0][:, 0, 0]  # [documents, others, types]
-        dev = accuracies(dev_hits.flatten(1, 3), dev_links, draws=1, seed=self.seed)
+        dev_hits, _, _, dev_links = counts["dev"]
+        hits, _, other_hits, links = counts[scored]
+        dev = accuracies(dev_hits, dev_links, draws=1, seed=self.seed)
         heads = accuracies(hits, links, seed=self.seed)
         others = accuracies(other_hits, links, seed=self.seed)
         totals = [int(links.sum()), *links.sum(0).tolist()]
-        # One head for all mentions; then, for each type, the best for it.
-        overall = best(dev[0][:, 0])
-        own = [best(dev[0][:, group]) for group in range(len(ANTECEDENT_GROUPS))]
+        # One head for all mentions, and for each type the best for it: the first of equals, and where there is no link.
+        own = np.nan_to_num(dev[0], nan=-1.0).argmax(0).tolist()
+        overall = own[0]
         each = dict(zip(self.others, zip(*others, strict=True), strict=True))
         tables = {
-            "antecedent": antecedent_table([overall] * 4, dev, heads, each, totals, names, paper=paper),
+            "antecedent": antecedent_table([overall] * len(own), dev, heads, each, totals, names, paper=paper),
             "antecedent_by_type": antecedent_table(own, dev, heads, each, totals, names, paper=paper),
-            "heads": all_heads(dev, heads, totals, names, paper=paper),
+            "heads": heads_table(
+                "mentions",
+                {
+                    group: (totals[place], dev[0][:, place], np.nan if paper else heads[0][:, place])
+                    for place, group in enumerate(ANTECEDENT_GROUPS)
+                },
+                ANTECEDENT_DIRECTIONS,
+                names,
+            ),
         }
-        scores = scores_of("antecedent", heads, overall)
+        scores, right = scores_of("antecedent", heads, overall), {"antecedent": hits[:, overall]}
         for place, name in enumerate(self.others):
             scores |= scores_of(name, others, place)
-        right = {"antecedent": hits[:, overall]} | {
-            name: other_hits[:, place] for place, name in enumerate(self.others)
-        }
+            right[name] = other_hits[:, place]
         self.result = Result(
             experiment=self.experiment,
             scores=scores,
@@ -183,14 +192,10 @@ class AntecedentExperiment(LightningModule):
                 **self.trained_for,
                 **self._left_out(dev_links, links),
                 # Behind a causal mask, or where a weight is below what the store keeps.
-                "predictions_without_weight": {split: int(found.sum()) for split, (found, _) in idle.items()},
+                "predictions_without_weight": {split: int(idle.sum()) for split, (_, idle, _, _) in counts.items()},
             },
-            items=_items(data.splits["dev" if paper else "test"].documents, links, right),
-            ratios={
-                f"{name}.{group}": (f"{name}{suffix}", f"links{suffix}")
-                for name in right
-                for group, suffix in _SUFFIXES
-            },
+            items=_items(data.splits[scored].documents, links, right),
+            ratios={f"{name}.{group}": (f"{name}{end}", f"links{end}") for name in right for group, end in _SUFFIXES},
         )
 
 
@@ -206,17 +211,6 @@ class AntecedentHeads(AntecedentExperiment):
     experiment = "antecedent"
 
 
-def _counted(metrics: nn.ModuleDict) -> dict[str, tuple[Tensor, Tensor]]:
-    """Hits and links of every split, on the CPU; the counters begin anew."""
-    counts = {}
-    for split, metric in metrics.items():
-        assert isinstance(metric, AntecedentCounts)
-        hits, links = metric.compute()
-        counts[split] = hits.cpu(), links.cpu()
-        metric.reset()
-    return counts
-
-
 def _items(documents: tuple[str, ...], links: Tensor, right: Mapping[str, Tensor]) -> pd.DataFrame:
     """`document, links`, right choices of every predictor, then the same of each type; counts `[documents, 3]` each."""
     counts = {"links": links, **right}
@@ -229,11 +223,6 @@ def _items(documents: tuple[str, ...], links: Tensor, right: Mapping[str, Tensor
 
 TRAINED = "antecedent_trained"
 """What the scores of a trained probe are called; its column in the tables is `trained`."""
-
-
-def best(accuracy: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> int:
-    """The best of all heads in both directions, the first of equals; the first of all where there is no link."""
-    return int(np.nan_to_num(accuracy, nan=-1.0).argmax())
 
 
 def scores_of(name: str, found: Accuracies, place: int) -> dict[str, Estimate]:
@@ -254,56 +243,38 @@ def antecedent_table(
 ) -> Table:
     """`mentions, n, head, direction, dev, test, low, high` of one head for each group of mentions, and the others.
 
-    In `paper` mode `test` is nan, and the interval is that of `dev`. The others are
-    columns `name, name.low, name.high`: those of a trained probe, `trained`, before the head's, the baselines' behind.
+    In `paper` mode `test` is nan, and the interval is that of `dev`. The others are columns `name, name.low,
+    name.high`: those of a trained probe, `trained`, before the head's, the baselines' behind.
 
     Args:
         chosen: the head of each group, in both directions counted through.
         dev: of all heads `[2·heads, 4]`, on dev.
-        heads: of all heads, on the split that is scored.
+        heads: the same on the split that is scored.
         others: of each predictor beside the heads `[4]`, on the split that is scored.
         totals: links of each group.
         names: of the heads.
         paper: whether the split that is scored is dev.
     """
-    groups = range(len(ANTECEDENT_GROUPS))
-    head = {
-        "head": [names.head(names.split(k)[1]) for k in chosen],
-        "direction": [ANTECEDENT_DIRECTIONS[names.split(k)[0]] for k in chosen],
-    }
-    on_dev = [dev[0][k, group] for group, k in zip(groups, chosen, strict=True)]
-    scored, low, high = ([numbers[k, group] for group, k in zip(groups, chosen, strict=True)] for numbers in heads)
-    on_test = [float("nan")] * len(scored) if paper else scored
-    of_head = {**head, "dev": on_dev, "test": on_test, "low": low, "high": high}
-    trained = _columns("trained", others[TRAINED]) if TRAINED in others else {}
-    baselines: dict[str, object] = {}
-    for name, found in others.items():
-        baselines |= {} if name == TRAINED else _columns(name, found)
-    frame = pd.DataFrame({"mentions": ANTECEDENT_GROUPS, "n": totals, **trained, **of_head, **baselines})
+    groups = np.arange(len(chosen))
+    scored, low, high = (numbers[chosen, groups] for numbers in heads)
+    frame = pd.DataFrame(
+        {
+            "mentions": ANTECEDENT_GROUPS,
+            "n": totals,
+            "head": [names.head(names.split(k)[1]) for k in chosen],
+            "direction": [ANTECEDENT_DIRECTIONS[names.split(k)[0]] for k in chosen],
+            "dev": dev[0][chosen, groups],
+            "test": np.nan if paper else scored,
+            "low": low,
+            "high": high,
+        }
+    )
     predictors = ["trained" if name == TRAINED else name for name in others]
+    for name, found in zip(predictors, others.values(), strict=True):
+        behind = 2 if name == "trained" else len(frame.columns)
+        for place, (end, numbers) in enumerate(zip(("", ".low", ".high"), found, strict=True)):
+            frame.insert(behind + place, f"{name}{end}", numbers)
     return Table(frame, dict.fromkeys(("dev", "test", *predictors), "fraction"), interval="dev" if paper else "test")
-
-
-def _columns(name: str, found: Accuracies) -> dict[str, object]:
-    return dict(zip((name, f"{name}.low", f"{name}.high"), found, strict=True))
-
-
-def all_heads(dev: Accuracies, heads: Accuracies, totals: Sequence[int], names: Names, *, paper: bool) -> Table:
-    """One row per head, direction and group of mentions: `mentions, n, direction, head, dev, test`."""
-    frames = [
-        pd.DataFrame(
-            {
-                "mentions": of_mentions,
-                "n": totals[group],
-                "direction": np.repeat(ANTECEDENT_DIRECTIONS, len(names)),
-                "head": [names.head(head) for head in range(len(names))] * 2,
-                "dev": dev[0][:, group],
-                "test": np.full(2 * len(names), np.nan) if paper else heads[0][:, group],
-            }
-        )
-        for group, of_mentions in enumerate(ANTECEDENT_GROUPS)
-    ]
-    return Table(pd.concat(frames, ignore_index=True), dict.fromkeys(("dev", "test"), "fraction"))
 
 
 def antecedent_figures(

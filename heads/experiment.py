@@ -33,7 +33,7 @@ from metrics.attachment import (
 )
 from metrics.heads import ALL, PLAIN
 from metrics.rows import ArcPredictions
-from results import Bars, Estimate, Figure, Result, Table, Unit, UserError
+from results import Bars, Estimate, Figure, Result, Table, UserError
 
 
 class ExperimentError(UserError):
@@ -62,11 +62,6 @@ class DependencyExperiment(LightningModule):
         self.result: Result | None = None
 
     def setup(self, stage: str) -> None:
-        """Leave out of the batches what is not read.
-
-        Raises:
-            ExperimentError: the data have batches of random weights, and the experiment has no use for them.
-        """
         if self.data.random_init and not self.reads_random_init:
             raise ExperimentError(
                 f"{type(self).__name__} makes nothing of random weights: --data.init_args.random_init must be false."
@@ -86,20 +81,14 @@ class DependencyExperiment(LightningModule):
         raise TypeError(f"{type(self).__name__} does not say what comes out.")
 
     def test_step(self, batch: AttentionBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Take in a batch; its place among the dataloaders does not matter."""
         self.update(batch)
 
     def on_test_epoch_end(self) -> None:
-        """Fill `result`."""
         self.result = self.outcome()
 
     @property
     def data(self) -> DependencyDataModule:
-        """The datamodule of the run.
-
-        Raises:
-            ExperimentError: it is not one of dependencies.
-        """
+        """The datamodule of the run; refuses one without dependencies."""
         data = self.trainer.datamodule  # type: ignore[attr-defined]
         if not isinstance(data, DependencyDataModule):
             raise ExperimentError(
@@ -109,22 +98,14 @@ class DependencyExperiment(LightningModule):
 
     @property
     def attention(self) -> DependencyDataModule:
-        """The datamodule of the run, with attention.
-
-        Raises:
-            ExperimentError: it has no encoder.
-        """
+        """The datamodule of the run; refuses one without an encoder."""
         if self.data.encoder_identity is None:
             raise ExperimentError(f"{type(self).__name__} needs attention: --data.init_args.encoder must not be null.")
         return self.data
 
 
 def check_relations(wanted: Sequence[str], known: Sequence[str]) -> None:
-    """Refuse relations that the corpus does not have.
-
-    Raises:
-        ExperimentError: there is no such relation.
-    """
+    """Refuse relations that the corpus does not have."""
     if strange := [name for name in wanted if name not in known]:
         raise ExperimentError(
             f"relations: the corpus has no {', '.join(map(repr, strange))}; its relations are {', '.join(known)}."
@@ -171,7 +152,6 @@ class ArcExperiment(DependencyExperiment):
         self._labelled: bool | None = None
 
     def prepare(self) -> None:
-        """Look for the relations that were named."""
         check_relations(self.relations, self.data.relations)
 
     def predict(self, batch: AttentionBatch, tree: bool) -> PredictedArcs | None:
@@ -188,7 +168,6 @@ class ArcExperiment(DependencyExperiment):
         return {}
 
     def update(self, batch: AttentionBatch) -> None:
-        """Gather the gold arcs of dev, and those of test with what is predicted."""
         if batch.split == "dev":
             gather(self._dev, batch, None)
             return
@@ -202,37 +181,25 @@ class ArcExperiment(DependencyExperiment):
         (dev, _), (test, predicted) = self._dev.compute(), self._test.compute()
         self._dev.reset()
         self._test.reset()
-        result = self._result(dev, test, predicted)
-        self._labelled = None
-        return result
-
-    def _result(self, dev: Arcs, test: Arcs, predicted: Integers) -> Result:
+        labelled, self._labelled = self._labelled, None
         names = self.data.relations
-        baselines = baseline_scores(dev, test, len(names))
-        if self._labelled is None:
-            table = rows_of(relation_table(dev, test, names, None), self.relations)
-            figures = {"relations": relation_bars(table), **self.figures()}
-            return Result(self.experiment, baselines, {"relations": table}, figures)
-        heads, tree, relations = predicted.astype("int64").T
-        found = attached(test, heads)
-        items = sentence_scores(test, found, edges_found(test, heads))
-        items.insert(1, "id", [self.data.splits["test"].ids[index] for index in items["sentence"]])
-        ratios = {**RATIOS, "tree.uas": ("tree_correct", "scored"), "tree.uuas": ("tree_edges_found", "edges")}
-        items["tree_correct"] = count(test, attached(test, tree) * ~test.punctuation)
-        items["tree_edges_found"] = sentence_scores(test, found, edges_found(test, tree))["edges_found"]
-        if self._labelled:
-            ratios["las"] = ("labelled_correct", "scored")
-            items["labelled_correct"] = count(test, found * (relations == test.relation) * ~test.punctuation)
+        scores = baseline_scores(dev, test, len(names))
+        found, items, ratios = None, None, dict[str, tuple[str, str]]()
+        if labelled is not None:
+            heads, tree, relations = predicted.astype("int64").T
+            found = attached(test, heads)
+            items = sentence_scores(test, found, edges_found(test, heads))
+            items.insert(1, "id", [self.data.splits["test"].ids[index] for index in items["sentence"]])
+            ratios = {**RATIOS, "tree.uas": ("tree_correct", "scored"), "tree.uuas": ("tree_edges_found", "edges")}
+            items["tree_correct"] = count(test, attached(test, tree) * ~test.punctuation)
+            items["tree_edges_found"] = sentence_scores(test, found, edges_found(test, tree))["edges_found"]
+            if labelled:
+                ratios["las"] = ("labelled_correct", "scored")
+                items["labelled_correct"] = count(test, found * (relations == test.relation) * ~test.punctuation)
+            scores = ratio_scores(items, ratios) | scores
         table = rows_of(relation_table(dev, test, names, found), self.relations)
-        return Result(
-            experiment=self.experiment,
-            scores=ratio_scores(items, ratios) | baselines,
-            tables={"relations": table},
-            figures={"relations": relation_bars(table), **self.figures()},
-            audit=self.trained_for,
-            items=items,
-            ratios=ratios,
-        )
+        figures = {"relations": relation_bars(table), **self.figures()}
+        return Result(self.experiment, scores, {"relations": table}, figures, self.trained_for, items, ratios)
 
 
 def gather(metric: ArcPredictions, batch: AttentionBatch, predicted: PredictedArcs | None) -> None:
@@ -241,7 +208,6 @@ def gather(metric: ArcPredictions, batch: AttentionBatch, predicted: PredictedAr
     metric.update(batch.index, batch.heads, batch.relations, batch.punctuation, batch.lengths, columns)
 
 
-FRACTION: Unit = "fraction"
 SHOWN = 25
 """Relations in the figure: the most frequent ones."""
 
@@ -283,8 +249,7 @@ def relation_table(dev: Arcs, test: Arcs, relations: tuple[str, ...], found: Flo
     single = relation_accuracies(test, attached(test, offset_heads(test, overall)), relations)
     over_all = ~table["relation"].isin(relations)
     table[over_all] = single[over_all]
-    number = {name: place for place, name in enumerate(relations)}
-    offsets = [int(own[number[name]]) if name in number else overall for name in table["relation"]]
+    offset = dict(zip(relations, own.tolist(), strict=True))
     probe = table if found is None else relation_accuracies(test, found, relations)
     frame = pd.DataFrame(
         {
@@ -294,37 +259,34 @@ def relation_table(dev: Arcs, test: Arcs, relations: tuple[str, ...], found: Flo
             "low": probe["low"],
             "high": probe["high"],
             "offset": table["accuracy"],
-            "best_offset": offsets,
+            "best_offset": [offset.get(name, overall) for name in table["relation"]],
         }
     )
-    units = dict.fromkeys(("probe", "offset"), FRACTION)
-    return Table(frame, units, interval="offset" if found is None else "probe")
+    interval = "offset" if found is None else "probe"
+    return Table(frame, dict.fromkeys(("probe", "offset"), "fraction"), interval)
 
 
 def rows_of(table: Table, relations: Sequence[str]) -> Table:
     """The rows over all words, and those of the relations that were named, in their order; all rows where none was."""
     if not relations:
         return table
-    order = {name: place for place, name in enumerate((ALL, PLAIN, *relations))}
+    order = [ALL, PLAIN, *relations]
     shown = table.frame[table.frame["relation"].isin(order)]
-    return table.rows(
-        shown.sort_values("relation", key=lambda column: column.map(order), kind="stable", ignore_index=True)
-    )
+    place = shown["relation"].map(order.index)
+    return table.rows(shown.loc[place.sort_values(kind="stable").index].reset_index(drop=True))
 
 
 def relation_bars(table: Table) -> Bars:
     """The most frequent relations of a `relation_table`, as bars."""
     shown = table.frame.head(SHOWN)
-    probed = bool(shown["probe"].notna().any())
-    series = {"probe": shown["probe"].tolist()} if probed else {}
+    series = {"probe": shown["probe"].tolist()} if shown["probe"].notna().any() else {}
     series["best fixed offset"] = shown["offset"].tolist()
-    interval = (shown["low"].tolist(), shown["high"].tolist())
     return Bars(
         title="Words with the right head, per relation",
         categories=tuple(shown["relation"]),
         series=series,
         label="accuracy (%)",
-        intervals={next(iter(series)): interval},
+        intervals={next(iter(series)): (shown["low"].tolist(), shown["high"].tolist())},
         unit="fraction",
     )
 
@@ -368,23 +330,21 @@ class Analyses(DependencyExperiment):
 
     @property
     def analyses(self) -> list[DependencyExperiment]:
-        """The experiments."""
         return list(self._analyses)  # type: ignore[arg-type]
 
     def prepare(self) -> None:
-        """Let every experiment see the data."""
         for analysis in self.analyses:
             analysis.trainer = self.trainer
             analysis.prepare()
 
     def update(self, batch: AttentionBatch) -> None:
-        """Hand the batch on to all that have a use for it."""
         for analysis in self.analyses:
             if batch.encoder == "given" or analysis.reads_random_init:
                 analysis.update(batch)
 
     def outcome(self) -> Result | None:
         """All results as one."""
+        # All of them before any is left out: each gathers from every process.
         results = [(analysis.experiment, analysis.outcome()) for analysis in self.analyses]
         scores, tables, figures = dict[str, Estimate](), dict[str, Table](), dict[str, Figure]()
         audit, ratios, items = dict[str, object](), dict[str, tuple[str, str]](), list[pd.DataFrame]()

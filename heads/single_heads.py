@@ -1,7 +1,7 @@
 """Every single head as a predictor of dependencies (Clark et al. 2019, §4.2), with intervals, controls and tests."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -10,15 +10,14 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
+from attention.store import Store
 from datamodules import AttentionBatch
 from datamodules.base import STAGES
 from datamodules.batch import EncoderOf, Split
 from datamodules.dependency import DependencySplit
-from heads.ensembles import choose, hits
 from heads.experiment import (
-    FRACTION,
     SHOWN,
     DependencyExperiment,
     ExperimentError,
@@ -34,8 +33,10 @@ from metrics.attachment import (
     Integers,
     attached,
     attachment_scores,
+    count,
     edges_found,
     offset_heads,
+    ratio_scores,
     sentence_scores,
 )
 from metrics.bootstrap import bootstrap_ratio
@@ -54,11 +55,13 @@ from metrics.heads import (
 )
 from metrics.rows import ArcPredictions
 from metrics.trees import gold_in_trees, tree_counts
-from results import AttentionLines, Bars, Estimate, Figure, HeatMap, Result, Table, Unit, on_one_scale
+from results import AttentionLines, Bars, Estimate, HeatMap, Result, Table, on_one_scale
 
-P: Unit = "p"
 POSITIONAL, MARGIN = 0.9, 0.1
 """What makes a head positional, and a head syntactic (Voita et al. 2019, §5)."""
+
+_OFFSETS = sorted(OFFSETS, key=lambda k: (abs(k), -k))
+"""The fixed offsets, nearest first, ahead before behind."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,28 +90,33 @@ class Predictions:
 
     @cached_property
     def by_offset(self) -> "Predictions":
-        """The fixed offsets as predictors, nearest first, ahead before behind."""
-        ordered = sorted(OFFSETS, key=lambda k: (abs(k), -k))
-        return Predictions(self.arcs, self.relations, np.stack([offset_heads(self.arcs, k) for k in ordered], axis=1))
+        """The fixed offsets as predictors, in the order of `_OFFSETS`."""
+        return Predictions(self.arcs, self.relations, np.stack([offset_heads(self.arcs, k) for k in _OFFSETS], axis=1))
 
     @property
     def without_weight(self) -> int:
         """Predictions of nothing, because no other word has any weight; of words that are not alone in a sentence."""
         return int(np.count_nonzero(self.predicted[self.arcs.length > 1] < 0))
 
-    def column(self, predictor: int) -> Integers:
-        """What one predictor says of every word, `[words]`."""
-        return self.predicted[:, predictor].astype(np.int64)
+    def found(self, predictor: int) -> tuple[Floats, Floats]:
+        """Words `[words]` whose head one predictor names, and whose edge; see `attached` and `edges_found`."""
+        column = self.predicted[:, predictor].astype(np.int64)
+        return attached(self.arcs, column), edges_found(self.arcs, column)
 
     def best(self, group: str) -> int:
         """The predictor with most hits in a group, the first of equals; that of all words if the group is not here."""
         return int(self.counts.get(group, self.counts[PLAIN]).argmax())
 
-    def accuracy(self, group: str, predictor: int) -> float:
-        """Share of the group's words whose head the predictor names; nan if the group is not here."""
+    def accuracies(self, group: str) -> Floats:
+        """Share of the group's words whose head each predictor names, `[K]`; nan if the group is not here."""
         if group not in self.groups:
-            return float("nan")
-        return float(self.counts[group][predictor] / np.count_nonzero(self.groups[group]))
+            return np.full(self.predicted.shape[1], np.nan)
+        shares: Floats = self.counts[group] / np.count_nonzero(self.groups[group])
+        return shares
+
+    def accuracy(self, group: str, predictor: int) -> float:
+        """That of one predictor."""
+        return float(self.accuracies(group)[predictor])
 
 
 @dataclass(frozen=True)
@@ -128,6 +136,11 @@ class Names:
         layer, head = divmod(index, len(self.heads))
         return f"{self.layers[layer] + 1}-{self.heads[head] + 1}"
 
+    def place(self, head: str) -> tuple[int, int]:
+        """Row and column of `layer-head` among the layers and heads of the store."""
+        layer, number = (int(part) - 1 for part in head.split("-"))
+        return self.layers.index(layer), self.heads.index(number)
+
     def __len__(self) -> int:
         return len(self.layers) * len(self.heads)
 
@@ -145,70 +158,53 @@ def best_heads(
     permutations: int,
     seed: int,
 ) -> Table:
-    """The best predictor of every group, chosen on dev, beside its controls on the split that is scored.
+    """`relation, n, head, direction, dev, test, low, high, offset, best_offset, random_init, p` of each group.
 
-    Args:
-        dev: what the choice is made on.
-        scored: what accuracies, intervals and p-values are of; dev itself where the original is to be reproduced.
-        random_init: dev and the scored split through an encoder without training; None where there is none.
-        names: of the heads.
-        permutations: of `permutation_p`.
-        seed: of bootstrap and permutations.
-
-    Returns:
-        `relation, n, head, direction, dev, test, low, high, offset, best_offset, random_init, p`: n words on the scored
-        split; the interval is that of the scored accuracy, which is `dev` (and `test` is nan) when the two are one.
+    The best predictor is chosen on dev; n, interval and p-value are those of the scored split. Where that is dev
+    itself, as in the original, the interval belongs to `dev`, and `test` is nan. `random_init` are dev and the scored
+    split through an encoder without training.
     """
     same = scored is dev
-    groups = list(scored.groups)
-    chosen = [dev.best(group) for group in groups]
+    chosen = [dev.best(group) for group in scored.groups]
     low, high = _intervals(scored, chosen, seed)
-    offsets = [dev.by_offset.best(group) for group in groups]
-    ordered = sorted(OFFSETS, key=lambda k: (abs(k), -k))
-    reached = [int(scored.counts[group][k]) for group, k in zip(groups, chosen, strict=True)]
-    columns = {
-        "relation": groups,
-        "n": [int(np.count_nonzero(words)) for words in scored.groups.values()],
-        "head": [names.head(names.split(k)[1]) for k in chosen],
-        "direction": [DIRECTIONS[names.split(k)[0]] for k in chosen],
-        "dev": [dev.accuracy(group, k) for group, k in zip(groups, chosen, strict=True)],
-        "test": [float("nan") if same else scored.accuracy(group, k) for group, k in zip(groups, chosen, strict=True)],
-        "low": low,
-        "high": high,
-        "offset": [scored.by_offset.accuracy(group, k) for group, k in zip(groups, offsets, strict=True)],
-        "best_offset": [ordered[k] for k in offsets],
-        "random_init": [
-            float("nan") if random_init is None else random_init[1].accuracy(group, random_init[0].best(group))
-            for group in groups
-        ],
-        "p": permutation_p(scored.arcs, scored.predicted, scored.groups, reached, permutations=permutations, seed=seed),
-    }
-    units = {**dict.fromkeys(("dev", "test", "offset", "random_init"), FRACTION), "p": P}
-    return Table(pd.DataFrame(columns), units, interval="dev" if same else "test")
+    rows = []
+    for place, (group, k) in enumerate(zip(scored.groups, chosen, strict=True)):
+        direction, head = names.split(k)
+        offset = dev.by_offset.best(group)
+        rows.append(
+            {
+                "relation": group,
+                "n": int(np.count_nonzero(scored.groups[group])),
+                "head": names.head(head),
+                "direction": DIRECTIONS[direction],
+                "dev": dev.accuracy(group, k),
+                "test": np.nan if same else scored.accuracy(group, k),
+                "low": low[place],
+                "high": high[place],
+                "offset": scored.by_offset.accuracy(group, offset),
+                "best_offset": _OFFSETS[offset],
+                "random_init": random_init[1].accuracy(group, random_init[0].best(group)) if random_init else np.nan,
+            }
+        )
+    frame = pd.DataFrame(rows)
+    reached = [int(scored.counts[group][k]) for group, k in zip(scored.groups, chosen, strict=True)]
+    frame["p"] = permutation_p(
+        scored.arcs, scored.predicted, scored.groups, reached, permutations=permutations, seed=seed
+    )
+    shares = ("dev", "test", "offset", "random_init")
+    return Table(frame, {"p": "p", **{name: "fraction" for name in shares}}, interval="dev" if same else "test")
 
 
 def _intervals(scored: Predictions, chosen: Sequence[int], seed: int) -> tuple[Floats, Floats]:
-    sentence = np.cumsum(scored.arcs.word == 1) - 1
-    sentences = int(sentence[-1]) + 1 if len(sentence) else 0
-
-    def count(of_words: Flags) -> Floats:
-        return np.bincount(sentence, weights=of_words, minlength=sentences).astype(np.float64)
-
-    hits = [
-        words & (scored.predicted[:, k] == scored.arcs.head)
-        for words, k in zip(scored.groups.values(), chosen, strict=True)
-    ]
-    right = np.stack([count(column) for column in hits], axis=1)
-    total = np.stack([count(words) for words in scored.groups.values()], axis=1)
+    """Over sentences, of the accuracy of the predictor that was chosen for each group."""
+    groups = scored.groups.values()
+    hits = [words & (scored.predicted[:, k] == scored.arcs.head) for words, k in zip(groups, chosen, strict=True)]
+    right, total = (np.stack([count(scored.arcs, words) for words in flags], axis=1) for flags in (hits, groups))
     return bootstrap_ratio(right, total, seed=seed)
 
 
 def by_length(dev: Predictions, scored: Predictions, names: Names) -> Table:
-    """Accuracy of the best heads and of the best offsets by the length of the arc, on the scored split.
-
-    Returns:
-        `relation, length, n, head, direction, accuracy, offset`; words under ROOT have no arc.
-    """
+    """Accuracy of the best heads and offsets by length of the arc, on the scored split; words under ROOT have none."""
     arcs = scored.arcs
     distance = np.where(arcs.head > 0, np.abs(arcs.head - arcs.word), 0)
     rows = []
@@ -222,31 +218,36 @@ def by_length(dev: Predictions, scored: Predictions, names: Names) -> Table:
                 fixed = np.count_nonzero(scored.by_offset.predicted[inside, offset] == arcs.head[inside])
                 rows.append((group, name, n, names.head(head), DIRECTIONS[direction], right / n, fixed / n))
     frame = pd.DataFrame(rows, columns=["relation", "length", "n", "head", "direction", "accuracy", "offset"])
-    return Table(frame, dict.fromkeys(("accuracy", "offset"), FRACTION))
+    return Table(frame, dict.fromkeys(("accuracy", "offset"), "fraction"))
+
+
+def heads_table(
+    kind: str, groups: Mapping[str, tuple[int, Floats, Floats | float]], directions: Sequence[str], names: Names
+) -> Table:
+    """`<kind>, n, direction, head, dev, test`, from n and the accuracies `[2·heads]` on dev and test of each group."""
+    heads = [names.head(index) for index in range(len(names))] * 2
+    direction = np.repeat(directions, len(names))
+    frames = [
+        pd.DataFrame({kind: group, "n": n, "direction": direction, "head": heads, "dev": dev, "test": test})
+        for group, (n, dev, test) in groups.items()
+    ]
+    return Table(pd.concat(frames, ignore_index=True), dict.fromkeys(("dev", "test"), "fraction"))
 
 
 def all_heads(dev: Predictions, scored: Predictions, names: Names) -> Table:
     """Every head, direction and relation: `relation, n, direction, head, layer, number, dev, test`."""
-    same = scored is dev
-    frames = []
-    for group, words in scored.groups.items():
-        k = np.arange(2 * len(names))
-        heads = [names.head(index) for index in range(len(names))] * 2
-        frames.append(
-            pd.DataFrame(
-                {
-                    "relation": group,
-                    "n": int(np.count_nonzero(words)),
-                    "direction": np.repeat(DIRECTIONS, len(names)),
-                    "head": heads,
-                    "layer": [int(head.partition("-")[0]) for head in heads],
-                    "number": [int(head.partition("-")[2]) for head in heads],
-                    "dev": [dev.accuracy(group, int(place)) for place in k],
-                    "test": [float("nan") if same else scored.accuracy(group, int(place)) for place in k],
-                }
-            )
+    groups = {
+        group: (
+            int(np.count_nonzero(words)),
+            dev.accuracies(group),
+            np.nan if scored is dev else scored.accuracies(group),
         )
-    return Table(pd.concat(frames, ignore_index=True), dict.fromkeys(("dev", "test"), FRACTION))
+        for group, words in scored.groups.items()
+    }
+    table = heads_table("relation", groups, DIRECTIONS, names)
+    for place, part in enumerate(("layer", "number")):
+        table.frame.insert(4 + place, part, table.frame["head"].str.split("-").str[place].astype(int))
+    return table
 
 
 def roles(dev: Predictions, confidence: Floats, names: Names, *, minimum: int) -> tuple[Table, dict[str, Estimate]]:
@@ -262,20 +263,23 @@ def roles(dev: Predictions, confidence: Floats, names: Names, *, minimum: int) -
         minimum: words of a relation that counts.
 
     Returns:
-        `head, confidence, offset, offset_share, positional, relation, direction, margin, syntactic`, where
-        `relation` is that of the greatest margin; and `positional_heads`, `syntactic_heads` as shares of all heads.
+        `head, confidence, offset, offset_share, positional, relation, direction, margin, syntactic`, the relation that
+        of the greatest margin; and `positional_heads`, `syntactic_heads` as shares of all heads.
     """
     offset, share = offset_shares(dev.arcs, dev.predicted[:, : len(names)])
-    relations = [name for name in dev.groups if name not in (ALL, PLAIN)]
-    relations = [name for name in relations if np.count_nonzero(dev.groups[name]) >= minimum]
+    margins = {
+        name: dev.accuracies(name) - dev.by_offset.accuracy(name, dev.by_offset.best(name))
+        for name, words in dev.groups.items()
+        if name not in (ALL, PLAIN) and np.count_nonzero(words) >= minimum
+    }
     rows = []
     for head in range(len(names)):
-        margins = [
-            (dev.accuracy(name, k) - dev.by_offset.accuracy(name, dev.by_offset.best(name)), name, direction)
-            for name in relations
-            for direction, k in zip(DIRECTIONS, (head, head + len(names)), strict=True)
+        of_head = [
+            (float(above[head + way * len(names)]), name, direction)
+            for name, above in margins.items()
+            for way, direction in enumerate(DIRECTIONS)
         ]
-        margin, relation, direction = max(margins, default=(float("nan"), "", ""))
+        margin, relation, direction = max(of_head, default=(float("nan"), "", ""))
         rows.append((names.head(head), share[head] >= POSITIONAL, relation, direction, margin, margin >= MARGIN))
     table = pd.DataFrame(rows, columns=["head", "positional", "relation", "direction", "margin", "syntactic"])
     table.insert(1, "confidence", confidence.flatten())
@@ -284,7 +288,84 @@ def roles(dev: Predictions, confidence: Floats, names: Names, *, minimum: int) -
     shares = {
         f"{kind}_heads": Estimate(float(table[kind].mean()), unit="fraction") for kind in ("positional", "syntactic")
     }
-    return Table(table, dict.fromkeys(("confidence", "offset_share", "margin"), FRACTION)), shares
+    return Table(table, dict.fromkeys(("confidence", "offset_share", "margin"), "fraction")), shares
+
+
+_CELLS = 1 << 22
+"""Weights held at once in single precision, all heads of some words."""
+
+
+def choose_ensemble(store: Store, arcs: Arcs, words: Flags, direction: int, most: int) -> tuple[tuple[int, ...], int]:
+    """Heads whose averaged attention finds more together than each alone (Limisiewicz et al. 2020, §4.2).
+
+    The head that helps most is added, again and again, until none helps or there are `most`.
+
+    Args:
+        store: attention of the split.
+        arcs: its gold arcs.
+        words: `[words]` those of the relation.
+        direction: place in `DIRECTIONS`.
+        most: heads at most.
+
+    Returns:
+        Indices into the heads of the store, layer by layer, in the order in which they were chosen; and how many words
+        of the relation have the gold head as the greatest weight.
+    """
+    chosen: tuple[int, ...] = ()
+    reached = -1
+    while len(chosen) < most:
+        counts: Tensor | int = 0
+        for rows, gold in _chunks(store, arcs, words, direction):
+            together = rows + sum(rows[:, head, None] for head in chosen)
+            counts = counts + _right(together, gold[:, None]).sum(0)
+        assert isinstance(counts, Tensor)
+        counts[list(chosen)] = -1
+        best = int(counts.argmax())
+        if int(counts[best]) <= reached:
+            break
+        chosen, reached = (*chosen, best), int(counts[best])
+    return chosen, reached
+
+
+def ensemble_hits(store: Store, arcs: Arcs, words: Flags, direction: int, heads: Sequence[int]) -> Floats:
+    """`[words of the relation]`, 1 where the ensemble finds the gold head, in the order of the arcs."""
+    chunks = _chunks(store, arcs, words, direction)
+    found = np.zeros(int(words.sum()))
+    found[_order(arcs, words)] = torch.cat([_right(rows[:, list(heads)].sum(1), gold) for rows, gold in chunks]).numpy()
+    return found
+
+
+def _right(weights: Tensor, gold: Tensor) -> Tensor:
+    """Whether the greatest weight `[..., n]` is the gold head's `[...]`; where all are zero nothing is predicted."""
+    most, place = weights.max(-1)
+    return (place + 1 == gold) & (most > 0)
+
+
+def _order(arcs: Arcs, words: Flags) -> Integers:
+    """Positions of the relation's words, those of short sentences first, so that little is padded."""
+    return np.argsort(arcs.length[words], kind="stable")
+
+
+def _chunks(store: Store, arcs: Arcs, words: Flags, direction: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Weights between some words of the relation and all words, `[chunk, heads, n]`, and their gold heads `[chunk]`.
+
+    The word itself and the padding are minus infinity. A word without another one is its own prediction, and wrong.
+    """
+    places = np.flatnonzero(words)[_order(arcs, words)]
+    heads = len(store.manifest.layers) * len(store.manifest.heads)
+    start = 0
+    while start < len(places):
+        n = int(arcs.length[places[min(start + 512, len(places)) - 1]])
+        stop = min(start + max(_CELLS // (heads * n), 1), start + 512, len(places))
+        rows = torch.full((stop - start, heads, int(arcs.length[places[stop - 1]])), -torch.inf)
+        for row, place in enumerate(places[start:stop]):
+            word, length = int(arcs.word[place]), int(arcs.length[place])
+            at = (..., word, slice(None)) if direction == 0 else (..., word)
+            weights = store.read("attention", int(arcs.sentence[place]), at)
+            rows[row, :, :length] = weights[..., 1:-1].flatten(0, 1)
+            rows[row, :, word - 1] = -torch.inf
+        yield rows, torch.from_numpy(arcs.head[places[start:stop]])
+        start = stop
 
 
 _EXAMPLES = 3
@@ -356,13 +437,11 @@ def relation_maps(scored: Predictions, best: pd.DataFrame, names: Names, most: i
     size = len(names.layers), len(names.heads)
     for _, row in _found(best).head(most).iterrows():
         direction = DIRECTIONS.index(row["direction"])
-        counts = scored.counts[row["relation"]].reshape(2, *size)[direction]
-        layer, head = (int(number) - 1 for number in row["head"].split("-"))
+        accuracy = scored.accuracies(row["relation"]).reshape(2, *size)[direction]
         stem = "heads_" + re.sub("[^A-Za-z0-9]+", "_", row["relation"]).strip("_")
         if stem in figures:  # labels that differ in other letters alone
             stem += f"_{len(figures) + 1}"
-        place = names.layers.index(layer), names.heads.index(head)
-        figures[stem] = head_map(f"{row['relation']}, {row['direction']}", counts / row["n"], names, place)
+        figures[stem] = head_map(f"{row['relation']}, {row['direction']}", accuracy, names, names.place(row["head"]))
     return on_one_scale(figures)
 
 
@@ -379,10 +458,10 @@ def examples(
     found: list[Drawing] = []
     for _, row in relations.loc[order].iterrows():
         words = scored.groups[row["relation"]]
-        layer, head = (int(number) - 1 for number in row["head"].split("-"))
-        index = names.layers.index(layer) * len(names.heads) + names.heads.index(head)
+        layer, head = names.place(row["head"])
         direction = DIRECTIONS.index(row["direction"])
-        right = words & (scored.column(index + direction * len(names)) == scored.arcs.head)
+        k = (direction * len(names.layers) + layer) * len(names.heads) + head
+        right = words & (scored.predicted[:, k] == scored.arcs.head)
         right &= np.isin(scored.arcs.length, _WORDS)
         if len(found) < _EXAMPLES and right.any():
             hits = np.bincount(scored.arcs.sentence[right])
@@ -391,11 +470,7 @@ def examples(
 
 
 def check_drawing(wanted: Drawing, names: Names, split: DependencySplit, relations: Sequence[str]) -> None:
-    """Refuse what cannot be drawn.
-
-    Raises:
-        ExperimentError: there is no such head, sentence or relation.
-    """
+    """Refuse a head, sentence or relation that is not there."""
     if wanted.head not in [names.head(index) for index in range(len(names))]:
         raise ExperimentError(
             f"drawings: there is no head {wanted.head!r}; heads are called layer-head, from {names.head(0)} to "
@@ -412,8 +487,6 @@ def check_drawing(wanted: Drawing, names: Names, split: DependencySplit, relatio
 
 def draw_sentence(wanted: Drawing, scored: Predictions, names: Names, split: DependencySplit) -> AttentionLines:
     """One head's attention in one sentence, delimiters included where the tokenizer writes them."""
-    layer, head = (int(number) - 1 for number in wanted.head.split("-"))
-    place = names.layers.index(layer), names.heads.index(head)
     item = split.ids.index(wanted.sentence)
     arcs = scored.arcs
     here = (arcs.sentence == item) & (arcs.head > 0)
@@ -425,10 +498,9 @@ def draw_sentence(wanted: Drawing, scored: Predictions, names: Names, split: Dep
     words = split.store.labels["words"][item].as_py()
     delimiters = split.store.manifest.delimiters
     first, last = 1 - delimiters["start"], len(words) + 1 + delimiters["end"]
-    weights = split.store.read("attention", item)[place].numpy().astype(np.float64)
-    gold_name = wanted.relation or "all arcs"
+    weights = split.store.read("attention", item)[names.place(wanted.head)].numpy().astype(np.float64)
     return AttentionLines(
-        title=f"Head {wanted.head} (layer-head), {gold_name}, {wanted.direction}",
+        title=f"Head {wanted.head} (layer-head), {wanted.relation or 'all arcs'}, {wanted.direction}",
         words=tuple(["[start]", *words, "[end]"][first:last]),
         weights=weights[first:last, first:last],
         arcs=frozenset((start - first, end - first) for start, end in pairs),
@@ -473,32 +545,26 @@ class SingleHeads(DependencyExperiment):
     ) -> None:
         super().__init__()
         self.mode = mode
+        self._scored: Split = "dev" if mode == "paper" else "test"
         self.permutations, self.ensemble, self.minimum, self.maps = permutations, ensemble, minimum, maps
         self.drawings, self.relations = drawings, relations
         self.seed = seed
         self._gathered, self._peaks = nn.ModuleDict(), nn.ModuleList()
 
     def prepare(self) -> None:
-        """Make a metric for each of dev and test, and for each of the two with random weights."""
         data = self.attention
-        size = len(data.layers), len(data.heads)
-        heads = size[0] * size[1]
+        names = Names(data.layers, data.heads)
         # Both directions of every head; of the given encoder also its trees.
-        columns: dict[EncoderOf, int] = {"given": 3 * heads, "random_init": 2 * heads}
+        columns: dict[EncoderOf, int] = {"given": 3 * len(names), "random_init": 2 * len(names)}
         self._gathered = nn.ModuleDict(
             {_name(split, encoder): ArcPredictions(k) for encoder, k in columns.items() for split in STAGES["test"]}
         )
-        self._peaks = nn.ModuleList([RowPeaks(*size)])  # of dev
+        self._peaks = nn.ModuleList([RowPeaks(len(data.layers), len(data.heads))])  # of dev
         check_relations(self.relations, data.relations)
         for wanted in self.drawings:
-            check_drawing(wanted, Names(data.layers, data.heads), data.splits[self._scored], data.relations)
-
-    @property
-    def _scored(self) -> Split:
-        return "dev" if self.mode == "paper" else "test"
+            check_drawing(wanted, names, data.splits[self._scored], data.relations)
 
     def update(self, batch: AttentionBatch) -> None:
-        """Gather what every head says of dev and of test, and what the heads with random weights say."""
         predicted = most_attended(batch.attention, batch.lengths).flatten(2)
         if batch.encoder == "given":
             trees = gold_in_trees(batch.attention, batch.heads, batch.punctuation, batch.lengths)
@@ -510,7 +576,6 @@ class SingleHeads(DependencyExperiment):
         )
 
     def outcome(self) -> Result | None:
-        """Choose and score."""
         names = Names(self.data.layers, self.data.heads)
         parts = {name: metric.compute() for name, metric in self._gathered.items()}  # type: ignore[operator]
         confidence: Floats = self._peaks[0].compute().cpu().numpy()  # type: ignore[operator]
@@ -528,15 +593,13 @@ class SingleHeads(DependencyExperiment):
         every = best_heads(dev, scored, control, names, permutations=self.permutations, seed=self.seed)
         best = rows_of(every, self.relations)  # only now: the same numbers whatever is shown
         trees = [tree_counts(arcs, rows[:, 2 * len(names) :]) for arcs, rows in (parts["dev"], parts[self._scored])]
-        chosen = scored.column(dev.best(PLAIN))
-        found = attached(scored.arcs, chosen), edges_found(scored.arcs, chosen)
-        scores = attachment_scores(scored.arcs, *found, prefix="heads.", seed=self.seed)
-        scores |= _best_tree(trees[0], trees[1], self.seed)
+        found = scored.found(dev.best(PLAIN))
+        tree_table, of_best_tree = _trees(trees[0], trees[1], names, paper=paper, seed=self.seed)
+        scores = attachment_scores(scored.arcs, *found, prefix="heads.", seed=self.seed) | of_best_tree
         role_table, shares = roles(dev, confidence, names, minimum=self.minimum)
         if control is not None:
-            arcs, random_best = control[1].arcs, control[1].column(control[0].best(PLAIN))
-            found_by_random = attached(arcs, random_best), edges_found(arcs, random_best)
-            scores |= attachment_scores(arcs, *found_by_random, prefix="random_init.", seed=self.seed)
+            by_random = random_scored.found(random_dev.best(PLAIN))
+            scores |= attachment_scores(random_scored.arcs, *by_random, prefix="random_init.", seed=self.seed)
         items = sentence_scores(scored.arcs, *found)
         items.insert(1, "id", [split.ids[index] for index in items["sentence"]])
         tables = {
@@ -544,8 +607,9 @@ class SingleHeads(DependencyExperiment):
             "best_heads_by_length": rows_of(by_length(dev, scored, names), self.relations),
             "heads": rows_of(all_heads(dev, scored, names), self.relations),
             "roles": role_table,
-            "trees": _tree_table(trees[0], trees[1], names, paper=paper),
+            "trees": tree_table,
         }
+        drawings = self.drawings or examples(scored, best.frame, names, split, self.minimum)
         if self.ensemble > 1:
             tables["ensembles"] = self._ensembles(dev, scored, names, split)
         return Result(
@@ -555,7 +619,10 @@ class SingleHeads(DependencyExperiment):
             figures={
                 "best_heads": best_bars(best.frame),
                 **relation_maps(scored, best.frame, names, self.maps),
-                **self._drawn(scored, best.frame, names, split),
+                **{
+                    f"attention_{place}_{one.head}": draw_sentence(one, scored, names, split)
+                    for place, one in enumerate(drawings, 1)
+                },
             },
             audit={
                 "mode": self.mode,
@@ -577,25 +644,18 @@ class SingleHeads(DependencyExperiment):
             if total < self.minimum:
                 continue
             for direction, way in enumerate(DIRECTIONS):
-                found = choose(store, dev.arcs, dev.groups[name], direction, self.ensemble)
-                right = hits(split.store, scored.arcs, scored.groups[name], found)
+                heads, found = choose_ensemble(store, dev.arcs, dev.groups[name], direction, self.ensemble)
+                right = ensemble_hits(split.store, scored.arcs, scored.groups[name], direction, heads)
                 low, high = _interval(scored.arcs.sentence[scored.groups[name]], right, self.seed)
-                single = scored.accuracy(name, found.heads[0] + direction * len(names))
-                together = " + ".join(names.head(head) for head in found.heads)
+                single = scored.accuracy(name, heads[0] + direction * len(names))
+                together = " + ".join(names.head(head) for head in heads)
                 test = float("nan") if scored is dev else float(right.mean())
-                rows.append((name, len(right), way, together, found.hits / total, test, low, high, single))
+                rows.append((name, len(right), way, together, found / total, test, low, high, single))
         columns = ["relation", "n", "direction", "heads", "dev", "test", "low", "high", "single"]
-        units = dict.fromkeys(("dev", "test", "single"), FRACTION)
-        return Table(pd.DataFrame(rows, columns=columns), units, interval="dev" if scored is dev else "test")
-
-    def _drawn(
-        self, scored: Predictions, best: pd.DataFrame, names: Names, split: DependencySplit
-    ) -> Mapping[str, Figure]:
-        wanted = self.drawings or examples(scored, best, names, split, self.minimum)
-        return {
-            f"attention_{place}_{one.head}": draw_sentence(one, scored, names, split)
-            for place, one in enumerate(wanted, 1)
-        }
+        interval = "dev" if scored is dev else "test"
+        return Table(
+            pd.DataFrame(rows, columns=columns), dict.fromkeys(("dev", "test", "single"), "fraction"), interval
+        )
 
 
 def _name(split: Split, encoder: EncoderOf) -> str:
@@ -607,26 +667,14 @@ Trees = tuple[Integers, Integers]
 """Gold edges found `[sentences, heads]`, and those that count `[sentences]`."""
 
 
-def _ratio(trees: Trees) -> Floats:
-    found, edges = trees
-    shares: Floats = found.sum(axis=0) / max(int(edges.sum()), 1)
-    return shares
-
-
-def _tree_table(dev: Trees, scored: Trees, names: Names, *, paper: bool) -> Table:
-    """UUAS of every head's maximum spanning trees: `head, dev, test`."""
-    test = np.full(len(names), np.nan) if paper else _ratio(scored)
-    frame = pd.DataFrame({"head": [names.head(k) for k in range(len(names))], "dev": _ratio(dev), "test": test})
-    return Table(frame, dict.fromkeys(("dev", "test"), FRACTION))
-
-
-def _best_tree(dev: Trees, scored: Trees, seed: int) -> dict[str, Estimate]:
-    """UUAS of the head whose spanning trees find most on dev."""
-    head = int(dev[0].sum(axis=0).argmax())
-    found = scored[0][:, head]
-    low, high = bootstrap_ratio(found, scored[1], seed=seed)
-    value = float(found.sum() / scored[1].sum()) if scored[1].any() else float("nan")
-    return {"heads.tree_uuas": Estimate(value, float(low), float(high), unit="fraction")}
+def _trees(dev: Trees, scored: Trees, names: Names, *, paper: bool, seed: int) -> tuple[Table, dict[str, Estimate]]:
+    """UUAS of every head's maximum spanning trees, `head, dev, test`; and that of the head that is best on dev."""
+    on_dev, on_scored = (found.sum(axis=0) / max(int(edges.sum()), 1) for found, edges in (dev, scored))
+    test = np.nan if paper else on_scored
+    frame = pd.DataFrame({"head": [names.head(k) for k in range(len(names))], "dev": on_dev, "test": test})
+    items = pd.DataFrame({"found": scored[0][:, int(dev[0].sum(axis=0).argmax())], "edges": scored[1]})
+    best = ratio_scores(items, {"heads.tree_uuas": ("found", "edges")}, seed=seed)
+    return Table(frame, dict.fromkeys(("dev", "test"), "fraction")), best
 
 
 def _interval(sentence: Integers, right: Floats, seed: int) -> tuple[float, float]:

@@ -6,10 +6,13 @@ import multiprocessing
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
 
+from attention import EncoderSpec
+from datamodules import DependencyDataModule
 from reports import writer
 from tests.tiny import save_bert
 from tests.treebanks import write_splits
@@ -75,3 +78,14 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
 def cache(tmp_path_factory: pytest.TempPathFactory) -> str:
     """One folder of stores for all tests that only read them."""
     return str(tmp_path_factory.mktemp("stores"))
+
+
+@pytest.fixture(scope="session")
+def make_data(bert: Path, corpus: str, cache: str) -> Callable[..., DependencyDataModule]:
+    """Makes a datamodule of the tiny treebank and BERT, other options in their place."""
+
+    def make(**options: Any) -> DependencyDataModule:  # noqa: ANN401
+        given = {"corpus": corpus, "encoder": EncoderSpec(str(bert)), "cache": cache, "max_sentences": 4}
+        return DependencyDataModule(**{**given, **options})
+
+    return make

@@ -1,14 +1,127 @@
+"""Tables and figures of two splits drawn by hand, with attention in which one sees which of 2 × 2 heads is right.
+
+1-1 mostly looks at the next word; 1-2 looks from subjects and objects at their verb; 2-1 from nouns at their
+determiner, so that it is right the other way round; 2-2 looks nowhere. Whoever looks nowhere in particular gives all
+words the same weight, and the first of them counts.
+"""
+
+from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
+from torch import Tensor
 
-from heads.single_heads import Names, Predictions, all_heads, best_heads, by_length, roles
-from metrics.attachment import OFFSETS, Floats
+from heads.single_heads import (
+    Names,
+    Predictions,
+    all_heads,
+    best_bars,
+    best_heads,
+    by_length,
+    relation_maps,
+    roles,
+)
+from metrics.attachment import OFFSETS, Arcs, Floats
 from metrics.bootstrap import bootstrap_ratio
-from metrics.heads import DIRECTIONS, permutation_p
-from tests.heads.hand_drawn import DEV, NAMES, RELATIONS, TEST, Drawn, counted, predictions
+from metrics.heads import DIRECTIONS, most_attended, permutation_p
+
+RELATIONS = ("amod", "det", "nsubj", "obj", "punct", "root")
+NAMES = Names((0, 1), (0, 1))
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A sentence with its arcs, and who looks at whom, `from>to`, in 1-1, 1-2, 2-1 and 2-2."""
+
+    words: str
+    looks: tuple[str, str, str, str]
+
+    @property
+    def arcs(self) -> list[tuple[int, str]]:
+        """Head and relation of each word."""
+        ends = [word.partition("→")[2].split("/") for word in self.words.split()]
+        return [(int(head), relation) for head, relation in ends]
+
+    @property
+    def attention(self) -> Tensor:
+        """`[2, 2, n+2, n+2]`, most of it on the end delimiter and on the word itself."""
+        n = len(self.arcs)
+        weights = torch.full((4, n + 2, n + 2), 0.001)
+        weights[:, :, n + 1] = 0.4
+        weights[:, n + 1] = 0.4
+        weights[:, range(n + 2), range(n + 2)] = 0.3
+        for head, looks in enumerate(self.looks):
+            for look in looks.split():
+                start, end = map(int, look.split(">"))
+                weights[head, start, end] = 0.2
+        return weights.view(2, 2, n + 2, n + 2)
+
+
+DEV = (
+    Drawn("the→2/det dog→3/nsubj barks→0/root", ("1>2 2>3 3>2", "2>3", "2>1", "")),
+    Drawn(
+        "a→2/det cat→3/nsubj sees→0/root the→5/det dog→3/obj .→3/punct",
+        ("1>2 2>3 3>4 4>3 5>6 6>5", "2>3 5>3 6>3", "2>1 5>4", ""),
+    ),
+)
+TEST = (
+    Drawn(
+        "dogs→2/nsubj see→0/root the→5/det old→5/amod cat→2/obj",
+        ("1>2 2>3 3>4 4>5 5>4", "1>3 5>2", "5>3", ""),
+    ),
+    Drawn("he→2/nsubj runs→0/root", ("1>2 2>1", "", "", "")),
+    Drawn("Go→0/root", ("", "", "", "")),
+)
+
+
+def predictions(sentences: tuple[Drawn, ...]) -> Predictions:
+    """All sentences in one batch, padded, through the kernel."""
+    lengths = [len(sentence.arcs) for sentence in sentences]
+    size = max(lengths) + 2
+    attention = torch.zeros(len(sentences), 2, 2, size, size)
+    for row, (sentence, n) in enumerate(zip(sentences, lengths, strict=True)):
+        attention[row, ..., : n + 2, : n + 2] = sentence.attention
+    found = most_attended(attention, torch.tensor(lengths)).flatten(2).numpy()
+    rows = [
+        (index, place, n, head, RELATIONS.index(relation), relation == "punct")
+        for index, (sentence, n) in enumerate(zip(sentences, lengths, strict=True))
+        for place, (head, relation) in enumerate(sentence.arcs, start=1)
+    ]
+    sentence_, word, length, head_, relation_, punctuation = np.array(rows, dtype=np.int64).T
+    predicted = np.concatenate([found[row, :n] for row, n in enumerate(lengths)])
+    arcs = Arcs(sentence_, word, length, head_, relation_, punctuation.astype(np.bool_))
+    return Predictions(arcs, RELATIONS, predicted)
+
+
+def counted(
+    sentences: tuple[Drawn, ...], relation: str, predictor: int, longer: int = 0, shorter: int = 99
+) -> tuple[int, int]:
+    """Words of a relation whose head a predictor names, and all of them, counted in the drawings one by one.
+
+    With bounds, only those whose head is a word at such a distance count.
+    """
+    right = total = 0
+    transposed, head = divmod(predictor, 4)
+    for sentence in sentences:
+        weights = sentence.attention.flatten(0, 1)[head].tolist()
+        n = len(sentence.arcs)
+        for word, (gold, label) in enumerate(sentence.arcs, start=1):
+            if relation not in ("all", label) and (relation != "all (no punctuation)" or label == "punct"):
+                continue
+            if (longer or shorter < 99) and not (gold and longer <= abs(gold - word) <= shorter):
+                continue
+            total += 1
+            best, most = -1, -1.0
+            for other in range(1, n + 1):
+                weight = weights[other][word] if transposed else weights[word][other]
+                if other != word and weight > most:
+                    best, most = other, weight
+            right += best == gold
+    return right, total
+
 
 FORTH, BACK = DIRECTIONS
 NAN = float("nan")
@@ -91,20 +204,6 @@ def test_all_heads_equal_counting_word_by_word(sentences: tuple[Drawn, ...], sco
         np.testing.assert_equal(on_dev, right / total if total else NAN)
         right, total = counted(TEST, str(relation), predictor)
         np.testing.assert_equal(on_test, NAN if scored == "dev" else right / total)
-
-
-def test_the_best_of_dev_are_the_best_by_counting() -> None:
-    table = best(predictions(TEST))
-    for relation, head, direction, dev, test in rows(table, "relation head direction dev test"):
-        counts = [counted(DEV, str(relation), k)[0] for k in range(8)]
-        if relation == "amod":
-            counts = [counted(DEV, "all (no punctuation)", k)[0] for k in range(8)]
-        k = counts.index(max(counts))
-        assert (NAMES.head(k % 4), DIRECTIONS[k // 4]) == (head, direction)
-        right, total = counted(DEV, str(relation), k)
-        np.testing.assert_equal(dev, right / total if total else NAN)
-        right, total = counted(TEST, str(relation), k)
-        assert test == right / total
 
 
 def test_intervals_are_over_sentences() -> None:
@@ -227,6 +326,7 @@ def test_heads_are_named_from_one_and_after_the_encoder() -> None:
     names = Names((1, 4), (0, 2, 5))
     assert [names.head(index) for index in range(6)] == ["2-1", "2-3", "2-6", "5-1", "5-3", "5-6"]
     assert len(names) == 6
+    assert [names.place(names.head(index)) for index in range(6)] == list(product(range(2), range(3)))
     assert names.split(8) == (1, 2)
 
 
@@ -234,3 +334,49 @@ def test_a_relation_that_is_not_scored_has_no_accuracy() -> None:
     test = predictions(TEST)
     assert np.isnan(test.accuracy("punct", 0))
     assert test.best("punct") == test.best("all (no punctuation)")
+
+
+def test_bars_show_what_was_scored_beside_its_controls() -> None:
+    table = best(predictions(TEST))
+    bars = best_bars(table)
+    assert "chosen on dev" in bars.title
+    assert bars.category_label.endswith("(layer-head)")
+    # Without root, which nothing ever finds; no head finds amod either, but an offset does.
+    assert bars.categories[2:] == ("nsubj 1-1", "amod 1-2", "det 2-1", "obj 1-2")
+    table = table[table["relation"] != "root"]
+    assert list(bars.series) == ["best head", "best fixed offset"]
+    assert bars.series["best head"] == table["test"].tolist()
+    assert bars.series["best fixed offset"] == table["offset"].tolist()
+    np.testing.assert_array_equal(bars.intervals["best head"], [table["low"], table["high"]])
+
+
+def test_bars_of_paper_mode_show_dev() -> None:
+    dev = predictions(DEV)
+    table = best(None, (dev, dev))
+    bars = best_bars(table)
+    assert "one split" in bars.title
+    assert list(bars.series) == ["best head", "best fixed offset", "best head, random weights"]
+    expected = table[table["relation"] != "root"]["dev"].tolist()
+    assert bars.series["best head"] == bars.series["best head, random weights"] == expected
+
+
+def test_maps_hold_the_accuracy_of_every_head_in_the_best_ones_direction() -> None:
+    test = predictions(TEST)
+    figures = relation_maps(test, best(test), NAMES, 5)
+    assert list(figures) == [f"heads_{name}" for name in ("all", "all_no_punctuation", "nsubj", "amod", "det")]
+    highest = max(np.nanmax(figures[name].values) for name in figures)
+    assert {figures[name].limits for name in figures} == {(0.0, highest)}
+    for name, way, marked in (("nsubj", 0, (0, 0)), ("det", 1, (1, 0)), ("all", 0, (0, 1))):
+        figure = figures[f"heads_{name}"]
+        assert figure.marked == marked
+        assert figure.title == f"{name}, {DIRECTIONS[way]}"
+        for head in range(4):
+            right, total = counted(TEST, name, head + 4 * way)
+            assert figure.values[head // 2, head % 2] == right / total
+
+
+def test_maps_name_the_layers_and_heads_of_the_encoder() -> None:
+    dev, names = predictions(DEV), Names((1, 4), (0, 2))
+    table = best_heads(dev, dev, None, names, permutations=1, seed=0).frame
+    figure = relation_maps(dev, table, names, 3)["heads_det"]
+    assert (figure.row_labels, figure.column_labels, figure.marked) == (["2", "5"], ["1", "3"], (1, 0))
