@@ -5,7 +5,6 @@ https://conll.cemantix.org/2012/data.html. The columns used are 3 (place of the 
 of speech), 6 (parse bit) and the last (coreference); before the last there are as many as a sentence has predicates.
 """
 
-import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -89,7 +88,6 @@ def read_documents(path: Path, parses: Path | None = None) -> Documents:
             the documents; the message names file, line and remedy.
     """
     path = Path(path)
-    _check_there(path)
     texts = list(_Reader(path).texts())
     if not texts:
         raise CorpusError.at(path, None, "the file holds no document", "Check that it is the file you meant")
@@ -97,8 +95,7 @@ def read_documents(path: Path, parses: Path | None = None) -> Documents:
     if parses is None and beside != path and beside.is_file():
         parses = beside
     if parses is not None:
-        _check_there(parses := Path(parses))
-        attach_parses(path, [sentence for text in texts for sentence in text.sentences], parses)
+        attach_parses(path, [sentence for text in texts for sentence in text.sentences], Path(parses))
     audit = dict.fromkeys(_COUNTS, 0)
     parts = Counter(text.name for text in texts)
     ids: dict[str, int] = {}
@@ -111,14 +108,6 @@ def read_documents(path: Path, parses: Path | None = None) -> Documents:
         ids[name] = text.line
         documents.append(_document(path, name, text, audit))
     return Documents(tuple(documents), audit)
-
-
-def _check_there(path: Path) -> None:
-    if not os.path.exists(path):  # unlike the method, false for every path that no file can have
-        # Imported here because `python -m corpora.registry` must not find the module loaded by its own package.
-        from corpora.registry import remedy_for
-
-        raise CorpusError.at(path, None, "there is no such file", remedy_for(path))
 
 
 def _document(path: Path, name: str, text: _Text, audit: dict[str, int]) -> Document:

@@ -17,7 +17,7 @@ from typing import Literal
 from conllu.exceptions import ParseException
 from conllu.parser import parse_comment_line, parse_id_value, parse_int_value, parse_line
 
-from corpora.lines import folder_error, numbered_lines
+from corpora.lines import format_of, numbered_lines
 from corpora.sentence import CorpusError, Sentence, Treebank, find_cycle
 
 # Part of the key under which attention over a corpus is stored. Raise it with every change that makes the same file
@@ -70,25 +70,11 @@ def read_treebank(path: Path, *, format: Format | None = None) -> Treebank:
             line and remedy.
     """
     path = Path(path)
-    reader = _Reader(path, format or _format_of(path))
+    reader = _Reader(path, format or format_of(path, _SUFFIXES, "the option `format`"))
     sentences = tuple(reader.sentences())
     if not sentences:
         raise CorpusError.at(path, None, "the file holds no sentence", "Check that it is the file you meant")
     return Treebank(sentences, reader.audit)
-
-
-def _format_of(path: Path) -> Format:
-    found = _SUFFIXES.get(path.suffix.lower())
-    if found is None and path.is_dir():
-        raise folder_error(path)
-    if found is None:
-        raise CorpusError.at(
-            path,
-            None,
-            f"the suffix {path.suffix!r} does not tell the format",
-            "Name it with the option `format`: conllu or conllx",
-        )
-    return found
 
 
 def blocks(path: Path) -> Iterator[Block]:

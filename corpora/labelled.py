@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from corpora.lines import folder_error, numbered_lines
+from corpora.lines import format_of, numbered_lines
 from corpora.sentence import CorpusError
 
 Format = Literal["tsv", "csv", "jsonl"]
@@ -117,7 +117,7 @@ def read_labelled(
             an id twice, or a rationale outside its text; the message names file, line and remedy.
     """
     path = Path(path)
-    form = format or _format_of(path)
+    form = format or format_of(path, _SUFFIXES, f"`{_OPTION}.format`")
     wanted = {field: name for field, name in asdict(columns).items() if name is not None}
     records = _objects(path, wanted) if form == "jsonl" else _table(path, form, wanted, header)
     audit = dict.fromkeys(("texts", "duplicates", "conflicting", "empty"), 0)
@@ -143,16 +143,6 @@ def read_labelled(
     if not texts:
         raise CorpusError.at(path, None, "the file holds no text", "Check that it is the file you meant")
     return LabelledTexts(tuple(texts), audit | {"texts": len(texts), "duplicates": len(texts) - len(labels)})
-
-
-def _format_of(path: Path) -> Format:
-    found = _SUFFIXES.get(path.suffix.lower())
-    if found is None and path.is_dir():
-        raise folder_error(path)
-    if found is None:
-        wrong = f"the suffix {path.suffix!r} does not tell the format"
-        raise CorpusError.at(path, None, wrong, f"Name it with `{_OPTION}.format`: tsv, csv or jsonl")
-    return found
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:

@@ -1,10 +1,14 @@
 """The lines of a text file, decoded one by one, so that a fault is known by its line."""
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TypeVar
 
+from corpora.registry import remedy_for
 from corpora.sentence import CorpusError
+
+Format = TypeVar("Format", bound=str)
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -23,22 +27,34 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
                     raise _not_utf8(path, number, raw, error) from None
                 # The byte-order mark of some editors.
                 yield number, line.removeprefix("\ufeff") if number == 1 else line
-    except FileNotFoundError:
-        # Imported here because `python -m corpora.registry` must not find the module loaded by its own package.
-        from corpora.registry import remedy_for
-
-        raise CorpusError.at(path, None, "there is no such file", remedy_for(path)) from None
-    except IsADirectoryError:
-        raise folder_error(path) from None
     except OSError as error:
-        raise CorpusError.at(
-            path, None, f"the file cannot be read ({error.strerror})", "Check the path and its permissions"
-        ) from None
+        raise _unreadable(path, error) from None
 
 
-def folder_error(path: Path) -> CorpusError:
-    """Return the error for a folder where a file is asked for."""
-    return CorpusError.at(path, None, "this is a folder", "Name a file in it")
+def format_of(path: Path, suffixes: Mapping[str, Format], option: str) -> Format:
+    """Return the format of a file by its suffix.
+
+    Raises:
+        CorpusError: The suffix is none of them; the message names `option`, by which the format can be given.
+    """
+    found = suffixes.get(path.suffix.lower())
+    if found is None and path.is_dir():
+        raise _unreadable(path, IsADirectoryError())
+    if found is None:
+        *others, last = dict.fromkeys(suffixes.values())
+        wrong = f"the suffix {path.suffix!r} does not tell the format"
+        raise CorpusError.at(path, None, wrong, f"Name it with {option}: {', '.join(others)} or {last}")
+    return found
+
+
+def _unreadable(path: Path, error: OSError) -> CorpusError:
+    match error:
+        case FileNotFoundError():
+            return CorpusError.at(path, None, "there is no such file", remedy_for(path))
+        case IsADirectoryError():
+            return CorpusError.at(path, None, "this is a folder", "Name a file in it")
+    wrong = f"the file cannot be read ({error.strerror})"
+    return CorpusError.at(path, None, wrong, "Check the path and its permissions")
 
 
 def _not_utf8(path: Path, number: int, raw: bytes, error: UnicodeDecodeError) -> CorpusError:

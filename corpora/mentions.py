@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple
 from corpora.conllu import blocks, read_treebank
 from corpora.document import MentionType
 from corpora.sentence import CorpusError, Sentence
+from corpora.tables import tables, words
 
 Way = Literal["parse", "constituents", "last_noun", "last_word", "heuristic"]
 WAYS: tuple[Way, ...] = ("parse", "constituents", "last_noun", "last_word", "heuristic")
@@ -28,29 +29,7 @@ _NOUNS = {"NOUN", "PROPN", "PRP", "WP", "PRON"}  # beside NN*; a pronoun heads i
 _PUNCTUATION = {",", ":", ".", "``", "''", "-LRB-", "-RRB-", "HYPH", "POS", "PUNCT"}
 _PRONOUN_TAGS = {"PRP", "PRP$", "WP", "WP$", "PRON"}
 _PROPER_TAGS = {"NNP", "NNPS", "PROPN"}
-_DEMONSTRATIVES = {"this", "that", "these", "those"}
-# For text without parts of speech, older English included. Indefinite ones (somebody) are nouns to taggers, and here.
-# fmt: off
-_PRONOUNS = {
-    "i", "me", "my", "mine", "myself", "we", "us", "our", "ours", "ourselves", "ourself", "you", "your", "yours",
-    "yourself", "yourselves", "thou", "thee", "thy", "thine", "thyself", "ye", "he", "him", "his", "himself", "she",
-    "her", "hers", "herself", "it", "its", "itself", "they", "them", "their", "theirs", "themselves", "'em", "who",
-    "whom", "whose", "which", "whoever", "whomever", "whosoever",
-}
-# fmt: on
-_RELATIVE_PRONOUNS = {"who", "whom", "whose", "which", "that"}
-# Not among them, because they are adjectives, nouns or conjunctions as often: as, like, outside, past, round, than, ….
-# fmt: off
-_PREPOSITIONS = {
-    "about", "above", "across", "after", "against", "along", "amid", "amidst", "among", "amongst", "around", "at",
-    "before", "behind", "below", "beneath", "beside", "besides", "between", "beyond", "by", "concerning", "despite",
-    "down", "during", "except", "for", "from", "in", "into", "near", "of", "off", "on", "onto", "out", "over",
-    "since", "through", "throughout", "till", "to", "toward", "towards", "under", "underneath", "until", "unto",
-    "up", "upon", "via", "with", "within", "without",
-}
-# fmt: on
-_STOPS = _PREPOSITIONS | _RELATIVE_PRONOUNS | {","}
-_CLITICS = {"'s", "’s"}
+_WORDS = {name: frozenset(words(text)) for name, text in tables("mentions.yaml").items()}
 
 
 @dataclass(slots=True)
@@ -139,12 +118,12 @@ def find_type(sentence: Tokens, start: int, end: int, head: int) -> tuple[Mentio
     The heuristic: a pronoun is one of a closed list; a capitalised head that does not begin its sentence is proper.
     """
     word = sentence.words[head]
-    if end - start == 1 and word.lower() in _DEMONSTRATIVES:
+    if end - start == 1 and word.lower() in _WORDS["demonstratives"]:
         return "pronoun", _tag(sentence, head) == "_"
     tag = _tag(sentence, head)
     if tag != "_":
         return ("pronoun" if tag in _PRONOUN_TAGS else "proper" if tag in _PROPER_TAGS else "nominal"), False
-    if word.lower() in _PRONOUNS:
+    if word.lower() in _WORDS["pronouns"]:
         return "pronoun", True
     return ("proper" if head > 0 and word[0].isupper() else "nominal"), True
 
@@ -159,8 +138,9 @@ def _tag(sentence: Tokens, word: int) -> str:
 
 
 def _head_by_heuristic(words: Sequence[str]) -> int:
-    stop = next((place for place in range(1, len(words)) if words[place].lower() in _STOPS), len(words))
-    real = [place for place in range(stop) if words[place] not in _CLITICS and any(map(str.isalnum, words[place]))]
+    stops, clitics = _WORDS["stops"], _WORDS["clitics"]
+    stop = next((place for place in range(1, len(words)) if words[place].lower() in stops), len(words))
+    real = [place for place in range(stop) if words[place] not in clitics and any(map(str.isalnum, words[place]))]
     return real[-1] if real else stop - 1
 
 
