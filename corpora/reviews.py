@@ -13,7 +13,7 @@ the label. A text has one such opinion, so that its words decide alone: nothing 
 from dataclasses import dataclass
 from pathlib import Path
 
-from corpora.grammar.phrases import Dice
+from corpora.grammar import Dice
 from corpora.tables import tables, words
 from results.files import write_atomically
 

@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
-from corpora.grammar.lexicon import WORDS
-from corpora.grammar.phrases import Dice, Node
-from corpora.grammar.sentences import Sentences
+from corpora.grammar import Dice, Node, Sentences
+from corpora.lexicon import WORDS
 from results.files import write_atomically
 
 # Raise it with every change that makes a seed give other files.

@@ -4,9 +4,8 @@ from dataclasses import astuple
 
 import pytest
 
-from corpora.grammar.lexicon import FRAMES, KINDS, PATTERNS, PRONOUNS, WORDS, Verb, s_form, verb_of
-from corpora.grammar.phrases import Nominal, word
-from corpora.grammar.verbs import Mood, attach_to_pronoun, verb_chain
+from corpora.grammar import Mood, Nominal, attach_to_pronoun, verb_chain, word
+from corpora.lexicon import FRAMES, KINDS, PATTERNS, PRONOUNS, WORDS, Verb, s_form, verb_of
 
 NOUNS = {name for name, kind in KINDS.items() if kind.nouns}
 PERSON = {"I": (1, False), "you": (2, True), "she": (3, False), "we": (1, True), "they": (3, True)}

@@ -57,7 +57,7 @@ class Frame:
     deliberate: bool
 
 
-_TABLES = tables("grammar/lexicon.yaml")
+_TABLES = tables("lexicon.yaml")
 WORDS: Mapping[str, tuple[str, ...]] = {name: words(text) for name, text in _TABLES["words"].items()}
 # Person and number → subject form, object form, possessive form.
 PRONOUNS: Mapping[str, tuple[str, ...]] = {base: words(forms) for base, forms in _TABLES["pronouns"].items()}

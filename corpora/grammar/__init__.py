@@ -1,1 +1,0 @@
-"""The grammar that writes the sample treebank: words, verbs with their frames, phrases, clauses, sentences."""
