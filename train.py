@@ -26,7 +26,7 @@ from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from pytorch_lightning.loggers import CSVLogger, TensorBoardLogger
-from pytorch_lightning.utilities import rank_zero_info
+from pytorch_lightning.utilities import rank_zero_info, rank_zero_warn
 from pytorch_lightning.utilities.model_helpers import is_overridden
 from rich.console import Console
 from rich.text import Text
@@ -96,7 +96,9 @@ class Parser(LightningArgumentParser):
 
 
 def _unknown(found: re.Match[str], names: Iterable[str]) -> str:
-    """One clause for each unknown option."""
+    """One clause for each unknown option; `names` are those that the parser knows."""
+    if "subcommand" in names:
+        return "the command comes first: python train.py fit | validate | test | predict, then its options"
     if found["name"] is not None:
         return f"there is no option {found['name']}{near(found['name'], names)}"
     given = [word.partition("=")[0] for word in found["rest"].split() if word.startswith("-")]
@@ -115,6 +117,8 @@ def in_a_line(message: str) -> str:
         rest = _TYPE.sub(r"\1", _FRAME.sub("", _IN_CLASS.sub("", _KEY.sub("", message))))
         faults = dict.fromkeys(line.strip(" -") for line in rest.splitlines())
         fault = "; ".join(line for line in faults if line).replace("Expected a ", "expected ")
+        if inside in (" (LightningModule)", " (LightningDataModule)"):
+            inside, fault = "", f"{fault}, as no class is named before it: give --config or --{keys} first"
         if (
             fault.startswith("expected")
             and "Got value" not in fault
@@ -156,7 +160,9 @@ class RunConfig(SaveConfigCallback):
         if self.folder is None or not trainer.is_global_zero:  # a spawned process has a copy of what the first one knew
             return
         begun = any(self.folder.rglob("*.ckpt")) or (self.folder / "results.json").exists()
-        early = isinstance(exception, UserError) or not (self.folder / "config.yaml").exists()
+        early = (
+            isinstance(exception, UserError | MisconfigurationException) or not (self.folder / "config.yaml").exists()
+        )
         if early and not begun:
             shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -230,6 +236,9 @@ class ProbingCLI(LightningCLI):
                 f"{path}: the checkpoint was trained with --model.init_args.{name} {options[name]}, which is "
                 f"{now[name]} here. Give that of the checkpoint, or train anew without --ckpt_path."
             )
+        epochs = self._get(self.config_init, "trainer")["max_epochs"]
+        if epochs is not None and 0 <= epochs <= content["epoch"] + 1:
+            rank_zero_warn(f"{path} has all {epochs} epochs of --trainer.max_epochs: it is tested, not trained.")
 
     def instantiate_trainer(self, **kwargs: object) -> Trainer:
         """Put loggers, checkpoints and results into a folder of this run under `--trainer.default_root_dir`.
@@ -246,7 +255,8 @@ class ProbingCLI(LightningCLI):
         parent = Path(settings["default_root_dir"]) / type(self.model).__name__
         folder = new_folder(parent) if trainer.is_global_zero else parent
         if own_loggers and not trainer.fast_dev_run:  # type: ignore[attr-defined]
-            trainer.loggers = [CSVLogger(folder, "", ""), TensorBoardLogger(folder, "", "tensorboard")]
+            # The progress bar shows the version of a logger.
+            trainer.loggers = [CSVLogger(folder, "", ""), TensorBoardLogger(folder / "tensorboard", "", "")]
         for callback in trainer.callbacks:  # type: ignore[attr-defined]
             if isinstance(callback, RunConfig) and trainer.is_global_zero:
                 callback.folder = folder
@@ -265,6 +275,13 @@ class ProbingCLI(LightningCLI):
             raise RunError(_trainer_fault(accelerator, error)) from error
         check_tasks(trainer)
         return trainer
+
+    def _run_subcommand(self, subcommand: str) -> None:
+        """Run; RunError for what the trainer finds only then, such as a fraction of batches that leaves none."""
+        try:
+            super()._run_subcommand(subcommand)
+        except MisconfigurationException as error:
+            raise RunError(_trainer_fault("auto", error)) from error
 
     def after_fit(self) -> None:
         """Test the best checkpoint, when there is one, and something to test on."""
@@ -342,6 +359,8 @@ def new_folder(parent: Path) -> Path:
 
 # Lightning 2.6 walks through batches by what torch 2.13 deprecates.
 warnings.filterwarnings("ignore", message=".*LeafSpec.*is deprecated")
+# A run has a folder of its own, whatever checkpoint it begins with.
+warnings.filterwarnings("ignore", message="The dirpath has changed")
 # On the login node of a cluster, of every run that is meant for that machine alone.
 warnings.filterwarnings("ignore", message="The `srun` command is available")
 # The only values that are logged are those of whole epochs.

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from attention.encoder import EncoderSpec
 from benchmarks.harness import Report, Settings, Treebanks, alternate, run, timed
 from datamodules import DependencyDataModule
-from metrics.heads import ALL, PLAIN, groups_of, hit_counts, most_attended
+from metrics.attachment import ALL, PLAIN, groups_of
+from metrics.heads import hit_counts, most_attended
 from metrics.rows import ArcPredictions
 
 Counts = dict[str, list[tuple[int, int]]]

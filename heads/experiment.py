@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from datamodules import AttentionBatch, DependencyDataModule
 from datamodules.dependency import Field
 from metrics.attachment import (
+    ALL,
+    PLAIN,
     RATIOS,
     Arcs,
     Floats,
@@ -31,7 +33,6 @@ from metrics.attachment import (
     uniform_attached,
     uniform_edges_found,
 )
-from metrics.heads import ALL, PLAIN
 from metrics.rows import ArcPredictions
 from results import Bars, Estimate, Figure, Result, Table, UserError
 

@@ -26,7 +26,9 @@ from heads.experiment import (
     rows_of,
 )
 from metrics.attachment import (
+    ALL,
     OFFSETS,
+    PLAIN,
     Arcs,
     Flags,
     Floats,
@@ -35,19 +37,17 @@ from metrics.attachment import (
     attachment_scores,
     count,
     edges_found,
+    groups_of,
     offset_heads,
     ratio_scores,
     sentence_scores,
 )
 from metrics.bootstrap import bootstrap_ratio
 from metrics.heads import (
-    ALL,
     DIRECTIONS,
     LENGTHS,
-    PLAIN,
     Direction,
     RowPeaks,
-    groups_of,
     hit_counts,
     most_attended,
     offset_shares,

@@ -52,14 +52,9 @@ class Links:
 
 
 def find_links(head_words: Integers, clusters: Integers, types: Integers) -> Links:
-    """Find the links of one window.
+    """Find the links of one window from columns `[mentions]`: position of the head word, cluster, and type.
 
     A mention is no link if the earlier mentions of its cluster lie in other windows or share its head word.
-
-    Args:
-        head_words: `[mentions]` 0-based position of each mention's head word; mentions in window order.
-        clusters: `[mentions]` cluster numbers.
-        types: `[mentions]` 0 pronoun, 1 proper, 2 nominal.
 
     Raises:
         ValueError: The shapes differ, or a type is unknown.
@@ -91,28 +86,19 @@ def find_links(head_words: Integers, clusters: Integers, types: Integers) -> Lin
 
 
 class Choices(NamedTuple):
-    """The choices of every head, bool `[2, layers, heads, links]` each: mention→antecedent, then antecedent→mention.
-
-    Attributes:
-        right: Whether the choice is right.
-        without_weight: Whether the head chooses nothing because all candidates have weight zero, as behind a causal
-            mask; False where a link has no candidate.
-    """
+    """The choices of every head, bool `[2, layers, heads, links]` each: mention→antecedent, then antecedent→mention."""
 
     right: Tensor
     without_weight: Tensor
+    """Whether all candidates have weight zero, as behind a causal mask; False where a link has no candidate."""
 
 
 def antecedent_hits(weights: Tensor, links: Links) -> Choices:
     """Let every head choose the candidate with the greatest weight for every link; the last of equals wins.
 
     Args:
-        weights: `[layers, heads, U, U]` attention from and to head words, in the order of `links.heads`; any
-            floating-point type, any device.
+        weights: `[layers, heads, U, U]` attention from and to head words, in the order of `links.heads`.
         links: The links of the window.
-
-    Returns:
-        Choices on the device of `weights`.
 
     Raises:
         ValueError: `weights` does not have one row and one column per head word.
@@ -135,7 +121,7 @@ def antecedent_hits_among_words(rows: Tensor, columns: Tensor, links: Links) -> 
     Args:
         rows: `[layers, heads, U, n]` attention from each head word to the n words of the window.
         columns: `[layers, heads, U, n]` attention of the n words to each head word.
-        links: The links of the window.
+        links: Those of the window.
 
     Raises:
         ValueError: The shapes differ, or do not fit the head words.
@@ -174,30 +160,19 @@ class AntecedentCounts(ExactMetric):
     """Counts the links and the right choices of every head, per document and mention type, as integers.
 
     A baseline counts as one layer with one head.
-
-    Args:
-        documents: Number of documents of the split.
-        layers: Number of layers.
-        heads: Heads per layer.
     """
 
     hits: Tensor
     links: Tensor
 
     def __init__(self, documents: int, layers: int, heads: int) -> None:
-        """Start without a link."""
         super().__init__()
         counts = torch.zeros(documents, 2, layers, heads, TYPES, dtype=torch.long)
         self.add_state("hits", default=counts, dist_reduce_fx="sum")
         self.add_state("links", default=counts[:, 0, 0, 0].clone(), dist_reduce_fx="sum")
 
     def update(self, document: int, hits: Tensor, types: Tensor) -> None:
-        """Add a window.
-
-        Args:
-            document: 0-based number of the window's document.
-            hits: `[2, layers, heads, links]` bool, `Choices.right`.
-            types: `[links]` 0 pronoun, 1 proper, 2 nominal.
+        """Add a window of a document (0-based): `Choices.right` `[2, layers, heads, links]`, and the types `[links]`.
 
         Raises:
             ValueError: There is no such document, a shape does not fit, or a type is unknown.
@@ -225,9 +200,9 @@ Accuracies = tuple[Floats, Floats, Floats]
 
 
 def accuracies(hits: Tensor, links: Tensor, *, draws: int = 1000, seed: int = 0) -> Accuracies:
-    """Accuracies over all links and by mention type, with `bootstrap_ratio` intervals over documents.
+    """Accuracies of `ANTECEDENT_GROUPS`, nan without a link, with `bootstrap_ratio` intervals over documents.
 
-    Documents are resampled because the links of one document share its clusters and are not independent.
+    The links of one document share its clusters and are not independent.
 
     Args:
         hits: `[documents, ..., 3]` right choices per mention type.
@@ -235,18 +210,12 @@ def accuracies(hits: Tensor, links: Tensor, *, draws: int = 1000, seed: int = 0)
         draws: Number of resamples.
         seed: Seed of the resampling.
 
-    Returns:
-        Accuracies `[..., 4]` of `ANTECEDENT_GROUPS`, nan without a link; and the low and high ends of their 95 %
-        intervals, nan with links in fewer than two documents.
-
     Raises:
         ValueError: The shapes do not fit.
     """
     if links.ndim != 2 or hits.ndim < 2 or (hits.shape[0], hits.shape[-1]) != links.shape:
-        raise ValueError(
-            f"hits must be [documents, ..., types] and links [documents, types]: got {list(hits.shape)} and "
-            f"{list(links.shape)}"
-        )
+        shapes = f"{list(hits.shape)} and {list(links.shape)}"
+        raise ValueError(f"hits must be [documents, ..., types] and links [documents, types]: got {shapes}")
     right = _with_all(hits.cpu().numpy())
     total = _with_all(links.cpu().numpy()).reshape(len(links), *[1] * (hits.ndim - 2), -1)
     total = np.broadcast_to(total, right.shape)

@@ -18,21 +18,24 @@ Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
+ALL, PLAIN = "all", "all (no punctuation)"
+"""Groups of words."""
+
 OFFSETS = (-3, -2, -1, 1, 2, 3)
 """The offsets of the fixed-offset baseline (Clark et al. 2019, §4.2)."""
 
 
 @dataclass(frozen=True, eq=False)
 class Arcs:
-    """The gold arcs of whole sentences, one row per word, sorted by (sentence, word).
+    """The gold arcs of whole sentences, one row per word, sorted by (sentence, word); all columns are `[words]`.
 
     Attributes:
-        sentence: `[words]` index of the sentence in its split.
-        word: `[words]` 1-based position in the sentence.
-        length: `[words]` number of words of the sentence.
-        head: `[words]` position of the gold head, 0 for ROOT.
-        relation: `[words]` index into a tuple of labels kept elsewhere.
-        punctuation: `[words]` whether the word is punctuation.
+        sentence: Index of the sentence in its split.
+        word: 1-based position in the sentence.
+        length: Words of the sentence.
+        head: Position of the gold head, 0 for ROOT.
+        relation: Index into a tuple of labels kept elsewhere.
+        punctuation: Whether the word is punctuation.
 
     Raises:
         ValueError: A column differs in shape, a sentence is not exactly the words 1 to length in order, or a head lies
@@ -76,6 +79,11 @@ class Arcs:
         return int(self.sentence.size)
 
 
+def _check_column(arcs: Arcs, column: NDArray[Any], name: str) -> None:
+    if column.shape != arcs.sentence.shape or column.ndim != 1:
+        raise ValueError(f"{name} has the shape {column.shape}, where the arcs have {arcs.sentence.shape}")
+
+
 def attached(arcs: Arcs, predicted: Integers) -> Floats:
     """1.0 where the predicted head is the gold head, else 0.0, `[words]`; its mean without punctuation is the UAS."""
     _check_column(arcs, predicted, "predicted")
@@ -86,7 +94,7 @@ def edges_found(arcs: Arcs, predicted: Integers) -> Floats:
     """1.0 where the undirected edge between word and gold head is predicted, else 0.0, `[words]`.
 
     An edge is found when either end predicts the other as its head. Words under ROOT and punctuation have nan, and
-    punctuation predicts no edge. The mean of the others is the UUAS without punctuation (Hewitt & Manning 2019, §4).
+    punctuation predicts no edge. The mean of the others is the UUAS (Hewitt & Manning 2019, §4).
     """
     _check_column(arcs, predicted, "predicted")
     scored, head_row = _edges(arcs)
@@ -101,11 +109,7 @@ def uniform_attached(arcs: Arcs) -> Floats:
 
 
 def uniform_edges_found(arcs: Arcs) -> Floats:
-    """Expect `edges_found`, `[words]`, of heads drawn uniformly and independently from ROOT and the other words.
-
-    Each end of the edge that is not punctuation predicts the other with probability 1/n: with two such ends the edge is
-    found with probability 1 − (1 − 1/n)².
-    """
+    """Expect `edges_found`, `[words]`, of uniform draws: 1 − (1 − 1/n)² where neither end is punctuation, else 1/n."""
     scored, head_row = _edges(arcs)
     drawers = np.where(arcs.punctuation[head_row], 1, 2)
     return np.where(scored, 1.0 - (1.0 - 1.0 / arcs.length) ** drawers, np.nan)
@@ -124,29 +128,21 @@ def offset_heads(arcs: Arcs, k: int) -> Integers:
 def right_branching(arcs: Arcs) -> Integers:
     """Take the NEXT word as head, `[words]`; the last word's head is ROOT.
 
-    The name is used as in Clark et al. 2019, §5. Work on parsing uses the two names the other way round: there a
-    right-branching tree hangs each word from the word before it.
+    The name is that of Clark et al. 2019, §5. Work on parsing uses the two names the other way round.
     """
     return np.where(arcs.word < arcs.length, arcs.word + 1, 0)
 
 
 def left_branching(arcs: Arcs) -> Integers:
-    """Take the PREVIOUS word as head, `[words]`; the first word's head is ROOT.
-
-    Named as the mirror of `right_branching` in Clark et al. 2019, §5; work on parsing uses the two names the other way
-    round.
-    """
+    """Take the PREVIOUS word as head, `[words]`; the first word's head is ROOT. The mirror of `right_branching`."""
     return arcs.word - 1
 
 
 def best_offsets(arcs: Arcs, relations: int) -> tuple[int, Integers]:
-    """Choose the fixed offset that finds most heads: over all words without punctuation, and for each relation.
+    """The fixed offset that finds most heads, over all words without punctuation, and `[relations]` for each relation.
 
     Ties go to the smaller |k|, then to the positive. The choice for a relation counts its punctuation too; a relation
     without a word gets the overall best. Choose on one split and score on another.
-
-    Returns:
-        The overall offset, and `[relations]` the offset of each relation.
     """
     ordered = np.array(sorted(OFFSETS, key=lambda k: (abs(k), -k)), dtype=np.int64)
     hits = np.stack([attached(arcs, offset_heads(arcs, int(k))) for k in ordered])
@@ -167,11 +163,6 @@ def _edges(arcs: Arcs) -> tuple[Flags, Integers]:
     return inside & ~arcs.punctuation, np.where(inside, rows + arcs.head - arcs.word, rows)
 
 
-def _check_column(arcs: Arcs, column: NDArray[Any], name: str) -> None:
-    if column.shape != arcs.sentence.shape or column.ndim != 1:
-        raise ValueError(f"{name} has the shape {column.shape}, where the arcs have {arcs.sentence.shape}")
-
-
 RATIOS = {
     "uas": ("correct", "scored"),
     "uuas": ("edges_found", "edges"),
@@ -183,7 +174,7 @@ RATIOS = {
 def attachment_scores(
     arcs: Arcs, attached: Floats, edges: Floats, *, prefix: str = "", seed: int = 0
 ) -> dict[str, Estimate]:
-    """UAS and UUAS without punctuation, and UAS with it, as fractions with 95 % intervals over sentences.
+    """`uas` and `uuas` without punctuation, and `uas_with_punctuation`, with 95 % intervals over sentences.
 
     Args:
         arcs: Gold arcs.
@@ -191,9 +182,6 @@ def attachment_scores(
         edges: `[words]` from `edges_found` or `uniform_edges_found`.
         prefix: Prefix of the names, for instance `offset.`.
         seed: Seed of the bootstrap.
-
-    Returns:
-        `uas`, `uuas` and `uas_with_punctuation`; nan where nothing was scored.
     """
     return ratio_scores(sentence_scores(arcs, attached, edges), RATIOS, prefix=prefix, seed=seed)
 
@@ -206,7 +194,7 @@ def ratio_scores(
     prefix: str = "",
     seed: int = 0,
 ) -> dict[str, Estimate]:
-    """Scores that divide the sums of two columns, with 95 % intervals over the rows.
+    """Scores that divide the sums of two columns, with 95 % intervals over the rows; nan where nothing was scored.
 
     Args:
         items: One row per independently sampled unit, for instance a sentence.
@@ -214,9 +202,6 @@ def ratio_scores(
         unit: Unit of the scores.
         prefix: Prefix of the names.
         seed: Seed of the bootstrap.
-
-    Returns:
-        Each score; nan where nothing was scored.
     """
     right = items[[numerator for numerator, _ in ratios.values()]].to_numpy(dtype=np.float64)
     scored = items[[denominator for _, denominator in ratios.values()]].to_numpy(dtype=np.float64)
@@ -225,68 +210,50 @@ def ratio_scores(
     return estimates([f"{prefix}{name}" for name in ratios], values, low, high, unit)
 
 
-def relation_accuracies(arcs: Arcs, attached: Floats, relations: Sequence[str], *, seed: int = 0) -> pd.DataFrame:
-    """Accuracy of each relation, with 95 % intervals over sentences.
+def groups_of(arcs: Arcs, relations: Sequence[str]) -> dict[str, Flags]:
+    """Flags `[words]` of the groups with an accuracy of their own: `ALL`, `PLAIN`, and each relation that occurs.
 
-    Args:
-        arcs: Gold arcs.
-        attached: `[words]` from `attached` or `uniform_attached`.
-        relations: The labels that `arcs.relation` points into.
-        seed: Seed of the bootstrap.
-
-    Returns:
-        Columns `relation, n, accuracy, low, high`; rows `all` (with punctuation), `all (no punctuation)`, then the
-        relations that occur, the most frequent first.
+    The relations are ordered by frequency.
 
     Raises:
         ValueError: `arcs.relation` points past the labels.
     """
-    labels = len(relations)
-    if len(arcs) and not 0 <= arcs.relation.min() <= arcs.relation.max() < labels:
-        raise ValueError(f"relation {arcs.relation.max()} of the arcs has no label: there are {labels} labels")
-    sentence, sentences = _sentences(arcs)
-    plain = ~arcs.punctuation
-    cell = sentence * labels + arcs.relation
-    cells = sentences * labels
-    totals = np.column_stack(
-        [
-            np.bincount(sentence, minlength=sentences),
-            np.bincount(sentence, weights=plain, minlength=sentences),
-            np.bincount(cell, minlength=cells).reshape(sentences, labels),
-        ]
-    ).astype(np.float64)
-    right = np.column_stack(
-        [
-            np.bincount(sentence, weights=attached, minlength=sentences),
-            np.bincount(sentence, weights=attached * plain, minlength=sentences),
-            np.bincount(cell, weights=attached, minlength=cells).reshape(sentences, labels),
-        ]
-    ).astype(np.float64)  # of no words at all bincount makes integers
+    if len(arcs) and not 0 <= arcs.relation.min() <= arcs.relation.max() < len(relations):
+        raise ValueError(f"relation {arcs.relation.max()} of the arcs has no label: there are {len(relations)} labels")
+    frequency = np.bincount(arcs.relation, minlength=len(relations))
+    order = [int(place) for place in np.argsort(-frequency, kind="stable") if frequency[place]]
+    everything = np.ones(len(arcs), dtype=np.bool_)
+    return {ALL: everything, PLAIN: ~arcs.punctuation} | {relations[r]: arcs.relation == r for r in order}
+
+
+def relation_accuracies(arcs: Arcs, attached: Floats, relations: Sequence[str], *, seed: int = 0) -> pd.DataFrame:
+    """Accuracy `[words]` → columns `relation, n, accuracy, low, high`: one row for each of `groups_of`.
+
+    The ends are those of 95 % intervals over sentences.
+    """
+    groups = groups_of(arcs, relations)
+    totals = np.column_stack([count(arcs, words) for words in groups.values()])
+    right = np.column_stack([count(arcs, attached * words) for words in groups.values()])
     low, high = bootstrap_ratio(right, totals, seed=seed)
-    n = totals.sum(axis=0).astype(np.int64)
-    frequency = n[2:]
-    order = np.argsort(-frequency, kind="stable")
-    rows = np.concatenate([[0, 1], 2 + order[frequency[order] > 0]])
     return pd.DataFrame(
         {
-            "relation": np.array(["all", "all (no punctuation)", *relations], dtype=object)[rows],
-            "n": n[rows],
-            "accuracy": ratio(right.sum(axis=0), totals.sum(axis=0))[rows],
-            "low": low[rows],
-            "high": high[rows],
+            "relation": list(groups),
+            "n": totals.sum(axis=0).astype(np.int64),
+            "accuracy": ratio(right.sum(axis=0), totals.sum(axis=0)),
+            "low": low,
+            "high": high,
         }
     )
 
 
 def sentence_scores(arcs: Arcs, attached: Floats, edges: Floats) -> pd.DataFrame:
     """Count words, edges and right predictions of each sentence: `sentence`, `words` and the columns of `RATIOS`."""
-    sentence, sentences = _sentences(arcs)
     plain = ~arcs.punctuation
     has_edge = plain & ~np.isnan(edges)
     return pd.DataFrame(
         {
             "sentence": arcs.sentence[arcs.word == 1],
-            "words": np.bincount(sentence, minlength=sentences),
+            "words": arcs.length[arcs.word == 1],
             "scored": count(arcs, plain).astype(np.int64),
             "correct": count(arcs, attached * plain),
             "correct_with_punctuation": count(arcs, attached),
@@ -298,11 +265,6 @@ def sentence_scores(arcs: Arcs, attached: Floats, edges: Floats) -> pd.DataFrame
 
 def count(arcs: Arcs, of_words: Floats | NDArray[np.bool_]) -> Floats:
     """Sum values of words `[words]` over each sentence `[sentences]`."""
-    sentence, sentences = _sentences(arcs)
-    return np.bincount(sentence, weights=of_words.astype(np.float64), minlength=sentences).astype(np.float64)
-
-
-def _sentences(arcs: Arcs) -> tuple[Integers, int]:
-    """Number the sentences from 0 without gaps: the number of each word `[words]`, and how many there are."""
     first = arcs.word == 1
-    return np.cumsum(first) - 1, int(first.sum())
+    sums = np.bincount(np.cumsum(first) - 1, weights=of_words.astype(np.float64), minlength=int(first.sum()))
+    return sums.astype(np.float64)  # of no words at all bincount makes integers

@@ -23,9 +23,7 @@ Statistic = Callable[[Floats, Floats], Floats]
 The weights count how often each unit was drawn. Draws in which the statistic is undefined get nan.
 """
 
-LEVEL = 0.95
-"""Mass inside the intervals."""
-_TAILS = ((1 - LEVEL) / 2, 1 - (1 - LEVEL) / 2)
+_TAILS = ((1 - 0.95) / 2, 1 - (1 - 0.95) / 2)
 
 CELLS = 1 << 20
 """Resampling weights held at once (draws × units): 8 MB, whatever the size of the split."""
@@ -39,17 +37,17 @@ def bootstrap_ratio(
 ) -> tuple[Floats, Floats]:
     """Bound Σ numerator / Σ denominator by the percentile bootstrap over units (Efron & Tibshirani 1993, ch. 13).
 
-    Units are sampled independently: sentences, or documents for coreference. Words of one sentence are not independent,
-    and resampling them would make the interval too narrow.
+    Units are sampled independently: sentences, or documents for coreference. The words of a sentence are not
+    independent: resampling them would make the interval too narrow.
 
     The resampled sums are a product of weights and counts, so all columns share the resamples and memory stays bounded.
     `scipy.stats.bootstrap` copies every resampled column: 12,544 sentences × 60 relations × 1000 draws take 6 GB.
 
     Args:
         numerator: `[units, ...]` counts, for instance the right words of each sentence.
-        denominator: `[units, ...]` counts of the same shape, for instance its words.
+        denominator: `[units, ...]` counts, for instance its words.
         draws: Number of resamples.
-        seed: Seed of the resampling; the same seed gives the same interval.
+        seed: Seed of the resampling.
 
     Returns:
         Low and high end, each `[...]`; nan where fewer than two units have a denominator. Each column ignores the
@@ -61,11 +59,9 @@ def bootstrap_ratio(
     counts, totals = np.asarray(numerator, dtype=np.float64), np.asarray(denominator, dtype=np.float64)
     if counts.shape != totals.shape or counts.ndim == 0:
         raise ValueError(f"numerator {counts.shape} and denominator {totals.shape} must have one shape, [units, ...]")
-    if not (np.isfinite(counts).all() and np.isfinite(totals).all()):
-        raise ValueError("a count is nan or infinite: leave units that were not scored out of both counts, as zeros")
     units, shape = counts.shape[0], counts.shape[1:]
     columns = int(np.prod(shape))
-    both = np.concatenate([counts.reshape(units, columns), totals.reshape(units, columns)], axis=1)
+    both = _finite(np.concatenate([counts.reshape(units, columns), totals.reshape(units, columns)], axis=1))
     sums = _resampled_sums(both, draws, np.random.default_rng(seed))
     resampled, weights = sums[:, :columns], sums[:, columns:]
     ratios = ratio(resampled, weights)
@@ -95,13 +91,7 @@ def resamples(units: int, draws: int, rng: np.random.Generator) -> Iterator[Floa
 
 @dataclass(frozen=True, eq=False)
 class Resampled:
-    """A statistic of a test set and of its resamples; nan where it is undefined.
-
-    Attributes:
-        value: The statistic of the test set.
-        draws: `[draws]` the statistic of each resample.
-        unit: Unit of the statistic.
-    """
+    """A statistic of a test set, and of each of its resamples `[draws]`; nan where it is undefined."""
 
     value: float
     draws: Floats
@@ -126,15 +116,9 @@ def weights_of(units: int, draws: int = 1000, seed: int = 0) -> NDArray[np.uint1
 
 
 def resample(statistic: Statistic, values: ArrayLike, unit: Unit, *, draws: int = 1000, seed: int = 0) -> Resampled:
-    """Compute a statistic under the resamples that all test sets of as many units share.
+    """Compute a statistic of values `[units, columns]` under the resamples that all test sets of as many units share.
 
-    Args:
-        statistic: Function of the columns of `values`.
-        values: `[units, columns]`, a row for every unit of the test set. The statistic ignores rows with a nan, which
-            keep their place in the resamples.
-        unit: Unit of the statistic.
-        draws: Number of resamples.
-        seed: Seed of the resampling.
+    The statistic ignores rows with a nan, which keep their place in the resamples.
     """
     rows = np.asarray(values, dtype=np.float64)
     if rows.ndim != 2:
@@ -177,11 +161,7 @@ def median(values: Floats, weights: Floats) -> Floats:
 
 
 def pooled(seeds: Sequence[Resampled]) -> Estimate:
-    """Pool a statistic over one or more runs that differ only in the seed, under the same resamples.
-
-    Returns:
-        The mean over the seeds, the 95 % interval of that mean, and the standard deviation over the seeds (n − 1), nan
-        for a single one.
+    """Mean over runs that differ only in the seed, with its interval and the standard deviation over the seeds (n − 1).
 
     Raises:
         ValueError: The numbers of resamples differ.
@@ -232,8 +212,8 @@ def paired_bootstrap(
         seed: Seed of the resampling.
 
     Returns:
-        The difference, its interval and its p-value. All are nan where a denominator is zero in every unit; interval
-        and p-value are nan where it is zero in all units but one. Resamples without a denominator are ignored.
+        Nan where a denominator is zero in every unit; interval and p-value are nan where it is zero in all units but
+        one. Resamples without a denominator are ignored.
 
     Raises:
         ValueError: The shapes differ or are not `[units]`, or a count is not finite.
@@ -267,21 +247,9 @@ def paired_permutation(
     probability 1/2. The p-value is (1 + k) / (1 + draws), where k draws have a difference of ratios at least as large
     as the observed one in absolute value.
 
-    Args:
-        a_numerator: `[units]` counts of the first run, for instance the right words of each sentence.
-        a_denominator: `[units]` its totals.
-        b_numerator: `[units]` counts of the second run, in the same order and on the same scale: means over seeds, not
-            sums over different numbers of seeds.
-        b_denominator: `[units]` its totals.
-        draws: Number of random swaps.
-        seed: Seed of the swaps.
-
-    Returns:
-        The two-sided p-value; nan where a denominator is zero in every unit. Draws that leave a run without a
-        denominator are ignored.
-
-    Raises:
-        ValueError: The shapes differ or are not `[units]`, or a count is not finite.
+    Arguments and errors are those of `paired_bootstrap`; the counts of both runs must be on one scale: means over
+    seeds, not sums over different numbers of seeds. The value is nan where a denominator is zero in every unit. Draws
+    that leave a run without a denominator are ignored.
     """
     counts = _paired_counts(a_numerator, a_denominator, b_numerator, b_denominator)
     sums = counts.sum(axis=0)
@@ -303,7 +271,7 @@ def paired_permutation(
 
 
 def holm(p_values: Sequence[float]) -> Floats:
-    """Adjust several p-values so that the family-wise error rate stays under the level (Holm 1979); nan is ignored."""
+    """Adjust p-values so that the family-wise error rate stays under the level (Holm 1979); nan is ignored."""
     values = np.asarray(p_values, dtype=np.float64)
     adjusted = np.full(values.shape, np.nan)
     order = np.argsort(values)[: np.count_nonzero(~np.isnan(values))]  # nan are sorted last
@@ -317,7 +285,10 @@ def _paired_counts(*columns: ArrayLike) -> Floats:
     arrays = [np.asarray(column, dtype=np.float64) for column in columns]
     if len({array.shape for array in arrays}) != 1 or arrays[0].ndim != 1:
         raise ValueError(f"the counts of both runs must be [units], not {[array.shape for array in arrays]}")
-    counts = np.stack(arrays, axis=1)
+    return _finite(np.stack(arrays, axis=1))
+
+
+def _finite(counts: Floats) -> Floats:
     if not np.isfinite(counts).all():
         raise ValueError("a count is nan or infinite: leave units that were not scored out of both counts, as zeros")
     return counts

@@ -52,23 +52,20 @@ def f1(table: NDArray[np.generic], positive: int | None) -> Floats:
     return each[..., positive] if positive is not None else _mean(each)
 
 
-def auroc(gold: Integers, probabilities: Floats, positive: int | None, weights: Floats | None = None) -> Floats:
+def auroc(gold: Integers, probabilities: Floats, positive: int | None, weights: Floats) -> Floats:
     """Area under the ROC curve of `positive`, or without one the mean over the classes, each against the rest.
 
     Args:
         gold: `[texts]`.
         probabilities: `[texts, classes]`, or other numbers that rank the texts.
         positive: The class, or None for all.
-        weights: `[draws, texts]` how often each text counts; None counts each once.
+        weights: `[draws, texts]` how often each text counts.
 
     Returns:
-        `[draws]`, or one number without weights; nan where it is undefined for every class.
+        `[draws]`; nan where it is undefined for every class.
     """
-    counts = np.ones((1, len(gold))) if weights is None else weights
     classes = range(probabilities.shape[1]) if positive is None else [positive]
-    each = np.stack([_area(gold == one, probabilities[:, one], counts) for one in classes], axis=-1)
-    areas = _mean(each)
-    return areas if weights is not None else areas[0]
+    return _mean(np.stack([_area(gold == one, probabilities[:, one], weights) for one in classes], axis=-1))
 
 
 def _area(is_class: NDArray[np.bool_], ranking: Floats, counts: Floats) -> Floats:
@@ -96,14 +93,10 @@ def f1_score(positive: int | None, classes: int) -> Statistic:
 
 
 def f1_drop(positive: int | None, classes: int) -> Statistic:
-    """F1 lost under changed decisions, positive for a loss.
+    """F1 lost under changed decisions, positive for a loss; of the class `positive`, or the mean over the classes.
 
     Columns: gold class, predicted class, and for each class the share of draws that predict it instead. The second F1
     is computed on the confusions of all draws together.
-
-    Args:
-        positive: The class of F1; None takes the mean over the classes.
-        classes: Number of classes.
     """
 
     def statistic(values: Floats, weights: Floats) -> Floats:
@@ -121,37 +114,31 @@ def accuracy_drop(values: Floats, weights: Floats) -> Floats:
     return mean(((gold == predicted) - shares)[:, None], weights)
 
 
-def _auroc(positive: int | None) -> Statistic:
-    """AUROC of the columns gold class and probabilities."""
-
-    def statistic(values: Floats, weights: Floats) -> Floats:
-        return auroc(values[:, 0].astype(np.int64), values[:, 1:], positive, weights)
-
-    return statistic
-
-
 def classification_scores(
     gold: Integers, probabilities: Floats, positive: int | None, *, prefix: str = "", draws: int = 1000, seed: int = 0
 ) -> dict[str, Estimate]:
-    """`accuracy`, `f1` and `auroc` with 95 % intervals, by the percentile bootstrap over texts.
+    """`accuracy`, `f1` and `auroc` with 95 % intervals over texts.
+
+    The ends are nan with fewer than two texts, and without draws.
 
     Args:
         gold: `[texts]` gold classes.
         probabilities: `[texts, classes]`; the prediction is the first maximum.
         positive: The class of F1 and AUROC; None takes the mean over the classes.
         prefix: Prefix of the names.
-        draws: Number of resamples; 0 gives no intervals.
+        draws: Number of resamples.
         seed: Seed of the resampling.
-
-    Returns:
-        Each score; the ends of the interval are nan with fewer than two texts, or without draws.
     """
+
+    def auroc_of(values: Floats, weights: Floats) -> Floats:
+        return auroc(values[:, 0].astype(np.int64), values[:, 1:], positive, weights)
+
     predicted = probabilities.argmax(axis=1)
     correct = (gold == predicted)[:, None]
     columns = {
         "accuracy": (mean, correct),
         "f1": (f1_score(positive, probabilities.shape[1]), np.column_stack([gold, predicted])),
-        "auroc": (_auroc(positive), np.column_stack([gold, probabilities])),
+        "auroc": (auroc_of, np.column_stack([gold, probabilities])),
     }
     return {
         f"{prefix}{name}": resample(statistic, values, "fraction", draws=draws, seed=seed).estimate
@@ -162,10 +149,8 @@ def classification_scores(
 def majority_scores(train_counts: Integers, gold: Integers, positive: int | None) -> dict[str, Estimate]:
     """`majority.accuracy` and `majority.f1` of always predicting the most frequent class of the training data."""
     table = confusion(gold, np.full_like(gold, train_counts.argmax()), len(train_counts))
-    return {
-        "majority.accuracy": Estimate(float(accuracy(table)), unit="fraction"),
-        "majority.f1": Estimate(float(f1(table, positive)), unit="fraction"),
-    }
+    scores = {"majority.accuracy": accuracy(table), "majority.f1": f1(table, positive)}
+    return {name: Estimate(float(score), unit="fraction") for name, score in scores.items()}
 
 
 def class_table(

@@ -21,7 +21,6 @@ Direction = Literal["dependent→head", "head→dependent"]
 DIRECTIONS: tuple[Direction, Direction] = ("dependent→head", "head→dependent")
 LENGTHS: Mapping[str, tuple[int, float]] = {"1": (1, 1), "2": (2, 2), "3–5": (3, 5), "6+": (6, np.inf)}
 """Classes of arcs by the distance between their ends, in words."""
-ALL, PLAIN = "all", "all (no punctuation)"
 
 _FIXED = 1 << 24
 """Factor by which weights are scaled to be summed as integers."""
@@ -36,7 +35,7 @@ def most_attended(attention: Tensor, lengths: Tensor) -> Tensor:
     Args:
         attention: `[batch, layers, heads, n+2, n+2]`, axes from and to, delimiters before and behind the words, zeros
             in the padding.
-        lengths: `[batch]` words of each sentence.
+        lengths: `[batch]`.
 
     Returns:
         int64 `[batch, n, 2, layers, heads]`, positions from 1; the first of equals; -1 where all other words have
@@ -70,17 +69,12 @@ class RowPeaks(ExactMetric):
     """Confidence of every head: the mean over words of the largest weight in a word's row (Voita et al. 2019, §4).
 
     Delimiters do not count; Voita et al. leave out the end of the sentence only. The states are integers.
-
-    Args:
-        layers: Layers of the encoder.
-        heads: Heads of each layer.
     """
 
     peaks: Tensor
     words: Tensor
 
     def __init__(self, layers: int, heads: int) -> None:
-        """Start without a word."""
         super().__init__()
         self.add_state("peaks", torch.zeros(layers, heads, dtype=torch.int64), dist_reduce_fx="sum")
         self.add_state("words", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
@@ -96,17 +90,6 @@ class RowPeaks(ExactMetric):
     def compute(self) -> Tensor:
         """Means as float64 `[layers, heads]`."""
         return self.peaks.cpu().double() / _FIXED / self.words.cpu()
-
-
-def groups_of(arcs: Arcs, relations: Sequence[str]) -> dict[str, Flags]:
-    """Flags `[words]` of the groups with an accuracy of their own: all, all without punctuation, and each relation.
-
-    The relations that occur are ordered by frequency.
-    """
-    frequency = np.bincount(arcs.relation, minlength=len(relations))
-    order = [int(place) for place in np.argsort(-frequency, kind="stable") if frequency[place]]
-    everything = np.ones(len(arcs), dtype=np.bool_)
-    return {ALL: everything, PLAIN: ~arcs.punctuation} | {relations[r]: arcs.relation == r for r in order}
 
 
 def hit_counts(arcs: Arcs, predicted: NDArray[np.integer], groups: Mapping[str, Flags]) -> Integers:
@@ -139,7 +122,7 @@ def permutation_p(
     permutations: int = 1000,
     seed: int = 0,
 ) -> Floats:
-    """p-values against the best of all predictors under permutation, `[groups]`.
+    """p-values against the best of all predictors under permutation, `[groups]`; nan where shuffles change nothing.
 
     Tests whether the accuracy of a head exceeds both the luck of choosing among K predictors and what positions alone
     give. Gold offsets are shuffled among the words of a relation that have about as many words before and after them;
@@ -154,9 +137,6 @@ def permutation_p(
         observed: Hits of the chosen predictor in each group.
         permutations: Number of shuffles; the smallest p-value is 1 / (permutations + 1).
         seed: Seed of the shuffles.
-
-    Returns:
-        `[groups]`; nan where the shuffles change nothing.
     """
     rng = np.random.default_rng(seed)
     # Different codes for ROOT and for no prediction: neither matches anything when shuffled.

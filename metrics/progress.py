@@ -16,9 +16,7 @@ _log = logging.getLogger("pytorch_lightning.progress")
 class Progress:
     """Logs how much of a computation is done and about how long the rest will take, at most every `EVERY` seconds.
 
-    Args:
-        what: Name of the computation.
-        total: Sum of the amounts that `advance` will be given.
+    `total` is the sum of the amounts that `advance` will be given.
     """
 
     def __init__(self, what: str, total: float) -> None:

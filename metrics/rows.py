@@ -40,16 +40,12 @@ class ExactMetric(Metric):
 class Rows(ExactMetric):
     """Gathers rows of numbers, in any order of batches; `update` of a subclass appends them, `compute` reads `joined`.
 
-    Args:
-        columns: Numbers in a row; the first is the index of the item.
-        keys: Number of leading columns that identify a row; rows are sorted by them.
-        dtype: Type of the rows.
+    The first of the columns is the index of the item. The first `keys` columns identify a row; rows are sorted by them.
     """
 
     rows: list[Tensor] | Tensor  # one tensor [rows, columns] a batch; torchmetrics joins them when it syncs
 
     def __init__(self, columns: int, keys: int, dtype: torch.dtype) -> None:
-        """Start without a row."""
         super().__init__()
         self.columns, self.keys, self.kind = columns, keys, dtype
         self.add_state("rows", default=[], dist_reduce_fx="cat")
@@ -93,24 +89,14 @@ class Rows(ExactMetric):
 
 
 class ItemRows(Rows):
-    """Gathers one row of numbers per item, for instance per sentence or text.
-
-    Args:
-        width: Numbers in a row.
-    """
+    """Gathers `width` numbers per item, for instance per sentence or text."""
 
     def __init__(self, width: int) -> None:
-        """Start without an item."""
         super().__init__(1 + width, keys=1, dtype=torch.float32)
         self.width = width
 
     def update(self, index: Tensor, values: Tensor) -> None:
-        """Add a batch.
-
-        Args:
-            index: `[batch]` index of the item in its split, below 2²⁴.
-            values: `[batch, width]`; stored in float32.
-        """
+        """Add the values `[batch, width]` of items `[batch]`; both are stored in float32, so an index is below 2²⁴."""
         if values.shape != (len(index), self.width):
             raise ValueError(f"values must be {[len(index), self.width]}, and they are {list(values.shape)}")
         self.append(torch.cat([index[:, None].float(), values.float()], dim=1))
@@ -121,19 +107,10 @@ class ItemRows(Rows):
         return rows[:, 0].astype(np.int64), rows[:, 1:]
 
 
-Gathered = tuple[Arcs, NDArray[Any]]
-"""Gold arcs, and the predictions for their words."""
-
-
 class ArcPredictions(Rows):
-    """Gathers gold arcs and the predictions for each word.
-
-    Args:
-        width: Number of predictions per word; None for one, its head.
-    """
+    """Gathers gold arcs and `width` predictions for each word; None for one, its head."""
 
     def __init__(self, width: int | None = None) -> None:
-        """Start without a word."""
         super().__init__(6 + (width or 1), keys=2, dtype=torch.int)
         self.width = width
 
@@ -151,10 +128,10 @@ class ArcPredictions(Rows):
         Args:
             sentence: `[batch]` index of the sentence in its split.
             heads: `[batch, n]` gold heads, 0 for ROOT.
-            relations: `[batch, n]` index of the relation.
-            punctuation: `[batch, n]` whether the word is punctuation.
-            lengths: `[batch]` number of words.
-            predicted: `[batch, n]` predicted heads, or `[batch, n, width]`.
+            relations: `[batch, n]`.
+            punctuation: `[batch, n]`.
+            lengths: `[batch]`.
+            predicted: `[batch, n]` or `[batch, n, width]`.
         """
         shape = heads.shape if self.width is None else (*heads.shape, self.width)
         if not heads.shape == relations.shape == punctuation.shape or predicted.shape != shape:
@@ -170,7 +147,7 @@ class ArcPredictions(Rows):
         numbers = predicted.int().view(*heads.shape, self.width or 1)
         self.append(torch.cat([gold, numbers], dim=-1)[place <= length])
 
-    def compute(self) -> Gathered:
+    def compute(self) -> tuple[Arcs, NDArray[Any]]:
         """Return the arcs and the predictions, `[words]` or `[words, width]`; ValueError for repeated sentences."""
         rows = self.joined()
         sentence, word, length, head, relation, punctuation = rows[:, :6].T.astype(np.int64)

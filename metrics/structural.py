@@ -34,12 +34,7 @@ def tree_distances(heads: Tensor, lengths: Tensor) -> Tensor:
 def tree_depths(heads: Tensor, lengths: Tensor) -> Tensor:
     """Arcs between every word and the root of its tree, int64 `[batch, n]`: 0 at the root, and in the padding.
 
-    Args:
-        heads: `[batch, n]`, 1-based, 0 for ROOT; the padding is ignored.
-        lengths: `[batch]`.
-
-    Raises:
-        ValueError: a head outside its sentence, or a cycle.
+    Arguments and errors are those of `tree_distances`.
     """
     return (_lines(heads, lengths).sum(-1) - 1).clamp(min=0).long()
 
@@ -70,13 +65,8 @@ def _real(n: int, lengths: Tensor) -> Tensor:
 def distance_losses(predicted: Tensor, gold: Tensor, lengths: Tensor) -> Tensor:
     """Σ |gold − predicted| over all ordered pairs of words / n², of each sentence (Hewitt & Manning 2019, §2).
 
-    Args:
-        predicted: `[batch, k, n, n]` of k probes; the padding is ignored.
-        gold: `[batch, n, n]`.
-        lengths: `[batch]`.
-
-    Returns:
-        `[batch, k]`.
+    Of k probes: predicted `[batch, k, n, n]`, gold `[batch, n, n]`, lengths `[batch]` → `[batch, k]`. The padding is
+    ignored.
     """
     real = _real(gold.size(1), lengths)
     pairs = (real[:, :, None] & real[:, None, :])[:, None]
@@ -84,29 +74,15 @@ def distance_losses(predicted: Tensor, gold: Tensor, lengths: Tensor) -> Tensor:
 
 
 def depth_losses(predicted: Tensor, gold: Tensor, lengths: Tensor) -> Tensor:
-    """Σ |gold − predicted| over the words / n, of each sentence (Hewitt & Manning 2019, §2).
-
-    Args:
-        predicted: `[batch, k, n]` of k probes; the padding is ignored.
-        gold: `[batch, n]`.
-        lengths: `[batch]`.
-
-    Returns:
-        `[batch, k]`.
-    """
+    """Σ |gold − predicted| over the words / n, of predicted `[batch, k, n]`; otherwise as `distance_losses`."""
     return ((predicted - gold[:, None]).abs() * _real(gold.size(1), lengths)[:, None]).sum(-1) / lengths[:, None]
 
 
 def spearman(predicted: Tensor, gold: Tensor, mask: Tensor) -> Tensor:
-    """Spearman's rank correlation along the last axis; ties share their mean rank.
+    """Spearman's rank correlation of the values `[..., n]` under a mask, `[...]`; ties share their mean rank.
 
-    Args:
-        predicted: `[..., n]`, finite under the mask.
-        gold: `[..., n]`.
-        mask: bool `[..., n]`, the values that count. The three are broadcast.
-
-    Returns:
-        `[...]`: nan where all gold values are equal, so that there is no order; 0 where all predictions are equal.
+    It is nan where all gold values are equal, so that there is no order, and 0 where all predictions are equal. The
+    arguments are broadcast; predictions under the mask must be finite.
     """
     one, other = _centred_ranks(predicted.float(), mask), _centred_ranks(gold.float(), mask)
     spread, expected = one.square().sum(-1), other.square().sum(-1)
@@ -125,14 +101,7 @@ def _centred_ranks(values: Tensor, mask: Tensor) -> Tensor:
 def length_weights(lengths: Integers, counted: NDArray[np.bool_]) -> Floats:
     """Weights `[sentences]` that average first over the sentences of each length from 5 to 50, then over the lengths.
 
-    Hewitt & Manning (2019) average rank correlations in this way.
-
-    Args:
-        lengths: Number of words of each sentence.
-        counted: Sentences that take part if their length does.
-
-    Returns:
-        Weights with a sum of 1; 0 for sentences that do not take part.
+    Hewitt & Manning (2019) average rank correlations in this way. Only sentences that are `counted` take part.
     """
     among = counted & (lengths >= LENGTHS[0]) & (lengths <= LENGTHS[1])
     occurring, which, number = np.unique(lengths[among], return_inverse=True, return_counts=True)

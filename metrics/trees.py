@@ -35,14 +35,11 @@ def maximum_arborescence(scores: NDArray[np.floating]) -> Integers:
 
 
 def tree_heads(scores: Tensor, lengths: Tensor) -> Tensor:
-    """Heads of the best tree of every sentence of a batch.
+    """Heads of the best tree of every sentence of a batch, int64 `[batch, n]`: 1..n, 0 for ROOT and in the padding.
 
     Args:
-        scores: `[batch, n, n+1]` as for `maximum_arborescence`, of any floating type; the padding is ignored.
-        lengths: `[batch]` number of words.
-
-    Returns:
-        int64 `[batch, n]` on the device of the scores: 1..n, 0 for ROOT and in the padding.
+        scores: `[batch, n, n+1]` as for `maximum_arborescence`; the padding is ignored.
+        lengths: `[batch]`.
 
     Raises:
         ValueError: As `maximum_arborescence`, with the place in the batch.
@@ -141,14 +138,10 @@ def _contract(arcs: Floats, word: Integers, head: Integers, circle: Integers) ->
 
 
 def spanning_trees(weights: NDArray[np.floating]) -> NDArray[np.bool_]:
-    """Maximum spanning trees of complete graphs, in one call of SciPy.
+    """Maximum spanning trees of complete graphs: symmetric `[graphs, n, n]`, True at the n − 1 edges of each tree.
 
-    Args:
-        weights: `[graphs, n, n]` with n ≥ 1, finite; the weight of an edge is the sum of its two directions, the
-            diagonal is ignored. SciPy's sorting breaks ties, so the trees depend only on the weights.
-
-    Returns:
-        `[graphs, n, n]`, symmetric: True at the n − 1 edges of each tree.
+    The weights are `[graphs, n, n]` with n ≥ 1 and finite. That of an edge is the sum of its two directions; the
+    diagonal is ignored. SciPy's sorting breaks ties, so the trees depend only on the weights.
     """
     graphs, n, _ = weights.shape
     first, second = np.triu_indices(n, 1)
@@ -169,13 +162,8 @@ def spanning_trees(weights: NDArray[np.floating]) -> NDArray[np.bool_]:
 def gold_in_trees(attention: Tensor, heads: Tensor, punctuation: Tensor, lengths: Tensor) -> Tensor:
     """Whether the edge between a word and its gold head lies in the maximum spanning tree of each attention head.
 
-    Punctuation is removed from the sentence before (Hewitt & Manning 2019, §4).
-
-    Args:
-        attention: `[batch, layers, heads, n+2, n+2]`.
-        heads: `[batch, n]` gold heads, 0 for ROOT.
-        punctuation: `[batch, n]`.
-        lengths: `[batch]`.
+    Punctuation is removed from the sentence before (Hewitt & Manning 2019, §4). `attention` is `[batch, layers, heads,
+    n+2, n+2]`, the gold heads and the flags of punctuation are `[batch, n]`.
 
     Returns:
         int64 `[batch, n, layers·heads]`: 1 in the tree, 0 not; -1 where the word or its head is ROOT or punctuation.
@@ -198,9 +186,7 @@ def gold_in_trees(attention: Tensor, heads: Tensor, punctuation: Tensor, lengths
 def tree_counts(arcs: Arcs, drawn: NDArray[np.integer]) -> tuple[Integers, Integers]:
     """Count the gold edges in the tree of each head `[sentences, heads]`, and all gold edges `[sentences]`.
 
-    Args:
-        arcs: Gold arcs.
-        drawn: `[words, heads]` from `gold_in_trees`.
+    `drawn` is `[words, heads]` from `gold_in_trees`.
     """
     sentence = np.cumsum(arcs.word == 1) - 1
     starts = np.flatnonzero(arcs.word == 1)

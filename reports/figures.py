@@ -10,11 +10,12 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import singledispatch
+from pathlib import Path
 from typing import Any, Literal, cast
 
 import numpy as np
 import seaborn as sns
-from matplotlib import rc_context
+from matplotlib import rc_context, rc_params_from_file
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PolyCollection
@@ -41,24 +42,8 @@ FONT = "DejaVu Sans"
 """Ships with matplotlib: the same figure on every machine, as long as it has the characters."""
 
 
-STYLE: dict[Any, Any] = {
-    "font.size": 7.5,
-    "axes.titlesize": 8.5,
-    "axes.labelsize": 7.5,
-    "axes.linewidth": 0.6,
-    "axes.axisbelow": True,
-    "text.parse_math": False,  # a price in a corpus is no formula
-    "figure.titlesize": 8.5,
-    "xtick.labelsize": 7,
-    "ytick.labelsize": 7,
-    "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6,
-    "xtick.major.size": 2.5,
-    "ytick.major.size": 2.5,
-    "legend.fontsize": 7,
-    "grid.linewidth": 0.4,
-    "grid.color": "0.88",
-}
+LEGEND: dict[str, Any] = {"frameon": False, "handletextpad": 0.5, "columnspacing": 1.0}
+STYLE = rc_params_from_file(Path(__file__).with_name("print.mplstyle"), use_default_template=False)
 """Sizes for print."""
 
 
@@ -113,7 +98,7 @@ def _letters(path: FontPath) -> set[str]:
 
 
 def _canvas(width: float, height: float, *, pad: float = 0.06, compress: bool = False) -> Canvas:
-    """An empty figure of a size in inches, not known to pyplot."""
+    """An empty figure, of a size in inches."""
     return Canvas(figsize=(width, height), layout=ConstrainedLayoutEngine(h_pad=pad, w_pad=pad, compress=compress))
 
 
@@ -132,12 +117,7 @@ def wrapped(title: str, width: float) -> str:
 
 
 def legend_above(
-    axes: Axes,
-    names: Iterable[str],
-    handles: Sequence[Artist] | None = None,
-    *,
-    width: float = COLUMN,
-    length: float = 1.0,
+    axes: Axes, names: Iterable[str], handles: Sequence[Artist] = (), *, width: float = COLUMN, length: float = 1.0
 ) -> Legend:
     """Put the legend above the axes, in one line where its names fit `width` inches, in columns otherwise.
 
@@ -147,16 +127,14 @@ def legend_above(
     labels = [textwrap.fill(name, int((room - handle) / CHARACTER)) for name in names]
     widths = [max(map(len, label.split("\n"))) * CHARACTER + handle for label in labels]
     return axes.legend(
-        axes.get_legend_handles_labels()[0] if handles is None else handles,
+        handles or axes.get_legend_handles_labels()[0],
         labels,
         loc="lower right",
         bbox_to_anchor=(1.0, 1.0),
         ncols=len(widths) if sum(widths) <= room else max(1, int(room / max(widths))),
-        frameon=False,
         handlelength=length,
-        handletextpad=0.5,
-        columnspacing=1.0,
         borderaxespad=0.2,
+        **LEGEND,
     )
 
 
@@ -193,9 +171,7 @@ def draw(figure: object) -> Canvas:
 
 @singledispatch
 def _draw(figure: object) -> Canvas:
-    raise TypeError(
-        f"no drawing is known for {type(figure).__name__}: it is none of the figures of `results` that are drawn"
-    )
+    raise TypeError(f"no drawing is known for {type(figure).__name__}, only for figures of `results`")
 
 
 @_draw.register
@@ -208,14 +184,12 @@ def _(figure: Bars) -> Canvas:
     canvas = _canvas(COLUMN, height)
     axes = canvas.add_subplot()
     _draw_series(axes, figure, lying)
-    ends = (-0.6, len(names) - 0.4)
+    ends, places, label = (-0.6, len(names) - 0.4), range(len(names)), with_unit(figure.label, figure.unit)
     if lying:
-        axes.set(ylabel=figure.category_label, yticks=range(len(names)), yticklabels=names, ylim=ends[::-1])
-        axes.set_xlabel(with_unit(figure.label, figure.unit))
+        axes.set(xlabel=label, ylabel=figure.category_label, yticks=places, yticklabels=names, ylim=ends[::-1])
         axes.axvline(0.0, color=INK, linewidth=0.6)
     else:
-        axes.set(xlabel=figure.category_label, xticks=range(len(names)), xticklabels=names, xlim=ends)
-        axes.set_ylabel(with_unit(figure.label, figure.unit))
+        axes.set(ylabel=label, xlabel=figure.category_label, xticks=places, xticklabels=names, xlim=ends)
         axes.axhline(0.0, color=INK, linewidth=0.6)
     axes.tick_params(axis="y" if lying else "x", length=0)
     axes.grid(axis="x" if lying else "y")
@@ -293,20 +267,12 @@ def _(figure: AttentionLines) -> Canvas:
                 (points, 3),
                 xycoords="axes fraction",
                 textcoords="offset points",
-                horizontalalignment=align,
+                ha=align,
                 fontweight="bold",
             )
             sns.despine(ax=side, left=True, bottom=True)
         if kinds:
-            canvas.legend(
-                handles=kinds,
-                loc="outside lower center",
-                ncols=len(kinds),
-                frameon=False,
-                handlelength=1.6,
-                handletextpad=0.5,
-                columnspacing=1.0,
-            )
+            canvas.legend(handles=kinds, loc="outside lower center", ncols=len(kinds), handlelength=1.6, **LEGEND)
         canvas.suptitle(wrapped(figure.title, width))
         return canvas
 
@@ -376,15 +342,8 @@ def _number_cells(axes: Axes, values: np.ma.MaskedArray, image: AxesImage) -> No
     for row, column in zip(*(~np.ma.getmaskarray(values)).nonzero(), strict=True):
         red, green, blue, _ = image.cmap(image.norm(values[row, column]))
         dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.5
-        axes.text(
-            column,
-            row,
-            f"{values[row, column]:.{digits}f}",
-            horizontalalignment="center",
-            verticalalignment="center",
-            color="white" if dark else INK,
-            fontsize=6.5,
-        )
+        text = f"{values[row, column]:.{digits}f}"
+        axes.text(column, row, text, ha="center", va="center", color="white" if dark else INK, fontsize=6.5)
 
 
 def _mark(axes: Axes, row: int, column: int) -> None:
@@ -405,10 +364,7 @@ def _name_columns(axes: Axes, names: Sequence[str], cell: float) -> None:
 
 @_draw.register
 def _(figure: Spreads) -> Canvas:
-    """Draw lying violins or boxes, the first category at the top, the number of values at the end of each row.
-
-    Rates are bars in the same rows, in a second panel on the right.
-    """
+    """Draw lying violins or boxes with their numbers of values, and rates as bars in a second panel on the right."""
     names, series = [textwrap.fill(name, NAME_LETTERS) for name in figure.categories], len(figure.series)
     pitch = max(0.13 * series + 0.15, 0.12 * (max(name.count("\n") for name in names) + 1) + 0.08)
     pitch, width = min(pitch, TALLEST / len(names)), 0.84 / series
@@ -504,7 +460,8 @@ def _(figure: Curves) -> Canvas:
     axes.grid()
     sns.despine(ax=axes)
     if len(names) > 1:
-        _strengthen(legend_above(axes, names, length=1.8))
+        for handle in legend_above(axes, names, length=1.8).get_lines():
+            handle.set(alpha=1.0, markersize=max(handle.get_markersize(), 4))
     canvas.suptitle(wrapped(figure.title, COLUMN))
     return canvas
 
@@ -539,10 +496,7 @@ def _(figure: Histograms) -> Canvas:
 
 
 def _draw_groups(panels: Sequence[Axes], figure: Spreads, width: float, letters: float) -> None:
-    """Draw the series side by side in each category: spreads, their numbers of values, and rates.
-
-    `letters` is the font size of the numbers of values, in points.
-    """
+    """Draw the series side by side in each category; `letters` is the size of the numbers of values, in points."""
     axes, series, scale = panels[0], len(figure.series), _scale(figure.unit)
     places = np.arange(len(figure.categories), dtype=np.float64)
     colours = sns.color_palette("colorblind", series)
@@ -553,27 +507,11 @@ def _draw_groups(panels: Sequence[Axes], figure: Spreads, width: float, letters:
         least = min([least, *(group.min() for group in values if len(group))])
         _draw_spreads(axes, figure.kind, values, at, 0.85 * width, colours[index])
         for place, group in zip(at, values, strict=True):
+            grey: dict[str, Any] = {"va": "center", "fontsize": letters, "color": "0.35"}
+            beside = axes.get_yaxis_transform()  # x in the axes, y in the data
             if not len(group):
-                axes.text(
-                    0.02,
-                    place,
-                    "no values",
-                    transform=axes.get_yaxis_transform(),
-                    verticalalignment="center",
-                    fontsize=letters,
-                    fontstyle="italic",
-                    color="0.35",
-                )
-            axes.annotate(
-                f"{len(group):,}",
-                (1.0, place),
-                (2, 0),
-                xycoords=("axes fraction", "data"),
-                textcoords="offset points",
-                verticalalignment="center",
-                fontsize=letters,
-                color="0.35",
-            )
+                axes.text(0.02, place, "no values", transform=beside, fontstyle="italic", **grey)
+            axes.annotate(f"{len(group):,}", (1.0, place), (2, 0), beside, "offset points", **grey)
         if name in figure.rates:
             rates = 100.0 * np.asarray(figure.rates[name], dtype=np.float64)
             panels[1].barh(at, rates, 0.85 * width, color=colours[index], linewidth=0)
@@ -589,10 +527,7 @@ def _draw_spreads(
     width: float,
     colour: tuple[float, float, float],
 ) -> None:
-    """Draw one series: a violin or box of each group of values at its place on the y axis.
-
-    Few values, and values that are all equal, are dots.
-    """
+    """Draw the groups of values of one series at their places; few values, and values that are all equal, are dots."""
     spread = [len(group) >= FEW_VALUES and bool(np.ptp(group) > 0) for group in values]
     for place, group, wide in zip(at, values, spread, strict=True):
         # An empty line would still take room in the layout.
@@ -627,23 +562,9 @@ def _draw_spreads(
         body.set(facecolor=colour, edgecolor=colour, linewidth=0.5, alpha=0.75)
     quartiles = np.array([np.percentile(group, (25, 50, 75)) for group in groups])
     axes.hlines(at, quartiles[:, 0], quartiles[:, 2], color=INK, linewidth=1.4)
-    axes.plot(
-        quartiles[:, 1],
-        at,
-        "o",
-        color="white",
-        markersize=2.4,
-        markeredgecolor=INK,
-        markeredgewidth=0.4,
-        zorder=3,
-        clip_on=False,  # a whole dot at the start of the axis too
-    )
-
-
-def _strengthen(legend: Legend) -> None:
-    """Draw the points in the legend opaque and large."""
-    for handle in legend.get_lines():
-        handle.set(alpha=1.0, markersize=max(handle.get_markersize(), 4))
+    dot: dict[str, Any] = {"color": "white", "markersize": 2.4, "markeredgecolor": INK, "markeredgewidth": 0.4}
+    # A whole dot at the start of the axis too.
+    axes.plot(quartiles[:, 1], at, "o", zorder=3, clip_on=False, **dot)
 
 
 def _known(values: Sequence[float]) -> NDArray[np.float64]:

@@ -3,6 +3,8 @@
 import math
 from collections.abc import Sequence
 from html import escape
+from pathlib import Path
+from string import Template
 
 from results import ColouredText, ColouredTexts
 
@@ -13,26 +15,7 @@ STRONGEST = 0.8
 FULL = 10
 """Multiple of the even share of a row from which a word has the full colour."""
 
-_CSS = """
-:root { color-scheme: light; }
-body { margin: 2rem auto; max-width: 60rem; padding: 0 1rem; background: #fff; color: #111;
-  font: 1rem/1.6 system-ui, sans-serif; }
-h1 { font-size: 1.4rem; }
-h2 { font-size: 1.1rem; margin: 0 0 .4rem; }
-section { margin: 2rem 0; overflow-x: auto; }
-p { margin: .2rem 0 .6rem; }
-table { border-collapse: collapse; width: 100%; }
-th, td { border-top: 1px solid #ddd; padding: .3rem .6rem .3rem 0; text-align: start; vertical-align: top; }
-th { font-weight: 600; width: 10rem; }
-small { color: #595959; display: block; font-weight: normal; line-height: 1.2; }
-span { border-radius: .2em; padding: .1em .2em; white-space: nowrap; }
-.missing { color: #707070; font-style: italic; }
-@media print {
-  body { font-size: 9pt; margin: 0; max-width: none; }
-  section { break-inside: avoid; }
-  span { print-color-adjust: exact; -webkit-print-color-adjust: exact; }
-}
-"""
+_PAGE = Template(Path(__file__).with_name("page.html").read_text(encoding="utf-8"))
 
 
 def html_page(figure: ColouredTexts) -> str:
@@ -41,25 +24,8 @@ def html_page(figure: ColouredTexts) -> str:
     The opacity of a word is its share of the total magnitude of the row, relative to the even share, 1/n of n words:
     even attention is pale in texts of any length.
     """
-    title = escape(figure.title)
-    return "\n".join(
-        [
-            "<!DOCTYPE html>",
-            '<html lang="en">',
-            "<head>",
-            '<meta charset="utf-8">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{title}</title>",
-            f"<style>{_CSS}</style>",
-            "</head>",
-            "<body>",
-            f"<h1>{title}</h1>",
-            _legend(figure),
-            *(_section(text) for text in figure.texts),
-            "</body>",
-            "</html>\n",
-        ]
-    )
+    sections = "\n".join(_section(text) for text in figure.texts)
+    return _PAGE.substitute(title=escape(figure.title), legend=_legend(figure), sections=sections)
 
 
 def _legend(figure: ColouredTexts) -> str:

@@ -10,9 +10,11 @@ takes for an argument of the row end before, nor for the arrows of our direction
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence, Sized
+from itertools import accumulate
 
 import pandas as pd
 from rich import box
+from rich.cells import cell_len
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -74,18 +76,28 @@ def scores_table(title: str, scores: Mapping[str, Estimate]) -> RichTable:
     return table
 
 
-def data_table(title: str, table: Table, file: str) -> RichTable:
-    """Lay out the first rows and columns of a table; a caption counts the others, which are in `file`."""
+def data_table(title: str, table: Table, file: str, width: int = 80) -> RichTable:
+    """Lay out the first rows and columns of a table, as many as fit a width.
+
+    A caption counts the others, which are in `file`.
+    """
     frame, cells = table.frame, written(table, missing=DASH)
-    columns = list(cells)[:COLUMNS]
+    columns = _fitting({name: column[:ROWS] for name, column in cells.items()}, width)
     numeric = {place for place, column in enumerate(columns) if pd.api.types.is_numeric_dtype(frame[column])}
     shown = _table(title, [str(column) for column in columns], numbers=numeric)
     for row in zip(*(cells[column][:ROWS] for column in columns), strict=True):
         shown.add_row(*_cells(*row))
-    more = {"rows": len(frame) - ROWS, "columns": len(cells) - COLUMNS}
+    more = {"rows": len(frame) - ROWS, "columns": len(cells) - len(columns)}
     if left := " and ".join(f"{number} more {kind}" for kind, number in more.items() if number > 0):
         shown.caption = Text(f"{left} in {file}")
     return shown
+
+
+def _fitting(cells: Mapping[str, list[str]], width: int) -> list[str]:
+    """The first columns that fit beside each other without a line break: two at least, `COLUMNS` at most."""
+    ends = accumulate(max(map(cell_len, (str(name), *column))) + 2 for name, column in cells.items())
+    fitting = sum(end <= width + 2 for end in ends)
+    return list(cells)[: min(max(fitting, 2), COLUMNS)]
 
 
 def audit_table(audit: Mapping[str, object]) -> RichTable:

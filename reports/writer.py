@@ -27,20 +27,6 @@ from results.files import write_atomically
 
 SCHEMA = 2
 RECORD = "results.json"
-ROOMS = (
-    "attention",
-    "corpora",
-    "datamodules",
-    "fidelity",
-    "heads",
-    "metrics",
-    "models",
-    "probes",
-    "reports",
-    "results",
-    "sweeps",
-    "training",
-)
 PACKAGES = ("torch", "pytorch-lightning", "transformers", "torchmetrics", "numpy", "attention-probing")
 
 
@@ -74,7 +60,6 @@ class ResultWriter(pl.Callback):
     """
 
     def __init__(self, console: Console | None = None) -> None:
-        """Print to `console`, or to the standard output."""
         # The default console is made later: it has locks, and spawned processes receive the callback pickled.
         self._console = console
         self.folder: Path | None = None
@@ -115,7 +100,7 @@ class ResultWriter(pl.Callback):
             )
         audit = merged_audit(result, provenance)
         tables = [audit_table(audit)] if audit else []
-        tables += [data_table(name, table, f"{name}.csv") for name, table in result.tables.items()]
+        tables += [data_table(name, table, f"{name}.csv", console.width) for name, table in result.tables.items()]
         tables.append(scores_table(f"{result.experiment}: scores", result.scores))  # last, so that they stay in view
         for table in tables:
             console.print(table)
@@ -131,10 +116,7 @@ def write(folder: Path, result: Result, provenance: Provenance, titles: bool = T
 
 
 def write_scores(folder: Path, result: Result, provenance: Provenance) -> dict[str, object]:
-    """Write tables, items and `results.json` into `folder`, replacing files of the same names.
-
-    Returns:
-        The content of `results.json`, without figures.
+    """Write tables, items and `results.json` into `folder`; return the content of `results.json`, without figures.
 
     Raises:
         OSError: Scores or tables cannot be written.
@@ -182,18 +164,21 @@ def write_scores(folder: Path, result: Result, provenance: Provenance) -> dict[s
 def write_figures(
     folder: Path, figures: Mapping[str, Figure], content: Mapping[str, object], titles: bool = True
 ) -> dict[str, str]:
-    """Draw the figures into the run folder, and write `results.json` again with their names.
-
-    Args:
-        folder: The run folder.
-        figures: The figures of the result.
-        content: The value returned by `write_scores`.
-        titles: Whether drawings have titles.
+    """Draw the figures into the run folder, and name them in the `content` that `write_scores` returned.
 
     Returns:
         Faults of figures that could not be drawn, by their names.
     """
-    files, faults = _save_figures(folder, figures, titles)
+    files, faults = dict[str, str](), dict[str, str]()
+    drawn = [figure for figure in figures.values() if not isinstance(figure, ColouredTexts)]
+    with fonts_for(str(drawn)):
+        for name, figure in figures.items():
+            try:
+                files[name] = _save_figure(folder / name, figure, titles)
+            except Exception as error:  # the scores are written: a fault of a drawing must not end the run
+                faults[name] = f"{type(error).__name__}: {error}"
+                for suffix in (".png", ".pdf", ".html"):  # remove incomplete files
+                    (folder / f"{name}{suffix}").unlink(missing_ok=True)
     if files:
         try:
             _write_record(folder / RECORD, {**content, "figures": files})
@@ -236,21 +221,6 @@ def plain(value: object, at: str = "result") -> object:
     if isinstance(value, list | tuple):
         return [plain(inner, f"{at}[{place}]") for place, inner in enumerate(value)]
     raise TypeError(f"{at} is a {type(value).__name__}, which JSON has no form for")
-
-
-def _save_figures(folder: Path, figures: Mapping[str, Figure], titles: bool) -> tuple[dict[str, str], dict[str, str]]:
-    """Draw the figures; return the files, and the faults of the others, by the names of the figures."""
-    files, faults = {}, {}
-    drawn = [figure for figure in figures.values() if not isinstance(figure, ColouredTexts)]
-    with fonts_for(str(drawn)):
-        for name, figure in figures.items():
-            try:
-                files[name] = _save_figure(folder / name, figure, titles)
-            except Exception as error:  # the scores are written: a fault of a drawing must not end the run
-                faults[name] = f"{type(error).__name__}: {error}"
-                for suffix in (".png", ".pdf", ".html"):  # remove incomplete files
-                    (folder / f"{name}{suffix}").unlink(missing_ok=True)
-    return files, faults
 
 
 def _save_figure(stem: Path, figure: Figure, title: bool) -> str:

@@ -5,23 +5,20 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from results.result import Unit
 
 
 @dataclass(frozen=True, eq=False)
 class Bars:
-    """Grouped bars: one group per category, one bar per series in it.
+    """Grouped bars: one group per category, one bar per series in it, in the order in which they are drawn.
 
     Attributes:
-        title: Title of the figure.
-        categories: Names of the groups, in the order in which they are drawn.
-        series: Values `[categories]` per series, in the order of the legend.
+        series: Values `[categories]` per series.
         label: Label of the value axis.
         intervals: Low and high ends, each `[categories]`, of the series that have them; nan where there is none.
         unit: Unit of the values; fractions are shown ×100.
-        category_label: Label of the category axis.
 
     Raises:
         ValueError: There is nothing to draw, a length differs from the categories', or an interval has no series.
@@ -47,12 +44,11 @@ class HeatMap:
     """A matrix as colours, for instance layers × heads.
 
     Attributes:
-        title: Title of the figure.
         values: `[rows, columns]`; nan is drawn as missing. The first row is drawn at the top.
         row_labels: Names of the rows.
         column_labels: Names of the columns.
-        row_label: Label of the rows.
-        column_label: Label of the columns.
+        row_label: Label of all rows.
+        column_label: Label of all columns.
         value_label: Label of the colour bar.
         diverging: Whether zero is the middle of the scale: differences and signed weights.
         unit: Unit of the values; fractions are shown ×100.
@@ -86,10 +82,8 @@ class HeatMap:
             )
         if self.marked is not None and not _inside(self.marked, labels):
             raise ValueError(f"heat map {self.title!r} of shape {labels} has no cell {self.marked} to mark")
-        if self.limits is not None:
-            low, high = self.limits
-            if not (low <= high and (np.isnan(self.values) | ((self.values >= low) & (self.values <= high))).all()):
-                raise ValueError(f"heat map {self.title!r} has values that do not lie within {low}–{high}")
+        if self.limits is not None and not (self.limits[0] <= self.limits[1] and _within(self.values, *self.limits)):
+            raise ValueError(f"heat map {self.title!r} has values that do not lie within {self.limits}")
 
 
 def on_one_scale(maps: Mapping[str, HeatMap]) -> Mapping[str, HeatMap]:
@@ -106,7 +100,6 @@ class AttentionLines:
     """Attention of one head in one sentence, as lines between two columns of its words (Clark et al. 2019, fig. 5).
 
     Attributes:
-        title: Title of the figure.
         words: The words, from top to bottom, with the delimiters where they are to be shown.
         weights: Attention `[words, words]` from the row's word to the column's, in 0–1.
         arcs: Gold pairs (from, to) of 0-based positions in `words`, shown in colour. For a head that attends from
@@ -148,15 +141,11 @@ class Spreads:
     """Distributions of values: one violin or box per category and series, for instance per bin of maximum attention.
 
     Attributes:
-        title: Title of the figure.
-        categories: Names of the groups, in the order in which they are drawn.
         series: Per series the values of each category, `[categories][values]`; may be empty; nan is ignored.
         label: Label of the value axis.
         kind: A violin with its quartiles, or a box from quartile to quartile.
-        category_label: Label of the category axis.
         rates: Shares `[categories]` of the series that have them, as bars in a second panel; nan where there is none.
             For instance the share of decisions that never flip.
-        rate_label: Label of the shares.
         unit: Unit of the values; rates are fractions.
 
     Raises:
@@ -194,9 +183,6 @@ class Curves:
     """Lines and points over two axes; a line and points of one name have one colour.
 
     Attributes:
-        title: Title of the figure.
-        x_label: Label of the x axis.
-        y_label: Label of the y axis.
         lines: Coordinates x and y, of equal length, per line, in the order of the legend; nan interrupts a line.
         points: Coordinates per set of points; nan is ignored.
         log_x: Whether x is drawn on a logarithmic scale.
@@ -220,12 +206,10 @@ class Curves:
     def __post_init__(self) -> None:
         if not self.lines and not self.points:
             raise ValueError(f"curves {self.title!r} have no lines and no points")
-        for part, name, (x, y) in (
-            (part, name, pair)
-            for part, pairs in (("line", self.lines), ("points", self.points))
-            for name, pair in pairs.items()
-        ):
-            what = f"curves {self.title!r}: {part} {name!r}"
+        drawn = {f"line {name!r}": pair for name, pair in self.lines.items()}
+        drawn |= {f"points {name!r}": pair for name, pair in self.points.items()}
+        for name, (x, y) in drawn.items():
+            what = f"curves {self.title!r}: {name}"
             if len(x) != len(y):
                 raise ValueError(f"{what} has {len(x)} values of x and {len(y)} of y")
             _refuse_infinite((*x, *y), what)
@@ -243,8 +227,6 @@ class Histograms:
     """Share of the values of each series in bins of equal width.
 
     Attributes:
-        title: Title of the figure.
-        label: Label of the values.
         series: Values per series, in the order of the legend; nan is ignored.
         low: Start of the first bin.
         high: End of the last bin, included.
@@ -281,9 +263,8 @@ class ColouredText:
     """One text, shown once per row, with words coloured by their values in that row.
 
     Attributes:
-        name: Name of the text, for instance its split and index.
+        name: For instance its split and index.
         caption: Text of the heading after the name, for instance the gold and the predicted class.
-        words: The words, in the order of the text.
         rows: Values `[words]` per row, for instance attention and gradient, coloured relative to the mean magnitude of
             the row; values below zero have another colour, nan has none.
 
@@ -309,15 +290,7 @@ class ColouredText:
 
 @dataclass(frozen=True, eq=False)
 class ColouredTexts:
-    """Example texts in colour, which become one page of HTML.
-
-    Attributes:
-        title: Title of the page.
-        texts: The texts, in order.
-
-    Raises:
-        ValueError: There are no texts.
-    """
+    """Example texts in colour, which become one page of HTML; ValueError where there are none."""
 
     title: str
     texts: tuple[ColouredText, ...]
@@ -352,7 +325,7 @@ def _inside(place: tuple[int, int], shape: tuple[int, int]) -> bool:
     return all(0 <= index < length for index, length in zip(place, shape, strict=True))
 
 
-def _within(values: Sequence[float], low: float, high: float) -> bool:
+def _within(values: ArrayLike, low: float, high: float) -> bool:
     """Whether all values that are not nan lie between the ends, both included."""
     array: NDArray[np.float64] = np.asarray(values, dtype=np.float64)
     return bool((np.isnan(array) | ((array >= low) & (array <= high))).all())

@@ -23,13 +23,9 @@ _FILE_STEM = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with its uncertainty. None: there is no such number; nan: it is undefined.
+    """A number with its 95 % interval. None: there is no such number; nan: it is undefined.
 
     Attributes:
-        value: The number.
-        low: Low end of its 95 % interval.
-        high: High end of the interval.
-        unit: Unit of the number.
         sd: Standard deviation over seeds.
         p: Two-sided p-value of the number being zero.
 
@@ -78,7 +74,6 @@ class Table:
     `low`, `high` and `sd` belong to the column `interval`. They have the unit of their column.
 
     Attributes:
-        frame: The rows.
         units: Units of the columns of floats, except ends of intervals and standard deviations: one for all rows, or
             one per row.
         interval: The column to which plain `low`, `high` and `sd` belong.
@@ -105,14 +100,15 @@ class Table:
                 raise ValueError(f"{name!r} has units {of_rows}: give one of {', '.join(UNITS)}, or one for each row")
 
     def _owned(self) -> dict[str, dict[str, str]]:
+        """The columns of the ends and of the standard deviation, by the column they belong to."""
         columns = {str(column) for column in self.frame}
         found: dict[str, dict[str, str]] = {}
         for name in columns:
-            for end in ("low", "high", "sd"):
-                if f"{name}.{end}" in columns:
-                    found.setdefault(name, {})[end] = f"{name}.{end}"
-        if self.interval is not None:
-            found.setdefault(self.interval, {}).update({end: end for end in ("low", "high", "sd") if end in columns})
+            owned = {end: f"{name}.{end}" for end in ("low", "high", "sd") if f"{name}.{end}" in columns}
+            if name == self.interval:
+                owned |= {end: end for end in ("low", "high", "sd") if end in columns}
+            if owned:
+                found[name] = owned
         return found
 
     def intervals(self) -> dict[str, tuple[str, str]]:
@@ -135,13 +131,11 @@ class Table:
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """Result of an experiment.
+    """Result of an experiment. The names of tables and figures become file names.
 
     Attributes:
         experiment: Name of the experiment.
         scores: Named estimates; nan where a score is undefined.
-        tables: Named tables; the names become file names.
-        figures: Named figures; the names become file names.
         audit: Counts of what was left out or changed.
         items: One row per test item, if any.
         ratios: Scores that divide the sums of two columns of `items`; runs on the same items are compared by them.
@@ -178,7 +172,7 @@ class Result:
 
     @property
     def numbers(self) -> dict[str, float]:
-        """All numbers of the scores, `<name>`, `<name>.low`, `<name>.high`, …, as in `results.json`."""
+        """All numbers of the scores, as in `results.json`."""
         return numbers(self.scores)
 
 

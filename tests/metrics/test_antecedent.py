@@ -1,5 +1,3 @@
-from dataclasses import fields
-
 import numpy as np
 import pytest
 import torch
@@ -103,10 +101,6 @@ class TestFindLinks:
     def test_no_link(self, mentions: tuple[list[int], list[int], list[int]]) -> None:
         links = find_links(*window(*mentions))
         assert len(links) == 0
-        kinds = {field.name: getattr(links, field.name).dtype for field in fields(Links)}
-        assert {name: kind for name, kind in kinds.items() if kind != np.int64} == dict.fromkeys(
-            ("candidates", "gold"), bool
-        )
         assert links.gold.shape == links.candidates.shape == (0, links.heads.size)
 
     def test_bad_columns_are_refused(self) -> None:
@@ -198,20 +192,17 @@ class TestHits:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
 def test_the_device_does_not_matter() -> None:
-    for seed in range(10):
-        drawn = random_window(seed)
-        links, types = find_links(*drawn), torch.tensor(drawn[2])
-        rows, columns = (random_weights(2, 3, links.heads.size, 30, seed=seed + k).half() for k in (0, 99))
-        weights = rows[..., : links.heads.size]
-        metric = AntecedentCounts(1, 2, 3).cuda()
-        expected = antecedent_hits(weights, links).right
-        hits = antecedent_hits(weights.cuda(), links).right
-        assert hits.is_cuda
-        assert torch.equal(hits.cpu(), expected)
-        among = antecedent_hits_among_words(rows.cuda(), columns.cuda(), links).right
-        assert torch.equal(among.cpu(), antecedent_hits_among_words(rows, columns, links).right)
-        metric.update(0, hits, types[links.mention])
-        assert metric.compute()[0].sum().item() == expected.sum().item()
+    drawn = random_window(0)
+    links, types = find_links(*drawn), torch.tensor(drawn[2])
+    rows, columns = (random_weights(2, 3, links.heads.size, 30, seed=k).half() for k in (0, 99))
+    weights = rows[..., : links.heads.size]
+    hits = antecedent_hits(weights.cuda(), links).right
+    assert torch.equal(hits.cpu(), antecedent_hits(weights, links).right)
+    among = antecedent_hits_among_words(rows.cuda(), columns.cuda(), links).right
+    assert torch.equal(among.cpu(), antecedent_hits_among_words(rows, columns, links).right)
+    metric = AntecedentCounts(1, 2, 3).cuda()
+    metric.update(0, hits, types[links.mention])
+    assert metric.compute()[0].sum().item() == hits.sum().item()
 
 
 DOCUMENTS, LAYERS, HEADS = 4, 2, 3
@@ -228,18 +219,12 @@ def random_counts(windows: int) -> list[tuple[int, Tensor, Tensor]]:
     return made
 
 
-def count(windows: list[tuple[int, Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    metric = AntecedentCounts(DOCUMENTS, LAYERS, HEADS)
-    for each in windows:
-        metric.update(*each)
-    hits, links = metric.compute()
-    return hits, links
-
-
 class TestAntecedentCounts:
     def test_against_loops(self) -> None:
-        windows = random_counts(23)
-        hits, links = count(windows)
+        windows, metric = random_counts(23), AntecedentCounts(DOCUMENTS, LAYERS, HEADS)
+        for each in windows:
+            metric.update(*each)
+        hits, links = metric.compute()
         assert hits.dtype == links.dtype == torch.int64
         assert (hits.shape, links.shape) == ((DOCUMENTS, 2, LAYERS, HEADS, 3), (DOCUMENTS, 3))
         for document in range(DOCUMENTS):
@@ -252,20 +237,11 @@ class TestAntecedentCounts:
         assert hits[3].sum() == links[3].sum() == 0
         assert links[:3].min() > 0
 
-    def test_order_of_windows_does_not_matter_and_reset_forgets(self) -> None:
-        windows = random_counts(9)
-        expected = count(windows)
+    def test_what_was_computed_is_not_the_state_itself(self) -> None:
         metric = AntecedentCounts(DOCUMENTS, LAYERS, HEADS)
-        for each in reversed(windows):
-            metric.update(*each)
-        for got, wanted in zip(metric.compute(), expected, strict=True):
-            assert torch.equal(got, wanted)
         before = metric.compute()[1]
-        metric.update(*windows[5])
-        assert torch.equal(before, expected[1])  # what was computed is not the state itself
-        assert metric.compute()[1].sum() == before.sum() + 5
-        metric.reset()
-        assert metric.compute()[0].sum() == 0
+        metric.update(*random_counts(6)[5])
+        assert metric.compute()[1].sum() == 5 > before.sum() == 0
 
     def test_bad_windows_are_refused(self) -> None:
         metric = AntecedentCounts(DOCUMENTS, LAYERS, HEADS)
@@ -301,13 +277,10 @@ class TestAccuracies:
         for place in np.ndindex(2, 4):
             for group, columns in enumerate(([0, 1, 2], [0], [1], [2])):
                 right, total = hits[(slice(None), *place)][:, columns].sum(1), links[:, columns].sum(1)
-                low, high = bootstrap_ratio(right, total, draws=200, seed=7)
+                expected = [right.sum() / total.sum(), *bootstrap_ratio(right, total, draws=200, seed=7)]
                 at = (*place, group)
-                assert value[at] == pytest.approx(right.sum() / total.sum())
-                assert (lows[at], highs[at]) == pytest.approx((float(low), float(high)))
+                assert [value[at], lows[at], highs[at]] == pytest.approx([float(number) for number in expected])
                 assert lows[at] < value[at] < highs[at]
-        _, low_of_one, _ = accuracies(torch.tensor(hits[:, 1, 2]), torch.tensor(links), draws=200, seed=7)
-        np.testing.assert_array_equal(low_of_one, lows[1, 2])
 
     def test_shapes_that_do_not_fit_are_refused(self) -> None:
         with pytest.raises(ValueError, match=r"got \[3, 2, 3\] and \[2, 3\]"):

@@ -9,6 +9,8 @@ import pytest
 from metrics.attachment import (
     OFFSETS,
     Arcs,
+    Flags,
+    Floats,
     Integers,
     attached,
     attachment_scores,
@@ -107,10 +109,10 @@ class TestFormulas:
         np.testing.assert_allclose(heads / draws, uniform_attached(gold), atol=tolerance)
         np.testing.assert_allclose(edges / draws, uniform_edges_found(gold), atol=tolerance)
 
-    def test_predictions_of_another_shape_are_refused(self) -> None:
-        for formula in (attached, edges_found):
-            with pytest.raises(ValueError, match=r"predicted has the shape \(5, 1\)"):
-                formula(DOG, np.zeros((5, 1), dtype=np.int64))
+    @pytest.mark.parametrize("formula", [attached, edges_found])
+    def test_predictions_of_another_shape_are_refused(self, formula: Callable[[Arcs, Integers], Floats]) -> None:
+        with pytest.raises(ValueError, match=r"predicted has the shape \(5, 1\)"):
+            formula(DOG, np.zeros((5, 1), dtype=np.int64))
 
 
 class TestBaselines:
@@ -150,12 +152,9 @@ class TestBaselines:
 
 
 def test_a_word_that_is_its_own_head_has_no_edge() -> None:
-    sentence, word, length, head = (np.array(column) for column in ([0, 0, 0], [1, 2, 3], [3, 3, 3], [1, 1, 0]))
-    arcs = Arcs(sentence, word, length, head, np.zeros(3, np.int64), np.zeros(3, bool))
-    assert attached(arcs, np.array([1, 2, 0])).tolist() == [1, 0, 1]
-    found = edges_found(arcs, np.array([1, 1, 1]))
-    assert np.isnan(found[[0, 2]]).all()
-    assert found[1] == 1
+    gold = arcs([[1, 1, 0]])
+    assert attached(gold, np.array([1, 2, 0])).tolist() == [1, 0, 1]
+    np.testing.assert_array_equal(edges_found(gold, np.array([1, 1, 1])), [NAN, 1, NAN])
 
 
 LABELS = ("root", "det", "nsubj", "punct", "iobj")
@@ -168,6 +167,13 @@ GOLD = arcs(
     sentences=[4, 9],
 )
 PREDICTED = column([[2, 1, 0, 3], [0, 1]])
+
+
+def over_sentences(gold: Arcs, values: Floats, scored: Flags, seed: int) -> list[float]:
+    """Mean of the values of the scored words, and the ends of its interval over sentences."""
+    of_sentences = [scored & (gold.sentence == sentence) for sentence in sorted(set(gold.sentence.tolist()))]
+    low, high = bootstrap_ratio([values[of].sum() for of in of_sentences], list(map(sum, of_sentences)), seed=seed)
+    return [float(values[scored].mean()), float(low), float(high)]
 
 
 class TestAttachmentScores:
@@ -187,14 +193,9 @@ class TestAttachmentScores:
         scores = attachment_scores(gold, right, edges, seed=5)
         keep = {"uas": ~gold.punctuation, "uuas": ~np.isnan(edges), "uas_with_punctuation": np.full(len(gold), True)}
         for name, scored in keep.items():
-            values = edges if name == "uuas" else right
-            numbers = sorted(set(gold.sentence.tolist()))
-            numerator = [values[scored & (gold.sentence == number)].sum() for number in numbers]
-            denominator = [(scored & (gold.sentence == number)).sum() for number in numbers]
-            low, high = bootstrap_ratio(numerator, denominator, seed=5)
-            assert scores[name].value == pytest.approx(values[scored].mean())
-            assert (scores[name].low, scores[name].high) == pytest.approx((float(low), float(high)))
-            assert low < scores[name].value < high
+            expected = over_sentences(gold, edges if name == "uuas" else right, scored, seed=5)
+            assert [scores[name].value, scores[name].low, scores[name].high] == pytest.approx(expected)
+            assert expected[1] < expected[0] < expected[2]
 
     def test_nothing_to_score_is_nan(self) -> None:
         gold = arcs([[0]], punctuation=[[True]])
@@ -220,14 +221,10 @@ class TestRelationAccuracies:
         gold = random_arcs(80, seed=2, relations=4)
         right = uniform_attached(gold)
         table = relation_accuracies(gold, right, LABELS, seed=3)
-        numbers = sorted(set(gold.sentence.tolist()))
         for index, label in enumerate(LABELS[:4]):
             of = gold.relation == index
-            numerator = [right[of & (gold.sentence == number)].sum() for number in numbers]
-            denominator = [(of & (gold.sentence == number)).sum() for number in numbers]
-            low, high = bootstrap_ratio(numerator, denominator, seed=3)
             row = table[table["relation"] == label][["n", "accuracy", "low", "high"]].to_numpy()
-            np.testing.assert_allclose(row, [[of.sum(), right[of].mean(), float(low), float(high)]])
+            np.testing.assert_allclose(row, [[of.sum(), *over_sentences(gold, right, of, seed=3)]])
         assert table["n"].iloc[2:].is_monotonic_decreasing
         assert table["n"].tolist()[:2] == [len(gold), (~gold.punctuation).sum()]
 
@@ -269,16 +266,11 @@ def read_arcs(path: Path) -> tuple[Arcs, list[str]]:
 def test_baselines_on_ewt_are_the_known_ones(public_data: Callable[..., Path]) -> None:
     """The test split of UD English EWT: 30.9 at +1, 6.6 at −1 unclipped, 31.9 right-branching."""
     gold, labels = read_arcs(public_data("ud", "en_ewt-ud-test.conllu"))
-    known = {"following": offset_heads(gold, 1), "previous": offset_heads(gold, -1), "right": right_branching(gold)}
-    scores = {
-        name: attachment_scores(gold, attached(gold, heads), edges_found(gold, heads)) for name, heads in known.items()
-    }
-    assert {name: round(100 * each["uas"].value, 1) for name, each in scores.items()} == {
-        "following": 30.9,
-        "previous": 6.6,
-        "right": 31.9,
-    }
+    known = {30.9: offset_heads(gold, 1), 6.6: offset_heads(gold, -1), 31.9: right_branching(gold)}
+    for uas, heads in known.items():
+        scores = attachment_scores(gold, attached(gold, heads), edges_found(gold, heads))
+        assert round(100 * scores["uas"].value, 1) == uas
     uniform = numbers(attachment_scores(gold, uniform_attached(gold), uniform_edges_found(gold)))
     assert uniform["uas.low"] < uniform["uas"] < uniform["uas.high"] < 0.1
-    table = relation_accuracies(gold, attached(gold, known["following"]), labels)
+    table = relation_accuracies(gold, attached(gold, known[30.9]), labels)
     assert table["n"].iloc[0] == 25094 == table["n"].iloc[2:].sum()

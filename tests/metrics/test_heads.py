@@ -6,8 +6,8 @@ import torch
 from scipy.stats import kstest
 from torch import Tensor
 
-from metrics.attachment import Arcs, Flags, Integers
-from metrics.heads import ALL, PLAIN, RowPeaks, groups_of, hit_counts, most_attended, offset_shares, permutation_p
+from metrics.attachment import ALL, PLAIN, Arcs, Flags, Integers, groups_of
+from metrics.heads import RowPeaks, hit_counts, most_attended, offset_shares, permutation_p
 from metrics.progress import Progress
 from tests.metrics.samples import HEADS, LAYERS, arcs, padded_attention, random_arcs
 

@@ -115,12 +115,15 @@ class TestFrames:
         frame["best_offset"] = -1
         assert len(cells(data_table("relations", table(frame), "relations.csv"), width=80)) == 2
 
-    def test_a_narrow_terminal_loses_no_digit(self) -> None:
-        frame = pd.DataFrame({str(column): [0.12345, 0.98765] for column in range(8)})
-        lines = cells(data_table("wide", table(frame), "wide.csv"), width=36)
-        columns = ["".join(line[column] for line in lines) for column in range(8)]
-        assert columns == [f"{column}12.398.8" for column in range(8)]
-        assert len(lines) > 3
+    @pytest.mark.parametrize(("width", "fitting"), [(46, 8), (45, 7), (34, 6), (1, 2)])
+    def test_what_does_not_fit_a_narrow_terminal_is_counted(self, width: int, fitting: int) -> None:
+        frame = pd.DataFrame({f"{column}": [0.12345, 0.98765] for column in range(8)})
+        shown = data_table("wide", table(frame), "wide.csv", width)
+        assert str(shown.caption) == (f"{8 - fitting} more columns in wide.csv" if fitting < 8 else "None")
+        assert cells(shown, max(width, 10)) == [
+            [str(column) for column in range(fitting)],
+            *([number] * fitting for number in ("12.3", "98.8")),
+        ]
 
 
 def test_audit_is_flat() -> None:
