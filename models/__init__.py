@@ -3,7 +3,7 @@
 from models.base import TextClassifier
 from models.classifier import AttentionClassifier
 from models.hierarchical import HierarchicalClassifier
-from models.interface import Level, ModelError, Output
+from models.interface import ModelError
 from models.layers import (
     AdditiveAttention,
     AverageEncoder,
@@ -27,11 +27,9 @@ __all__ = [
     "DotAttention",
     "EmbeddingSpec",
     "HierarchicalClassifier",
-    "Level",
     "MaskedLanguageModel",
     "ModelError",
     "NoEncoder",
-    "Output",
     "RecurrentEncoder",
     "Residual",
     "TextClassifier",

@@ -1,7 +1,8 @@
 """What every text classifier shares: training, choice on dev, scores on test, and the seam for imposed attention."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -9,7 +10,7 @@ import pandas as pd
 import torch
 from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
-from torchmetrics import MeanMetric
+from torchmetrics import MeanMetric, MetricCollection
 
 from attention.encoder import EncoderSpec
 from datamodules import ClassificationDataModule, TextBatch
@@ -44,11 +45,11 @@ class TextSizes:
     Attributes:
         classes: number of labels.
         vocabulary: what the tokens of a batch are numbers of.
-        vectors: float32 `[vocabulary, size]`, the word vectors; None without, and for parameters that are loaded.
+        vectors: float32 `[vocabulary, vector_size]`; None without, and for parameters that are loaded.
         known: bool `[vocabulary]`, words that have one; None likewise.
         tokenizer: the pretrained model whose pieces the tokens are; None for words.
         labels: of the classes.
-        vector_size: size of the word vectors; None without.
+        vector_size: of the word vectors.
         options: of the tokens.
     """
 
@@ -76,8 +77,7 @@ class TextSizes:
 class TextClassifier(TrainedModule[TextSizes]):
     """A classifier whose attention can be read, and replaced by another.
 
-    Labels, vocabulary and sizes stand in the checkpoint: a classifier that comes from `load_from_checkpoint` applies to
-    new texts by `predict_texts`, without Trainer and datamodule.
+    One that comes from `load_from_checkpoint` applies to new texts by `predict_texts`, without Trainer and datamodule.
 
     Subclasses fill `build`, `forward` and `decide`; those with terms of their own in the loss also `term_names` and
     `outcome`. The loss is the sum of its terms, each logged as `loss.<name>` as it enters the sum; on dev and test it
@@ -114,6 +114,7 @@ class TextClassifier(TrainedModule[TextSizes]):
         self._audit: dict[str, object] = {}
         self._weights: Tensor | None = None
 
+    @abstractmethod
     def forward(
         self, batch: TextBatch, *, embedded: Tensor | None = None, imposed: Mapping[str, Tensor] | None = None
     ) -> Output:
@@ -124,8 +125,8 @@ class TextClassifier(TrainedModule[TextSizes]):
             embedded: `[batch, time, size]`, in the place of the batch's own embeddings.
             imposed: weights `[batch, positions]` by level, in the place of the model's own; used as they are.
         """
-        raise TypeError(f"{type(self).__name__} does not say how it decides.")
 
+    @abstractmethod
     def decide(self, output: Output, imposed: Mapping[str, Tensor]) -> Tensor:
         """Logits `[..., batch, classes]` of the same texts with other attention.
 
@@ -134,32 +135,27 @@ class TextClassifier(TrainedModule[TextSizes]):
             imposed: weights `[..., batch, positions]` by level, used as they are. Of the other levels, those below keep
                 their weights, and those above the lowest replaced level recompute their attention.
         """
-        raise TypeError(f"{type(self).__name__} does not say how it decides.")
 
     def outcome(self, batch: TextBatch) -> tuple[Output, Mapping[str, Tensor]]:
         """What `forward` says, and the terms of the loss beside the cross-entropy, each a scalar times its weight."""
         return self(batch), {}
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        """Parameters with weight decay, and those without: what belongs to an attention module."""
-        still = {id(parameter) for module in self._undecayed() for parameter in module.parameters()}
+        """Parameters with weight decay, and those without."""
         groups: dict[bool, list[nn.Parameter]] = {True: [], False: []}
-        for parameter in self.parameters():
+        for name, parameter in self.named_parameters():
             if parameter.requires_grad:
-                groups[id(parameter) not in still].append(parameter)
+                groups[self.decays(name, parameter)].append(parameter)
         decays = {True: self.weight_decay, False: 0.0}
         return [{"params": found, "weight_decay": decays[key]} for key, found in groups.items() if found]
 
-    def _undecayed(self) -> Iterable[nn.Module]:
-        return ()
+    def decays(self, name: str, parameter: nn.Parameter) -> bool:
+        """Whether a parameter has weight decay: not where it belongs to an attention module."""
+        return not name.startswith(("attention.", "sentence_attention."))
 
     @property
     def data(self) -> ClassificationDataModule:
-        """The datamodule of the run.
-
-        Raises:
-            ModelError: it is not one of labelled texts.
-        """
+        """The datamodule of the run; a ModelError if it is not one of labelled texts."""
         data = self.trainer.datamodule  # type: ignore[attr-defined]
         if not isinstance(data, ClassificationDataModule):
             raise ModelError(
@@ -169,11 +165,10 @@ class TextClassifier(TrainedModule[TextSizes]):
         return data
 
     def setup(self, stage: str) -> None:
-        """Make the parameters for the datamodule of the run; see `prepare`."""
         self.prepare(self.data)
 
     def prepare(self, data: ClassificationDataModule) -> None:
-        """Make the parameters for the vocabulary, the vectors and the labels of a datamodule that is set up.
+        """Make the parameters for a datamodule that is set up.
 
         Raises:
             ModelError: they do not fit the model.
@@ -185,49 +180,42 @@ class TextClassifier(TrainedModule[TextSizes]):
             self._weights = counts.sum() / (len(counts) * counts)
 
     def bind(self, sizes: TextSizes, source: Mapping[str, object]) -> None:
-        """Make the parameters, and what gathers predictions and losses; see `TrainedModule.bind`."""
         first = self.origin is None
         super().bind(sizes, source)
         if first:
             self.origin = Origin(replace(sizes, vectors=None, known=None), source)  # they are parameters now
             width = 1 + sizes.classes
             self._val, self._dev, self._test = ItemRows(width), ItemRows(width), ItemRows(width)
-            names = (CROSS_ENTROPY, *self.term_names)
-            self._losses = nn.ModuleDict(
-                {f"{part}_{name}": MeanMetric() for part in ("train", "eval") for name in names}
+            self._train_losses, self._eval_losses = (
+                MetricCollection({name: MeanMetric() for name in self._names}, compute_groups=False) for _ in range(2)
             )
 
-    def _terms(self, batch: TextBatch, part: Literal["train", "eval"]) -> tuple[Output, Mapping[str, Tensor]]:
+    @property
+    def _names(self) -> Sequence[str]:
+        return (CROSS_ENTROPY, *self.term_names)
+
+    def _terms(self, batch: TextBatch, losses: MetricCollection) -> tuple[Output, Mapping[str, Tensor]]:
         output, extra = self.outcome(batch)
         weights = None if self._weights is None else self._weights.to(output.logits)
         terms = {CROSS_ENTROPY: nn.functional.cross_entropy(output.logits, batch.labels, weights), **extra}
         for name, term in terms.items():
-            self._loss(part, name).update(term.detach(), len(batch.labels))
+            losses[name].update(term.detach(), len(batch.labels))
         return output, terms
 
     def training_step(self, batch: TextBatch, batch_idx: int) -> Tensor:
-        """The sum of the terms."""
-        _, terms = self._terms(batch, "train")
+        _, terms = self._terms(batch, self._train_losses)
         return torch.stack(list(terms.values())).sum()
 
     def on_train_epoch_end(self) -> None:
         """Log `train_loss` and each of its terms as `train_loss.<name>`."""
-        losses = self._mean_losses("train")
+        losses = self._means(self._train_losses)
         self.log("train_loss", sum(losses.values()), sync_dist=True)
         self.log_dict({f"train_loss.{name}": value for name, value in losses.items()}, sync_dist=True)
 
-    def _loss(self, part: Literal["train", "eval"], name: str) -> MeanMetric:
-        metric = self._losses[f"{part}_{name}"]
-        assert isinstance(metric, MeanMetric)
-        return metric
-
-    def _mean_losses(self, part: Literal["train", "eval"]) -> dict[str, float]:
-        found = {}
-        for name in (CROSS_ENTROPY, *self.term_names):
-            metric = self._loss(part, name)
-            found[name] = float(metric.compute())
-            metric.reset()
-        return found
+    def _means(self, losses: MetricCollection) -> dict[str, float]:
+        means = losses.compute()
+        losses.reset()
+        return {name: float(means[name]) for name in self._names}
 
     def _gather(self, metric: ItemRows, batch: TextBatch, logits: Tensor) -> None:
         # Logarithms, taken in double precision on the CPU: as float32 near 1 probabilities would tie.
@@ -235,9 +223,8 @@ class TextClassifier(TrainedModule[TextSizes]):
         metric.update(batch.index, torch.cat([batch.labels[:, None], logs], dim=1))
 
     def validation_step(self, batch: TextBatch, batch_idx: int) -> None:
-        """Gather the predictions on dev, and the loss."""
         if len(batch.index):  # else this device has none
-            output, _ = self._terms(batch, "eval")
+            output, _ = self._terms(batch, self._eval_losses)
             self._gather(self._val, batch, output.logits)
 
     def on_validation_epoch_end(self) -> None:
@@ -246,21 +233,19 @@ class TextClassifier(TrainedModule[TextSizes]):
         scores = classification_scores(dev.gold, dev.probabilities, self.data.positive, prefix="val_", draws=0)
         means = {name: score.value for name, score in scores.items()}
         # The same on every device: they are joined already.
-        self.log_dict({**means, "val_loss": sum(self._mean_losses("eval").values())}, sync_dist=True)
+        self.log_dict({**means, "val_loss": sum(self._means(self._eval_losses).values())}, sync_dist=True)
 
     def test_step(self, batch: TextBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Gather the predictions on dev and test, and the loss on test."""
         if not len(batch.index):
             return
         if batch.split == "test":
-            output, _ = self._terms(batch, "eval")
+            output, _ = self._terms(batch, self._eval_losses)
             self._gather(self._test, batch, output.logits)
         else:
             self._gather(self._dev, batch, self(batch).logits)
 
     def on_test_epoch_end(self) -> None:
-        """Score, and fill `result`."""
-        losses = self._mean_losses("eval")
+        losses = self._means(self._eval_losses)
         dev, test = self._joined(self._dev), self._joined(self._test)
         audit = {**self._audit, **self.trained_for}
         self.result = classification_result(self.experiment, self.data, dev, test, losses, audit)
@@ -271,7 +256,6 @@ class TextClassifier(TrainedModule[TextSizes]):
         return Classified(texts, values[:, 0].astype(np.int64), np.exp(values[:, 1:]))
 
     def on_predict_epoch_start(self) -> None:
-        """Begin anew."""
         self._found: list[Prediction] = []
 
     def predict_step(self, batch: TextBatch, batch_idx: int) -> Tensor:
@@ -288,13 +272,9 @@ class TextClassifier(TrainedModule[TextSizes]):
         self.predictions = prediction_table(gathered(self._found), data.splits["test"], data.labels, data.vocabulary)
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
-        """One of three Adams, and a rate that falls after every epoch."""
-        groups = self.parameter_groups()
-        adam: torch.optim.Optimizer
-        if self.optimizer == "adamw":
-            adam = torch.optim.AdamW(groups, self.learning_rate, fused=True)
-        else:
-            adam = torch.optim.Adam(groups, self.learning_rate, amsgrad=self.optimizer == "amsgrad", fused=True)
+        kind = torch.optim.AdamW if self.optimizer == "adamw" else torch.optim.Adam
+        amsgrad = self.optimizer == "amsgrad"
+        adam = kind(self.parameter_groups(), self.learning_rate, amsgrad=amsgrad, fused=True)
         return {"optimizer": adam, "lr_scheduler": torch.optim.lr_scheduler.ExponentialLR(adam, self.decay)}
 
     def predict_texts(self, texts: Sequence[str | tuple[str, str]], *, eval_tokens: int = 16384) -> pd.DataFrame:
@@ -327,24 +307,14 @@ class TextClassifier(TrainedModule[TextSizes]):
         return prediction_table(found, split, self.sizes.labels, self.sizes.vocabulary).drop(columns="gold")
 
     def checkpoint_part(self) -> dict[str, Any]:
-        """Sizes, source, and the class of every part: some have no parameters, such as a residual connection."""
-        assert self.origin is not None
-        sizes = self.sizes
-        plain = asdict(replace(sizes, tokenizer=None, labels=(), vocabulary=None))  # type: ignore[arg-type]
-        words = {field.name: getattr(sizes.vocabulary, field.name) for field in fields(sizes.vocabulary)}
-        plain |= {
-            "labels": list(sizes.labels),
-            "vocabulary": {**words, "words": list(sizes.vocabulary.words)},
-            "tokenizer": None if sizes.tokenizer is None else asdict(sizes.tokenizer),
-        }
-        return {"source": dict(self.origin.source), "sizes": plain, "modules": _modules(self)}
+        # With the class of every part: some, such as a residual connection, have no parameters.
+        part = super().checkpoint_part()
+        for plain, name in ((part["sizes"], "labels"), (part["sizes"]["vocabulary"], "words")):
+            plain[name] = list(plain[name])
+        return {**part, "modules": _modules(self)}
 
     def sizes_from(self, part: Mapping[str, Any]) -> TextSizes:
-        """As `checkpoint_part` writes them; of a file of a former version those of the run.
-
-        Raises:
-            TrainingError: the file is of a former version, and there is no run.
-        """
+        # A file of a former version has none: they are those of the run.
         if "sizes" not in part:
             if self.origin is None:
                 raise TrainingError(
@@ -363,7 +333,6 @@ class TextClassifier(TrainedModule[TextSizes]):
         return TextSizes(**kept)
 
     def difference(self, trained: Origin[TextSizes], run: Origin[TextSizes]) -> str | None:
-        """Texts of another vocabulary or tokenizer, or other labels."""
         other = [name for name, value in run.source.items() if trained.source.get(name) != value]
         if not other:
             return None
@@ -373,22 +342,16 @@ class TextClassifier(TrainedModule[TextSizes]):
         )
 
     def wrote(self, part: Mapping[str, Any]) -> bool:
-        """Whether a part of a checkpoint is a classifier's."""
         return "modules" in part
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """See `TrainedModule`; files of a former version have their source under another name."""
+        # Files of a former version have their source under another name.
         part = checkpoint.get(self.checkpoint_key)
         if isinstance(part, Mapping) and "data" in part:
             checkpoint = {**checkpoint, self.checkpoint_key: {**part, "source": part["data"]}}
         super().on_load_checkpoint(checkpoint)
 
     def restore(self, part: Mapping[str, Any]) -> None:
-        """Compare the parts of the model.
-
-        Raises:
-            TrainingError: the checkpoint has others.
-        """
         trained, here = part["modules"], _modules(self)
         for ours, theirs in ((here, trained), (trained, here)):
             if strange := [one for one in ours if one not in theirs]:

@@ -1,6 +1,6 @@
 """Embedding, encoder, attention, decision: the flat classifier of the papers on attention as explanation."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -9,10 +9,8 @@ from torch import Tensor, nn
 from datamodules import TextBatch
 from models.base import TextClassifier, TextSizes
 from models.interface import WORD, Level, ModelError, Output, checked_levels
-from models.layers import Attention, EmbeddingSpec, TextEncoder
+from models.layers import DEFAULT_EMBEDDING, Attention, EmbeddingSpec, TextEncoder, WordEmbedding
 from models.regularizers import Encoded, Regularizer, RegularizerSizes
-
-_DEFAULT_EMBEDDING = EmbeddingSpec()
 
 
 class AttentionClassifier(TextClassifier):
@@ -39,7 +37,7 @@ class AttentionClassifier(TextClassifier):
         self,
         encoder: TextEncoder,
         attention: Attention,
-        embedding: EmbeddingSpec = _DEFAULT_EMBEDDING,
+        embedding: EmbeddingSpec = DEFAULT_EMBEDDING,
         regularizers: Sequence[Regularizer] = (),
         dropout: float = 0.0,
         **training: Any,  # noqa: ANN401 # those of TextClassifier
@@ -56,30 +54,23 @@ class AttentionClassifier(TextClassifier):
     @property
     def term_names(self) -> Sequence[str]:  # type: ignore[override]
         """Names of the regularisers that add to the loss."""
-        return [
-            regularizer.name for regularizer in self._regularizers if type(regularizer).term is not Regularizer.term
-        ]
+        return [each.name for each in self._regularizers if type(each).term is not Regularizer.term]
 
     @property
     def _regularizers(self) -> list[Regularizer]:
         return list(self.regularizers)  # type: ignore[arg-type]
 
     def build(self, sizes: TextSizes) -> None:
-        """Make the parameters of all parts."""
         words = sizes.vocabulary
-        self.embedding = self.spec.table(words, sizes.vectors, sizes.known, sizes.vector_size)
+        self.embedding = WordEmbedding(self.spec, words, sizes.vectors, sizes.known, sizes.vector_size)
         embedded = self.embedding.size
         self.encoder.build(embedded)
-        hidden = self.encoder.size
-        averaged = hidden
+        hidden = averaged = self.encoder.size
         for regularizer in self._regularizers:
             regularizer.build(RegularizerSizes(embedded, hidden, len(words), words.mask))
             averaged = regularizer.output_size(embedded, averaged)
         self.attention.build(averaged)
         self.decision = nn.Linear(averaged, sizes.classes)
-
-    def _undecayed(self) -> Iterable[nn.Module]:
-        return (self.attention,)
 
     def _encode(self, embedded: Tensor, mask: Tensor) -> Tensor:
         # Dropped for the encoder alone: residual and tying are about the word itself.
@@ -118,12 +109,10 @@ class AttentionClassifier(TextClassifier):
         return self._run(batch, embedded, imposed)[0]
 
     def decide(self, output: Output, imposed: Mapping[str, Tensor]) -> Tensor:
-        """See `TextClassifier`; one product of weights and hidden states."""
         level = output.levels[WORD]
         return self._decide(level.hidden, checked_levels(imposed, (WORD,)).get(WORD, level.weights))
 
     def outcome(self, batch: TextBatch) -> tuple[Output, Mapping[str, Tensor]]:
-        """See `TextClassifier`; the terms are those of the regularisers."""
         output, encoded = self._run(batch)
         terms = {regularizer.name: regularizer.term(encoded) for regularizer in self._regularizers}
         return output, {name: term for name, term in terms.items() if term is not None}

@@ -1,6 +1,6 @@
 """Attention inside sentences, and over them: the hierarchical network (HAN) of Yang et al. (2016)."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -10,12 +10,11 @@ from torch import Tensor, nn
 from datamodules import TextBatch
 from models.base import TextClassifier, TextSizes
 from models.interface import SENTENCE, WORD, Level, Output, checked_levels
-from models.layers import Attention, EmbeddingSpec, TextEncoder
+from models.layers import DEFAULT_EMBEDDING, Attention, EmbeddingSpec, TextEncoder, WordEmbedding
 
 LEVELS = (WORD, SENTENCE)
 TOGETHER = 64
 """Sentences that are encoded in one go."""
-_DEFAULT_EMBEDDING = EmbeddingSpec()
 
 
 class HierarchicalClassifier(TextClassifier):
@@ -43,7 +42,7 @@ class HierarchicalClassifier(TextClassifier):
         attention: Attention,
         sentence_encoder: TextEncoder,
         sentence_attention: Attention,
-        embedding: EmbeddingSpec = _DEFAULT_EMBEDDING,
+        embedding: EmbeddingSpec = DEFAULT_EMBEDDING,
         dropout: float = 0.0,
         **training: Any,  # noqa: ANN401 # those of TextClassifier
     ) -> None:
@@ -54,16 +53,12 @@ class HierarchicalClassifier(TextClassifier):
         self.embedded_dropout, self.dropout = nn.Dropout(embedding.dropout), nn.Dropout(dropout)
 
     def build(self, sizes: TextSizes) -> None:
-        """Make the parameters of all parts."""
-        self.embedding = self.spec.table(sizes.vocabulary, sizes.vectors, sizes.known, sizes.vector_size)
+        self.embedding = WordEmbedding(self.spec, sizes.vocabulary, sizes.vectors, sizes.known, sizes.vector_size)
         self.encoder.build(self.embedding.size)
         self.attention.build(self.encoder.size)
         self.sentence_encoder.build(self.encoder.size)
         self.sentence_attention.build(self.sentence_encoder.size)
         self.decision = nn.Linear(self.sentence_encoder.size, sizes.classes)
-
-    def _undecayed(self) -> Iterable[nn.Module]:
-        return self.attention, self.sentence_attention
 
     def forward(
         self, batch: TextBatch, *, embedded: Tensor | None = None, imposed: Mapping[str, Tensor] | None = None
@@ -77,7 +72,6 @@ class HierarchicalClassifier(TextClassifier):
         return Output(self._decide(sentences.hidden, sentences.weights), {WORD: words, SENTENCE: sentences}, embedded)
 
     def decide(self, output: Output, imposed: Mapping[str, Tensor]) -> Tensor:
-        """See `TextClassifier`; sentences are encoded anew where weights of words are imposed."""
         imposed = checked_levels(imposed, LEVELS)
         words, sentences = output.levels[WORD], output.levels[SENTENCE]
         if WORD in imposed:

@@ -49,12 +49,9 @@ class Output:
     embedded: Tensor
 
 
-def checked_levels(imposed: Mapping[str, Tensor], levels: Collection[str]) -> Mapping[str, Tensor]:
-    """The imposed weights, of levels that the model has.
-
-    Raises:
-        ModelError: they are of a level that the model does not have.
-    """
+def checked_levels(imposed: Mapping[str, Tensor], levels: Collection[str], remedy: str = "") -> Mapping[str, Tensor]:
+    """The imposed weights; a ModelError, with the remedy, where the model has no such level."""
     if strange := sorted(imposed.keys() - set(levels)):
-        raise ModelError(f"There is no attention {strange[0]} to impose weights on; there is {', '.join(levels)}.")
+        there_is = f"There is no attention {strange[0]} to impose weights on; there is {', '.join(levels)}."
+        raise ModelError(f"{there_is} {remedy}".strip())
     return imposed

@@ -33,29 +33,22 @@ class EmbeddingSpec:
     project: int | None = None
     dropout: float = 0.0
 
-    def table(
-        self, vocabulary: Vocabulary, vectors: Tensor | None, known: Tensor | None, vector_size: int | None
-    ) -> "WordEmbedding":
-        """The embedding of a vocabulary; see `WordEmbedding`. Vectors of a checkpoint are given by their size."""
-        size = self.size if vectors is not None else self.size or vector_size
-        return WordEmbedding(len(vocabulary), vocabulary.pad, size, vectors, known, self.trainable, self.project)
+
+DEFAULT_EMBEDDING = EmbeddingSpec()
 
 
 class WordEmbedding(nn.Module):
     """A row for every word of a vocabulary, of which the padding's is zero and never trained.
 
     Rows without a vector are drawn from a normal distribution around 0 whose standard deviation is that of all entries
-    of the known vectors, or 0.1 where no vector is known.
+    of the known vectors, or 0.1 where no vector is known. The projection has no bias, so that the padding stays zero.
 
     Args:
-        vocabulary_size: rows.
-        pad: the row of the padding.
-        size: of a row; None for that of the vectors, and 300 without any.
-        vectors: float32 `[vocabulary_size, size]`, word vectors; None without.
-        known: bool `[vocabulary_size]`, rows of `vectors` that are one; None for all.
-        trainable: whether the rows are trained.
-        project: size of an embedded word, by a linear map without a bias, so that the padding stays zero; it begins as
-            an isometry (as an orthogonal projection, where that size is the smaller). None for the rows themselves.
+        spec: what is asked for.
+        vocabulary: its words.
+        vectors: float32 `[vocabulary, size]`, word vectors; None without, and for rows that a checkpoint has.
+        known: bool `[vocabulary]`, rows of `vectors` that are one.
+        vector_size: of the vectors.
 
     Attributes:
         size: of an embedded word.
@@ -66,34 +59,32 @@ class WordEmbedding(nn.Module):
 
     def __init__(
         self,
-        vocabulary_size: int,
-        pad: int,
-        size: int | None = None,
+        spec: EmbeddingSpec,
+        vocabulary: Vocabulary,
         vectors: Tensor | None = None,
         known: Tensor | None = None,
-        trainable: bool = True,
-        project: int | None = None,
+        vector_size: int | None = None,
     ) -> None:
         super().__init__()
         if vectors is None:
-            rows = torch.randn(vocabulary_size, EMBEDDING_SIZE if size is None else size) * EMBEDDING_SPREAD
-        elif size in (None, vectors.size(1)):
-            given = torch.ones(vocabulary_size, dtype=torch.bool) if known is None else known
-            spread = float(vectors[given].std(correction=0)) if given.any() else EMBEDDING_SPREAD
-            rows = torch.where(given[:, None], vectors, torch.randn(vectors.shape) * spread)
+            rows = torch.randn(len(vocabulary), spec.size or vector_size or EMBEDDING_SIZE) * EMBEDDING_SPREAD
+        elif spec.size in (None, vectors.size(1)):
+            assert known is not None
+            spread = float(vectors[known].std(correction=0)) if known.any() else EMBEDDING_SPREAD
+            rows = torch.where(known[:, None], vectors, torch.randn(vectors.shape) * spread)
         else:
             raise ModelError(
-                f"The word vectors have {vectors.size(1)} dimensions, and {size} are asked for: leave "
+                f"The word vectors have {vectors.size(1)} dimensions, and {spec.size} are asked for: leave "
                 f"--model.init_args.embedding.size out (where a config names it: --model.init_args.embedding "
-                f"'{{size: null}}'), or give other vectors (--data.init_args.vectors); a linear map to {size} is "
-                f"--model.init_args.embedding.project {size}."
+                f"'{{size: null}}'), or give other vectors (--data.init_args.vectors); a linear map to {spec.size} is "
+                f"--model.init_args.embedding.project {spec.size}."
             )
-        rows[pad] = 0
+        rows[vocabulary.pad] = 0
         self.rows = nn.Embedding.from_pretrained(  # type: ignore[no-untyped-call]
-            rows, freeze=not trainable, padding_idx=pad
+            rows, freeze=not spec.trainable, padding_idx=vocabulary.pad
         )
-        self.size = project or rows.size(1)
-        self.projection = nn.Linear(rows.size(1), project, bias=False) if project else nn.Identity()
+        self.size = spec.project or rows.size(1)
+        self.projection = nn.Linear(rows.size(1), self.size, bias=False) if spec.project else nn.Identity()
         if isinstance(self.projection, nn.Linear):
             # What the vectors know lies in their angles and distances: the map begins as one that keeps them.
             nn.init.orthogonal_(self.projection.weight)
@@ -107,8 +98,8 @@ class WordEmbedding(nn.Module):
 class TextEncoder(nn.Module, ABC):
     """What makes hidden states of embedded words.
 
-    It is made from plain arguments, before any size is known. Subclasses fill two holes: `build`, which makes the
-    parameters and sets `size`, and `states`.
+    It is made from plain arguments, before any size is known. Subclasses fill `build`, which makes the parameters, and
+    `states`.
 
     Attributes:
         size: of a hidden state; known once it is built.
@@ -125,14 +116,11 @@ class TextEncoder(nn.Module, ABC):
         """Hidden states `[batch, time, size]`, anything in the padding; there is a text, and it has a token."""
 
     def forward(self, embedded: Tensor, mask: Tensor) -> Tensor:
-        """Hidden states, which do not depend on how far a text is padded.
+        """Hidden states `[batch, time, size]`, zero in the padding; they do not depend on how far a text is padded.
 
         Args:
             embedded: `[batch, time, input_size]`.
             mask: bool `[batch, time]`, real tokens; they stand before the padding.
-
-        Returns:
-            `[batch, time, size]`, zero in the padding.
         """
         if not mask.numel():
             return embedded.new_zeros(*mask.shape, self.size)
@@ -149,7 +137,7 @@ class RecurrentEncoder(TextEncoder):
         cell: `lstm` or `gru`.
         hidden: size of the states of one direction.
         bidirectional: whether there is a direction from the end, whose states stand behind those from the start.
-        layers: how many, each reading the states of that below.
+        layers: number of layers.
         dropout: share of the states that is dropped between layers.
     """
 
@@ -168,7 +156,6 @@ class RecurrentEncoder(TextEncoder):
         self.dropout = nn.Dropout(dropout)
 
     def build(self, input_size: int) -> None:
-        """One network a layer and direction."""
         cell = nn.LSTM if self.cell == "lstm" else nn.GRU
         below = [input_size] + [self.size] * (self.layers - 1)
         self.networks = nn.ModuleList(
@@ -176,8 +163,9 @@ class RecurrentEncoder(TextEncoder):
         )
 
     def states(self, embedded: Tensor, mask: Tensor) -> Tensor:
-        """From the start, and from the end behind it."""
-        order = reversal(mask)
+        # The place whose token stands here once each text is reversed; padding stays in place.
+        places = torch.arange(mask.size(1), device=mask.device)
+        order = torch.where(mask, mask.sum(1, keepdim=True) - 1 - places, places)[..., None]
         states = embedded
         for layer, networks in enumerate(self.networks):
             assert isinstance(networks, nn.ModuleList)
@@ -187,20 +175,10 @@ class RecurrentEncoder(TextEncoder):
             read = self.dropout(states) if layer else states
             ways = [networks[0](read)[0]]
             if self.directions == 2:
-                ways.append(reordered(networks[1](reordered(read, order))[0], order))
+                from_end = networks[1](read.gather(1, order.expand_as(read)))[0]
+                ways.append(from_end.gather(1, order.expand_as(from_end)))
             states = torch.cat(ways, dim=2)
         return states
-
-
-def reversal(mask: Tensor) -> Tensor:
-    """Int64 `[batch, time]`: the place whose token stands here once each text is reversed; padding stays in place."""
-    places = torch.arange(mask.size(1), device=mask.device)
-    return torch.where(mask, mask.sum(1, keepdim=True) - 1 - places, places)
-
-
-def reordered(states: Tensor, order: Tensor) -> Tensor:
-    """States `[batch, time, size]` in another order of each text, `[batch, time]`."""
-    return states.gather(1, order[..., None].expand_as(states))
 
 
 class ConvolutionEncoder(TextEncoder):
@@ -225,35 +203,27 @@ class ConvolutionEncoder(TextEncoder):
         self.size = filters * len(kernels)
 
     def build(self, input_size: int) -> None:
-        """One convolution a width, with zeros before and behind the text."""
         self.convolutions = nn.ModuleList(
             nn.Conv1d(input_size, self.filters, kernel, padding=kernel // 2) for kernel in self.kernels
         )
 
     def states(self, embedded: Tensor, mask: Tensor) -> Tensor:
-        """Filters of the narrowest kernel first, in the order of `kernels`."""
         # What a projection or a perturbation left in the padding is not to be seen from the last words.
         read = embedded.masked_fill(~mask[..., None], 0).mT
         return torch.cat([convolution(read) for convolution in self.convolutions], dim=1).relu().mT
 
 
 class AverageEncoder(TextEncoder):
-    """Each word by itself, Linear and tanh: the "Average" of Jain & Wallace (2019).
-
-    Args:
-        size: of a hidden state.
-    """
+    """Each word by itself, Linear and tanh: the "Average" of Jain & Wallace (2019)."""
 
     def __init__(self, size: int = 256) -> None:
         super().__init__()
         self.size = size
 
     def build(self, input_size: int) -> None:
-        """One linear map."""
         self.linear = nn.Linear(input_size, self.size)
 
     def states(self, embedded: Tensor, mask: Tensor) -> Tensor:
-        """No state knows of another word."""
         states: Tensor = self.linear(embedded).tanh()
         return states
 
@@ -271,7 +241,7 @@ class NoEncoder(TextEncoder):
 class Attention(nn.Module, ABC):
     """A distribution over the positions of each row, out of one score a position.
 
-    It is made from plain arguments, before any size is known. Subclasses fill two holes: `build` and `scores`.
+    It is made from plain arguments, before any size is known. Subclasses fill `build` and `scores`.
     """
 
     @abstractmethod
@@ -283,14 +253,11 @@ class Attention(nn.Module, ABC):
         """Scores `[batch, positions]` of hidden states `[batch, positions, size]`, before the softmax."""
 
     def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        """The distribution.
+        """Weights `[batch, positions]`: rows sum to one, or are zero where the mask is empty; 0 outside the mask.
 
         Args:
             hidden: `[batch, positions, size]`.
             mask: bool `[batch, positions]`, positions that may get weight.
-
-        Returns:
-            `[batch, positions]`: rows sum to one, or are zero where the mask is empty; exactly 0 outside the mask.
         """
         scores = self.scores(hidden)
         # The lowest number and not -inf: a row with an empty mask would be NaN, which anomaly detection reports.
@@ -310,7 +277,6 @@ class AdditiveAttention(Attention):
         self.size = size
 
     def build(self, size: int) -> None:
-        """W and b, and v."""
         between = self.size or max(1, size // 2)
         self.projection = nn.Linear(size, between)
         self.query = nn.Linear(between, 1, bias=False)
@@ -324,7 +290,6 @@ class DotAttention(Attention):
     """`h_t · q / √d` with a learned q, d the size of a hidden state (Jain & Wallace 2019, §2)."""
 
     def build(self, size: int) -> None:
-        """The learned q."""
         self.query = nn.Linear(size, 1, bias=False)
 
     def scores(self, hidden: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """What a classifier decided: scores on dev and test beside the baseline, and the table that `predict` leaves."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,13 +32,7 @@ from results import Estimate, HeatMap, Result
 
 
 class Classified(NamedTuple):
-    """The texts of a split.
-
-    Attributes:
-        texts: `[texts]` places in the split.
-        gold: `[texts]` classes.
-        probabilities: `[texts, classes]`.
-    """
+    """The texts of a split: their places in it and classes, `[texts]`, and probabilities `[texts, classes]`."""
 
     texts: Integers
     gold: Integers
@@ -59,15 +53,9 @@ def classification_result(
     losses: Mapping[str, float],
     audit: Mapping[str, object],
 ) -> Result:
-    """The result of a classifier.
+    """The result of a classifier, from what it said of dev, where the epoch was chosen, and of test.
 
-    Args:
-        experiment: its name.
-        data: where the texts come from.
-        dev: what it said of dev, where the epoch was chosen.
-        test: what it said of test.
-        losses: terms of the loss on test; their sum is the loss.
-        audit: of the experiment.
+    The loss is the sum of its terms `losses` on test.
 
     Returns:
         `accuracy`, `f1` and `auroc` on test, and on dev as `dev.<name>`, with intervals; `loss` and `loss.<name>`; the
@@ -116,13 +104,7 @@ def classification_result(
 
 
 class Prediction(NamedTuple):
-    """Of one text.
-
-    Attributes:
-        text: its place in the split.
-        probabilities: of each class.
-        weights: by level, of each position of the text, float32; the padding is cut off.
-    """
+    """Of one text: its place in the split, and by level a weight, float32, of each of its positions."""
 
     text: int
     probabilities: list[float]
@@ -165,12 +147,11 @@ def prediction_table(
     Returns:
         `id`, `gold`, `predicted`, `probability.<label>`; lists with an entry for each token: `words`, the word of the
         text that it is or is a piece of (None for delimiters), `tokens`, as the model knows it, `sentences`, its
-        sentence from 0 (-1 for delimiters); and by level `attention.<level>`, lists of weights: for a level over tokens
-        one of each token, else one of each sentence.
+        sentence from 0 (-1 for delimiters); `attention.<level>`, weights of each token, or of each sentence.
     """
     found = sorted(found, key=lambda prediction: prediction.text)
     texts = [prediction.text for prediction in found]
-    best = [max(range(len(labels)), key=one.probabilities.__getitem__) for one in found]
+    best = [int(np.argmax(prediction.probabilities)) for prediction in found]
     levels = found[0].weights if found else ()
     return pd.DataFrame(
         {
@@ -207,15 +188,9 @@ def tokenized(
     pairs = [(text, None) if isinstance(text, str) else text for text in texts]
     read = [LabelledText(str(place), text, "", place, pair) for place, (text, pair) in enumerate(pairs)]
     pieces = None if tokenizer is None else TextTokenizer(resolve(tokenizer))
-    words, whole = tokenize(
-        read,
-        pieces,
-        lowercase=options.lowercase,
-        punctuation=options.punctuation,
-        delimiters=options.delimiters,
-        sentence_separator=options.sentence_separator,
-    )
-    own = None if pieces is None else pieces.max_length
-    limit = min((limit for limit in (options.max_length, own) if limit is not None), default=None)
+    further = asdict(options)
+    limits = (further.pop("max_length"), None if pieces is None else pieces.max_length)
+    words, whole = tokenize(read, pieces, **further)
+    limit = min((limit for limit in limits if limit is not None), default=None)
     tokens, lost = cut_texts(Path("texts"), read, whole, limit, "truncate")
     return TextSplit("test", read, np.zeros(len(read), np.int64), words, tokens, lost, vocabulary)

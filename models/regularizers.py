@@ -1,6 +1,6 @@
 """What keeps hidden states true to their words (Tutek & Šnajder 2020): each is one transform, or one term of the loss.
 
-They combine: transforms are applied in the order in which they are given, terms are added to the loss of the labels.
+Transforms are applied in the order in which they are given; terms are added to the loss of the labels.
 """
 
 from collections.abc import Callable
@@ -21,8 +21,8 @@ class RegularizerSizes:
 
     Attributes:
         embedded: size of an embedded word.
-        hidden: size of a hidden state as the encoder makes it, before all transforms.
-        vocabulary: words.
+        hidden: size of a hidden state as the encoder makes it.
+        vocabulary: number of words.
         mask: number of the mask token in the vocabulary; None where it has none.
     """
 
@@ -40,9 +40,9 @@ class Encoded:
         tokens: int64 `[batch, time]`.
         words: bool `[batch, time]`, real tokens that are no delimiters.
         embedded: `[batch, time, embedded]`, what the encoder read.
-        hidden: `[batch, time, hidden]`, what the encoder made of it, before all transforms.
+        hidden: `[batch, time, hidden]`, what the encoder made of it.
         averaged: `[batch, time, averaged]`, behind all transforms: what attention averages.
-        encode: other tokens in the place of these, int64 `[batch, time]`, to their hidden states before all transforms.
+        encode: other tokens in the place of these, int64 `[batch, time]`, to their hidden states.
     """
 
     tokens: Tensor
@@ -57,10 +57,7 @@ class Regularizer(nn.Module):
     """A transform of the hidden states, a term of the loss, or both.
 
     Subclasses with parameters fill `build`, those that transform `transform` and, where the size changes,
-    `output_size`, and those that add to the loss `term`.
-
-    Attributes:
-        name: under which its term is logged, `loss.<name>`.
+    `output_size`, and those that add to the loss `term`, which is logged as `loss.<name>`.
     """
 
     name: ClassVar[str]
@@ -90,21 +87,15 @@ class Concat(Regularizer):
         return hidden + embedded
 
     def transform(self, embedded: Tensor, hidden: Tensor) -> Tensor:
-        """The word behind its state."""
         return torch.cat([hidden, embedded], dim=2)
 
 
 class Residual(Regularizer):
-    """`h_t := e_t + rnn(e)_t`."""
+    """`h_t := e_t + rnn(e)_t`; a ModelError where they are not of one size."""
 
     name = "residual"
 
     def output_size(self, embedded: int, hidden: int) -> int:
-        """The same, of one size with the embedded words.
-
-        Raises:
-            ModelError: they are not of one size.
-        """
         _one_size(self, embedded, hidden)
         return hidden
 
@@ -120,6 +111,9 @@ class Tying(Regularizer):
 
     Args:
         weight: δ.
+
+    Raises:
+        ModelError: embedded words and hidden states are not of one size.
     """
 
     name = "tying"
@@ -129,15 +123,9 @@ class Tying(Regularizer):
         self.weight = weight
 
     def build(self, sizes: RegularizerSizes) -> None:
-        """Nothing is learned.
-
-        Raises:
-            ModelError: embedded words and hidden states are not of one size.
-        """
         _one_size(self, sizes.embedded, sizes.hidden)
 
     def term(self, state: Encoded) -> Tensor:
-        """Of states and words of the same place."""
         return self.weight * _over_words((state.hidden - state.embedded).square().sum(2), state.words)
 
 
@@ -162,7 +150,8 @@ class MaskedLanguageModel(Regularizer):
         random: share of the chosen words that are read as any row of the vocabulary.
 
     Raises:
-        ModelError: a share is no probability, `share` is 0, or `masked` and `random` are more than 1 together.
+        ModelError: a share is no probability, `share` is 0, `masked` and `random` are more than 1 together, or the
+            vocabulary has no mask token.
     """
 
     name = "mlm"
@@ -181,11 +170,6 @@ class MaskedLanguageModel(Regularizer):
         self.weight, self.share, self.masked, self.random = weight, share, masked, random
 
     def build(self, sizes: RegularizerSizes) -> None:
-        """The decoder.
-
-        Raises:
-            ModelError: the vocabulary has no mask token.
-        """
         if sizes.mask is None:
             raise ModelError(
                 "MaskedLanguageModel masks words, and the vocabulary of these data has no mask token: give a tokenizer "
@@ -195,7 +179,6 @@ class MaskedLanguageModel(Regularizer):
         self.decoder = nn.Linear(sizes.hidden, sizes.vocabulary)
 
     def term(self, state: Encoded) -> Tensor:
-        """Of the chosen words alone."""
         chosen = self.chosen(state.tokens, state.words)
         hidden = state.encode(self.replaced(state.tokens, state.words, chosen))
         # A sum, because the mean over no word would be NaN.
@@ -237,9 +220,6 @@ class Conicity(Regularizer):
 
     h are the states that attention averages, and h̄ is their mean: the term is low where they point into different
     directions. Mohankumar et al. (2020) keep it low in classifiers with attention.
-
-    Args:
-        weight: of the term.
     """
 
     name = "conicity"
@@ -249,7 +229,6 @@ class Conicity(Regularizer):
         self.weight = weight
 
     def term(self, state: Encoded) -> Tensor:
-        """Of the words, delimiters left out."""
         words = state.words[..., None]
         mean = (state.averaged * words).sum(1, keepdim=True) / words.sum(1, keepdim=True).clamp(min=1)
         return self.weight * _over_words(cosine_similarity(state.averaged, mean, dim=2), state.words)

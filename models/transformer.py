@@ -3,8 +3,7 @@
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
 import torch
 from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
@@ -14,7 +13,7 @@ from attention.capture import intervening
 from attention.encoder import EncoderError, Source, check, load_classifier, load_tokenizer, resolve
 from datamodules import ClassificationDataModule, TextBatch
 from models.base import TextClassifier, TextSizes
-from models.interface import Level, ModelError, Output
+from models.interface import Level, ModelError, Output, checked_levels
 from training import recorded_gradients
 
 PIECES = 16384
@@ -33,8 +32,8 @@ class Decision:
 
     Attributes:
         logits: `[batch, classes]`.
-        weights: by head `[batch, pieces]`, attention from the position that the decision is read from to all pieces;
-            rows sum to one unless they were imposed, and are 0 in the padding. Logits are computed from these tensors.
+        weights: by head `[batch, pieces]`, attention from the position that the decision is read from; rows sum to one
+            unless they were imposed, and are 0 in the padding. Logits are computed from these tensors.
         values: by head `[batch, pieces, dim]`, the vectors that the weights average.
     """
 
@@ -47,7 +46,7 @@ class SequenceClassifier(nn.Module):
     """A pretrained transformer under a classification head, in training mode.
 
     An encoder is read at its first piece, a causal decoder at its last real one; which of the two is found out by
-    running it. Its attention is that of `attention.capture.attend`, seen to equal its own eager attention.
+    running it. Its attention is seen to equal its own eager attention.
 
     Args:
         source: where the transformer lies. A head that comes with it is kept; one that does not is drawn from the
@@ -162,22 +161,17 @@ class SequenceClassifier(nn.Module):
             raise EncoderError(f"{name}: its decision on padded word embeddings differs from its own by {gap:.1e}.")
 
 
+@dataclass
 class _Rows:
-    """Reads rows of one pass, and puts others in their place.
+    """Reads the rows of some heads from one piece of each text, `[batch]`, and puts others in their place."""
 
-    Args:
-        positions: int64 `[batch]`, from which piece.
-        heads: whose.
-        imposed: the others, `[batch, pieces]`, for some of the heads.
-    """
-
-    def __init__(self, positions: Tensor, heads: Sequence[Head], imposed: Mapping[Head, Tensor]) -> None:
-        self.positions, self.heads, self.imposed = positions, heads, imposed
-        self.weights: dict[Head, Tensor] = {}
-        self.values: dict[Head, Tensor] = {}
+    positions: Tensor
+    heads: Sequence[Head]
+    imposed: Mapping[Head, Tensor]
+    weights: dict[Head, Tensor] = field(default_factory=dict)
+    values: dict[Head, Tensor] = field(default_factory=dict)
 
     def __call__(self, layer: int, weights: Tensor, values: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Weights `[batch, heads, from, to]` with the rows in them, and which of them were imposed."""
         places = [place for place in self.heads if place[0] == layer]
         if not places:
             return weights, None
@@ -229,7 +223,8 @@ class TransformerClassifier(TextClassifier):
         class_weights: see `TextClassifier`.
 
     Raises:
-        ModelError: `heads` are written otherwise, or `warmup` is no share.
+        ModelError: `heads` are written otherwise, or `warmup` is no share; later, the model has no such head, the texts
+            are cut into words, a head that is kept has its classes in another order, or the training has no end.
     """
 
     def __init__(
@@ -247,12 +242,6 @@ class TransformerClassifier(TextClassifier):
         self._wanted = None if heads is None else [_parsed(head) for head in heads]
 
     def build(self, sizes: TextSizes) -> None:
-        """Load the transformer.
-
-        Raises:
-            ModelError: the texts were not cut by the tokenizer of one, or it has not the heads that are wanted.
-            EncoderError: it cannot be had, or not be used; see `SequenceClassifier`.
-        """
         if sizes.tokenizer is None:
             raise ModelError(
                 f"{type(self).__name__} reads pieces of its own tokenizer, and these texts are cut into words: "
@@ -272,11 +261,6 @@ class TransformerClassifier(TextClassifier):
         self.trained = self.trained or not self.classifier.drawn
 
     def prepare(self, data: ClassificationDataModule) -> None:
-        """Make the parameters, and tell what was drawn and what a head of the files calls the classes.
-
-        Raises:
-            ModelError: it has the labels of the data, in another order.
-        """
         super().prepare(data)
         names, labels = self.classifier.names, data.labels
         folded = [[name.lower() for name in some] for some in (names, labels)]
@@ -295,11 +279,7 @@ class TransformerClassifier(TextClassifier):
     def forward(
         self, batch: TextBatch, *, embedded: Tensor | None = None, imposed: Mapping[str, Tensor] | None = None
     ) -> TransformerOutput:
-        """See `TextClassifier`; `embedded` are word embeddings, to which the transformer adds positions and segments.
-
-        Raises:
-            ModelError: weights are imposed on a head that is not among those of the model.
-        """
+        # Embedded words come without the positions and segments that the transformer adds.
         if embedded is None:
             embedded = self.classifier.embed(batch.tokens)
         mask = batch.mask
@@ -311,9 +291,6 @@ class TransformerClassifier(TextClassifier):
         """See `TextClassifier`; the transformer runs again, in passes of at most `PIECES` pieces.
 
         Levels that are not named keep the weights that were imposed in `forward`, or attend anew.
-
-        Raises:
-            ModelError: weights are imposed on a head that is not among those of the model.
         """
         assert isinstance(output, TransformerOutput)
         mask = next(iter(output.levels.values())).mask
@@ -337,27 +314,14 @@ class TransformerClassifier(TextClassifier):
         return torch.cat(logits).view(*leading, texts, output.logits.size(1))
 
     def _rows(self, imposed: Mapping[str, Tensor]) -> dict[Head, Tensor]:
-        if strangers := sorted(set(imposed) - set(self.levels)):
-            raise ModelError(
-                f"There is no level {strangers[0]}, only {', '.join(self.levels)}. "
-                f"--model.init_args.heads says which there are."
-            )
-        return {self.levels[name]: weights for name, weights in imposed.items()}
+        remedy = "--model.init_args.heads says which levels there are."
+        checked = checked_levels(imposed, self.levels, remedy)
+        return {self.levels[name]: weights for name, weights in checked.items()}
 
-    def parameter_groups(self) -> list[dict[str, Any]]:
-        """Matrices with weight decay, and without it the vectors: biases and normalisations."""
-        trained = [parameter for parameter in self.parameters() if parameter.requires_grad]
-        return [
-            {"params": [each for each in trained if each.dim() > 1], "weight_decay": self.weight_decay},
-            {"params": [each for each in trained if each.dim() < 2], "weight_decay": 0.0},
-        ]
+    def decays(self, name: str, parameter: nn.Parameter) -> bool:
+        return parameter.dim() > 1
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
-        """AdamW, under a rate that rises and falls linearly over the steps of the whole training.
-
-        Raises:
-            ModelError: the training has no end.
-        """
         steps = self.trainer.estimated_stepping_batches
         if math.isinf(steps):
             raise ModelError(

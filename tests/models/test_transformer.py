@@ -173,9 +173,9 @@ def test_gradients_of_decide_are_those_of_forward(folder: Path) -> None:
 
 def test_a_level_that_there_is_not_is_refused(folder: Path) -> None:
     model = classifier(folder)
-    with pytest.raises(ModelError, match=r"no level 1-1, only 2-1, 2-2, 2-3, 2-4"):
+    with pytest.raises(ModelError, match=r"no attention 1-1 .* there is 2-1, 2-2, 2-3, 2-4\."):
         model(batch(), imposed={"1-1": rows()})
-    with pytest.raises(ModelError, match=r"no level word.*--model\.init_args\.heads"):
+    with pytest.raises(ModelError, match=r"no attention word.*--model\.init_args\.heads"):
         model.decide(model(batch()), {"word": rows()})
 
 
