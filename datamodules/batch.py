@@ -1,10 +1,12 @@
 """What a datamodule hands to a probe or a classifier: every field with its shape."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from corpora.document import Window
@@ -12,6 +14,23 @@ from corpora.document import Window
 Split = Literal["train", "dev", "test"]
 EncoderOf = Literal["given", "random_init"]
 """Whose attention a batch holds: that of the encoder that was asked for, or of one with weights drawn anew."""
+
+
+def padder(offsets: NDArray[np.integer[Any]], items: Sequence[int]) -> Callable[[NDArray[Any], int], Tensor]:
+    """Puts values of some items, which lie one after the other in flat arrays, side by side.
+
+    Args:
+        offsets: `[all items + 1]`, the values of item i are `offsets[i]:offsets[i+1]`.
+        items: which of them.
+
+    Returns:
+        `[items, longest]`, of such an array and of the value that stands in the padding.
+    """
+    starts, lengths = offsets[items], np.diff(offsets)[items]
+    time = np.arange(lengths.max(initial=0))
+    real = time < lengths[:, None]
+    places = np.where(real, starts[:, None] + time, 0)
+    return lambda values, blank: torch.from_numpy(np.where(real, values[places], values.dtype.type(blank)))
 
 
 class Movable:

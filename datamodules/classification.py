@@ -21,7 +21,7 @@ from corpora.labelled import Columns, LabelledText, LabelledTexts, read_labelled
 from corpora.reviews import REVIEWS_VERSION, write_sample_reviews
 from corpora.sentence import CorpusError
 from datamodules.base import SPLITS, CorpusDataModule, count_shared, sample_files, warn_of_shared
-from datamodules.batch import Split, TextBatch
+from datamodules.batch import Split, TextBatch, padder
 from datamodules.sampling import BatchLoader, check_batch
 from datamodules.tokenization import (
     SPECIALS,
@@ -40,7 +40,7 @@ from results import Provenance
 
 _DEFAULT_COLUMNS = Columns()
 _JITTER = 0.1
-"""Share of its length by which a text may be taken for longer or shorter when it looks for neighbours in training."""
+"""Share of its length by which a text may be taken for longer or shorter in training; see `LengthBatches`."""
 _SHOWN = 20  # labels that a message names
 
 
@@ -48,8 +48,7 @@ def find_labels(path: Path, texts: Sequence[LabelledText], positive: str) -> tup
     """The labels of train in their order, and the place of the positive one where there are two.
 
     Raises:
-        CorpusError: there is only one, or nearly one for each text, or there are two and the positive one is not
-            among them.
+        CorpusError: one label only, nearly one for each text, or two without the positive one.
     """
     labels = tuple(sorted({text.label for text in texts}))
     if len(labels) == 1:
@@ -97,12 +96,10 @@ class TextSplit(Dataset[TextBatch]):
     Attributes:
         ids: the name of each text.
         lengths: int64 `[texts]`, tokens of each, delimiters included.
-        labels: int64 `[texts]`.
         counts: what was cut or is unknown. `tokens` are what is left of the texts, delimiters not counted, and of them
             `unknown_tokens` have no number of their own; `texts_all_unknown` hold nothing else. `truncated_texts` lost
             `tokens_cut`, and `rationale_words_cut` of the deciding words have no token left. `texts_without_tokens`
-            yielded nothing and were given the unknown token. Of words: `reserved_words` are spelled like a special and
-            became unknown.
+            were given the unknown token. Of words, `reserved_words` are spelled like a special and became unknown.
     """
 
     def __init__(
@@ -156,17 +153,19 @@ class TextSplit(Dataset[TextBatch]):
 
     def tokens(self, item: int) -> list[int]:
         """Numbers of the tokens of a text, delimiters included."""
-        numbers: list[int] = self._tokens[self._offsets[item] : self._offsets[item + 1]].tolist()
-        return numbers
+        return self._of(item, self._tokens)
 
     def forms(self, item: int) -> list[str | None]:
         """The word of the text that each token is, or is a piece of; None for delimiters."""
-        sources = self._sources[self._offsets[item] : self._offsets[item + 1]].tolist()
+        sources = self._of(item, self._sources)
         return [None if place < 0 else self._words.types[self._words.codes[place]] for place in sources]
 
     def sentences(self, item: int) -> list[int]:
         """The sentence of each token of a text, from 0; -1 for delimiters."""
-        numbers: list[int] = self._sentences[self._offsets[item] : self._offsets[item + 1]].tolist()
+        return self._of(item, self._sentences)
+
+    def _of(self, item: int, values: NDArray[np.integer[Any]]) -> list[int]:
+        numbers: list[int] = values[self._offsets[item] : self._offsets[item + 1]].tolist()
         return numbers
 
     def frequencies(self, size: int) -> Numbers:
@@ -176,23 +175,15 @@ class TextSplit(Dataset[TextBatch]):
     def __getitem__(self, indices: list[int]) -> TextBatch:
         """The batch of these texts."""
         check_batch(indices)
-        items = np.array(indices, np.int64)
-        lengths = self.lengths[items]
-        time = np.arange(lengths.max(initial=0))
-        real = time < lengths[:, None]
-        places = np.where(real, self._offsets[items][:, None] + time, 0)
-
-        def padded(values: NDArray[Any], blank: int) -> Tensor:
-            return torch.from_numpy(np.where(real, values[places], values.dtype.type(blank)))
-
+        padded = padder(self._offsets, indices)
         return TextBatch(
-            index=torch.from_numpy(items),
-            lengths=torch.from_numpy(lengths),
+            index=torch.tensor(indices, dtype=torch.int64),
+            lengths=torch.from_numpy(self.lengths[indices]),
             tokens=padded(self._tokens, self._pad).long(),
             special=padded(self._special, False),
             sentences=padded(self._sentences, -1).long(),
             segments=padded(self._segments, 0).long(),
-            labels=torch.from_numpy(self.labels[items]),
+            labels=torch.from_numpy(self.labels[indices]),
             rationale=padded(self._rationale, False),
             split=self.split,
         )
@@ -351,13 +342,9 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         for split in wanted:
             self._open(split, files[split], read[split], numbers[split])
         if self.vector_spec is not None and self.vectors is None:
+            counts, source = self.splits["train"].frequencies(len(self.vocabulary)), self.tokenizer_source
             self.vectors = vocabulary_vectors(
-                self.vector_spec,
-                self.vocabulary,
-                self.splits["train"].frequencies(len(self.vocabulary)),
-                self.tokenizer_source,
-                root=self.root,
-                cache=self.cache,
+                self.vector_spec, self.vocabulary, counts, source, root=self.root, cache=self.cache
             )
         held = ", ".join(f"{split} {len(self.splits[split])} texts" for split in wanted)
         known = f"{len(self.labels)} labels, {len(self.vocabulary)} in the vocabulary"

@@ -38,17 +38,9 @@ from results import Provenance
 _DEFAULT_ENCODER = EncoderSpec()
 _DEFAULT_OPTIONS = Options()
 
-
 _COUNTED = (
-    "windows",
-    "windows_without_mentions",
-    "links",
-    "lost_links",
-    "skipped_too_long",
-    "skipped_mentions",
-    "skipped_links",
-    "words_without_piece",
-    UNKNOWN,
+    *("windows", "windows_without_mentions", "links", "lost_links"),
+    *("skipped_too_long", "skipped_mentions", "skipped_links", "words_without_piece", UNKNOWN),
 )
 _SHOWN = 60  # characters of a mention in a message
 
@@ -110,7 +102,10 @@ def _bounds(
         if len(whole) > limit:
             if too_long != "skip":
                 raise AlignmentError(_too_long(document, place, whole, limit, too_long))
-            _count_skipped(document, place, found)
+            found["skipped_too_long"] += 1
+            for mention, links in zip(document.mentions, anaphoric(document.mentions), strict=True):
+                found["skipped_mentions"] += mention.sentence == place
+                found["skipped_links"] += mention.sentence == place and links
             if start < place:
                 yield start, place
             start, length = place + 1, 0  # a window has no gaps
@@ -124,22 +119,13 @@ def _bounds(
         yield start, len(pieces)
 
 
-def _count_skipped(document: Document, sentence: int, found: Counter[str]) -> None:
-    found["skipped_too_long"] += 1
-    for mention, has in zip(document.mentions, anaphoric(document.mentions), strict=True):
-        if mention.sentence == sentence:
-            found["skipped_mentions"] += 1
-            found["skipped_links"] += has
-
-
 def _too_long(document: Document, place: int, whole: Pieces, limit: int, too_long: TooLong) -> str:
     words = document.sentences[place]
     spans = [(m.end - m.start, words[m.start : m.end]) for m in document.mentions if m.sentence == place]
+    mentions = "it has no mention"
     if spans:
         length, span = max(spans, key=lambda pair: pair[0])
         mentions = f"its longest mention has {length} words ({shorten(' '.join(span), _SHOWN, placeholder=' …')!r})"
-    else:
-        mentions = "it has no mention"
     remedy = (
         "--data.init_args.options.too_long skip leaves such sentences out, and counts them, their mentions and links"
     )
@@ -210,17 +196,16 @@ class CoreferenceSplit(Dataset[AntecedentBatch]):
         assert len(windows) <= 1
         heads = [head for window in windows for head in window.mention_heads]
         mentions = [mention for window in windows for mention in window.text.mentions]
-        manifest = self.store.manifest
-        between = len(set(heads))
+        manifest, between = self.store.manifest, len(set(heads))
+        vectors = torch.zeros(between, 0 if self._vectors is None else self._vectors.size)
+        if windows and self._vectors is not None:
+            vectors = torch.from_numpy(self._vectors.matrix[self._rows[indices[0]]])
         if windows and manifest.shards:
             weights = self.store.read("antecedent", self._items[indices[0]])
         else:
             size, words = (len(manifest.layers), len(manifest.heads)), sum(map(len, windows))
             shape = (2, *size, between, words) if self._candidates == "words" else (*size, between, between)
             weights = torch.zeros(shape)
-        vectors = torch.zeros(between, 0 if self._vectors is None else self._vectors.size)
-        if windows and self._vectors is not None:
-            vectors = torch.from_numpy(self._vectors.matrix[self._rows[indices[0]]])
         return AntecedentBatch(
             index=torch.tensor(indices, dtype=torch.int64),
             document=torch.tensor([self._places[window.number] for window in windows], dtype=torch.int64),
@@ -247,16 +232,11 @@ class CoreferenceSplit(Dataset[AntecedentBatch]):
 
 
 def parted(genres: Mapping[int, str], shares: Sequence[float], seed: int) -> tuple[frozenset[int], ...]:
-    """Part numbered documents so that every part has its share of every genre, as nearly as can be.
+    """Part numbered documents, given by genre, so that every part has its share of every genre, nearly.
 
     Genre by genre, in the order of their names, every document goes to the part that is furthest behind its share of
     all documents so far, the first of equals: of two halves, the first gets the odd document of the first genre with
-    an odd number, the second that of the second, and so on. Which documents these are is drawn.
-
-    Args:
-        genres: of every document, by its number.
-        shares: of the parts; they add up to 1.
-        seed: of the drawing.
+    an odd number, the second that of the second, and so on. The shares add up to 1; which documents go where is drawn.
     """
     random = np.random.default_rng(seed)
     parts: list[set[int]] = [set() for _ in shares]
@@ -411,13 +391,10 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
 
         Where one file is parted, the audit of a split counts what is in it, and `file` is the audit of the whole.
         """
-        known, counts = super().provenance, self._counts()
-        parted = self._single() is not None
-        data: dict[str, object] = {name: value for name, value in known.data.items() if name not in SPLITS}
-        audit: dict[str, object] = {name: value for name, value in known.audit.items() if name not in SPLITS}
+        known, parted = super().provenance, self._single() is not None
+        data, audit = dict(known.data), dict(known.audit)
         for split, held in self.splits.items():
-            manifest = held.store.manifest
-            described = known.data[split]
+            manifest, described = held.store.manifest, data[split]
             assert isinstance(described, dict)
             data[split] = {
                 **described,
@@ -426,9 +403,8 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
                 "windows": len(held),
                 **({"split_seed": self.split_seed, "ids": list(held.documents)} if parted else {}),
             }
-            audit[split] = held.counts if parted else counts[split]
             if parted:
-                audit["file"] = dict(manifest.audit)
+                audit[split], audit["file"] = held.counts, dict(manifest.audit)
         return Provenance(known.encoder, data, audit)
 
     def _loader(self, split: Split, *, shuffle: bool = False) -> BatchLoader[AntecedentBatch]:

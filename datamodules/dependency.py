@@ -21,7 +21,7 @@ from corpora.document import Documents
 from corpora.sample import SAMPLE_VERSION, write_sample_treebank
 from corpora.sentence import Treebank
 from datamodules.base import STAGES, AttentionDataModule, describe_encoder, sample_files
-from datamodules.batch import AttentionBatch, EncoderOf, Split
+from datamodules.batch import AttentionBatch, EncoderOf, Split, padder
 from datamodules.sampling import BatchLoader, check_batch
 from datamodules.vectors import VectorSpec, WordVectors
 from results import Provenance
@@ -102,61 +102,38 @@ class DependencySplit(Dataset[AttentionBatch]):
         """The batch of these sentences; what is read is copied once, from the mapped file to its place in the batch."""
         check_batch(indices)
         lengths = self.lengths[indices]
-        words = int(lengths.max(initial=0))
-        heads = np.full((len(indices), words), -1)
-        relations = np.full((len(indices), words), -1)
-        punctuation = np.zeros((len(indices), words), bool)
-        for row, (item, n) in enumerate(zip(indices, lengths.tolist(), strict=True)):
-            span = slice(self._offsets[item], self._offsets[item + 1])
-            heads[row, :n] = self._heads[span]
-            relations[row, :n] = self._relations[span]
-            punctuation[row, :n] = self._punctuation[span]
+        padded, words = padder(self._offsets, indices), int(lengths.max(initial=0))
+        manifest = self.store.manifest
+        cells = words + 2 if manifest.shards and "attention" in self.reads else 0
+        attention = (len(indices), len(manifest.layers), len(manifest.heads), cells, cells)
+        layers = len(manifest.hidden.layers) if "hidden" in self.reads else 0
+        hidden = (len(indices), layers, words, manifest.hidden.size)
+        vectors = torch.zeros(len(indices), words, 0)
+        if self._vectors is not None and "vectors" in self.reads:
+            vectors = torch.from_numpy(self._vectors.matrix[padded(self._rows, -1).numpy()])
         return AttentionBatch(
             index=torch.tensor(indices, dtype=torch.int64),
             lengths=torch.from_numpy(lengths),
-            heads=torch.from_numpy(heads),
-            relations=torch.from_numpy(relations),
-            punctuation=torch.from_numpy(punctuation),
-            attention=self._attention(indices, lengths.tolist(), words),
-            hidden=self._hidden(indices, lengths.tolist(), words),
-            vectors=self._vectors_of(indices, lengths.tolist(), words),
+            heads=padded(self._heads, -1).long(),
+            relations=padded(self._relations, -1),
+            punctuation=padded(self._punctuation, False),
+            attention=self._stored("attention", indices, attention, torch.float32),
+            hidden=self._stored("hidden", indices, hidden, manifest.dtype),
+            vectors=vectors,
             split=self.split,
             encoder=self.encoder,
         )
 
-    def _attention(self, indices: list[int], lengths: list[int], words: int) -> Tensor:
-        manifest = self.store.manifest
-        read = bool(manifest.shards) and "attention" in self.reads
-        slots = words + 2 if read else 0
-        shape = (len(indices), len(manifest.layers), len(manifest.heads), slots, slots)
-        attention = _blank(shape, lengths, words, torch.float32)
-        if read:
-            for row, (item, n) in enumerate(zip(indices, lengths, strict=True)):
-                attention[row, :, :, : n + 2, : n + 2] = self.store.read("attention", item)
-        return attention
-
-    def _hidden(self, indices: list[int], lengths: list[int], words: int) -> Tensor:
-        manifest = self.store.manifest
-        layers = len(manifest.hidden.layers) if "hidden" in self.reads else 0
-        hidden = _blank((len(indices), layers, words, manifest.hidden.size), lengths, words, manifest.dtype)
-        if layers:
-            for row, (item, n) in enumerate(zip(indices, lengths, strict=True)):
-                hidden[row, :, :n] = self.store.read("hidden", item)
-        return hidden
-
-    def _vectors_of(self, indices: list[int], lengths: list[int], words: int) -> Tensor:
-        if self._vectors is None or "vectors" not in self.reads:
-            return torch.zeros(len(indices), words, 0)
-        rows = np.full((len(indices), words), -1)
-        for row, (item, n) in enumerate(zip(indices, lengths, strict=True)):
-            rows[row, :n] = self._rows[self._offsets[item] : self._offsets[item + 1]]
-        return torch.from_numpy(self._vectors.matrix[rows])
-
-
-def _blank(shape: tuple[int, ...], lengths: list[int], words: int, dtype: torch.dtype) -> Tensor:
-    """Room for a batch: only what lies behind a sentence's end is ever cleared, and in most batches nothing does."""
-    even = all(n == words for n in lengths)
-    return (torch.empty if even else torch.zeros)(shape, dtype=dtype)
+    def _stored(self, quantity: Field, indices: list[int], shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """What the store has of each sentence, with zeros behind it; nothing is read where a size is 0."""
+        lengths = self.lengths[indices]
+        # Only what lies behind a sentence's end is ever cleared, and in most batches nothing does.
+        room = (torch.empty if len(set(lengths)) <= 1 else torch.zeros)(shape, dtype=dtype)
+        if room.numel():
+            for row, item in enumerate(indices):
+                stored = self.store.read(quantity, item)
+                room[row][tuple(map(slice, stored.shape))] = stored
+        return room
 
 
 def relations_of(store: Store) -> list[str]:

@@ -45,8 +45,8 @@ class LengthBatches(Sampler[list[int]]):
         shuffle: training if true.
         cells: what a batch is made of: `pairs` of words, delimiters included, or `tokens`.
         jitter: share of its length, 0–1, by which each sentence may be taken for longer or shorter in training, drawn
-            anew every epoch: without it the sentences of a rare length, the longest above all, would meet the same
-            neighbours in every epoch. Only without a bound of cells, which it would not keep.
+            anew every epoch: else the sentences of a rare length would meet the same neighbours in every epoch. Only
+            without a bound of cells, which it would not keep.
         seed: of the shuffling, together with the epoch.
         rank: of this process, from 0.
         world: number of processes.
@@ -124,8 +124,7 @@ class LengthBatches(Sampler[list[int]]):
 class BatchLoader(DataLoader[Item]):
     """Serves the batches of a `LengthBatches` from a split that collates them itself.
 
-    It tells Lightning that a run can go on in the middle of an epoch: the order of the batches follows from seed and
-    epoch, and the datamodule skips those that the interrupted run has seen.
+    Its state tells Lightning that a run can go on in the middle of an epoch; see `LengthBatches.resume`.
     """
 
     def __init__(self, data: Dataset[Item], batches: LengthBatches, workers: int) -> None:

@@ -31,10 +31,10 @@ class Vocabulary:
         words: all of them, specials included.
         pad: number of what fills batches up.
         unknown: number of what stands for words without a number of their own.
-        mask: number of what hides a word; None without.
-        start: number of what stands before a text; None without.
-        end: number of what stands behind it; None without.
-        separator: number of what stands between the texts of a pair; None without.
+        mask: number of what hides a word; None, here and below, without.
+        start: number of what stands before a text.
+        end: number of what stands behind it.
+        separator: number of what stands between the texts of a pair.
     """
 
     words: tuple[str, ...]
@@ -49,10 +49,13 @@ class Vocabulary:
         return len(self.words)
 
     @cached_property
+    def _specials(self) -> tuple[int | None, ...]:
+        return self.pad, self.unknown, self.mask, self.start, self.end, self.separator
+
+    @cached_property
     def specials(self) -> frozenset[int]:
         """Numbers that no word of a corpus has."""
-        numbers = (self.pad, self.unknown, self.mask, self.start, self.end, self.separator)
-        return frozenset(number for number in numbers if number is not None)
+        return frozenset(number for number in self._specials if number is not None)
 
     @cached_property
     def _numbers(self) -> Mapping[str, int]:
@@ -65,8 +68,7 @@ class Vocabulary:
     @cached_property
     def digest(self) -> str:
         """SHA-256, in hexadecimal, of the words in their order and of the numbers of the specials."""
-        specials = [self.pad, self.unknown, self.mask, self.start, self.end, self.separator]
-        return digest(json.dumps([self.words, specials]).encode())
+        return digest(json.dumps([self.words, self._specials]).encode())
 
 
 def build_vocabulary(counts: Counter[str], *, min_count: int, max_words: int | None) -> Vocabulary:
@@ -86,8 +88,7 @@ def build_vocabulary(counts: Counter[str], *, min_count: int, max_words: int | N
         raise CorpusError(
             f"No word of train occurs {min_count} times: all would be unknown. Lower --data.init_args.min_count."
         )
-    pad, unknown, mask, start, end, separator = range(len(SPECIALS))
-    return Vocabulary((*SPECIALS, *words), pad, unknown, mask, start, end, separator)
+    return Vocabulary((*SPECIALS, *words), *range(len(SPECIALS)))
 
 
 def piece_vocabulary(tokenizer: TextTokenizer) -> Vocabulary:
@@ -107,7 +108,6 @@ ENDS = frozenset((".", "!", "?", "…", "..."))
 """Words that end a sentence; so do several in a row, together."""
 CLOSERS = frozenset(("'", '"', "''", "’", "”", "»", ")", "]", "}", "-rrb-", "-RRB-"))
 """Words that belong to the sentence before them when they follow its end."""
-
 
 Punctuation = Literal["attached", "apart"]
 _APART = re.compile(
@@ -225,9 +225,7 @@ def read_words(
             and clitics words of their own. The parts of a word that decides all decide.
         sentence_separator: the word between sentences; None for the rule.
     """
-    separator = sentence_separator
-    if separator is not None and lowercase:
-        separator = separator.lower()
+    separator = sentence_separator.lower() if sentence_separator is not None and lowercase else sentence_separator
     codes: list[int] = []
     offsets = [0]
     decide: list[int] = []
@@ -347,7 +345,6 @@ def cut(tokens: Tokens, limit: int) -> tuple[Tokens, Numbers]:
         earlier = np.cumsum(own) - own  # of this source, before each token
         keep |= own & (earlier - earlier[tokens.offsets[:-1]][owners] < kept[owners])
     offsets = np.concatenate(([0], np.cumsum(keep)))[tokens.offsets]
-    short = replace(
-        tokens, codes=tokens.codes[keep], offsets=offsets, sources=tokens.sources[keep], words=tokens.words[keep]
-    )
+    codes, sources, words = (column[keep] for column in (tokens.codes, tokens.sources, tokens.words))
+    short = replace(tokens, codes=codes, offsets=offsets, sources=sources, words=words)
     return short, np.diff(tokens.offsets) - np.diff(offsets)

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from io import BufferedReader
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -30,8 +29,7 @@ from results.files import remove_leftovers, write_atomically
 
 # gensim takes a second to import, and most runs need none of it: it is imported where it is used.
 
-VECTORS_VERSION = 2
-"""Part of every key: raise it when what is kept of a file would come out differently."""
+VECTORS_VERSION = 2  # part of every key: raise it when what is kept of a file would come out differently
 ENCODER = "encoder"
 """The name that stands for the encoder's own input embeddings."""
 SUBSET = ".subset.txt.gz"
@@ -133,7 +131,7 @@ def load_vectors(
     Raises:
         VectorError: there are no such vectors, their file is malformed, they know less than `min_coverage` of the
             tokens, or `cache` cannot be written.
-        EncoderError, AlignmentError: of `encoder`, the encoder cannot be loaded, or has no vectors of its words.
+        EncoderError, AlignmentError: the encoder cannot be loaded, or has no vectors of its words.
     """
     lowercase = spec.lowercase and spec.name != ENCODER
     counts: Counter[str] = Counter()
@@ -309,7 +307,7 @@ def _reopen(path: Path) -> Found | None:
 
 
 def find_vectors(spec: VectorSpec, root: Path) -> list[Path]:
-    """The file of word vectors, looked up under `root` too, and the arrays that gensim has stored beside a `.kv`.
+    """The file of word vectors, found by its name, and the arrays that gensim has stored beside a `.kv`.
 
     Raises:
         VectorError: there is none, it cannot be downloaded, or it is a pickle that is not allowed.
@@ -377,12 +375,11 @@ def read_vectors(path: Path, wanted: Collection[str]) -> Found:
     """Read the vectors of those wanted words that a file has, in its order; `find_vectors` has allowed the file.
 
     The content decides the format: gzip or plain, word2vec's text or binary format, with or without the header of
-    counts, which GloVe's files lack. Only the wanted lines of a text file are parsed, but all of them are checked: a
-    file that is cut off or malformed is refused. In a text file `repeated_rows` are counted, lines for a wanted word
-    that already had one: the first is taken.
+    counts, which GloVe's files lack. Only the wanted lines of a text file are parsed, but all are counted and checked.
+    Of lines for the same wanted word the first is taken, and the others are counted as `repeated_rows`.
 
     Raises:
-        VectorError: the file is malformed.
+        VectorError: the file is cut off or malformed.
         OSError: it cannot be read.
     """
     if (kind := _format(path)) == "text":
@@ -443,7 +440,7 @@ def _load(path: Path, kind: Literal["pickle", "binary"]) -> tuple[list[str], Map
 
 
 def _read_text(path: Path, wanted: Collection[str]) -> Found:
-    lines: dict[str, tuple[int, bytes]] = {}  # of a word: the number of its line, and the line
+    vectors: dict[str, NDArray[np.float32]] = {}
     repeated = 0
     with _opened(path) as file:
         first = file.readline()
@@ -456,52 +453,41 @@ def _read_text(path: Path, wanted: Collection[str]) -> Found:
         for number, raw in enumerate(file, start + 1):
             line = raw.rstrip()
             try:
-                word = line[: line.index(b" ")].decode()
-            except ValueError:  # no blank, or not UTF-8
-                raise _bad_line(path, number, line, size) from None
-            if line.count(b" ") != size:
-                raise _bad_line(path, number, line, size)
-            if word in lines:
-                repeated += 1
-            elif word in wanted:
-                lines[word] = number, line
+                word = _word(line, size)
+                if word in vectors:
+                    repeated += 1
+                elif word in wanted:
+                    vectors[word] = _values(line)
+            except ValueError:
+                wrong = f"{_shown(line)} is not a word in UTF-8 and {size} finite numbers, with one blank between"
+                remedy = (
+                    f"Fetch the file again if it is cut off. Some words of glove.840B have a blank in them, which no "
+                    f"word of a corpus has: leave their lines out with `awk 'NF == {size + 1}'`. Else mend the line"
+                )
+                raise VectorError.at(path, number, wrong, remedy) from None
     if number == start:
         raise VectorError.at(path, None, "the file holds no vectors", _ACCEPTED)
     if header and header[0] != number - 1:
         wrong = f"the header says {header[0]:,} rows, but {number - 1:,} follow"
         remedy = "Fetch the file again if it is cut off; else correct the header, or delete it"
         raise VectorError.at(path, 1, wrong, remedy)
-    matrix = _parse([line for _, line in lines.values()], size)
-    if matrix is None:
-        number, line = next((number, line) for number, line in lines.values() if _parse([line], size) is None)
-        raise _bad_line(path, number, line, size)
-    return Found({word: row for row, word in enumerate(lines)}, matrix, {"repeated_rows": repeated})
+    matrix = np.array(list(vectors.values()), np.float32).reshape(-1, size)
+    return Found({word: row for row, word in enumerate(vectors)}, matrix, {"repeated_rows": repeated})
 
 
-def _parse(lines: Sequence[bytes], size: int) -> NDArray[np.float32] | None:
-    """The vectors of these lines; None if a value is not a finite number."""
-    from gensim.models import KeyedVectors
-
-    if not lines:
-        return np.zeros((0, size), np.float32)
-    with NamedTemporaryFile() as file, np.errstate(over="ignore"):
-        file.write(b"\n".join((b"%d %d" % (len(lines), size), *lines)))
-        file.flush()
-        try:
-            matrix: NDArray[np.float32] = KeyedVectors.load_word2vec_format(file.name).vectors
-        except ValueError:
-            return None
-    return matrix if np.isfinite(matrix).all() else None
+def _word(line: bytes, size: int) -> str:
+    word, blank, values = line.partition(b" ")
+    if not blank or values.count(b" ") != size - 1:
+        raise ValueError
+    return word.decode()
 
 
-def _bad_line(path: Path, number: int, line: bytes, size: int) -> VectorError:
-    return VectorError.at(
-        path,
-        number,
-        f"{_shown(line)} is not a word in UTF-8 and {size} finite numbers, with one blank between",
-        f"Fetch the file again if it is cut off. Some words of glove.840B have a blank in them, which no word of a "
-        f"corpus has: leave their lines out with `awk 'NF == {size + 1}'`. Else mend the line",
-    )
+def _values(line: bytes) -> NDArray[np.float32]:
+    with np.errstate(over="ignore"):
+        values = np.array(line.split(b" ")[1:], np.float32)
+    if not np.isfinite(values).all():
+        raise ValueError
+    return values
 
 
 def _shown(text: bytes) -> str:
