@@ -27,11 +27,11 @@ from datamodules.tokenization import (
     SPECIALS,
     Numbers,
     Punctuation,
+    TokenOptions,
     Tokens,
     Vocabulary,
     Words,
     build_vocabulary,
-    cut,
     piece_vocabulary,
     tokenize,
 )
@@ -189,33 +189,6 @@ class TextSplit(Dataset[TextBatch]):
         )
 
 
-def cut_texts(
-    path: Path,
-    texts: Sequence[LabelledText],
-    tokens: Tokens,
-    limit: int | None,
-    too_long: Literal["truncate", "error"],
-) -> tuple[Tokens, Numbers]:
-    """Let no text have more than `limit` tokens; see `datamodules.tokenization.cut`.
-
-    Raises:
-        CorpusError: a text is longer and must not be, or the limit leaves room for delimiters alone.
-    """
-    if limit is None:
-        return tokens, np.zeros(len(texts), np.int64)
-    try:
-        short, lost = cut(tokens, limit)
-    except ValueError as error:
-        raise CorpusError(f"max_length: {limit} tokens leave {error}. Raise --data.init_args.max_length.") from None
-    if too_long == "error" and lost.any():
-        place = int((lost > 0).argmax())
-        size = tokens.offsets[place + 1] - tokens.offsets[place]
-        wrong = f"text {texts[place].id!r} has {size} tokens, and the limit is {limit}"
-        remedy = "Raise --data.init_args.max_length as far as the encoder allows, or set --data.init_args.too_long"
-        raise CorpusError.at(path, texts[place].line, wrong, f"{remedy} truncate")
-    return short, lost
-
-
 class ClassificationDataModule(CorpusDataModule[TextBatch]):
     """Labelled texts, or pairs of texts, as tokens.
 
@@ -297,10 +270,9 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
             if value is not None and value < 1:
                 raise CorpusError(f"{name}: {value} is less than 1. Give --data.init_args.{name} a positive number.")
         self.format, self.columns, self.header, self.empty = format, columns, header, empty
-        self.tokenizer, self.lowercase, self.punctuation = tokenizer, lowercase, punctuation
+        self.tokenizer, self.too_long = tokenizer, too_long
+        self.token_options = TokenOptions(lowercase, punctuation, delimiters, sentence_separator, max_length)
         self.min_count, self.max_words = min_count, max_words
-        self.max_length, self.too_long = max_length, too_long
-        self.delimiters, self.sentence_separator = delimiters, sentence_separator
         self.positive_label = positive or ("positive" if corpus == "sample" else "1")
         self.batch_size, self.eval_tokens = batch_size, eval_tokens
         self.splits: dict[Split, TextSplit] = {}
@@ -351,15 +323,7 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         rank_zero_info(f"Ready {time.perf_counter() - entered:.1f} s after entering setup: {held}; {known}.")
 
     def _open(self, split: Split, path: Path, read: LabelledTexts, labels: Numbers) -> None:
-        words, whole = tokenize(
-            read.texts,
-            self._pieces,
-            lowercase=self.lowercase,
-            punctuation=self.punctuation,
-            delimiters=self.delimiters,
-            sentence_separator=self.sentence_separator,
-        )
-        tokens, lost = cut_texts(path, read.texts, whole, self._limit, self.too_long)
+        words, tokens, lost = tokenize(path, read.texts, self._pieces, self.token_options, self.too_long)
         if split == "train" and self._pieces is not None:
             self.vocabulary = piece_vocabulary(self._pieces)
         elif split == "train":
@@ -375,11 +339,6 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
             **shared,
             "labels": dict(zip(self.labels, np.bincount(labels, minlength=len(self.labels)).tolist(), strict=True)),
         }
-
-    @property
-    def _limit(self) -> int | None:
-        own = None if self._pieces is None else self._pieces.max_length
-        return min((limit for limit in (self.max_length, own) if limit is not None), default=None)
 
     @property
     def class_counts(self) -> Numbers:
@@ -412,7 +371,7 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
             "vocabulary": self.vocabulary.digest,
             "labels": list(self.labels),
             "tokenizer": tokenizer,
-            "delimiters": self.delimiters,
+            "delimiters": self.token_options.delimiters,
         }
 
     @property

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -189,21 +190,53 @@ class Tokens:
         return found
 
 
+@dataclass(frozen=True)
+class TokenOptions:
+    """How texts become tokens; see `ClassificationDataModule`."""
+
+    lowercase: bool = True
+    punctuation: Punctuation = "attached"
+    delimiters: bool = False
+    sentence_separator: str | None = None
+    max_length: int | None = None
+
+
 def tokenize(
+    path: Path,
     texts: Sequence[LabelledText],
     tokenizer: TextTokenizer | None,
-    *,
-    lowercase: bool,
-    punctuation: Punctuation,
-    delimiters: bool,
-    sentence_separator: str | None,
-) -> tuple[Words, Tokens]:
-    """Words and tokens of some texts; case, punctuation and delimiters are a tokenizer's own matter."""
+    options: TokenOptions,
+    too_long: Literal["truncate", "error"] = "truncate",
+) -> tuple[Words, Tokens, Numbers]:
+    """Words and tokens of the texts of a file, and how many tokens were cut from each, int64 `[texts]`.
+
+    Case, punctuation and delimiters are a tokenizer's own matter, and it may have a limit of its own.
+
+    Raises:
+        CorpusError: a text is longer and must not be, or the limit leaves room for delimiters alone.
+    """
     if tokenizer is not None:
-        words = read_words(texts, sentence_separator=sentence_separator)
-        return words, piece_tokens(words, tokenizer)
-    words = read_words(texts, lowercase=lowercase, punctuation=punctuation, sentence_separator=sentence_separator)
-    return words, word_tokens(words, delimiters=delimiters)
+        words = read_words(texts, sentence_separator=options.sentence_separator)
+        tokens, limits = piece_tokens(words, tokenizer), (options.max_length, tokenizer.max_length)
+    else:
+        words = read_words(
+            texts,
+            lowercase=options.lowercase,
+            punctuation=options.punctuation,
+            sentence_separator=options.sentence_separator,
+        )
+        tokens, limits = word_tokens(words, delimiters=options.delimiters), (options.max_length, None)
+    limit = min((limit for limit in limits if limit is not None), default=None)
+    if limit is None:
+        return words, tokens, np.zeros(len(texts), np.int64)
+    short, lost = cut(tokens, limit)
+    if too_long == "error" and lost.any():
+        place = int((lost > 0).argmax())
+        size = tokens.offsets[place + 1] - tokens.offsets[place]
+        wrong = f"text {texts[place].id!r} has {size} tokens, and the limit is {limit}"
+        remedy = "Raise --data.init_args.max_length as far as the encoder allows, or set --data.init_args.too_long"
+        raise CorpusError.at(path, texts[place].line, wrong, f"{remedy} truncate")
+    return words, short, lost
 
 
 def read_words(
@@ -330,13 +363,16 @@ def cut(tokens: Tokens, limit: int) -> tuple[Tokens, Numbers]:
         the tokens, and how many each text lost, int64 `[texts]`.
 
     Raises:
-        ValueError: the limit leaves no room for a token beside the specials.
+        CorpusError: the limit leaves no room for a token beside the specials.
     """
     owners, texts = tokens.owners, len(tokens.offsets) - 1
     first, second = (np.bincount(owners[tokens.sources == source], minlength=texts) for source in (0, 1))
     room = limit - (np.diff(tokens.offsets) - first - second)
     if room.min() < 1:
-        raise ValueError(f"no room for a token beside {limit - room.min()} delimiters")
+        raise CorpusError(
+            f"max_length: {limit} tokens leave no room for a token beside {limit - room.min()} delimiters. Raise "
+            f"--data.init_args.max_length."
+        )
     second_kept = np.minimum(second, np.maximum(room // 2, room - first))
     first_kept = np.minimum(first, room - second_kept)
     keep = tokens.sources < 0

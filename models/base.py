@@ -15,14 +15,13 @@ from torchmetrics import MeanMetric, MetricCollection
 from attention.encoder import EncoderSpec
 from datamodules import ClassificationDataModule, TextBatch
 from datamodules.sampling import LengthBatches
-from datamodules.tokenization import Vocabulary
+from datamodules.tokenization import TokenOptions, Vocabulary
 from metrics.classification import classification_scores
 from metrics.rows import ItemRows
 from models.interface import ModelError, Output
 from models.predictions import (
     Classified,
     Prediction,
-    TokenOptions,
     classification_result,
     gathered,
     prediction_table,
@@ -66,12 +65,9 @@ class TextSizes:
     def of(cls, data: ClassificationDataModule) -> "TextSizes":
         """For a datamodule that is set up."""
         vectors, known = data.word_vectors() or (None, None)
-        options = TokenOptions(
-            data.lowercase, data.punctuation, data.delimiters, data.sentence_separator, data.max_length
-        )
         size = None if vectors is None else vectors.size(1)
         labels = tuple(data.labels)
-        return cls(len(labels), data.vocabulary, vectors, known, data.tokenizer, labels, size, options)
+        return cls(len(labels), data.vocabulary, vectors, known, data.tokenizer, labels, size, data.token_options)
 
 
 class TextClassifier(TrainedModule[TextSizes]):

@@ -1,7 +1,6 @@
 """What a classifier decided: scores on dev and test beside the baseline, and the table that `predict` leaves."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,8 +14,8 @@ from attention.encoder import EncoderSpec, resolve
 from attention.tokenizer import TextTokenizer
 from corpora.labelled import LabelledText
 from datamodules import ClassificationDataModule, TextBatch, Vocabulary
-from datamodules.classification import TextSplit, cut_texts
-from datamodules.tokenization import Punctuation, tokenize
+from datamodules.classification import TextSplit
+from datamodules.tokenization import TokenOptions, tokenize
 from metrics.bootstrap import Floats
 from metrics.classification import (
     RATIOS,
@@ -170,17 +169,6 @@ def prediction_table(
     )
 
 
-@dataclass(frozen=True)
-class TokenOptions:
-    """How texts become tokens, beside vocabulary and tokenizer; see `ClassificationDataModule`."""
-
-    lowercase: bool = True
-    punctuation: Punctuation = "attached"
-    delimiters: bool = False
-    sentence_separator: str | None = None
-    max_length: int | None = None
-
-
 def tokenized(
     texts: Sequence[str | tuple[str, str]], vocabulary: Vocabulary, tokenizer: EncoderSpec | None, options: TokenOptions
 ) -> TextSplit:
@@ -188,9 +176,5 @@ def tokenized(
     pairs = [(text, None) if isinstance(text, str) else text for text in texts]
     read = [LabelledText(str(place), text, "", place, pair) for place, (text, pair) in enumerate(pairs)]
     pieces = None if tokenizer is None else TextTokenizer(resolve(tokenizer))
-    further = asdict(options)
-    limits = (further.pop("max_length"), None if pieces is None else pieces.max_length)
-    words, whole = tokenize(read, pieces, **further)
-    limit = min((limit for limit in limits if limit is not None), default=None)
-    tokens, lost = cut_texts(Path("texts"), read, whole, limit, "truncate")
+    words, tokens, lost = tokenize(Path("texts"), read, pieces, options)
     return TextSplit("test", read, np.zeros(len(read), np.int64), words, tokens, lost, vocabulary)
