@@ -1,6 +1,6 @@
 """Data → matplotlib figure, for print: readable at the width of one column, in colours safe for the colour-blind.
 
-Nothing uses pyplot, so no state is shared between figures and no display is needed.
+Without pyplot no state is shared between figures and no display is needed.
 """
 
 import math
@@ -261,15 +261,8 @@ def _(figure: AttentionLines) -> Canvas:
             side.tick_params(length=0, pad=2)
             # Above the words, which end or begin two points from the axes.
             at, points, align = (0, -2, "right") if side is axes else (1, 2, "left")
-            side.annotate(
-                textwrap.fill(label, LETTERS),
-                (at, 1),
-                (points, 3),
-                xycoords="axes fraction",
-                textcoords="offset points",
-                ha=align,
-                fontweight="bold",
-            )
+            name = textwrap.fill(label, LETTERS)
+            side.annotate(name, (at, 1), (points, 3), "axes fraction", "offset points", ha=align, fontweight="bold")
             sns.despine(ax=side, left=True, bottom=True)
         if kinds:
             canvas.legend(handles=kinds, loc="outside lower center", ncols=len(kinds), handlelength=1.6, **LEGEND)
@@ -316,13 +309,9 @@ def _draw_pairs(axes: Axes, figure: AttentionLines) -> list[Line2D]:
             continue
         # The heaviest on top.
         pairs.sort(key=lambda pair: (weights[pair], pair))
-        lines = LineCollection(
-            [((0.01, one), (0.99, two)) for one, two in pairs],
-            colors=[(*colour, max(weights[pair], least)) for pair in pairs],
-            linewidths=width,
-            linestyles=[dashes],
-            label=label,
-        )
+        ends = [((0.01, one), (0.99, two)) for one, two in pairs]
+        opaque = [(*colour, max(weights[pair], least)) for pair in pairs]
+        lines = LineCollection(ends, colors=opaque, linewidths=width, linestyles=[dashes], label=label)
         axes.add_collection(lines, autolim=False)
         handles.append(Line2D([], [], color=colour, linewidth=width, linestyle=dashes, label=label))
     return handles
@@ -348,16 +337,16 @@ def _number_cells(axes: Axes, values: np.ma.MaskedArray, image: AxesImage) -> No
 
 def _mark(axes: Axes, row: int, column: int) -> None:
     """Frame a cell in black on white, visible on light and dark cells."""
-    around = withStroke(linewidth=2.6, foreground="white")
     frame = Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, edgecolor="black", linewidth=1.1, clip_on=False)
-    frame.set_path_effects([around])
+    frame.set_path_effects([withStroke(linewidth=2.6, foreground="white")])
     axes.add_patch(frame)
 
 
 def _name_columns(axes: Axes, names: Sequence[str], cell: float) -> None:
     """Label the columns: horizontally where the names fit, else turned; only some where there is too little room."""
-    width = max(len(name) for name in names) * CHARACTER + 0.025
-    turned = width > cell and max(len(name) for name in names) > 2
+    longest = max(map(len, names))
+    width = longest * CHARACTER + 0.025
+    turned = width > cell and longest > 2
     step = math.ceil((0.11 if turned else width) / cell)
     axes.set_xticks(range(0, len(names), step), list(names)[::step], rotation=90 if turned else 0)
 
@@ -417,32 +406,15 @@ def _(figure: Curves) -> Canvas:
         marker = MARKERS[index % len(MARKERS)]
         if name in figure.lines:
             x, y = figure.lines[name]
-            axes.plot(
-                x,
-                y,
-                label=name,
-                color=colours[index],
-                linewidth=1.2,
-                linestyle=DASHES[index % len(DASHES)],
-                marker=marker if len(x) <= SHORT else None,
-                markersize=3,
-            )
+            dashes, marks = DASHES[index % len(DASHES)], marker if len(x) <= SHORT else None
+            style: dict[str, Any] = {"linewidth": 1.2, "linestyle": dashes, "marker": marks, "markersize": 3}
+            axes.plot(x, y, label=name, color=colours[index], **style)
         if name in figure.points:
             x, y = figure.points[name]
-            many = len(x) >= MANY
-            axes.plot(
-                x,
-                y,
-                label=None if name in figure.lines else name,
-                color=colours[index],
-                linestyle="",
-                marker="o" if many else marker,
-                markersize=2 if many else 5,
-                markeredgewidth=0 if many else 0.5,
-                markeredgecolor="white",
-                alpha=0.35 if many else 1.0,
-                zorder=2.5,
-            )
+            one = {"marker": marker, "markersize": 5, "markeredgewidth": 0.5, "markeredgecolor": "white"}
+            style = {"marker": "o", "markersize": 2, "markeredgewidth": 0, "alpha": 0.35} if len(x) >= MANY else one
+            label = None if name in figure.lines else name
+            axes.plot(x, y, label=label, color=colours[index], linestyle="", zorder=2.5, **style)
     axes.set(xlabel=textwrap.fill(figure.x_label, 40), ylabel=textwrap.fill(figure.y_label, int(1.8 / LETTER)))
     if figure.log_x:
         axes.set_xscale("log")
@@ -478,14 +450,8 @@ def _(figure: Histograms) -> Canvas:
         # Rounding errors beyond an end belong to the last bin there.
         counts, _ = np.histogram(np.clip(values, figure.low, figure.high), edges)
         names.append(f"{name} (n = {len(values):,})" if name else f"n = {len(values):,}")
-        axes.stairs(
-            100.0 * counts / max(len(values), 1),
-            edges,
-            label=names[-1],
-            color=colours[index],
-            linewidth=1.2,
-            linestyle=DASHES[index % len(DASHES)],
-        )
+        shares, dashes = 100.0 * counts / max(len(values), 1), DASHES[index % len(DASHES)]
+        axes.stairs(shares, edges, label=names[-1], color=colours[index], linewidth=1.2, linestyle=dashes)
     axes.set(xlabel=textwrap.fill(figure.label, 40), ylabel="texts (%)", xlim=(figure.low, figure.high))
     axes.set_ylim(bottom=0.0)
     axes.grid(axis="y")
@@ -532,9 +498,8 @@ def _draw_spreads(
     for place, group, wide in zip(at, values, spread, strict=True):
         # An empty line would still take room in the layout.
         if len(group) and not wide:
-            axes.plot(
-                group, np.full(len(group), place), "o", color=colour, markersize=2.5, markeredgewidth=0, clip_on=False
-            )
+            dots = np.full(len(group), place)
+            axes.plot(group, dots, "o", color=colour, markersize=2.5, markeredgewidth=0, clip_on=False)
     enough = [index for index, wide in enumerate(spread) if wide]
     if not enough:
         return

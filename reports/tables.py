@@ -9,7 +9,7 @@ takes for an argument of the row end before, nor for the arrows of our direction
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from itertools import accumulate
 
 import pandas as pd
@@ -19,19 +19,6 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from results import Estimate, Table, Unit
-
-
-def number(value: float, unit: Unit, *, missing: str) -> str:
-    """Write a float, ×100 with one decimal when it is a fraction; nan becomes `missing`."""
-    if math.isnan(value):
-        return missing
-    return f"{100 * value:.1f}" if unit == "fraction" else f"{value:.4g}"
-
-
-def with_interval(estimate: Estimate, *, missing: str) -> str:
-    """Write an estimate, with its interval where that is defined: `54.3 [53.5, 55.1]`."""
-    ends = [end for end in (estimate.low, estimate.high) if end is not None]
-    return _cell([estimate.value, *ends], estimate.unit, missing)
 
 
 def written(table: Table, *, missing: str) -> dict[str, list[str]]:
@@ -49,19 +36,16 @@ def written(table: Table, *, missing: str) -> dict[str, list[str]]:
     return cells
 
 
-def _cell(values: Sequence[float], unit: Unit, missing: str) -> str:
-    first, *bounds = (number(value, unit, missing="") for value in values)
+def _cell(values: Iterable[float], unit: Unit, missing: str) -> str:
+    """A number, with its interval where that is defined: `54.3 [53.5, 55.1]`."""
+    first, *bounds = (
+        "" if math.isnan(value) else f"{100 * value:.1f}" if unit == "fraction" else f"{value:.4g}" for value in values
+    )
     return f"{first or missing} [{bounds[0]}, {bounds[1]}]" if bounds and all(bounds) else first or missing
 
 
-ROWS = 30
-"""Printed rows of a table."""
-
-SCORES = 80
-"""Printed scores."""
-
-COLUMNS = 12
-"""Printed columns of a table, not counting intervals."""
+ROWS, COLUMNS, SCORES = 30, 12, 80
+"""Printed rows and columns of a table, not counting intervals, and printed scores."""
 
 DASH = "–"
 
@@ -70,7 +54,8 @@ def scores_table(title: str, scores: Mapping[str, Estimate]) -> RichTable:
     """Lay out scores, one row each, with their intervals."""
     table = _table(title, ["score", "value"], numbers={1})
     for name, score in list(scores.items())[:SCORES]:
-        table.add_row(*_cells(name, with_interval(score, missing=DASH)))
+        ends = () if score.low is None or score.high is None else (score.low, score.high)
+        table.add_row(*_cells(name, _cell((score.value, *ends), score.unit, DASH)))
     if len(scores) > SCORES:
         table.caption = Text(f"{len(scores) - SCORES} more scores in results.json")
     return table

@@ -4,6 +4,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ from tests.tiny import BROKEN, FAMILIAR
 from training import TrainingError
 
 ROOT = Path(__file__).parent.parent
+Given = Callable[..., list[str]]
+HEADS = "clark2019/heads.yaml"
 # Those on documents, the sweeps, and those that train inside a test are tried where these are tested.
 NESTED = ("control.yaml", "mdl.yaml")
 CONFIGS = [
@@ -73,23 +76,34 @@ def arguments(config: Path, corpus: str, bert: Path, cache: str, runs: Path) -> 
     ]
 
 
+@pytest.fixture
+def of_config(corpus: str, bert: Path, cache: str, tmp_path: Path) -> Given:
+    """Gives the command line of a shipped config on tiny data, or with other arguments of `arguments`."""
+
+    def given(config: str = "demo.yaml", **changed: object) -> list[str]:
+        parts: dict[str, Any] = {"corpus": corpus, "bert": bert, "cache": cache, "runs": tmp_path, **changed}
+        return arguments(ROOT / "configs" / config, **parts)
+
+    return given
+
+
 def results(runs: Path) -> tuple[Path, dict[str, Any]]:
     found = sorted(runs.rglob("results.json"))
     assert found
     return found[-1].parent, json.loads(found[-1].read_text(encoding="utf-8"))
 
 
+def assert_all_files_are_there(folder: Path, found: dict[str, Any]) -> None:
+    for kind in ("tables", "latex", "figures"):
+        assert all((folder / name).stat().st_size for name in found[kind].values())
+
+
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: str(path.relative_to(ROOT / "configs")))
-def test_every_config_runs_and_leaves_whole_results(
-    config: Path, corpus: str, bert: Path, cache: str, tmp_path: Path
-) -> None:
-    train.main(arguments(config, corpus, bert, cache, tmp_path))
+def test_every_config_runs_and_leaves_whole_results(config: Path, of_config: Given, tmp_path: Path) -> None:
+    train.main(of_config(config))
     folder, found = results(tmp_path)
-    assert found["schema"] == 2
-    assert found["config"] == "config.yaml"
-    files = [*found["tables"].values(), *found["latex"].values(), *found["figures"].values(), found["config"]]
-    for name in files:
-        assert (folder / name).stat().st_size > 0
+    assert_all_files_are_there(folder, found)
+    assert (folder / found["config"]).stat().st_size
     scores = found["scores"]
     for name in [name for name in scores if f"{name}.low" in scores]:
         bottom = -1 if name.startswith("spearman") else 0
@@ -159,8 +173,7 @@ def test_every_classifier_runs_and_leaves_whole_results(config: Path, bert: Path
     train.main(classifier_arguments(config, tmp_path, bert))
     folder, found = results(tmp_path / "runs")
     assert found["experiment"] == "classification"
-    for name in (*found["tables"].values(), *found["latex"].values(), *found["figures"].values()):
-        assert (folder / name).stat().st_size > 0
+    assert_all_files_are_there(folder, found)
     scores = found["scores"]
     for name in ("accuracy", "f1", "auroc", "dev.f1"):
         assert 0 <= scores[f"{name}.low"] <= scores[name] <= scores[f"{name}.high"] <= 1
@@ -172,6 +185,8 @@ def test_every_classifier_runs_and_leaves_whole_results(config: Path, bert: Path
     assert len(items) == 29
     assert scores["accuracy"] == pytest.approx(items["correct"].sum() / items["scored"].sum())
     assert found["audit"]["train"]["labels"] == {"bad": 31, "good": 30}
+    (checkpoint,) = folder.glob("checkpoints/*.ckpt")
+    assert torch.load(checkpoint, weights_only=True)["config"] == (folder / "config.yaml").read_text(encoding="utf-8")
 
 
 def test_variants_of_tutek_differ_in_what_they_say_and_nothing_else() -> None:
@@ -226,15 +241,6 @@ def test_command_lines_are_checked_before_anything_is_computed(corpus: str, cach
     assert not (tmp_path / "cache").exists()
 
 
-def test_a_checkpoint_says_how_it_was_made(bert: Path, tmp_path: Path) -> None:
-    train.main(classifier_arguments(ROOT / "configs" / "demo_classifier.yaml", tmp_path, bert))
-    folder, _ = results(tmp_path / "runs")
-    (path,) = (folder / "checkpoints").glob("*.ckpt")
-    config = torch.load(path, weights_only=True)["config"]
-    assert config == (folder / "config.yaml").read_text(encoding="utf-8")
-    assert yaml.safe_load(config)["model"]["class_path"] == "models.AttentionClassifier"
-
-
 @pytest.mark.slow
 def test_a_classifier_on_two_processes_scores_as_on_one(bert: Path, tmp_path: Path) -> None:
     """The same checkpoint, tested and predicted with: no text is left out, and none counts twice."""
@@ -269,30 +275,35 @@ def checkpoint(corpus: str, bert: Path, cache: str, tmp_path_factory: pytest.Tem
 
 
 def test_a_second_run_has_a_folder_of_its_own_and_the_same_scores(
-    corpus: str, bert: Path, cache: str, tmp_path: Path
+    of_config: Given, tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    command = arguments(ROOT / "configs" / "demo.yaml", corpus, bert, cache, tmp_path)
-    train.main(command)
-    train.main(command)
+    with caplog.at_level("INFO", "pytorch_lightning"):
+        runs = [train.main(of_config()) for _ in range(2)]
     first, second = (tmp_path / "AttentionOnlyProbe" / f"version_{number}" for number in (0, 1))
     scores = [json.loads((folder / "results.json").read_text())["scores"] for folder in (first, second)]
     assert scores[0] == scores[1]
-    for folder in (first, second):
-        assert list((folder / "checkpoints").glob("*.ckpt"))
-        assert (folder / "metrics.csv").exists()
+    printed = caplog.text + "".join(capfd.readouterr())
+    for folder, run in zip((first, second), runs, strict=True):
         assert list((folder / "tensorboard").glob("events.*"))
+        assert (folder / "metrics.csv").exists()
+        assert not any(logger.version for logger in run.trainer.loggers)  # which the progress bar would show
+        # A weight for each head and direction, one for each offset, and biases: as the checkpoint has them.
+        state = torch.load(next(folder.glob("checkpoints/*.ckpt")), weights_only=True)["state_dict"]
+        count = sum(value.numel() for value in state.values())
+        assert f"Training AttentionOnlyProbe, {count:,} parameters, in {folder}" in printed
+    assert not [word for word in ("Tip", "litlogger", "litmodels", "TPU", "ArcPredictions") if word in printed]
 
 
 def test_a_checkpoint_is_tested_again_under_the_options_of_the_command_line(
-    checkpoint: Path, corpus: str, bert: Path, cache: str, tmp_path: Path
+    checkpoint: Path, of_config: Given, tmp_path: Path
 ) -> None:
-    command = arguments(ROOT / "configs" / "demo.yaml", corpus, bert, cache, tmp_path)
+    command = of_config()
     train.main(["test", *command[1:-1], "--data.init_args.eval_cells=200", f"--ckpt_path={checkpoint}"])
     assert results(tmp_path)[1]["scores"] == results(checkpoint.parent.parent)[1]["scores"]
 
 
-def test_predictions_are_written(checkpoint: Path, corpus: str, bert: Path, cache: str, tmp_path: Path) -> None:
-    command = arguments(ROOT / "configs" / "demo.yaml", corpus, bert, cache, tmp_path)
+def test_predictions_are_written(checkpoint: Path, corpus: str, of_config: Given, tmp_path: Path) -> None:
+    command = of_config()
     train.main(["predict", *command[1:-1], f"--ckpt_path={checkpoint}"])
     _, found = results(checkpoint.parent.parent)
     predictions = pd.read_parquet(next(tmp_path.rglob("predictions.parquet")))
@@ -306,17 +317,17 @@ def test_predictions_are_written(checkpoint: Path, corpus: str, bert: Path, cach
 
 
 @pytest.mark.parametrize("stage", ["test", "validate", "predict"])
-def test_a_probe_without_training_is_refused(stage: str, corpus: str, bert: Path, cache: str, tmp_path: Path) -> None:
-    command = arguments(ROOT / "configs" / "demo.yaml", corpus, bert, cache, tmp_path)
+def test_a_probe_without_training_is_refused(stage: str, of_config: Given) -> None:
+    command = of_config()
     with pytest.raises(TrainingError, match=r"AttentionOnlyProbe was not trained.*--ckpt_path"):
         train.main([stage, *command[1:-1]])
 
 
 def test_a_corpus_without_a_test_split_is_trained_on(
-    corpus: str, bert: Path, cache: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    corpus: str, of_config: Given, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     splits = {split: corpus.replace("{split}", split) for split in ("train", "dev")}
-    command = arguments(ROOT / "configs" / "demo.yaml", json.dumps(splits), bert, cache, tmp_path)
+    command = of_config(corpus=json.dumps(splits))
     with caplog.at_level("INFO", "pytorch_lightning"):
         train.main(command)
     assert "Not tested: there is no test split" in caplog.text
@@ -324,38 +335,42 @@ def test_a_corpus_without_a_test_split_is_trained_on(
     assert not list(tmp_path.rglob("results.json"))
 
 
-def test_a_missing_split_is_told_before_anything_is_extracted(bert: Path, corpus: str, tmp_path: Path) -> None:
-    only = json.dumps({"train": corpus.replace("{split}", "train")})
-    command = arguments(ROOT / "configs" / "demo.yaml", only, bert, str(tmp_path / "stores"), tmp_path / "runs")
-    with pytest.raises(CorpusError, match=r"no dev split, and it is needed.*--data\.init_args\.corpus"):
-        train.main(command)
-    assert not list(tmp_path.rglob("*.safetensors"))
-    assert not [path for path in (tmp_path / "runs").rglob("*") if path.is_file()]
-
-
 @pytest.mark.parametrize("logger", ["true", "false"])
-def test_bad_input_removes_the_folder_of_its_own_run_alone(
-    logger: str, corpus: str, bert: Path, cache: str, tmp_path: Path
-) -> None:
+def test_bad_input_removes_the_folder_of_its_own_run_alone(logger: str, of_config: Given, tmp_path: Path) -> None:
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "results.json").write_text("{}")
-    command = arguments(ROOT / "configs" / "demo.yaml", "absent-{split}.conllu", bert, cache, tmp_path)
+    command = of_config(corpus="absent-{split}.conllu")
     with pytest.raises(CorpusError):
         train.main([*command, f"--trainer.logger={logger}"])
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [tmp_path / "old" / "results.json"]
 
 
-def test_a_drawing_that_cannot_be_made_leaves_no_run_behind(
-    corpus: str, bert: Path, cache: str, tmp_path: Path
+@pytest.mark.parametrize(
+    ("config", "option", "message"),
+    [
+        (
+            HEADS,
+            "model.init_args.drawings=[{head: 9-9, sentence: a}]",
+            "no head '9-9'; heads are called layer-head, fr",
+        ),
+        (
+            "demo.yaml",
+            "data.init_args.corpus={train: TRAIN}",
+            r"no dev split, and it is needed.*--data\.init_args\.cor",
+        ),
+    ],
+)
+def test_a_fault_of_the_set_up_leaves_no_run_behind(
+    config: str, option: str, message: str, of_config: Given, corpus: str, tmp_path: Path
 ) -> None:
-    command = arguments(ROOT / "configs" / "clark2019" / "heads.yaml", corpus, bert, cache, tmp_path)
-    with pytest.raises(ExperimentError, match=r"no head '9-9'; heads are called layer-head, from 1-1 to 2-4"):
-        train.main([*command, "--model.init_args.drawings=[{head: 9-9, sentence: tiny-test-0}]"])
-    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    command = of_config(config, cache=str(tmp_path / "stores")) if config == "demo.yaml" else of_config(config)
+    with pytest.raises((CorpusError, ExperimentError), match=message):
+        train.main([*command, f"--{option.replace('TRAIN', corpus.replace('{split}', 'train'))}"])
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "vectors.txt"]
 
 
-def test_a_run_without_a_logger_has_a_folder_of_its_own(corpus: str, bert: Path, cache: str, tmp_path: Path) -> None:
-    command = arguments(ROOT / "configs" / "clark2019" / "baselines.yaml", corpus, bert, cache, tmp_path)
+def test_a_run_without_a_logger_has_a_folder_of_its_own(of_config: Given, tmp_path: Path) -> None:
+    command = of_config("clark2019/baselines.yaml")
     for _ in range(2):
         train.main([*command, "--trainer.logger=false"])
     for number in range(2):
@@ -395,7 +410,7 @@ def test_a_bad_test_file_is_found_before_the_training(
     if kind == "treebank":
         files = {split: corpus.replace("{split}", split) for split in ("train", "dev")} | {"test": str(bad)}
         stores, runs = str(tmp_path / "stores"), tmp_path / "runs"
-        command = arguments(ROOT / "configs" / "demo.yaml", json.dumps(files), bert, stores, runs)
+        command = of_config(corpus=json.dumps(files), cache=stores, runs=runs)
     elif kind == "texts":
         bad, text = tmp_path / "test.tsv", "label\ttext\ngood\n"
         command = classifier_arguments(ROOT / "configs" / "demo_classifier.yaml", tmp_path, bert)
@@ -457,28 +472,37 @@ def test_a_typo_is_told_in_a_line_with_what_is_closest(
     assert len(told.splitlines()) == 1
 
 
-def test_a_training_says_what_it_trains_and_advertises_nothing(
-    corpus: str,
-    bert: Path,
-    cache: str,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    with caplog.at_level("INFO", "pytorch_lightning"):
-        train.main(arguments(ROOT / "configs" / "demo.yaml", corpus, bert, cache, tmp_path))
-    # A weight for each head and direction, one for each offset, and biases: as the checkpoint has them.
-    folder, _ = results(tmp_path)
-    state = torch.load(next(folder.glob("checkpoints/*.ckpt")), weights_only=True)["state_dict"]
-    count = sum(value.numel() for value in state.values())
-    assert f"Training AttentionOnlyProbe, {count:,} parameters, in {folder}" in caplog.text
-    printed = caplog.text + "".join(capfd.readouterr())
-    assert not [word for word in ("Tip", "litlogger", "litmodels", "TPU", "ArcPredictions") if word in printed]
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--config={config}", "fit"], "error: the command comes first: python train.py fit | validate | test | pred"),
+        (
+            ["fit", "--model.init_args.decay=1", "--config={config}"],
+            "decay, as no class is named before it: give --con",
+        ),
+    ],
+)
+def test_options_in_a_wrong_order_are_told(args: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        train.main([arg.format(config=ROOT / "configs" / "demo.yaml") for arg in args])
+    assert message in capsys.readouterr().err
+
+
+def test_a_fraction_that_leaves_no_batch_is_told_and_leaves_no_run(of_config: Given, tmp_path: Path) -> None:
+    with pytest.raises(train.RunError, match=r"^The options of --trainer cannot be met: .* `limit_test_batches=.*\.$"):
+        train.main([*of_config("clark2019/baselines.yaml"), "--trainer.limit_test_batches=0.001"])
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_a_finished_training_is_said_to_be_only_tested(checkpoint: Path, of_config: Given, tmp_path: Path) -> None:
+    copy = altered(checkpoint, tmp_path / "last.ckpt", epoch=1)
+    with pytest.warns(UserWarning, match=r"last\.ckpt has all 2 epochs of --trainer\.max_epochs: it is tested, not tr"):
+        train.main([*of_config(), f"--ckpt_path={copy}"], cli=train.CheckedCLI)
 
 
 @pytest.mark.slow
-def test_two_processes_score_as_one_does(corpus: str, bert: Path, cache: str, tmp_path: Path) -> None:
-    command = arguments(ROOT / "configs" / "clark2019" / "baselines.yaml", corpus, bert, cache, tmp_path / "one")
+def test_two_processes_score_as_one_does(of_config: Given, tmp_path: Path) -> None:
+    command = of_config("clark2019/baselines.yaml", runs=tmp_path / "one")
     train.main(command)
     extra = ["--trainer.devices=2", "--trainer.strategy=ddp", "--data.init_args.eval_cells=300"]
     command = [item.replace(str(tmp_path / "one"), str(tmp_path / "two")) for item in command]
@@ -488,11 +512,9 @@ def test_two_processes_score_as_one_does(corpus: str, bert: Path, cache: str, tm
     assert [path.name for path in (tmp_path / "two" / "Baselines").iterdir()] == ["version_0"]
 
 
-def test_titles_of_figures_are_an_option_of_the_command_line(
-    corpus: str, bert: Path, cache: str, tmp_path: Path
-) -> None:
+def test_titles_of_figures_are_an_option_of_the_command_line(of_config: Given, tmp_path: Path) -> None:
     config = ROOT / "configs" / "clark2019" / "baselines.yaml"
-    run = train.main([*arguments(config, corpus, bert, cache, tmp_path), "--figures.titles=false"])
+    run = train.main([*of_config(config), "--figures.titles=false"])
     callbacks: list[Callback] = run.trainer.callbacks  # type: ignore[attr-defined]
     (writer,) = (part for part in callbacks if isinstance(part, ResultWriter))
     assert not writer.titles
@@ -594,11 +616,9 @@ def altered(checkpoint: Path, copy: Path, **parts: object) -> Path:
 
 
 @pytest.mark.slow
-def test_a_file_that_is_no_checkpoint_is_told_in_a_line(
-    checkpoint: Path, corpus: str, bert: Path, cache: str, tmp_path: Path
-) -> None:
+def test_a_file_that_is_no_checkpoint_is_told_in_a_line(checkpoint: Path, of_config: Given, tmp_path: Path) -> None:
     content, path = checkpoint.read_bytes(), tmp_path / "given.ckpt"
-    command = arguments(ROOT / "configs" / "demo.yaml", corpus, bert, cache, tmp_path / "runs")[1:]
+    command = of_config(runs=tmp_path / "runs")[1:]
     stages = cycle(("fit", "test"))
 
     def refused(message: str) -> str:
@@ -617,29 +637,19 @@ def test_a_file_that_is_no_checkpoint_is_told_in_a_line(
     for foreign in ([1, 2], {"weight": weight}):
         torch.save(foreign, path)
         refused("this is no checkpoint of a run")
-    configs: tuple[object, ...] = (
-        "- a",
-        "a: [b",
-        "2020-02-30",
-        "model: 3",
-        "model: {class_path: 3}",
-        {"model": {}},
-        None,
-    )
-    parameters: tuple[object, ...] = ([1], "text", {"_class_path": 3})
-    for name, values in {"config": configs, "hyper_parameters": parameters}.items():
-        for value in values:
-            altered(checkpoint, path, **{name: value})
-            refused("this is no checkpoint of a run")
+    for config in ("- a", "a: [b", "2020-02-30", "model: 3", "model: {class_path: 3}", {"model": {}}, None):
+        altered(checkpoint, path, config=config)
+        refused("this is no checkpoint of a run")
+    for parameters in ([1], "text", {"_class_path": 3}):
+        altered(checkpoint, path, hyper_parameters=parameters)
+        refused("this is no checkpoint of a run")
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_checkpoint_of_something_else_is_refused(
-    checkpoint: Path, corpus: str, bert: Path, cache: str, tmp_path: Path
-) -> None:
+def test_a_checkpoint_of_something_else_is_refused(checkpoint: Path, of_config: Given, tmp_path: Path) -> None:
     """Of another class, or made with other hyperparameters, which Lightning would take instead of those configured."""
     runs, copy = tmp_path / "runs", tmp_path / "copy.ckpt"
-    command = arguments(ROOT / "configs" / "demo.yaml", corpus, bert, cache, runs)[1:]
+    command = of_config(runs=runs)[1:]
     altered(checkpoint, copy, hyper_parameters={"_class_path": "probes.AttentionWordsProbe"})
     with pytest.raises(
         train.RunError, match=r"copy\.ckpt: this is a checkpoint of AttentionWordsProbe, and --model is "
@@ -651,7 +661,7 @@ def test_a_checkpoint_of_something_else_is_refused(
     # Without such parameters: what its configuration says, which the state of the optimiser would hide in a training.
     with pytest.raises(train.RunError, match=r"learning_rate 0\.04, which is 9\.0 here"):
         train.main(["fit", *command, f"--ckpt_path={checkpoint}", "--model.init_args.learning_rate=9"])
-    words = ["test", *arguments(ROOT / "configs" / "clark2019" / "distances_glove.yaml", corpus, bert, cache, runs)[1:]]
+    words = ["test", *of_config("clark2019/distances_glove.yaml", runs=runs)[1:]]
     with pytest.raises(train.RunError, match=r"this is a checkpoint of AttentionOnlyProbe, and --model is Distances"):
         train.main([*words, f"--ckpt_path={checkpoint}"])
     assert not runs.exists()
@@ -664,17 +674,19 @@ def test_a_checkpoint_of_something_else_is_refused(
         train.main(["test", *command, f"--ckpt_path={copy}"])
 
 
-HEADS = "clark2019/heads.yaml"
-
-
 @pytest.mark.parametrize(
     ("stage", "config", "option", "message"),
     [
         ("test", HEADS, "--ckpt_path={checkpoint}", "SingleHeads trains nothing, and takes no --ckpt"),
         ("test", "clark2019/baselines.yaml", "--ckpt_path={checkpoint}", "Baselines trains nothing, and takes no"),
         ("test", "demo.yaml", "--ckpt_path=best", "--ckpt_path best: a new run has none yet"),
-        ("fit", HEADS, None, r"SingleHeads trains nothing\. Run it with `python train\.py test`"),
-        ("validate", HEADS, None, r"SingleHeads cannot validate\. Run it with `python train\.py test`"),
+        ("fit", HEADS, "--seed_everything=0", r"SingleHeads trains nothing\. Run it with `python train\.py test`"),
+        (
+            "validate",
+            HEADS,
+            "--seed_everything=0",
+            r"SingleHeads cannot validate\. Run it with `python train\.py test`",
+        ),
         ("test", HEADS, "--trainer.accelerator=tpu", r"Leave out --trainer\.accelerator tpu, or give"),
         ("test", HEADS, "--trainer.devices=0", r"The options of --trainer cannot be met: .*devices"),
         ("test", HEADS, "--data.init_args.options.layers=[0]", r"layers: \[0\]\. Give --data\.init_"),
@@ -682,19 +694,10 @@ HEADS = "clark2019/heads.yaml"
     ],
 )
 def test_an_option_that_cannot_be_met_is_told_before_anything_is_made(
-    stage: str,
-    config: str,
-    option: str | None,
-    message: str,
-    checkpoint: Path,
-    corpus: str,
-    bert: Path,
-    cache: str,
-    tmp_path: Path,
+    stage: str, config: str, option: str, message: str, checkpoint: Path, of_config: Given, tmp_path: Path
 ) -> None:
-    command = arguments(ROOT / "configs" / config, corpus, bert, cache, tmp_path / "runs")[1:]
-    given = [option.replace("{checkpoint}", str(checkpoint))] if option else []
+    command = of_config(config, runs=tmp_path / "runs")[1:]
     with pytest.raises((RuntimeError, ValueError)) as refusal:
-        train.main([stage, *command, *given])
+        train.main([stage, *command, option.replace("{checkpoint}", str(checkpoint))])
     assert re.search(message, str(train.fault(refusal.value)))  # the command line's parser wraps some of them
     assert not (tmp_path / "runs").exists()
