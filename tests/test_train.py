@@ -217,10 +217,8 @@ def test_a_fault_found_by_a_constructor_is_told_in_a_line(
     assert "Error: " not in capsys.readouterr().err
 
 
-def test_command_lines_are_checked_before_anything_is_computed(corpus: str, cache: str, tmp_path: Path) -> None:
-    config = ROOT / "configs" / "clark2019" / "attention_only.yaml"
-    runs = [f"--trainer.default_root_dir={tmp_path / 'runs'}", f"--data.init_args.cache={tmp_path / 'cache'}"]
-    good = ["fit", f"--config={config}", f"--data.init_args.corpus={corpus}", "--trainer.accelerator=cpu", *runs]
+def test_command_lines_are_checked_before_anything_is_computed(of_config: Given, corpus: str, tmp_path: Path) -> None:
+    good = of_config("clark2019/attention_only.yaml", cache=str(tmp_path / "cache"), runs=tmp_path / "runs")
     files = {split: corpus.replace("{split}", split) for split in ("train", "dev")}
     faults = {
         "max_epoch": "--trainer.max_epoch=2",
@@ -238,7 +236,7 @@ def test_command_lines_are_checked_before_anything_is_computed(corpus: str, cach
         assert fault is not None
         assert expected in fault
     assert not (tmp_path / "runs").exists()
-    assert not (tmp_path / "cache").exists()
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["vectors.txt"]
 
 
 @pytest.mark.slow
@@ -336,13 +334,12 @@ def test_a_corpus_without_a_test_split_is_trained_on(
 
 
 @pytest.mark.parametrize("logger", ["true", "false"])
-def test_bad_input_removes_the_folder_of_its_own_run_alone(logger: str, of_config: Given, tmp_path: Path) -> None:
-    (tmp_path / "old").mkdir()
-    (tmp_path / "old" / "results.json").write_text("{}")
-    command = of_config(corpus="absent-{split}.conllu")
+def test_bad_input_removes_the_folder_of_its_own_run_alone(
+    logger: str, finished_run: list[Path], of_config: Given, tmp_path: Path
+) -> None:
     with pytest.raises(CorpusError):
-        train.main([*command, f"--trainer.logger={logger}"])
-    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [tmp_path / "old" / "results.json"]
+        train.main([*of_config("clark2019/baselines.yaml", corpus="absent"), f"--trainer.logger={logger}"])
+    assert sorted(tmp_path.rglob("*")) == finished_run
 
 
 @pytest.mark.parametrize(
@@ -367,16 +364,6 @@ def test_a_fault_of_the_set_up_leaves_no_run_behind(
     with pytest.raises((CorpusError, ExperimentError), match=message):
         train.main([*command, f"--{option.replace('TRAIN', corpus.replace('{split}', 'train'))}"])
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "vectors.txt"]
-
-
-def test_a_run_without_a_logger_has_a_folder_of_its_own(of_config: Given, tmp_path: Path) -> None:
-    command = of_config("clark2019/baselines.yaml")
-    for _ in range(2):
-        train.main([*command, "--trainer.logger=false"])
-    for number in range(2):
-        folder = tmp_path / "Baselines" / f"version_{number}"
-        assert (folder / "results.json").exists()
-        assert (folder / "config.yaml").exists()
 
 
 @pytest.mark.slow
@@ -404,13 +391,12 @@ def test_bad_input_is_told_in_a_line_and_nothing_of_an_installed_srun(
 @pytest.mark.parametrize("kind", ["treebank", "texts", "documents"])
 @pytest.mark.parametrize("fault", ["malformed", "empty"])
 def test_a_bad_test_file_is_found_before_the_training(
-    kind: str, fault: str, corpus: str, bert: Path, tmp_path: Path
+    kind: str, fault: str, corpus: str, bert: Path, of_config: Given, tmp_path: Path
 ) -> None:
     bad, text = tmp_path / "test.conllu", "1\tfox\t_\tX\n\n"
     if kind == "treebank":
         files = {split: corpus.replace("{split}", split) for split in ("train", "dev")} | {"test": str(bad)}
-        stores, runs = str(tmp_path / "stores"), tmp_path / "runs"
-        command = of_config(corpus=json.dumps(files), cache=stores, runs=runs)
+        command = of_config(corpus=json.dumps(files), cache=str(tmp_path / "stores"), runs=tmp_path / "runs")
     elif kind == "texts":
         bad, text = tmp_path / "test.tsv", "label\ttext\ngood\n"
         command = classifier_arguments(ROOT / "configs" / "demo_classifier.yaml", tmp_path, bert)
@@ -512,13 +498,14 @@ def test_two_processes_score_as_one_does(of_config: Given, tmp_path: Path) -> No
     assert [path.name for path in (tmp_path / "two" / "Baselines").iterdir()] == ["version_0"]
 
 
-def test_titles_of_figures_are_an_option_of_the_command_line(of_config: Given, tmp_path: Path) -> None:
-    config = ROOT / "configs" / "clark2019" / "baselines.yaml"
-    run = train.main([*of_config(config), "--figures.titles=false"])
+def test_a_run_without_a_logger_and_titles_has_a_folder_of_its_own(of_config: Given, tmp_path: Path) -> None:
+    options = ["--trainer.logger=false", "--figures.titles=false"]
+    for number in range(2):
+        run = train.main([*of_config("clark2019/baselines.yaml"), *options])
+        folder, found = results(tmp_path)
+        assert folder == tmp_path / "Baselines" / f"version_{number}"
     callbacks: list[Callback] = run.trainer.callbacks  # type: ignore[attr-defined]
-    (writer,) = (part for part in callbacks if isinstance(part, ResultWriter))
-    assert not writer.titles
-    folder, found = results(tmp_path)
+    assert [part.titles for part in callbacks if isinstance(part, ResultWriter)] == [False]
     assert yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))["figures"] == {"titles": False}
     assert found["captions"].keys() == found["figures"].keys()
     assert all(found["captions"].values())
@@ -526,48 +513,33 @@ def test_titles_of_figures_are_an_option_of_the_command_line(of_config: Given, t
 
 def slurm(tasks: int, rank: int = 0, **other: str) -> dict[str, str]:
     """The environment of a task as `srun --ntasks-per-node=<tasks>` starts it on one node."""
-    return {
-        "SLURM_JOB_ID": "4242",
-        "SLURM_JOB_NAME": "probe",
-        "SLURM_NTASKS": str(tasks),
-        "SLURM_NTASKS_PER_NODE": str(tasks),
-        "SLURM_NNODES": "1",
-        "SLURM_NODEID": "0",
-        "SLURM_PROCID": str(rank),
-        "SLURM_LOCALID": str(rank),
-        **other,
-    }
+    values = {"JOB_ID": 4242, "JOB_NAME": "probe", "NNODES": 1, "NODEID": 0, "PROCID": rank, "LOCALID": rank}
+    values |= {"NTASKS": tasks, "NTASKS_PER_NODE": tasks, **other}
+    return {f"SLURM_{name}": str(value) for name, value in values.items()}
 
 
-def finished_run(runs: Path) -> list[Path]:
-    """Write a result of an earlier run; returns all that is there."""
-    result = runs / "Baselines" / "version_0" / "results.json"
+@pytest.fixture
+def finished_run(tmp_path: Path) -> list[Path]:
+    """An earlier run in the folder of runs; what it left."""
+    result = tmp_path / "Baselines" / "version_0" / "results.json"
     result.parent.mkdir(parents=True)
     result.write_text("{}", encoding="utf-8")
-    return sorted(runs.rglob("*"))
-
-
-def absent(runs: Path) -> list[str]:
-    """The command line of baselines on files that are not there."""
-    config = ROOT / "configs" / "clark2019" / "baselines.yaml"
-    corpus = "--data.init_args.corpus=absent-{split}.conllu"
-    return ["test", f"--config={config}", corpus, f"--trainer.default_root_dir={runs}", "--trainer.accelerator=cpu"]
+    return sorted(tmp_path.rglob("*"))
 
 
 def test_a_second_task_that_slurm_calls_interactive_removes_its_own_folder_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    finished_run: list[Path], of_config: Given, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Lightning takes no notice of SLURM in a job of that name, and its `rank_zero_only` does.
 
     A step of srun with several tasks is refused before; here nothing says how many there are.
     """
-    before = finished_run(tmp_path)
-    for name, value in slurm(2, rank=1, SLURM_JOB_NAME="interactive").items():
+    for name, value in slurm(2, rank=1, JOB_NAME="interactive").items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(rank_zero_only, "rank", 1)
     with pytest.raises(CorpusError):
-        train.main(absent(tmp_path))
-    assert sorted(tmp_path.rglob("*")) == before
+        train.main(of_config("clark2019/baselines.yaml", corpus="absent-{split}.conllu"))
+    assert sorted(tmp_path.rglob("*")) == finished_run
 
 
 DDP = ["--trainer.devices=2", "--trainer.strategy=ddp"]
@@ -578,14 +550,14 @@ DDP = ["--trainer.devices=2", "--trainer.strategy=ddp"]
     [
         (slurm(1), DDP, r"SLURM has 1 task, .* wants 2 \(.*: 2 × 1\)"),
         (slurm(4), DDP, r"SLURM has 4 tasks, .* wants 2 \(.*: 2 × 1\)"),
-        (slurm(2, SLURM_NNODES="2"), [], r"Give --trainer\.devices 1 --trainer\.num_nodes 2, or"),
+        (slurm(2, NNODES="2"), [], r"Give --trainer\.devices 1 --trainer\.num_nodes 2, or"),
         # No number of devices gives this on each of the nodes.
-        (slurm(3, SLURM_NNODES="2"), [], r"1 × 1\)\. Give srun --nodes 1 --ntasks-per-node 1\.$"),
-        (slurm(1, SLURM_NNODES="2"), DDP, r"SLURM has 1 task, .* Give srun --nodes 1 --ntasks-per-node 2\.$"),
+        (slurm(3, NNODES="2"), [], r"1 × 1\)\. Give srun --nodes 1 --ntasks-per-node 1\.$"),
+        (slurm(1, NNODES="2"), DDP, r"SLURM has 1 task, .* Give srun --nodes 1 --ntasks-per-node 2\.$"),
         (slurm(2, rank=1), [], r"2 tasks, .* wants 1 \(devices × nodes: 1 × 1\)\. Give --trainer\.devices 2 --trainer"),
-        (slurm(2, SLURM_NTASKS_PER_NODE=""), ["--trainer.devices=2"], r"`--ntasks=2`.*Use `--ntasks-per-node=2`"),
+        (slurm(2, NTASKS_PER_NODE=""), ["--trainer.devices=2"], r"`--ntasks=2`.*Use `--ntasks-per-node=2`"),
         *(
-            (slurm(4, SLURM_JOB_NAME=name, SLURM_STEP_NUM_TASKS="4"), [], f"4 tasks, .* the job is named {name},")
+            (slurm(4, JOB_NAME=name, STEP_NUM_TASKS="4"), [], f"4 tasks, .* the job is named {name},")
             for name in ("interactive", "bash")
         ),
     ],
@@ -594,19 +566,21 @@ def test_tasks_of_slurm_that_the_trainer_does_not_want_are_refused_before_anythi
     environment: dict[str, str],
     options: list[str],
     message: str,
+    finished_run: list[Path],
+    of_config: Given,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    before = finished_run(tmp_path)
     for name, value in environment.items():
         if value:
             monkeypatch.setenv(name, value)
-    assert train.run([*absent(tmp_path), *(options or ["--trainer.devices=1"])]) == 1
+    command = of_config("clark2019/baselines.yaml", corpus="absent-{split}.conllu")
+    assert train.run([*command, *(options or ["--trainer.devices=1"])]) == 1
     *_, told = capsys.readouterr().err.splitlines()
     assert told.startswith("Error: ")
     assert re.search(message, told)
-    assert sorted(tmp_path.rglob("*")) == before
+    assert sorted(tmp_path.rglob("*")) == finished_run
 
 
 def altered(checkpoint: Path, copy: Path, **parts: object) -> Path:
@@ -637,7 +611,8 @@ def test_a_file_that_is_no_checkpoint_is_told_in_a_line(checkpoint: Path, of_con
     for foreign in ([1, 2], {"weight": weight}):
         torch.save(foreign, path)
         refused("this is no checkpoint of a run")
-    for config in ("- a", "a: [b", "2020-02-30", "model: 3", "model: {class_path: 3}", {"model": {}}, None):
+    configs: list[Any] = ["- a", "a: [b", "2020-02-30", "model: 3", "model: {class_path: 3}", {"model": {}}, None]
+    for config in configs:
         altered(checkpoint, path, config=config)
         refused("this is no checkpoint of a run")
     for parameters in ([1], "text", {"_class_path": 3}):
@@ -651,9 +626,7 @@ def test_a_checkpoint_of_something_else_is_refused(checkpoint: Path, of_config: 
     runs, copy = tmp_path / "runs", tmp_path / "copy.ckpt"
     command = of_config(runs=runs)[1:]
     altered(checkpoint, copy, hyper_parameters={"_class_path": "probes.AttentionWordsProbe"})
-    with pytest.raises(
-        train.RunError, match=r"copy\.ckpt: this is a checkpoint of AttentionWordsProbe, and --model is "
-    ):
+    with pytest.raises(train.RunError, match=r"copy\.ckpt: this is a checkpoint of AttentionWordsProbe, and --mod"):
         train.main(["test", *command, f"--ckpt_path={copy}"])
     altered(checkpoint, copy, hyper_parameters={"_class_path": "probes.AttentionOnlyProbe", "decay": 0.5})
     with pytest.raises(train.RunError, match=r"trained with --model\.init_args\.decay 0\.5, which is 0\.7 here"):
@@ -668,9 +641,7 @@ def test_a_checkpoint_of_something_else_is_refused(checkpoint: Path, of_config: 
     content = torch.load(checkpoint, weights_only=True)
     del content["config"], content["probe"]
     torch.save(content, copy)
-    with pytest.raises(
-        TrainingError, match=r"copy\.ckpt is not a checkpoint of AttentionOnlyProbe\. Give --ckpt_path a f"
-    ):
+    with pytest.raises(TrainingError, match=r"copy\.ckpt is not a checkpoint of AttentionOnlyProbe\. Give --ckpt_p"):
         train.main(["test", *command, f"--ckpt_path={copy}"])
 
 

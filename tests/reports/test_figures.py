@@ -1,7 +1,7 @@
 import dataclasses
 from collections.abc import Iterable, Sequence
 from itertools import combinations, pairwise
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
@@ -67,14 +67,7 @@ def texts(labels: Iterable[Text]) -> list[str]:
 
 VARIANTS = ("base", "concat", "residual", "tying", "MLM")
 BINS = ("0–.25", ".25–.5", ".5–.75", ".75–1")
-RANKINGS = (
-    "random",
-    "attention",
-    "attention_gradient",
-    "attention_times_gradient",
-    "leave_one_out",
-    "integrated_gradients",
-)
+RANKINGS = ("random", "attention", "attention_gradient", "attention_times_gradient", "leave_one_out", "ig")
 LONG = "additive attention over a BiLSTM with residual and tying, λ = 0.1"
 TEXTS = 1821
 
@@ -212,13 +205,13 @@ def test_another_kind_of_figure_is_refused() -> None:
         draw({"title": "Accuracy"})
 
 
-def test_a_price_is_no_formula() -> None:
-    for figure in (bars(("$a$", "b")), AttentionLines("$5", ("$", "$x$"), np.eye(2), from_label="$a$")):
-        canvas = draw(figure)
-        canvas.draw_without_rendering()
-        labels = [text for text in canvas.findobj(Text) if isinstance(text, Text) and "$" in text.get_text()]
-        assert labels
-        assert not any(label.get_parse_math() for label in labels)
+@pytest.mark.parametrize("figure", [bars(("$a$", "b")), AttentionLines("$5", ("$", "$x$"), np.eye(2))])
+def test_a_price_is_no_formula(figure: Data) -> None:
+    canvas = draw(figure)
+    canvas.draw_without_rendering()
+    labels = [text for text in canvas.findobj(Text) if isinstance(text, Text) and "$" in text.get_text()]
+    assert labels
+    assert not any(label.get_parse_math() for label in labels)
 
 
 class TestBars:
@@ -280,8 +273,8 @@ class TestHeatMap:
 
     def test_zero_is_the_middle_of_a_diverging_map(self) -> None:
         figure = heat_map(6, 12, diverging=True)
-        low, high = axes_of(figure).images[0].get_clim()
-        assert -low == high == np.abs(figure.values).max()
+        most = np.abs(figure.values).max()
+        assert axes_of(figure).images[0].get_clim() == (-most, most)
 
     @pytest.mark.parametrize(("rows", "columns"), [(6, 12), (3, 4)])
     def test_fractions_are_percent_and_begin_at_zero_unless_one_is_below(self, rows: int, columns: int) -> None:
@@ -332,13 +325,6 @@ class TestHeatMap:
         red, green, blue, _ = axes.images[0].to_rgba(shown(axes))[2, 3]
         assert red == green == blue
 
-    def test_wide_maps_take_both_columns_and_skip_labels(self) -> None:
-        canvas = draw(heat_map(32, 64))
-        assert COLUMN < canvas.get_size_inches()[0] <= PAGE
-        labels = texts(canvas.axes[0].get_xticklabels())
-        assert labels[0] == "1"
-        assert 8 < len(labels) < 64
-
     def test_the_marked_cell_is_framed_and_keeps_its_colour(self) -> None:
         axes = axes_of(heat_map(6, 12, marked=(2, 10)))
         (frame,) = axes.patches
@@ -387,13 +373,8 @@ class TestAttentionLines:
         widths = {name: np.asarray(part.get_linewidth()).item() for name, part in kinds.items()}
         assert widths["gold arc"] > widths["attention"] > widths["gold arc, below 0.1"]
         # The offset and the lengths on and off, which are None for a solid line.
-        styles = {
-            name: cast(list[tuple[float, list[float] | None]], part.get_linestyle()) for name, part in kinds.items()
-        }
-        dashes = {name: lengths for name, ((_, lengths),) in styles.items()}
-        assert dashes["gold arc, below 0.1"]
-        assert not dashes["gold arc"]
-        assert not dashes["attention"]
+        styles: dict[str, Any] = {name: part.get_linestyle() for name, part in kinds.items()}
+        assert [name for name, ((_, lengths),) in styles.items() if lengths] == ["gold arc, below 0.1"]
 
     def test_the_legend_names_the_lines_and_words_stand_on_both_sides(self) -> None:
         canvas = draw(AttentionLines("3-9", self.WORDS, self.WEIGHTS, frozenset({(1, 2)}), "dependent", "head"))
@@ -412,14 +393,6 @@ class TestAttentionLines:
     def test_a_word_that_is_too_long_ends_in_an_ellipsis(self) -> None:
         axes = axes_of(AttentionLines("t", ("a" * 16, "b" * 17), np.eye(2)))
         assert texts(axes.get_yticklabels()) == ["a" * 16, "b" * 15 + "…"]
-
-    def test_more_words_are_smaller_and_fit_a_page(self) -> None:
-        few, many = draw(sentence(20)), draw(sentence(60))
-        sizes = [float(canvas.axes[0].get_yticklabels()[0].get_fontsize()) for canvas in (few, many)]
-        assert sizes[0] == 7.5
-        assert 5.5 < sizes[1] < 6.5
-        assert few.get_size_inches()[1] < 5
-        assert many.get_size_inches()[1] < 9
 
 
 class TestSpreads:
@@ -453,18 +426,14 @@ class TestSpreads:
 
     def test_the_quartiles_lie_in_the_violin(self) -> None:
         axes = axes_of(self.FIGURE)
-        bars = np.concatenate(
-            [part.get_segments() for part in axes.collections if isinstance(part, LineCollection)]
-        ).tolist()
-        medians = [
-            point
-            for line in axes.get_lines()
-            if line.get_markerfacecolor() == "white"
-            for point in np.array(line.get_xydata()).tolist()
-        ]
+        bars = np.concatenate([part.get_segments() for part in axes.collections if isinstance(part, LineCollection)])
+        dots = [line for line in axes.get_lines() if line.get_markerfacecolor() == "white"]
+        medians = np.concatenate([np.array(line.get_xydata()) for line in dots])
         rows = [("base", 0), ("base", 2), ("tying", 0)]
         assert len(bars) == len(medians) == len(rows)
-        for ((low, at), (high, same)), (median, middle), (name, place) in zip(bars, medians, rows, strict=True):
+        for ((low, at), (high, same)), (median, middle), (name, place) in zip(
+            bars.tolist(), medians.tolist(), rows, strict=True
+        ):
             ordered = sorted(value for value in self.FIGURE.series[name][place] if not np.isnan(value))
             assert at == same == middle == pytest.approx(self.AT[name][place])
             # As many values below the quartile as belong there.
@@ -485,15 +454,14 @@ class TestSpreads:
 
     def test_a_row_without_values_says_so_and_takes_no_room(self) -> None:
         figure = dataclasses.replace(self.FIGURE, series={**self.FIGURE.series, "base": [values(100), [], [NAN] * 9]})
-        canvas = draw(figure)
-        axes = canvas.axes[0]
-        notes = [note for note in axes.texts if note.get_text() == "no values"]
-        assert [note.get_position()[1] for note in notes] == pytest.approx(self.AT["base"][1:])
-        canvas.draw_without_rendering()
-        full = draw(dataclasses.replace(figure, series={**figure.series, "base": [values(100)] * 3}))
-        full.draw_without_rendering()
-        assert axes.get_position().y0 == pytest.approx(full.axes[0].get_position().y0)
-        assert not any(note.get_text() == "no values" for note in full.axes[0].texts)
+        full = dataclasses.replace(figure, series={**figure.series, "base": [values(100)] * 3})
+        drawn = []
+        for canvas in map(draw, (figure, full)):
+            canvas.draw_without_rendering()
+            notes = [note for note in canvas.axes[0].texts if note.get_text() == "no values"]
+            drawn.append(([note.get_position()[1] for note in notes], canvas.axes[0].get_position().y0))
+        assert drawn[0][0] == pytest.approx(self.AT["base"][1:])
+        assert drawn[1] == ([], pytest.approx(drawn[0][1]))
 
     @pytest.mark.parametrize("kind", ["violin", "box"])
     def test_values_that_are_all_one_are_a_dot(self, kind: Literal["violin", "box"]) -> None:
@@ -526,12 +494,8 @@ class TestSpreads:
             assert box.y1 - box.y0 == pytest.approx(0.85 * 0.84)
             own = [line for line in upright if np.mean(np.asarray(line.get_ydata())) == pytest.approx(place)]
             assert any(line.get_xdata()[0] == pytest.approx(median) for line in own)  # type: ignore[index]
-            whiskers = sorted(
-                float(x)
-                for line in level
-                if line.get_ydata()[0] == pytest.approx(place)  # type: ignore[index]
-                for x in np.asarray(line.get_xdata())
-            )
+            here = [line for line in level if np.mean(np.asarray(line.get_ydata())) == pytest.approx(place)]
+            whiskers = sorted(float(x) for line in here for x in np.asarray(line.get_xdata()))
             # A whisker ends at the last value within the percentile.
             assert whiskers == pytest.approx([low, first, third, high], abs=0.005)
         assert axes.get_xlim()[1] < 2
@@ -552,26 +516,12 @@ class TestSpreads:
             if not np.isnan(bar.get_width())
         }
         blue, orange = (to_rgb(colour) for colour in colours(2))
-        assert drawn == {
-            (-0.21, 0.0, blue),
-            (0.79, 10.0, blue),
-            (1.79, 100.0, blue),
-            (0.21, 25.0, orange),
-            (1.21, 50.0, orange),
-        }
+        rows = {blue: [(-0.21, 0.0), (0.79, 10.0), (1.79, 100.0)], orange: [(0.21, 25.0), (1.21, 50.0)]}
+        assert drawn == {(*place, colour) for colour, places in rows.items() for place in places}
+        assert texts(axes.get_yticklabels()) == ["first", "second", "third"]
+        assert axes.get_xlim()[0] == 0
         assert rates.get_xlim()[0] == 0
         assert legend_of(rates) == ["base", "tying"]
-
-    def test_names_stand_beside_the_rows_and_the_axis_begins_at_zero_unless_a_value_is_below(self) -> None:
-        axes = axes_of(self.FIGURE)
-        assert texts(axes.get_yticklabels()) == ["first", "second", "third"]
-        assert axes.get_yticks().tolist() == [0, 1, 2]
-        assert axes.yaxis_inverted()
-        assert legend_of(axes) == ["base", "tying"]
-        assert axes.get_xlim()[0] == 0
-        below = dataclasses.replace(self.FIGURE, series={"base": [values(50), [-0.5], []]})
-        assert axes_of(below).get_xlim()[0] < -0.5
-        assert not legend_of(axes_of(below))
 
     def test_fractions_are_percent(self) -> None:
         axes = axes_of(dataclasses.replace(self.FIGURE, unit="fraction"))

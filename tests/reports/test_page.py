@@ -70,18 +70,14 @@ def one_row(values: list[float]) -> ColouredTexts:
 
 
 def rows_of(section: Element) -> dict[str, list[Element]]:
-    """The words of each row, under what stands beside it."""
+    """The words of each row, by the row's name and note."""
     return {row.every("th")[0].text: row.every("td")[0].every("span") for row in section.every("tr")}
 
 
 def background(word: Element) -> tuple[str, float] | None:
     """The colour of a word and its opacity."""
-    style = word.attributes.get("style")
-    if style is None:
-        return None
-    match = re.fullmatch(r"background: rgba\((\d+, \d+, \d+), ([\d.]+)\)", style)
-    assert match
-    return match[1], float(match[2])
+    match = re.fullmatch(r"background: rgba\((\d+, \d+, \d+), ([\d.]+)\)", word.attributes.get("style") or "")
+    return match and (match[1], float(match[2]))
 
 
 def test_each_text_is_shown_once_per_row() -> None:
