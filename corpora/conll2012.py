@@ -66,22 +66,16 @@ class _Text:
 def read_documents(path: Path, parses: Path | None = None) -> Documents:
     """Read the documents of a CoNLL-2011 or CoNLL-2012 file, and find the head and the type of every mention.
 
-    Heads come from `parses` or, when that is None, from a `.conllu` of the same name beside the file; where neither is,
-    from the parse column, the parts of speech, or a heuristic (see `corpora.mentions`). Accepted: columns separated by
-    one tab each or by blanks; 12 columns or more, one number of them in a sentence; `-`, `_` or nothing in the last for
-    "no coreference"; mentions that nest or cross, also within a cluster; one span in several clusters; a document
-    without a mention; comments; CRLF line ends; a byte-order mark. A mention cannot reach over the end of a sentence.
+    Heads come from `parses`, a treebank of the same sentences word for word, or from a `.conllu` of the same name
+    beside the file; else from the parse column, the parts of speech, or a heuristic (see `corpora.mentions`). Accepted:
+    columns separated by one tab each or by blanks; 12 columns or more, one number of them in a sentence; `-`, `_` or
+    nothing in the last for "no coreference"; mentions that nest or cross, also within a cluster; one span in several
+    clusters; a document without a mention; comments; CRLF line ends; a byte-order mark.
 
-    The audit counts what is kept (`documents`, `sentences`, `words`, `mentions`, `clusters`), clusters of one mention
-    (`singletons`), pairs of spans that overlap without nesting (`crossing`), `spans_in_two_clusters` or more, mentions
-    dropped because span and cluster repeat an earlier one (`repeated_mentions`), `documents_without_mentions`, the
-    mentions whose head was found by each way (`heads_by_parse`, `heads_by_constituents`, `heads_by_last_noun`,
-    `heads_by_last_word`, `heads_by_heuristic`; together all mentions), those for whose head the dependency tree offered
-    more than one word (`several_heads`), and those whose type comes from a heuristic (`types_by_heuristic`).
-
-    Args:
-        path: The file, in UTF-8.
-        parses: A treebank of the same sentences, word for word.
+    Beside what is kept, the audit counts clusters of one mention (`singletons`), pairs of spans that overlap without
+    nesting (`crossing`), `spans_in_two_clusters` or more, mentions dropped because span and cluster repeat an earlier
+    one (`repeated_mentions`), mentions by the way their head was found (`heads_by_…`), those for whose head the
+    dependency tree offered more than one word (`several_heads`), and those whose type comes from a heuristic.
 
     Raises:
         CorpusError: A file is missing, empty, in another encoding, or breaks the format, or the treebank differs from
@@ -167,9 +161,7 @@ class _Brackets:
         for bracket in cell.split("|"):
             found = _BRACKET.fullmatch(bracket)
             if found is None:
-                remedy = (
-                    "Write (5 where a mention of cluster 5 begins, 5) where it ends, (5) for one word, | between them"
-                )
+                remedy = "Write (5 where a mention of cluster 5 begins, 5) where it ends, (5) for one word, | between"
                 return f"the coreference {cell!r} is malformed", remedy
             cluster = int(found[1] or found[2])
             if found[1]:
@@ -183,10 +175,8 @@ class _Brackets:
         return None
 
     def left_open(self) -> list[tuple[int, int]]:
-        """Return cluster and line of every mention still open, the first opened first."""
-        return sorted(
-            ((cluster, line) for cluster, opened in self._open.items() for _, line in opened), key=lambda pair: pair[1]
-        )
+        """Return line and cluster of every mention still open, the first opened first."""
+        return sorted((line, cluster) for cluster, opened in self._open.items() for _, line in opened)
 
 
 class _Reader:
@@ -270,10 +260,8 @@ class _Reader:
             words.append(intern(word, word))
             tags.append(intern(tag, tag))
             bits.append(intern(bit, bit))
-        for cluster, line_opened in brackets.left_open():
-            wrong = (
-                f"the mention ({cluster} opens here and is not closed by the end of its sentence, line {rows[-1][0]}"
-            )
+        for line_opened, cluster in brackets.left_open():
+            wrong = f"the mention ({cluster} opens here and is not closed by its sentence's end, line {rows[-1][0]}"
             raise self._error(line_opened, wrong, f"Write {cluster}) at its last word")
         index = len(self._open.sentences)
         self._open.sentences.append(Tokens(tuple(words), tuple(tags), tuple(bits), tuple(number for number, _ in rows)))

@@ -144,9 +144,7 @@ class _Reader:
             raise self._error(rows[0][0], "the sentence has no words", "Number its words 1, 2, 3, …, or remove it")
         if span_end > len(words):
             raise self._error(
-                span_line,
-                f"the multiword token ends at word {span_end} of {len(words)}",
-                "Correct its range",
+                span_line, f"the multiword token ends at word {span_end} of {len(words)}", "Correct its range"
             )
         self._check_tree(words, heads, numbers)
         text = tuple(words)

@@ -37,10 +37,8 @@ class Mention:
 
     Attributes:
         sentence: 0-based sentence of the document.
-        start: 0-based first word in the sentence.
-        end: One behind the last word.
-        head: 0-based word in the sentence that stands for the span, `start <= head < end`.
-        type: What the head is.
+        start: 0-based first word in the sentence; `end` is one behind the last.
+        head: 0-based word in the sentence that stands for the span, `start <= head < end`; `type` is what it is.
         cluster: 0-based number of its cluster in the document.
     """
 
@@ -73,12 +71,7 @@ class Document:
 
 @dataclass(frozen=True)
 class Documents:
-    """The documents of one file in their order, and what the reader counted on the way.
-
-    Attributes:
-        documents: At least one.
-        audit: Counts by name, said in the reader.
-    """
+    """The documents of one file in their order, at least one, and what the reader counted (see there)."""
 
     documents: tuple[Document, ...]
     audit: Mapping[str, int]

@@ -55,13 +55,10 @@ class LabelledText:
 
 @dataclass(frozen=True)
 class LabelledTexts:
-    """The texts of one file in their order, and what the reader counted on the way.
+    """The texts of one file in their order, at least one, and what the reader counted on the way.
 
-    Attributes:
-        texts: At least one text.
-        audit: Counts by name. `texts` is what is kept, `duplicates` those of them whose text and pair repeat those of
-            an earlier one, `conflicting` the duplicates whose label is not that of the first; `empty` are records
-            without a text (or pair), which were skipped.
+    The `audit` counts `texts` that are kept, `duplicates` whose text and pair repeat those of an earlier one,
+    `conflicting` duplicates whose label is not that of the first, and `empty` records that were skipped.
     """
 
     texts: tuple[LabelledText, ...]
@@ -76,12 +73,7 @@ class LabelledTexts:
 class Columns:
     """The columns of a file by their names or, of a table without header, by their numbers from 1; None: there is none.
 
-    Attributes:
-        text: The text.
-        label: The label.
-        pair: The second sentence of a pair.
-        id: The name of the text.
-        rationale: The deciding words: their places from 0 with white space between.
+    A `rationale` holds the places of the deciding words, from 0, with white space between.
     """
 
     text: str = "text"
@@ -108,7 +100,7 @@ def read_labelled(
     Args:
         path: The file, in UTF-8.
         columns: Which columns to read; the others are ignored.
-        format: `tsv`, `csv` or `jsonl`; None takes it from the suffix.
+        format: None takes it from the suffix.
         header: Whether the first record of a TSV or CSV file names the columns; without, `columns` has their numbers.
         empty: What becomes of a record whose text or pair is empty.
 

@@ -9,6 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -148,8 +149,7 @@ def attach_parses(path: Path, sentences: Sequence[Tokens], parses: Path) -> None
     """Give every sentence of the file `path` its dependency tree of the file `parses`.
 
     Raises:
-        CorpusError: `parses` is no treebank, or the two files differ in a word or a sentence; the message names both
-            places.
+        CorpusError: `parses` is no treebank, or the two files differ; the message names both places.
     """
     trees = read_treebank(parses).sentences
     remedy = "Heads are taken from the parses of the very same sentences and words: correct one file, or move it away"
@@ -162,13 +162,9 @@ def attach_parses(path: Path, sentences: Sequence[Tokens], parses: Path) -> None
                 f"is {words[place]!r}" if place < len(words) else f"is missing behind {words[-1]!r}"
                 for words in (sentence.words, tree.words)
             ]
-            raise CorpusError.at(
-                path,
-                sentence.lines[min(place, len(sentence.lines) - 1)],
-                f"word {place + 1} of sentence {number + 1} {shown[0]}, but {shown[1]} in "
-                f"{parses}:{_line_of(parses, number, min(place, len(tree) - 1))}",
-                remedy,
-            )
+            there = f"{parses}:{_line_of(parses, number, min(place, len(tree) - 1))}"
+            wrong = f"word {place + 1} of sentence {number + 1} {shown[0]}, but {shown[1]} in {there}"
+            raise CorpusError.at(path, sentence.lines[min(place, len(sentence.lines) - 1)], wrong, remedy)
         sentence.parse = tree
     if len(sentences) > len(trees):
         line = _line_of(parses, len(trees) - 1, len(trees[-1]) - 1)
@@ -182,13 +178,9 @@ def attach_parses(path: Path, sentences: Sequence[Tokens], parses: Path) -> None
 
 def _line_of(treebank: Path, sentence: int, word: int) -> int:
     """Return the line of a word, both counted from 0, in a treebank that was read before without an error."""
-    found = (
-        rows
-        for block in blocks(treebank)
-        if (rows := [(number, line) for number, line in block if not line.startswith("#")])
-    )
-    rows = next(rows for place, rows in enumerate(found) if place == sentence)
-    return next(number for number, line in rows if line.partition("\t")[0] == str(word + 1))
+    rows = ([row for row in block if not row[1].startswith("#")] for block in blocks(treebank))
+    wanted = next(islice(filter(None, rows), sentence, None))
+    return next(number for number, line in wanted if line.partition("\t")[0] == str(word + 1))
 
 
 def read_constituents(bits: Sequence[str]) -> Constituent:

@@ -105,32 +105,24 @@ def find(name: str) -> Corpus:
 
 
 def remedy_for(path: Path) -> str:
-    """Return what to do about a file that is missing: fetch it, make it, or look for it."""
-    corpus, root = _owner(path)
-    return _remedy(corpus, root) if corpus else "Check the path"
+    """Return what to do about a file that is missing: fetch it, make it, or look for it.
 
-
-def _owner(path: Path) -> tuple[Corpus | None, Path | None]:
-    """Return the corpus to which a file at `path` would belong, and the data root if its folders are the corpus's.
-
-    In other folders it belongs to the one corpus that has a file of its name; `train.tsv` is a name in many.
+    It belongs to the corpus whose folders it lies in, else to the one that has a file of its name; `train.tsv` is a
+    name in many.
     """
     owners = [(corpus, Path(remote.path).parts) for corpus in CORPORA.values() for remote in corpus.files]
     for corpus, parts in owners:
         if path.absolute().parts[-len(parts) :] == parts:
-            return corpus, path.absolute().parents[len(parts) - 1]
+            return _remedy(corpus, path.absolute().parents[len(parts) - 1])
     named = [corpus for corpus, parts in owners if parts[-1] == path.name]
-    return (named[0] if len(named) == 1 else None), None
+    return _remedy(named[0], None) if len(named) == 1 else "Check the path"
 
 
 def _remedy(corpus: Corpus, root: Path | None) -> str:
     if corpus.can_be_fetched:
-        return f"Fetch it: `{_command(corpus.name, root)}`"
+        place = f" --root {shlex.quote(str(root))}" if root else ""
+        return f"Fetch it: `python -m corpora.registry {corpus.name}{place}`"
     return f"It cannot be fetched, as no address holds exactly this file; to make {corpus.name}, {corpus.recipe}"
-
-
-def _command(name: str, root: Path | None) -> str:
-    return f"python -m corpora.registry {name}" + (f" --root {shlex.quote(str(root))}" if root else "")
 
 
 def locate(name: str, root: str | Path | None) -> dict[str, Path]:
@@ -151,9 +143,8 @@ def locate(name: str, root: str | Path | None) -> dict[str, Path]:
 def fetch(name: str, root: str | Path | None) -> dict[str, Path]:
     """Download the files of a corpus that are not yet under the data root, with a progress bar; return all paths.
 
-    A file is moved to its place only after its hash was found right; one that is already there and right is left alone.
-    Of a corpus that comes as an archive, the archive is kept beside the files, and those that are absent are made from
-    it.
+    A file is moved to its place only after its hash was found right. Of a corpus that comes as an archive, the archive
+    is kept beside the files, and those that are absent are made from it.
 
     Raises:
         CorpusError: The name is unknown, a file that is there has another hash (it is not touched), one that is absent
@@ -184,12 +175,9 @@ def _download(corpus: Corpus, files: Sequence[RemoteFile], base: Path) -> None:
     for remote in files:
         path = base / remote.path
         if path.exists() and not (path.is_file() and pooch.file_hash(str(path)) == remote.sha256):
-            raise CorpusError.at(
-                path,
-                None,
-                f"the file is there already, but is not the one of {corpus.name} (its SHA-256 is not {remote.sha256})",
-                "Move or delete it, or choose another --root; then fetch again",
-            )
+            other = f"its SHA-256 is not {remote.sha256}"
+            wrong = f"the file is there already, but is not the one of {corpus.name} ({other})"
+            raise CorpusError.at(path, None, wrong, "Move or delete it, or choose another --root; then fetch again")
     for remote in files:
         path = base / remote.path
         if remote.url is None:
@@ -232,7 +220,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     for split, path in paths.items():
         print(f"{split}: {path}")
-    if (recipe := find(given.name).recipe) and find(given.name).archive is None:
+    if recipe := find(given.name).recipe:
         print(f"made, not fetched: {recipe}")
     return 0
 

@@ -1,7 +1,4 @@
-"""What every corpus reader returns or raises: a sentence with its dependency tree, a treebank, an error.
-
-Sentences also become one Arrow table, so that a store keeps its labels beside the attention.
-"""
+"""What every corpus reader returns or raises: a sentence with its dependency tree, a treebank, an error."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,7 +35,7 @@ class Sentence:
     upos: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        """Check the lengths; that the heads form a tree is the reader's business, which knows file and line."""
+        # That the heads form a tree is checked by the reader, which knows file and line.
         n = len(self.words)
         if n == 0:
             raise ValueError(f"Sentence {self.id!r} has no words.")
@@ -55,15 +52,12 @@ class Sentence:
 
 @dataclass(frozen=True)
 class Treebank:
-    """The sentences of one file in their order, and what the reader counted on the way.
+    """The sentences of one file in their order, at least one, and what the reader counted on the way.
 
-    Attributes:
-        sentences: At least one sentence.
-        audit: Counts by name. `sentences` and `words` are what is kept; `range_rows` (multiword tokens such as `3-4`)
-            and `empty_rows` (empty nodes such as `8.1`) are dropped rows; `multiple_roots` are sentences with more
-            than one root; `duplicates` are sentences whose words repeat those of an earlier one; `generated_ids` are
-            sentences without a `sent_id` of their own; `repeated_ids` are those whose id was taken and got a suffix;
-            `comment_blocks` are blocks of comments without a row.
+    The `audit` counts `sentences` and `words` that are kept; rows dropped (`range_rows`, multiword tokens such as
+    `3-4`, and `empty_rows`, empty nodes such as `8.1`); sentences with `multiple_roots`; `duplicates`, whose words repeat
+    those of an earlier sentence; `generated_ids` where there was no `sent_id`; `repeated_ids` that got a suffix; and
+    `comment_blocks` without a row.
     """
 
     sentences: tuple[Sentence, ...]

@@ -369,16 +369,7 @@ REAL = {
     "litbank/litbank.test.conll": (10, 880, 20638, 2832, 807, 565, 0, 0),
     "ontogum/ontogum.train40.conll2012": (40, 1630, 34765, 4030, 1036, 1, 2, 2),
 }
-COUNTED = (
-    "documents",
-    "sentences",
-    "words",
-    "mentions",
-    "clusters",
-    "singletons",
-    "crossing",
-    "spans_in_two_clusters",
-)
+COUNTED = ("documents", "sentences", "words", "mentions", "clusters", "singletons", "crossing", "spans_in_two_clusters")
 
 
 @pytest.mark.parametrize("name", REAL)

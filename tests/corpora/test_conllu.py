@@ -64,12 +64,7 @@ def test_words_heads_relations_and_tags_are_read_and_other_rows_counted(tmp_path
 
 @pytest.mark.parametrize(
     "content",
-    [
-        GOOD.rstrip("\n"),
-        GOOD.replace("\n", "\r\n"),
-        "\ufeff" + GOOD,
-        "\n\n" + GOOD.replace("\n\n", "\n \n\n"),
-    ],
+    [GOOD.rstrip("\n"), GOOD.replace("\n", "\r\n"), "\ufeff" + GOOD, "\n\n" + GOOD.replace("\n\n", "\n \n\n")],
     ids=["no final blank line", "CRLF", "byte-order mark", "more blank lines"],
 )
 def test_harmless_differences_of_layout_change_nothing(tmp_path: Path, content: str) -> None:

@@ -35,12 +35,7 @@ def test_texts_and_labels_of_a_tsv_are_read_and_double_quotes_are_text(tmp_path:
 
 @pytest.mark.parametrize(
     "content",
-    [
-        TSV.rstrip("\n"),
-        TSV.replace("\n", "\r\n"),
-        "\ufeff" + TSV,
-        TSV + "\n  \n",
-    ],
+    [TSV.rstrip("\n"), TSV.replace("\n", "\r\n"), "\ufeff" + TSV, TSV + "\n  \n"],
     ids=["no final line end", "CRLF", "byte-order mark", "blank lines at the end"],
 )
 def test_harmless_differences_of_layout_change_nothing(tmp_path: Path, content: str) -> None:

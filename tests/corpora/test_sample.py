@@ -246,11 +246,7 @@ def number_of(rows: list[Row], subject: Row) -> str:
 
 
 def test_verbs_agree_with_their_subjects(sentences: list[list[Row]]) -> None:
-    be = {
-        "singular": {"is", "was", "'s"},
-        "plural": {"are", "were", "'re"},
-        "I": {"am", "was", "'m"},
-    }
+    be = {"singular": {"is", "was", "'s"}, "plural": {"are", "were", "'re"}, "I": {"am", "was", "'m"}}
     checked: Counter[tuple[bool, str]] = Counter()
     for rows in sentences:
         for subject in rows:

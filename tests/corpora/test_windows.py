@@ -3,16 +3,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from corpora.document import (
-    SCHEMA,
-    Document,
-    Mention,
-    Window,
-    anaphoric,
-    cut,
-    windows_from_table,
-    windows_to_table,
-)
+from corpora.document import SCHEMA, Document, Mention, Window, anaphoric, cut, windows_from_table, windows_to_table
 from tests.documents import corpus, document
 
 # Ann sees her dog . | It barks . | She calls it .
