@@ -1,10 +1,21 @@
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 
 import pytest
+
+
+def writer(usual: str) -> Callable[..., Path]:
+    """A function that writes a file, named so unless a name is given, into a folder."""
+
+    def write(folder: Path, content: str | bytes, name: str = usual) -> Path:
+        path = folder / name
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return path
+
+    return write
 
 
 class Quiet(SimpleHTTPRequestHandler):

@@ -8,16 +8,14 @@ import pytest
 
 from corpora.labelled import Columns, LabelledText, read_labelled
 from corpora.sentence import CorpusError
+from tests.corpora.conftest import writer
 
 TSV = 'label\ttext\n1\tA "fine" film .\n0\t  Dull , dull .  \n'
 WITH_ALL = Columns("text", "label", "pair", "id", "rationale")
 ALL = "id\ttext\tpair\tlabel\trationale\textra\n"
 
 
-def write(folder: Path, content: str | bytes, name: str = "corpus.tsv") -> Path:
-    path = folder / name
-    path.write_bytes(content.encode() if isinstance(content, str) else content)
-    return path
+write = writer("corpus.tsv")
 
 
 def test_texts_and_labels_of_a_tsv_are_read_and_double_quotes_are_text(tmp_path: Path) -> None:
@@ -31,16 +29,6 @@ def test_texts_and_labels_of_a_tsv_are_read_and_double_quotes_are_text(tmp_path:
     # A reader with quoting would join these two lines.
     lone = read_labelled(write(tmp_path, 'label\ttext\n1\t"So\n0\tsaid" he\n'))
     assert [text.text for text in lone.texts] == ['"So', 'said" he']
-
-
-@pytest.mark.parametrize(
-    "content",
-    [TSV.rstrip("\n"), TSV.replace("\n", "\r\n"), "\ufeff" + TSV, TSV + "\n  \n"],
-    ids=["no final line end", "CRLF", "byte-order mark", "blank lines at the end"],
-)
-def test_harmless_differences_of_layout_change_nothing(tmp_path: Path, content: str) -> None:
-    expected = read_labelled(write(tmp_path, TSV))
-    assert read_labelled(write(tmp_path, content)) == expected
 
 
 def test_only_line_feeds_end_a_line(tmp_path: Path) -> None:
@@ -133,9 +121,6 @@ OPTION = r"--data\.init_args"
 BAD: list[tuple[str, str, str | bytes, int | None, str]] = [
     ("empty file", "x.tsv", "", None, "the file is empty"),
     ("header alone", "x.tsv", "label\ttext\n\n", None, "the file holds no text"),
-    ("unknown suffix", "x.dat", TSV, None, rf"suffix '\.dat'.*`{OPTION}\.format`: tsv, csv or jsonl"),
-    ("latin-1", "x.tsv", "label\ttext\n1\tcafé\n".encode("latin-1"), 2, "byte 0xe9 at position 6.*iconv -f LATIN1"),
-    ("UTF-16", "x.tsv", TSV.encode("utf-16"), 1, "iconv -f UTF-16"),
     ("UTF-16 without a mark", "x.tsv", TSV.encode("utf-16-le"), 1, "NUL byte.*UTF-16"),
     ("NUL", "x.csv", "label,text\n1,a\0b\n", 2, "NUL byte"),
     (
@@ -233,17 +218,6 @@ def test_a_wrong_number_without_a_header_names_those_there_are(tmp_path: Path) -
 def test_all_texts_skipped_is_no_corpus(tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match="the file holds no text"):
         read_labelled(write(tmp_path, "label\ttext\n1\t\n"), empty="skip")
-
-
-def test_missing_files_and_folders_are_named(tmp_path: Path) -> None:
-    with pytest.raises(CorpusError, match=rf"^{tmp_path}/no\.tsv: there is no such file\. Check the path\.$"):
-        read_labelled(tmp_path / "no.tsv")
-    with pytest.raises(CorpusError, match=r"to make sst2, .*AttentionExplanation"):
-        read_labelled(tmp_path / "cls" / "sst2" / "train.tsv")
-    for folder in (tmp_path, tmp_path / "x.tsv"):
-        folder.mkdir(exist_ok=True)
-        with pytest.raises(CorpusError, match=rf"^{folder}: this is a folder"):
-            read_labelled(folder)
 
 
 # Texts and texts that repeat an earlier one, by an independent count of the files (`sort -u | wc -l`).

@@ -1,4 +1,3 @@
-import hashlib
 import math
 from collections import Counter
 from pathlib import Path
@@ -6,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from corpora.labelled import Columns, LabelledText, read_labelled
-from corpora.reviews import EVALUATIVE, NEGATORS, REVIEWS_VERSION, write_sample_reviews
+from corpora.reviews import EVALUATIVE, NEGATORS, write_sample_reviews
 
 Texts = dict[str, tuple[LabelledText, ...]]
 
@@ -29,27 +28,6 @@ def decided(text: LabelledText) -> list[str]:
     """The deciding words in their order."""
     assert text.rationale is not None
     return [tokens(text)[place] for place in text.rationale]
-
-
-@pytest.mark.slow
-def test_a_seed_gives_the_same_bytes_everywhere(files: dict[str, Path], tmp_path: Path) -> None:
-    """The digest changes with the grammar: raise REVIEWS_VERSION, then write down the new one."""
-    digest = hashlib.sha256(b"".join(files[split].read_bytes() for split in ("train", "dev", "test"))).hexdigest()
-    assert (REVIEWS_VERSION, digest) == (2, "7413a0dade2c91b90040e1be5775a50d0b440adbe8b3d03ed91ff1f0deaf5201")
-    again = write_sample_reviews(tmp_path / "again" / "deeper", seed=0)
-    assert {split: path.read_bytes() for split, path in again.items()} == {
-        split: path.read_bytes() for split, path in files.items()
-    }
-    other = write_sample_reviews(tmp_path / "other", seed=1)
-    assert other["train"].read_bytes() != files["train"].read_bytes()
-
-
-def test_files_have_their_names_and_nothing_else_lies_beside_them(files: dict[str, Path]) -> None:
-    assert {split: path.name for split, path in files.items()} == {
-        split: f"reviews-{split}.tsv" for split in ("train", "dev", "test")
-    }
-    assert sorted(files["train"].parent.iterdir()) == sorted(files.values())
-    assert files["dev"].read_text().startswith("label\ttext\trationale\n")
 
 
 def test_splits_are_balanced_and_share_no_text(texts: Texts) -> None:

@@ -1,7 +1,7 @@
 import hashlib
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import astuple, dataclass
 from itertools import pairwise
 from pathlib import Path
 
@@ -9,6 +9,9 @@ import conllu
 import pytest
 
 from corpora.conllu import read_treebank
+from corpora.grammar import Mood, Nominal, attach_to_pronoun, verb_chain, word
+from corpora.lexicon import FRAMES, KINDS, PATTERNS, PRONOUNS, WORDS, Verb, s_form, verb_of
+from corpora.reviews import REVIEWS_VERSION, write_sample_reviews
 from corpora.sample import SAMPLE_VERSION, write_sample_treebank
 from corpora.tables import words
 
@@ -57,24 +60,31 @@ def below(rows: list[Row], head: int) -> list[Row]:
     return [row for row in rows if row.head == head]
 
 
+# Raise the version with every change that makes a seed give other files, then write down the new digest of seed 0.
+PINNED = [
+    (SAMPLE_VERSION, 1, "8eeae5e0c4be3d644a29af3c9934a5d3fbf58cf0f52efe4259160d5fb0157c4d"),
+    (REVIEWS_VERSION, 2, "7413a0dade2c91b90040e1be5775a50d0b440adbe8b3d03ed91ff1f0deaf5201"),
+]
+
+
 @pytest.mark.slow
-def test_a_seed_gives_the_same_bytes_everywhere(files: dict[str, Path], tmp_path: Path) -> None:
-    """The digest changes with the grammar: raise SAMPLE_VERSION, then write down the new one."""
-    digest = hashlib.sha256(b"".join(files[split].read_bytes() for split in ("train", "dev", "test"))).hexdigest()
-    assert (SAMPLE_VERSION, digest) == (1, "8eeae5e0c4be3d644a29af3c9934a5d3fbf58cf0f52efe4259160d5fb0157c4d")
-    again = write_sample_treebank(tmp_path / "again" / "deeper", seed=0)
-    assert {split: path.read_bytes() for split, path in again.items()} == {
-        split: path.read_bytes() for split, path in files.items()
+@pytest.mark.parametrize(
+    ("write", "name", "pinned"),
+    zip((write_sample_treebank, write_sample_reviews), ("sample-{}.conllu", "reviews-{}.tsv"), PINNED, strict=True),
+)
+def test_a_seed_gives_the_same_bytes_everywhere(
+    write: Callable[..., dict[str, Path]], name: str, pinned: tuple[int, int, str], tmp_path: Path
+) -> None:
+    found = write(tmp_path / "new" / "deeper")
+    assert {split: path.name for split, path in found.items()} == {
+        split: name.format(split) for split in ("train", "dev", "test")
     }
-    other = write_sample_treebank(tmp_path / "other", seed=1)
-    assert other["train"].read_bytes() != files["train"].read_bytes()
-
-
-def test_files_have_their_names_and_nothing_else_lies_beside_them(files: dict[str, Path]) -> None:
-    assert {split: path.name for split, path in files.items()} == {
-        split: f"sample-{split}.conllu" for split in ("train", "dev", "test")
-    }
-    assert sorted(files["train"].parent.iterdir()) == sorted(files.values())
+    assert sorted((tmp_path / "new" / "deeper").iterdir()) == sorted(found.values())
+    version, expected, digest = pinned
+    assert version == expected
+    assert hashlib.sha256(b"".join(path.read_bytes() for path in found.values())).hexdigest() == digest
+    other = write(tmp_path / "other", seed=1)
+    assert other["train"].read_bytes() != found["train"].read_bytes()
 
 
 def test_splits_have_their_sizes_and_share_no_text(files: dict[str, Path]) -> None:
@@ -306,3 +316,117 @@ def test_frames_are_complete(sentences: list[list[Row]]) -> None:
             assert ("aux:pass" in relations) == ("nsubj:pass" in relations), rows
             if "obl:agent" in relations:
                 assert "aux:pass" in relations or verb.relation == "acl", rows
+
+
+# Inflection and the tables of the grammar
+
+NOUNS = {name for name, kind in KINDS.items() if kind.nouns}
+PERSON = {"I": (1, False), "you": (2, True), "she": (3, False), "we": (1, True), "they": (3, True)}
+
+
+def subject(pronoun: str) -> Nominal:
+    person, plural = PERSON[pronoun]
+    return Nominal(word(PRONOUNS[pronoun][0], "PRON", "nsubj", pronoun), "person", person, plural)
+
+
+@pytest.mark.parametrize(
+    ("pronoun", "mood", "expected"),
+    [
+        ("she", Mood("future", modal="will", negative=True), "wo n't write"),
+        ("she", Mood("present", modal="can", negative=True), "ca n't write"),
+        ("she", Mood("present", modal="may", negative=True), "may not write"),
+        ("I", Mood("present", progressive=True, negative=True), "am not writing"),
+        ("they", Mood("present", negative=True), "do n't write"),
+    ],
+)
+def test_not_contracts_where_english_lets_it(pronoun: str, mood: Mood, expected: str) -> None:
+    chain = verb_chain(verb_of("write/wrote/written"), mood, subject(pronoun), contract=True)
+    assert " ".join(node.form for node in chain) == expected
+    assert [node.lemma for node in chain if node.upos == "PART"] == ["not"]
+
+
+@pytest.mark.parametrize(
+    ("pronoun", "mood", "contract", "expected"),
+    [
+        ("she", Mood("present", progressive=True), False, "'s writing"),
+        ("they", Mood("future", modal="will"), False, "'ll write"),
+        ("I", Mood("present", progressive=True, negative=True), False, "'m not writing"),
+        ("she", Mood("present", progressive=True, negative=True), True, "is n't writing"),
+        ("she", Mood("present", perfect=True), False, "has written"),
+        ("she", Mood("present"), False, "writes"),
+    ],
+)
+def test_auxiliaries_attach_to_pronouns(pronoun: str, mood: Mood, contract: bool, expected: str) -> None:
+    chain = verb_chain(verb_of("write/wrote/written"), mood, subject(pronoun), contract=contract)
+    attach_to_pronoun(subject(pronoun), chain)
+    assert " ".join(node.form for node in chain) == expected
+
+
+FORMS = {
+    "walk": "walk walks walked walked walking",
+    "bake": "bake bakes baked baked baking",
+    "carry": "carry carries carried carried carrying",
+    "enjoy": "enjoy enjoys enjoyed enjoyed enjoying",
+    "watch": "watch watches watched watched watching",
+    "agree": "agree agrees agreed agreed agreeing",
+    "plan": "plan plans planned planned planning",
+    "put/put": "put puts put put putting",
+    "buy/bought": "buy buys bought bought buying",
+    "write/wrote/written": "write writes wrote written writing",
+    "begin/began/begun": "begin begins began begun beginning",
+}
+
+
+def test_a_verb_has_its_five_forms() -> None:
+    assert {entry: " ".join(astuple(verb_of(entry))) for entry in FORMS} == FORMS
+
+
+def test_a_verb_has_the_same_forms_in_every_frame() -> None:
+    forms: dict[str, Verb] = {}
+    for frame in FRAMES:
+        assert forms.setdefault(frame.verb.base, frame.verb) == frame.verb
+
+
+def test_frames_speak_of_known_patterns_and_kinds() -> None:
+    assert {frame.pattern for frame in FRAMES} == set(PATTERNS)
+    for frame in FRAMES:
+        assert set(frame.subjects) <= NOUNS, frame
+        assert set(frame.objects) <= NOUNS | {"city"}, frame
+        assert frame.subjects
+        needs_link = frame.pattern in ("motion", "ditransitive", "prepositional", "particle", "object infinitive")
+        assert bool(frame.link) == needs_link, frame
+        assert not (frame.stative and frame.pattern == "transitive" and frame.deliberate), frame
+
+
+def test_the_s_form_follows_the_spelling_rules() -> None:
+    bases = "dog box watch story key go house dress"
+    assert " ".join(map(s_form, bases.split())) == "dogs boxes watches stories keys goes houses dresses"
+
+
+def test_irregular_plurals_are_those_of_the_dictionary() -> None:
+    plurals = {noun.singular: noun.plural for kind in KINDS.values() for noun in kind.nouns}
+    irregular = {noun: plural for noun, plural in plurals.items() if plural != s_form(noun)}
+    assert irregular == {
+        "child": "children",
+        "woman": "women",
+        "man": "men",
+        "goose": "geese",
+        "mouse": "mice",
+        "wolf": "wolves",
+        "knife": "knives",
+        "radio": "radios",
+        "scarf": "scarves",
+        "shelf": "shelves",
+    }
+    assert all(plural != noun for noun, plural in plurals.items())
+
+
+def test_nouns_are_listed_once_and_tables_speak_of_known_kinds() -> None:
+    singulars = [noun.singular for kind in KINDS.values() for noun in kind.nouns]
+    assert len(singulars) == len(set(singulars)) > 150
+    assert set(KINDS) == NOUNS | {"role"}
+    assert {name for name, kind in KINDS.items() if kind.predicates} == NOUNS
+    assert {other for kind in KINDS.values() for _, other in kind.links} <= NOUNS | {"city"}
+    assert {word for name in ("roles", "relatives", "free", "at", "on", "plans") for word in WORDS[name]} <= set(
+        singulars
+    )

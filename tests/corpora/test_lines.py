@@ -1,0 +1,122 @@
+"""What the readers of all formats share: lines, missing files, encodings; and what they may not import."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import corpora
+from corpora.conll2012 import read_documents
+from corpora.conllu import read_treebank
+from corpora.labelled import read_labelled
+from corpora.sentence import CorpusError
+from tests.corpora.conftest import writer
+
+ROOT = Path(__file__).resolve().parents[2]
+write = writer("corpus.txt")
+
+
+@dataclass
+class Reader:
+    """A reader, a file with one é, and a registered file with words of its remedy."""
+
+    read: Callable[[Path], object]
+    name: str
+    content: str
+    registered: str
+    remedy: str
+
+
+READERS = {
+    "conllu": Reader(
+        read_treebank,
+        "corpus.conllu",
+        "# sent_id = 1\n1\tGo\t_\tVERB\t_\t_\t0\troot\t_\t_\n2\tcafé\t_\tNOUN\t_\t_\t1\tobj\t_\t_\n\n"
+        "# sent_id = 2\n1\tGo\t_\tVERB\t_\t_\t0\troot\t_\t_\n\n",
+        "ud/en_ewt-ud-dev.conllu",
+        "python -m corpora.registry ud_english_ewt --root ",
+    ),
+    "conll2012": Reader(
+        read_documents,
+        "corpus.conll2012",
+        "#begin document (d); part 0\nd 0 0 café NN - - - - - - (1)\n\nd 0 0 I PRP - - - - - - -\n\n#end document\n",
+        "coref/litbank/litbank.dev.conll",
+        "It cannot be fetched.*to make litbank, ",
+    ),
+    "labelled": Reader(
+        read_labelled,
+        "corpus.tsv",
+        "label\ttext\n1\tA café .\n0\t Dull . \n",
+        "cls/sst2/train.tsv",
+        "to make sst2, .*AttentionExplanation",
+    ),
+}
+every_reader = pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
+
+
+@every_reader
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text.rstrip("\n"),
+        lambda text: text.replace("\n", "\r\n"),
+        lambda text: "\ufeff" + text,
+        lambda text: text.replace("\n\n", "\n  \n\n\n") + "\n  \n",
+    ],
+    ids=["no final line end", "CRLF", "byte-order mark", "more blank lines"],
+)
+def test_harmless_differences_of_layout_change_nothing(
+    reader: Reader, change: Callable[[str], str], tmp_path: Path
+) -> None:
+    expected = reader.read(write(tmp_path, reader.content, reader.name))
+    assert reader.read(write(tmp_path, change(reader.content), reader.name)) == expected
+
+
+@every_reader
+def test_files_that_cannot_be_read_say_what_to_do(reader: Reader, tmp_path: Path) -> None:
+    suffix = Path(reader.name).suffix
+    folder = tmp_path / f"folder{suffix}"
+    folder.mkdir()
+    registered = tmp_path / reader.registered
+    for path, wrong in [
+        (tmp_path / f"my{suffix}", r"there is no such file\. Check the path\.$"),
+        (registered, f"there is no such file.*{reader.remedy}"),
+        (tmp_path, "this is a folder"),
+        (folder, "this is a folder"),
+        (tmp_path / f"{'x' * 300}{suffix}", r"the file cannot be read \(.*Check the path"),
+    ]:
+        with pytest.raises(CorpusError, match=f"^{path}: {wrong}"):
+            reader.read(path)
+
+
+@every_reader
+def test_other_encodings_are_named_with_the_command_that_converts(reader: Reader, tmp_path: Path) -> None:
+    line = next(i for i, text in enumerate(reader.content.split("\n"), start=1) if "é" in text)
+    path = write(tmp_path, reader.content.encode("latin-1"), reader.name)
+    with pytest.raises(CorpusError, match=f"^{path}:{line}: byte 0xe9 at position .* is not UTF-8.*iconv -f LATIN1"):
+        reader.read(path)
+    write(tmp_path, reader.content.encode("utf-16"), reader.name)
+    with pytest.raises(CorpusError, match=f"^{path}:1: .*iconv -f UTF-16"):
+        reader.read(path)
+
+
+@pytest.mark.parametrize(
+    ("read", "remedy"),
+    [
+        (read_treebank, "the option `format`: conllu or conllx"),
+        (read_labelled, r"init_args\.format`: tsv, csv or jsonl"),
+    ],
+)
+def test_an_unknown_suffix_asks_for_the_format(read: Callable[[Path], object], remedy: str, tmp_path: Path) -> None:
+    with pytest.raises(CorpusError, match=rf"corpus\.txt: the suffix '\.txt' does not tell the format\. .*{remedy}\.$"):
+        read(write(tmp_path, "some text\n"))
+
+
+def test_corpora_are_read_without_torch_or_a_network_client() -> None:
+    modules = ", ".join(f"corpora.{path.stem}" for path in Path(corpora.__path__[0]).glob("*.py"))
+    code = f"import sys, {modules}; print(*({{'torch', 'transformers', 'pooch', 'requests'}} & set(sys.modules)))"
+    loaded = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert loaded.stdout == "\n"
