@@ -60,29 +60,25 @@ def below(rows: list[Row], head: int) -> list[Row]:
     return [row for row in rows if row.head == head]
 
 
-# Raise the version with every change that makes a seed give other files, then write down the new digest of seed 0.
-PINNED = [
-    (SAMPLE_VERSION, 1, "8eeae5e0c4be3d644a29af3c9934a5d3fbf58cf0f52efe4259160d5fb0157c4d"),
-    (REVIEWS_VERSION, 2, "7413a0dade2c91b90040e1be5775a50d0b440adbe8b3d03ed91ff1f0deaf5201"),
-]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("write", "name", "pinned"),
-    zip((write_sample_treebank, write_sample_reviews), ("sample-{}.conllu", "reviews-{}.tsv"), PINNED, strict=True),
+    ("write", "name", "version", "digest"),
+    [
+        (write_sample_treebank, "sample-{}.conllu", (SAMPLE_VERSION, 1), "8eeae5e0c4be3d644a29af3c9934a5d3"),
+        (write_sample_reviews, "reviews-{}.tsv", (REVIEWS_VERSION, 2), "7413a0dade2c91b90040e1be5775a50d"),
+    ],
 )
 def test_a_seed_gives_the_same_bytes_everywhere(
-    write: Callable[..., dict[str, Path]], name: str, pinned: tuple[int, int, str], tmp_path: Path
+    write: Callable[..., dict[str, Path]], name: str, version: tuple[int, int], digest: str, tmp_path: Path
 ) -> None:
+    """The digest changes with the grammar and its words: raise the version, then write down the new ones."""
     found = write(tmp_path / "new" / "deeper")
     assert {split: path.name for split, path in found.items()} == {
         split: name.format(split) for split in ("train", "dev", "test")
     }
     assert sorted((tmp_path / "new" / "deeper").iterdir()) == sorted(found.values())
-    version, expected, digest = pinned
-    assert version == expected
-    assert hashlib.sha256(b"".join(path.read_bytes() for path in found.values())).hexdigest() == digest
+    assert version[0] == version[1]
+    assert hashlib.sha256(b"".join(path.read_bytes() for path in found.values())).hexdigest()[:32] == digest
     other = write(tmp_path / "other", seed=1)
     assert other["train"].read_bytes() != found["train"].read_bytes()
 
