@@ -55,9 +55,9 @@ class Treebank:
     """The sentences of one file in their order, at least one, and what the reader counted on the way.
 
     The `audit` counts `sentences` and `words` that are kept; rows dropped (`range_rows`, multiword tokens such as
-    `3-4`, and `empty_rows`, empty nodes such as `8.1`); sentences with `multiple_roots`; `duplicates`, whose words repeat
-    those of an earlier sentence; `generated_ids` where there was no `sent_id`; `repeated_ids` that got a suffix; and
-    `comment_blocks` without a row.
+    `3-4`, and `empty_rows`, empty nodes such as `8.1`); sentences with `multiple_roots`; `duplicates`, sentences whose
+    words repeat those of an earlier one; `generated_ids` where there was no `sent_id`; `repeated_ids` that got a
+    suffix; and `comment_blocks` without a row.
     """
 
     sentences: tuple[Sentence, ...]
