@@ -6,14 +6,13 @@ from typing import ClassVar, Literal
 import torch
 from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
-from torchmetrics import SumMetric
 
 from datamodules import AntecedentBatch
 from datamodules.dependency import Field
 from heads.antecedent import TRAINED, AntecedentExperiment, links_of
 from heads.experiment import ExperimentError
 from metrics.antecedent import ANTECEDENT_DIRECTIONS, Links
-from probes.base import FrozenProbe, Sizes, weight_maps
+from probes.base import Average, FrozenProbe, Sizes, weight_maps
 from probes.scorers import attention_scores, weighted_scores
 from results import Figure
 
@@ -31,12 +30,7 @@ def antecedent_loss(scores: Tensor, links: Links) -> Tensor:
     A cluster may have many earlier mentions, and it does not matter which of them is found: the probability of all of
     them is learned, as in the mention ranking of Durrett & Klein (2013).
 
-    Args:
-        scores: `[U, U]`, of mentions × antecedents.
-        links: of the window.
-
-    Returns:
-        `[links]`, in nats; 0 where all candidates are gold.
+    Takes scores `[U, U]` of mentions × antecedents; gives nats `[links]`, 0 where all candidates are gold.
     """
     among = candidate_scores(scores, links)
     wrong = torch.tensor(~links.gold, device=scores.device)
@@ -48,7 +42,8 @@ class TrainedAntecedentProbe(FrozenProbe, AntecedentExperiment):
 
     It sees what a single head sees: attention between the head words of two mentions, in both directions. It is
     scored on test beside the best single head, chosen on dev, and beside the baselines, on the same links.
-    Subclasses fill `build`, which makes the parameters once the sizes are known, and `forward`.
+    Subclasses fill `build`, which makes the parameters once the sizes are known, and `forward`, which gives scores
+    `[U, U]`: of every head word's mention × every head word as its antecedent.
 
     Args:
         learning_rate: of Adam.
@@ -66,20 +61,9 @@ class TrainedAntecedentProbe(FrozenProbe, AntecedentExperiment):
     def __init__(self, learning_rate: float = 1e-2, decay: float = 1.0, seed: int = 0) -> None:
         super().__init__("held_out", seed)
         self.learning_rate, self.decay = learning_rate, decay
-        self._loss, self._links = SumMetric(nan_strategy="disable"), SumMetric()
-        self._val_loss, self._val_links = SumMetric(nan_strategy="disable"), SumMetric()
-        self._val_right = SumMetric()
-
-    def forward(self, batch: AntecedentBatch) -> Tensor:
-        """Scores `[U, U]`: of every head word's mention × every head word as its antecedent."""
-        raise TypeError(f"{type(self).__name__} does not say how it scores.")
+        self._val_accuracy = Average()
 
     def setup(self, stage: str) -> None:
-        """Make the parameters for the encoder and the word vectors of the datamodule.
-
-        Raises:
-            ExperimentError: it has no word vectors, where they are needed, or not the attention between mentions.
-        """
         super().setup(stage)
         data = self.data
         if data.candidates != "mentions":
@@ -90,25 +74,16 @@ class TrainedAntecedentProbe(FrozenProbe, AntecedentExperiment):
         self.bind_to(data, self.reads)
 
     def training_step(self, batch: AntecedentBatch, batch_idx: int) -> Tensor:
-        """`antecedent_loss`, summed over the links."""
         links = links_of(batch)
         loss = antecedent_loss(self(batch), links).sum()
-        self._loss.update(loss.detach())
-        self._links.update(len(links))
+        self._loss.update(loss.detach(), len(links))
         return loss
-
-    def on_train_epoch_end(self) -> None:
-        """Log `train_loss`, nats per link."""
-        self.log("train_loss", self._loss.compute() / self._links.compute().clamp(min=1))
-        self._loss.reset()
-        self._links.reset()
 
     def choose(self, batch: AntecedentBatch, links: Links) -> Tensor:
         """The candidate of the highest score for every link; of equals the later one, as for a single head."""
         return _choice(candidate_scores(self(batch), links))
 
     def validation_step(self, batch: AntecedentBatch, batch_idx: int) -> None:
-        """Count the right choices on dev, and sum the loss."""
         right = loss = torch.zeros((), device=self.device)
         count = 0
         if batch.window is not None:  # else this device has none: it adds nothing, but must not be found empty
@@ -116,20 +91,15 @@ class TrainedAntecedentProbe(FrozenProbe, AntecedentExperiment):
             chosen = _choice(candidate_scores(scores, links))
             right = torch.tensor(links.gold, device=scores.device).gather(1, chosen[:, None]).sum()
             loss, count = antecedent_loss(scores, links).sum(), len(links)
-        self._val_right.update(right)
-        self._val_loss.update(loss)
-        self._val_links.update(count)
+        self._val_accuracy.update(right, count)
+        self._val_loss.update(loss, count)
 
     def on_validation_epoch_end(self) -> None:
         """Log `val_accuracy`, over all links of dev, and `val_loss`, nats per link."""
-        links = self._val_links.compute().clamp(min=1)
-        self.log("val_accuracy", self._val_right.compute() / links, prog_bar=True)
-        self.log("val_loss", self._val_loss.compute() / links)
-        for metric in (self._val_right, self._val_loss, self._val_links):
-            metric.reset()
+        self.log("val_accuracy", self._val_accuracy.take(), prog_bar=True)
+        self.log("val_loss", self._val_loss.take())
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
-        """Adam, as for the probes of dependencies."""
         adam = torch.optim.Adam(self.parameters(), self.learning_rate)
         return {"optimizer": adam, "lr_scheduler": torch.optim.lr_scheduler.ExponentialLR(adam, self.decay)}
 
@@ -149,15 +119,13 @@ class AntecedentAttentionProbe(TrainedAntecedentProbe):
     experiment = "antecedent_attention"
 
     def build(self, sizes: Sizes) -> None:
-        """`weight` is `[2, layers, heads]`: from the mention to the antecedent, and back."""
+        # From the mention to the antecedent, and back.
         self.weight = nn.Parameter(torch.zeros(2, len(sizes.layers), len(sizes.heads)))
 
     def forward(self, batch: AntecedentBatch) -> Tensor:
-        """Scores `[U, U]`: of every head word's mention × every head word as its antecedent."""
         return attention_scores(batch.weights.flatten(0, 1)[None], self.weight.flatten(1))[0]
 
     def figures(self) -> Mapping[str, Figure]:
-        """The learned weights, one map per direction."""
         return weight_maps(self.weight, ANTECEDENT_DIRECTIONS, self.sizes)
 
 
@@ -172,14 +140,13 @@ class AntecedentWordsProbe(TrainedAntecedentProbe):
     reads = frozenset(("attention", "vectors"))
 
     def build(self, sizes: Sizes) -> None:
-        """`mention` and `antecedent` are `[dim, 2·LH]`: first for attention to the antecedent, then for that back."""
+        # `[dim, 2·LH]`: first for attention to the antecedent, then for that back.
         heads = len(sizes.layers) * len(sizes.heads)
         self.mention = nn.Parameter(torch.zeros(sizes.vectors, 2 * heads))
         self.antecedent = nn.Parameter(torch.zeros(sizes.vectors, 2 * heads))
         self.bias = nn.Parameter(torch.zeros(2 * heads))
 
     def forward(self, batch: AntecedentBatch) -> Tensor:
-        """Scores `[U, U]`: of every head word's mention × every head word as its antecedent."""
         attention = batch.weights.flatten(0, 1)
         terms = batch.vectors @ self.mention + self.bias, batch.vectors @ self.antecedent
         first, second = (term.view(1, -1, 2, len(attention)) for term in terms)

@@ -1,10 +1,12 @@
-"""What a trained probe belongs to: the encoder and the word vectors whose numbers its parameters weigh."""
+"""What trained probes share: the encoder and the word vectors that their parameters belong to, and their loss."""
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor
+from torchmetrics import Metric
 
 from datamodules import AttentionDataModule
 from datamodules.dependency import Field
@@ -28,16 +30,45 @@ class Sizes:
     vectors: int = 0
 
 
+class Average(Metric):
+    """Σ totals / Σ counts over the batches of all devices. `MeanMetric` ignores its weights where it lets nan pass."""
+
+    total: Tensor
+    count: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name in ("total", "count"):
+            self.add_state(name, torch.tensor(0.0), dist_reduce_fx="sum")
+
+    def update(self, total: Tensor, count: Tensor | int) -> None:
+        self.total += total
+        self.count += count
+
+    def compute(self) -> Tensor:
+        return self.total / self.count.clamp(min=1)
+
+    def take(self) -> Tensor:
+        """The average; the next one begins."""
+        average: Tensor = self.compute()
+        self.reset()
+        return average
+
+
 class FrozenProbe(TrainedModule[Sizes]):
     """A trained probe over attention, word vectors or both. Subclasses fill `build`, and call `bind_to` in `setup`."""
 
-    def bind_to(self, data: AttentionDataModule, reads: Set[Field]) -> None:
-        """Make the parameters for the encoder and the word vectors of the datamodule, as far as they are read.
+    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 # those of a class beside it
+        super().__init__(*args, **kwargs)
+        # Summed here and logged once an epoch: Lightning's `log` costs more than the forward pass of such a probe.
+        self._loss, self._val_loss = Average(), Average()
 
-        Raises:
-            ExperimentError: it has no word vectors, and they are read.
-            TrainingError: the parameters were made for another encoder or for other word vectors.
-        """
+    def on_train_epoch_end(self) -> None:
+        """Log `train_loss`, nats per word or link."""
+        self.log("train_loss", self._loss.take())
+
+    def bind_to(self, data: AttentionDataModule, reads: Set[Field]) -> None:
+        """Make the parameters for the encoder and the word vectors of the datamodule, as far as they are read."""
         sizes, source = Sizes(), dict[str, object]()
         if "attention" in reads:
             source["encoder"] = data.encoder_identity
@@ -53,11 +84,9 @@ class FrozenProbe(TrainedModule[Sizes]):
         self.bind(sizes, source)
 
     def sizes_from(self, part: Mapping[str, Any]) -> Sizes:
-        """As `Sizes`."""
         return Sizes(**part["sizes"])
 
     def difference(self, trained: Origin[Sizes], run: Origin[Sizes]) -> str | None:
-        """Another encoder, other layers or heads of it, or other word vectors."""
         if trained == run:
             return None
         return (
@@ -67,7 +96,6 @@ class FrozenProbe(TrainedModule[Sizes]):
 
 
 def _describe(origin: Origin[Sizes]) -> str:
-    """Which encoder and word vectors, for people."""
     sizes, source = origin.sizes, origin.source
     parts = []
     encoder, vectors = source.get("encoder"), source.get("vectors")

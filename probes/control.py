@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
 from typing import Literal
@@ -22,11 +23,7 @@ BEHAVIOURS: tuple[Behaviour, ...] = ("self", "first", "last")
 
 
 def behaviour(word: str, seed: int) -> Behaviour:
-    """The behaviour of a word type, each with probability 1/3.
-
-    Drawn by a hash of the form as it is written, so that the types of every split have one, the same in all of them
-    and on every machine.
-    """
+    """The behaviour of a word type, each with probability 1/3: drawn by a hash of the form, alike on every machine."""
     digest = blake2b(f"{seed} {word}".encode(), digest_size=8).digest()
     return BEHAVIOURS[int.from_bytes(digest, "big") % len(BEHAVIOURS)]
 
@@ -65,7 +62,6 @@ class ControlTask(NestedExperiment):
     experiment = "control"
 
     def outcome(self) -> Result:
-        """Scores of task and control, and their difference with an interval over sentences."""
         arcs = isinstance(self.probe, HeadSelectionProbe)
         heads = partial(control_arcs if arcs else control_tree, seed=self.seed)
         on_task, task = self._scored("task", self.data.variant())
@@ -78,7 +74,8 @@ class ControlTask(NestedExperiment):
         for name in names:
             columns = {"task": task.scores[name], "control": control.scores[name]}
             columns["selectivity"] = _difference(name, task, control)
-            scores |= dict(zip((name, f"control.{name}", _selectivity(name, headline)), columns.values(), strict=True))
+            selectivity = "selectivity" if name == headline else f"{name}.selectivity"
+            scores |= dict(zip((name, f"control.{name}", selectivity), columns.values(), strict=True))
             rows.append({"score": name} | {end: x for c, one in columns.items() for end, x in one.named(c).items()})
         units = [task.scores[name].unit for name in names]
         table = Table(pd.DataFrame(rows), dict.fromkeys(("task", "control", "selectivity"), units))
@@ -113,20 +110,14 @@ class ControlTask(NestedExperiment):
         return {"test_words": len(words), "test_words_not_in_train": sum(word not in seen for word in words)}
 
 
-def _selectivity(score: str, headline: str) -> str:
-    return "selectivity" if score == headline else f"{score}.selectivity"
-
-
 def _difference(name: str, task: Result, control: Result) -> Estimate:
     """One score of the task less that of the control, bounded over sentences where it is a ratio of their counts."""
     of_task, of_control = task.scores[name], control.scores[name]
-    low: float | None = math.nan
-    high: float | None = math.nan
-    if name in task.ratios and task.items is not None and control.items is not None:
-        counts = [items[column] for items in (task.items, control.items) for column in task.ratios[name]]
-        paired = paired_bootstrap(*counts)
-        low, high = paired.low, paired.high
-    return Estimate(of_task.value - of_control.value, low, high, unit=of_task.unit)
+    difference = Estimate(of_task.value - of_control.value, math.nan, math.nan, unit=of_task.unit)
+    if name not in task.ratios or task.items is None or control.items is None:
+        return difference
+    paired = paired_bootstrap(*(items[column] for items in (task.items, control.items) for column in task.ratios[name]))
+    return replace(difference, low=paired.low, high=paired.high)
 
 
 def _paired(names: Sequence[str], task: Result, control: Result) -> tuple[pd.DataFrame, dict[str, tuple[str, str]]]:
@@ -136,9 +127,8 @@ def _paired(names: Sequence[str], task: Result, control: Result) -> tuple[pd.Dat
     items, ratios = task.items[["sentence", "id"]].copy(), {}
     for name in names:
         if name in task.ratios:
-            for column in task.ratios[name]:
-                items[column], items[f"control.{column}"] = task.items[column], control.items[column]
-            numerator, denominator = task.ratios[name]
-            ratios[name] = (numerator, denominator)
+            numerator, denominator = ratios[name] = task.ratios[name]
             ratios[f"control.{name}"] = (f"control.{numerator}", f"control.{denominator}")
+            for column in (numerator, denominator):
+                items[column], items[f"control.{column}"] = task.items[column], control.items[column]
     return items, ratios

@@ -34,13 +34,7 @@ def borders(portions: Sequence[float], sentences: int) -> list[int]:
 def code_bits(
     probe: DependencyExperiment, loader: BatchLoader[AttentionBatch], sentences: int, device: torch.device
 ) -> NDArray[np.float64]:
-    """Bits of the gold heads under a trained probe, `[sentences]`, one sum per sentence of the split.
-
-    Args:
-        probe: a trained probe with `cross_entropy`.
-        loader: gives the sentences that are coded, each once.
-        sentences: of the whole split; those that the loader does not give cost nothing.
-        device: where the probe is run.
+    """Bits of the gold heads under a trained probe, `[sentences]`; those that the loader does not give cost nothing.
 
     Raises:
         ExperimentError: a head has probability zero: no code for it is finite.
@@ -107,29 +101,36 @@ class DescriptionLength(NestedExperiment):
         order = np.random.default_rng(self.seed).permutation(len(train))
         uniform: NDArray[np.float64] = train.lengths * np.log2(train.lengths + 1)
         bits, copies = uniform.copy(), list[Trained[DependencyExperiment]]()
-        for start, stop in pairwise(ends):
-            began = time.perf_counter()
-            data = self.data.variant(train=order[:start].tolist())
-            copy = self.train_copy(data, "val_loss", "min")
+        blocks = []
+        for start, stop in pairwise((0, *ends)):
             block = order[start:stop]
-            loader = data.batches("train", block.tolist())
-            bits[block] = code_bits(copy.probe, loader, len(train), self.device)[block]
-            copies.append(copy)
-            rank_zero_info(
-                f"{start} sentences: best on dev at epoch {copy.epochs}{copy.note}; the next {stop - start} cost "
-                f"{bits[block].sum() / train.lengths[block].sum():.3f} bits a word "
-                f"({time.perf_counter() - began:.1f} s)."
+            copy = None
+            if start:
+                copy = self._coded(order[:start], block, bits)
+                copies.append(copy)
+            words, cost = int(train.lengths[block].sum()), float(bits[block].sum())
+            blocks.append(
+                {
+                    "portion": stop / len(train),
+                    "sentences": stop - start,
+                    "words": words,
+                    "epochs": copy.epochs if copy else 0,
+                    "bits": cost,
+                    "bits_per_word": cost / words,
+                    "dev_loss": copy.dev if copy else np.nan,
+                    "uniform": uniform[block].sum() / words,
+                }
             )
-        table = _blocks(order, ends, train.lengths, bits, copies)
-        items = pd.DataFrame(
-            {
-                "sentence": np.arange(len(train)),
-                "id": train.ids,
-                "words": train.lengths,
-                "bits": bits,
-                "uniform": uniform,
-            }
+        table = pd.DataFrame(blocks)
+        figure = Bars(
+            title="Cost of every block",
+            categories=tuple(f"{100 * portion:.3g} %" for portion in table["portion"]),
+            series={"online code": table["bits_per_word"].tolist(), "uniform code": table.pop("uniform").tolist()},
+            label="bits per word",
+            unit="bits",
         )
+        columns = {"sentence": np.arange(len(train)), "id": train.ids, "words": train.lengths}
+        items = pd.DataFrame({**columns, "bits": bits, "uniform": uniform})
         ratios = {"compression": ("uniform", "bits")}
         scores = {"codelength_bits": _bits(bits.sum()), "uniform_bits": _bits(uniform.sum())}
         scores |= ratio_scores(items, ratios, unit="ratio")
@@ -141,7 +142,7 @@ class DescriptionLength(NestedExperiment):
             experiment=self.experiment,
             scores=scores,
             tables={"blocks": Table(table, _UNITS)},
-            figures={"blocks": _curve(table, uniform[order], train.lengths[order], ends)},
+            figures={"blocks": figure},
             audit={
                 "epochs": copies[-1].epochs if copies else 0,
                 "cut_off": sum(not copy.stopped for copy in copies),
@@ -150,6 +151,21 @@ class DescriptionLength(NestedExperiment):
             items=items,
             ratios=ratios,
         )
+
+    def _coded(
+        self, before: NDArray[np.int64], block: NDArray[np.int64], bits: NDArray[np.float64]
+    ) -> Trained[DependencyExperiment]:
+        """A copy trained on the sentences before a block, whose own bits under it are filled in."""
+        began = time.perf_counter()
+        data = self.data.variant(train=before.tolist())
+        copy = self.train_copy(data, "val_loss", "min")
+        bits[block] = code_bits(copy.probe, data.batches("train", block.tolist()), len(bits), self.device)[block]
+        per_word = bits[block].sum() / self.data.splits["train"].lengths[block].sum()
+        rank_zero_info(
+            f"{len(before)} sentences: best on dev at epoch {copy.epochs}{copy.note}; the next {len(block)} cost "
+            f"{per_word:.3f} bits a word ({time.perf_counter() - began:.1f} s)."
+        )
+        return copy
 
     def _final(self) -> tuple[Trained[DependencyExperiment], dict[str, Estimate]]:
         """A copy trained on the whole split: its main score on test, and the bits of train under it."""
@@ -164,40 +180,3 @@ class DescriptionLength(NestedExperiment):
 
 def _bits(number: float) -> Estimate:
     return Estimate(float(number), unit="bits")
-
-
-def _blocks(
-    order: NDArray[np.int64],
-    ends: Sequence[int],
-    lengths: NDArray[np.int64],
-    bits: NDArray[np.float64],
-    copies: Sequence[Trained[DependencyExperiment]],
-) -> pd.DataFrame:
-    """One row per block; epochs and dev loss are those of the copy that coded it, which the first has not."""
-    starts = [0, *ends[:-1]]
-    words = [int(lengths[order[start:stop]].sum()) for start, stop in zip(starts, ends, strict=True)]
-    cost = [float(bits[order[start:stop]].sum()) for start, stop in zip(starts, ends, strict=True)]
-    return pd.DataFrame(
-        {
-            "portion": np.array(ends) / len(order),
-            "sentences": np.diff(ends, prepend=0),
-            "words": words,
-            "epochs": [0, *(copy.epochs for copy in copies)],
-            "bits": cost,
-            "bits_per_word": np.array(cost) / np.array(words),
-            "dev_loss": [np.nan, *(copy.dev for copy in copies)],
-        }
-    )
-
-
-def _curve(table: pd.DataFrame, uniform: NDArray[np.float64], lengths: NDArray[np.int64], ends: Sequence[int]) -> Bars:
-    """Bits a word of every block beside those of the uniform code; both in the order of sending."""
-    starts = [0, *ends[:-1]]
-    per_word = [uniform[a:b].sum() / lengths[a:b].sum() for a, b in zip(starts, ends, strict=True)]
-    return Bars(
-        title="Cost of every block",
-        categories=tuple(f"{100 * portion:.3g} %" for portion in table["portion"]),
-        series={"online code": table["bits_per_word"].tolist(), "uniform code": per_word},
-        label="bits per word",
-        unit="bits",
-    )

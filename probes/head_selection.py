@@ -10,7 +10,6 @@ import pandas as pd
 import torch
 from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
-from torchmetrics import SumMetric
 
 from attention import EncoderSpec, Options
 from datamodules import AttentionBatch, DependencyDataModule, VectorSpec
@@ -32,13 +31,8 @@ class RelationClassifier(nn.Module):
     """The relation of a word to its head, linear in all attention between the two, as `Linear(2k+1, relations)`.
 
     Beside the attention of all k heads from the word to its head, and back, there is one feature for ROOT, which is
-    attended to at the start delimiter. It is trained at the gold heads, and asked at the predicted ones.
-
-    Data may number the relations otherwise, and may lack some, or have more: both number them by their names.
-
-    Args:
-        heads: number of attention heads, k.
-        relations: names of the relations.
+    attended to at the start delimiter. It is trained at the gold heads, and asked at the predicted ones. Data may
+    number the relations otherwise, and may lack some, or have more: they are known by their names.
     """
 
     def __init__(self, heads: int, relations: Sequence[str]) -> None:
@@ -78,7 +72,8 @@ class RelationClassifier(nn.Module):
 class HeadSelectionProbe(FrozenProbe, ArcExperiment):
     """A trained probe that gives every word a score for every candidate head.
 
-    Subclasses fill `build`, which makes the parameters once the sizes are known, and `forward`.
+    Subclasses fill `build`, which makes the parameters once the sizes are known, and `forward`, which gives scores
+    `[batch, n, n+1]` of the candidates of every word, ROOT first; -inf where there is no candidate.
 
     Args:
         learning_rate: of Adam.
@@ -106,28 +101,21 @@ class HeadSelectionProbe(FrozenProbe, ArcExperiment):
         super().__init__(relations)
         self.learning_rate, self.decay, self.schedule, self.labels = learning_rate, decay, schedule, labels
         self._val, self._found = ArcPredictions(3), ArcPredictions(3)
-        self._loss, self._words = SumMetric(nan_strategy="disable"), SumMetric()
-        self._val_loss, self._val_words = SumMetric(nan_strategy="disable"), SumMetric()
         self._relations: tuple[str, ...] = ()
         self.predictions: pd.DataFrame | None = None
 
-    def forward(self, batch: AttentionBatch) -> Tensor:
-        """Scores `[batch, n, n+1]` of the candidates of every word, ROOT first; -inf where there is no candidate."""
-        raise TypeError(f"{type(self).__name__} does not say how it scores.")
-
     def prepare(self) -> None:
-        """Make the parameters for the encoder and the word vectors of the datamodule.
-
-        Raises:
-            ExperimentError: it has none of what the probe reads.
-        """
         super().prepare()
-        reads: Set[Field] = self.reads | (HeadSelectionProbe.reads if self.labels else frozenset())
+        reads = self._needs
         data = self.attention if "attention" in reads else self.data
         data.read_only(reads)
         self.bind_to(data, reads)
         if not self._relations:
             self._classify(data.relations)
+
+    @property
+    def _needs(self) -> Set[Field]:
+        return self.reads | (HeadSelectionProbe.reads if self.labels else frozenset())
 
     def _classify(self, relations: tuple[str, ...]) -> None:
         self._relations = relations
@@ -142,24 +130,14 @@ class HeadSelectionProbe(FrozenProbe, ArcExperiment):
     def training_step(self, batch: AttentionBatch, batch_idx: int) -> Tensor:
         """Cross-entropy over the candidate heads, summed over the words, as in Clark et al. (2019, §5)."""
         loss = self.cross_entropy(batch).sum()
-        # Summed here and logged once an epoch: Lightning's `log` costs more than this probe's forward pass.
-        self._loss.update(loss.detach())
-        self._words.update(batch.lengths.sum())
+        self._loss.update(loss.detach(), batch.lengths.sum())
         if self.labels:
             loss = loss + self.classifier.loss(batch, self.data.relations)
         return loss
 
-    def on_train_epoch_end(self) -> None:
-        """Log `train_loss`, nats per word."""
-        self.log("train_loss", self._loss.compute() / self._words.compute())
-        self._loss.reset()
-        self._words.reset()
-
     def predict(self, batch: AttentionBatch, tree: bool) -> PredictedArcs:
         """The candidate of the highest score for every word, and the tree of the highest score."""
-        return self._predicted(self(batch), batch, tree)
-
-    def _predicted(self, scores: Tensor, batch: AttentionBatch, tree: bool) -> PredictedArcs:
+        scores = self(batch)
         heads = scores.argmax(-1)
         relations = self.classifier.predict(batch, heads, self._names) if self.labels else None
         return PredictedArcs(heads, tree_heads(scores, batch.lengths) if tree else None, relations)
@@ -176,7 +154,7 @@ class HeadSelectionProbe(FrozenProbe, ArcExperiment):
         return predicted.heads.masked_fill(~batch.mask, -1)
 
     def on_predict_epoch_end(self) -> None:
-        """Fill `predictions`: `id, word, form, head, tree_head` and, with labels, `relation`; 0 = root."""
+        """Fill `predictions`, the table of `predict_sentences` for the sentences of the data."""
         self.predictions = self._table(self._found, self.data.splits["test"])
 
     def _table(self, found: ArcPredictions, split: DependencySplit) -> pd.DataFrame:
@@ -222,22 +200,16 @@ class HeadSelectionProbe(FrozenProbe, ArcExperiment):
         """
         check_new("sentences", sentences)
         self.on_validation_start()
-        reads: Set[Field] = self.reads | (HeadSelectionProbe.reads if self.labels else frozenset())
         with TemporaryDirectory() as cache, quiet(), torch.inference_mode():
             file = Path(cache) / "sentences.conllu"
             file.write_text("".join(_rows(number, one) for number, one in enumerate(sentences, 1)), encoding="utf-8")
+            corpus = {"test": str(file)}
             data = DependencyDataModule(
-                {"test": str(file)},
-                root,
-                encoder=encoder,
-                options=options,
-                vectors=vectors,
-                punctuation=(),
-                cache=cache,
+                corpus, root, punctuation=(), encoder=encoder, options=options, vectors=vectors, cache=cache
             )
             data.setup("predict")
-            data.read_only(reads)
-            self.bind_to(data, reads)
+            data.read_only(self._needs)
+            self.bind_to(data, self._needs)
             found = ArcPredictions(3)
             for batch in data.batches("test"):
                 batch = batch.to(self.device)
@@ -245,11 +217,9 @@ class HeadSelectionProbe(FrozenProbe, ArcExperiment):
             return self._table(found, data.splits["test"])
 
     def validation_step(self, batch: AttentionBatch, batch_idx: int) -> None:
-        """Gather the predictions on dev, and the loss."""
         scores = self(batch)
-        self._val_loss.update(_head_cross_entropy(scores, batch).sum())
-        self._val_words.update(batch.lengths.sum())
-        gather(self._val, batch, self._predicted(scores, batch, tree=False))
+        self._val_loss.update(_head_cross_entropy(scores, batch).sum(), batch.lengths.sum())
+        gather(self._val, batch, PredictedArcs(scores.argmax(-1)))
 
     def on_validation_epoch_end(self) -> None:
         """Log `val_uas`, UAS on dev without punctuation, and `val_loss`, nats per word."""
@@ -257,9 +227,7 @@ class HeadSelectionProbe(FrozenProbe, ArcExperiment):
         self._val.reset()
         right = attached(arcs, predicted[:, 0].astype(np.int64))[~arcs.punctuation]
         self.log("val_uas", float(right.mean()) if len(right) else 0.0, prog_bar=True)
-        self.log("val_loss", self._val_loss.compute() / self._val_words.compute())
-        self._val_loss.reset()
-        self._val_words.reset()
+        self.log("val_loss", self._val_loss.take())
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """Adam, as in Clark et al. (2019)."""
@@ -270,7 +238,6 @@ class HeadSelectionProbe(FrozenProbe, ArcExperiment):
         return {"optimizer": adam, "lr_scheduler": {"scheduler": plateau, "monitor": "val_loss"}}
 
     def checkpoint_part(self) -> dict[str, Any]:
-        """The names of the relations too."""
         return {**super().checkpoint_part(), "relations": self._relations}
 
     def restore(self, part: Mapping[str, Any]) -> None:
@@ -306,17 +273,15 @@ class AttentionOnlyProbe(HeadSelectionProbe):
     experiment = "attention_only"
 
     def build(self, sizes: Sizes) -> None:
-        """`weight` is `[2, layers, heads]`: from the dependent to the head, and back."""
+        # From the dependent to the head, and back.
         self.weight = nn.Parameter(torch.zeros(2, len(sizes.layers), len(sizes.heads)))
         self.start, self.end = nn.Parameter(torch.ones(())), nn.Parameter(torch.ones(()))
 
     def forward(self, batch: AttentionBatch) -> Tensor:
-        """Scores `[batch, n, n+1]` of the candidates of every word, ROOT first; -inf where there is no candidate."""
         scores = attention_scores(batch.attention.flatten(1, 2), self.weight.flatten(1))
         return candidates(scores, batch.lengths, self.start, self.end)
 
     def figures(self) -> Mapping[str, Figure]:
-        """The learned weights, one map per direction."""
         return weight_maps(self.weight, ("dependent → head", "head → dependent"), self.sizes)
 
 
@@ -348,7 +313,7 @@ class AttentionWordsProbe(HeadSelectionProbe):
         self.has_bias, self.root = bias, root
 
     def build(self, sizes: Sizes) -> None:
-        """`dependent` and `head` are `[dim, 2·LH]`: first for attention from the dependent, then for that back."""
+        # `[dim, 2·LH]`: first for attention from the dependent, then for that back.
         heads = len(sizes.layers) * len(sizes.heads)
         self.dependent = nn.Parameter(torch.zeros(sizes.vectors, 2 * heads))
         self.head = nn.Parameter(torch.zeros(sizes.vectors, 2 * heads))
@@ -358,7 +323,6 @@ class AttentionWordsProbe(HeadSelectionProbe):
             self.root_vector = nn.Parameter(torch.randn(sizes.vectors))  # of zeros neither it nor `head` would move
 
     def forward(self, batch: AttentionBatch) -> Tensor:
-        """Scores `[batch, n, n+1]` of the candidates of every word, ROOT first; -inf where there is no candidate."""
         attention = batch.attention.flatten(1, 2)
         heads = attention.size(1)
         dependent, head = batch.vectors @ self.dependent, batch.vectors @ self.head
@@ -405,14 +369,12 @@ class DistancesWordsProbe(HeadSelectionProbe):
         self.hidden = hidden
 
     def build(self, sizes: Sizes) -> None:
-        """One linear layer for each part of the input, and one for what comes of their sum."""
         self.dependent = nn.Linear(sizes.vectors, self.hidden)
         self.head = nn.Linear(sizes.vectors, self.hidden, bias=False)
         self.distance = nn.Linear(FEATURES, self.hidden, bias=False)
         self.score = nn.Linear(self.hidden, 1, bias=False)
 
     def forward(self, batch: AttentionBatch) -> Tensor:
-        """Scores `[batch, n, n+1]` of the candidates of every word, ROOT first; -inf where there is no candidate."""
         # The first layer is a sum of a term of the dependent, one of the head and one of their distance: the
         # concatenation of all three, for every pair, is never made.
         head = nn.functional.pad(self.head(batch.vectors), (0, 0, 1, 0))
@@ -429,9 +391,7 @@ class DistancesWordsProbe(HeadSelectionProbe):
 def distances(lengths: Tensor, n: int) -> Tensor:
     """Features of every pair, float32 `[batch, n, n+1, FEATURES]`: dependents × candidate heads, ROOT first.
 
-    Args:
-        lengths: int64 `[batch]`, words of each sentence.
-        n: the greatest of them; 0 in a batch without a sentence.
+    Takes the lengths `[batch]` of the sentences, and the greatest of them; 0 in a batch without a sentence.
     """
     words = torch.arange(1, n + 1, device=lengths.device)
     heads = torch.arange(n + 1, device=lengths.device)

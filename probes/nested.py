@@ -33,10 +33,10 @@ class TrainedProbe(Protocol):
 
 
 class Trained(NamedTuple, Generic[Probe]):
-    """A probe at its dev optimum.
+    """A probe with the weights of its best epoch, on the CPU.
 
     Attributes:
-        probe: with the weights of its best epoch, on the CPU.
+        probe: the probe.
         epochs: the best epoch, counted from 1: passes over its data.
         dev: what was monitored, at that epoch.
         stopped: whether training ended because dev got no better, rather than at `max_epochs`.
@@ -67,18 +67,10 @@ def trained(
 ) -> Trained[Probe]:
     """Train a copy of a probe to its optimum on dev; the probe itself and the random numbers outside stay as they are.
 
-    Args:
-        probe: as it was constructed, never trained.
-        data: what it is trained on; a variant of its own, because a trainer is attached to it.
-        monitor: what the probe logs on dev.
-        mode: whether the lowest or the highest is best.
-        max_epochs: validation checks after which training ends at the latest.
-        patience: validation checks without improvement after which it ends.
-        seed: of the initialisation.
-        batches: validation runs after every epoch; on small data only after as many as make this number of batches.
-            Schedules of the learning rate that count epochs count validation checks then. Before the first check,
-            validation also runs after 1, 2, 4, … epochs, only to keep better weights.
-        device: where it is trained; None for the CPU.
+    The data must be a variant of their own, because a trainer is attached to them. Validation runs after every epoch;
+    on small data only after as many as make `batches` batches, and schedules of the learning rate that count epochs
+    count validation checks then. Before the first check, validation also runs after 1, 2, 4, … epochs, only to keep
+    better weights. Other arguments are those of `train_nested`.
 
     Raises:
         TrainingError: nothing was monitored, or what was is not a finite number.
@@ -162,11 +154,7 @@ class NestedExperiment(DependencyExperiment):
 
     @property
     def contract(self) -> TrainedProbe:
-        """What the probe says of itself.
-
-        Raises:
-            ExperimentError: it is none that is trained.
-        """
+        """What the probe says of itself; refuses one that is not trained."""
         if not isinstance(self.probe, TrainedProbe):
             raise ExperimentError(
                 f"{type(self).__name__} trains a probe, and {type(self.probe).__name__} is not trained: give "
@@ -175,11 +163,7 @@ class NestedExperiment(DependencyExperiment):
         return self.probe
 
     def setup(self, stage: str) -> None:
-        """Open the train split beside dev and test.
-
-        Raises:
-            ExperimentError: there are several devices, or the probe is none that is trained.
-        """
+        """Open the train split beside dev and test; refuse several devices."""
         if self.trainer.world_size > 1:
             raise ExperimentError(
                 f"{type(self).__name__} trains on one device, and this run has {self.trainer.world_size}: "

@@ -11,14 +11,9 @@ from torch import Tensor
 
 
 def attention_scores(attention: Tensor, weight: Tensor) -> Tensor:
-    """`score[x, y] = Σ_k weight[0, k] α^k[x, y] + weight[1, k] α^k[y, x]`.
+    """`score[x, y] = Σ_k weight[0, k] α^k[x, y] + weight[1, k] α^k[y, x]`, `[batch, positions, positions]`.
 
-    Args:
-        attention: `[batch, K, positions, positions]`, any floating-point type.
-        weight: `[2, K]`: of attention from x to y, and from y to x.
-
-    Returns:
-        `[batch, positions, positions]`.
+    Takes attention `[batch, K, positions, positions]` of any floating-point type, and weights `[2, K]`.
     """
     batch, positions = attention.size(0), attention.size(-1)
     # As a batched product, whose gradient is one as well: that of a broadcast one is twenty times as slow on a CPU.
@@ -37,9 +32,6 @@ def weighted_scores(attention: Tensor, first: Tensor, second: Tensor) -> Tensor:
         attention: `[batch, K, positions, positions]`, any floating-point type; it receives no gradient.
         first: `[batch, positions, 2, K]`: what x contributes to the weight of attention from x to y, and from y to x.
         second: the same of y.
-
-    Returns:
-        `[batch, positions, positions]`.
     """
     scores: Tensor = _WeightedScores.apply(attention, first, second)  # type: ignore[no-untyped-call]
     return scores
@@ -84,14 +76,8 @@ class _WeightedScores(torch.autograd.Function):
 def candidates(scores: Tensor, lengths: Tensor, start: Tensor, end: Tensor) -> Tensor:
     """Scores of positions to scores of candidate heads; ROOT is `start` × the start delimiter + `end` × the end one.
 
-    Args:
-        scores: `[batch, n+2, n+2]`, dependents × heads, delimiters first and behind the last word.
-        lengths: `[batch]` words of each sentence.
-        start: a scalar.
-        end: a scalar.
-
-    Returns:
-        `[batch, n, n+1]`, ROOT first; -inf where there is no candidate.
+    Takes scores `[batch, n+2, n+2]` of dependents × heads, delimiters first and behind the last word, the lengths of
+    the sentences `[batch]` and two scalars; gives `[batch, n, n+1]`, ROOT first, -inf where there is no candidate.
     """
     ends = (lengths + 1)[:, None, None].expand(-1, scores.size(1), 1)
     root = start * scores[:, :, :1] + end * scores.gather(2, ends)
@@ -99,11 +85,7 @@ def candidates(scores: Tensor, lengths: Tensor, start: Tensor, end: Tensor) -> T
 
 
 def with_root(root: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
-    """Scores of ROOT `[batch, n]` before those of the words, out of scores of positions `[batch, n+2, n+2]`.
-
-    Returns:
-        `[batch, n, n+1]`, ROOT first; -inf where there is no candidate.
-    """
+    """As `candidates`, where the scores of ROOT are known, `[batch, n]`."""
     whole = torch.cat([root[:, :, None], scores[:, 1:-1, 1:-1]], dim=2)
     absent = torch.arange(whole.size(2), device=whole.device) > lengths[:, None]
     return whole.masked_fill(absent[:, None], -torch.inf)
@@ -112,12 +94,8 @@ def with_root(root: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
 def root_scores(attention: Tensor, weight: Tensor, lengths: Tensor, start: Tensor, end: Tensor) -> Tensor:
     """ROOT's part of `attention_scores`, `[batch, n]`, from the rows and columns of the delimiters alone.
 
-    Args:
-        attention: `[batch, K, n+2, n+2]`.
-        weight: `[2, K]`: of attention to ROOT, and from it.
-        lengths: `[batch]` words of each sentence.
-        start: a scalar.
-        end: a scalar.
+    Takes attention `[batch, K, n+2, n+2]`, and weights `[2, K]` of attention to ROOT and from it; the others are those
+    of `candidates`.
     """
     sentences = torch.arange(len(lengths), device=lengths.device)
     to, back = attention[:, :, :, 0], attention[:, :, 0]

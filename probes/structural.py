@@ -11,15 +11,15 @@ import torch
 from pytorch_lightning.trainer.states import TrainerFn
 from torch import Tensor, nn
 from torch.nn.functional import pad
-from torchmetrics import SumMetric
 
 from datamodules import AttentionBatch
 from heads.experiment import DependencyExperiment, ExperimentError
 from metrics.attachment import Floats, Integers, ratio_scores
-from metrics.bootstrap import bootstrap_ratio
+from metrics.bootstrap import bootstrap_ratio, ratio
 from metrics.rows import ItemRows
 from metrics.structural import depth_losses, distance_losses, length_weights, spearman, tree_depths, tree_distances
 from metrics.trees import gold_in_trees
+from probes.base import Average
 from results import HeatMap, Result, Table
 from training import Origin, TrainedModule
 
@@ -28,12 +28,7 @@ BOUND = 0.05
 
 
 class Pair(NamedTuple):
-    """A probe of a sweep.
-
-    Attributes:
-        layer: whose hidden states it reads: 0 for those of the embeddings, k for those of layer k.
-        rank: rows of its matrix.
-    """
+    """A probe of a sweep: the layer whose hidden states it reads, 0 for those of the embeddings, and its rank."""
 
     layer: int
     rank: int
@@ -41,12 +36,7 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True)
 class StructuralSizes:
-    """What the matrices of a sweep are shaped by.
-
-    Attributes:
-        pairs: a matrix for each.
-        size: of a hidden state.
-    """
+    """What the matrices of a sweep are shaped by: one for each pair, and the size of a hidden state."""
 
     pairs: tuple[Pair, ...]
     size: int
@@ -55,13 +45,7 @@ class StructuralSizes:
 def sweep_pairs(
     layers: Sequence[int] | None, ranks: Sequence[int] | None, held: Sequence[int], size: int
 ) -> tuple[Pair, ...]:
-    """Every layer with every rank.
-
-    Args:
-        layers: those asked for; None for all that are held.
-        ranks: those asked for; None for the size of the hidden states.
-        held: layers whose hidden states the data hold.
-        size: of a hidden state.
+    """Every layer that is asked for, by default all that the data hold, with every rank, by default the whole size.
 
     Raises:
         ExperimentError: nothing is held or asked for, or a layer is not held, or a rank exceeds the size.
@@ -95,7 +79,7 @@ def start(pair: Pair, size: int, seed: int) -> Tensor:
 
 
 def describe(origin: Origin[StructuralSizes]) -> str:
-    """The encoder, and the layers and ranks, in words."""
+    """The encoder, and the layers and ranks."""
     pairs, source = origin.sizes.pairs, origin.source
     layers, ranks = (", ".join(str(number) for number in dict.fromkeys(column)) for column in zip(*pairs, strict=True))
     return (
@@ -146,17 +130,9 @@ class Found:
         return np.where(known, self.correlation, 0.0) * weights, weights
 
     def items(self, ids: Sequence[str], probe: int, total: str, right: str) -> pd.DataFrame:
-        """One row per sentence, of one probe.
+        """One row per sentence, of one probe: `sentence, id, words`, what there was to find, and what was found.
 
-        Args:
-            ids: of all sentences of the split.
-            probe: which of the k.
-            total: name of the column of what there was to find.
-            right: name of the column of what was found.
-
-        Returns:
-            Columns `sentence, id, words`, these two, `spearman`, and its share in the mean as `spearman_weighted` and
-            `spearman_weight`.
+        Then the correlation, `spearman`, and its share in the mean, `spearman_weighted` and `spearman_weight`.
         """
         weighted, weight = self.mean_correlation()
         return pd.DataFrame(
@@ -173,23 +149,12 @@ class Found:
         )
 
 
-def mean(numerators: Floats, denominators: Floats) -> Floats:
-    """Σ numerators / Σ denominators over the sentences, `[k]`; nan where there is nothing."""
-    total = denominators.sum(axis=0)
-    means: Floats = np.divide(numerators.sum(axis=0), total, out=np.full_like(total, np.nan), where=total != 0)
-    return means
-
-
 def sweep_table(
     pairs: Sequence[Pair], epochs: Sequence[int], dev: tuple[Floats, Floats], test: tuple[Floats, Floats]
 ) -> Table:
     """A row for each probe: columns `layer, rank, epochs, dev, test, low, high`, the interval that of `test`.
 
-    Args:
-        pairs: the probes.
-        epochs: the epoch of each one's best loss on dev, from 1.
-        dev: numerators and denominators `[sentences, k]` of the score.
-        test: the same of the other split.
+    Takes the epoch of each one's best loss, and numerators and denominators `[sentences, k]` of the score.
     """
     low, high = bootstrap_ratio(*test)
     frame = pd.DataFrame(
@@ -197,8 +162,8 @@ def sweep_table(
             "layer": [pair.layer for pair in pairs],
             "rank": [pair.rank for pair in pairs],
             "epochs": list(epochs),
-            "dev": mean(*dev),
-            "test": mean(*test),
+            "dev": ratio(dev[0].sum(axis=0), dev[1].sum(axis=0)),
+            "test": ratio(test[0].sum(axis=0), test[1].sum(axis=0)),
             "low": low,
             "high": high,
         }
@@ -277,7 +242,7 @@ class StructuralProbe(TrainedModule[StructuralSizes], DependencyExperiment):
         self.learning_rate, self.decay, self.patience = learning_rate, decay, patience
         self._places: dict[int, int] = {}
         self._active: list[int] = []
-        self._loss, self._sentences = SumMetric(nan_strategy="disable"), SumMetric()
+        self._loss = Average()
 
     @abstractmethod
     def states(self, batch: AttentionBatch) -> Tensor:
@@ -296,11 +261,6 @@ class StructuralProbe(TrainedModule[StructuralSizes], DependencyExperiment):
         """Of every sentence: what there was to find `[batch]`, what was found, and rank correlations, `[batch, k]`."""
 
     def prepare(self) -> None:
-        """Make the matrices for the hidden states that the data hold.
-
-        Raises:
-            ExperimentError: there are none, or not those of a layer, or a rank exceeds their size.
-        """
         data = self.attention
         held, size = data.hidden_layers, data.hidden_size
         self._places = {layer: place for place, layer in enumerate(held)}
@@ -357,15 +317,12 @@ class StructuralProbe(TrainedModule[StructuralSizes], DependencyExperiment):
     def training_step(self, batch: AttentionBatch, batch_idx: int) -> Tensor:
         """The loss of every pair, averaged over the sentences; their sum, since none feels the others."""
         losses = self.losses(self._predictions(batch, self.matrices, self._active), batch)
-        self._loss.update(losses.detach().mean(1).sum())
-        self._sentences.update(len(losses))
+        self._loss.update(losses.detach().mean(1).sum(), len(losses))
         return losses.mean(0).sum()
 
     def on_train_epoch_end(self) -> None:
         """Log `train_loss`, the mean over sentences and pairs; without a dev split, keep the last weights."""
-        self.log("train_loss", self._loss.compute() / self._sentences.compute())
-        self._loss.reset()
-        self._sentences.reset()
+        self.log("train_loss", self._loss.take())
         if not self.trainer.enable_validation:
             for pair in range(len(self.pairs)):
                 self._keep(pair)
@@ -375,14 +332,10 @@ class StructuralProbe(TrainedModule[StructuralSizes], DependencyExperiment):
             self.kept[pair].copy_(self.matrices[pair])
         self.best_epoch[pair] = self.current_epoch + 1
 
-    @property
-    def _fitting(self) -> bool:
-        return self._trainer is not None and self.trainer.state.fn == TrainerFn.FITTING
-
     def validation_step(self, batch: AttentionBatch, batch_idx: int) -> None:
         """Gather the losses on dev: while training those of the weights of now, else those of the best epochs."""
-        everything = range(len(self.pairs))
-        predicted = self._predictions(batch, self.matrices, everything) if self._fitting else self(batch)
+        fitting = self.trainer.state.fn == TrainerFn.FITTING
+        predicted = self._predictions(batch, self.matrices, range(len(self.pairs))) if fitting else self(batch)
         self._val.update(batch.index, self.losses(predicted, batch))
 
     def on_validation_epoch_end(self) -> None:
@@ -396,9 +349,10 @@ class StructuralProbe(TrainedModule[StructuralSizes], DependencyExperiment):
         if len(self.pairs) > 1:
             names = [f"val_loss_layer{pair.layer}_rank{pair.rank}" for pair in self.pairs]
             self.log_dict(dict(zip(names, losses, strict=True)))
-        if self._fitting and not self.trainer.sanity_checking:
+        fitting = self.trainer.state.fn == TrainerFn.FITTING
+        if fitting and not self.trainer.sanity_checking:
             self._judge(losses)
-        self.log("val_loss", (self.best_loss if self._fitting else losses).mean(), prog_bar=True)
+        self.log("val_loss", (self.best_loss if fitting else losses).mean(), prog_bar=True)
 
     def _judge(self, losses: Tensor) -> None:
         groups = self.trainer.optimizers[0].param_groups
@@ -417,12 +371,7 @@ class StructuralProbe(TrainedModule[StructuralSizes], DependencyExperiment):
         self.trainer.should_stop = self.trainer.should_stop or bool((self.stale >= self.patience).all())
 
     def _require_training(self) -> None:
-        """Refuse to score what has learned nothing.
-
-        Raises:
-            TrainingError: it was not trained.
-            ExperimentError: the loss of a pair was never a finite number.
-        """
+        """Refuse to score what has learned nothing."""
         self.on_validation_start()
         untrained = [pair for pair, epoch in zip(self.pairs, self.best_epoch.tolist(), strict=True) if not epoch]
         if untrained:
@@ -436,19 +385,10 @@ class StructuralProbe(TrainedModule[StructuralSizes], DependencyExperiment):
         raise ExperimentError(f"{type(self).__name__} predicts distances or depths, no heads: `test` scores them.")
 
     def cross_entropy(self, batch: AttentionBatch) -> Tensor:
-        """−ln p of the gold head of every word, for a code of the tree.
-
-        Raises:
-            ExperimentError: there is no such code.
-        """
+        """Refuse: there is no code of the tree."""
         raise ExperimentError(f"{type(self).__name__} gives candidate heads no probabilities: it has no code length.")
 
     def update(self, batch: AttentionBatch) -> None:
-        """Gather what is found on dev and on test.
-
-        Raises:
-            TrainingError: the probe was not trained.
-        """
         total, right, correlation = self.found(self(batch), batch)
         metric = self._test if batch.split == "test" else self._dev
         metric.update(batch.index, torch.cat([total[:, None], right, correlation], dim=1))
@@ -460,14 +400,11 @@ class StructuralProbe(TrainedModule[StructuralSizes], DependencyExperiment):
         test = Found.of(*self._test.compute(), splits["test"].lengths)
         self._dev.reset()
         self._test.reset()
-        return self._result(dev, test, splits["test"].ids)
-
-    def _result(self, dev: Found, test: Found, ids: Sequence[str]) -> Result:
         share, right, total = self.ratio
         by_share = self.headline == share
         table = sweep_table(self.pairs, self.best_epoch.tolist(), dev.counts(by_share), test.counts(by_share))
         chosen = int(table.frame["dev"].fillna(-1).argmax())
-        items = test.items(ids, chosen, total, right)
+        items = test.items(splits["test"].ids, chosen, total, right)
         ratios = {share: (right, total), self.correlation: ("spearman_weighted", "spearman_weight")}
         layer, rank = self.pairs[chosen]
         return Result(
@@ -481,20 +418,16 @@ class StructuralProbe(TrainedModule[StructuralSizes], DependencyExperiment):
         )
 
     def checkpoint_part(self) -> dict[str, Any]:
-        """What the matrices belong to."""
         pairs = [tuple(pair) for pair in self.pairs]
         return {"source": dict(self.origin.source) if self.origin else {}, "pairs": pairs, "size": self.sizes.size}
 
     def wrote(self, part: Mapping[str, Any]) -> bool:
-        """Whether a part of a checkpoint is one of a structural probe."""
         return "pairs" in part
 
     def sizes_from(self, part: Mapping[str, Any]) -> StructuralSizes:
-        """Layers, ranks, and the size of a hidden state."""
         return StructuralSizes(tuple(Pair(*pair) for pair in part["pairs"]), part["size"])
 
     def difference(self, trained: Origin[StructuralSizes], run: Origin[StructuralSizes]) -> str | None:
-        """Another encoder, or other layers or ranks."""
         if trained == run:
             return None
         return (
@@ -530,7 +463,6 @@ class StructuralDistanceProbe(StructuralProbe):
         return norms[:, :, None] + norms[:, None, :] - 2 * inner
 
     def losses(self, predicted: Tensor, batch: AttentionBatch) -> Tensor:
-        """L1 to the distances in the tree."""
         return distance_losses(predicted, tree_distances(batch.heads, batch.lengths), batch.lengths)
 
     def found(self, predicted: Tensor, batch: AttentionBatch) -> tuple[Tensor, Tensor, Tensor]:
@@ -548,10 +480,7 @@ class StructuralDistanceProbe(StructuralProbe):
 
         Ours: distances say nothing of ROOT and of the word itself, which get 1/(n+1) each, as in the uniform code; the
         rest is shared by `p(j|i) ∝ exp(−d(i, j))` over the other words. Where all distances are equal it is the uniform
-        code, so that what is compressed was learned.
-
-        Raises:
-            ExperimentError: there are several layers or ranks, or the probe was not trained.
+        code, so that what is compressed was learned. Several layers or ranks are refused: each would have a code.
         """
         if len(self.pairs) != 1:
             raise ExperimentError(
@@ -582,15 +511,12 @@ class StructuralDepthProbe(StructuralProbe):
     correlation = "spearman_depth"
 
     def states(self, batch: AttentionBatch) -> Tensor:
-        """As they are: the origin is what depth is measured from."""
         return batch.hidden.float()
 
     def predict(self, projected: Tensor) -> Tensor:
-        """Squared norms `[batch, n]`."""
         return projected.square().sum(-1)
 
     def losses(self, predicted: Tensor, batch: AttentionBatch) -> Tensor:
-        """L1 to the depths in the tree."""
         return depth_losses(predicted, tree_depths(batch.heads, batch.lengths), batch.lengths)
 
     def found(self, predicted: Tensor, batch: AttentionBatch) -> tuple[Tensor, Tensor, Tensor]:

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
+from pytorch_lightning.cli import LightningCLI
 
+import train
 from attention import EncoderSpec
 from datamodules import DependencyDataModule
 from reports import writer
@@ -78,6 +80,27 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
 def cache(tmp_path_factory: pytest.TempPathFactory) -> str:
     """One folder of stores for all tests that only read them."""
     return str(tmp_path_factory.mktemp("stores"))
+
+
+@pytest.fixture
+def run_config(bert: Path, cache: str, tmp_path: Path) -> Callable[..., tuple[LightningCLI, dict[str, Any], Path]]:
+    """Runs `train.py` on the tiny BERT; gives its CLI, and `results.json` with the folder it lies in."""
+
+    def run(*arguments: str) -> tuple[LightningCLI, dict[str, Any], Path]:
+        cli = train.main(
+            [
+                *arguments,
+                f"--data.init_args.cache={cache}",
+                f"--data.init_args.encoder.name={bert}",
+                f"--trainer.default_root_dir={tmp_path}",
+                "--trainer.enable_progress_bar=false",
+                "--trainer.accelerator=cpu",
+            ]
+        )
+        [path] = tmp_path.rglob("results.json")
+        return cli, json.loads(path.read_text(encoding="utf-8")), path.parent
+
+    return run
 
 
 @pytest.fixture(scope="session")

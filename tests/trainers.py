@@ -1,8 +1,9 @@
-"""A Trainer that prints nothing, and writes nothing unless it is given a callback that does."""
+"""A Trainer that prints nothing, and writes checkpoints alone, where a callback asks for them."""
 
 from typing import Any
 
 from pytorch_lightning import Callback, Trainer
+from pytorch_lightning.callbacks import ModelCheckpoint
 
 
 def trainer(epochs: int = 1, *callbacks: Callback, **options: Any) -> Trainer:  # noqa: ANN401
@@ -15,6 +16,6 @@ def trainer(epochs: int = 1, *callbacks: Callback, **options: Any) -> Trainer:  
         enable_model_summary=False,
         use_distributed_sampler=False,
         callbacks=list(callbacks),
-        enable_checkpointing=bool(callbacks),
+        enable_checkpointing=any(isinstance(callback, ModelCheckpoint) for callback in callbacks),
         **options,
     )

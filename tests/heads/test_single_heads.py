@@ -1,4 +1,3 @@
-import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,8 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from pytorch_lightning.cli import LightningCLI
 
-import train
 from attention import EncoderSpec, Options
 from attention.store import Store
 from corpora.conllu import read_treebank
@@ -45,6 +44,7 @@ NAMES = Names((0, 1), (0, 1, 2, 3))
 FORTH, BACK = DIRECTIONS
 
 MakeData = Callable[..., DependencyDataModule]
+RunConfig = Callable[..., tuple[LightningCLI, dict[str, Any], Path]]
 
 
 def scored(module: DependencyExperiment, data: DependencyDataModule) -> Result:
@@ -343,34 +343,23 @@ def test_what_cannot_be_run_is_refused(
 
 @pytest.mark.filterwarnings("ignore::jsonargparse._deprecated.JsonargparseDeprecationWarning")
 @pytest.mark.filterwarnings("ignore:LightningCLI's args parameter is intended")
-def test_the_command_line_names_heads_and_sentences_to_draw(
-    result: Result, corpus: str, bert: Path, cache: str, tmp_path: Path
-) -> None:
-    train.main(
-        [
-            "test",
-            "--model=SingleHeads",
-            "--model.init_args.permutations=9",
-            "--model.init_args.minimum=1",
-            "--model.init_args.maps=1",
-            "--model.init_args.drawings=[{head: 1-2, sentence: tiny-test-3, direction: head→dependent}]",
-            "--data=DependencyDataModule",
-            f"--data.init_args.corpus={corpus}",
-            f"--data.init_args.cache={cache}",
-            f"--data.init_args.encoder.name={bert}",
-            "--data.init_args.random_init=true",
-            f"--trainer.default_root_dir={tmp_path}",
-            "--trainer.enable_progress_bar=false",
-            "--trainer.accelerator=cpu",
-        ]
+def test_the_command_line_names_heads_and_sentences_to_draw(result: Result, corpus: str, run_config: RunConfig) -> None:
+    _, found, folder = run_config(
+        "test",
+        "--model=SingleHeads",
+        "--model.init_args.permutations=9",
+        "--model.init_args.minimum=1",
+        "--model.init_args.maps=1",
+        "--model.init_args.drawings=[{head: 1-2, sentence: tiny-test-3, direction: head→dependent}]",
+        "--data=DependencyDataModule",
+        f"--data.init_args.corpus={corpus}",
+        "--data.init_args.random_init=true",
     )
-    [path] = tmp_path.rglob("results.json")
-    found = json.loads(path.read_text(encoding="utf-8"))
     assert found["scores"] == result.numbers
     assert set(found["figures"]) == {"best_heads", "heads_all", "attention_1_1-2"}
     for name in found["figures"].values():
-        assert (path.parent / name).stat().st_size > 0
-    best = pd.read_csv(path.parent / found["tables"]["best_heads"])
+        assert (folder / name).stat().st_size > 0
+    best = pd.read_csv(folder / found["tables"]["best_heads"])
     assert list(best) == BEST.split()
     np.testing.assert_allclose(best["test"], result.tables["best_heads"].frame["test"], atol=1e-3)
 

@@ -13,25 +13,26 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from pytorch_lightning import Callback, Trainer
+from pytorch_lightning import Callback
 from pytorch_lightning.callbacks import ModelCheckpoint
+from pytorch_lightning.cli import LightningCLI
 from torch import Tensor
 
-import train
 from attention import Options
 from attention.encoder import EncoderSpec
 from datamodules import AntecedentBatch, CoreferenceDataModule
 from datamodules.vectors import VectorSpec
 from heads import AntecedentHeads
-from heads.antecedent import links_of
+from heads.antecedent import AntecedentExperiment, links_of
 from heads.experiment import ExperimentError
 from metrics.antecedent import ANTECEDENT_GROUPS, Links
 from probes import AntecedentAttentionProbe, AntecedentWordsProbe
 from probes.antecedent import TrainedAntecedentProbe, antecedent_loss, candidate_scores
 from probes.base import Sizes
-from results import HeatMap, Result
+from results import Result
 from tests import documents
 from tests.tiny import BROKEN, FAMILIAR, save_bert
+from tests.trainers import trainer
 from training import TrainingError
 
 # Lightning's advice when a checkpoint is loaded without the callback that wrote it, as these tests do, and on batches.
@@ -68,6 +69,7 @@ def glove(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 MakeData = Callable[..., CoreferenceDataModule]
+RunConfig = Callable[..., tuple[LightningCLI, dict[str, Any], Path]]
 
 
 @pytest.fixture
@@ -88,21 +90,6 @@ def data(files: dict[str, str], bert: Path, glove: str, cache: str) -> MakeData:
         )
 
     return make
-
-
-def trainer(folder: Path, epochs: int = 2, *callbacks: Callback) -> Trainer:
-    return Trainer(
-        max_epochs=epochs,
-        default_root_dir=folder,
-        accelerator="cpu",
-        devices=1,
-        logger=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        use_distributed_sampler=False,
-        callbacks=list(callbacks) or None,
-        enable_checkpointing=bool(callbacks),
-    )
 
 
 def made(
@@ -259,28 +246,19 @@ def test_it_finds_antecedents_that_one_attention_head_points_at(kind: Kind) -> N
         assert probe.weight[1, 1, 2] == probe.weight.max()
 
 
-def test_figures_hold_the_weights_of_each_direction_with_labels_from_one() -> None:
-    probe = AntecedentAttentionProbe()
-    probe.bind(Sizes((1, 4), (0, 2, 5)), {})
-    with torch.no_grad():
-        probe.weight.copy_(torch.arange(12.0).view(2, 2, 3))
-    figures = probe.figures()
-    forth, back = figures["weights_mention_to_antecedent"], figures["weights_antecedent_to_mention"]
-    assert isinstance(forth, HeatMap)
-    assert isinstance(back, HeatMap)
-    assert forth.values.tolist() == [[0, 1, 2], [3, 4, 5]]
-    assert back.values.tolist() == [[6, 7, 8], [9, 10, 11]]
-    assert (forth.row_labels, forth.column_labels) == (["2", "5"], ["1", "3", "6"])
-
-
 # Training and tests
 
 
-def fitted(kind: Kind, data: CoreferenceDataModule, folder: Path) -> tuple[TrainedAntecedentProbe, Trainer]:
+def fitted(kind: Kind, data: CoreferenceDataModule, *callbacks: Callback, epochs: int = 3) -> TrainedAntecedentProbe:
     probe = kind(learning_rate=0.1)
-    run = trainer(folder, 3)
-    run.fit(probe, datamodule=data)
-    return probe, run
+    trainer(epochs, *callbacks).fit(probe, datamodule=data)
+    return probe
+
+
+def scored(probe: AntecedentExperiment, data: CoreferenceDataModule, checkpoint: Path | None = None) -> Result:
+    trainer().test(probe, datamodule=data, verbose=False, ckpt_path=checkpoint, weights_only=True)
+    assert probe.result is not None
+    return probe.result
 
 
 def by_hand(probe: TrainedAntecedentProbe, data: CoreferenceDataModule, split: Literal["dev", "test"]) -> pd.DataFrame:
@@ -301,17 +279,10 @@ def by_hand(probe: TrainedAntecedentProbe, data: CoreferenceDataModule, split: L
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_trained_probe_is_scored_beside_the_best_head_and_the_baselines(
-    kind: Kind, data: MakeData, tmp_path: Path
-) -> None:
+def test_a_trained_probe_is_scored_beside_the_best_head_and_the_baselines(kind: Kind, data: MakeData) -> None:
     module = data()
-    probe, run = fitted(kind, module, tmp_path)
-    run.test(probe, datamodule=module, verbose=False)
-    single = AntecedentHeads()
-    trainer(tmp_path).test(single, datamodule=data(vectors=None), verbose=False)
-    result, alone = probe.result, single.result
-    assert isinstance(result, Result)
-    assert isinstance(alone, Result)
+    probe = fitted(kind, module)
+    result, alone = scored(probe, module), scored(AntecedentHeads(), data(vectors=None))
     # What stands beside is what the heads alone report.
     assert {name: result.numbers[name] for name in alone.numbers} == pytest.approx(alone.numbers, nan_ok=True)
     table = result.tables["antecedent"].frame
@@ -341,10 +312,10 @@ def test_a_trained_probe_is_scored_beside_the_best_head_and_the_baselines(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_validation_logs_accuracy_and_loss_on_dev(kind: Kind, data: MakeData, tmp_path: Path) -> None:
+def test_validation_logs_accuracy_and_loss_on_dev(kind: Kind, data: MakeData) -> None:
     module = data()
-    probe, run = fitted(kind, module, tmp_path)
-    [metrics] = run.validate(probe, datamodule=module, verbose=False)
+    probe = fitted(kind, module)
+    [metrics] = trainer().validate(probe, datamodule=module, verbose=False)
     assert metrics["val_accuracy"] == pytest.approx(by_hand(probe, module, "dev")["right"].mean())
     nats = [antecedent_loss(probe(batch), links_of(batch)).detach() for batch in module.val_dataloader()]
     assert metrics["val_loss"] == pytest.approx(torch.cat(nats).mean().item(), rel=1e-5)
@@ -357,7 +328,7 @@ def test_a_run_stopped_in_the_middle_of_an_epoch_goes_on_as_if_nothing_had_happe
     def run(folder: Path, checkpoint: Path | None, steps: int) -> dict[int, Path]:
         keep = ModelCheckpoint(folder, "{step}", every_n_train_steps=steps, save_top_k=-1)
         probe = AntecedentAttentionProbe(learning_rate=0.1, decay=0.5)
-        trainer(folder, 2, keep).fit(probe, datamodule=data(vectors=None), ckpt_path=checkpoint, weights_only=True)
+        trainer(2, keep).fit(probe, datamodule=data(vectors=None), ckpt_path=checkpoint, weights_only=True)
         return {int(path.stem.partition("=")[2]): path for path in folder.iterdir()}
 
     whole = run(tmp_path / "whole", None, 1)
@@ -375,21 +346,15 @@ def test_a_run_stopped_in_the_middle_of_an_epoch_goes_on_as_if_nothing_had_happe
 
 
 def kept(kind: Kind, data: CoreferenceDataModule, folder: Path) -> tuple[TrainedAntecedentProbe, Path]:
-    probe = kind(learning_rate=0.1)
-    trainer(folder, 2, ModelCheckpoint(folder, "probe")).fit(probe, datamodule=data)
-    return probe, folder / "probe.ckpt"
+    return fitted(kind, data, ModelCheckpoint(folder, "probe"), epochs=2), folder / "probe.ckpt"
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_checkpoint_is_tested_as_the_probe_that_wrote_it(kind: Kind, data: MakeData, tmp_path: Path) -> None:
     probe, path = kept(kind, data(), tmp_path)
-    trainer(tmp_path).test(probe, datamodule=data(), verbose=False)
-    fresh = kind()
-    trainer(tmp_path).test(fresh, datamodule=data(), ckpt_path=path, verbose=False)
-    assert fresh.result is not None
-    assert probe.result is not None
-    assert fresh.result.numbers == pytest.approx(probe.result.numbers, nan_ok=True)
-    assert fresh.result.audit["epochs"] == 2
+    again = scored(kind(), data(), path)
+    assert again.numbers == pytest.approx(scored(probe, data()).numbers, nan_ok=True)
+    assert again.audit["epochs"] == 2
     alone = kind.load_from_checkpoint(path, weights_only=True)
     assert all(torch.equal(a, b) for a, b in zip(alone.parameters(), probe.parameters(), strict=True))
 
@@ -399,9 +364,9 @@ def test_a_checkpoint_of_another_encoder_is_refused(data: MakeData, tmp_path: Pa
     other = save_bert(tmp_path / "other", seed=5)
     for wrong in (data(other), data(options=Options(layers=(1,), precision="float32"))):
         with pytest.raises(TrainingError, match=r"trained on pretrained weights .*, 2 layers × 4 heads, and the data"):
-            trainer(tmp_path).test(AntecedentAttentionProbe(), datamodule=wrong, ckpt_path=path, verbose=False)
+            scored(AntecedentAttentionProbe(), wrong, path)
     # Which word vectors there are is nothing to a probe that reads none.
-    trainer(tmp_path).test(AntecedentAttentionProbe(), datamodule=data(vectors=None), ckpt_path=path, verbose=False)
+    scored(AntecedentAttentionProbe(), data(vectors=None), path)
 
 
 def test_a_checkpoint_with_other_vectors_is_refused(data: MakeData, glove: str, tmp_path: Path) -> None:
@@ -409,37 +374,23 @@ def test_a_checkpoint_with_other_vectors_is_refused(data: MakeData, glove: str, 
     other = tmp_path / "other.txt"
     other.write_text(Path(glove).read_text(encoding="utf-8").replace("1", "2"), encoding="utf-8")
     with pytest.raises(TrainingError, match=r"vectors of 5 numbers .*those of the training"):
-        trainer(tmp_path).test(AntecedentWordsProbe(), datamodule=data(vectors=str(other)), ckpt_path=path)
+        scored(AntecedentWordsProbe(), data(vectors=str(other)), path)
 
 
-def test_what_a_probe_cannot_read_is_refused(data: MakeData, tmp_path: Path) -> None:
-    with pytest.raises(
-        ExperimentError, match=r"AntecedentWordsProbe needs word vectors: --data.init_args.vectors.name"
-    ):
-        trainer(tmp_path).fit(AntecedentWordsProbe(), datamodule=data(vectors=None))
-    with pytest.raises(ExperimentError, match=r"candidates must be mentions, not words"):
-        trainer(tmp_path).fit(AntecedentAttentionProbe(), datamodule=data(vectors=None, candidates="words"))
-    with pytest.raises(ExperimentError, match=r"AntecedentAttentionProbe needs attention: .*encoder must not be null"):
-        trainer(tmp_path).fit(AntecedentAttentionProbe(), datamodule=data(encoder=None, vectors=None))
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        (AntecedentWordsProbe, {}, "AntecedentWordsProbe needs word vectors: --data.init_args.vectors.name"),
+        (AntecedentAttentionProbe, {"candidates": "words"}, "candidates must be mentions, not words"),
+        (AntecedentAttentionProbe, {"encoder": None}, r"AntecedentAttentionProbe needs attention: .*must not be null"),
+    ],
+)
+def test_what_a_probe_cannot_read_is_refused(kind: Kind, options: dict[str, Any], message: str, data: MakeData) -> None:
+    with pytest.raises(ExperimentError, match=message):
+        fitted(kind, data(vectors=None, **options))
 
 
 # Configs
-
-
-def command(config: str, files: dict[str, str], bert: Path, glove: str, cache: str, runs: Path) -> list[str]:
-    """The command line of a config on the tiny documents; dev gives all of them where one file is parted."""
-    one = not config.endswith("litbank")
-    corpus = files["dev"] if one else "{{train: {train}, dev: {dev}, test: {test}}}".format(**files)
-    return [
-        f"--config={ROOT}/configs/clark2019/{config}.yaml",
-        f"--data.init_args.corpus={corpus}",
-        f"--data.init_args.encoder.name={bert}",
-        f"--data.init_args.cache={cache}",
-        *([f"--data.init_args.vectors.name={glove}"] if "glove" in config else []),
-        "--trainer.accelerator=cpu",
-        "--trainer.enable_progress_bar=false",
-        f"--trainer.default_root_dir={runs}",
-    ]
 
 
 @pytest.mark.filterwarnings("ignore::jsonargparse._deprecated.JsonargparseDeprecationWarning")
@@ -452,24 +403,32 @@ def command(config: str, files: dict[str, str], bert: Path, glove: str, cache: s
 )
 @pytest.mark.slow
 def test_the_configs_run_and_two_processes_score_as_one_does(
-    config: str, files: dict[str, str], bert: Path, glove: str, cache: str, tmp_path: Path
+    config: str, files: dict[str, str], bert: Path, glove: str, cache: str, run_config: RunConfig, tmp_path: Path
 ) -> None:
-    shared = command(config, files, bert, glove, cache, tmp_path / "one")
-    train.main(["fit", *shared, "--trainer.max_epochs=2"])
-    found, folder = results(tmp_path / "one")
+    parted = config.endswith("litbank")  # else dev gives all documents, which are one file
+    corpus = "{{train: {train}, dev: {dev}, test: {test}}}".format(**files) if parted else files["dev"]
+    shared = [f"--config={ROOT}/configs/clark2019/{config}.yaml", f"--data.init_args.corpus={corpus}"]
+    shared += [f"--data.init_args.vectors.name={glove}"] if "glove" in config else []
+    _, found, folder = run_config("fit", *shared, "--trainer.max_epochs=2")
     assert found["experiment"] == ("antecedent_words" if "glove" in config else "antecedent_attention")
     assert 0 <= found["scores"]["antecedent_trained.all"] <= 1
     assert found["audit"]["epochs"] in (1, 2)
     assert found["tables"].keys() == {"antecedent", "antecedent_by_type", "heads"}
     if config == "coreference_glove_litbank":
-        checkpoint = next((folder / "checkpoints").glob("*.ckpt"))
-        extra = ["--trainer.devices=2", "--trainer.strategy=ddp", f"--ckpt_path={checkpoint}"]
+        command = [
+            *shared,
+            f"--data.init_args.encoder.name={bert}",
+            f"--data.init_args.cache={cache}",
+            "--trainer.accelerator=cpu",
+            "--trainer.enable_progress_bar=false",
+            "--trainer.devices=2",
+            "--trainer.strategy=ddp",
+            f"--trainer.default_root_dir={tmp_path / 'two'}",
+            f"--ckpt_path={next((folder / 'checkpoints').glob('*.ckpt'))}",
+        ]
         environment = {key: value for key, value in os.environ.items() if key != "PL_GLOBAL_SEED"}
-        two = [*shared[:-1], f"--trainer.default_root_dir={tmp_path / 'two'}", *extra]
-        subprocess.run([sys.executable, "train.py", "test", *two], cwd=ROOT, check=True, env=environment, timeout=240)
-        assert results(tmp_path / "two")[0]["scores"] == found["scores"]
-
-
-def results(runs: Path) -> tuple[dict[str, Any], Path]:
-    [path] = runs.rglob("results.json")
-    return json.loads(path.read_text(encoding="utf-8")), path.parent
+        subprocess.run(
+            [sys.executable, "train.py", "test", *command], cwd=ROOT, check=True, env=environment, timeout=240
+        )
+        [path] = (tmp_path / "two").rglob("results.json")
+        assert json.loads(path.read_text(encoding="utf-8"))["scores"] == found["scores"]

@@ -1,18 +1,17 @@
 """Control heads by their definition, and selectivity against two trainings and counts of one's own."""
 
-import json
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from pytorch_lightning import LightningModule, Trainer
+from pytorch_lightning.cli import LightningCLI
 from torch import Tensor, nn
 
-import train
-from attention import EncoderSpec
 from datamodules import AttentionBatch, DependencyDataModule
 from heads.experiment import DependencyExperiment
 from metrics.bootstrap import paired_bootstrap
@@ -22,17 +21,10 @@ from probes.control import ControlTask, behaviour, control_arcs, control_tree
 from probes.head_selection import HeadSelectionProbe
 from probes.nested import result_of, trained
 from results import Estimate, Result
+from tests.trainers import trainer
 
 CONFIG = Path(__file__).parent.parent.parent / "configs" / "hewitt2019" / "control.yaml"
 TYPES = [f"{stem}{ending}" for stem in ("dog", "Dog", "café", "_", "run", "x") for ending in range(500)]
-
-
-@pytest.fixture
-def data(bert: Path, corpus: str, cache: str) -> DependencyDataModule:
-    module = DependencyDataModule(corpus, encoder=EncoderSpec(str(bert)), cache=cache, max_sentences=4, seed=0)
-    module.setup("fit")
-    module.setup("test")
-    return module
 
 
 class AlwaysFirst(HeadSelectionProbe):
@@ -91,17 +83,8 @@ class AllUnderRoot(DependencyExperiment):
         )
 
 
-def run(experiment: LightningModule, data: DependencyDataModule, folder: Path) -> Result:
-    trainer = Trainer(
-        accelerator="cpu",
-        default_root_dir=folder,
-        logger=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        use_distributed_sampler=False,
-    )
-    trainer.test(experiment, datamodule=data, verbose=False)
-    assert isinstance(experiment, ControlTask)
+def run(experiment: ControlTask, data: DependencyDataModule) -> Result:
+    trainer().test(experiment, datamodule=data, verbose=False)
     assert experiment.result is not None
     return experiment.result
 
@@ -122,13 +105,8 @@ def test_behaviours_depend_on_the_form_and_the_seed_alone() -> None:
     capitals = [behaviour(f"Dog{place}", 0) == behaviour(f"dog{place}", 0) for place in range(500)]
     assert abs(sum(capitals) / 500 - 1 / 3) < 0.08
     # For ever: a published number must be reproduced.
-    assert [behaviour(word, 0) for word in ("the", "fox", "dogs", "coffee", ".")] == [
-        "last",
-        "self",
-        "last",
-        "self",
-        "self",
-    ]
+    found = [behaviour(word, 0) for word in ("the", "fox", "dogs", "coffee", ".")]
+    assert found == ["last", "self", "last", "self", "self"]
 
 
 @pytest.mark.parametrize("n", range(1, 9))
@@ -154,8 +132,8 @@ def test_the_control_of_trees_has_no_cycle_and_a_root() -> None:
                     assert steps <= 2
 
 
-def test_selectivity_is_what_two_trainings_of_ones_own_say(data: DependencyDataModule, tmp_path: Path) -> None:
-    result = run(ControlTask(AttentionOnlyProbe(0.3), max_epochs=4, patience=2, batches=1, seed=3), data, tmp_path)
+def test_selectivity_is_what_two_trainings_of_ones_own_say(data: DependencyDataModule) -> None:
+    result = run(ControlTask(AttentionOnlyProbe(0.3), max_epochs=4, patience=2, batches=1, seed=3), data)
     own = {}
     for name, heads in {"task": None, "control": lambda words: control_arcs(words, 3)}.items():
         variant = data.variant(heads=heads)
@@ -185,8 +163,8 @@ def test_selectivity_is_what_two_trainings_of_ones_own_say(data: DependencyDataM
     assert table.loc[0, "selectivity"] == result.numbers["selectivity"]
 
 
-def test_the_control_is_trained_and_scored_on_control_heads(data: DependencyDataModule, tmp_path: Path) -> None:
-    result = run(ControlTask(AlwaysFirst(), max_epochs=1, patience=1, seed=2), data, tmp_path)
+def test_the_control_is_trained_and_scored_on_control_heads(data: DependencyDataModule) -> None:
+    result = run(ControlTask(AlwaysFirst(), max_epochs=1, patience=1, seed=2), data)
     test, train = data.splits["test"], data.splits["train"]
     gold = control = scored = unseen = 0
     seen = {word for item in range(len(train)) for word in train.words(item)}
@@ -205,8 +183,8 @@ def test_the_control_is_trained_and_scored_on_control_heads(data: DependencyData
     assert result.audit["test_words"] == int(test.lengths.sum())
 
 
-def test_a_probe_of_trees_gets_trees_and_every_ratio_of_its_own(data: DependencyDataModule, tmp_path: Path) -> None:
-    result = run(ControlTask(AllUnderRoot(), max_epochs=1, patience=1, seed=2), data, tmp_path)
+def test_a_probe_of_trees_gets_trees_and_every_ratio_of_its_own(data: DependencyDataModule) -> None:
+    result = run(ControlTask(AllUnderRoot(), max_epochs=1, patience=1, seed=2), data)
     test = data.splits["test"]
     shares = []
     for item in range(len(test)):
@@ -230,28 +208,14 @@ def test_a_probe_of_trees_gets_trees_and_every_ratio_of_its_own(data: Dependency
 @pytest.mark.filterwarnings("ignore::jsonargparse._deprecated.JsonargparseDeprecationWarning")
 @pytest.mark.filterwarnings("ignore:LightningCLI's args parameter is intended")
 def test_the_shipped_config_builds_its_probe_and_writes_the_result(
-    corpus: str, bert: Path, cache: str, tmp_path: Path
+    corpus: str, run_config: Callable[..., tuple[LightningCLI, dict[str, Any], Path]]
 ) -> None:
-    cli = train.main(
-        [
-            "test",
-            f"--config={CONFIG}",
-            "--model.init_args.max_epochs=1",
-            "--model.init_args.batches=1",
-            f"--data.init_args.corpus={corpus}",
-            f"--data.init_args.cache={cache}",
-            f"--data.init_args.encoder.name={bert}",
-            f"--trainer.default_root_dir={tmp_path}",
-            "--trainer.enable_progress_bar=false",
-            "--trainer.accelerator=cpu",
-        ]
-    )
+    options = ("--model.init_args.max_epochs=1", "--model.init_args.batches=1", f"--data.init_args.corpus={corpus}")
+    cli, found, folder = run_config("test", f"--config={CONFIG}", *options)
     assert isinstance(cli.model, ControlTask)
     assert isinstance(cli.model.probe, AttentionOnlyProbe)
-    (path,) = tmp_path.rglob("results.json")
-    found = json.loads(path.read_text(encoding="utf-8"))
     assert found["experiment"] == "control"
     assert found["scores"]["selectivity"] == found["scores"]["uas"] - found["scores"]["control.uas"]
     assert found["audit"]["cut_off"] == 2
-    assert pd.read_csv(path.parent / found["tables"]["selectivity"])["score"].tolist() == ["uas"]
-    assert len(pd.read_parquet(path.parent / found["items"])) == 17
+    assert pd.read_csv(folder / found["tables"]["selectivity"])["score"].tolist() == ["uas"]
+    assert len(pd.read_parquet(folder / found["items"])) == 17

@@ -1,20 +1,18 @@
 """Codes whose length is known, and an online code computed sentence by sentence."""
 
-import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from pytorch_lightning import Trainer
+from pytorch_lightning.cli import LightningCLI
 from torch import Tensor, nn
 
-import train
-from attention import EncoderSpec
 from datamodules import AttentionBatch, DependencyDataModule
 from heads.experiment import DependencyExperiment, ExperimentError
 from probes import AttentionOnlyProbe
@@ -23,16 +21,12 @@ from probes.description_length import PORTIONS, DescriptionLength, borders
 from probes.head_selection import HeadSelectionProbe
 from probes.nested import trained
 from results import Result
+from tests.trainers import trainer
 
 CONFIG = Path(__file__).parent.parent.parent / "configs" / "voita2020" / "mdl.yaml"
 
 
-@pytest.fixture
-def data(bert: Path, corpus: str, cache: str) -> DependencyDataModule:
-    module = DependencyDataModule(corpus, encoder=EncoderSpec(str(bert)), cache=cache, max_sentences=4, seed=0)
-    module.setup("fit")
-    module.setup("test")
-    return module
+TO_ITS_OPTIMUM: dict[str, Any] = {"monitor": "val_loss", "mode": "min", "max_epochs": 2, "patience": 1, "seed": 4}
 
 
 class Uniform(HeadSelectionProbe):
@@ -82,16 +76,8 @@ class Never(Coin):
         return nats if torch.is_grad_enabled() else nats.masked_fill((batch.index == 4)[:, None], torch.inf)
 
 
-def run(experiment: DescriptionLength, data: DependencyDataModule, folder: Path) -> Result:
-    trainer = Trainer(
-        accelerator="cpu",
-        default_root_dir=folder,
-        logger=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        use_distributed_sampler=False,
-    )
-    trainer.test(experiment, datamodule=data, verbose=False)
+def run(experiment: DescriptionLength, data: DependencyDataModule) -> Result:
+    trainer().test(experiment, datamodule=data, verbose=False)
     assert experiment.result is not None
     return experiment.result
 
@@ -112,8 +98,8 @@ def test_blocks_end_where_a_whole_sentence_still_fits_into_the_share() -> None:
         assert borders(PORTIONS, sentences) == sorted({counts[-1] for counts in fitting})
 
 
-def test_a_coin_costs_its_closed_form(data: DependencyDataModule, tmp_path: Path) -> None:
-    result = run(short(Coin(), final=True), data, tmp_path)
+def test_a_coin_costs_its_closed_form(data: DependencyDataModule) -> None:
+    result = run(short(Coin(), final=True), data)
     lengths = data.splits["train"].lengths
     first, *others = np.split(np.random.default_rng(4).permutation(41), [4, 12])
     by_rule = sum(n * math.log2(n + 1) for n in lengths[first].tolist())
@@ -127,8 +113,8 @@ def test_a_coin_costs_its_closed_form(data: DependencyDataModule, tmp_path: Path
     assert result.tables["blocks"].frame["bits_per_word"].tolist()[1:] == pytest.approx([3.0, 3.0])
 
 
-def test_a_probe_without_a_preference_compresses_nothing(data: DependencyDataModule, tmp_path: Path) -> None:
-    result = run(short(Uniform(), final=False), data, tmp_path)
+def test_a_probe_without_a_preference_compresses_nothing(data: DependencyDataModule) -> None:
+    result = run(short(Uniform(), final=False), data)
     for end in ("", ".low", ".high"):
         assert result.numbers[f"compression{end}"] == pytest.approx(1.0)
     assert result.items is not None
@@ -136,11 +122,9 @@ def test_a_probe_without_a_preference_compresses_nothing(data: DependencyDataMod
     assert not {"uas", "data_bits", "model_bits"} & set(result.numbers)
 
 
-def test_portions_partition_the_corpus_and_each_is_coded_before_it_is_learned(
-    data: DependencyDataModule, tmp_path: Path
-) -> None:
+def test_portions_partition_the_corpus_and_each_is_coded_before_it_is_learned(data: DependencyDataModule) -> None:
     Uniform.trained_on, Uniform.coded = [], []
-    result = run(DescriptionLength(Uniform(), max_epochs=1, patience=1, batches=1, seed=4), data, tmp_path)
+    result = run(DescriptionLength(Uniform(), max_epochs=1, patience=1, batches=1, seed=4), data)
     order = np.random.default_rng(4).permutation(41).tolist()
     ends = [1, 2, 5, 10, 20, 41]  # eleven portions of 41 sentences: the first six of them hold one
     for place, (start, stop) in enumerate(pairwise(ends)):
@@ -156,8 +140,8 @@ def test_portions_partition_the_corpus_and_each_is_coded_before_it_is_learned(
     assert result.audit["merged_portions"] == 5
 
 
-def test_the_code_equals_one_of_trainings_and_sentences_by_hand(data: DependencyDataModule, tmp_path: Path) -> None:
-    result = run(short(AttentionOnlyProbe(0.3), final=True), data, tmp_path)
+def test_the_code_equals_one_of_trainings_and_sentences_by_hand(data: DependencyDataModule) -> None:
+    result = run(short(AttentionOnlyProbe(0.3), final=True), data)
     whole = data.variant()
     whole.read_only({"attention"})
     whole.setup("fit")
@@ -165,15 +149,8 @@ def test_the_code_equals_one_of_trainings_and_sentences_by_hand(data: Dependency
     bits = {item: train.lengths[item] * math.log2(train.lengths[item] + 1) for item in order[:4]}
     epochs, devs = [0], [math.nan]
     for start, stop in ((4, 12), (12, 41)):
-        copy = trained(
-            AttentionOnlyProbe(0.3),
-            data.variant(train=order[:start]),
-            monitor="val_loss",
-            mode="min",
-            max_epochs=2,
-            patience=1,
-            seed=4,
-        )
+        before = data.variant(train=order[:start])
+        copy = trained(AttentionOnlyProbe(0.3), before, **TO_ITS_OPTIMUM)
         epochs.append(copy.epochs)
         devs.append(copy.dev)
         for item in order[start:stop]:
@@ -192,14 +169,14 @@ def test_the_code_equals_one_of_trainings_and_sentences_by_hand(data: Dependency
     table = result.tables["blocks"].frame
     assert table["epochs"].tolist() == epochs
     assert table["dev_loss"].tolist() == pytest.approx(devs, nan_ok=True)
-    last = trained(AttentionOnlyProbe(0.3), whole, monitor="val_loss", mode="min", max_epochs=2, patience=1, seed=4)
+    last = trained(AttentionOnlyProbe(0.3), whole, **TO_ITS_OPTIMUM)
     assert result.audit["epochs"] == last.epochs
     assert 0 <= result.numbers["uas.low"] <= result.numbers["uas"] <= result.numbers["uas.high"] <= 1
 
 
-def test_a_head_that_was_excluded_has_no_code(data: DependencyDataModule, tmp_path: Path) -> None:
+def test_a_head_that_was_excluded_has_no_code(data: DependencyDataModule) -> None:
     with pytest.raises(ExperimentError, match="Never gives a gold head of sentence 4 of train no probability"):
-        run(short(Never(), (0.01, 1.0), final=False), data, tmp_path)
+        run(short(Never(), (0.01, 1.0), final=False), data)
 
 
 @pytest.mark.parametrize("portions", [(), (0.5,), (0.5, 0.2, 1.0), (0.0, 1.0), (0.1, 0.1, 1.0), (0.5, 1.5)])
@@ -211,30 +188,21 @@ def test_portions_must_ascend_to_the_whole(portions: tuple[float, ...]) -> None:
 @pytest.mark.filterwarnings("ignore::jsonargparse._deprecated.JsonargparseDeprecationWarning")
 @pytest.mark.filterwarnings("ignore:LightningCLI's args parameter is intended")
 def test_the_shipped_config_builds_its_probe_and_writes_the_result(
-    corpus: str, bert: Path, cache: str, tmp_path: Path
+    corpus: str, run_config: Callable[..., tuple[LightningCLI, dict[str, Any], Path]]
 ) -> None:
-    cli = train.main(
-        [
-            "test",
-            f"--config={CONFIG}",
-            "--model.init_args.max_epochs=1",
-            "--model.init_args.batches=1",
-            "--model.init_args.portions=[0.3,1]",
-            f"--data.init_args.corpus={corpus}",
-            f"--data.init_args.cache={cache}",
-            f"--data.init_args.encoder.name={bert}",
-            f"--trainer.default_root_dir={tmp_path}",
-            "--trainer.enable_progress_bar=false",
-            "--trainer.accelerator=cpu",
-        ]
+    cli, found, folder = run_config(
+        "test",
+        f"--config={CONFIG}",
+        "--model.init_args.max_epochs=1",
+        "--model.init_args.batches=1",
+        "--model.init_args.portions=[0.3,1]",
+        f"--data.init_args.corpus={corpus}",
     )
     assert isinstance(cli.model, DescriptionLength)
     assert isinstance(cli.model.probe, AttentionOnlyProbe)
-    (path,) = tmp_path.rglob("results.json")
-    found = json.loads(path.read_text(encoding="utf-8"))
-    scores, table = found["scores"], pd.read_csv(path.parent / found["tables"]["blocks"])
+    scores, table = found["scores"], pd.read_csv(folder / found["tables"]["blocks"])
     assert table["sentences"].tolist() == [12, 29]
     assert table["bits"].sum() == pytest.approx(scores["codelength_bits"])
-    items = pd.read_parquet(path.parent / found["items"])
+    items = pd.read_parquet(folder / found["items"])
     assert items["uniform"].sum() / items["bits"].sum() == pytest.approx(scores["compression"])
     assert found["ratios"] == {"compression": ["uniform", "bits"]}

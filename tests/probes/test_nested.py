@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,28 +11,17 @@ import torch
 from pytorch_lightning import Callback, LightningModule, Trainer
 from torch import Tensor
 
-from attention import EncoderSpec
 from datamodules import AttentionBatch, DependencyDataModule
 from heads import Baselines
 from heads.experiment import DependencyExperiment, ExperimentError
 from probes import AttentionOnlyProbe, StructuralDistanceProbe
 from probes.nested import NestedExperiment, result_of, trained
 from results import Estimate, Result
+from tests.trainers import trainer
 from training import TrainingError
 
-MakeData = Callable[[], DependencyDataModule]
-CPU = torch.device("cpu")
-
-
-@pytest.fixture
-def data(bert: Path, corpus: str, cache: str) -> MakeData:
-    def make() -> DependencyDataModule:
-        module = DependencyDataModule(corpus, encoder=EncoderSpec(str(bert)), cache=cache, max_sentences=4, seed=0)
-        module.setup("fit")
-        module.setup("test")
-        return module
-
-    return make
+TO_LOWEST_LOSS: dict[str, Any] = {"monitor": "val_loss", "mode": "min", "seed": 0}
+FEW = [3, 5, 8, 11, 20, 33]
 
 
 class Nested(NestedExperiment):
@@ -72,64 +60,42 @@ class NotANumber(AttentionOnlyProbe):
         return super().forward(batch) * torch.nan
 
 
-def ordinary(folder: Path, *callbacks: Callback, epochs: int = 1) -> Trainer:
-    return Trainer(
-        max_epochs=epochs,
-        default_root_dir=folder,
-        accelerator="cpu",
-        logger=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        enable_checkpointing=False,
-        use_distributed_sampler=False,
-        num_sanity_val_steps=0,
-        callbacks=list(callbacks),
-    )
+def ordinary(*callbacks: Callback, epochs: int = 1) -> Trainer:
+    return trainer(epochs, *callbacks, num_sanity_val_steps=0)
 
 
 @pytest.mark.parametrize("rate", [0.3, 3.0])
-def test_the_epoch_after_which_dev_got_no_better_is_kept(rate: float, data: MakeData, tmp_path: Path) -> None:
+def test_the_epoch_after_which_dev_got_no_better_is_kept(rate: float, data: DependencyDataModule) -> None:
     every = EveryEpoch()
-    ordinary(tmp_path, every, epochs=12).fit(AttentionOnlyProbe(rate), datamodule=data())
+    ordinary(every, epochs=12).fit(AttentionOnlyProbe(rate), datamodule=data)
     best = 0
     for epoch, loss in enumerate(every.losses):
         if loss < every.losses[best]:
             best = epoch
         elif epoch - best == 3:
             break
-    found = trained(
-        AttentionOnlyProbe(rate), data().variant(), monitor="val_loss", mode="min", max_epochs=12, patience=3, seed=0
-    )
+    found = trained(AttentionOnlyProbe(rate), data.variant(), max_epochs=12, patience=3, **TO_LOWEST_LOSS)
     assert (found.epochs, found.stopped) == (best + 1, epoch < 11)
     assert found.dev == every.losses[best]
     for name, tensor in found.probe.state_dict().items():
         assert torch.equal(tensor, every.weights[best][name]), name
 
 
-def test_a_training_that_was_still_getting_better_says_so(data: MakeData) -> None:
-    found = trained(
-        AttentionOnlyProbe(0.01), data().variant(), monitor="val_loss", mode="min", max_epochs=2, patience=1, seed=0
-    )
+def test_a_training_that_was_still_getting_better_says_so(data: DependencyDataModule) -> None:
+    found = trained(AttentionOnlyProbe(0.01), data.variant(), max_epochs=2, patience=1, **TO_LOWEST_LOSS)
     assert (found.epochs, found.stopped) == (2, False)
     assert "cut off" in found.note
 
 
 @pytest.mark.parametrize(("batches", "every"), [(1, 1), (7, 4)])
-def test_on_small_data_validation_runs_after_so_many_batches(batches: int, every: int, data: MakeData) -> None:
+def test_on_small_data_validation_runs_after_so_many_batches(
+    batches: int, every: int, data: DependencyDataModule
+) -> None:
     Watched.checks = []
-    few = data().variant(train=[3, 5, 8, 11, 20, 33])
+    few = data.variant(train=FEW)
     few.setup("fit")
     assert len(few.train_dataloader()) == 2
-    found = trained(
-        Watched(0.5, 0.5, "epoch"),
-        few,
-        monitor="val_loss",
-        mode="min",
-        max_epochs=3,
-        patience=3,
-        seed=0,
-        batches=batches,
-    )
+    found = trained(Watched(0.5, 0.5, "epoch"), few, max_epochs=3, patience=3, batches=batches, **TO_LOWEST_LOSS)
     early = [(epoch, 0.5) for epoch in (1, 2) if epoch < every]
     assert Watched.checks == [*early, (every, 0.25), (2 * every, 0.125), (3 * every, 0.0625)]
     assert found.epochs in (1, 2, every, 2 * every, 3 * every)
@@ -137,10 +103,10 @@ def test_on_small_data_validation_runs_after_so_many_batches(batches: int, every
 
 @pytest.mark.parametrize(("rate", "early"), [(0.002, False), (0.02, True)])
 def test_extra_checks_keep_better_weights_and_count_for_nothing_else(
-    rate: float, early: bool, data: MakeData, tmp_path: Path
+    rate: float, early: bool, data: DependencyDataModule
 ) -> None:
-    few, every = data().variant(train=[3, 5, 8]), EveryEpoch()
-    ordinary(tmp_path, every, epochs=30).fit(AttentionOnlyProbe(rate), datamodule=few)
+    few, every = data.variant(train=[3, 5, 8]), EveryEpoch()
+    ordinary(every, epochs=30).fit(AttentionOnlyProbe(rate), datamodule=few)
     regular = list(range(6, 31, 6))
     best, end = regular[0], regular[0]
     for end in regular:
@@ -151,23 +117,14 @@ def test_extra_checks_keep_better_weights_and_count_for_nothing_else(
     expected = min((epoch for epoch in (1, 2, 4, *regular) if epoch <= end), key=lambda one: every.losses[one - 1])
     assert (expected < 6) == early
     Watched.checks = []
-    found = trained(
-        Watched(rate),
-        data().variant(train=[3, 5, 8]),
-        monitor="val_loss",
-        mode="min",
-        max_epochs=5,
-        patience=2,
-        seed=0,
-        batches=6,
-    )
+    found = trained(Watched(rate), data.variant(train=[3, 5, 8]), max_epochs=5, patience=2, batches=6, **TO_LOWEST_LOSS)
     assert [epoch for epoch, _ in Watched.checks] == [1, 2, 4, *range(6, end + 1, 6)]
     assert (found.epochs, found.dev) == (expected, every.losses[expected - 1])
     for name, tensor in found.probe.state_dict().items():
         assert torch.equal(tensor, every.weights[expected - 1][name]), name
 
 
-def test_extra_checks_leave_the_random_numbers_of_training_as_they_are(data: MakeData, tmp_path: Path) -> None:
+def test_extra_checks_leave_the_random_numbers_of_training_as_they_are(data: DependencyDataModule) -> None:
     drawn: list[float] = []
 
     class Noisy(AttentionOnlyProbe):
@@ -175,22 +132,21 @@ def test_extra_checks_leave_the_random_numbers_of_training_as_they_are(data: Mak
             drawn.append(float(torch.rand(())))
             return super().training_step(batch, batch_idx)
 
-    few = data().variant(train=[3, 5, 8])
-    trained(Noisy(), few, monitor="val_loss", mode="min", max_epochs=1, patience=1, seed=0, batches=6)
+    few = data.variant(train=[3, 5, 8])
+    trained(Noisy(), few, max_epochs=1, patience=1, batches=6, **TO_LOWEST_LOSS)
     found = drawn.copy()
     drawn.clear()
     few.setup("fit")
-    trainer = ordinary(tmp_path, epochs=6)
-    trainer.check_val_every_n_epoch = 6
+    run = ordinary(epochs=6)
+    run.check_val_every_n_epoch = 6
     torch.manual_seed(0)
-    trainer.fit(Noisy(), datamodule=few)
+    run.fit(Noisy(), datamodule=few)
     assert len(found) == 6
     assert found == drawn
 
 
-def test_extra_checks_do_not_stop_a_structural_probe(bert: Path, corpus: str, cache: str) -> None:
+def test_extra_checks_do_not_stop_a_structural_probe(make_data: Callable[..., DependencyDataModule]) -> None:
     """It lowers its rate and ends by itself."""
-    few = DependencyDataModule(corpus, encoder=EncoderSpec(str(bert)), hidden=(1,), cache=cache, max_sentences=4)
     rates: list[tuple[int, float]] = []
 
     class Told(StructuralDistanceProbe):
@@ -198,75 +154,64 @@ def test_extra_checks_do_not_stop_a_structural_probe(bert: Path, corpus: str, ca
             super().on_validation_epoch_end()
             rates.append((self.trainer.current_epoch + 1, self.trainer.optimizers[0].param_groups[0]["lr"]))
 
-    found = trained(
-        Told(learning_rate=10.0, patience=1),
-        few.variant(train=[3, 5, 8]),
-        monitor="val_loss",
-        mode="min",
-        max_epochs=5,
-        patience=5,
-        seed=0,
-        batches=6,
-    )
+    few = make_data(hidden=(1,)).variant(train=[3, 5, 8])
+    probe = Told(learning_rate=10.0, patience=1)
+    found = trained(probe, few, max_epochs=5, patience=5, batches=6, **TO_LOWEST_LOSS)
     assert rates == [(1, 10.0), (2, 10.0), (4, 10.0), (6, 1.0)]
     assert (found.epochs, found.probe.best_epoch.tolist(), found.stopped) == (2, [2], True)
 
 
-def test_a_plateau_is_judged_at_validation_checks(data: MakeData) -> None:
+def test_a_plateau_is_judged_at_validation_checks(data: DependencyDataModule) -> None:
     Watched.checks = []
-    few = data().variant(train=[3, 5, 8, 11, 20, 33])
-    trained(
-        Watched(20.0, 0.5, "plateau"), few, monitor="val_loss", mode="min", max_epochs=8, patience=8, seed=0, batches=8
-    )
+    few = data.variant(train=FEW)
+    trained(Watched(20.0, 0.5, "plateau"), few, max_epochs=8, patience=8, batches=8, **TO_LOWEST_LOSS)
     rates = [rate for epoch, rate in Watched.checks if epoch % 4 == 0]
     assert len(rates) == 8
     assert rates[-1] < 20.0
     assert all(later in (rate, rate / 2) for rate, later in pairwise(rates))
 
 
-def test_nothing_outside_is_disturbed(data: MakeData, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_outside_is_disturbed(data: DependencyDataModule, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PL_GLOBAL_SEED", "17")
-    probe, outer = AttentionOnlyProbe(0.1), data()
-    before, random = outer.variant(), torch.random.get_rng_state()
+    probe, before, random = AttentionOnlyProbe(0.1), data.variant(), torch.random.get_rng_state()
     with torch.inference_mode():  # as in a test
-        variant = outer.variant()
+        variant = data.variant()
         found = trained(probe, variant, monitor="val_uas", mode="max", max_epochs=2, patience=2, seed=5)
-        result_of(found.probe, variant, CPU)
+        result_of(found.probe, variant)
         assert torch.is_inference_mode_enabled()
     assert torch.equal(torch.random.get_rng_state(), random)
     assert os.environ["PL_GLOBAL_SEED"] == "17"
-    assert outer.trainer is None
+    assert data.trainer is None
     assert before.splits == {}
     assert not list(probe.parameters())
     assert found.probe.weight.requires_grad
     assert not found.probe.weight.is_inference()
 
 
-def test_the_seed_decides_the_initialisation(data: MakeData) -> None:
+def test_the_seed_decides_the_initialisation(data: DependencyDataModule) -> None:
     class Drawn(AttentionOnlyProbe):
         def build(self, sizes: Any) -> None:  # noqa: ANN401
             super().build(sizes)
             torch.nn.init.normal_(self.weight)
 
     def weight(seed: int) -> Tensor:
-        return trained(
-            Drawn(0.0), data().variant(), monitor="val_loss", mode="min", max_epochs=1, patience=1, seed=seed
-        ).probe.weight
+        options = {**TO_LOWEST_LOSS, "seed": seed}
+        return trained(Drawn(0.0), data.variant(), max_epochs=1, patience=1, **options).probe.weight
 
     assert torch.equal(weight(1), weight(1))
     assert not torch.equal(weight(1), weight(2))
 
 
-def test_a_loss_that_is_no_number_is_refused(data: MakeData) -> None:
+def test_a_loss_that_is_no_number_is_refused(data: DependencyDataModule) -> None:
     with pytest.raises(TrainingError, match="NotANumber has no optimum on dev: val_loss is"):
-        trained(NotANumber(), data().variant(), monitor="val_loss", mode="min", max_epochs=2, patience=2, seed=0)
+        trained(NotANumber(), data.variant(), max_epochs=2, patience=2, **TO_LOWEST_LOSS)
 
 
-def test_an_experiment_gets_its_result_in_the_test_around(data: MakeData, tmp_path: Path) -> None:
-    experiment, module = Nested(AttentionOnlyProbe(0.3), max_epochs=5, patience=2, batches=1, seed=0), data()
-    ordinary(tmp_path).test(experiment, datamodule=module, verbose=False)
+def test_an_experiment_gets_its_result_in_the_test_around(data: DependencyDataModule) -> None:
+    experiment = Nested(AttentionOnlyProbe(0.3), max_epochs=5, patience=2, batches=1, seed=0)
+    ordinary().test(experiment, datamodule=data, verbose=False)
     found = trained(
-        AttentionOnlyProbe(0.3), data().variant(), monitor="val_uas", mode="max", max_epochs=5, patience=2, seed=0
+        AttentionOnlyProbe(0.3), data.variant(), monitor="val_uas", mode="max", max_epochs=5, patience=2, seed=0
     )
     assert experiment.result is not None
     assert experiment.result.numbers == {"dev": found.dev}
@@ -280,7 +225,7 @@ def test_several_devices_are_refused() -> None:
         experiment.setup("test")
 
 
-def test_what_is_not_trained_is_refused(data: MakeData, tmp_path: Path) -> None:
+def test_what_is_not_trained_is_refused(data: DependencyDataModule) -> None:
     untrained: DependencyExperiment = Baselines()
     with pytest.raises(ExperimentError, match=r"Baselines is not trained: give .*probe one that is"):
-        ordinary(tmp_path).test(Nested(untrained), datamodule=data(), verbose=False)
+        ordinary().test(Nested(untrained), datamodule=data, verbose=False)

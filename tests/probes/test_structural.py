@@ -1,22 +1,62 @@
+"""Structural probes: their formulas term by term, their tables by hand, and training against a loop of one matrix."""
+
+import json
 import math
+import os
+import subprocess
+import sys
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
+from pytorch_lightning import Trainer
+from pytorch_lightning.callbacks import ModelCheckpoint
 from scipy import stats
 from scipy.sparse.csgraph import minimum_spanning_tree
 from torch import Tensor
 
-from datamodules import AttentionBatch
+from attention.encoder import EncoderSpec
+from datamodules import AttentionBatch, DependencyDataModule
 from heads.experiment import ExperimentError
-from probes.structural import Pair, StructuralDepthProbe, StructuralDistanceProbe, StructuralProbe, StructuralSizes
+from metrics.attachment import Floats
+from probes.structural import (
+    GAIN,
+    Found,
+    Pair,
+    StructuralDepthProbe,
+    StructuralDistanceProbe,
+    StructuralProbe,
+    StructuralSizes,
+    describe,
+    start,
+    sweep_map,
+    sweep_pairs,
+    sweep_table,
+)
+from results import HeatMap, Result
 from tests.probes.batches import random_batch
+from tests.tiny import save_bert
+from tests.trainers import trainer
+from training import Origin, TrainingError
 
+# Lightning's advice when a checkpoint is loaded without the callback that wrote it, as these tests do.
+pytestmark = pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`:UserWarning")
+
+ROOT = Path(__file__).parent.parent.parent
 SIZE = 8
 PAIRS = (Pair(1, 3), Pair(1, 8), Pair(2, 3))
 PROBES = [StructuralDistanceProbe, StructuralDepthProbe]
 LENGTHS = [5, 1, 7, 3, 6]
+EPOCHS, RATE = 12, 0.03
+MakeData = Callable[..., DependencyDataModule]
+
+
+# Formulas
 
 
 def batch(lengths: list[int] | None = None, seed: int = 0) -> AttentionBatch:
@@ -57,28 +97,17 @@ def distance(matrix: Tensor, one: Tensor, other: Tensor) -> float:
     return total
 
 
-def test_distances_equal_the_formula_term_by_term() -> None:
-    probe, given = made(StructuralDistanceProbe), batch()
-    found = probe(given)
-    assert found.shape == (5, 3, 7, 7)
+@pytest.mark.parametrize("kind", PROBES)
+def test_predictions_equal_the_formula_term_by_term(kind: type[StructuralProbe]) -> None:
+    probe, given = made(kind), batch()
+    found, depths = probe(given), kind is StructuralDepthProbe
+    assert found.shape == ((5, 3, 7) if depths else (5, 3, 7, 7))
     for k, pair in enumerate(PAIRS):
         for row, n in enumerate(LENGTHS):
             states = given.hidden[row, pair.layer - 1].float()
-            for i, j in np.ndindex(n, n):
-                expected = distance(probe.kept[k], states[i], states[j])
-                assert float(found[row, k, i, j]) == pytest.approx(expected, abs=1e-4)
-
-
-def test_depths_equal_the_formula_term_by_term() -> None:
-    probe, given = made(StructuralDepthProbe), batch()
-    found = probe(given)
-    assert found.shape == (5, 3, 7)
-    for k, pair in enumerate(PAIRS):
-        for row, n in enumerate(LENGTHS):
-            states = given.hidden[row, pair.layer - 1].float()
-            for i in range(n):
-                expected = distance(probe.kept[k], states[i], torch.zeros(SIZE))
-                assert float(found[row, k, i]) == pytest.approx(expected, abs=1e-4)
+            for i, j in np.ndindex(n, 1 if depths else n):
+                expected = distance(probe.kept[k], states[i], torch.zeros(SIZE) if depths else states[j])
+                assert float(found[row, k, i] if depths else found[row, k, i, j]) == pytest.approx(expected, abs=1e-4)
 
 
 def test_a_large_state_common_to_all_words_hides_no_distance() -> None:
@@ -213,3 +242,338 @@ def test_there_is_no_code_of_depths_nor_of_several_pairs() -> None:
         made(StructuralDepthProbe).cross_entropy(batch())
     with pytest.raises(ExperimentError, match="has 3 pairs of layer and rank"):
         made(StructuralDistanceProbe).cross_entropy(batch())
+
+
+# Tables
+
+
+WORDS = np.array([5, 3, 5, 9, 51, 9, 5])
+SWEEP = [Pair(0, 4), Pair(0, 8), Pair(3, 4), Pair(3, 8)]
+
+
+def found() -> tuple[Found, Floats]:
+    """Six of seven sentences, four probes; as gathered, and the rows it is made of."""
+    random = np.random.default_rng(0)
+    total = random.integers(1, 9, 6).astype(np.float64)
+    right = np.floor(random.random((6, 4)) * (total[:, None] + 1))
+    correlation = random.uniform(-1, 1, (6, 4))
+    correlation[2] = np.nan
+    rows = np.column_stack([total, right, correlation])
+    return Found.of(np.array([0, 1, 2, 3, 4, 5]), rows, WORDS), rows
+
+
+def test_the_mean_correlation_is_one_over_lengths_from_5_to_50() -> None:
+    held, rows = found()
+    numerators, denominators = held.counts(share=False)
+    # Of length 5 the first alone is known; of length 9 there are two.
+    expected = [(rows[0, 5 + k] + (rows[3, 5 + k] + rows[5, 5 + k]) / 2) / 2 for k in range(4)]
+    assert (numerators.sum(0) / denominators.sum(0)).tolist() == pytest.approx(expected)
+    assert denominators[:, 1].tolist() == [0.5, 0, 0, 0.25, 0, 0.25]
+
+
+def test_items_add_up_to_the_scores_of_their_probe() -> None:
+    held, rows = found()
+    items = held.items([f"id-{number}" for number in range(7)], 2, "edges", "edges_found")
+    assert list(items)[:5] == ["sentence", "id", "words", "edges", "edges_found"]
+    assert items["id"].tolist() == [f"id-{number}" for number in range(6)]
+    assert items["words"].tolist() == [5, 3, 5, 9, 51, 9]
+    for share, right, total in ((True, "edges_found", "edges"), (False, "spearman_weighted", "spearman_weight")):
+        numerators, denominators = (column[:, 2] for column in held.counts(share))
+        np.testing.assert_array_equal(items[right], numerators)
+        np.testing.assert_array_equal(items[total], denominators)
+    assert items["spearman"].isna().tolist() == [False, False, True, False, False, False]
+    assert items["spearman"][3] == rows[3, 7]
+
+
+def test_a_sweep_has_a_row_for_each_probe_and_a_map_with_the_chosen_one_framed() -> None:
+    held, rows = found()
+    share = rows[:, 1:5].sum(axis=0) / rows[:, 0].sum()
+    table = sweep_table(SWEEP, [3, 1, 2, 4], held.counts(share=False), held.counts(share=True)).frame
+    assert table["layer"].tolist() == [0, 0, 3, 3]
+    assert table["epochs"].tolist() == [3, 1, 2, 4]
+    np.testing.assert_allclose(table["test"], share)
+    assert (table["low"] < table["test"]).all()
+    assert (table["test"] < table["high"]).all()
+    figure = sweep_map(table, 2, "uuas")
+    np.testing.assert_allclose(figure.values, share.reshape(2, 2))
+    assert (figure.row_labels, figure.column_labels, figure.marked) == (["0", "3"], ["4", "8"], (1, 0))
+
+
+def test_where_there_is_nothing_to_find_the_score_is_nan() -> None:
+    held = Found.of(np.array([0]), np.array([[0.0, 0.0, math.nan]]), np.array([1]))
+    table = sweep_table(SWEEP[:1], [1], held.counts(share=True), held.counts(share=False)).frame
+    assert table[["dev", "test", "low", "high"]].isna().all(axis=None)
+
+
+# Sweeps
+
+
+def test_every_layer_goes_with_every_rank() -> None:
+    assert sweep_pairs(None, None, (0, 4), 16) == (Pair(0, 16), Pair(4, 16))
+    assert sweep_pairs((4,), (2, 16), (0, 4), 16) == (Pair(4, 2), Pair(4, 16))
+
+
+@pytest.mark.parametrize(
+    ("layers", "ranks", "held", "message"),
+    [
+        (None, None, (), r"needs hidden states: --data\.init_args\.hidden '\[1,2,3\]'"),
+        ((3,), None, (1, 2), r"layer 3, only of 1, 2\. Name it in --data\.init_args\.hidden too"),
+        (None, (17,), (1,), r"ranks: 17 is not from 1 to 16"),
+        (None, (0,), (1,), r"ranks: 0 is not from 1 to 16"),
+        (None, (2, 2), (1,), r"ranks \[2, 2\]: give at least one of each, and none twice"),
+        ((), None, (1,), r"layers \[\] .*: give at least one"),
+    ],
+)
+def test_what_cannot_be_swept_is_refused(
+    layers: tuple[int, ...] | None, ranks: tuple[int, ...] | None, held: tuple[int, ...], message: str
+) -> None:
+    with pytest.raises(ExperimentError, match=message):
+        sweep_pairs(layers, ranks, held, 16)
+
+
+def test_each_pair_starts_from_numbers_of_its_own_within_the_bound() -> None:
+    pairs = [Pair(1, 40), Pair(2, 40), Pair(1, 39)]
+    starts = [start(pair, 30, seed) for seed in (0, 1) for pair in pairs]
+    assert [tuple(matrix.shape) for matrix in starts[:3]] == [(40, 30), (40, 30), (39, 30)]
+    assert len({float(matrix[0, 0]) for matrix in starts}) == 6
+    for matrix in starts:
+        assert 0.049 < float(matrix.abs().max()) <= 0.05
+        assert abs(float(matrix.mean())) < 0.004
+    assert torch.equal(starts[0], start(Pair(1, 40), 30, 0))
+
+
+def test_what_was_trained_is_told_in_words() -> None:
+    source = {"weights": "pretrained", "weights_sha256": "0123456789abcdef"}
+    told = describe(Origin(StructuralSizes((Pair(1, 4), Pair(1, 8), Pair(3, 4), Pair(3, 8)), 8), source))
+    assert told == "pretrained weights 0123456789ab…, hidden states of layers 1, 3, at ranks 4, 8"
+
+
+@pytest.fixture
+def data(make_data: MakeData) -> MakeData:
+    return lambda hidden=(0, 1, 2), **options: make_data(hidden=hidden, **options)
+
+
+def fitted(probe: StructuralProbe, data: DependencyDataModule, run: Trainer) -> StructuralProbe:
+    torch.manual_seed(0)
+    run.fit(probe, datamodule=data)
+    return probe
+
+
+def scored(probe: StructuralProbe, data: DependencyDataModule, checkpoint: Path | None = None) -> Result:
+    trainer().test(probe, datamodule=data, verbose=False, ckpt_path=checkpoint, weights_only=True)
+    assert probe.result is not None
+    return probe.result
+
+
+def by_hand(
+    probe: StructuralProbe, data: DependencyDataModule, pair: int, start: Tensor
+) -> tuple[Tensor, int, float, int]:
+    """One matrix alone: its best state, the epoch and loss of it, and the epochs that were run."""
+    matrix = torch.nn.Parameter(start.clone())
+    adam = torch.optim.Adam([matrix], RATE)
+    layer = data.hidden_layers.index(probe.pairs[pair].layer)
+
+    def losses(batch: Any) -> Tensor:  # noqa: ANN401
+        predicted = probe.predict(probe.states(batch)[:, layer] @ matrix.T)[:, None]
+        return probe.losses(predicted, batch)[:, 0]
+
+    best, kept, at, epoch = float("inf"), start, 0, 0
+    loader = data.train_dataloader()
+    for epoch in range(1, EPOCHS + 1):
+        loader.sampler.set_epoch(epoch - 1)  # type: ignore[attr-defined]
+        for batch in loader:
+            adam.zero_grad()
+            losses(batch).mean().backward()  # type: ignore[no-untyped-call]
+            adam.step()
+        with torch.no_grad():
+            dev = float(torch.cat([losses(batch) for batch in data.val_dataloader()]).mean())
+        if dev < best - GAIN:
+            best, kept, at = dev, matrix.detach().clone(), epoch
+        else:
+            adam.param_groups[0]["lr"] *= 0.1
+            if epoch - at == probe.patience:
+                break
+    return kept, at, best, epoch
+
+
+@pytest.mark.parametrize("kind", PROBES)
+def test_every_pair_of_a_sweep_is_trained_as_if_it_were_alone(kind: type[StructuralProbe], data: MakeData) -> None:
+    def make(layers: tuple[int, ...], ranks: tuple[int, ...]) -> StructuralProbe:
+        return kind(layers, ranks, learning_rate=RATE, patience=2)
+
+    run = trainer(EPOCHS)
+    sweep = fitted(make((0, 2), (3, 6)), data(), run)
+    assert sweep.pairs == (Pair(0, 3), Pair(0, 6), Pair(2, 3), Pair(2, 6))
+    table = scored(sweep, data()).tables["sweep"].frame
+    opened = data()
+    opened.setup("fit")
+    ends = []
+    for place, (layer, rank) in enumerate(sweep.pairs):
+        alone = fitted(make((layer,), (rank,)), data(), trainer(EPOCHS))
+        torch.testing.assert_close(alone.kept[0], sweep.kept[place], rtol=0, atol=1e-6)
+        assert alone.best_epoch[0] == sweep.best_epoch[place]
+        row = scored(alone, data()).tables["sweep"].frame.iloc[0]
+        pd.testing.assert_series_equal(row, table.iloc[place], check_names=False, atol=1e-9)
+
+        torch.manual_seed(0)
+        untouched = make((layer,), (rank,))
+        untouched.bind(StructuralSizes((Pair(layer, rank),), opened.hidden_size), {})
+        kept, at, best, last = by_hand(sweep, opened, place, untouched.matrices[0].detach())
+        torch.testing.assert_close(sweep.kept[place].detach(), kept, rtol=0, atol=1e-4)
+        assert int(sweep.best_epoch[place]) == at
+        assert float(sweep.best_loss[place]) == pytest.approx(best, abs=1e-5)
+        ends.append(last)
+    # It ends with the pair that takes longest; that some end earlier is what leaving them out is tested by.
+    assert run.current_epoch == max(ends)
+    assert min(ends) < max(ends) or kind is StructuralDepthProbe
+
+
+@pytest.mark.parametrize("kind", PROBES)
+def test_the_pair_of_the_best_dev_score_is_reported(kind: type[StructuralProbe], data: MakeData) -> None:
+    probe = fitted(kind(ranks=(2, 16), learning_rate=RATE), data(), trainer(3))
+    result = scored(probe, data())
+    table, scores, items = result.tables["sweep"].frame, result.numbers, result.items
+    assert list(table) == ["layer", "rank", "epochs", "dev", "test", "low", "high"]
+    assert list(zip(table["layer"], table["rank"], strict=True)) == [(k, r) for k in (0, 1, 2) for r in (2, 16)]
+    chosen = table.iloc[int(table["dev"].argmax())]
+    assert (result.audit["layer"], result.audit["rank"]) == (chosen["layer"], chosen["rank"])
+    assert result.audit["epochs"] == chosen["epochs"]
+    assert [scores[kind.headline + end] for end in ("", ".low", ".high")] == chosen[["test", "low", "high"]].tolist()
+    assert items is not None
+    assert len(items) == 17
+    assert items["id"].tolist() == data_ids(data)
+    for name, (right, total) in result.ratios.items():
+        assert scores[name] == pytest.approx(items[right].sum() / items[total].sum())
+        assert scores[f"{name}.low"] <= scores[name] <= scores[f"{name}.high"]
+    known = items[items["words"].between(5, 50) & items["spearman"].notna()]
+    assert scores[kind.correlation] == pytest.approx(known.groupby("words")["spearman"].mean().mean())
+    figure = result.figures["sweep"]
+    assert isinstance(figure, HeatMap)
+    assert figure.marked is not None
+    assert figure.values[figure.marked] == chosen["test"]
+    assert (figure.row_labels, figure.column_labels) == (["0", "1", "2"], ["2", "16"])
+
+
+def data_ids(data: MakeData) -> list[str]:
+    opened = data()
+    opened.setup("test")
+    return opened.splits["test"].ids
+
+
+def test_a_checkpoint_gives_the_same_scores_and_fits_nothing_else(data: MakeData, tmp_path: Path) -> None:
+    keep = ModelCheckpoint(tmp_path, "probe", monitor="val_loss", mode="min")
+    probe = fitted(StructuralDistanceProbe((1, 2), (4,)), data(), trainer(3, keep))
+    path = tmp_path / "probe.ckpt"
+    expected = scored(probe, data())
+    again = scored(StructuralDistanceProbe((1, 2), (4,)), data((1, 2)), path)
+    assert again.numbers == expected.numbers
+    pd.testing.assert_frame_equal(again.tables["sweep"].frame, expected.tables["sweep"].frame)
+    assert again.audit == expected.audit
+    assert scored(probe, data(), path).numbers == expected.numbers
+    loaded = StructuralDistanceProbe.load_from_checkpoint(path, weights_only=True)
+    assert loaded.pairs == (Pair(1, 4), Pair(2, 4))
+    assert torch.equal(loaded.kept[1], probe.kept[1])
+    other = save_bert(tmp_path / "other", seed=5)
+    for wrong, args in (
+        (data(encoder=EncoderSpec(str(other))), ((1, 2), (4,))),
+        (data(), ((1,), (4,))),
+        (data(), ((1, 2), (5,))),
+    ):
+        with pytest.raises(TrainingError, match=r"hidden states of layers 1, 2, at ranks 4, and this run has"):
+            scored(StructuralDistanceProbe(*args), wrong, path)
+
+
+@pytest.mark.parametrize("every", [{"every_n_epochs": 3}, {"every_n_train_steps": 29}], ids=["between", "within"])
+def test_training_resumes_as_if_it_had_never_stopped(every: dict[str, Any], data: MakeData, tmp_path: Path) -> None:
+    """Between two epochs, after the look at dev; and within the third epoch of eleven batches."""
+    keep = ModelCheckpoint(tmp_path, "{step}", save_top_k=-1, **every)
+    whole = fitted(StructuralDistanceProbe(ranks=(4,), learning_rate=RATE), data(), trainer(6, keep))
+    first = min(tmp_path.iterdir(), key=lambda path: int(path.stem.partition("=")[2]))
+    probe = StructuralDistanceProbe(ranks=(4,), learning_rate=RATE)
+    run = trainer(6)
+    run.fit(probe, datamodule=data(), ckpt_path=first, weights_only=True)
+    assert run.global_step == 66
+    assert first.stem == ("step=33" if "every_n_epochs" in every else "step=29")
+    for expected, found in zip(whole.kept, probe.kept, strict=True):
+        assert torch.equal(expected, found)
+    assert torch.equal(whole.best_epoch, probe.best_epoch)
+
+
+def test_val_loss_is_the_mean_of_the_best_and_the_same_when_it_is_validated_again(data: MakeData) -> None:
+    probe = StructuralDepthProbe(ranks=(4,), learning_rate=RATE)
+    run = trainer(4)
+    fitted(probe, data(), run)
+    logged = float(run.callback_metrics["val_loss"])
+    assert logged == pytest.approx(float(probe.best_loss.mean()))
+    assert {"val_loss_layer0_rank4", "val_loss_layer1_rank4", "train_loss"} <= run.callback_metrics.keys()
+    assert trainer(EPOCHS).validate(probe, datamodule=data(), verbose=False)[0]["val_loss"] == pytest.approx(logged)
+
+
+def test_without_dev_the_last_weights_are_kept(data: MakeData) -> None:
+    probe = fitted(StructuralDistanceProbe(), data((1,)), trainer(2, limit_val_batches=0))
+    assert torch.equal(probe.kept[0], probe.matrices[0])
+    assert probe.best_epoch.tolist() == [2]
+    assert "sweep" not in scored(probe, data((1,))).figures
+
+
+def test_what_cannot_be_run_is_refused(data: MakeData) -> None:
+    probe = StructuralDistanceProbe()
+    with pytest.raises(TrainingError, match="was not trained: train it with `fit`"):
+        scored(probe, data())
+    with pytest.raises(ExperimentError, match="predicts distances or depths, no heads"):
+        trainer(EPOCHS).predict(probe, datamodule=data())
+    with pytest.raises(ExperimentError, match=r"needs attention: .*encoder must not be null"):
+        fitted(StructuralDistanceProbe(), data((), encoder=None), trainer(EPOCHS))
+    with pytest.raises(ExperimentError, match=r"needs hidden states: --data\.init_args\.hidden"):
+        fitted(StructuralDistanceProbe(), data(()), trainer(EPOCHS))
+    with pytest.raises(ExperimentError, match=r"no hidden states of layer 2, only of 0, 1"):
+        fitted(StructuralDistanceProbe((2,)), data((0, 1)), trainer(EPOCHS))
+    with pytest.raises(ExperimentError, match="patience: 0"):
+        StructuralDistanceProbe(patience=0)
+    trained = fitted(StructuralDistanceProbe(), data(), trainer(1))
+    with pytest.raises(ExperimentError, match="random_init must be false"):
+        scored(trained, data(random_init=True))
+
+
+def test_a_pair_whose_loss_was_never_a_number_is_named(data: MakeData) -> None:
+    probe = fitted(StructuralDistanceProbe(ranks=(3,)), data(), trainer(1))
+    probe.best_epoch[1] = 0
+    with pytest.raises(ExperimentError, match=r"loss on dev of layer 1 at rank 3 was never a finite number"):
+        scored(probe, data())
+
+
+@pytest.mark.slow
+def test_two_processes_train_together_and_find_what_one_finds(
+    data: MakeData, bert: Path, corpus: str, cache: str, tmp_path: Path
+) -> None:
+    command = [
+        "fit",
+        "--model=probes.structural.StructuralDistanceProbe",
+        "--model.init_args.ranks=[4]",
+        "--model.init_args.patience=1",  # so that some pair stops while others go on
+        "--data=DependencyDataModule",
+        f"--data.init_args.corpus={corpus}",
+        f"--data.init_args.encoder.name={bert}",
+        f"--data.init_args.cache={cache}",
+        "--data.init_args.hidden=[0,1,2]",
+        "--data.init_args.max_sentences=4",
+        "--data.init_args.eval_cells=200",
+        "--checkpoint.monitor=val_loss",
+        "--checkpoint.mode=min",
+        "--trainer.accelerator=cpu",
+        "--trainer.devices=2",
+        "--trainer.strategy=ddp",
+        "--trainer.max_epochs=5",
+        "--trainer.enable_progress_bar=false",
+        f"--trainer.default_root_dir={tmp_path}",
+    ]
+    environment = {key: value for key, value in os.environ.items() if key != "PL_GLOBAL_SEED"}
+    done = subprocess.run(
+        [sys.executable, "train.py", *command], cwd=ROOT, env=environment, timeout=240, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(next(tmp_path.rglob("results.json")).read_text())["scores"]
+    probe = StructuralDistanceProbe(ranks=(4,))
+    alone = scored(probe, data(), next(tmp_path.rglob("*.ckpt")))
+    assert found == pytest.approx(alone.numbers, abs=1e-6)
+    assert len(set(probe.best_epoch.tolist())) > 1

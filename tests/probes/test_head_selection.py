@@ -1,0 +1,550 @@
+"""Probes that select heads: their formulas term by term, and their training on a tiny treebank."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from pytorch_lightning import Trainer
+from pytorch_lightning.callbacks import ModelCheckpoint
+from torch import Tensor
+
+from attention import EncoderSpec, Options
+from datamodules import AttentionBatch, DependencyDataModule, VectorSpec
+from heads import Baselines
+from heads.experiment import ArcExperiment, ExperimentError
+from metrics.trees import maximum_arborescence
+from probes import AntecedentAttentionProbe, AttentionOnlyProbe, AttentionWordsProbe, DistancesWordsProbe
+from probes.base import Sizes
+from probes.head_selection import FEATURES, HeadSelectionProbe, RelationClassifier, distances
+from results import Bars, HeatMap, Result
+from tests.probes.batches import random_batch
+from tests.tiny import save_bert
+from tests.trainers import trainer
+from training import TrainingError
+
+# Lightning's advice when a checkpoint is loaded without the callback that wrote it, as these tests do.
+pytestmark = pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`:UserWarning")
+
+DIM = 5
+SIZES = Sizes((0, 1), (0, 1, 2), DIM)
+
+Root = Literal["zero", "learned"]
+MakeData = Callable[..., DependencyDataModule]
+Probe = TypeVar("Probe", bound=HeadSelectionProbe)
+
+
+def drawn(probe: Probe) -> Probe:
+    """With parameters drawn at random, those that are fixed aside."""
+    probe.build(SIZES)
+    random = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in probe.parameters():
+            if parameter.requires_grad:
+                parameter.copy_(torch.randn(parameter.shape, generator=random))
+    return probe
+
+
+def learned(probe: HeadSelectionProbe, batch: AttentionBatch, steps: int) -> Tensor:
+    """The heads that a probe predicts of a batch after so many steps on it."""
+    probe.build(SIZES)
+    optimizer = torch.optim.Adam([parameter for parameter in probe.parameters() if parameter.requires_grad], 0.1)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        probe.training_step(batch, 0).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    return probe.predict(batch, tree=False).heads
+
+
+# Attention alone
+
+
+def score(model: AttentionOnlyProbe, attention: Tensor, n: int, i: int, j: int) -> float:
+    """Score of head i for word j, term by term as the paper writes it; i = 0 is ROOT."""
+    total, weights, start, end = 0.0, model.weight.detach(), model.start.item(), model.end.item()
+    for layer in range(attention.size(0)):
+        for head in range(attention.size(1)):
+            alpha = attention[layer, head].double()
+            forth, back = (float(weight) for weight in weights[:, layer, head])
+            if i:
+                total += forth * float(alpha[j, i]) + back * float(alpha[i, j])
+            else:
+                total += forth * (start * float(alpha[j, 0]) + end * float(alpha[j, n + 1]))
+                total += back * (start * float(alpha[0, j]) + end * float(alpha[n + 1, j]))
+    return total
+
+
+def test_scores_equal_the_formula_term_by_term() -> None:
+    model, batch = drawn(AttentionOnlyProbe()), random_batch([5, 2, 1, 4])
+    scores = model(batch).detach()
+    assert scores.shape == (4, 5, 6)
+    for row, n in enumerate(batch.lengths.tolist()):
+        for j in range(1, n + 1):
+            for i in range(n + 1):
+                assert float(scores[row, j - 1, i]) == pytest.approx(
+                    score(model, batch.attention[row], n, i, j), abs=1e-4
+                )
+            assert torch.isneginf(scores[row, j - 1, n + 1 :]).all()
+
+
+def test_padding_changes_nothing() -> None:
+    model, alone, padded = drawn(AttentionOnlyProbe()), random_batch([3]), random_batch([3, 9])
+    torch.testing.assert_close(model(padded)[:1, :3, :4], model(alone), rtol=0, atol=1e-6)
+
+
+def test_the_loss_is_that_of_the_softmax_over_the_candidates_summed_over_real_words() -> None:
+    probe, batch = drawn(AttentionOnlyProbe()), random_batch([4, 2])
+    nats, scores = probe.cross_entropy(batch).detach(), probe(batch).detach()
+    for row, n in enumerate(batch.lengths.tolist()):
+        for word in range(n):
+            over = scores[row, word, : n + 1].double().softmax(0)
+            assert nats[row, word].item() == pytest.approx(-float(over[batch.heads[row, word]].log()), abs=1e-5)
+        assert (nats[row, n:] == 0).all()
+    loss = probe.training_step(batch, 0)
+    assert loss.item() == pytest.approx(nats.sum().item())
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in probe.parameters())
+
+
+def test_predictions_never_leave_the_sentence() -> None:
+    model, batch = drawn(AttentionOnlyProbe()), random_batch([7, 3, 1])
+    predicted = model.predict_step(batch, 0)
+    assert (predicted[batch.mask] <= batch.lengths[:, None].expand_as(predicted)[batch.mask]).all()
+    assert (predicted[batch.mask] >= 0).all()
+    assert (predicted[~batch.mask] == -1).all()
+
+
+def test_it_finds_a_head_that_one_attention_head_points_at() -> None:
+    batch = random_batch([6, 6, 5, 4, 6, 3], seed=5)
+    for row, n in enumerate(batch.lengths.tolist()):
+        for j in range(1, n + 1):
+            gold = int(batch.heads[row, j - 1])
+            batch.attention[row, 1, 2, j] = 0
+            batch.attention[row, 1, 2, j, gold] = 1
+    model = AttentionOnlyProbe()
+    assert (learned(model, batch, 60)[batch.mask] == batch.heads[batch.mask]).all()
+    assert model.weight[0, 1, 2] == model.weight.max()
+
+
+@pytest.mark.parametrize(
+    ("model", "forth", "back"),
+    [
+        (AttentionOnlyProbe(), "dependent_to_head", "head_to_dependent"),
+        (AntecedentAttentionProbe(), "mention_to_antecedent", "antecedent_to_mention"),
+    ],
+)
+def test_figures_hold_the_weights_of_each_direction_with_labels_from_one(
+    model: AttentionOnlyProbe | AntecedentAttentionProbe, forth: str, back: str
+) -> None:
+    model.bind(Sizes((1, 4), (0, 2, 5)), {})
+    with torch.no_grad():
+        model.weight.copy_(torch.arange(12.0).view(2, 2, 3))
+    figures = model.figures()
+    for name, values in ((forth, [[0, 1, 2], [3, 4, 5]]), (back, [[6, 7, 8], [9, 10, 11]])):
+        figure = figures[f"weights_{name}"]
+        assert isinstance(figure, HeatMap)
+        assert figure.values.tolist() == values
+        assert (figure.row_labels, figure.column_labels) == (["2", "5"], ["1", "3", "6"])
+
+
+# Attention weighed by words
+
+
+def literal(model: AttentionWordsProbe, batch: AttentionBatch, row: int) -> torch.Tensor:
+    """The paper's formula over the whole tensor of pairs, `[n+1, n+1, 2·dim]`, ROOT at place 0; `[n, n+1]`."""
+    n, heads = int(batch.lengths[row]), 6
+    alpha = batch.attention[row].double().flatten(0, 1)[:, : n + 2, : n + 2]
+    start, end = model.start.double(), model.end.double()
+    # ROOT's row and column are mixed from those of the two delimiters.
+    mixed = torch.zeros(heads, n + 1, n + 1, dtype=torch.double)
+    mixed[:, 1:, 1:] = alpha[:, 1:-1, 1:-1]
+    mixed[:, 1:, 0] = start * alpha[:, 1:-1, 0] + end * alpha[:, 1:-1, n + 1]
+    mixed[:, 0, 1:] = start * alpha[:, 0, 1:-1] + end * alpha[:, n + 1, 1:-1]
+    words = torch.zeros(n + 1, DIM, dtype=torch.double)
+    words[1:] = batch.vectors[row, :n].double()
+    if model.root == "learned":
+        words[0] = model.root_vector.double()
+    pairs = torch.cat([words[:, None].expand(-1, n + 1, -1), words[None].expand(n + 1, -1, -1)], dim=2)
+    if model.root == "zero":
+        pairs[:, 0] = 0
+    weight = torch.cat([model.dependent, model.head]).double()  # [2·dim, 2·heads]
+    by_pair = (pairs @ weight).view(n + 1, n + 1, 2, heads) + model.bias.double()
+    scores = torch.einsum("jik,kji->ji", by_pair[:, :, 0], mixed) + torch.einsum("jik,kij->ji", by_pair[:, :, 1], mixed)
+    return scores[1:]
+
+
+@pytest.mark.parametrize("root", ["zero", "learned"])
+@pytest.mark.parametrize("bias", [True, False])
+def test_the_factored_score_is_the_literal_formula(root: Root, bias: bool) -> None:
+    model = drawn(AttentionWordsProbe(bias, root))
+    batch = random_batch([5, 2, 1, 4], vectors=DIM)
+    scores = model(batch).detach()
+    assert scores.shape == (4, 5, 6)
+    for row, n in enumerate(batch.lengths.tolist()):
+        torch.testing.assert_close(
+            scores[row, :n, : n + 1].double(), literal(model, batch, row).detach(), atol=1e-5, rtol=1e-5
+        )
+        assert (scores[row, :, n + 1 :] == -torch.inf).all()
+
+
+def test_its_gradient_is_that_of_the_literal_formula() -> None:
+    model, batch = drawn(AttentionWordsProbe(root="learned")), random_batch([5, 2, 4], vectors=DIM)
+    parameters = list(model.parameters())
+    found = torch.autograd.grad(model.cross_entropy(batch).sum(), parameters)
+    loss = torch.zeros((), dtype=torch.double)
+    for row, n in enumerate(batch.lengths.tolist()):
+        logits = literal(model, batch, row)
+        loss = loss - logits.log_softmax(1)[torch.arange(n), batch.heads[row, :n]].sum()
+    for factored, slow in zip(found, torch.autograd.grad(loss, parameters), strict=True):
+        torch.testing.assert_close(factored, slow, atol=1e-5, rtol=1e-4)
+
+
+def test_without_biases_only_the_words_weigh() -> None:
+    model, batch = drawn(AttentionWordsProbe(bias=False)), random_batch([4], vectors=DIM)
+    batch.vectors.zero_()
+    assert (model(batch) == 0).all()
+
+
+def test_words_tell_apart_what_attention_does_not() -> None:
+    """The same attention everywhere; who heads whom follows from the words alone."""
+    batch = random_batch([4] * 6, vectors=DIM, seed=3)
+    batch.attention.fill_(1 / 6)
+    batch.heads[:] = torch.tensor([0, 1, 1, 1])
+    batch.vectors[:] = torch.eye(DIM)[:4]
+    assert (learned(AttentionWordsProbe(), batch, 100) == batch.heads).all()
+
+
+# Distances and words
+
+
+def by_hand(n: int, dependent: int, head: int) -> list[float]:
+    """Ahead, behind, −2…+2, ROOT."""
+    if head == 0:
+        return [0.0] * 7 + [1.0]
+    apart = head - dependent
+    near = [float(apart == k) for k in (-2, -1, 0, 1, 2)]
+    return [max(apart, 0) / n, max(-apart, 0) / n, *near, 0.0]
+
+
+def test_features_of_every_pair() -> None:
+    features = distances(torch.tensor([6, 3]), 6)
+    assert features.shape == (2, 6, 7, FEATURES)
+    for row, n in enumerate((6, 3)):
+        for dependent in range(1, n + 1):
+            for head in range(n + 1):
+                expected = torch.tensor(by_hand(n, dependent, head))
+                torch.testing.assert_close(features[row, dependent - 1, head], expected)
+
+
+def test_the_sum_of_terms_is_one_layer_over_the_concatenation() -> None:
+    torch.manual_seed(0)
+    model, batch = DistancesWordsProbe(hidden=7), random_batch([4, 2], vectors=3)
+    model.build(Sizes((), (), 3))
+    scores = model(batch).detach()
+    assert scores.shape == (2, 4, 5)
+    layer = torch.cat([model.dependent.weight, model.head.weight, model.distance.weight], dim=1)
+    for row, n in enumerate(batch.lengths.tolist()):
+        for dependent in range(1, n + 1):
+            for head in range(n + 1):
+                of_head = batch.vectors[row, head - 1] if head else torch.zeros(3)
+                whole = torch.cat(
+                    [batch.vectors[row, dependent - 1], of_head, torch.tensor(by_hand(n, dependent, head))]
+                )
+                expected = model.score((layer @ whole + model.dependent.bias).tanh()).item()
+                assert abs(scores[row, dependent - 1, head].item() - expected) < 1e-5
+        assert (scores[row, :, n + 1 :] == -torch.inf).all()
+
+
+def test_it_reads_no_attention() -> None:
+    batch = random_batch([3], vectors=2)
+    model = DistancesWordsProbe()
+    model.build(Sizes((), (), 2))
+    before = model(batch)
+    batch.attention.zero_()
+    assert torch.equal(model(batch), before)
+
+
+# Relations
+
+
+def test_the_features_are_the_attention_along_the_arc() -> None:
+    torch.manual_seed(0)
+    batch, classifier = random_batch([4, 2]), RelationClassifier(6, ("a", "b", "c"))
+    heads = torch.tensor([[0, 3, 1, 4], [2, 0, 0, 0]])
+    logits = classifier(batch, heads)
+    assert logits.shape == (2, 4, 3)
+    for row, n in enumerate(batch.lengths.tolist()):
+        for word in range(1, n + 1):
+            head = int(heads[row, word - 1])
+            alpha = batch.attention[row].flatten(0, 1).float()
+            features = torch.cat([alpha[:, word, head], alpha[:, head, word], torch.tensor([float(head == 0)])])
+            torch.testing.assert_close(logits[row, word - 1], classifier.linear(features))
+
+
+# Training
+
+
+@pytest.fixture
+def data(make_data: MakeData) -> DependencyDataModule:
+    return make_data(vectors=VectorSpec("encoder"))
+
+
+def kept(folder: Path, epochs: int = 2) -> Trainer:
+    """A trainer that keeps the checkpoint of every epoch."""
+    return trainer(epochs, ModelCheckpoint(folder, "{epoch}", save_top_k=-1))
+
+
+def fitted(
+    probe: HeadSelectionProbe, data: DependencyDataModule, folder: Path, epochs: int = 2
+) -> tuple[Trainer, Result]:
+    run = kept(folder, epochs)
+    run.fit(probe, datamodule=data)
+    run.test(probe, datamodule=data, verbose=False)
+    assert probe.result is not None
+    return run, probe.result
+
+
+def scored(module: ArcExperiment, data: DependencyDataModule, checkpoint: Path | None = None) -> Result:
+    trainer().test(module, datamodule=data, verbose=False, ckpt_path=checkpoint, weights_only=True)
+    assert module.result is not None
+    return module.result
+
+
+def test_baselines_need_no_encoder_and_have_no_scores_of_a_probe(make_data: MakeData) -> None:
+    result = scored(Baselines(), make_data(encoder=None))
+    assert {"offset.uas", "right_branching.uas", "left_branching.uas", "uniform.uas", "offset.uas.low"} <= set(
+        result.numbers
+    )
+    assert "uas" not in result.numbers
+    assert result.items is None
+    assert result.tables["relations"].frame["probe"].isna().all()
+
+
+def test_a_trained_probe_is_scored_on_test_beside_the_same_baselines(make_data: MakeData) -> None:
+    probe = AttentionOnlyProbe(learning_rate=0.1)
+    trainer(3).fit(probe, datamodule=make_data())
+    result, baselines = scored(probe, make_data()), scored(Baselines(), make_data(encoder=None))
+    assert {name: result.numbers[name] for name in baselines.numbers} == baselines.numbers
+    items = result.items
+    assert items is not None
+    assert list(items["id"]) == [f"tiny-test-{index}" for index in range(17)]
+    assert result.numbers["uas"] == items["correct"].sum() / items["scored"].sum()
+    assert result.numbers["uas.low"] <= result.numbers["uas"] <= result.numbers["uas.high"]
+    assert set(result.figures) == {"relations", "weights_dependent_to_head", "weights_head_to_dependent"}
+    pd.testing.assert_series_equal(
+        result.tables["relations"].frame["offset"], baselines.tables["relations"].frame["offset"], check_names=False
+    )
+
+
+def test_validation_logs_uas_without_punctuation(make_data: MakeData) -> None:
+    probe, module = AttentionOnlyProbe(), make_data()
+    run = trainer(2)
+    run.fit(probe, datamodule=module)
+    metrics = run.validate(probe, datamodule=module, verbose=False)[0]
+    right = total = 0
+    for batch in module.val_dataloader():
+        predicted = probe.predict(batch, tree=False).heads
+        scored = batch.mask & ~batch.punctuation
+        right += int((predicted == batch.heads)[scored].sum())
+        total += int(scored.sum())
+    assert metrics["val_uas"] == pytest.approx(right / total)
+
+
+def test_a_run_stopped_in_the_middle_of_an_epoch_goes_on_as_if_nothing_had_happened(
+    make_data: MakeData, tmp_path: Path
+) -> None:
+    def run(folder: Path, checkpoint: Path | None, steps: int) -> Path:
+        keep = ModelCheckpoint(folder, "{step}", every_n_train_steps=steps, save_top_k=-1)
+        probe = AttentionOnlyProbe(learning_rate=0.1, decay=0.5)
+        torch.manual_seed(0)
+        trainer(2, keep).fit(probe, datamodule=make_data(), ckpt_path=checkpoint, weights_only=True)
+        return folder
+
+    whole = run(tmp_path / "whole", None, 5)
+    batches = 12  # of 41 sentences, at most 4 of like length each, bounded by cells
+    resumed = run(tmp_path / "resumed", whole / "step=5.ckpt", 1)
+    last = max(int(path.stem.partition("=")[2]) for path in resumed.iterdir())
+    assert last == max(int(path.stem.partition("=")[2]) for path in run(tmp_path / "each", None, 1).iterdir())
+    assert 5 < batches < last
+    paths = [folder / f"step={last}.ckpt" for folder in (tmp_path / "each", resumed)]
+    expected, found = (torch.load(path, weights_only=True)["state_dict"] for path in paths)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+def test_a_checkpoint_of_another_encoder_is_refused(make_data: MakeData, tmp_path: Path) -> None:
+    kept(tmp_path, 1).fit(AttentionOnlyProbe(), datamodule=make_data())
+    path = tmp_path / "epoch=0.ckpt"
+    other = EncoderSpec(str(save_bert(tmp_path / "other", seed=5)))
+    for wrong in (make_data(encoder=other), make_data(options=Options(layers=(1,)))):
+        with pytest.raises(TrainingError, match=r"trained on pretrained weights .*, 2 layers × 4 heads, and the data"):
+            scored(AttentionOnlyProbe(), wrong, path)
+    scored(AttentionOnlyProbe(), make_data(), path)
+
+
+@pytest.mark.parametrize("kind", [Baselines, AttentionOnlyProbe])
+def test_the_relations_that_are_named_are_in_table_and_figure(
+    make_data: MakeData, kind: type[Baselines | AttentionOnlyProbe]
+) -> None:
+    module = kind()
+    if kind is AttentionOnlyProbe:
+        trainer().fit(module, datamodule=make_data())
+    full = scored(module, make_data())
+    module.relations = ("nsubj", "det")
+    some = scored(module, make_data())
+    by_name = full.tables["relations"].frame.set_index("relation")
+    names = ["all", "all (no punctuation)", "nsubj", "det"]
+    pd.testing.assert_frame_equal(some.tables["relations"].frame, by_name.loc[names].reset_index())
+    bars = some.figures["relations"]
+    assert isinstance(bars, Bars)
+    assert list(bars.categories) == names
+    with pytest.raises(ExperimentError, match=r"relations: the corpus has no 'nsbj'; its relations are .*, nsubj"):
+        scored(kind(relations=("nsbj",)), make_data())
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        (AttentionOnlyProbe, {"encoder": None}, r"AttentionOnlyProbe needs attention: .*encoder must not be null"),
+        (AttentionWordsProbe, {}, r"AttentionWordsProbe needs word vectors: .*vectors.name"),
+    ],
+)
+def test_what_a_probe_cannot_read_is_refused(
+    kind: type[HeadSelectionProbe], options: dict[str, Any], message: str, make_data: MakeData
+) -> None:
+    with pytest.raises(ExperimentError, match=message):
+        trainer().fit(kind(), datamodule=make_data(**options))
+
+
+def test_two_runs_with_one_seed_end_in_the_same_numbers(make_data: MakeData) -> None:
+    def numbers() -> dict[str, float]:
+        torch.manual_seed(0)
+        probe = AttentionOnlyProbe(learning_rate=0.1)
+        trainer(2).fit(probe, datamodule=make_data())
+        return scored(probe, make_data()).numbers
+
+    np.testing.assert_equal(numbers(), numbers())
+
+
+def test_trees_are_the_best_of_the_scores_and_are_scored_beside(data: DependencyDataModule, tmp_path: Path) -> None:
+    probe = AttentionOnlyProbe(learning_rate=0.1)
+    _, result = fitted(probe, data, tmp_path)
+    right = total = 0
+    for batch in data.batches("test"):
+        for row, n in enumerate(batch.lengths.tolist()):
+            tree = maximum_arborescence(probe(batch)[row, :n, : n + 1].detach().double().numpy())
+            plain = ~batch.punctuation[row, :n].numpy()
+            right += int((tree == batch.heads[row, :n].numpy())[plain].sum())
+            total += int(plain.sum())
+    assert result.numbers["tree.uas"] == pytest.approx(right / total)
+    assert result.numbers["tree.uas.low"] <= result.numbers["tree.uas"] <= result.numbers["tree.uas.high"]
+    assert result.items is not None
+    for score, (numerator, denominator) in result.ratios.items():
+        assert result.numbers[score] == result.items[numerator].sum() / result.items[denominator].sum()
+    assert {"uas", "uuas", "tree.uas"} <= set(result.ratios)
+
+
+def test_labels_are_scored_where_the_head_is_right(data: DependencyDataModule, tmp_path: Path) -> None:
+    probe = AttentionOnlyProbe(learning_rate=0.1, labels=True)
+    run, result = fitted(probe, data, tmp_path, 4)
+    right = total = 0
+    for batch in data.batches("test"):
+        guess = probe.predict(batch, tree=False)
+        assert guess.relations is not None
+        scored = batch.mask & ~batch.punctuation
+        right += int(((guess.heads == batch.heads) & (guess.relations == batch.relations))[scored].sum())
+        total += int(scored.sum())
+    assert result.numbers["las"] == pytest.approx(right / total)
+    assert 0 < result.numbers["las"] <= result.numbers["uas"]
+    run.predict(probe, datamodule=data, return_predictions=False)
+    predictions = probe.predictions
+    assert isinstance(predictions, pd.DataFrame)
+    assert list(predictions) == ["id", "word", "form", "head", "tree_head", "relation"]
+    # A word is root where ROOT heads it: the classifier has a feature that says so.
+    assert set(predictions["relation"][predictions["head"] == 0]) == {"root"}
+
+
+@pytest.mark.parametrize("kind", [AttentionOnlyProbe, AttentionWordsProbe])
+def test_a_checkpoint_alone_predicts_new_sentences_as_the_trainer_does(
+    kind: type[HeadSelectionProbe], data: DependencyDataModule, bert: Path, tmp_path: Path
+) -> None:
+    run = kept(tmp_path)
+    probe = kind(learning_rate=0.1, labels=True)
+    run.fit(probe, datamodule=data)
+    run.predict(probe, datamodule=data, return_predictions=False, ckpt_path=str(tmp_path / "epoch=1.ckpt"))
+    expected = probe.predictions
+    assert expected is not None
+    sentences = [group["form"].tolist() for _, group in expected.groupby("id", sort=False)]
+    loaded = kind.load_from_checkpoint(tmp_path / "epoch=1.ckpt")
+    vectors = VectorSpec("encoder") if kind is AttentionWordsProbe else None
+    found = loaded.predict_sentences([" ".join(sentences[0]), *sentences[1:]], EncoderSpec(str(bert)), vectors=vectors)
+    pd.testing.assert_frame_equal(found.drop(columns="id"), expected.drop(columns="id"))
+    assert found["id"].iloc[-1] == str(len(sentences))
+    with pytest.raises(TrainingError, match=r"trained on pretrained weights .* 2 layers × 4 heads.*and the data come"):
+        loaded.predict_sentences(["a fox"], EncoderSpec(str(bert)), options=Options(layers=(1,)), vectors=vectors)
+    with pytest.raises(TrainingError, match="was not trained"):
+        kind().predict_sentences(["a fox"], EncoderSpec(str(bert)), vectors=vectors)
+
+
+def test_labels_are_known_by_name_whatever_splits_are_open(
+    data: DependencyDataModule, make_data: MakeData, corpus: str, tmp_path: Path
+) -> None:
+    """A corpus with one more relation gives the others other numbers; the one that was not trained is never right."""
+    text = Path(corpus.replace("{split}", "test")).read_text(encoding="utf-8")
+    other = tmp_path / "other.conllu"
+    other.write_text(text.replace("\tdet\t", "\tacl\t"), encoding="utf-8")
+    files = {"dev": corpus.replace("{split}", "dev"), "test": str(other)}
+    probe = AttentionOnlyProbe(learning_rate=0.1, labels=True)
+    _, result = fitted(probe, data, tmp_path / "first", 4)
+    changed = make_data(corpus=files)
+    again = scored(AttentionOnlyProbe(labels=True), changed, tmp_path / "first" / "epoch=3.ckpt")
+    before, after = result.items, again.items
+    assert before is not None
+    assert after is not None
+    assert changed.relations.index("root") != data.relations.index("root")
+    dets = np.array(
+        [
+            sum(line.split("\t")[7] == "det" for line in block.splitlines() if "\t" in line)
+            for block in text.strip().split("\n\n")
+        ]
+    )
+    assert (after["labelled_correct"] <= before["labelled_correct"]).all()
+    assert (before["labelled_correct"] - after["labelled_correct"] <= dets).all()
+    assert after["labelled_correct"].sum() > 0
+
+
+def test_the_rate_falls_on_a_plateau_of_the_loss_on_dev(data: DependencyDataModule, tmp_path: Path) -> None:
+    probe = AttentionOnlyProbe(learning_rate=30.0, decay=0.1, schedule="plateau")  # far too high: the loss must rise
+    run, _ = fitted(probe, data, tmp_path, 4)
+    assert run.optimizers[0].param_groups[0]["lr"] < 30.0
+
+
+def test_the_epoch_of_the_tested_checkpoint_is_told(data: DependencyDataModule, tmp_path: Path) -> None:
+    probe = AttentionOnlyProbe()
+    _, result = fitted(probe, data, tmp_path, 3)
+    assert "epochs" not in result.audit
+    assert scored(probe, data, tmp_path / "epoch=1.ckpt").audit["epochs"] == 2
+
+
+def test_a_probe_over_words_learns_and_is_scored(data: DependencyDataModule, tmp_path: Path) -> None:
+    _, result = fitted(AttentionWordsProbe(learning_rate=0.05), data, tmp_path, 6)
+    assert result.numbers["uas"] > 0.2
+    _, result = fitted(DistancesWordsProbe(learning_rate=0.05), data, tmp_path / "distances", 6)
+    assert result.numbers["uas"] > 0.2
+
+
+def test_a_checkpoint_of_other_vectors_is_refused(
+    data: DependencyDataModule, make_data: MakeData, tmp_path: Path
+) -> None:
+    fitted(AttentionWordsProbe(), data, tmp_path / "first", 1)
+    size = data.vectors_size
+    words = sorted({word for split in data.splits.values() for i in range(len(split)) for word in split.words(i)})
+    text = tmp_path / "vectors.txt"
+    text.write_text("".join(f"{word.lower()} {' '.join(['0.5'] * size)}\n" for word in words), encoding="utf-8")
+    other = make_data(cache=str(tmp_path / "cache"), vectors=VectorSpec(str(text)))
+    with pytest.raises(
+        TrainingError, match=r"trained on pretrained weights .* and vectors of .*, and the data come from"
+    ):
+        scored(AttentionWordsProbe(), other, tmp_path / "first" / "epoch=0.ckpt")
