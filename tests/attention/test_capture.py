@@ -3,11 +3,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Barrier
+from typing import NoReturn
 
 import pytest
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.utils import ModelOutput
 
 from attention.capture import NAME, States, attend, capture_attention, intervening
 from attention.encoder import Encoder, EncoderSpec, resolve
@@ -64,7 +66,9 @@ ARCHITECTURES = {
     ),
 }
 each_architecture = pytest.mark.parametrize("name", ARCHITECTURES)
-padded_or_not = pytest.mark.parametrize("lengths", [(9, 9, 9), (9, 4, 7)], ids=["unpadded", "padded"])
+only_bert = pytest.mark.parametrize("name", ["bert"])
+LENGTHS = ((9, 9, 9), (9, 4, 7))
+EVERY_LAYER, EVERY_STATE = range(LAYERS), range(LAYERS + 1)
 
 
 @pytest.fixture
@@ -83,67 +87,100 @@ def inputs(lengths: tuple[int, ...]) -> dict[str, Tensor]:
     return {"input_ids": ids * mask + 1 - mask, "attention_mask": mask}
 
 
-def captured(model: PreTrainedModel, lengths: tuple[int, ...], layers: set[int]) -> dict[int, Tensor]:
+@torch.inference_mode()
+def run(model: PreTrainedModel, lengths: tuple[int, ...], **options: bool) -> ModelOutput:
+    output: ModelOutput = model(**inputs(lengths), **options)
+    return output
+
+
+def found_in(model: PreTrainedModel) -> States:
     model.set_attn_implementation(NAME)
-    found: dict[int, Tensor] = {}
-    capture_attention(model, inputs(lengths), found.__setitem__, frozenset(layers))
+    return States(model, LAYERS, "tiny")
+
+
+def captured(
+    model: PreTrainedModel, lengths: tuple[int, ...], layers: Sequence[int] = (), states: Sequence[int] = ()
+) -> dict[str, Tensor]:
+    """The weights asked for as `layer.k`, the states asked for as `state.k`, in the order in which they came."""
+    found: dict[str, Tensor] = {}
+
+    def receive(layer: int, weights: Tensor) -> None:
+        found[f"layer.{layer}"] = weights
+
+    def receive_state(number: int, state: Tensor) -> None:
+        found[f"state.{number}"] = state
+
+    model.set_attn_implementation(NAME)
+    capture_attention(model, inputs(lengths), receive, frozenset(layers), receive_state, frozenset(states))
     return found
 
 
 @each_architecture
-@padded_or_not
-def test_capture_equals_eager_attention(model: PreTrainedModel, lengths: tuple[int, ...]) -> None:
-    with torch.inference_mode():
-        eager = model(**inputs(lengths), output_attentions=True).attentions
-    found = captured(model, lengths, set(range(LAYERS)))
-    assert len(eager) == len(found) == LAYERS
-    for layer, weights in enumerate(eager):
-        assert weights.shape == (3, HEADS, 9, 9)
-        assert found[layer].dtype == torch.float32
-        torch.testing.assert_close(found[layer], weights, rtol=0, atol=1e-6)
+def test_attention_and_states_are_those_of_eager_attention(model: PreTrainedModel) -> None:
+    eager = {lengths: run(model, lengths, output_attentions=True, output_hidden_states=True) for lengths in LENGTHS}
+    states = found_in(model)
+    assert (states.count, states.size) == (LAYERS + 1, 32)
+    for lengths, own in eager.items():
+        found = captured(model, lengths, EVERY_LAYER, EVERY_STATE)
+        assert list(found) == ["state.0", "layer.0", "state.1", "layer.1", "state.2", "layer.2", "state.3"]
+        assert all(tensor.dtype == torch.float32 for tensor in found.values())
+        for layer, weights in enumerate(own.attentions):
+            assert weights.shape == (3, HEADS, 9, 9)
+            torch.testing.assert_close(found[f"layer.{layer}"], weights, rtol=0, atol=1e-6)
+        real = inputs(lengths)["attention_mask"].bool()
+        for number, state in enumerate(own.hidden_states):
+            assert found[f"state.{number}"].shape == state.shape == (3, 9, 32)
+            torch.testing.assert_close(found[f"state.{number}"][real], state[real], rtol=1e-6, atol=1e-5)
+
+
+WANTED = {((layer,), ()): layer for layer in EVERY_LAYER} | {
+    **{((0, 2), ()): 2, ((), (0,)): 0, ((), (1,)): 1, ((), (LAYERS,)): LAYERS, ((), (0, 2)): 2},
+    **{((0,), (1,)): 1, ((2,), (1,)): 2, ((1,), (0,)): 1, ((0,), (LAYERS,)): LAYERS},
+}
+"""Layers of attention and hidden states that are wanted, and how many layers get beyond their attention."""
 
 
 @each_architecture
-@pytest.mark.parametrize("wanted", [{0}, {1}, {0, 2}])
-def test_a_subset_of_layers_is_that_of_all(model: PreTrainedModel, wanted: set[int]) -> None:
-    every = captured(model, (9, 4), set(range(LAYERS)))
-    found = captured(model, (9, 4), wanted)
-    assert found.keys() == wanted
-    assert all(torch.equal(found[layer], every[layer]) for layer in wanted)
-
-
-@each_architecture
-@pytest.mark.parametrize("last", range(LAYERS))
-def test_nothing_runs_after_the_last_wanted_attention(model: PreTrainedModel, name: str, last: int) -> None:
-    calls = 0
+def test_a_part_is_that_of_the_whole_and_the_pass_ends_with_the_last_thing_wanted(
+    model: PreTrainedModel, name: str
+) -> None:
+    seen = 0
 
     def count(*_: object) -> None:
-        nonlocal calls
-        calls += 1
+        nonlocal seen
+        seen += 1
 
-    followers = [module for path, module in model.named_modules() if path.endswith(f".{ARCHITECTURES[name].after}")]
-    for follower in followers:
-        follower.register_forward_pre_hook(count)
-    with torch.inference_mode():
-        model(**inputs((9,)))
-    assert calls == LAYERS  # a full pass goes through each of them
-    calls = 0
-    captured(model, (9,), {last})
-    assert calls == last
-
-
-@each_architecture
-@padded_or_not
-def test_a_full_pass_gives_what_eager_gives(model: PreTrainedModel, lengths: tuple[int, ...]) -> None:
-    with torch.inference_mode():
-        eager = model(**inputs(lengths)).last_hidden_state
-        model.set_attn_implementation(NAME)
-        ours = model(**inputs(lengths)).last_hidden_state
-    torch.testing.assert_close(ours, eager, rtol=0, atol=1e-6)
+    for path, module in model.named_modules():
+        if path.endswith(f".{ARCHITECTURES[name].after}"):
+            module.register_forward_pre_hook(count)
+    plain = captured(model, (9, 4), EVERY_LAYER)
+    found_in(model)
+    every = captured(model, (9, 4), EVERY_LAYER, EVERY_STATE)
+    assert all(torch.equal(every[layer], weights) for layer, weights in plain.items())
+    seen = 0
+    run(model, (9, 4))
+    assert seen == LAYERS  # a full pass goes through each of them
+    for (layers, states), calls in WANTED.items():
+        seen = 0
+        found = captured(model, (9, 4), layers, states)
+        assert seen == calls
+        assert found.keys() == {f"layer.{layer}" for layer in layers} | {f"state.{number}" for number in states}
+        assert all(torch.equal(found[one], every[one]) for one in found)
 
 
 @each_architecture
-@padded_or_not
+def test_a_full_pass_gives_what_eager_gives_also_with_hooks(model: PreTrainedModel) -> None:
+    eager = [run(model, lengths).last_hidden_state for lengths in LENGTHS]
+    model.set_attn_implementation(NAME)
+    ours = [run(model, lengths).last_hidden_state for lengths in LENGTHS]
+    found_in(model)
+    for lengths, expected, before in zip(LENGTHS, eager, ours, strict=True):
+        torch.testing.assert_close(before, expected, rtol=0, atol=1e-6)
+        assert torch.equal(run(model, lengths).last_hidden_state, before)
+
+
+@each_architecture
+@pytest.mark.parametrize("lengths", LENGTHS, ids=["unpadded", "padded"])
 def test_gradients_are_what_eager_gives(model: PreTrainedModel, lengths: tuple[int, ...]) -> None:
     def gradients() -> dict[str, Tensor]:
         model.zero_grad()
@@ -170,37 +207,51 @@ DROPOUT: dict[str, dict[str, object]] = {
 @pytest.mark.parametrize("name", DROPOUT)
 def test_dropout_in_training_acts_on_the_values_and_not_on_what_is_captured(name: str) -> None:
     model = build(name, DROPOUT[name])
-    with torch.inference_mode():
-        undropped = model(**inputs((9, 4)), output_attentions=True).attentions[0]
-        mixed = model(**inputs((9, 4))).last_hidden_state
+    undropped = run(model, (9, 4), output_attentions=True)
     model.train()
 
     def trained() -> Tensor:
         torch.manual_seed(1)
-        hidden: Tensor = model(**inputs((9, 4))).last_hidden_state
+        hidden: Tensor = run(model, (9, 4)).last_hidden_state
         return hidden
 
     eager = trained()
-    found = captured(model, (9, 4), {0})
-    torch.testing.assert_close(found[0], undropped, rtol=0, atol=1e-6)
+    torch.testing.assert_close(captured(model, (9, 4), [0])["layer.0"], undropped.attentions[0], rtol=0, atol=1e-6)
     torch.testing.assert_close(trained(), eager, rtol=0, atol=1e-6)
-    assert not torch.allclose(eager, mixed)  # something was dropped
+    assert not torch.allclose(eager, undropped.last_hidden_state)  # something was dropped
 
 
-@pytest.mark.parametrize("name", ["bert"])
-def test_a_receiver_that_fails_leaves_no_capture_behind(model: PreTrainedModel) -> None:
-    expected = model(**inputs((9,))).last_hidden_state
-    model.set_attn_implementation(NAME)
-
-    def fail(layer: int, weights: Tensor) -> None:
-        raise RuntimeError("no room")
-
-    with pytest.raises(RuntimeError, match="no room"):
-        capture_attention(model, inputs((9,)), fail, frozenset({0, 2}))
-    torch.testing.assert_close(model(**inputs((9,))).last_hidden_state, expected, rtol=0, atol=1e-6)
+def fail(number: int, *_: Tensor) -> NoReturn:
+    raise RuntimeError(f"no room for {number}")
 
 
-@pytest.mark.parametrize("name", ["bert"])
+def capture_and_fail(model: PreTrainedModel) -> None:
+    capture_attention(model, inputs((9,)), fail, frozenset({0, 2}))
+
+
+def capture_states_and_fail(model: PreTrainedModel) -> None:
+    capture_attention(model, inputs((9,)), lambda *_: None, frozenset(), fail, frozenset({0, 2}))
+
+
+def intervene_and_fail(model: PreTrainedModel) -> None:
+    with intervening(fail):
+        model(**inputs((9,)))
+
+
+@only_bert
+@pytest.mark.parametrize("attempt", [capture_and_fail, capture_states_and_fail, intervene_and_fail])
+def test_a_receiver_or_an_intervention_that_fails_leaves_nothing_behind(
+    attempt: Callable[[PreTrainedModel], None], model: PreTrainedModel
+) -> None:
+    found_in(model)
+    state, whole = captured(model, (9,), states=(2,))["state.2"], run(model, (9,)).last_hidden_state
+    with pytest.raises(RuntimeError, match="no room for 0"):
+        attempt(model)
+    assert torch.equal(run(model, (9,)).last_hidden_state, whole)
+    assert torch.equal(captured(model, (9,), states=(2,))["state.2"], state)
+
+
+@only_bert
 def test_a_model_that_goes_round_the_interface_is_counted(model: PreTrainedModel) -> None:
     found: dict[int, Tensor] = {}
     assert capture_attention(model, inputs((9,)), found.__setitem__, frozenset({0})) == 0  # it is eager still
@@ -215,22 +266,20 @@ def test_a_model_that_goes_round_the_interface_is_counted(model: PreTrainedModel
 
 @each_architecture
 def test_an_intervention_sees_what_each_layer_would_use(model: PreTrainedModel) -> None:
-    expected = captured(model, (9, 4), set(range(LAYERS)))
-    found: dict[int, Tensor] = {}
+    expected = captured(model, (9, 4), EVERY_LAYER)
+    found: dict[str, Tensor] = {}
 
     def see(layer: int, weights: Tensor, values: Tensor) -> tuple[Tensor, None]:
-        assert layer not in found
+        assert f"layer.{layer}" not in found
         assert values.shape[:3] == (2, HEADS, 9)
-        found[layer] = weights
+        found[f"layer.{layer}"] = weights
         return weights, None
 
-    with torch.inference_mode(), intervening(see):
-        seen = model(**inputs((9, 4))).last_hidden_state
-    with torch.inference_mode():
-        unseen = model(**inputs((9, 4))).last_hidden_state
+    with intervening(see):
+        seen = run(model, (9, 4)).last_hidden_state
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[layer], weights) for layer, weights in expected.items())
-    assert torch.equal(seen, unseen)
+    assert torch.equal(seen, run(model, (9, 4)).last_hidden_state)
 
 
 @pytest.mark.parametrize("key_heads", [1, 2, 4])
@@ -254,19 +303,6 @@ def test_the_weights_of_an_intervention_are_mixed_and_those_it_spares_are_not_dr
         exact += same
         assert same or (training and not bool(spared[batch, head, source]))
     assert exact == 40 if not training else exact < 40
-
-
-@pytest.mark.parametrize("name", ["bert"])
-def test_an_intervention_that_fails_leaves_nothing_behind(model: PreTrainedModel) -> None:
-    model.set_attn_implementation(NAME)
-    expected = model(**inputs((9,))).last_hidden_state
-
-    def fail(layer: int, weights: Tensor, values: Tensor) -> tuple[Tensor, None]:
-        raise RuntimeError(f"no row in {layer}")
-
-    with pytest.raises(RuntimeError, match="no row in 0"), intervening(fail):
-        model(**inputs((9,)))
-    assert torch.equal(model(**inputs((9,))).last_hidden_state, expected)
 
 
 # By the book
@@ -306,107 +342,12 @@ def test_attention_by_the_book(key_heads: int, softcap: float | None, scaling: f
 
 # Hidden states
 
-LENGTHS = ((9, 9, 9), (9, 4, 7))
-
-
-def eager(model: PreTrainedModel, lengths: tuple[int, ...]) -> tuple[Tensor, ...]:
-    with torch.inference_mode():
-        states: tuple[Tensor, ...] = model(**inputs(lengths), output_hidden_states=True).hidden_states
-    return states
-
-
-def found_in(model: PreTrainedModel) -> States:
-    model.set_attn_implementation(NAME)
-    return States(model, LAYERS, "tiny")
-
-
-def captured_states(
-    model: PreTrainedModel, lengths: tuple[int, ...], states: Sequence[int], layers: Sequence[int] = ()
-) -> dict[str, Tensor]:
-    """The states asked for as `state.k`, the weights asked for as `layer.k`, in the order in which they came."""
-    found: dict[str, Tensor] = {}
-
-    def receive(layer: int, weights: Tensor) -> None:
-        found[f"layer.{layer}"] = weights
-
-    def receive_state(number: int, state: Tensor) -> None:
-        found[f"state.{number}"] = state
-
-    capture_attention(model, inputs(lengths), receive, frozenset(layers), receive_state, frozenset(states))
-    return found
-
-
-@each_architecture
-def test_captured_states_are_those_of_eager_attention(model: PreTrainedModel) -> None:
-    own = {lengths: eager(model, lengths) for lengths in LENGTHS}
-    states = found_in(model)
-    assert (states.count, states.size) == (LAYERS + 1, 32)
-    for lengths, wanted in own.items():
-        found = captured_states(model, lengths, range(LAYERS + 1))
-        assert list(found) == [f"state.{number}" for number in range(LAYERS + 1)]
-        for number, state in enumerate(wanted):
-            single = found[f"state.{number}"]
-            assert single.dtype == torch.float32
-            assert single.shape == state.shape == (3, 9, 32)
-            real = inputs(lengths)["attention_mask"].bool()
-            torch.testing.assert_close(single[real], state[real], rtol=1e-6, atol=1e-5)
-
-
-@each_architecture
-def test_a_subset_of_states_is_that_of_all(model: PreTrainedModel) -> None:
-    found_in(model)
-    every = captured_states(model, (9, 4), range(LAYERS + 1))
-    for wanted in ((0,), (1,), (LAYERS,), (0, 2)):
-        found = captured_states(model, (9, 4), wanted)
-        assert found.keys() == {f"state.{number}" for number in wanted}
-        assert all(torch.equal(found[name], every[name]) for name in found)
-
-
-@each_architecture
-def test_weights_and_states_come_from_one_pass(model: PreTrainedModel) -> None:
-    found_in(model)
-    alone = captured_states(model, (9, 4), (), range(LAYERS))
-    found = captured_states(model, (9, 4), range(LAYERS + 1), range(LAYERS))
-    assert list(found) == ["state.0", "layer.0", "state.1", "layer.1", "state.2", "layer.2", "state.3"]
-    assert all(torch.equal(found[name], alone[name]) for name in alone)
-
-
-WANTED = {((0,), ()): 0, ((1,), ()): 1, ((1,), (0,)): 1, ((1,), (2,)): 2, ((0,), (1,)): 1, ((LAYERS,), (0,)): LAYERS}
-"""Hidden states and layers of attention that are wanted, and how many layers get beyond their attention."""
-
-
-@each_architecture
-def test_a_pass_ends_with_the_last_thing_wanted(model: PreTrainedModel, name: str) -> None:
-    found_in(model)
-    seen = 0
-
-    def count(*_: object) -> None:
-        nonlocal seen
-        seen += 1
-
-    for path, module in model.named_modules():
-        if path.endswith(f".{ARCHITECTURES[name].after}"):
-            module.register_forward_pre_hook(count)
-    for (states, layers), calls in WANTED.items():
-        seen = 0
-        captured_states(model, (9,), states, layers)
-        assert seen == calls
-
-
-@each_architecture
-def test_hooks_leave_an_ordinary_pass_as_it_was(model: PreTrainedModel) -> None:
-    model.set_attn_implementation(NAME)
-    with torch.inference_mode():
-        before = model(**inputs((9, 4))).last_hidden_state
-        found_in(model)
-        assert torch.equal(model(**inputs((9, 4))).last_hidden_state, before)
-
 
 @pytest.mark.parametrize("name", ["bert", "albert"])
 def test_passes_side_by_side_do_not_mix(model: PreTrainedModel) -> None:
     """ALBERT's layers are one module, called again and again: the calls of a pass are its own."""
     found_in(model)
-    alone = [captured_states(model, lengths, (0, 1, 3)) for lengths in LENGTHS]
+    alone = [captured(model, lengths, states=(0, 1, 3)) for lengths in LENGTHS]
     meeting = Barrier(2)
 
     def meet(*_: object) -> None:
@@ -416,25 +357,10 @@ def test_passes_side_by_side_do_not_mix(model: PreTrainedModel) -> None:
         if isinstance(module, nn.LayerNorm):  # neither pass gets ahead of the other
             module.register_forward_pre_hook(meet)
     with ThreadPoolExecutor(2) as pool:
-        together = list(pool.map(lambda lengths: captured_states(model, lengths, (0, 1, 3)), LENGTHS))
+        together = list(pool.map(lambda lengths: captured(model, lengths, states=(0, 1, 3)), LENGTHS))
     for single, both in zip(alone, together, strict=True):
         assert list(single) == list(both)
         assert all(torch.equal(single[name], both[name]) for name in single)
-
-
-@pytest.mark.parametrize("name", ["bert"])
-def test_a_receiver_of_states_that_fails_leaves_no_capture_behind(model: PreTrainedModel) -> None:
-    found_in(model)
-    expected = captured_states(model, (9,), (2,))["state.2"]
-
-    def fail(number: int, state: Tensor) -> None:
-        raise RuntimeError("no room")
-
-    with pytest.raises(RuntimeError, match="no room"):
-        capture_attention(model, inputs((9,)), lambda *_: None, frozenset(), fail, frozenset({0, 2}))
-    with torch.inference_mode():
-        assert model(**inputs((9,))).last_hidden_state.shape == (1, 9, 32)
-    assert torch.equal(captured_states(model, (9,), (2,))["state.2"], expected)
 
 
 # What cannot be kept
@@ -447,7 +373,7 @@ def test_states_of_several_sizes_are_refused() -> None:
         found_in(model)
 
 
-@pytest.mark.parametrize("name", ["bert"])
+@only_bert
 @pytest.mark.parametrize(("count", "shown"), [(0, "0 hidden states of shapes set()"), (3, "3 hidden states of shapes")])
 def test_another_number_of_states_than_layers_is_refused(
     count: int, shown: str, model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
@@ -465,7 +391,7 @@ def test_another_number_of_states_than_layers_is_refused(
     assert shown in str(error.value)
 
 
-@pytest.mark.parametrize("name", ["bert"])
+@only_bert
 @pytest.mark.parametrize(
     ("change", "gap"),
     [(torch.clone, "nan"), (lambda state: state.mul_(2), r"\d\.\de[-+]\d\d")],

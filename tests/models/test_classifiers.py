@@ -51,8 +51,9 @@ def flat(
 
 
 def hierarchical(*parts: Any, **options: Any) -> HierarchicalClassifier:  # noqa: ANN401
-    parts = parts or (RecurrentEncoder("gru", 3), AdditiveAttention(), RecurrentEncoder("gru", 2), AdditiveAttention())
-    return HierarchicalClassifier(*parts, embedding=EmbeddingSpec(size=6), **options)
+    gru = RecurrentEncoder("gru", 3), AdditiveAttention(), RecurrentEncoder("gru", 2), AdditiveAttention()
+    words, over_words, sentences, over_sentences = parts or gru
+    return HierarchicalClassifier(words, over_words, sentences, over_sentences, EmbeddingSpec(size=6), **options)
 
 
 FLAT: dict[str, Callable[[], TextClassifier]] = {
