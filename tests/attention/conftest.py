@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from tests.attention.extractions import Extraction, small_shards
+from tests.attention.reference import ENCODERS
 
 
 @pytest.fixture(autouse=True)
@@ -14,6 +15,12 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A tiny encoder of each kind in a folder."""
+    return {name: save(tmp_path_factory.mktemp(name)) for name, (save, _) in ENCODERS.items()}
 
 
 @pytest.fixture

@@ -1,15 +1,31 @@
 """Slow, obvious versions of what is tested: one sentence at a time, word by word, in loops."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerFast
 
+from attention.encoder import Encoder, EncoderSpec, resolve
+from tests import tiny
+
 Floats = NDArray[np.float64]
+
+ENCODERS: dict[str, tuple[Callable[[Path], Path], str]] = {
+    "bert": (tiny.save_bert, ""),
+    "roberta": (tiny.save_roberta, " "),
+    "gpt2": (tiny.save_gpt2, " "),
+    "llama": (tiny.save_llama, ""),
+}
+"""How each is made, and the blank that stands before a word that is cut alone."""
+
+
+def load(folder: Path, **spec: Any) -> Encoder:  # noqa: ANN401
+    return Encoder(resolve(EncoderSpec(str(folder), **spec)))
 
 
 def split(tokenizer: PreTrainedTokenizerFast, words: Sequence[str], blank: str) -> tuple[list[int], list[int]]:

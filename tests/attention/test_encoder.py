@@ -8,16 +8,29 @@ from collections.abc import Callable, Mapping
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import AutoConfig, ByT5Tokenizer, PreTrainedModel, T5Config
+from transformers import AutoConfig, AutoModel, AutoTokenizer, ByT5Tokenizer, PreTrainedModel, T5Config
 
 from attention.capture import Receive, capture_attention
 from attention.digest import Digests, digest
-from attention.encoder import BUNDLE, BUNDLE_SHA256, DEFAULT, Encoder, EncoderError, EncoderSpec, Source, resolve
+from attention.encoder import (
+    BUNDLE,
+    BUNDLE_SHA256,
+    DEFAULT,
+    Encoder,
+    EncoderError,
+    EncoderSpec,
+    Source,
+    embed_words,
+    resolve,
+)
 from tests import tiny
+from tests.attention.reference import ENCODERS, load
 
 SIZES: dict[str, object] = {
     "hidden_size": 32,
@@ -26,6 +39,7 @@ SIZES: dict[str, object] = {
     "intermediate_size": 40,
     "max_position_embeddings": 64,
 }
+T5 = {"d_model": 32, "d_kv": 8, "d_ff": 40, "num_layers": 3, "num_decoder_layers": 2, "num_heads": 4}
 GAPS: dict[str, dict[str, object]] = {
     "longformer": SIZES | {"attention_window": 4, "max_position_embeddings": 66},
     "mamba": {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4},
@@ -42,10 +56,6 @@ GAPS: dict[str, dict[str, object]] = {
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return tiny.save_bert(tmp_path / "bert")
-
-
-def load(folder: Path, **spec: object) -> Encoder:
-    return Encoder(source(folder, **spec))
 
 
 def source(folder: Path, **spec: object) -> Source:
@@ -69,9 +79,9 @@ def alter_weights(folder: Path, change: Callable[[dict[str, Tensor]], object]) -
 # What loads
 
 
-@pytest.mark.parametrize("save", [tiny.save_bert, tiny.save_roberta, tiny.save_gpt2, tiny.save_llama])
-def test_a_folder_written_by_save_pretrained_is_an_encoder(save: Callable[[Path], Path], tmp_path: Path) -> None:
-    encoder = load(save(tmp_path / "encoder"))
+@pytest.mark.parametrize("name", ENCODERS)
+def test_a_folder_written_by_save_pretrained_is_an_encoder(name: str, folders: dict[str, Path]) -> None:
+    encoder = load(folders[name])
     assert (encoder.layers, encoder.heads, encoder.max_length) == (2, 4, 64)
     assert encoder.source.origin == "folder"
     weights = captured(encoder, [5, 6, 7])
@@ -93,9 +103,8 @@ def test_description_is_plain_json(folder: Path) -> None:
 
 
 def test_of_an_encoder_decoder_the_encoder_is_taken(tmp_path: Path) -> None:
-    sizes = {"d_model": 32, "d_kv": 8, "d_ff": 40, "num_layers": 3, "num_decoder_layers": 2, "num_heads": 4}
     tokenizer = tiny.bert_tokenizer()
-    encoder = load(tiny.save(tmp_path, tiny.build("t5", 0, vocab_size=len(tokenizer), **sizes), tokenizer))
+    encoder = load(tiny.save(tmp_path, tiny.build("t5", 0, vocab_size=len(tokenizer), **T5), tokenizer))
     assert encoder.layers == 3
 
 
@@ -297,18 +306,13 @@ def weights_of(encoder: Encoder) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize(
-    ("save", "embeddings"),
-    [
-        (tiny.save_bert, "embeddings."),
-        (tiny.save_roberta, "embeddings."),
-        (tiny.save_gpt2, ("wte.", "wpe.")),
-        (tiny.save_llama, "embed_tokens."),
-    ],
+    ("name", "embeddings"),
+    [("bert", "embeddings."), ("roberta", "embeddings."), ("gpt2", ("wte.", "wpe.")), ("llama", "embed_tokens.")],
 )
 def test_random_weights_keep_the_embeddings_alone(
-    save: Callable[[Path], Path], embeddings: str | tuple[str, ...], tmp_path: Path
+    name: str, embeddings: str | tuple[str, ...], folders: dict[str, Path]
 ) -> None:
-    folder = save(tmp_path)
+    folder = folders[name]
     pretrained, drawn = weights_of(load(folder)), weights_of(load(folder, weights="random"))
     assert pretrained.keys() == drawn.keys()
     equal = {name for name in pretrained if torch.equal(pretrained[name], drawn[name])}
@@ -498,3 +502,55 @@ def test_a_hub_repository_without_weights_has_no_identity(
     monkeypatch.setattr("attention.encoder.snapshot_download", lambda *_, **__: str(folder))
     with pytest.raises(EncoderError, match=r"no model\*\.safetensors or pytorch_model\*\.bin"):
         resolve(EncoderSpec("some/encoder")).identity(Digests(tmp_path))
+
+
+# Word embeddings
+
+WORDS = (*tiny.FAMILIAR, *tiny.BROKEN, "The", "café", "fox")
+
+
+def table_of(model: PreTrainedModel) -> NDArray[np.float32]:
+    table = model.get_input_embeddings()
+    assert isinstance(table, nn.Embedding)
+    weight: NDArray[np.float32] = table.weight.detach().numpy()
+    return weight
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_a_word_is_the_mean_of_its_pieces_rows_of_the_table(name: str, folders: dict[str, Path]) -> None:
+    folder, blank = folders[name], ENCODERS[name][1]
+    found = embed_words(load(folder), WORDS)
+    table = table_of(AutoModel.from_pretrained(folder))
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    for place, word in enumerate(WORDS):
+        ids = tokenizer(blank + word, add_special_tokens=False)["input_ids"]
+        expected = sum(table[piece].astype(np.float64) for piece in ids) / len(ids)
+        np.testing.assert_allclose(found.vectors[place], expected, atol=1e-6)
+        assert found.pieces[place] == len(ids)
+    assert (found.pieces > 1).any()
+    assert found.vectors.dtype == np.float32
+
+
+def test_of_an_encoder_decoder_the_shared_table_is_taken(tmp_path: Path) -> None:
+    tokenizer = tiny.bert_tokenizer()
+    model = tiny.build("t5", 0, vocab_size=len(tokenizer), **T5)
+    found = embed_words(load(tiny.save(tmp_path, model, tokenizer)), ["fox"])
+    table = table_of(model)
+    np.testing.assert_array_equal(found.vectors[0], table[tokenizer.convert_tokens_to_ids("fox")])
+
+
+def test_words_that_the_tokenizer_does_not_know(bert: Path) -> None:
+    bert_encoder = load(bert)
+    found = embed_words(bert_encoder, ["fox", "\u200d", "漢", "fox漢"])
+    assert found.pieces.tolist() == [1, 0, 1, 2]  # a word without any piece, a word that is the unknown token
+    assert found.unknown.tolist() == [False, False, True, False]
+    assert not found.vectors[1].any()
+    table = table_of(bert_encoder._model)
+    np.testing.assert_array_equal(found.vectors[2], table[bert_encoder.tokenizer.convert_tokens_to_ids("[UNK]")])
+
+
+def test_input_that_is_not_embedded_by_a_table_is_refused(bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = load(bert)
+    monkeypatch.setattr(encoder._model, "get_input_embeddings", lambda: nn.Linear(2, 2))
+    with pytest.raises(EncoderError, match=r"bert.*are a Linear, not a table of vectors\. Choose other"):
+        embed_words(encoder, ["fox"])

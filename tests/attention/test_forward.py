@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from attention.alignment import FromPieces, Pieces, reduce
-from attention.encoder import Encoder, EncoderError, EncoderSpec, resolve
+from attention.encoder import Encoder, EncoderError
 from attention.forward import (
     BATCH_CELLS,
     BATCH_PIECES,
@@ -23,7 +23,6 @@ from attention.forward import (
     forward,
     in_order,
     pad,
-    return_free_memory,
     shapes,
 )
 from attention.specification import Extraction, Items, Options
@@ -32,21 +31,9 @@ from corpora.sentence import Treebank
 from tests import tiny
 from tests.attention import reference
 from tests.attention.extractions import LENGTHS, items_of, small_shards
-
-ENCODERS: dict[str, tuple[Callable[[Path], Path], str]] = {
-    "bert": (tiny.save_bert, ""),
-    "roberta": (tiny.save_roberta, " "),
-    "gpt2": (tiny.save_gpt2, " "),
-    "llama": (tiny.save_llama, ""),
-}
-"""How each is made, and the blank that stands before a word that is cut alone."""
+from tests.attention.reference import ENCODERS, load
 
 FLOAT32 = Options(precision="float32")
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return {name: save(tmp_path_factory.mktemp(name)) for name, (save, _) in ENCODERS.items()}
 
 
 @pytest.fixture(scope="module")
@@ -58,10 +45,6 @@ def extracted(encoder: Encoder, items: Items, shard: int = 0) -> dict[str, Tenso
     found = {name: tensor for _, name, tensor in extract(encoder, items, [shard])}
     assert list(shapes(items, shard).items()) == [(name, tuple(tensor.shape)) for name, tensor in found.items()]
     return found
-
-
-def load(folder: Path) -> Encoder:
-    return Encoder(resolve(EncoderSpec(str(folder))))
 
 
 EVERY_STATE = (0, 1, 2)
@@ -146,23 +129,17 @@ def test_a_subset_is_the_slice_of_the_whole(folders: dict[str, Path]) -> None:
                 torch.testing.assert_close(part[f"hidden.{item}"], states, rtol=0, atol=1e-6)
 
 
-def test_the_attention_is_what_it_is_without_hidden_states(encoder: Encoder) -> None:
-    treebank = tiny.treebank((3, 7, 5))
-    plain = extracted(encoder, items_of(treebank, encoder, FLOAT32))
-    beside = extracted(encoder, items_of(treebank, encoder, FLOAT32, EVERY_STATE))
-    assert plain.keys() == {f"attention.{item}" for item in range(3)}
-    assert all(torch.equal(beside[name], plain[name]) for name in plain)
-
-
-def test_a_shard_depends_on_its_own_sentences_alone(encoder: Encoder) -> None:
+def test_a_shard_depends_on_its_own_sentences_alone_and_its_attention_not_on_hidden_states(encoder: Encoder) -> None:
     sentences = tiny.treebank(LENGTHS).sentences
     others = (*tiny.treebank((11, 11, 2, 1), seed=5).sentences, *sentences[4:])
     with small_shards():
-        first, second = (
-            extracted(encoder, items_of(Treebank(some, {}), encoder, FLOAT32), 1) for some in (sentences, others)
+        first, second, beside = (
+            extracted(encoder, items_of(Treebank(some, {}), encoder, FLOAT32, hidden), 1)
+            for some, hidden in ((sentences, ()), (others, ()), (sentences, EVERY_STATE))
         )
     assert first.keys() == second.keys() == {f"attention.{item}" for item in (4, 5, 6, 7)}
     assert all(torch.equal(first[name], second[name]) for name in first)
+    assert all(torch.equal(first[name], beside[name]) for name in first)
 
 
 def test_shards_follow_one_another_whole(encoder: Encoder) -> None:
@@ -305,7 +282,7 @@ def test_weights_that_are_not_numbers_are_an_error(tmp_path: Path) -> None:
     with torch.no_grad():
         model.get_submodule("encoder.layer.1.attention.self.query").get_parameter("bias").fill_(float("nan"))
     with pytest.raises(EncoderError, match="differs from its own eager attention by nan"):
-        Encoder(resolve(EncoderSpec(str(tiny.save(tmp_path, model, tokenizer)))))
+        load(tiny.save(tmp_path, model, tokenizer))
 
 
 def scaled_bert(folder: Path, scale: float) -> Path:
@@ -332,11 +309,8 @@ def test_states_beyond_half_precision_are_refused_with_the_remedy(tmp_path: Path
     assert largest > 65504
     assert f"reach {largest:.4g}, " in str(error.value)
     extracted(encoder, items_of(treebank, encoder, Options(), (0, 1)))  # the others fit
-
-
-def test_states_just_within_half_precision_are_kept(tmp_path: Path) -> None:
-    encoder = load(scaled_bert(tmp_path, 1e4))
-    found = extracted(encoder, items_of(tiny.treebank((3, 4)), encoder, Options(), (2,)))
+    smaller = load(scaled_bert(tmp_path / "smaller", 1e4))
+    found = extracted(smaller, items_of(treebank, smaller, Options(), (2,)))
     assert all(bool(tensor.isfinite().all()) for tensor in found.values())
     assert float(found["hidden.1"].abs().max()) > 1e4
 
@@ -441,8 +415,3 @@ def test_where_the_system_does_not_say_nothing_is_returned(tmp_path: Path, monke
     monkeypatch.setattr("attention.forward._STATM", tmp_path / "absent")
     monkeypatch.setattr("attention.forward.return_free_memory", lambda: pytest.fail("there was no reason"))
     Allowance(0).check()
-
-
-def test_free_memory_can_be_returned_at_any_time() -> None:
-    return_free_memory()
-    return_free_memory()

@@ -1,11 +1,10 @@
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from attention.encoder import Encoder, EncoderError, EncoderSpec, resolve
+from attention.encoder import EncoderError, EncoderSpec, resolve
 from attention.tokenizer import TextTokenizer
-from tests.tiny import save_bert, save_gpt2, save_llama, save_roberta
+from tests.attention.reference import load
 
 
 def tokenizer(folder: Path) -> TextTokenizer:
@@ -25,37 +24,25 @@ def test_texts_are_cut_as_the_encoder_was_trained_to_read_them(bert: Path) -> No
         assert not found.blank
 
 
-@pytest.mark.parametrize("save", [save_bert, save_roberta, save_gpt2, save_llama])
-def test_the_limit_is_that_of_the_loaded_encoder(save: Callable[[Path], Path], tmp_path: Path) -> None:
-    folder = save(tmp_path)
-    assert tokenizer(folder).max_length == Encoder(resolve(EncoderSpec(str(folder)))).max_length == 64
-
-
 @pytest.mark.parametrize(
-    ("save", "around"),
+    ("name", "around", "pad"),
     [
-        (save_bert, ("[CLS]", "[SEP]", "[SEP]")),
-        (save_roberta, ("<s>", "</s>", "</s>")),
-        (save_gpt2, (None, None, None)),
-        (save_llama, ("<s>", None, "<s>")),
+        ("bert", ("[CLS]", "[SEP]", "[SEP]"), "[PAD]"),
+        ("roberta", ("<s>", "</s>", "</s>"), "<pad>"),
+        # The piece 0 of these is one of texts, `!` and `<unk>`, and the embedding of padding is never trained.
+        ("gpt2", (None, None, None), "<|endoftext|>"),
+        ("llama", ("<s>", None, "<s>"), "</s>"),
     ],
 )
-def test_delimiters_are_those_that_it_puts(
-    save: Callable[[Path], Path], around: tuple[str | None, ...], tmp_path: Path
+def test_the_limit_delimiters_and_padding_are_the_encoders(
+    name: str, around: tuple[str | None, ...], pad: str, folders: dict[str, Path]
 ) -> None:
-    own = tokenizer(save(tmp_path))
+    own = tokenizer(folders[name])
+    assert own.max_length == load(folders[name]).max_length == 64
     numbers = (own.start, own.end, own.separator)
     assert tuple(None if number is None else own.pieces[number] for number in numbers) == around
-
-
-@pytest.mark.parametrize(("save", "end"), [(save_gpt2, "<|endoftext|>"), (save_llama, "</s>")])
-def test_batches_are_filled_by_the_end_of_a_text_where_there_is_no_padding_piece(
-    save: Callable[[Path], Path], end: str, tmp_path: Path
-) -> None:
-    """The piece 0 is one of texts, `<unk>` of Llama and `!` of GPT-2, and the embedding of padding is never trained."""
-    own = tokenizer(save(tmp_path))
-    assert own._tokenizer.pad_token is None
-    assert own.pieces[own.pad] == end
+    assert own.pieces[own.pad] == pad
+    assert (own._tokenizer.pad_token is None) == (name in ("gpt2", "llama"))
 
 
 def test_no_weights_are_read(bert: Path, tmp_path: Path) -> None:
