@@ -152,12 +152,12 @@ def capture_attention(
     """Run `model` once, handing over the weights of each wanted layer, and hidden states; stop after the last of them.
 
     Args:
-        model: loaded with `attn_implementation=NAME`, in eval mode.
+        model: with `attn_implementation=NAME`, in eval mode; for hidden states one that `States` was made of.
         inputs: what its forward takes, `input_ids` and `attention_mask` `[batch, pieces]`.
-        receive: gets layer and weights; the weights are valid during the call only.
+        receive: gets layer and weights, valid during the call only.
         layers: 0-based layers wanted.
         receive_state: gets number and hidden state, valid during the call only.
-        states: hidden states wanted, by number, of a model that `States` was made of.
+        states: hidden states wanted, by number.
 
     Returns:
         How many layers called the attention function. Less than wanted means that the architecture goes round it.
@@ -191,16 +191,8 @@ class States:
     """The hidden states of a model as transformers counts them: 0 leaves the embeddings, k leaves layer k.
 
     As there, the last one has gone through the normalisation behind the last layer, where a model has one. Making it
-    leaves hooks in the model, which do nothing but in a capture.
-
-    Args:
-        model: captures attention, in eval mode.
-        layers: number of its attention layers.
-        name: for messages.
-
-    Attributes:
-        count: number of hidden states, one more than layers.
-        size: numbers in each.
+    leaves hooks in the model, which do nothing but in a capture. There are `count` states, one more than layers, of
+    `size` numbers each.
 
     Raises:
         StoreError: they are not one for each layer and all of one size, or pass no module.

@@ -18,6 +18,12 @@ def digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 class Digests:
     """SHA-256 of files, computed again only when a file's size, change times or inode differ from the last time.
 
@@ -32,7 +38,7 @@ class Digests:
     def _read(self) -> dict[str, dict[str, str]]:
         try:
             known = json.loads(self._path.read_bytes())
-            return {name: {"stamp": entry["stamp"], "sha256": entry["sha256"]} for name, entry in known.items()}
+            return {name: {key: entry[key] for key in ("stamp", "sha256")} for name, entry in known.items()}
         except (OSError, ValueError, AttributeError, TypeError, KeyError):
             return {}  # absent, or damaged: only time is lost
 
@@ -42,14 +48,11 @@ class Digests:
         fresh: dict[str, dict[str, str]] = {}
         for path in paths:
             name, stamp = str(path.resolve()), _stamp(path)
-            entry = self._known.get(name)
-            if (entry is None or entry["stamp"] != stamp) and not fresh:
+            if self._known.get(name, {}).get("stamp") != stamp and not fresh:
                 self._known |= self._read()  # another process may have been here meanwhile
-                entry = self._known.get(name)
-            if entry is None or entry["stamp"] != stamp:
-                with path.open("rb") as file:
-                    sha = hashlib.file_digest(file, "sha256").hexdigest()
-                entry = fresh[name] = {"stamp": stamp, "sha256": sha}
+            entry = self._known.get(name, {})
+            if entry.get("stamp") != stamp:
+                entry = fresh[name] = {"stamp": stamp, "sha256": file_digest(path)}
             found[path] = entry["sha256"]
         if fresh:
             self._keep(fresh)

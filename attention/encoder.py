@@ -197,11 +197,7 @@ class Encoder:
 
     @property
     def embeddings(self) -> Tensor:
-        """Its table of input embeddings, float32 `[pieces, size]`, without positions, segments and norms.
-
-        Raises:
-            EncoderError: it embeds its input by something other than a table.
-        """
+        """Its table of input embeddings, float32 `[pieces, size]`; an EncoderError where it is no table."""
         table = self._model.get_input_embeddings()
         if not isinstance(table, nn.Embedding):
             raise EncoderError(
@@ -448,7 +444,7 @@ class WordEmbeddings:
 
     Attributes:
         vectors: float32 `[words, size]`, the mean over a word's pieces; zeros for a word without any.
-        pieces: int64 `[words]`, the number of its pieces.
+        pieces: int64 `[words]`, number of its pieces.
         unknown: bool `[words]`, whether it has pieces and all of them are the unknown token.
     """
 

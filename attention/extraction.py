@@ -1,6 +1,5 @@
 """A corpus through an encoder into a store: shared between ranks, resumable; on one kind of device always the same."""
 
-import hashlib
 import logging
 import shutil
 import time
@@ -18,7 +17,7 @@ from rich.filesize import decimal
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
-from attention.digest import Digests
+from attention.digest import Digests, file_digest
 from attention.encoder import Encoder
 from attention.forward import extract, return_free_memory, shapes
 from attention.specification import Extraction, Items, store_key
@@ -34,13 +33,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among those that extract together.
-
-    Attributes:
-        rank: 0-based.
-        world: number of processes.
-        patience: seconds to wait for another rank's next shard.
-    """
+    """This process, number `rank` of `world`, waits `patience` seconds for the next shard of another."""
 
     rank: int = 0
     world: int = 1
@@ -62,14 +55,8 @@ def make_store(
     """Make, resume or mend the store of these items.
 
     Rank r makes the shards r, r+world, …; then each rank waits for the others by looking at the folder, because a
-    collective barrier would time out on a large corpus.
-
-    Args:
-        items: what is read and kept.
-        cache: folder of all stores.
-        digests: of the files.
-        encoder: the one that the items were cut for; None where labels alone are kept.
-        ranks: this process among those that share the work.
+    collective barrier would time out on a large corpus. The encoder is that which the items were cut for; without one
+    labels alone are kept.
 
     Raises:
         StoreError: it does not fit on the disk or cannot be written there, or another rank stopped.
@@ -126,9 +113,7 @@ def _name_earlier(cache: Path, identity: Mapping[str, object]) -> None:
 def _write_labels(items: Items, folder: Path, digests: Digests) -> None:
     with _written(folder / "labels.parquet") as partial:
         pq.write_table(items.labels, partial, compression="zstd")
-        with partial.open("rb") as file:
-            sha = hashlib.file_digest(file, "sha256").hexdigest()
-        seal_part(partial, sha, "labels", ".parquet", digests)
+        seal_part(partial, file_digest(partial), "labels", ".parquet", digests)
     return_free_memory()
 
 

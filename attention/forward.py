@@ -240,10 +240,8 @@ def in_order(
 def return_free_memory() -> None:
     """Give back what allocators keep: no batch is like the one before, and memory would creep up with the corpus."""
     pa.default_memory_pool().release_unused()
-    if sys.platform == "linux":
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc; other C libraries keep less
-        if trim is not None:
-            trim(0)
+    if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
+        trim(0)  # glibc's; other C libraries keep less
 
 
 class Allowance:
@@ -253,8 +251,7 @@ class Allowance:
     """
 
     def __init__(self, growth: int = 48 << 20) -> None:
-        self._growth = growth
-        self._before = _anonymous_bytes()
+        self._growth, self._before = growth, _anonymous_bytes()
 
     def check(self) -> None:
         """Give free memory back if the process has grown by more than it may."""

@@ -57,12 +57,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Hidden:
-    """The hidden states that a store keeps.
-
-    Attributes:
-        layers: whose, in ascending order: 0 for those that leave the embeddings, k for those that leave layer k.
-        size: numbers in each; 0 where none are kept.
-    """
+    """The layers whose hidden states a store keeps, 0 for the embeddings, and their size; 0 where none are kept."""
 
     layers: tuple[int, ...] = ()
     size: int = 0
@@ -79,8 +74,8 @@ class Manifest:
         key: name of the folder, a hash of `identity`.
         identity: everything the key is made from.
         encoder: what is known of the encoder, in words; empty without one.
-        layers: 0-based layers of the quantities.
-        heads: 0-based heads of each layer.
+        layers: 0-based.
+        heads: 0-based, of each layer.
         delimiters: whether the tokenizer writes a start and an end delimiter; rows and columns are zero without.
         items: number of items.
         audit: counts of what was dropped, cut or replaced on the way.
@@ -116,11 +111,7 @@ class Manifest:
 
     @classmethod
     def load(cls, content: bytes) -> "Manifest":
-        """Read back what `dump` wrote.
-
-        Raises:
-            ValueError: cut short, changed since, or with files that are not a store's.
-        """
+        """Read what `dump` wrote; a ValueError where it was cut short or changed, or names files of no store."""
         body = json.loads(content)
         if not isinstance(body, dict) or body.pop("digest", None) != _own(body):
             raise ValueError("its digest does not match its content")
@@ -140,20 +131,12 @@ def _own(body: Mapping[str, object]) -> str:
 
 
 def seal_part(partial: Path, sha256: str, stem: str, suffix: str, digests: Digests) -> None:
-    """Give a finished file its name, with the beginning of its digest in it, once it is on the disk.
-
-    Raises:
-        OSError: it cannot be written; then it is gone.
-    """
+    """Give a finished file its name, with the beginning of its digest in it; see `results.files.commit`."""
     digests.remember(commit(partial, partial.with_name(f"{stem}-{sha256[:_NAMED]}{suffix}")), sha256)
 
 
 def find_part(folder: Path, stem: str, suffix: str, digests: Digests) -> Part | None:
-    """The undamaged file of that stem. Damaged ones are named in the log and deleted.
-
-    Raises:
-        StoreError: a damaged one cannot be deleted.
-    """
+    """The undamaged file of that stem. Damaged ones are named in the log and deleted (or a StoreError says why not)."""
     for path in sorted(folder.glob(f"{stem}-*{suffix}")):
         try:
             part = Part(path.name, path.stat().st_size, digests.one(path))
@@ -167,11 +150,7 @@ def find_part(folder: Path, stem: str, suffix: str, digests: Digests) -> Part | 
 
 
 class Store:
-    """Read access to a complete store; safe to share with forked or spawned workers.
-
-    Attributes:
-        labels: one row per item.
-    """
+    """Read access to a complete store, with `labels`, a row per item; safe to share with forked or spawned workers."""
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self.folder = folder
@@ -183,10 +162,8 @@ class Store:
     def open(cls, folder: Path, digests: Digests) -> "Store | None":
         """The store in `folder`, or None, with the reason in the log, when it is not there whole and undamaged.
 
-        What is damaged is deleted, and so are the files of another store that was copied over this one.
-
-        Raises:
-            StoreError: it cannot be deleted.
+        What is damaged is deleted, and so are the files of another store that was copied over this one; a StoreError
+        says where it cannot be.
         """
         path = folder / MANIFEST
         try:
@@ -206,9 +183,9 @@ class Store:
             return None
         whole = True
         for part in (manifest.labels, *manifest.shards):
-            if not _sound(folder, part, digests):
-                _remove(folder / part.file)  # at once, before another process has it rebuilt
-                log.warning("%s: missing, damaged or truncated; it is rebuilt", folder / part.file)
+            if not _sound(path := folder / part.file, part, digests):
+                _remove(path)  # at once, before another process has it rebuilt
+                log.warning("%s: missing, damaged or truncated; it is rebuilt", path)
                 whole = False
         return cls(folder, manifest) if whole else None
 
@@ -280,16 +257,12 @@ def write_shard(
 
 
 def pack_weights(weights: Tensor, dtype: torch.dtype) -> Tensor:
-    """Weights of attention, from zero to one, as a store keeps them.
+    """Weights of attention, float32 from zero to one, as a store of this precision keeps them.
 
     Half precision keeps eleven bits of numbers between 6.1e-5 and 65,504, and nothing of those below 3e-8, but a sharp
     head gives other words less than that. It also has a sign, which weights do not need. A weight w is kept as 2¹⁵w or,
     if it is at most 2⁻²⁹, as −2⁴⁴w: eleven bits of weights from 2⁻⁵⁸ (3.5e-18) on, fewer of those from 2⁻⁶⁸ on. Powers
-    of two lose nothing.
-
-    Args:
-        weights: float32.
-        dtype: of the store. Single precision keeps weights as they are.
+    of two lose nothing. Single precision keeps weights as they are.
     """
     if dtype != torch.float16:
         return weights
@@ -308,7 +281,7 @@ def unpack_weights(stored: Tensor) -> Tensor:
 
 
 def tensor_name(quantity: str, item: int) -> str:
-    """Name of an item's tensor inside its shard."""
+    """Name of a tensor in its shard."""
     return f"{quantity}.{item}"
 
 
@@ -322,8 +295,7 @@ def _remove(path: Path) -> None:
         ) from error
 
 
-def _sound(folder: Path, part: Part, digests: Digests) -> bool:
-    path = folder / part.file
+def _sound(path: Path, part: Part, digests: Digests) -> bool:
     try:
         return path.stat().st_size == part.bytes and digests.one(path) == part.sha256
     except FileNotFoundError:

@@ -24,7 +24,7 @@ class TextPieces:
     Attributes:
         ids: int64 `[pieces]`.
         sources: int64 `[pieces]`, 0 in the text, 1 in its pair, -1 for delimiters.
-        ends: int64 `[pieces]`, 0-based position in its text of the last character of a piece; 0 for delimiters.
+        ends: int64 `[pieces]`, 0-based place in its text of the last character of a piece; 0 for delimiters.
         blank: whether the text yielded no piece and became the unknown token.
     """
 
@@ -41,10 +41,8 @@ class TextTokenizer:
         pieces: the vocabulary by id; the empty string for an id without a piece.
         max_length: most pieces of one input, delimiters included.
         pad: id of the padding token, or of the end-of-text token where there is none.
-        unknown: id of the unknown token; None without.
-        mask: id of the mask token; None without.
-        start: id of the token that it writes before a text; None without.
-        end: id of the token that it writes after a text; None without.
+        unknown, mask: ids of these tokens; None without.
+        start, end: ids of the tokens that it writes before and after a text; None without.
         separator: id of the first token that it writes between the texts of a pair; None without.
 
     Raises:
@@ -84,16 +82,14 @@ class TextTokenizer:
                 found.extend(
                     self._encode([text for text, _ in chunk], [str(pair) for _, pair in chunk] if paired else None)
                 )
-        for place, pieces in enumerate(found):
-            if not (pieces.sources >= 0).any():
-                if self._tokenizer.unk_token is None:
-                    raise EncoderError(
-                        f"{self._name}: the text {texts[place]!r} yields no piece, and its tokenizer "
-                        f"has no unknown piece to stand for it. Remove the text from the corpus."
-                    )
-                pair = None if pairs[place] is None else [""]
-                [unknown] = self._encode([str(self._tokenizer.unk_token)], pair)
-                found[place] = replace(unknown, blank=True)
+        for place in [place for place, pieces in enumerate(found) if (pieces.sources < 0).all()]:
+            if self._tokenizer.unk_token is None:
+                raise EncoderError(
+                    f"{self._name}: the text {texts[place]!r} yields no piece, and its tokenizer has no unknown piece "
+                    f"to stand for it. Remove the text from the corpus."
+                )
+            [unknown] = self._encode([self._tokenizer.unk_token], None if pairs[place] is None else [""])
+            found[place] = replace(unknown, blank=True)
         return found
 
     def _encode(self, texts: list[str], pairs: list[str] | None) -> Iterator[TextPieces]:
