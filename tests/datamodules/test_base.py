@@ -1,14 +1,27 @@
-"""What every datamodule over attention shares, seen through the one of dependencies."""
+"""What all datamodules share, each kind on a small corpus of its own."""
 
 import logging
+import pickle
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
+import torch
 
 from attention.encoder import EncoderSpec
 from corpora.sentence import CorpusError
-from datamodules import DependencyDataModule
+from datamodules import ClassificationDataModule, CoreferenceDataModule, DependencyDataModule
 from datamodules.base import files_by_split
+from datamodules.batch import Movable
+from tests.datamodules.conftest import Kind, Module, trainer
+
+Make = Callable[..., Module]
+over_attention = pytest.mark.parametrize("kind", [DependencyDataModule, CoreferenceDataModule], indirect=True)
+
+
+# Files
 
 
 def test_a_template_and_a_mapping_name_the_same_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,29 +39,75 @@ def test_a_file_that_a_mapping_names_must_be_there(tmp_path: Path) -> None:
         files_by_split({"train": str(tmp_path / "train.tsv"), "test": str(tmp_path / "nope.tsv")})
 
 
-def test_a_split_of_another_name_is_refused() -> None:
-    with pytest.raises(CorpusError, match=r"unknown splits \['valid'\]. They are named train, dev, test"):
-        files_by_split({"train": "a", "valid": "b"})
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ("no_such_corpus", r"no_such_corpus: neither .*a corpus of the registry \(.*ud_english_ewt.*\{split\}"),
+        ({"training": "a"}, r"unknown splits \['training'\]\. They are named train, dev, test"),
+        ("absent/{split}", r"absent/(dev|train)\."),
+    ],
+)
+def test_a_wrong_corpus_is_named_with_the_remedy(
+    kind: Kind, make: Make, wrong: str | dict[str, str], message: str
+) -> None:
+    corpus = f"{wrong}.{kind.suffix}" if wrong == "absent/{split}" else wrong
+    with pytest.raises(CorpusError, match=message):
+        make("validate", corpus=corpus)
+
+
+def test_a_missing_split_is_named_before_anything_is_read(
+    kind: Kind, make: Make, given: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kind, "read", None)
+    for stage, there, missing in (("test", ("train", "dev"), "test"), ("fit", ("dev",), "train")):
+        files = {split: given.replace("{split}", split) for split in there}
+        remedy = (
+            f"no {missing} split, and it is needed. Name its file: --data.init_args.corpus '{{train: a.{kind.suffix}"
+        )
+        with pytest.raises(CorpusError, match=remedy):
+            make(stage, corpus=files)
+
+
+@pytest.mark.parametrize("kind", [DependencyDataModule, ClassificationDataModule], indirect=True)
+def test_the_sample_is_written_once(kind: Kind, tmp_path: Path) -> None:
+    module = kind("sample", cache=str(tmp_path))
+    first = {split: path.stat().st_mtime_ns for split, path in module.files().items()}
+    assert {split: path.stat().st_mtime_ns for split, path in module.files().items()} == first
+    assert list(first) == ["train", "dev", "test"]
 
 
 def test_the_folder_of_stores_is_given_or_from_the_environment_or_here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PROBING_CACHE", raising=False)
-    assert DependencyDataModule().cache == Path("stores")
+    assert kind().cache == Path("stores")
     monkeypatch.setenv("PROBING_CACHE", str(tmp_path))
-    assert DependencyDataModule().cache == tmp_path
-    assert DependencyDataModule(cache="other").cache == Path("other")
+    assert kind().cache == tmp_path
+    assert kind(cache="other").cache == Path("other")
 
 
-def test_a_stage_opens_its_own_splits_and_keeps_those_that_are_open(corpus: str, bert: Path, cache: str) -> None:
-    module = DependencyDataModule(corpus, encoder=EncoderSpec(str(bert)), cache=cache)
-    module.setup("validate")
+# Stores
+
+
+@over_attention
+def test_a_stage_opens_its_own_splits_and_keeps_those_that_are_open(make: Make) -> None:
+    module = make("validate")
     assert list(module.stores) == ["dev"]
     dev = module.stores["dev"]
     module.setup("test")
     assert module.stores.keys() == {"dev", "test"}
     assert module.stores["dev"] is dev
+
+
+@over_attention
+def test_a_second_setup_extracts_and_parses_nothing(kind: Kind, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = make("fit")
+    monkeypatch.setattr("datamodules.base.Encoder", None)
+    monkeypatch.setattr(kind, "read", None)
+    again = make("fit")
+    assert [(split, len(store)) for split, store in again.stores.items()] == [
+        (split, len(store)) for split, store in first.stores.items()
+    ]
 
 
 @pytest.mark.parametrize("weights", ["pretrained", "random"])
@@ -78,3 +137,79 @@ def test_many_words_with_the_unknown_token_are_warned_of(
         found = [message for message in messages if "unknown token" in message]
         assert len(found) == warned
         assert all(f"{corpus}: 2 of 100 words (2%) contain the unknown token of " in message for message in found)
+
+
+# Batches
+
+
+def equal(one: Movable, other: Movable) -> bool:
+    values = ((getattr(one, name), getattr(other, name)) for name in vars(one))
+    return all(torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b for a, b in values)
+
+
+def test_every_tensor_of_a_batch_moves_and_nothing_else(make: Make) -> None:
+    batch = make("fit").splits["dev"][[0]]
+    moved = batch.to(torch.device("meta"))
+    for field in fields(batch):
+        here, there = getattr(batch, field.name), getattr(moved, field.name)
+        if isinstance(here, torch.Tensor):
+            assert there.device.type == "meta"
+            assert (there.shape, there.dtype) == (here.shape, here.dtype)
+        else:
+            assert there is here
+    assert moved.split == "dev"
+
+
+def test_single_items_are_refused_with_the_remedy(make: Make) -> None:
+    with pytest.raises(TypeError, match="use_distributed_sampler=False"):
+        make("fit").splits["dev"][0]
+
+
+def test_splits_travel_to_workers(make: Make) -> None:
+    module, alone = make("fit", workers=1), make("fit")
+    for batch, other in zip(module.val_dataloader(), alone.val_dataloader(), strict=True):
+        assert equal(batch, other)
+    copy = pickle.loads(pickle.dumps(module.splits["dev"]))
+    assert equal(copy[[1]], alone.splits["dev"][[1]])
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_devices_share_evaluation_without_repetition(world: int, make: Make) -> None:
+    module = make("fit", "test")
+    seen: Counter[int] = Counter()
+    for rank in range(world):
+        module.trainer = trainer(rank, world)
+        seen.update(index for batch in module.val_dataloader() for index in batch.index.tolist())
+    assert seen == Counter(range(len(module.splits["dev"])))
+
+
+def order(module: Module, epoch: int = 0) -> list[int]:
+    loader = module.train_dataloader()
+    loader.sampler.set_epoch(epoch)
+    return [index for batch in loader for index in batch.index.tolist()]
+
+
+def test_every_epoch_trains_on_each_item_once_in_an_order_of_its_own(make: Make) -> None:
+    module = make("fit")
+    orders = [order(module, epoch) for epoch in range(4)]
+    assert all(sorted(found) == list(range(len(module.splits["train"]))) for found in orders)
+    assert len(set(map(tuple, orders))) > 2
+    assert order(module, 2) == orders[2]
+
+
+def test_the_seed_of_the_order_is_the_runs_own_unless_given(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PL_GLOBAL_SEED", "7")
+    assert order(make("fit")) == order(make("fit", seed=7)) != order(make("fit", seed=8))
+    monkeypatch.delenv("PL_GLOBAL_SEED")
+    assert order(make("fit")) == order(make("fit", seed=0))
+
+
+def test_a_resumed_run_skips_what_its_epoch_has_seen(make: Make) -> None:
+    module = make("fit")
+    whole = list(module.train_dataloader().sampler)
+    module.trainer = trainer(ready=2)
+    assert list(module.train_dataloader().sampler) == whole[2:]
+    loader = make("fit", seed=7).train_dataloader()
+    loader.load_state_dict(loader.state_dict())
+    with pytest.raises(ValueError, match=r"with seed 3, this one with 7: go on with --data.init_args.seed 3"):
+        loader.load_state_dict({"seed": 3})

@@ -1,47 +1,26 @@
 import json
-import pickle
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
 
-from attention import Encoder, EncoderError, EncoderSpec, resolve
-from corpora.labelled import Columns, read_labelled
+from attention import Encoder, EncoderSpec, resolve
+from corpora.labelled import Columns, LabelledText, read_labelled
 from corpora.sentence import CorpusError
 from datamodules import ClassificationDataModule, TextBatch, VectorSpec
 from datamodules.batch import Split
+from datamodules.classification import find_labels, label_numbers
 from datamodules.sampling import BatchLoader
+from tests.datamodules.conftest import DEV, ROWS, TRAIN, Row, trainer, write_rows
 
-Row = tuple[str, str, str]
-
-TRAIN: tuple[Row, ...] = (
-    ("1", "A good fox . The fox sleeps .", "1"),
-    ("0", "a BAD fox", "1 2"),
-    ("1", "good good coffee", "0 1"),
-    ("0", "the guests drink bad coffee", "3"),
-    ("1", "The dogs !", ""),
-)
-DEV: tuple[Row, ...] = (("0", "a bad cat", "1"), ("1", "good Good coffee", "0"))
-TEST: tuple[Row, ...] = (("1", "unseen words <pad>", ""), ("0", "a bad fox", "1"), ("0", "A bad cat", "1"))
-ROWS: Mapping[Split, tuple[Row, ...]] = {"train": TRAIN, "dev": DEV, "test": TEST}
 RATIONALE = Columns(rationale="rationale")
 
 
 TENSORS = [field for field in fields(TextBatch) if field.name != "split"]
-
-
-def write(folder: Path, rows: Mapping[Split, tuple[Row, ...]] = ROWS) -> str:
-    """Write the splits; returns their path with `{split}` in it."""
-    folder.mkdir(exist_ok=True)
-    for split, records in rows.items():
-        lines = "".join("\t".join(record) + "\n" for record in (("label", "text", "rationale"), *records))
-        (folder / f"{split}.tsv").write_text(lines, encoding="utf-8")
-    return str(folder / "{split}.tsv")
 
 
 def opened(
@@ -49,7 +28,9 @@ def opened(
     rows: Mapping[Split, tuple[Row, ...]] = ROWS,
     **options: Any,  # noqa: ANN401 # those of the datamodule
 ) -> ClassificationDataModule:
-    module = ClassificationDataModule(write(folder, rows), columns=RATIONALE, cache=str(folder / "cache"), **options)
+    module = ClassificationDataModule(
+        write_rows(folder, rows), columns=RATIONALE, cache=str(folder / "cache"), **options
+    )
     module.setup("fit")
     module.setup("test")
     return module
@@ -92,27 +73,20 @@ def test_batches_hold_what_the_files_say(tmp_path: Path) -> None:
         assert sorted(seen) == list(range(len(ROWS[cast(Split, split)])))
 
 
-def test_every_field_has_its_type_and_moves(tmp_path: Path) -> None:
-    batch = next(iter(opened(tmp_path).val_dataloader()))
-    moved = batch.to(torch.device("meta"))
-    assert (batch.split, moved.split) == ("dev", "dev")
-    for field in TENSORS:
-        here, there = getattr(batch, field.name), getattr(moved, field.name)
-        assert here.dtype == (torch.bool if field.name in {"special", "rationale"} else torch.int64), field.name
-        assert there.device.type == "meta"
-        assert (there.shape, there.dtype) == (here.shape, here.dtype)
-
-
 def test_a_device_without_a_text_gets_a_batch_of_none(tmp_path: Path) -> None:
-    batch = opened(tmp_path).splits["dev"][[]]
+    split = opened(tmp_path).splits["dev"]
+    batch, full = split[[]], split[[0, 1]]
     for field in TENSORS:
+        assert getattr(full, field.name).dtype == (
+            torch.bool if field.name in {"special", "rationale"} else torch.int64
+        )
         shape = (0,) if field.name in {"index", "lengths", "labels"} else (0, 0)
         assert getattr(batch, field.name).shape == shape
     assert (batch.mask.shape, batch.words.shape) == ((0, 0), (0, 0))
 
 
 def test_vocabulary_and_labels_are_those_of_train_whatever_stage_comes_first(tmp_path: Path) -> None:
-    path = write(tmp_path)
+    path = write_rows(tmp_path)
     identities = []
     for stages in (("fit", "test"), ("test",), ("predict", "validate")):
         module = ClassificationDataModule(path, cache=str(tmp_path))
@@ -158,39 +132,6 @@ def test_a_split_that_repeats_train_is_warned_of(tmp_path: Path, caplog: pytest.
         "4 of 4 texts of test (100%) also stand in train",
         "1 of 4 texts of test (25%) also stand in dev",
     ]
-
-
-def test_a_training_reads_test_as_the_test_will(tmp_path: Path) -> None:
-    long = ("1", "one more than the ten tokens that there may be", "")
-    module = ClassificationDataModule(
-        write(tmp_path, {**ROWS, "test": (long,)}), cache=str(tmp_path), max_length=9, too_long="error"
-    )
-    module.trainer = cast(Any, SimpleNamespace(limit_val_batches=1.0))
-    with pytest.raises(CorpusError, match=r"test\.tsv:2: text '2' has 10 tokens, and the limit is 9"):
-        module.setup("fit")
-
-
-def test_words_that_are_cut_from_all_of_train_are_unknown(tmp_path: Path) -> None:
-    assert "coffee" in opened(tmp_path, max_length=3).vocabulary.words
-    assert "coffee" not in opened(tmp_path, max_length=2).vocabulary.words
-
-
-def test_a_text_of_a_hundred_thousand_words_is_cut(tmp_path: Path) -> None:
-    long = ("1", " ".join(f"w{number % 977}" for number in range(100_000)), "99999")
-    module = opened(tmp_path, {**ROWS, "train": (*TRAIN, long)})
-    counts = audit(module, "train")
-    assert (counts["truncated_texts"], counts["tokens_cut"], counts["rationale_words_cut"]) == (1, 99_000, 1)
-    assert module.splits["train"].lengths.max() == 1000
-
-
-def test_a_text_that_is_too_long_is_refused_where_that_is_wanted(tmp_path: Path) -> None:
-    with pytest.raises(CorpusError, match=r"train.tsv:2: text '2' has 8 tokens, and the limit is 6.*too_long truncate"):
-        opened(tmp_path, max_length=6, too_long="error")
-
-
-def test_a_length_that_delimiters_fill_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CorpusError, match=r"max_length: 2 tokens leave no room for a token beside 2 delimiters"):
-        opened(tmp_path, max_length=2, delimiters=True)
 
 
 def test_pairs_are_told_apart(tmp_path: Path) -> None:
@@ -254,42 +195,6 @@ def test_word_vectors_stand_beside_the_words_of_the_vocabulary(tmp_path: Path) -
     assert opened(tmp_path).word_vectors() is None
 
 
-def test_labels_are_those_of_train(tmp_path: Path) -> None:
-    with pytest.raises(CorpusError, match=r"train.tsv: the labels are '0' and '1', and neither is .* 'yes'"):
-        opened(tmp_path, positive="yes")
-    assert opened(tmp_path, positive="0").positive == 0
-    three = opened(tmp_path, {**ROWS, "train": (*TRAIN, ("10", "a", ""))})
-    assert (three.labels, three.positive) == (("0", "1", "10"), None)
-
-
-def test_a_label_that_train_lacks_is_named_with_its_line(tmp_path: Path) -> None:
-    with pytest.raises(CorpusError, match=r"test.tsv:5: no text of train has the label '2'; there are 0, 1\..*train"):
-        opened(tmp_path, {**ROWS, "test": (*TEST, ("2", "a", ""))})
-
-
-@pytest.mark.parametrize("name", ["min_count", "max_words", "max_length", "batch_size", "eval_tokens"])
-def test_options_out_of_range_are_named(name: str) -> None:
-    wrong: dict[str, Any] = {name: 0}
-    with pytest.raises(CorpusError, match=rf"{name}: 0 is less than 1.*--data.init_args.{name}"):
-        ClassificationDataModule(**wrong)
-
-
-def test_a_missing_split_is_named(tmp_path: Path) -> None:
-    path = write(tmp_path)
-    module = ClassificationDataModule({"train": path.replace("{split}", "train")}, cache=str(tmp_path))
-    module.setup("fit")
-    with pytest.raises(CorpusError, match="has no dev split, and it is needed"):
-        module.setup("test")
-    with pytest.raises(CorpusError, match="has no train split, and it is needed"):
-        ClassificationDataModule({"dev": path.replace("{split}", "dev")}, cache=str(tmp_path)).setup("validate")
-
-
-def test_a_tokenizer_that_is_not_there_is_named(tmp_path: Path) -> None:
-    (tmp_path / "no_such").mkdir()
-    with pytest.raises(EncoderError, match=r"no_such: a folder without config.json"):
-        opened(tmp_path, tokenizer=EncoderSpec(str(tmp_path / "no_such")))
-
-
 def test_training_batches_are_alike_in_length_and_bounded_in_texts(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     many = tuple(
@@ -318,42 +223,104 @@ def test_evaluation_batches_are_bounded_in_tokens(tmp_path: Path) -> None:
     assert [batch.index.tolist() for batch in module.predict_dataloader()] == [[0, 1, 2]]
 
 
-def test_devices_share_the_texts(tmp_path: Path) -> None:
-    module = opened(tmp_path, eval_tokens=6)
-    seen = []
-    for rank in range(2):
-        module.trainer = SimpleNamespace(global_rank=rank, world_size=2)  # type: ignore[assignment]
-        seen += [index for batch in module.val_dataloader() for index in batch.index.tolist()]
-    assert sorted(seen) == [0, 1]
+def test_what_the_cut_leaves_of_train_is_the_vocabulary(tmp_path: Path) -> None:
+    long = ("1", " ".join(f"w{number % 977}" for number in range(100_000)), "99999")
+    module = opened(tmp_path, {**ROWS, "train": (*TRAIN, long)})
+    counts = audit(module, "train")
+    assert (counts["truncated_texts"], counts["tokens_cut"], counts["rationale_words_cut"]) == (1, 99_000, 1)
+    assert module.splits["train"].lengths.max() == 1000
+    assert "coffee" in opened(tmp_path, max_length=3).vocabulary.words
+    assert "coffee" not in opened(tmp_path, max_length=2).vocabulary.words
 
 
-def test_a_resumed_run_skips_what_its_epoch_has_seen(tmp_path: Path) -> None:
-    module = opened(tmp_path, batch_size=1)
-    whole = list(module.train_dataloader().sampler)
-    loop = SimpleNamespace(epoch_loop=SimpleNamespace(batch_progress=SimpleNamespace(current=SimpleNamespace(ready=2))))
-    module.trainer = SimpleNamespace(  # type: ignore[assignment]
-        global_rank=0, world_size=1, limit_train_batches=1.0, current_epoch=0, fit_loop=loop
-    )
-    assert list(module.train_dataloader().sampler) == whole[2:]
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"positive": "yes"},
+            r"train.tsv: the labels are '0' and '1', and neither is the positive label 'yes'.*positive",
+        ),
+        ({"max_length": 6, "too_long": "error"}, r"train.tsv:2: text '2' has 8 tokens, and the limit is 6.*truncate"),
+        ({"max_length": 2, "delimiters": True}, r"max_length: 2 tokens leave no room for a token beside 2 delimiters"),
+        *[
+            ({name: 0}, rf"{name}: 0 is less than 1.*--data.init_args.{name}")
+            for name in ("min_count", "max_words", "max_length", "batch_size", "eval_tokens")
+        ],
+    ],
+)
+def test_options_that_cannot_be_are_named(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(CorpusError, match=message):
+        opened(tmp_path, **options)
 
 
-def test_splits_travel_to_workers(tmp_path: Path) -> None:
-    data = opened(tmp_path).splits["train"]
-    copy = pickle.loads(pickle.dumps(data))
-    for field in TENSORS:
-        assert torch.equal(getattr(copy[[3, 0]], field.name), getattr(data[[3, 0]], field.name))
+def test_a_training_reads_test_as_the_test_will(tmp_path: Path) -> None:
+    long = ("1", "one more than the ten tokens that there may be", "")
+    path = write_rows(tmp_path, {**ROWS, "test": (long,)})
+    module = ClassificationDataModule(path, cache=str(tmp_path), max_length=9, too_long="error")
+    module.trainer = trainer()
+    with pytest.raises(CorpusError, match=r"test\.tsv:2: text '2' has 10 tokens, and the limit is 9"):
+        module.setup("fit")
 
 
-def test_single_items_are_refused_with_the_remedy(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match="use_distributed_sampler=False"):
-        opened(tmp_path).splits["dev"][0]  # type: ignore[index]
+# Labels
 
 
-def test_the_sample_is_written_once_and_brings_its_rationale(tmp_path: Path) -> None:
-    module = ClassificationDataModule("sample", positive="positive", cache=str(tmp_path))
-    first = {split: path.stat().st_mtime_ns for split, path in module.files().items()}
+def labelled(labels: str) -> list[LabelledText]:
+    return [LabelledText(str(line), "a", label, line) for line, label in enumerate(labels.split(), start=2)]
+
+
+@pytest.mark.parametrize(
+    ("labels", "positive", "found"),
+    [
+        ("yes no yes", "yes", (("no", "yes"), 1)),
+        ("yes no yes", "no", (("no", "yes"), 0)),
+        ("2 10 1", "1", (("1", "10", "2"), None)),  # none of three is positive, even where its name occurs
+        (" ".join(f"{number % 20 + 10}" for number in range(40)), "1", (tuple(map(str, range(10, 30))), None)),
+    ],
+)
+def test_labels_are_sorted_and_one_of_two_is_positive(
+    labels: str, positive: str, found: tuple[tuple[str, ...], int | None]
+) -> None:
+    assert find_labels(Path("some.tsv"), labelled(labels), positive) == found
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (
+            "yes no",
+            r"some.tsv: the labels are 'no' and 'yes', and neither is the positive label '1'.*init_args.positive",
+        ),
+        ("1 1 1", r"some.tsv: every text has the label '1'.*--data.init_args.columns.label"),
+        # Nearly as many labels as texts: the column of the labels is another.
+        (
+            " ".join(f"l{min(number, 20)}" for number in range(40)),
+            r"some.tsv: 40 texts have 21 labels, less than two .*columns.label\.$",
+        ),
+    ],
+)
+def test_labels_that_cannot_be_are_refused(labels: str, message: str) -> None:
+    with pytest.raises(CorpusError, match=message):
+        find_labels(Path("some.tsv"), labelled(labels), "1")
+
+
+def test_numbers_of_labels_are_places_among_those_of_train() -> None:
+    path = Path("some.tsv")
+    assert label_numbers(path, labelled("c a b a"), ("a", "b", "c")).tolist() == [2, 0, 1, 0]
+    with pytest.raises(CorpusError, match=r"some.tsv:4: no text of train has the label 'x'; there are a, b\. "):
+        label_numbers(path, labelled("a b x a y"), ("a", "b"))
+    many = tuple(f"label{number}" for number in range(1000))  # as when the column of the labels is that of the texts
+    with pytest.raises(CorpusError, match=r"the label 'x'; there are label0, .*, label19 and 980 more\. ") as caught:
+        label_numbers(path, labelled("label7 x"), many)
+    assert len(str(caught.value)) < 500
+
+
+# The sample and public corpora
+
+
+def test_the_sample_brings_its_rationale(tmp_path: Path) -> None:
+    module = ClassificationDataModule("sample", cache=str(tmp_path))
     module.setup("test")
-    assert {split: path.stat().st_mtime_ns for split, path in module.files().items()} == first
     assert (module.labels, module.positive) == (("negative", "positive"), 1)
     assert set(module.class_counts.tolist()) == {1500}
     text = read_labelled(module.files()["test"], columns=RATIONALE).texts[7]

@@ -1,63 +1,47 @@
 import logging
-import pickle
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
-from pytorch_lightning import Trainer
 
-from attention import AlignmentError, EncoderSpec, Options
+from attention.alignment import AlignmentError, join_sentences, split_words
+from attention.digest import Digests
+from attention.encoder import Encoder, EncoderSpec, resolve
+from attention.extraction import make_store, open_store
+from attention.forward import extract, shapes
+from attention.specification import Candidates, Extraction, Items, Options
+from attention.store import StoreError, write_shard
 from corpora.conll2012 import read_documents
-from corpora.document import MENTION_TYPES, Documents
+from corpora.document import MENTION_TYPES, Document, Documents, Window, cut, windows_from_table
 from corpora.sentence import CorpusError
-from datamodules import AntecedentBatch, CoreferenceDataModule, VectorError
+from datamodules import AntecedentBatch, CoreferenceDataModule
 from datamodules.base import SPLITS
 from datamodules.batch import Split
-from datamodules.coreference import parted
+from datamodules.coreference import cut_documents, parted
 from datamodules.vectors import VectorSpec
+from tests import tiny
+from tests.attention import reference
+from tests.attention.extractions import small_shards
+from tests.datamodules.conftest import LENGTHS, named, trainer
 from tests.documents import corpus, document, write
-
-LENGTHS = ((3, 1, 2), (4, 6, 2, 5, 8), (7, 7, 7, 7), (2,), (5, 5, 9, 1), (3, 9, 8, 9, 9), (8, 2, 2, 9))
-
-
-def named(documents: Documents, genres: tuple[str, ...]) -> Documents:
-    """The documents under names from which the reader takes their genre."""
-    texts = tuple(
-        document(
-            f"GUM_{genres[number % len(genres)]}_{number}",
-            [" ".join(words) for words in text.sentences],
-            [(m.sentence, m.start, m.end, m.head, m.cluster) for m in text.mentions],
-        )
-        for number, text in enumerate(documents.documents)
-    )
-    return Documents(texts, {})
 
 
 @pytest.fixture(scope="module")
 def single(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Seven documents of two genres in one file."""
     folder = tmp_path_factory.mktemp("single")
-    return write(folder / "all.conll", named(corpus(LENGTHS, seed=1), ("news", "fiction")))
-
-
-@pytest.fixture(scope="module")
-def by_split(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Three files, of seven, four and three documents."""
-    folder = tmp_path_factory.mktemp("splits")
-    for seed, (split, count) in enumerate({"train": 7, "dev": 4, "test": 3}.items()):
-        write(folder / f"{split}.conll", named(corpus(LENGTHS[:count], seed), ("news",)))
-    return str(folder / "{split}.conll")
+    return write(folder / "all.conll", named(corpus(LENGTHS, seed=1), "news", "fiction"))
 
 
 def test_windows_that_stand_in_train_are_counted_and_warned_of(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    documents = named(corpus(LENGTHS, seed=1), ("news",))
+    documents = named(corpus(LENGTHS, seed=1), "news")
     for split, own in {"train": slice(4), "dev": slice(4, 6), "test": slice(3, 7)}.items():
         write(tmp_path / f"{split}.conll", Documents(documents.documents[own], {}))
     module = CoreferenceDataModule(str(tmp_path / "{split}.conll"), encoder=None, cache=str(tmp_path))
@@ -71,7 +55,7 @@ def test_windows_that_stand_in_train_are_counted_and_warned_of(
     ]
 
 
-@pytest.fixture(params=["mentions", "words"])
+@pytest.fixture(scope="module", params=["mentions", "words"])
 def data(request: pytest.FixtureRequest, bert: Path, by_split: str, cache: str) -> CoreferenceDataModule:
     module = CoreferenceDataModule(by_split, candidates=request.param, encoder=EncoderSpec(str(bert)), cache=cache)
     module.setup("fit")
@@ -148,35 +132,13 @@ def test_a_batch_is_its_receivers_own(data: CoreferenceDataModule) -> None:
     assert torch.equal(data.splits["dev"][[0]].weights, before)
 
 
-@pytest.mark.parametrize("world", [2, 3])
-def test_devices_share_the_windows_without_repetition(data: CoreferenceDataModule, world: int) -> None:
-    seen: Counter[int] = Counter()
-    for rank in range(world):
-        data.trainer = cast(Any, SimpleNamespace(global_rank=rank, world_size=world))
-        for batch in data.val_dataloader():
-            seen.update(batch.index.tolist())
-    assert seen == Counter(range(len(data.splits["dev"])))
-
-
 def test_a_device_without_a_window_has_an_empty_batch(data: CoreferenceDataModule) -> None:
-    data.trainer = cast(Any, SimpleNamespace(global_rank=98, world_size=99))
+    data.trainer = trainer(98, 99)
     [batch] = data.val_dataloader()
+    data.trainer = None
     assert batch.window is None
     assert batch.index.shape == batch.document.shape == batch.head_words.shape == batch.clusters.shape == (0,)
     assert batch.weights.shape == ((2, 2, 4, 0, 0) if data.candidates == "words" else (2, 4, 0, 0))
-
-
-def test_loaders_start_their_workers_with_the_mapped_store(bert: Path, by_split: str, cache: str) -> None:
-    encoder = EncoderSpec(str(bert))
-    module = CoreferenceDataModule(by_split, encoder=encoder, cache=cache, workers=1)
-    alone = CoreferenceDataModule(by_split, encoder=encoder, cache=cache)
-    for each in (module, alone):
-        each.setup("validate")
-    for batch, other in zip(module.val_dataloader(), alone.val_dataloader(), strict=True):
-        assert torch.equal(batch.weights, other.weights)
-        assert batch.window == other.window
-    copy = pickle.loads(pickle.dumps(module.splits["dev"]))
-    assert torch.equal(copy[[1]].weights, module.splits["dev"][[1]].weights)
 
 
 def test_without_an_encoder_each_document_is_a_window_without_weights(by_split: str, tmp_path: Path) -> None:
@@ -190,81 +152,6 @@ def test_without_an_encoder_each_document_is_a_window_without_weights(by_split: 
     assert module.encoder_identity is None
     gold = read_documents(Path(by_split.replace("{split}", "test"))).documents
     assert [window.text for window in module.splits["test"].windows] == [text for text in gold if text.mentions]
-
-
-def test_train_is_a_split_like_another(data: CoreferenceDataModule) -> None:
-    assert len(data.splits["train"].documents) == 6  # of seven, one without mentions
-    assert data.stores["train"].folder != data.stores["dev"].folder
-
-
-# Training
-
-
-def order(module: CoreferenceDataModule, epoch: int = 0) -> list[int]:
-    loader = module.train_dataloader()
-    cast(Any, loader.sampler).set_epoch(epoch)
-    return [index for batch in loader for index in batch.index.tolist()]
-
-
-def training(by_split: str, cache: str, seed: int | None = None) -> CoreferenceDataModule:
-    module = CoreferenceDataModule(by_split, encoder=None, cache=cache, seed=seed)
-    module.setup("fit")
-    return module
-
-
-def test_every_epoch_reads_each_window_once_in_an_order_of_its_own(data: CoreferenceDataModule) -> None:
-    orders = [order(data, epoch) for epoch in range(4)]
-    assert len(orders[0]) > 5
-    assert all(sorted(found) == list(range(len(data.splits["train"]))) for found in orders)
-    assert len(set(map(tuple, orders))) > 2
-    assert order(data, 2) == orders[2]
-
-
-def test_the_seed_of_the_order_is_the_runs_own_unless_given(
-    by_split: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("PL_GLOBAL_SEED", raising=False)
-    given = {seed: order(training(by_split, str(tmp_path), seed)) for seed in (0, 1, 2)}
-    assert order(training(by_split, str(tmp_path))) == given[0]
-    monkeypatch.setenv("PL_GLOBAL_SEED", "2")
-    assert order(training(by_split, str(tmp_path))) == given[2] != given[0]
-    assert order(training(by_split, str(tmp_path), 1)) == given[1]
-
-
-def in_training(rank: int = 0, world: int = 1, limit: float = 1.0, ready: int = 0) -> Trainer:
-    """What the loader asks of a trainer that has read `ready` batches."""
-    progress = SimpleNamespace(current=SimpleNamespace(ready=ready))
-    loop = SimpleNamespace(epoch_loop=SimpleNamespace(batch_progress=progress))
-    trainer = SimpleNamespace(
-        global_rank=rank, world_size=world, limit_train_batches=limit, current_epoch=0, fit_loop=loop
-    )
-    return cast(Trainer, trainer)
-
-
-@pytest.mark.parametrize("world", [2, 4])
-def test_devices_train_on_equally_many_windows(data: CoreferenceDataModule, world: int) -> None:
-    orders = []
-    for rank in range(world):
-        data.trainer = in_training(rank, world)
-        orders.append(order(data))
-    assert {len(found) for found in orders} == {-(-len(data.splits["train"]) // world)}
-    assert {index for found in orders for index in found} == set(range(len(data.splits["train"])))
-
-
-@pytest.mark.parametrize(("limit", "ready", "skipped"), [(1.0, 3, 3), (2, 2, 0), (2, 1, 1), (10**6, 1, 1)])
-def test_a_resumed_run_skips_what_its_epoch_has_seen(
-    limit: float, ready: int, skipped: int, data: CoreferenceDataModule
-) -> None:
-    whole = list(data.train_dataloader().sampler)
-    data.trainer = in_training(limit=limit, ready=ready)
-    assert list(data.train_dataloader().sampler) == whole[skipped:]
-
-
-def test_another_seed_cannot_resume_the_order(by_split: str, tmp_path: Path) -> None:
-    loader = cast(Any, training(by_split, str(tmp_path), 7).train_dataloader())
-    loader.load_state_dict(loader.state_dict())
-    with pytest.raises(ValueError, match=r"with seed 3, this one with 7: go on with --data.init_args.seed 3"):
-        loader.load_state_dict({"seed": 3})
 
 
 # Word vectors
@@ -303,18 +190,6 @@ def test_batches_hold_the_vectors_of_the_head_words(by_split: str, vectors: str,
     assert cast(dict[str, Any], provenance.data["vectors"])["file"] == "vectors.txt"
     assert 0.1 < cast(dict[str, Any], provenance.audit["vectors"])["coverage"] < 0.9
     assert {"train", "dev", "test"} <= provenance.audit.keys() & provenance.data.keys()
-
-
-def test_without_vectors_their_size_is_zero(data: CoreferenceDataModule) -> None:
-    batch = data.splits["dev"][[0]]
-    assert batch.vectors.shape == (batch.weights.size(-2), 0)
-    assert data.vectors_size == 0
-
-
-def test_vectors_that_know_too_few_words_are_refused(by_split: str, vectors: str, tmp_path: Path) -> None:
-    module = CoreferenceDataModule(by_split, encoder=None, cache=str(tmp_path), vectors=VectorSpec(vectors))
-    with pytest.raises(VectorError, match="min_coverage"):
-        module.setup("test")
 
 
 # Halves
@@ -451,7 +326,7 @@ def test_shares_that_cannot_be_are_named(parts: tuple[float, ...]) -> None:
 
 
 def test_few_documents_cannot_be_parted_in_three(tmp_path: Path) -> None:
-    path = write(tmp_path / "two.conll", named(corpus([(4, 4), (6, 6, 6)]), ("news",)))
+    path = write(tmp_path / "two.conll", named(corpus([(4, 4), (6, 6, 6)]), "news"))
     module = CoreferenceDataModule(str(path), encoder=None, cache=str(tmp_path), parts=THIRDS)
     with pytest.raises(
         CorpusError, match=r"2 documents with mentions cannot be parted into train, dev and test\..*train: train"
@@ -460,22 +335,12 @@ def test_few_documents_cannot_be_parted_in_three(tmp_path: Path) -> None:
 
 
 def test_one_document_cannot_be_halved(tmp_path: Path) -> None:
-    path = write(tmp_path / "one.conll", named(corpus([(4, 4)]), ("news",)))
+    path = write(tmp_path / "one.conll", named(corpus([(4, 4)]), "news"))
     with pytest.raises(CorpusError, match=r"one.conll: one document with mentions cannot be parted.*dev: dev.conll"):
         halved(path, str(tmp_path))
 
 
 # Stores
-
-
-def test_a_second_setup_extracts_and_parses_nothing(
-    bert: Path, by_split: str, cache: str, data: CoreferenceDataModule, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("datamodules.base.Encoder", None)
-    monkeypatch.setattr("datamodules.coreference.read_documents", None)
-    again = CoreferenceDataModule(by_split, candidates=data.candidates, encoder=EncoderSpec(str(bert)), cache=cache)
-    again.setup("test")
-    assert again.splits["dev"].windows == data.splits["dev"].windows
 
 
 TREE = "\n".join(
@@ -514,39 +379,12 @@ def test_parses_give_the_heads_and_are_part_of_the_key(tmp_path: Path) -> None:
     assert described["parses_sha256"] == beside.stores["dev"].manifest.identity["companion_sha256"]
 
 
-def test_absent_parses_are_named(by_split: str, tmp_path: Path) -> None:
-    module = CoreferenceDataModule(by_split, parses=str(tmp_path / "no.conllu"), encoder=None, cache=str(tmp_path))
-    with pytest.raises(CorpusError, match=r"no\.conllu"):
-        module.setup("test")
-
-
-def test_parses_that_do_not_match_are_named(by_split: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["absent.conllu", "other.conllu"])
+def test_parses_that_are_absent_or_do_not_match_are_named(name: str, by_split: str, tmp_path: Path) -> None:
     (tmp_path / "other.conllu").write_text(TREE + "\n", encoding="utf-8")
-    module = CoreferenceDataModule(by_split, parses=str(tmp_path / "other.conllu"), encoder=None, cache=str(tmp_path))
-    with pytest.raises(CorpusError, match=r"other\.conllu"):
+    module = CoreferenceDataModule(by_split, parses=str(tmp_path / name), encoder=None, cache=str(tmp_path))
+    with pytest.raises(CorpusError, match=re.escape(name)):
         module.setup("test")
-
-
-def test_too_long_sentences_follow_the_policy(bert: Path, tmp_path: Path) -> None:
-    long = document("long", ["the fox", " ".join(["fox"] * 100)], [(0, 0, 1, 0, 0), (1, 2, 90, 2, 0), (1, 3, 4, 3, 1)])
-    path = write(tmp_path / "a.conll", Documents((long,), {}))
-
-    def module(options: Options) -> CoreferenceDataModule:
-        made = CoreferenceDataModule(
-            {"dev": str(path)}, encoder=EncoderSpec(str(bert)), options=options, cache=str(tmp_path)
-        )
-        made.setup("validate")
-        return made
-
-    with pytest.raises(
-        AlignmentError, match=r"document long, sentence 2: 100 words.*limit of 64.*mention has 88 words"
-    ):
-        module(Options())
-    with pytest.raises(AlignmentError, match="does not cut sentences"):
-        module(Options(too_long="window"))
-    assert not list(tmp_path.rglob("manifest.json"))
-    audit = cast(Any, module(Options(too_long="skip")).provenance.audit)["dev"]
-    assert (audit["skipped_too_long"], audit["skipped_mentions"], audit["skipped_links"]) == (1, 2, 1)
 
 
 # Provenance
@@ -584,36 +422,297 @@ def test_provenance_of_halves_says_what_is_in_each(single: Path, bert: Path, tmp
         assert data[split]["split_seed"] == 0
 
 
-# Errors
+LIMIT = 14
+FLOAT32 = Options(precision="float32")
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
+    """It takes fourteen pieces at once: twelve words of one piece, and the delimiters."""
+    return Encoder(resolve(EncoderSpec(str(tiny.save_bert(tmp_path_factory.mktemp("short"), max_length=LIMIT)))))
+
+
+def of_lengths(*lengths: int, name: str = "d", mentions: bool = True) -> Document:
+    """Sentences of so many words of one piece; the first word of each is a mention, all of one cluster."""
+    spans = [(sentence, 0, 1, 0, 0) for sentence in range(len(lengths))] if mentions else []
+    return document(name, [" ".join(["the"] * n) for n in lengths], spans)
+
+
+def items_of(
+    encoder: Encoder | None,
+    documents: Documents,
+    options: Options = FLOAT32,
+    candidates: Candidates = "mentions",
+) -> Items:
+    return cut_documents(Extraction(Path("corpus"), {}, None, options, candidates=candidates), documents, encoder)
+
+
+def cut_up(encoder: Encoder | None, *documents: Document, options: Options = FLOAT32) -> Items:
+    return items_of(encoder, Documents(documents, {"documents": len(documents)}), options)
+
+
+def windows(items: Items) -> tuple[Window, ...]:
+    return windows_from_table(items.labels)
+
+
+def bounds(items: Items) -> list[tuple[int, int, int]]:
+    """Document, first sentence and the one behind the last of every window."""
+    return [(each.number, each.first, each.first + len(each.text.sentences)) for each in windows(items)]
+
+
+# Documents cut into windows
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("lengths", "expected"),
     [
-        ("no_such_corpus", r"no_such_corpus: neither a corpus of the registry \(.*ontogum.*nor a file.*\{split\}"),
-        ({"training": "a.conll"}, r"unknown splits \['training'\].*train, dev, test"),
-        ("absent/{split}.conll", r"absent/dev.conll"),
+        ((12,), [(0, 1)]),
+        ((5, 7), [(0, 2)]),  # exactly full
+        ((5, 8), [(0, 1), (1, 2)]),  # one piece over
+        ((5, 7, 1, 12, 6, 6, 6), [(0, 2), (2, 3), (3, 4), (4, 6), (6, 7)]),
+        ((1,) * 13, [(0, 12), (12, 13)]),
+        ((3, 3, 3, 3, 1, 11, 1), [(0, 4), (4, 6), (6, 7)]),
     ],
 )
-def test_a_wrong_corpus_is_named_with_the_remedy(given: str | dict[str, str], message: str, tmp_path: Path) -> None:
-    module = CoreferenceDataModule(given, encoder=None, cache=str(tmp_path))
-    with pytest.raises(CorpusError, match=message):
-        module.setup("validate")
-
-
-@pytest.mark.parametrize(("stage", "missing"), [("test", "test"), ("fit", "train")])
-def test_a_missing_split_is_named_before_anything_is_read(
-    stage: str, missing: str, by_split: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_sentences_are_joined_as_long_as_they_fit(
+    lengths: tuple[int, ...], expected: list[tuple[int, int]], encoder: Encoder
 ) -> None:
-    monkeypatch.setattr("datamodules.coreference.read_documents", None)
-    module = CoreferenceDataModule({"dev": by_split.replace("{split}", "dev")}, encoder=None, cache=str(tmp_path))
-    with pytest.raises(CorpusError, match=f"no {missing} split.*--data.init_args.corpus"):
-        module.setup(stage)
+    text = of_lengths(*lengths)
+    items = cut_up(encoder, text)
+    assert bounds(items) == [(0, *pair) for pair in expected]
+    assert windows(items) == tuple(cut(0, text, *pair) for pair in expected)
+    for [pieces], (start, stop) in zip(items.inputs, expected, strict=True):
+        assert len(pieces) == sum(lengths[start:stop]) + 2 <= LIMIT
+    assert (items.audit["windows"], items.audit["windows_without_mentions"]) == (len(expected), 0)
+    assert items.audit["links"] == len(lengths) - 1
+    assert items.audit["lost_links"] == len(expected) - 1  # the first mention of every window but the first
 
 
-def test_single_items_are_refused_with_the_remedy(data: CoreferenceDataModule) -> None:
-    with pytest.raises(TypeError, match="use_distributed_sampler=False"):
-        data.splits["dev"][0]  # type: ignore[index]
+def test_windows_end_with_their_document(encoder: Encoder) -> None:
+    items = cut_up(encoder, of_lengths(2, 3), of_lengths(2), of_lengths(4, 4, 5))
+    assert bounds(items) == [(0, 0, 2), (1, 0, 1), (2, 0, 2), (2, 2, 3)]
+    assert items.audit["lost_links"] == 1
+
+
+def test_windows_without_a_mention_are_left_out_and_counted(encoder: Encoder) -> None:
+    text = document("d", [" ".join(["the"] * 12)] * 4, [(1, 2, 3, 2, 0), (3, 0, 2, 1, 0)])
+    items = cut_up(encoder, of_lengths(3, mentions=False), text)
+    assert bounds(items) == [(1, 1, 2), (1, 3, 4)]
+    assert len(items) == len(items.inputs) == 2
+    assert (items.audit["windows"], items.audit["windows_without_mentions"]) == (2, 3)
+    assert (items.audit["links"], items.audit["lost_links"]) == (1, 1)
+
+
+def test_without_an_encoder_every_document_is_one_window() -> None:
+    documents = of_lengths(50, 40), of_lengths(3, mentions=False), of_lengths(2)
+    items = cut_up(None, *documents, options=Options(layers=(99,)))
+    assert bounds(items) == [(0, 0, 2), (2, 0, 1)]
+    assert (items.inputs, items.layers, items.heads, items.shards) == ((), (), (), [])
+    assert [text.text for text in windows(items)] == [documents[0], documents[2]]
+    assert items.audit["lost_links"] == 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_links_add_up_and_the_lost_ones_are_those_of_a_count_by_brute_force(seed: int, encoder: Encoder) -> None:
+    documents = corpus([(3, 1, 2, 5, 20, 2, 1, 3)] * 6, seed)
+    items = items_of(encoder, documents, Options(too_long="skip"))
+    window_of = {
+        (text.number, text.first + place): item
+        for item, text in enumerate(windows(items))
+        for place in range(len(text.text.sentences))
+    }
+    links = lost = skipped = inside = 0
+    for number, text in enumerate(documents.documents):
+        for place, mention in enumerate(text.mentions):
+            earlier = [other for other in text.mentions[:place] if other.cluster == mention.cluster]
+            links += bool(earlier)
+            own = window_of.get((number, mention.sentence))
+            if own is None:
+                skipped += bool(earlier)
+            elif any(window_of.get((number, other.sentence)) == own for other in earlier):
+                inside += 1
+            else:
+                lost += bool(earlier)
+    assert (items.audit["links"], items.audit["lost_links"], items.audit["skipped_links"]) == (links, lost, skipped)
+    assert links == inside + lost + skipped
+    assert lost > 0
+    assert skipped > 0
+
+
+# Pieces of a window
+
+
+@pytest.mark.parametrize(
+    ("save", "blank"),
+    [(tiny.save_bert, ""), (tiny.save_roberta, " "), (tiny.save_gpt2, " "), (tiny.save_llama, "")],
+)
+def test_pieces_of_joined_sentences_are_those_of_one_long_sentence(
+    save: Callable[[Path], Path], blank: str, tmp_path: Path
+) -> None:
+    tokenizer = Encoder(resolve(EncoderSpec(str(save(tmp_path))))).tokenizer
+    for sentences in ([["the", "fox"]], [["foxglove"], ["the", "unlazy", "dogs"], [",", "overdrinks", "."]]):
+        words = [word for sentence in sentences for word in sentence]
+        pieces = join_sentences(split_words(tokenizer, sentences))
+        [whole] = split_words(tokenizer, [words])
+        ids, positions = reference.split(tokenizer, words, blank)
+        assert (pieces.ids.tolist(), pieces.positions.tolist(), pieces.words, pieces.first) == (
+            ids,
+            positions,
+            len(words),
+            0,
+        )
+        np.testing.assert_array_equal(pieces.ids, whole.ids)
+        assert pieces.ids.dtype == pieces.positions.dtype == np.dtype(np.int32)
+
+
+def test_unknown_words_are_counted_in_what_is_kept(encoder: Encoder) -> None:
+    joiner = "\u200d"
+    text = document("d", [f"the {joiner}", joiner, " ".join([joiner] * 13)], [(0, 0, 1, 0, 0), (2, 0, 1, 0, 0)])
+    silent = document("e", [joiner])
+    assert cut_up(encoder, text, silent, options=Options(too_long="skip")).audit["words_without_piece"] == 2
+    pieces = join_sentences(split_words(encoder.tokenizer, text.sentences[:2]))
+    assert (pieces.unknown, pieces.with_unknown) == (2, 2)
+
+
+# What is stored of a window
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.save_bert(tmp_path_factory.mktemp("bert"), max_length=40)
+
+
+def full(folder: Path, items: Items, item: int) -> reference.Floats:
+    """All attention of a window, the slow way: `[layers, heads, n+2, n+2]`."""
+    ids, positions = reference.split(
+        Encoder(resolve(EncoderSpec(str(folder)))).tokenizer, windows(items)[item].words, ""
+    )
+    return reference.reduced(reference.attention(folder, ids), positions, len(windows(items)[item]))
+
+
+@pytest.mark.parametrize("candidates", ["mentions", "words"])
+@pytest.mark.parametrize("taken", [{}, {"layers": (2,), "heads": (1, 4)}], ids=["all", "some heads"])
+def test_stored_blocks_are_slices_of_the_full_attention(
+    candidates: Candidates, taken: dict[str, tuple[int, ...]], folder: Path
+) -> None:
+    encoder = Encoder(resolve(EncoderSpec(str(folder))))
+    options = Options(precision="float32", layers=taken.get("layers"), heads=taken.get("heads"))
+    items = items_of(encoder, corpus([(4, 3, 6), (2, 5, 3, 1), (7, 7, 2, 3)]), options, candidates)
+    found = {name: tensor for _, name, tensor in extract(encoder, items, [0])}
+    assert list(shapes(items, 0).items()) == [(name, tuple(tensor.shape)) for name, tensor in found.items()]
+    assert found.keys() == {f"antecedent.{item}" for item in range(len(items))}
+    assert len(items) > 2
+    for item, text in enumerate(windows(items)):
+        whole = full(folder, items, item)[np.ix_(items.layers, items.heads)]
+        heads = sorted(
+            {sum(map(len, text.text.sentences[: m.sentence])) + m.head for m in text.text.mentions}
+        )  # fmt: skip
+        shape = (len(items.layers), len(items.heads), len(heads))
+        if candidates == "mentions":
+            expected = np.empty((*shape, len(heads)))
+            for row, source in enumerate(heads):
+                for column, target in enumerate(heads):
+                    expected[..., row, column] = whole[..., source + 1, target + 1]
+        else:
+            expected = np.empty((2, *shape, len(text)))
+            for row, head in enumerate(heads):
+                for word in range(len(text)):
+                    expected[0, ..., row, word] = whole[..., head + 1, word + 1]
+                    expected[1, ..., row, word] = whole[..., word + 1, head + 1]
+        np.testing.assert_allclose(found[f"antecedent.{item}"].numpy(), expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("candidates", ["mentions", "words"])
+def test_the_estimate_is_the_size_on_disk(candidates: Candidates, tmp_path: Path) -> None:
+    encoder = Encoder(resolve(EncoderSpec(str(tiny.save_bert(tmp_path / "bert", max_length=512)))))
+    items = items_of(encoder, corpus([(8,) * 40] * 4), FLOAT32, candidates)
+    announced = shapes(items, 0)
+    zeros = ((name, torch.zeros(shape)) for name, shape in announced.items())
+    write_shard(tmp_path / "shard", announced, torch.float32, zeros)
+    size = (tmp_path / "shard").stat().st_size
+    assert size <= items.bytes(0) <= 1.01 * size
+
+
+# Sentences over the limit
+
+
+LONG = document(
+    "bn/long",
+    ["the fox", " ".join(["the"] * 9 + ["dogs"] * 4)],
+    [(0, 0, 2, 1, 0), (1, 7, 12, 9, 0), (1, 0, 1, 0, 1)],
+)
+
+
+def test_too_long_is_an_error_that_names_document_sentence_and_longest_mention(encoder: Encoder) -> None:
+    with pytest.raises(AlignmentError) as error:
+        cut_up(encoder, LONG)
+    assert str(error.value) == (
+        "document bn/long, sentence 2: 13 words, 15 pieces, over the limit of 14; its longest mention has 5 words "
+        "('the the dogs dogs dogs'). --data.init_args.options.too_long skip leaves such sentences out, and counts "
+        "them, their mentions and links."
+    )
+
+
+def test_a_mention_longer_than_the_window_is_named_shortened(encoder: Encoder) -> None:
+    text = document("d", [" ".join(f"word{n}" for n in range(40))], [(0, 1, 40, 3, 0), (0, 0, 1, 0, 0)])
+    with pytest.raises(AlignmentError, match=r"its longest mention has 39 words \('word1 word2 .{30,50} …'\)"):
+        cut_up(encoder, text)
+    with pytest.raises(AlignmentError, match="it has no mention"):
+        cut_up(encoder, of_lengths(13, mentions=False))
+
+
+def test_window_is_refused_because_coreference_does_not_cut_sentences(encoder: Encoder) -> None:
+    with pytest.raises(AlignmentError, match=r"bn/long, sentence 2.*does not cut sentences.*too_long skip"):
+        cut_up(encoder, LONG, options=Options(too_long="window"))
+    assert len(cut_up(encoder, of_lengths(5, 7), options=Options(too_long="window"))) == 1
+
+
+def test_skipped_sentences_part_windows_and_are_counted_with_what_is_in_them(encoder: Encoder) -> None:
+    items = cut_up(encoder, of_lengths(2, 3, 13, 14, 4, 1, 13), options=Options(too_long="skip"))
+    assert bounds(items) == [(0, 0, 2), (0, 4, 6)]
+    counts = {name: items.audit[name] for name in items.audit if name.startswith("skipped")}
+    assert counts == {"skipped_too_long": 3, "skipped_mentions": 3, "skipped_links": 3}
+    assert (items.audit["links"], items.audit["lost_links"]) == (6, 1)
+    assert bounds(cut_up(encoder, LONG, options=Options(too_long="skip"))) == [(0, 0, 1)]
+
+
+def test_a_corpus_of_which_nothing_is_left_makes_no_store(encoder: Encoder) -> None:
+    with pytest.raises(StoreError, match=r"No mention in 2 windows of 2 documents\. Is coreference annotated"):
+        cut_up(encoder, of_lengths(3, mentions=False), of_lengths(5, mentions=False))
+    with pytest.raises(StoreError, match=r"1 sentences over 14 pieces, with 1 mentions, were skipped"):
+        cut_up(encoder, of_lengths(13), options=Options(too_long="skip"))
+
+
+def test_what_the_encoder_lacks_is_refused(encoder: Encoder) -> None:
+    with pytest.raises(StoreError, match="layers: 3 is asked for, and the encoder has"):
+        cut_up(encoder, of_lengths(2), options=Options(layers=(3,)))
+
+
+# Store of windows
+
+
+@pytest.mark.parametrize("candidates", ["mentions", "words", None])
+def test_a_store_gives_windows_and_weights_back(candidates: Candidates | None, bert: Path, tmp_path: Path) -> None:
+    """Also without an encoder: the windows alone."""
+    (tmp_path / "corpus").write_text("c")
+    lengths = ((5, 9, 3), (7, 8, 12, 4), (6, 8, 9), (9, 2), (3, 1, 8, 10, 6), (4, 11), (7, 7, 7, 7, 7))
+    encoder = Encoder(resolve(EncoderSpec(str(bert)))) if candidates else None
+    source = encoder.source if encoder else None
+    extraction = Extraction(tmp_path / "corpus", {"name": "r"}, source, candidates=candidates or "mentions")
+    items = cut_documents(extraction, corpus(lengths), encoder)
+    with small_shards():
+        digests = Digests(tmp_path)
+        make_store(items, tmp_path, digests, encoder)
+        store = open_store(extraction, tmp_path, digests)
+        assert store is not None
+        assert windows_from_table(store.labels) == windows(items)
+        assert len(store) == len(items) >= len(lengths)
+        assert store.manifest.audit == items.audit
+        assert len(store.manifest.shards) == (3 if candidates else 0)
+        for item in range(len(items) if candidates else 0):
+            stored = store.read("antecedent", item)
+            assert (tuple(stored.shape), stored.dtype) == (items.shapes(item)["antecedent"], torch.float32)
+            assert stored.any()
 
 
 # Public corpora

@@ -1,23 +1,32 @@
-import logging
-import pickle
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 
 from attention import EncoderError, EncoderSpec, Options
 from corpora.conllu import read_treebank
 from corpora.sentence import CorpusError, Sentence
-from datamodules import AttentionBatch, DependencyDataModule
+from datamodules import AttentionBatch, DependencyDataModule, VectorSpec
+from datamodules.dependency import FIELDS, Field
 from datamodules.sampling import BatchLoader
+from tests.datamodules.conftest import trainer
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def data(bert: Path, corpus: str, cache: str) -> DependencyDataModule:
-    module = DependencyDataModule(corpus, encoder=EncoderSpec(str(bert)), cache=cache, max_cells=400, max_sentences=5)
+    module = DependencyDataModule(
+        corpus,
+        encoder=EncoderSpec(str(bert)),
+        cache=cache,
+        hidden=(0, 2),
+        vectors=VectorSpec("encoder"),
+        max_cells=400,
+        max_sentences=5,
+        seed=3,
+    )
     module.setup("fit")
     module.setup("test")
     return module
@@ -87,17 +96,6 @@ def test_without_an_encoder_there_are_labels_and_no_attention(corpus: str, tmp_p
     assert not list(tmp_path.rglob("*.safetensors"))
 
 
-def test_loaders_start_their_workers_with_the_mapped_store(bert: Path, corpus: str, cache: str) -> None:
-    module = DependencyDataModule(corpus, encoder=EncoderSpec(str(bert)), cache=cache, workers=1)
-    module.setup("validate")
-    alone = DependencyDataModule(corpus, encoder=EncoderSpec(str(bert)), cache=cache)
-    alone.setup("validate")
-    for batch, other in zip(module.val_dataloader(), alone.val_dataloader(), strict=True):
-        assert torch.equal(batch.attention, other.attention)
-    copy = pickle.loads(pickle.dumps(module.splits["dev"]))
-    assert torch.equal(copy[[0, 1]].attention, module.splits["dev"][[0, 1]].attention)
-
-
 def test_provenance_names_encoder_files_and_counts(data: DependencyDataModule, corpus: str) -> None:
     provenance = data.provenance
     assert provenance.encoder["layers"] == 2
@@ -106,32 +104,16 @@ def test_provenance_names_encoder_files_and_counts(data: DependencyDataModule, c
     assert (described["file"], described["sentences"]) == ("tiny-test.conllu", 17)
     assert audit(data)["train"]["words"] == sum(map(len, sentences(corpus, "train")))
     assert audit(data)["train"]["skipped_too_long"] == 0
-
-
-def test_sentences_of_one_split_that_stand_in_another_are_counted(tmp_path: Path) -> None:
-    row = "1\t{}\t_\tX\t_\t_\t0\troot\t_\t_\n\n"
-    for split, words in {"train": "a b c", "dev": "b d", "test": "a b e"}.items():
-        text = "".join(row.format(word) for word in words.split())
-        (tmp_path / f"{split}.conllu").write_text(text, encoding="utf-8")
-    module = DependencyDataModule(str(tmp_path / "{split}.conllu"), encoder=None, cache=str(tmp_path))
-    module.setup("fit")
-    module.setup("test")
-    counts = audit(module)
-    assert counts["dev"]["also_in_train"] == 1
-    assert counts["test"]["also_in_train"] == 2
-    assert counts["test"]["also_in_dev"] == 1
-
-
-TRAINER = SimpleNamespace(
-    limit_val_batches=1.0, global_rank=0, world_size=1, strategy=SimpleNamespace(root_device=torch.device("cpu"))
-)
+    assert data.vectors is not None
+    assert provenance.data["vectors"] == dict(data.vectors.identity)
+    assert provenance.audit["vectors"] == dict(data.vectors.audit)
 
 
 def test_a_training_makes_the_store_of_test_too(
     bert: Path, corpus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     module = DependencyDataModule(corpus, encoder=EncoderSpec(str(bert)), cache=str(tmp_path))
-    module.trainer = cast(Any, TRAINER)
+    module.trainer = trainer()
     with caplog.at_level("INFO", "pytorch_lightning"):
         module.setup("fit")
     assert "train 41 sentences, dev 13 sentences, test 17 sentences." in caplog.text
@@ -139,7 +121,7 @@ def test_a_training_makes_the_store_of_test_too(
     monkeypatch.setattr("datamodules.base.Encoder", None)
     monkeypatch.setattr(DependencyDataModule, "read", None)
     again = DependencyDataModule(corpus, encoder=EncoderSpec(str(bert)), cache=str(tmp_path))
-    again.trainer = cast(Any, TRAINER)
+    again.trainer = trainer()
     for stage in ("fit", "test"):
         module.setup(stage)
         again.setup(stage)
@@ -154,7 +136,7 @@ def test_all_files_are_parsed_before_the_first_is_extracted(
     bad.write_text("1\tfox\t_\tX\n\n", encoding="utf-8")
     files = {split: corpus.replace("{split}", split) for split in ("train", "dev")} | {"test": str(bad)}
     module = DependencyDataModule(files, encoder=EncoderSpec(str(bert)), cache=str(tmp_path))
-    module.trainer = cast(Any, TRAINER)
+    module.trainer = trainer()
     with pytest.raises(CorpusError, match=r"bad\.conllu:1: "):
         module.setup(stage)
     assert not list(tmp_path.rglob("*.safetensors"))
@@ -165,7 +147,7 @@ def test_a_training_that_validates_nothing_needs_no_test(bert: Path, corpus: str
     bad.write_text("1\tfox\t_\tX\n\n", encoding="utf-8")
     files = {"train": corpus.replace("{split}", "train"), "test": str(bad)}
     module = DependencyDataModule(files, encoder=EncoderSpec(str(bert)), cache=str(tmp_path))
-    module.trainer = cast(Any, SimpleNamespace(**vars(TRAINER) | {"limit_val_batches": 0}))
+    module.trainer = trainer(validate=0)
     module.setup("fit")
     assert set(module.stores) == {"train"}
 
@@ -184,7 +166,7 @@ def test_a_split_that_repeats_train_is_warned_of_once(
     repeated: int, warned: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     module = DependencyDataModule(repeating(tmp_path, repeated), encoder=None, cache=str(tmp_path), punctuation=())
-    module.trainer = cast(Any, TRAINER)
+    module.trainer = trainer()
     module.setup("fit")
     early = [message for message in caplog.messages if "stand in" in message]
     told = f"{repeated} of 40 sentences of test ({repeated / 40:.0%}) also stand in train: "
@@ -192,16 +174,6 @@ def test_a_split_that_repeats_train_is_warned_of_once(
     module.setup("test")
     assert audit(module)["test"]["also_in_train"] == repeated
     assert [message for message in caplog.messages if "stand in" in message] == early
-
-
-def test_a_second_setup_extracts_and_parses_nothing(
-    bert: Path, corpus: str, cache: str, data: DependencyDataModule, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("datamodules.base.Encoder", None)
-    monkeypatch.setattr(DependencyDataModule, "read", None)
-    again = DependencyDataModule(corpus, encoder=EncoderSpec(str(bert)), cache=cache)
-    again.setup("fit")
-    assert len(again.stores["train"]) == 41
 
 
 def test_too_long_sentences_follow_the_policy(bert: Path, tmp_path: Path) -> None:
@@ -223,68 +195,6 @@ def test_too_long_sentences_follow_the_policy(bert: Path, tmp_path: Path) -> Non
     assert (len(skipped.stores["dev"]), audit(skipped)["dev"]["skipped_too_long"]) == (1, 1)
     cut = module(Options(too_long="window"))
     assert (len(cut.stores["dev"]), audit(cut)["dev"]["windowed"]) == (2, 1)
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        (
-            "no_such_corpus",
-            r"no_such_corpus: neither `sample` nor a corpus of the registry \(ud_english_ewt.*\{split\}",
-        ),
-        ({"training": "a.conllu"}, r"unknown splits \['training'\].*train, dev, test"),
-        ("absent/{split}.conllu", r"absent/dev.conllu"),
-    ],
-)
-def test_a_wrong_corpus_is_named_with_the_remedy(given: str | dict[str, str], message: str, tmp_path: Path) -> None:
-    module = DependencyDataModule(given, encoder=None, cache=str(tmp_path))
-    with pytest.raises(CorpusError, match=message):
-        module.setup("validate")
-
-
-def test_a_missing_split_is_named(corpus: str, tmp_path: Path) -> None:
-    module = DependencyDataModule({"dev": corpus.replace("{split}", "dev")}, encoder=None, cache=str(tmp_path))
-    with pytest.raises(CorpusError, match="has no test split, and it is needed"):
-        module.setup("test")
-
-
-def test_single_items_are_refused_with_the_remedy(data: DependencyDataModule) -> None:
-    with pytest.raises(TypeError, match="use_distributed_sampler=False"):
-        data.splits["dev"][0]  # type: ignore[index]
-
-
-@pytest.mark.parametrize(("limit", "ready", "skipped"), [(1.0, 3, 3), (2, 2, 0), (2, 1, 1), (0.5, 5, 1), (10**6, 1, 1)])
-def test_a_resumed_run_skips_what_its_epoch_has_seen(
-    limit: float, ready: int, skipped: int, data: DependencyDataModule
-) -> None:
-    whole = list(data.train_dataloader().sampler)
-    assert len(whole) == 9
-    progress = SimpleNamespace(current=SimpleNamespace(ready=ready))
-    loop = SimpleNamespace(epoch_loop=SimpleNamespace(batch_progress=progress))
-    trainer = SimpleNamespace(global_rank=0, world_size=1, limit_train_batches=limit, current_epoch=0, fit_loop=loop)
-    data.trainer = trainer  # type: ignore[assignment]
-    assert list(data.train_dataloader().sampler) == whole[skipped:]
-
-
-def test_another_seed_cannot_resume_the_order(data: DependencyDataModule) -> None:
-    loader = data.train_dataloader()
-    loader.load_state_dict(loader.state_dict())
-    with pytest.raises(ValueError, match="seed 7"):
-        loader.load_state_dict({"seed": 7})
-
-
-def test_the_time_to_readiness_is_told(corpus: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, "pytorch_lightning.utilities.rank_zero"):
-        DependencyDataModule(corpus, encoder=None, cache=str(tmp_path)).setup("test")
-    assert "after entering setup: dev 13 sentences, test 17 sentences" in caplog.text
-
-
-def test_the_sample_is_written_once(tmp_path: Path) -> None:
-    module = DependencyDataModule("sample", encoder=None, cache=str(tmp_path))
-    first = {split: path.stat().st_mtime_ns for split, path in module.files().items()}
-    assert {split: path.stat().st_mtime_ns for split, path in module.files().items()} == first
-    module.setup("test")
-    assert {"det", "nsubj", "obj", "acl:relcl", "nmod:poss"} <= set(module.relations)
 
 
 @pytest.fixture
@@ -358,3 +268,83 @@ def test_a_random_encoder_needs_an_encoder(corpus: str, tmp_path: Path) -> None:
     module = DependencyDataModule(corpus, encoder=None, cache=str(tmp_path), random_init=True)
     with pytest.raises(EncoderError, match=r"random_init needs an encoder: .*encoder must not be null"):
         module.setup("test")
+
+
+# Hidden states, vectors, and variants
+
+
+def last(words: Sequence[str]) -> list[int]:
+    return [len(words)] * len(words)
+
+
+def test_hidden_states_are_those_of_the_store_and_zero_behind_it(data: DependencyDataModule) -> None:
+    split = data.splits["dev"]
+    items = [0, int(split.lengths.argmax()), int(split.lengths.argmin())]
+    batch = split[items]
+    assert data.hidden_layers == (0, 2)
+    assert batch.hidden.shape == (3, 2, int(split.lengths[items].max()), data.hidden_size)
+    for row, item in enumerate(items):
+        n = int(split.lengths[item])
+        assert torch.equal(batch.hidden[row, :, :n], split.store.read("hidden", item))
+        assert (batch.hidden[row, :, n:] == 0).all()
+
+
+def test_every_word_has_its_own_vector(data: DependencyDataModule) -> None:
+    split, vectors = data.splits["dev"], data.vectors
+    assert vectors is not None
+    batch = split[[3, 5]]
+    for row, item in enumerate([3, 5]):
+        words = split.words(item)
+        assert np.array_equal(batch.vectors[row, : len(words)].numpy(), vectors.matrix[vectors.rows(words)])
+        assert (batch.vectors[row, len(words) :] == 0).all()
+    assert batch.vectors.any(-1)[batch.mask].all()
+
+
+@pytest.mark.parametrize("field", ["attention", "hidden", "vectors"])
+def test_what_is_not_read_has_no_size(data: DependencyDataModule, field: Field) -> None:
+    module = data.variant()
+    module.setup("fit")
+    module.read_only(FIELDS - {field})
+    batch, whole = module.splits["dev"][[0, 1]], data.splits["dev"][[0, 1]]
+    for name in ("attention", "hidden", "vectors"):
+        found = getattr(batch, name)
+        if name == field:
+            assert found.numel() == 0
+            assert found.size(0) == 2
+        else:
+            assert torch.equal(found, getattr(whole, name))
+
+
+def test_a_variant_has_other_heads_in_every_split_and_the_same_stores(data: DependencyDataModule) -> None:
+    changed = data.variant(heads=last)
+    changed.setup("fit")
+    for split in ("train", "dev"):
+        assert changed.stores[split] is data.stores[split]
+        batch, before = changed.splits[split][[0, 1, 2]], data.splits[split][[0, 1, 2]]
+        assert torch.equal(batch.heads, torch.where(before.mask, before.lengths[:, None], -1))
+        assert torch.equal(batch.punctuation, before.punctuation)
+        assert torch.equal(batch.attention, before.attention)
+    again = changed.variant(train=[1])
+    again.setup("fit")
+    assert torch.equal(again.splits["dev"][[4]].heads, changed.splits["dev"][[4]].heads)
+
+
+def test_heads_for_more_or_fewer_words_are_refused(data: DependencyDataModule) -> None:
+    with pytest.raises(ValueError, match="heads_of gives 41 heads to"):
+        data.variant(heads=lambda words: [0]).setup("fit")
+
+
+def test_a_variant_trains_on_the_sentences_it_is_given(data: DependencyDataModule) -> None:
+    some = [7, 3, 20, 40]
+    changed = data.variant(train=some)
+    changed.setup("fit")
+    loader = changed.train_dataloader()
+    loader.sampler.set_epoch(1)  # type: ignore[attr-defined]
+    assert sorted(i for batch in loader for i in batch.index.tolist()) == sorted(some)
+    assert sum(len(batch.index) for batch in data.train_dataloader()) == len(data.splits["train"])
+
+
+def test_some_sentences_of_a_split_come_once_each(data: DependencyDataModule) -> None:
+    some = [12, 0, 5]
+    assert sorted(i for batch in data.batches("dev", some) for i in batch.index.tolist()) == sorted(some)
+    assert sum(len(batch.index) for batch in data.batches("dev")) == len(data.splits["dev"])

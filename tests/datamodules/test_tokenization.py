@@ -1,3 +1,6 @@
+import hashlib
+import json
+from collections import Counter
 from itertools import groupby
 from pathlib import Path
 
@@ -7,7 +10,21 @@ import pytest
 from attention.encoder import EncoderSpec, resolve
 from attention.tokenizer import TextTokenizer
 from corpora.labelled import LabelledText
-from datamodules.tokenization import CLOSERS, ENDS, SPECIALS, Tokens, Words, cut, piece_tokens, read_words, word_tokens
+from corpora.sentence import CorpusError
+from datamodules.tokenization import (
+    CLOSERS,
+    ENDS,
+    SPECIALS,
+    Tokens,
+    Vocabulary,
+    Words,
+    build_vocabulary,
+    cut,
+    piece_tokens,
+    piece_vocabulary,
+    read_words,
+    word_tokens,
+)
 from tests.tiny import save_gpt2, save_llama, save_roberta
 
 PAIRS = (
@@ -202,7 +219,7 @@ def test_no_sentence_is_left_without_a_token_by_a_cut() -> None:
 def test_a_limit_that_delimiters_fill_is_refused() -> None:
     tokens = word_tokens(read_words([text("a"), text("b", "c")]), delimiters=True)
     assert len(cut(tokens, 4)[0].codes) == 7
-    with pytest.raises(ValueError, match="no room for a token beside 3 delimiters"):
+    with pytest.raises(CorpusError, match="no room for a token beside 3 delimiters"):
         cut(tokens, 3)
 
 
@@ -252,3 +269,63 @@ def test_a_text_that_yields_no_piece_becomes_the_unknown_one(bert: Path) -> None
     ]
     assert tokens.blank == 3
     assert [sentences(tokens, words, item) for item in range(4)] == [[-1, 0, -1]] * 2 + [[-1, 0, -1, -1], [-1, 0, -1]]
+
+
+# Vocabulary
+
+COUNTS = Counter({"b": 3, "a": 3, "rare": 1, "the": 9, "Z": 3})
+
+
+def built(min_count: int = 1, max_words: int | None = None) -> Vocabulary:
+    return build_vocabulary(COUNTS, min_count=min_count, max_words=max_words)
+
+
+def test_words_follow_the_specials_by_falling_count_and_then_by_spelling() -> None:
+    own = built()
+    assert own.words == (*SPECIALS, "the", "Z", "a", "b", "rare")
+    numbers = (own.pad, own.unknown, own.mask, own.start, own.end, own.separator)
+    assert numbers == (0, 1, 2, 3, 4, 5)
+    backwards = Counter(dict(reversed(COUNTS.items())))
+    assert build_vocabulary(backwards, min_count=1, max_words=None).digest == own.digest
+    assert built(min_count=3).words[6:] == ("the", "Z", "a", "b")
+    assert built(max_words=2).words[6:] == ("the", "Z")
+    assert len(built(min_count=2, max_words=3)) == 9
+
+
+def test_numbers_are_places_and_strangers_are_unknown() -> None:
+    own = built(min_count=3)
+    words = ["a", "rare", "the", "never seen", "b"]
+    slow = [own.words.index(word) if word in own.words else own.unknown for word in words]
+    assert own.numbers(words).tolist() == slow
+    assert own.numbers([]).tolist() == []
+
+
+@pytest.mark.parametrize("word", SPECIALS)
+def test_a_word_that_is_spelled_like_a_special_is_unknown_and_never_counted_as_a_word(word: str) -> None:
+    own = build_vocabulary(Counter({word: 99, "a": 1}), min_count=1, max_words=None)
+    assert own.words == (*SPECIALS, "a")
+    assert own.numbers([word, "a"]).tolist() == [own.unknown, 6]
+
+
+def test_the_digest_covers_words_order_and_specials() -> None:
+    plain = Vocabulary(("p", "u", "a", "b"), 0, 1, None, None, None, None)
+    written = json.dumps([["p", "u", "a", "b"], [0, 1, None, None, None, None]]).encode()
+    assert plain.digest == hashlib.sha256(written).hexdigest()
+    others = [
+        Vocabulary(("p", "u", "b", "a"), 0, 1, None, None, None, None),
+        Vocabulary(("p", "u", "a", "b"), 0, 1, 2, None, None, None),
+        Vocabulary(("p", "u", "ab"), 0, 1, None, None, None, None),
+    ]
+    assert len({plain.digest, *(other.digest for other in others)}) == 4
+
+
+def test_a_vocabulary_without_a_word_is_refused() -> None:
+    with pytest.raises(CorpusError, match=r"No word of train occurs 10 times.*--data.init_args.min_count"):
+        built(min_count=10)
+
+
+def test_the_vocabulary_of_a_tokenizer_has_its_own_numbers(bert: Path) -> None:
+    own = piece_vocabulary(TextTokenizer(resolve(EncoderSpec(str(bert)))))
+    assert own.words[:5] == ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+    assert (own.pad, own.unknown, own.mask, own.start, own.end, own.separator) == (0, 1, 4, 2, 3, 3)
+    assert own.words[own.numbers(["fox"])[0]] == "fox"
