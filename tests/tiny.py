@@ -35,6 +35,9 @@ BROKEN = ("foxglove", "dogged", "overdrinks", "Jumpsuit", "unlazy", "smallest")
 """Words that every tokenizer here knows whole, and words that each cuts into pieces."""
 
 
+SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 40}
+
+
 def build(model_type: str, seed: int, **sizes: object) -> PreTrainedModel:
     """Make a model with eager attention, in eval mode; of an encoder-decoder both.
 
@@ -98,68 +101,30 @@ def save(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFas
 def save_bert(folder: Path, *, layers: int = 2, heads: int = 4, max_length: int = 64, seed: int = 0) -> Path:
     """Write a tiny BERT that takes inputs of `max_length` pieces; returns the folder."""
     tokenizer = bert_tokenizer()
-    model = build(
-        "bert",
-        seed,
-        vocab_size=len(tokenizer),
-        hidden_size=8 * heads,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        intermediate_size=40,
-        max_position_embeddings=max_length,
-    )
-    return save(folder, model, tokenizer)
+    sizes = {"hidden_size": 8 * heads, "num_hidden_layers": layers, "num_attention_heads": heads}
+    sizes = {**SIZES, **sizes, "max_position_embeddings": max_length}
+    return save(folder, build("bert", seed, vocab_size=len(tokenizer), **sizes), tokenizer)
 
 
 def save_roberta(folder: Path, *, max_length: int = 64, seed: int = 0) -> Path:
     """Write a tiny RoBERTa, whose positions count from 2 on; returns the folder."""
     tokenizer = roberta_tokenizer()
-    model = build(
-        "roberta",
-        seed,
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=40,
-        max_position_embeddings=max_length + 2,
-        pad_token_id=1,
-    )
-    return save(folder, model, tokenizer)
+    sizes = {**SIZES, "max_position_embeddings": max_length + 2, "pad_token_id": 1}
+    return save(folder, build("roberta", seed, vocab_size=len(tokenizer), **sizes), tokenizer)
 
 
 def save_gpt2(folder: Path, *, seed: int = 0) -> Path:
     """Write a tiny GPT-2; returns the folder."""
     tokenizer = gpt2_tokenizer()
-    model = build(
-        "gpt2",
-        seed,
-        vocab_size=len(tokenizer),
-        n_embd=32,
-        n_layer=2,
-        n_head=4,
-        n_positions=64,
-        bos_token_id=0,
-        eos_token_id=0,
-    )
-    return save(folder, model, tokenizer)
+    sizes = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "bos_token_id": 0, "eos_token_id": 0}
+    return save(folder, build("gpt2", seed, vocab_size=len(tokenizer), **sizes), tokenizer)
 
 
 def save_llama(folder: Path, *, seed: int = 0) -> Path:
     """Write a tiny Llama with two key heads for four query heads; returns the folder."""
     tokenizer = llama_tokenizer()
-    model = build(
-        "llama",
-        seed,
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        intermediate_size=40,
-        max_position_embeddings=64,
-    )
-    return save(folder, model, tokenizer)
+    sizes = {**SIZES, "num_key_value_heads": 2, "max_position_embeddings": 64}
+    return save(folder, build("llama", seed, vocab_size=len(tokenizer), **sizes), tokenizer)
 
 
 def treebank(lengths: Sequence[int], seed: int = 0) -> Treebank:

@@ -1,6 +1,15 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 
 from attention import EncoderError, EncoderSpec, resolve
+from benchmarks.harness import first_sentences
+from corpora.sample import write_sample_treebank
+
+Numbers = dict[str, float]
+Measured = Callable[..., tuple[str, Numbers, Numbers]]
 
 
 @pytest.fixture
@@ -11,3 +20,23 @@ def _bundle(monkeypatch: pytest.MonkeyPatch) -> None:
         resolve(EncoderSpec())
     except EncoderError as error:
         pytest.skip(f"needs the default encoder, which the extra `demo` installs: {error}")
+
+
+@pytest.fixture
+def measured(tmp_path: Path) -> Measured:
+    """Runs a benchmark on the sample as the command line does; gives its name, ratios and figures."""
+
+    def run(main: Callable[[list[str]], int], *options: str) -> tuple[str, Numbers, Numbers]:
+        target = tmp_path / "out.json"
+        assert main(["--json", str(target), "--corpus", "sample", "--rounds", "1", *options]) == 0
+        content = json.loads(target.read_text())
+        assert content.keys() == {"benchmark", "machine", "ratios", "figures"}
+        return content["benchmark"], content["ratios"], content["figures"]
+
+    return run
+
+
+@pytest.fixture
+def few(tmp_path: Path) -> Path:
+    """The first six sentences of the sample."""
+    return first_sentences([write_sample_treebank(tmp_path)["dev"]], tmp_path / "few.conllu", 6)

@@ -9,7 +9,7 @@ from torch import Tensor
 from metrics.attachment import ALL, PLAIN, Arcs, Flags, Integers, groups_of
 from metrics.heads import RowPeaks, hit_counts, most_attended, offset_shares, permutation_p
 from metrics.progress import Progress
-from tests.metrics.samples import HEADS, LAYERS, arcs, padded_attention, random_arcs
+from tests.metrics.samples import arcs, random_arcs
 
 
 def random_attention(lengths: Sequence[int], dtype: torch.dtype, seed: int = 0) -> Tensor:
@@ -47,21 +47,17 @@ class TestMostAttended:
         assert torch.equal(attention, before)
         assert (found.dtype, found.shape) == (torch.int64, (5, 7, 2, 2, 3))
         ties = 0
-        for row, n in enumerate(lengths):
-            for layer in range(2):
-                for head in range(3):
-                    matrix = attention[row, layer, head]
-                    for word in range(1, n + 1):
-                        expected = slowly_most_attended(matrix, n, word)
-                        assert tuple(found[row, word - 1, :, layer, head].tolist()) == expected
-                        others = [float(matrix[word, other]) for other in range(1, n + 1) if other != word]
-                        ties += others.count(max(others, default=0)) > 1
+        for row, layer, head in np.ndindex(5, 2, 3):
+            n, matrix = lengths[row], attention[row, layer, head]
+            for word in range(1, n + 1):
+                expected = slowly_most_attended(matrix, n, word)
+                assert tuple(found[row, word - 1, :, layer, head].tolist()) == expected
+                others = [float(matrix[word, other]) for other in range(1, n + 1) if other != word]
+                ties += others.count(max(others, default=0)) > 1
         assert ties > 20
 
-    @pytest.mark.parametrize("n", [2, 3, 5])
-    def test_without_any_weight_nothing_is_chosen(self, n: int) -> None:
-        found = most_attended(torch.zeros(2, 1, 1, 8, 8), torch.tensor([n, 6]))[0, :n, :, 0, 0]
-        assert found.tolist() == [[-1, -1]] * n
+    def test_without_any_weight_nothing_is_chosen(self) -> None:
+        assert (most_attended(torch.zeros(2, 1, 1, 8, 8), torch.tensor([3, 6]))[0, :3] == -1).all()
 
     @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
     def test_behind_a_causal_mask_only_earlier_words_are_chosen(self, dtype: torch.dtype) -> None:
@@ -94,26 +90,12 @@ class TestRowPeaks:
         attention = random_attention(lengths, dtype, seed=1)
         metric = RowPeaks(2, 3)
         metric.update(attention, torch.tensor(lengths))
-        for layer in range(2):
-            for head in range(3):
-                total = 0.0
-                for row, n in enumerate(lengths):
-                    for word in range(1, n + 1):
-                        total += max(float(attention[row, layer, head, word, other]) for other in range(1, n + 1))
-                assert metric.compute()[layer, head] == pytest.approx(total / sum(lengths), abs=1e-7)
-
-    def test_however_the_split_is_divided_it_is_the_same_number(self) -> None:
-        gold = random_arcs(15, seed=3)
-        sentences = np.unique(gold.sentence).tolist()
-        computed = []
-        for size in (1, 4, 15):
-            metric = RowPeaks(LAYERS, HEADS)
-            shuffled = np.random.default_rng(size).permutation(sentences).tolist()
-            for start in range(0, 15, size):
-                metric.update(*padded_attention(gold, shuffled[start : start + size]))
-            computed.append(metric.compute())
-        assert torch.equal(computed[0], computed[1])
-        assert torch.equal(computed[0], computed[2])
+        for layer, head in np.ndindex(2, 3):
+            total = 0.0
+            for row, n in enumerate(lengths):
+                for word in range(1, n + 1):
+                    total += max(float(attention[row, layer, head, word, other]) for other in range(1, n + 1))
+            assert metric.compute()[layer, head] == pytest.approx(total / sum(lengths), abs=1e-7)
 
     @pytest.mark.parametrize("weight", [2.0**-24, 0.333])
     def test_a_half_precision_weight_is_kept_whole(self, weight: float) -> None:
@@ -275,20 +257,16 @@ class TestPermutation:
         np.testing.assert_array_equal(found, [np.nan, np.nan, np.nan])
 
     def test_it_tells_how_far_it_is(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        told = list[tuple[str, float, float]]()
+        work = Progress("t", 0)
 
-        class Recorded(Progress):
-            def __init__(self, what: str, total: float) -> None:
-                told.append((what, total, 0))
+        def progress(what: str, total: float) -> Progress:
+            work._total = total
+            return work
 
-            def advance(self, amount: float = 1.0) -> None:
-                told[0] = (*told[0][:2], told[0][2] + amount)
-
-        monkeypatch.setattr("metrics.heads.Progress", Recorded)
+        monkeypatch.setattr("metrics.heads.Progress", progress)
         gold = random_arcs(25, seed=8, relations=3)
         predicted = random_predictions(gold, 4, seed=1)
         # One of nothing that could be shuffled takes no time, and is done all the same.
         groups = {**groups_of(gold, tuple("abc")), "none": gold.head == 0}
         permutation_p(gold, predicted, groups, [1] * len(groups), permutations=19)
-        work = 19 * sum(map(sum, groups.values()))
-        assert told == [("Permutation test of the heads", work, work)]
+        assert work._done == work._total == 19 * sum(map(sum, groups.values()))

@@ -1,14 +1,31 @@
 import copy
 import pickle
-from dataclasses import fields
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import astuple, fields
+from datetime import timedelta
+from multiprocessing import get_context
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 
+from metrics.antecedent import AntecedentCounts
 from metrics.attachment import Arcs, Integers
+from metrics.heads import RowPeaks
 from metrics.rows import ArcPredictions, ItemRows
-from tests.metrics.samples import arcs, column, item_rows, padded_batch, random_arcs, random_predictions
+from tests.metrics.samples import (
+    HEADS,
+    LAYERS,
+    arcs,
+    column,
+    item_rows,
+    padded_attention,
+    padded_batch,
+    random_arcs,
+    random_predictions,
+)
 
 
 class TestItemRows:
@@ -104,3 +121,58 @@ class TestArcPredictions:
 def test_another_width_than_promised_is_refused() -> None:
     with pytest.raises(ValueError, match=r"predicted \(1, 2, 3\)"):
         ArcPredictions(3).update(*padded_batch(arcs([[2, 0]]), column([[2, 1]]), [0]))
+
+
+ROUNDS: tuple[tuple[list[list[int]], list[list[int]]], ...] = (
+    # Unevenly, in batches of several sizes.
+    ([NUMBERS[0:8:2], NUMBERS[8:]], [NUMBERS[1:8:2]]),
+    # Nothing for the second process: a batch without a sentence, as the sampler gives it; then no batch at all.
+    ([NUMBERS[:5], NUMBERS[5:]], [[]]),
+    ([NUMBERS], []),
+)
+"""The batches of each of two processes."""
+
+
+def compute(batches: list[list[int]]) -> list[np.ndarray]:
+    """Update every metric with these batches, and compute all."""
+    items, one, several = ItemRows(3), ArcPredictions(), ArcPredictions(5)
+    peaks, counts = RowPeaks(LAYERS, HEADS), AntecedentCounts(max(NUMBERS) + 1, LAYERS, HEADS)
+    for batch in batches:
+        items.update(*item_rows(batch))
+        one.update(*padded_batch(GOLD, random_predictions(GOLD), batch))
+        several.update(*padded_batch(GOLD, random_predictions(GOLD, 5), batch))
+        peaks.update(*padded_attention(GOLD, batch))
+        for document in batch:
+            rng = np.random.default_rng(document)
+            links = document % 10
+            hits = torch.tensor(rng.random((2, LAYERS, HEADS, links)) < 0.4)
+            counts.update(document, hits, torch.tensor(rng.integers(3, size=links)))
+    arcs, heads = one.compute()
+    same_arcs, many = several.compute()
+    gathered = [*items.compute(), *astuple(arcs), heads, *astuple(same_arcs), many]
+    return [*gathered, *(np.asarray(tensor) for tensor in (peaks.compute(), *counts.compute()))]
+
+
+def compute_share(rank: int, rendezvous: Path) -> list[list[np.ndarray]]:
+    """In each round, update with this rank's batches and compute together with the other rank."""
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=2, timeout=timedelta(seconds=120)
+    )
+    try:
+        return [compute(shares[rank]) for shares in ROUNDS]
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_two_processes_equal_one_to_the_last_bit(tmp_path: Path) -> None:
+    with ProcessPoolExecutor(2, mp_context=get_context("forkserver")) as pool:
+        jobs = [pool.submit(compute_share, rank, tmp_path / "rendezvous") for rank in range(2)]
+        alone = compute([NUMBERS])
+        assert alone[-2].sum() > 50
+        for job in jobs:
+            for computed in job.result():
+                for found, expected in zip(computed, alone, strict=True):
+                    assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
+                    np.testing.assert_array_equal(found, expected)

@@ -1,4 +1,5 @@
 from collections import deque
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -64,19 +65,17 @@ def test_distances_and_depths_equal_a_walk_through_the_tree(sentences: list[list
         assert not depths[row, n:].any()
 
 
-@pytest.mark.parametrize("heads", [[2, 1], [0, 3, 4, 2], [1], [0, 2, 1]])
-def test_a_cycle_is_refused(heads: list[int]) -> None:
-    batch = padded([heads, [0]])
-    for what in (tree_distances, tree_depths):
-        with pytest.raises(ValueError, match="have a cycle"):
-            what(*batch)
-
-
-@pytest.mark.parametrize("head", [-2, 3])
-def test_a_head_outside_its_sentence_is_refused(head: int) -> None:
-    heads, lengths = padded([[0, head], [0, 1, 1]])
-    with pytest.raises(ValueError, match="a head lies outside its sentence"):
-        tree_distances(heads, lengths)
+@pytest.mark.parametrize("measure", [tree_distances, tree_depths])
+@pytest.mark.parametrize(
+    ("heads", "message"),
+    [
+        *((heads, "have a cycle") for heads in ([2, 1], [0, 3, 4, 2], [1], [0, 2, 1])),
+        *(([0, head], "a head lies outside its sentence") for head in (-2, 3)),
+    ],
+)
+def test_what_is_no_tree_is_refused(measure: Callable[..., Tensor], heads: list[int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        measure(*padded([heads, [0, 1, 1]]))
 
 
 def test_a_batch_without_a_sentence_has_nothing_to_measure() -> None:
@@ -92,16 +91,14 @@ def test_losses_equal_double_loops() -> None:
     heads, lengths = padded(random_trees(6))
     gold, depths = tree_distances(heads, lengths), tree_depths(heads, lengths)
     predicted = torch.rand(6, 2, *gold.shape[1:], generator=torch.Generator().manual_seed(0)) * 5
-    for row, n in enumerate(lengths.tolist()):
-        for k in range(2):
-            both = one = 0.0
-            for i in range(n):
-                one += abs(float(depths[row, i]) - float(predicted[row, k, 0, i]))
-                for j in range(n):
-                    both += abs(float(gold[row, i, j]) - float(predicted[row, k, i, j]))
-            found = distance_losses(predicted, gold, lengths)[row, k]
-            assert float(found) == pytest.approx(both / n**2, rel=1e-5)
-            assert float(depth_losses(predicted[:, :, 0], depths, lengths)[row, k]) == pytest.approx(one / n, rel=1e-5)
+    found = distance_losses(predicted, gold, lengths), depth_losses(predicted[:, :, 0], depths, lengths)
+    for row, k in np.ndindex(6, 2):
+        n, both, one = int(lengths[row]), 0.0, 0.0
+        for i in range(n):
+            one += abs(float(depths[row, i]) - float(predicted[row, k, 0, i]))
+            for j in range(n):
+                both += abs(float(gold[row, i, j]) - float(predicted[row, k, i, j]))
+        assert [float(losses[row, k]) for losses in found] == pytest.approx([both / n**2, one / n], rel=1e-5)
 
 
 def test_spearman_equals_scipy_row_by_row_with_ties_on_both_sides() -> None:

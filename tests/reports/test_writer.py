@@ -26,18 +26,7 @@ from reports import draw, writer
 from reports.page import html_page
 from reports.tables import latex_table
 from reports.writer import ResultWriter, plain, write
-from results import (
-    AttentionLines,
-    Bars,
-    ColouredText,
-    ColouredTexts,
-    Curves,
-    Estimate,
-    HeatMap,
-    Provenance,
-    Result,
-    Table,
-)
+from results import Bars, ColouredText, ColouredTexts, Curves, Estimate, HeatMap, Provenance, Result, Table
 
 pytestmark = [
     # Advice on speed, which does not matter for four numbers.
@@ -64,10 +53,7 @@ RESULT = Result(
     tables={"relations": Table(TABLE, {"accuracy": "fraction"})},
     figures={
         "relations": Bars("Relations", ("det", "obj"), {"probe": [0.5, 0.6]}, "Accuracy", unit="fraction"),
-        "weights": HeatMap(
-            "Weights", np.eye(2), ["1", "2"], ["1", "2"], "Layer", "Head", "Weight", unit="ratio", marked=(1, 1)
-        ),
-        "sentence": AttentionLines("2-1", ("costs", "$5", "&"), np.full((3, 3), 1 / 3), frozenset({(1, 0), (2, 1)})),
+        "weights": HeatMap("Weights", np.eye(2), ["1", "2"], ["1", "2"], "Layer", "Head", "Weight", unit="ratio"),
         "curve": Curves("Curve", "ε", "JSD", {"base": ([0.01, 0.1], [0.2, 0.3])}, log_x=True),
         "examples": EXAMPLES,
     },
@@ -110,14 +96,6 @@ class Adding(Bare):
     def on_test_epoch_end(self) -> None:
         total = Estimate(self.total, unit="count")
         self.result = dataclasses.replace(self.last, scores={**self.last.scores, "sum": total})
-
-
-class Configured(Adding):
-    """Leaves a config in the run folder, as the command line does."""
-
-    def on_test_start(self) -> None:
-        assert self.trainer.log_dir is not None
-        (Path(self.trainer.log_dir) / "config.yaml").write_text("seed_everything: 17\n")
 
 
 class Silent(Bare):
@@ -172,7 +150,6 @@ def test_a_test_run_writes_its_result(tmp_path: Path, monkeypatch: pytest.Monkey
         "figures": {
             "relations": "relations.png",
             "weights": "weights.png",
-            "sentence": "sentence.png",
             "curve": "curve.png",
             "examples": "examples.html",
         },
@@ -203,16 +180,6 @@ def test_a_test_run_writes_its_result(tmp_path: Path, monkeypatch: pytest.Monkey
     assert printed.index("data.too_long") < printed.index("33.3") < printed.index("probe: scores")
 
 
-@pytest.mark.slow
-def test_it_writes_beside_the_logs_and_names_the_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("PL_GLOBAL_SEED", raising=False)
-    logger = CSVLogger(tmp_path, name="demo", version="run")
-    run(Configured(), SourcedNumbers(), tmp_path / "root", logger)
-    record = record_of(tmp_path / "demo" / "run")
-    assert record["config"] == "config.yaml"
-    assert record["seed"] is None
-
-
 @pytest.mark.parametrize("module", [Silent(), Bare()], ids=["without a result", "without the attribute"])
 def test_a_module_without_a_result_is_named_and_skipped(module: Bare, tmp_path: Path) -> None:
     printed = run(module, SourcedNumbers(), tmp_path)
@@ -221,11 +188,20 @@ def test_a_module_without_a_result_is_named_and_skipped(module: Bare, tmp_path: 
 
 
 @pytest.mark.slow
-def test_data_of_unknown_origin_is_said_to_be(tmp_path: Path) -> None:
-    printed = run(Adding(), Numbers(), tmp_path)
+def test_beside_the_logs_of_a_run_and_with_data_of_unknown_origin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PL_GLOBAL_SEED", raising=False)
+    folder = tmp_path / "demo" / "run"
+
+    class Configured(Adding):
+        def on_test_start(self) -> None:
+            (folder / "config.yaml").touch()  # as the command line does
+
+    printed = run(Configured(), Numbers(), tmp_path / "root", CSVLogger(tmp_path, name="demo", version="run"))
     assert "Warning: Numbers has no provenance: encoder and data unknown" in printed
-    record = record_of(tmp_path)
-    assert (record["encoder"], record["data"]) == ({}, {})
+    record = record_of(folder)
+    assert (record["config"], record["seed"], record["encoder"], record["data"]) == ("config.yaml", None, {}, {})
     assert record["audit"] == RESULT.audit
 
 
@@ -360,7 +336,7 @@ class TestWrite:
         assert isinstance(record["scores"], dict)
         assert record["scores"]["sum"] == 6.0
         assert isinstance(record["figures"], dict)
-        assert list(record["figures"]) == ["relations", "sentence", "curve", "examples"]
+        assert list(record["figures"]) == ["relations", "curve", "examples"]
 
     @pytest.mark.slow
     def test_a_full_disk_behind_the_figures_leaves_the_record_without_them(

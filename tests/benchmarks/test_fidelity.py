@@ -1,29 +1,27 @@
 """Both sides of the ratio do the same, and it would be seen if they did not."""
 
-import json
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
 
-from benchmarks import adversary
+from benchmarks import adversary, erasure
 from benchmarks.adversary import OneText, sampled, trajectory_difference
+from benchmarks.erasure import one_by_one as erased_one_by_one
+from benchmarks.erasure import rankings_of
 from fidelity.adversary import Adversary
 from fidelity.classified import ClassifiedBatch
+from fidelity.erasure import SetErasure, first_flips
 from metrics.distributions import tvd
+from tests.benchmarks.conftest import Measured
 from tests.fidelity.tiny import TEXTS, classified, measurements, one_by_one, with_constants
 
 
-def test_adversary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_adversary(measured: Measured, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(adversary, "Adversary", partial(Adversary, steps=15))
-    target = tmp_path / "out.json"
-    options = ["--corpus", "sample", "--rounds", "1", "--limit", "30", "--no-memory"]
-    assert adversary.main(["--json", str(target), *options]) == 0
-    content = json.loads(target.read_text())
-    assert content["benchmark"] == "adversary"
-    figures = content["figures"]
-    assert content["ratios"] == {"over_reference": pytest.approx(figures["reference_s"] / figures["search_s"])}
+    name, ratios, figures = measured(adversary.main, "--limit", "30", "--no-memory")
+    assert name == "adversary"
+    assert ratios == {"over_reference": pytest.approx(figures["reference_s"] / figures["search_s"])}
     assert (figures["corpus"], figures["texts"], figures["reference_texts"]) == ("sample", 30, 24)
     assert figures["trajectory_difference"] < 1e-6
     assert figures["max_jsd_difference"] < 1e-5 < figures["max_jsd"]
@@ -63,3 +61,27 @@ def test_the_sample_is_spread_over_the_lengths(monkeypatch: pytest.MonkeyPatch) 
     for text in alone:
         (row,) = text.batch.index.tolist()
         torch.testing.assert_close(text.weights, classified("flat", [row], dtype=torch.float32).weights)
+
+
+@pytest.mark.slow
+def test_erasure(measured: Measured) -> None:
+    name, ratios, figures = measured(erasure.main, "--limit", "30", "--no-memory")
+    assert name == "erasure"
+    expected = {f"over_{side}": figures[f"{side}_s"] / figures["erasure_s"] for side in ("reference", "forwards")}
+    assert ratios == pytest.approx(expected)
+    assert (figures["corpus"], figures["texts"], figures["orders"]) == ("sample", 30, 10)
+    assert figures["different_flips"] == 0
+    assert figures["erased_weights"] >= 30 * 10
+
+
+@pytest.mark.parametrize("whole_model", [False, True])
+def test_both_sides_find_the_same_flips(whole_model: bool) -> None:
+    batch = classified("flat", time=9)
+    rankings = rankings_of(batch, SetErasure())
+    assert rankings.shape == (10, len(TEXTS), 9)
+    found = [
+        erased_one_by_one(classified("flat", [row]), rankings[:, row : row + 1, : len(text)], whole_model=whole_model)
+        for row, text in enumerate(TEXTS)
+    ]
+    assert {0, 1, 2} < {flip for flips in found for flip in flips}
+    torch.testing.assert_close(torch.tensor(found).T, first_flips(batch, rankings))
