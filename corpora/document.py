@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, chain
-from typing import Literal
+from itertools import accumulate, chain, pairwise
+from typing import Any, Literal
 
 import pyarrow as pa
 
@@ -173,20 +173,13 @@ def windows_from_table(table: pa.Table) -> tuple[Window, ...]:
     """
     if missing := [name for name in SCHEMA.names if name not in table.column_names]:
         raise ValueError(f"The table lacks the columns {', '.join(missing)}: it was not made by windows_to_table.")
-    found = []
-    for row in table.select(SCHEMA.names).to_pylist():
-        bounds = [slice(*pair) for pair in zip(row["offsets"], row["offsets"][1:], strict=False)]
-        text = Document(
-            row["document"],
-            row["genre"],
-            tuple(tuple(row["words"][span]) for span in bounds),
-            tuple(tuple(row["tags"][span]) for span in bounds),
-            tuple(
-                Mention(sentence, start, end, head, MENTION_TYPES[code], cluster)
-                for sentence, start, end, head, cluster, code in zip(
-                    *(row[name] for name in _MENTION), row["type"], strict=True
-                )
-            ),
-        )
-        found.append(Window(row["number"], row["first"], row["lost"], text))
-    return tuple(found)
+    return tuple(map(_window, table.select(SCHEMA.names).to_pylist()))
+
+
+def _window(row: Mapping[str, Any]) -> Window:
+    bounds = [slice(*pair) for pair in pairwise(row["offsets"])]
+    words, tags = (tuple(tuple(row[name][span]) for span in bounds) for name in ("words", "tags"))
+    columns = zip(*(row[name] for name in (*_MENTION, "type")), strict=True)
+    mentions = (Mention(*place, MENTION_TYPES[code], cluster) for *place, cluster, code in columns)
+    text = Document(row["document"], row["genre"], words, tags, tuple(mentions))
+    return Window(row["number"], row["first"], row["lost"], text)

@@ -81,23 +81,9 @@ def _render(words: list[tuple[Node, Node | None]]) -> tuple[str, str]:
     rows = []
     for i, (node, head) in enumerate(words):
         if clitic[i + 1]:
-            token = node.form + nodes[i + 1].form
-            rows.append(_row(f"{i + 1}-{i + 2}", token, misc="SpaceAfter=No" if mark[i + 2] else "_"))
-        rows.append(
-            _row(
-                str(i + 1),
-                node.form,
-                node.lemma,
-                node.upos,
-                str(position[id(head)] if head else 0),
-                node.relation,
-                "SpaceAfter=No" if mark[i + 1] and not clitic[i] else "_",
-            )
-        )
+            space = "SpaceAfter=No" if mark[i + 2] else "_"
+            rows.append(f"{i + 1}-{i + 2}\t{node.form}{nodes[i + 1].form}\t_\t_\t_\t_\t_\t_\t_\t{space}\n")
+        governor = position[id(head)] if head else 0
+        space = "SpaceAfter=No" if mark[i + 1] and not clitic[i] else "_"
+        rows.append(f"{i + 1}\t{node.form}\t{node.lemma}\t{node.upos}\t_\t_\t{governor}\t{node.relation}\t_\t{space}\n")
     return text, "".join(rows)
-
-
-def _row(
-    id: str, form: str, lemma: str = "_", upos: str = "_", head: str = "_", deprel: str = "_", misc: str = "_"
-) -> str:
-    return "\t".join((id, form, lemma, upos, "_", "_", head, deprel, "_", misc)) + "\n"
