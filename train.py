@@ -1,6 +1,10 @@
 """Run an experiment: `python train.py {fit,validate,test,predict} --config configs/….yaml`."""
 
+import preemption
 import threads  # noqa: F401 # before torch
+
+if __name__ == "__main__":
+    preemption.install()  # torch takes seconds to load
 
 # isort: split
 import io
@@ -16,7 +20,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from importlib import import_module
 from itertools import count
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 from jsonargparse import Namespace
 from lightning_fabric.plugins.environments.slurm import SLURMEnvironment
@@ -25,8 +29,9 @@ from lightning_fabric.utilities.exceptions import MisconfigurationException
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
-from pytorch_lightning.loggers import CSVLogger, TensorBoardLogger
-from pytorch_lightning.utilities import rank_zero_info, rank_zero_warn
+from pytorch_lightning.loggers import TensorBoardLogger
+from pytorch_lightning.strategies.launchers import _SubprocessScriptLauncher
+from pytorch_lightning.utilities import rank_zero_info, rank_zero_only, rank_zero_warn
 from pytorch_lightning.utilities.model_helpers import is_overridden
 from rich.console import Console
 from rich.text import Text
@@ -46,6 +51,7 @@ from reports import ResultWriter
 from results.errors import UserError, near
 from training.config import leaves
 from training.lifecycle import configured_model, read_checkpoint
+from training.resume import ContinuedCSVLogger, Resume, RunInUse, RunState, ignore_signals, run_digest
 
 
 class RunError(UserError):
@@ -180,6 +186,12 @@ class ProbingCLI(LightningCLI):
             default=True,
             help="Whether figures bear their titles; results.json has them under `captions` in any case.",
         )
+        parser.add_argument(
+            "--resume",
+            type=Literal["auto", "never"],
+            default="auto",
+            help="Whether to continue an unfinished run of the same command, or to begin another one.",
+        )
 
     def before_instantiate_classes(self) -> None:
         """Check `--ckpt_path` before anything is loaded or computed.
@@ -252,11 +264,14 @@ class ProbingCLI(LightningCLI):
         own_loggers = settings.get("logger") in (None, True)
         # The loggers come later: the trainer knows which process is the first, and that one makes their folder.
         trainer = self._checked_trainer(**(kwargs | {"logger": False} if own_loggers else kwargs))
-        parent = Path(settings["default_root_dir"]) / type(self.model).__name__
-        folder = new_folder(parent) if trainer.is_global_zero else parent
+        ignore_signals(trainer)
+        self._state = self._run_state(trainer, Path(settings["default_root_dir"]) / type(self.model).__name__)
+        folder = self._state.run
+        trainer.callbacks.append(Resume(self._state))  # type: ignore[attr-defined]
         if own_loggers and not trainer.fast_dev_run:  # type: ignore[attr-defined]
             # The progress bar shows the version of a logger.
-            trainer.loggers = [CSVLogger(folder, "", ""), TensorBoardLogger(folder / "tensorboard", "", "")]
+            log = ContinuedCSVLogger(folder, self._state.steps)
+            trainer.loggers = [log, TensorBoardLogger(folder / "tensorboard", "", "")]
         for callback in trainer.callbacks:  # type: ignore[attr-defined]
             if isinstance(callback, RunConfig) and trainer.is_global_zero:
                 callback.folder = folder
@@ -266,6 +281,52 @@ class ProbingCLI(LightningCLI):
         for checkpoint in _checkpoints(trainer):
             checkpoint.dirpath = checkpoint.dirpath or str(folder / "checkpoints")
         return trainer
+
+    def _run_state(self, trainer: Trainer, parent: Path) -> RunState:
+        """Where the run keeps its state: in the folder of an unfinished run of the same command, or in a new one.
+
+        Raises:
+            RunError: another process is at this run, or no folder can be made.
+        """
+        digest = run_digest(str(self.subcommand), self.config_dump, trainer.world_size)
+        launcher = trainer.strategy.launcher
+        pass_on = launcher.kill if isinstance(launcher, _SubprocessScriptLauncher) else None
+        preemption.share(parent / f".stop-{digest}", pass_on)
+        found = RunState.find(parent, digest) if self._get(self.config, "resume") == "auto" else None
+        if not trainer.is_global_zero:
+            return found or RunState(parent / f"state-{digest}")
+        state = found or RunState(new_folder(parent) / f"state-{digest}")
+        try:
+            self._lock = state.lock()
+        except RunInUse:
+            raise RunError(
+                f"{state.run}: another process is at this run. Wait for it, or begin one beside it with --resume never."
+            ) from None
+        if found is not None:
+            rank_zero_info(f"Continues the unfinished run in {state.run}; --resume never begins another one.")
+            state.tidy()
+        return state
+
+    def fit(self, **options: Any) -> None:  # noqa: ANN401 # those of Trainer.fit
+        """Train, or continue the training of an unfinished run; a training that has ended is not repeated."""
+        if self._state.trained.exists():
+            self.datamodule.trainer = self.trainer
+            self.datamodule.setup("fit")  # the audit of the test counts the training split too
+            return
+        if self._state.training.exists():
+            options["ckpt_path"] = self._state.training
+        self.trainer.fit(**options)
+
+    def _run_subcommand(self, subcommand: str) -> None:
+        """Run it, and forget the state of the run at its end."""
+        try:
+            preemption.check()
+            super()._run_subcommand(subcommand)
+            if self.trainer.is_global_zero:
+                self._state.clear()
+        finally:
+            if self.trainer.is_global_zero:
+                os.close(self._lock)
 
     def _checked_trainer(self, **kwargs: object) -> Trainer:
         try:
@@ -285,11 +346,18 @@ class ProbingCLI(LightningCLI):
 
     def after_fit(self) -> None:
         """Test the best checkpoint, when there is one, and something to test on."""
+        if self._state.trained.exists():
+            ended = json.loads(self._state.trained.read_text(encoding="utf-8"))
+            best, self.model.epochs_run = ended["best"], ended["epochs_run"]
+        else:
+            best = next((one.best_model_path for one in _checkpoints(self.trainer) if one.best_model_path), "")
+            if self.trainer.is_global_zero:
+                self._state.keep_trained(best, self.model.epochs_run)
         test = self.datamodule.files().get("test")
         if test is None or not test.is_file():
             rank_zero_info(f"Not tested: there is no test split{'' if test is None else f' at {test}'}.")
-        elif any(callback.best_model_path for callback in _checkpoints(self.trainer)):
-            self.trainer.test(self.model, datamodule=self.datamodule, ckpt_path="best")
+        elif best:
+            self.trainer.test(self.model, datamodule=self.datamodule, ckpt_path=best)
         else:
             rank_zero_info("Not tested: nothing was validated, so that no checkpoint is the best.")
 
@@ -365,6 +433,8 @@ warnings.filterwarnings("ignore", message="The dirpath has changed")
 warnings.filterwarnings("ignore", message="The `srun` command is available")
 # The only values that are logged are those of whole epochs.
 warnings.filterwarnings("ignore", message="The number of training batches .* logging interval")
+# That of a run that is continued.
+warnings.filterwarnings("ignore", message="Checkpoint directory .* exists and is not empty")
 # Advertisements, and hardware that is not there.
 logging.getLogger("pytorch_lightning.utilities.rank_zero").addFilter(
     lambda record: not record.getMessage().startswith(("💡 Tip", "TPU available: False"))
@@ -450,6 +520,11 @@ def run(args: list[str] | None = None) -> int:
             raise
         Console(stderr=True).print(Text.assemble(("Error: ", "bold red"), str(found)), soft_wrap=True)
         return 1
+    except preemption.Interrupted as interrupted:
+        if rank_zero_only.rank != 0:  # type: ignore[attr-defined]
+            return 0  # any other code would have Lightning kill the first process, which is at its end too
+        print(preemption.requeue() or f"Interrupted by {interrupted.signal.name}.", file=sys.stderr)
+        return 128 + interrupted.signal
     return 0
 
 

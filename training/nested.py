@@ -15,6 +15,7 @@ from pytorch_lightning.utilities.seed import isolate_rng
 from torch import Tensor
 
 from training.lifecycle import TrainedModule, TrainingError
+from training.resume import StopBetweenBatches, ignore_signals
 
 Mode = Literal["min", "max"]
 
@@ -75,7 +76,7 @@ def train_nested(
         keep = ModelCheckpoint(folder, monitor=monitor, mode=mode, save_weights_only=True)
         stop = _ValidationChecks(monitor, mode=mode, patience=patience, every=every)
         epochs = max_epochs * every
-        trainer = nested_trainer(device, keep, stop, *callbacks, epochs=epochs, every=every, **(optimisation or {}))
+        trainer = nested_trainer(device, keep, stop, StopBetweenBatches(), *callbacks, epochs=epochs, every=every, **(optimisation or {}))
         with quiet():
             trainer.fit(module, **data)
         value = math.nan if keep.best_model_score is None else float(keep.best_model_score)
@@ -143,7 +144,7 @@ def nested_trainer(
     """
     device = device or torch.device("cpu")
     with quiet():
-        return Trainer(
+        trainer = Trainer(
             accelerator=device.type,
             devices=1 if device.index is None else [device.index],
             plugins=[LightningEnvironment()],  # one process, whatever cluster the outer trainer found itself on
@@ -158,6 +159,8 @@ def nested_trainer(
             use_distributed_sampler=False,
             **optimisation,
         )
+    ignore_signals(trainer)
+    return trainer
 
 
 @contextmanager

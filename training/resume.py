@@ -1,0 +1,352 @@
+"""An interrupted run is continued by the same command, to the same numbers."""
+
+import csv
+import fcntl
+import hashlib
+import json
+import math
+import os
+import random
+import shutil
+import subprocess
+import time
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from pytorch_lightning import Callback, LightningModule, Trainer
+from pytorch_lightning.loggers import CSVLogger
+from pytorch_lightning.loggers.csv_logs import ExperimentWriter
+from pytorch_lightning.loggers.logger import rank_zero_experiment
+from pytorch_lightning.strategies.launchers import _SubprocessScriptLauncher
+from pytorch_lightning.utilities import rank_zero_info
+from torch import Tensor
+from torchmetrics import Metric
+
+import preemption
+from results.files import commit, temporary, write_atomically
+from training.config import PLACES, leaves
+
+EVERY = 300.0
+"""Seconds of training after which the state is written without a signal: SIGKILL leaves no time for it."""
+
+PATIENCE = 30.0
+"""Seconds that the other processes of an interrupted run have to stop by themselves."""
+
+NEUTRAL = PLACES | {"config", "resume", "logger", "profiler", "enable_progress_bar", "enable_model_summary"}
+"""Names of options that change no number of a run."""
+
+_NOTHING, _SAVE, _STOP = range(3)  # what all ranks do is the greatest that one of them wants
+
+
+def run_digest(command: str, config: Mapping[str, object], world: int) -> str:
+    """What tells a run from every other: the command, the options that change its numbers, the number of devices."""
+    options = [(name, value) for name, value in leaves(config) if not NEUTRAL.intersection(name.split("."))]
+    text = json.dumps([command, sorted(options), world], default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def ignore_signals(trainer: Trainer) -> None:
+    """Keep Lightning from handling signals: it saves within a batch, and talks to other ranks wherever they are."""
+    trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
+
+
+class StopBetweenBatches(Callback):
+    """Stops a training or a test between two batches, without keeping a state.
+
+    Raises:
+        Interrupted: a signal has come.
+    """
+
+    def on_train_batch_start(self, *_: object) -> None:
+        preemption.check()
+
+    on_test_batch_start = on_train_batch_start
+
+
+class RunInUse(Exception):
+    """Another process is at the same run."""
+
+
+@dataclass(frozen=True)
+class RunState:
+    """What an unfinished run keeps in its folder to be continued; it is removed at the end of the run.
+
+    Attributes:
+        folder: `<folder of the run>/state-<digest>`.
+    """
+
+    folder: Path
+
+    @classmethod
+    def find(cls, parent: Path, digest: str) -> "RunState | None":
+        """The state of the latest unfinished run of this digest below a folder; None without one."""
+        found = list(parent.glob(f"version_*/state-{digest}"))
+        return cls(max(found, key=lambda path: int(path.parent.name.removeprefix("version_")))) if found else None
+
+    @property
+    def run(self) -> Path:
+        """The folder of the run."""
+        return self.folder.parent
+
+    @property
+    def training(self) -> Path:
+        """The checkpoint of an unfinished training: weights, optimiser, position in the data, and everything else."""
+        return self.folder / "training.ckpt"
+
+    @property
+    def steps(self) -> float:
+        """Steps of the training that are not repeated."""
+        if self.trained.exists():
+            return math.inf
+        if not self.training.exists():
+            return 0
+        return int(torch.load(self.training, map_location="cpu", weights_only=True, mmap=True)["global_step"])
+
+    @property
+    def trained(self) -> Path:
+        """What the test needs of a training that has ended."""
+        return self.folder / "trained.json"
+
+    def lock(self) -> int:
+        """Make the folder, and hold it until the file descriptor that is returned is closed, or this process ends.
+
+        Raises:
+            RunInUse: another process has it.
+            OSError: the folder cannot be made.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            raise RunInUse(str(self.folder)) from None
+        except OSError:  # a file system without locks tells nothing of other processes
+            pass
+        return lock
+
+    def tidy(self) -> None:
+        """Remove what the interrupted run has written after its state: all of it comes again."""
+        if self.trained.exists():
+            return
+        kept: set[str] = set()
+        if self.training.exists():
+            content = torch.load(self.training, map_location="cpu", weights_only=True, mmap=True)
+            for state in content["callbacks"].values():
+                kept.update(state.get("best_k_models", ()), [state.get("last_model_path", "")])
+        else:
+            for path in self.run.iterdir():
+                if path.is_file():
+                    path.unlink()
+        names = {Path(path).name for path in kept}
+        for path in self.run.glob("checkpoints/*.ckpt"):
+            if path.name not in names:
+                path.unlink()
+
+    def keep_trained(self, best: str, epochs: int | None) -> None:
+        """Note that the training has ended, and how."""
+        write_atomically(self.trained, json.dumps({"best": best, "epochs_run": epochs}))
+
+    def clear(self) -> None:
+        """Remove it: the run is done."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class ContinuedCSVLogger(CSVLogger):
+    """Continues the `metrics.csv` of an interrupted run, which Lightning's own logger would remove.
+
+    Args:
+        folder: of the run.
+        steps: rows of earlier steps of the training are kept.
+    """
+
+    def __init__(self, folder: Path, steps: float) -> None:
+        super().__init__(folder, "", "")
+        self._kept = _rows(folder / "metrics.csv", steps)
+
+    @property
+    @rank_zero_experiment
+    def experiment(self) -> ExperimentWriter:
+        """The writer of the file, which has the rows that are kept."""
+        if self._experiment is None:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message="Experiment logs directory .* exists and is not empty")
+                self._experiment = ExperimentWriter(self.log_dir)
+            self._experiment.metrics.extend(self._kept)
+        return self._experiment
+
+
+def _rows(path: Path, steps: float) -> list[dict[str, Any]]:
+    if not path.is_file():
+        return []
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = [{name: text for name, text in row.items() if text} for row in csv.DictReader(file)]
+    return [row for row in rows if int(row["step"]) < steps]
+
+
+class Resume(Callback):
+    """Keeps the state of a run, and stops it between two batches when a signal asks for it.
+
+    All ranks agree on the batch before which a training stops. A validation is finished first. A test keeps no state
+    and begins again.
+
+    Args:
+        state: where the state is kept.
+    """
+
+    def __init__(self, state: RunState) -> None:
+        self.state = state
+        self._group: dist.ProcessGroup | None = None
+        self._saving: dict[str, Any] | None = None
+        self._restored: Mapping[str, Any] | None = None
+        self._written = time.monotonic()
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Stop if a signal has come.
+
+        Raises:
+            Interrupted: a signal has come.
+        """
+        if dist.is_available() and dist.is_initialized() and self._group is None:
+            self._group = dist.new_group(backend="gloo")  # a question on the GPU would wait for all that it has to do
+        preemption.check()
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Count the time to the next state from here."""
+        self._written = time.monotonic()
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int) -> None:
+        """Restore what Lightning does not, or write the state and stop if any rank is asked to.
+
+        Raises:
+            Interrupted: a signal has come.
+        """
+        if self._restored is not None:
+            set_random_states(self._restored["random"])
+            _set_metric_states(pl_module, self._restored["metrics"])
+            # Lightning counts a step more where the first batch of an epoch is next, and its schedules of the learning
+            # rate that watch dev would leave out the epoch that is continued.
+            trainer.fit_loop.epoch_loop._batches_that_stepped = self._restored["steps"]
+            trainer.fit_loop.restarting = False
+            self._restored = None
+        wanted = self._agreed()
+        if wanted != _NOTHING:
+            self._save(trainer, pl_module)
+            self._written = time.monotonic()
+        if wanted == _STOP:
+            rank_zero_info(
+                f"Stopped in epoch {trainer.current_epoch + 1}, before batch {batch_idx + 1}. The same command "
+                f"continues the training."
+            )
+            preemption.stop()
+
+    def on_test_batch_start(self, *_: object) -> None:
+        """Stop if a signal asks for it.
+
+        Raises:
+            Interrupted: a signal has come.
+        """
+        preemption.check()
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """End the processes that Lightning started and that do not stop: one may wait for this one for ever."""
+        launcher = trainer.strategy.launcher
+        if not isinstance(exception, preemption.Interrupted) or not isinstance(launcher, _SubprocessScriptLauncher):
+            return
+        deadline = time.monotonic() + PATIENCE
+        for process in launcher.procs:
+            try:
+                process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+    def _agreed(self) -> int:
+        late = time.monotonic() - self._written > EVERY
+        wanted = _STOP if preemption.requested() is not None else _SAVE if late else _NOTHING
+        if self._group is not None:
+            asked = torch.tensor(wanted)
+            dist.all_reduce(asked, dist.ReduceOp.MAX, self._group)
+            wanted = int(asked)
+        return wanted
+
+    def _save(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        steps = trainer.fit_loop.epoch_loop._batches_that_stepped
+        own = {"random": random_states(), "metrics": _metric_states(pl_module), "steps": steps}
+        ranks = [own]
+        if self._group is not None:
+            ranks = [own] * dist.get_world_size()
+            dist.all_gather_object(ranks, own, self._group)
+        for logger in trainer.loggers:
+            logger.save()
+        partial = temporary(self.state.training)
+        self._saving = {"ranks": ranks}
+        trainer.save_checkpoint(partial, weights_only=False)
+        self._saving = None
+        if trainer.is_global_zero:
+            commit(partial, self.state.training)
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Add to the state, not to other checkpoints, what Lightning leaves out."""
+        if self._saving is None:
+            return
+        checkpoint["resume"] = self._saving
+        # Lightning has counted the next batch as ready, and would leave it out.
+        progress = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]
+        progress["is_last_batch"] = False
+        for count in (progress["total"], progress["current"]):
+            count["ready"] -= 1
+
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Keep what is restored before the first batch: until then random numbers are drawn in making everything."""
+        if trainer.training and "resume" in checkpoint:
+            self._restored = checkpoint["resume"]["ranks"][trainer.global_rank]
+
+
+def _metrics(module: LightningModule) -> dict[str, Metric]:
+    return {name: metric for name, metric in module.named_modules() if isinstance(metric, Metric)}
+
+
+def _metric_states(module: LightningModule) -> dict[str, dict[str, Any]]:
+    """What the metrics of a module have counted so far."""
+    return {
+        name: {"state": dict(metric.metric_state), "updates": metric.update_count}
+        for name, metric in _metrics(module).items()
+        if metric.update_called
+    }
+
+
+def _set_metric_states(module: LightningModule, states: Mapping[str, Mapping[str, Any]]) -> None:
+    metrics = _metrics(module)
+    for name, saved in states.items():
+        for key, value in saved["state"].items():
+            setattr(metrics[name], key, value.to(metrics[name].device) if isinstance(value, Tensor) else value)
+        metrics[name]._update_count = saved["updates"]
+
+
+def random_states() -> dict[str, Any]:
+    """The states of all generators of random numbers of this process, in plain types and tensors."""
+    version, keys, gauss = random.getstate()
+    kind, numbers, *rest = np.random.get_state()
+    return {
+        "python": [version, torch.tensor(keys), gauss],
+        "numpy": [str(kind), torch.from_numpy(np.asarray(numbers).astype(np.int64)), *rest],
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else [],
+    }
+
+
+def set_random_states(states: Mapping[str, Any]) -> None:
+    """Continue the random numbers where `random_states` found them."""
+    version, keys, gauss = states["python"]
+    random.setstate((version, tuple(keys.tolist()), gauss))
+    kind, numbers, *rest = states["numpy"]
+    np.random.set_state((kind, numbers.numpy().astype(np.uint32), *rest))
+    torch.set_rng_state(states["torch"].cpu())
+    if states["cuda"]:
+        torch.cuda.set_rng_state_all([state.cpu() for state in states["cuda"]])
