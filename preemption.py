@@ -1,8 +1,8 @@
 """Signals that end a process early: they set a flag, and the program stops where its work can be continued.
 
 SLURM sends SIGTERM before it preempts a job or ends it at its time limit, and SIGUSR1 where `--signal=SIGUSR1@30` asks
-for it. submitit sends SIGUSR2. Ctrl-C at a terminal is SIGINT. A handler that saved at once would do so in the middle of
-a batch, and on every rank somewhere else. Imported before torch, so that no signal is missed while that loads.
+for it. submitit sends SIGUSR2. Ctrl-C at a terminal is SIGINT. A handler that saved at once would do so in the middle
+of a batch, and on every rank somewhere else. Imported before torch, so that no signal is missed while that loads.
 """
 
 import os
@@ -103,9 +103,15 @@ def stop() -> None:
     Raises:
         Interrupted: always.
     """
-    if _process.marker is not None and not _process.marker.exists():
+    if _process.marker is not None:
         _process.marker.touch()
     raise Interrupted(_process.received or signal.SIGTERM)
+
+
+def forget() -> None:
+    """Remove the marker: the run is done."""
+    if _process.marker is not None:
+        _process.marker.unlink(missing_ok=True)
 
 
 def requeue() -> str | None:

@@ -291,7 +291,7 @@ class ProbingCLI(LightningCLI):
         digest = run_digest(str(self.subcommand), self.config_dump, trainer.world_size)
         launcher = trainer.strategy.launcher
         pass_on = launcher.kill if isinstance(launcher, _SubprocessScriptLauncher) else None
-        preemption.share(parent / f".stop-{digest}", pass_on)
+        preemption.share(parent / f".state-{digest}.stop", pass_on)
         found = RunState.find(parent, digest) if self._get(self.config, "resume") == "auto" else None
         if not trainer.is_global_zero:
             return found or RunState(parent / f"state-{digest}")
@@ -318,12 +318,19 @@ class ProbingCLI(LightningCLI):
         self.trainer.fit(**options)
 
     def _run_subcommand(self, subcommand: str) -> None:
-        """Run it, and forget the state of the run at its end."""
+        """Run it, and forget the state of the run at its end.
+
+        Raises:
+            RunError: what the trainer finds only now, such as a fraction of batches that leaves none.
+        """
         try:
             preemption.check()
             super()._run_subcommand(subcommand)
             if self.trainer.is_global_zero:
                 self._state.clear()
+                preemption.forget()
+        except MisconfigurationException as error:
+            raise RunError(_trainer_fault("auto", error)) from error
         finally:
             if self.trainer.is_global_zero:
                 os.close(self._lock)
@@ -336,13 +343,6 @@ class ProbingCLI(LightningCLI):
             raise RunError(_trainer_fault(accelerator, error)) from error
         check_tasks(trainer)
         return trainer
-
-    def _run_subcommand(self, subcommand: str) -> None:
-        """Run; RunError for what the trainer finds only then, such as a fraction of batches that leaves none."""
-        try:
-            super()._run_subcommand(subcommand)
-        except MisconfigurationException as error:
-            raise RunError(_trainer_fault("auto", error)) from error
 
     def after_fit(self) -> None:
         """Test the best checkpoint, when there is one, and something to test on."""

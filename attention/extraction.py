@@ -17,6 +17,7 @@ from rich.filesize import decimal
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
+import preemption
 from attention.digest import Digests, file_digest
 from attention.encoder import Encoder
 from attention.forward import extract, return_free_memory, shapes
@@ -147,6 +148,7 @@ def _write_shards(items: Items, folder: Path, digests: Digests, encoder: Encoder
         task = progress.add_task(items.unit, total=sum(len(shards[shard]) for shard in mine))
         sealed: Future[None] | None = None
         for shard, group in groupby(tensors, key=itemgetter(0)):
+            preemption.check()
             with _written(folder / f"{_stem(shard)}.safetensors") as partial:
                 sha = write_shard(partial, shapes(items, shard), dtype, _counted(group, progress, task))
                 if sealed is not None:
@@ -213,5 +215,6 @@ def _collect(folder: Path, items: Items, digests: Digests, ranks: Ranks) -> list
                 f"write. Look at that rank's output; a new run goes on with what is finished."
             )
         else:
+            preemption.check()
             time.sleep(_POLL_SECONDS)
     return found

@@ -76,7 +76,9 @@ def train_nested(
         keep = ModelCheckpoint(folder, monitor=monitor, mode=mode, save_weights_only=True)
         stop = _ValidationChecks(monitor, mode=mode, patience=patience, every=every)
         epochs = max_epochs * every
-        trainer = nested_trainer(device, keep, stop, StopBetweenBatches(), *callbacks, epochs=epochs, every=every, **(optimisation or {}))
+        trainer = nested_trainer(
+            device, keep, stop, StopBetweenBatches(), *callbacks, epochs=epochs, every=every, **(optimisation or {})
+        )
         with quiet():
             trainer.fit(module, **data)
         value = math.nan if keep.best_model_score is None else float(keep.best_model_score)

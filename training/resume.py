@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from lightning_fabric.loggers.logger import rank_zero_experiment
 from pytorch_lightning import Callback, LightningModule, Trainer
 from pytorch_lightning.loggers import CSVLogger
 from pytorch_lightning.loggers.csv_logs import ExperimentWriter
-from pytorch_lightning.loggers.logger import rank_zero_experiment
 from pytorch_lightning.strategies.launchers import _SubprocessScriptLauncher
 from pytorch_lightning.utilities import rank_zero_info
 from torch import Tensor
@@ -57,16 +57,23 @@ def ignore_signals(trainer: Trainer) -> None:
 
 
 class StopBetweenBatches(Callback):
-    """Stops a training or a test between two batches, without keeping a state.
+    """Stops a training or a test between two batches, without keeping a state."""
 
-    Raises:
-        Interrupted: a signal has come.
-    """
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int) -> None:
+        """Stop if a signal asks for it.
 
-    def on_train_batch_start(self, *_: object) -> None:
+        Raises:
+            Interrupted: a signal has come.
+        """
         preemption.check()
 
-    on_test_batch_start = on_train_batch_start
+    def on_test_batch_start(self, *_: object) -> None:
+        """Stop if a signal asks for it.
+
+        Raises:
+            Interrupted: a signal has come.
+        """
+        preemption.check()
 
 
 class RunInUse(Exception):
@@ -179,6 +186,7 @@ class ContinuedCSVLogger(CSVLogger):
                 warnings.filterwarnings("ignore", message="Experiment logs directory .* exists and is not empty")
                 self._experiment = ExperimentWriter(self.log_dir)
             self._experiment.metrics.extend(self._kept)
+        assert isinstance(self._experiment, ExperimentWriter)
         return self._experiment
 
 
@@ -190,7 +198,7 @@ def _rows(path: Path, steps: float) -> list[dict[str, Any]]:
     return [row for row in rows if int(row["step"]) < steps]
 
 
-class Resume(Callback):
+class Resume(StopBetweenBatches):
     """Keeps the state of a run, and stops it between two batches when a signal asks for it.
 
     All ranks agree on the batch before which a training stops. A validation is finished first. A test keeps no state
@@ -213,7 +221,7 @@ class Resume(Callback):
         Raises:
             Interrupted: a signal has come.
         """
-        if dist.is_available() and dist.is_initialized() and self._group is None:
+        if trainer.world_size > 1 and self._group is None:
             self._group = dist.new_group(backend="gloo")  # a question on the GPU would wait for all that it has to do
         preemption.check()
 
@@ -245,14 +253,6 @@ class Resume(Callback):
                 f"continues the training."
             )
             preemption.stop()
-
-    def on_test_batch_start(self, *_: object) -> None:
-        """Stop if a signal asks for it.
-
-        Raises:
-            Interrupted: a signal has come.
-        """
-        preemption.check()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """End the processes that Lightning started and that do not stop: one may wait for this one for ever."""

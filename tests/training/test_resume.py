@@ -1,12 +1,12 @@
 """An interrupted run, continued by the same command, ends with the numbers of one that was not interrupted."""
 
+import io
 import json
 import os
 import random
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,8 +16,7 @@ import torch
 
 import preemption
 import train
-from tests.test_train import ROOT, arguments, pytestmark  # noqa: F401 # the warnings of Lightning that are expected
-from training import resume
+from tests.test_train import ROOT, arguments, classifier_arguments, pytestmark  # noqa: F401 # expected warnings
 from training.resume import RunState, random_states, run_digest, set_random_states
 
 
@@ -43,14 +42,6 @@ def signalled(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     return arm
 
 
-@pytest.fixture
-def command(corpus: str, bert: Path, cache: str) -> Callable[..., list[str]]:
-    def made(config: str, runs: Path, *extra: str) -> list[str]:
-        return [*arguments(ROOT / "configs" / config, corpus, bert, cache, runs), *extra]
-
-    return made
-
-
 def outcome(runs: Path) -> tuple[dict[str, object], str]:
     """Scores and audit of the one run there is, and what it logged."""
     (record,) = runs.rglob("results.json")
@@ -59,28 +50,183 @@ def outcome(runs: Path) -> tuple[dict[str, object], str]:
     return {name: content[name] for name in ("scores", "audit", "units")}, log.read_text() if log.exists() else ""
 
 
-@pytest.mark.parametrize(
-    "config", ["clark2019/attention_only.yaml", "clark2019/attention_glove.yaml", "clark2019/coreference_trained.yaml"]
-)
-def test_a_training_stopped_before_any_batch_ends_as_if_it_had_not(
-    config: str,
-    command: Callable[..., list[str]],
-    signalled: Callable[[int], None],
-    tmp_path: Path,
-) -> None:
-    shorter = ["--trainer.max_epochs=3", "--data.init_args.max_sentences=16"]
-    assert train.run(command(config, tmp_path / "whole", *shorter)) == 0
-    whole, asked, code = outcome(tmp_path / "whole"), 0, -1
-    while code != 0:  # stop once at every place where the run asks for a signal
-        asked += 1
-        runs = tmp_path / str(asked)
-        signalled(asked)
-        code = train.run(command(config, runs, *shorter))
+def interrupt_everywhere(
+    command: Callable[[Path], list[str]], signalled: Callable[[int], None], folder: Path, every: int = 1
+) -> int:
+    """Stop a run once at each place where it asks for a signal, continue it, and compare; return how often."""
+    assert train.run(command(folder / "whole")) == 0
+    whole, place, times, code = outcome(folder / "whole"), 1, 0, -1
+    while code != 0:
+        runs = folder / str(place)
+        signalled(place)
+        code = train.run(command(runs))
         if code != 0:
             assert code == 128 + signal.SIGUSR1
             assert not list(runs.rglob("results.json"))
             signalled(0)
-            assert train.run(command(config, runs, *shorter)) == 0
+            assert train.run(command(runs)) == 0
+            times += 1
         assert outcome(runs) == whole
-        assert not list(runs.rglob("state-*"))
-    assert asked > 10
+        assert not list(runs.rglob("*state-*"))
+        place += every
+    return times
+
+
+SHORT = ("--trainer.max_epochs=2", "--data.init_args.max_sentences=21")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("config", ["attention_only.yaml", "attention_glove.yaml"])
+def test_a_probe_stopped_anywhere_ends_as_if_it_had_not(
+    config: str, corpus: str, bert: Path, cache: str, signalled: Callable[[int], None], tmp_path: Path
+) -> None:
+    path = ROOT / "configs" / "clark2019" / config
+    times = interrupt_everywhere(
+        lambda runs: [*arguments(path, corpus, bert, cache, runs), *SHORT], signalled, tmp_path, every=2
+    )
+    assert times >= 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("config", ["base.yaml", "mlm.yaml"])
+def test_a_classifier_stopped_anywhere_draws_the_same_random_numbers(
+    config: str, bert: Path, signalled: Callable[[int], None], tmp_path: Path
+) -> None:
+    path = ROOT / "configs" / "tutek2020" / config
+    usual = classifier_arguments(path, tmp_path, bert)
+    times = interrupt_everywhere(
+        lambda runs: [*usual, f"--trainer.default_root_dir={runs}"], signalled, tmp_path, every=2
+    )
+    assert times >= 3
+
+
+def test_what_is_killed_before_there_is_a_state_begins_again_in_its_folder(
+    corpus: str, bert: Path, cache: str, signalled: Callable[[int], None], tmp_path: Path
+) -> None:
+    command = [*arguments(ROOT / "configs/clark2019/attention_only.yaml", corpus, bert, cache, tmp_path), *SHORT]
+    signalled(4)  # before the second batch
+    assert train.run(command) != 0
+    (state,) = tmp_path.rglob("state-*")
+    (state / "training.ckpt").unlink()
+    (state.parent / "checkpoints").mkdir(exist_ok=True)
+    (state.parent / "checkpoints" / "epoch=0-step=2.ckpt").write_bytes(b"of the killed process")
+    signalled(0)
+    assert train.run(command) == 0
+    assert [path.name for path in (tmp_path / "AttentionOnlyProbe").glob("version_*")] == ["version_0"]
+    assert all(path.stat().st_size > 100 for path in tmp_path.rglob("*.ckpt"))
+
+
+def test_another_run_is_not_continued(
+    corpus: str,
+    bert: Path,
+    cache: str,
+    signalled: Callable[[int], None],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    command = [*arguments(ROOT / "configs/clark2019/attention_only.yaml", corpus, bert, cache, tmp_path), *SHORT]
+    signalled(4)
+    assert train.run(command) != 0
+    signalled(0)
+    assert train.run([*command, "--model.init_args.learning_rate=0.5"]) == 0
+    assert train.run([*command, "--resume=never"]) == 0
+    folder = tmp_path / "AttentionOnlyProbe"
+    assert sorted(path.parent.name for path in folder.glob("*/results.json")) == ["version_1", "version_2"]
+    state = RunState(next(folder.glob("version_0/state-*")))
+    lock = state.lock()
+    assert train.run(command) == 1
+    assert "another process is at this run" in " ".join(capsys.readouterr().err.split())
+    os.close(lock)
+    assert train.run(command) == 0
+    assert not list(folder.rglob("state-*"))
+
+
+def test_the_digest_of_a_run_leaves_out_where_it_lies() -> None:
+    config = {
+        "trainer": {"max_epochs": 2, "default_root_dir": "a"},
+        "model": {"init_args": {"seed": 1}},
+        "resume": "auto",
+    }
+    digest = run_digest("fit", config, 1)
+    assert digest == run_digest("fit", {**config, "trainer": {"max_epochs": 2, "default_root_dir": "b"}}, 1)
+    others = [
+        run_digest("test", config, 1),
+        run_digest("fit", config, 2),
+        run_digest("fit", {**config, "model": {"init_args": {"seed": 2}}}, 1),
+        run_digest("fit", {**config, "trainer": {"max_epochs": 3}}, 1),
+    ]
+    assert len({digest, *others}) == 5
+
+
+def test_random_numbers_go_on_where_they_were() -> None:
+    def drawn() -> list[float]:
+        return [random.random(), random.gauss(0, 1), float(np.random.normal()), float(torch.rand(()))]
+
+    random.gauss(0, 1)  # of two that are made at once, one is kept for the next call
+    states = random_states()
+    first = drawn()
+    buffer = io.BytesIO()
+    torch.save(states, buffer)
+    buffer.seek(0)
+    set_random_states(torch.load(buffer, weights_only=True))
+    assert drawn() == first
+
+
+SCRIPT = """
+import sys, time
+import preemption
+preemption.install()
+preemption.share({marker!r}, None)
+print("ready", flush=True)
+try:
+    while True:
+        preemption.check()
+        time.sleep(0.01)
+except preemption.Interrupted as stop:
+    sys.exit(100 + stop.signal)
+"""
+
+
+@pytest.mark.parametrize("number", preemption.SIGNALS)
+def test_a_signal_stops_at_the_next_question_and_the_others_of_the_run_too(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    marker = tmp_path / "stop"
+    script = SCRIPT.replace("{marker!r}", f"__import__('pathlib').Path({str(marker)!r})")
+    marker.touch()
+    os.utime(marker, (0, 0))  # of an earlier run
+    pair = [
+        subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        for _ in range(2)
+    ]
+    for process in pair:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+    pair[0].send_signal(number)
+    said = [process.communicate(timeout=10)[1].decode() for process in pair]
+    assert [process.returncode for process in pair] == [100 + number, 100 + signal.SIGTERM]
+    assert number.name in said[0]
+
+
+def test_only_a_job_that_runs_is_requeued(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[tuple[str, ...]] = []
+
+    def scontrol(*arguments: str) -> str | None:
+        called.append(arguments)
+        return f"JobId=7 JobState={state} Reason=None" if arguments[0] == "show" else ""
+
+    monkeypatch.setattr(preemption, "_scontrol", scontrol)
+    for name in ("SLURM_JOB_ID", "SLURM_ARRAY_JOB_ID"):
+        monkeypatch.delenv(name, raising=False)
+    assert preemption.requeue() is None
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    for name, requeued in (("RUNNING", True), ("CANCELLED", False), ("PREEMPTED", False), ("TIMEOUT", False)):
+        state = name
+        called.clear()
+        said = preemption.requeue()
+        assert said is not None
+        assert (("requeue", "7") in called) == requeued == ("is requeued" in said)
+    monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "5")
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "3")
+    state = "RUNNING"
+    assert preemption.requeue() == "SLURM job 5_3 is requeued."
