@@ -40,7 +40,7 @@ class _Process:
     received: signal.Signals | None = None
     at: float = 0.0
     marker: Path | None = None
-    since: float = 0.0
+    stale: int | None = None
     pass_on: Callable[[signal.Signals], object] | None = None
 
 
@@ -70,20 +70,25 @@ def share(marker: Path, pass_on: Callable[[signal.Signals], object] | None) -> N
     """Stop together with the other processes of a run: a signal may reach one of them alone.
 
     Args:
-        marker: a file that asks all of them to stop, once it is there and younger than this call.
+        marker: a file that asks all of them to stop; one that is there already was left by an earlier run.
         pass_on: sends a signal to the processes that this one has started; None where there are none.
     """
-    _process.marker, _process.since, _process.pass_on = marker, time.time(), pass_on
+    _process.marker, _process.stale, _process.pass_on = marker, _touched(marker), pass_on
+
+
+def _touched(marker: Path) -> int | None:
+    try:
+        return marker.stat().st_mtime_ns
+    except OSError:
+        return None
 
 
 def requested() -> signal.Signals | None:
     """The signal that asks this process, or another one of its run, to stop; None without one."""
     if _process.received is None and _process.marker is not None:
-        try:
-            if _process.marker.stat().st_mtime >= _process.since:
-                _process.received = signal.SIGTERM
-        except OSError:
-            pass
+        touched = _touched(_process.marker)
+        if touched is not None and touched != _process.stale:
+            _process.received = signal.SIGTERM
     return _process.received
 
 

@@ -337,7 +337,7 @@ def random_states() -> dict[str, Any]:
         "python": [version, torch.tensor(keys), gauss],
         "numpy": [str(kind), torch.from_numpy(np.asarray(numbers).astype(np.int64)), *rest],
         "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else [],
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
     }
 
 
