@@ -7,34 +7,31 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from fidelity.base import CheckpointResult, FidelityTest, Measurements, Score, by_variant
+from fidelity.base import CheckpointResult, FidelityTest, Measurements, Score, means, over_seeds
 from fidelity.checkpoints import FidelityError
 from fidelity.classified import ClassifiedBatch
 from fidelity.perturbation import bin_table, by_max_attention, max_attention, violins
 from fidelity.saliency import Saliency
-from metrics.bootstrap import mean
 from metrics.distributions import entropy, jsd, tvd
-from results import Curves, Figure, Table, Unit
+from results import Curves, Figure, Table
 
 
 class Adversary(FidelityTest):
     """Adversarial attention of every text (Jain & Wallace 2019, §4.2.2), all texts and copies of a batch at once.
 
     Searches, for each text, copies of its attention that are far from its own in Jensen–Shannon divergence while the
-    output stays within ε of its own in total variation distance. The ε-max JSD of a text is the largest divergence
-    among the accepted copies after the last step; its own attention, with divergence 0, is always accepted. It is at
-    most ln 2 = .693. Several heads are searched together, and their divergence is their mean.
+    output stays within ε of its own in total variation distance. The ε-max JSD of a text, at most ln 2, is the largest
+    divergence among the accepted copies after the last step; its own attention, with divergence 0, is always accepted.
+    Several heads are searched together, and their divergence is their mean.
 
     Scores, means over the texts: `max_jsd`, the ε-max JSD; `max_jsd_strict`, the same with `epsilon` as tolerance;
     `tvd`, the distance between the output under the attention chosen for `max_jsd` and the text's own. Columns: the
     same, `max_attention`, and `max_jsd_at_<ε>`, the ε-max JSD of the same copies with ε as tolerance.
 
     The value is a lower bound that depends on the start of the search. Use several `starts` where single texts of
-    `items.parquet` matter; docs/fidelity.md has figures.
-
-    The loss is a sum over the texts without interaction, and Adam scales each weight by itself: the result for a text
-    does not depend on its batch. Memory grows with copies × tokens of a batch; for a transformer, which runs anew at
-    every step, lower `--model.init_args.eval_tokens`.
+    `items.parquet` matter; docs/fidelity.md has figures. The result for a text does not depend on its batch: the loss
+    is a sum over the texts without interaction, and Adam scales each weight by itself. Memory grows with copies ×
+    tokens of a batch; for a transformer, which runs anew at every step, lower `--model.init_args.eval_tokens`.
 
     Args:
         copies: searched for every text, K.
@@ -44,9 +41,6 @@ class Adversary(FidelityTest):
         epsilons: distances of the curve.
         starts: searches of every text, one after the other, of `copies` each; the best copy of all of them counts. The
             copies of all starts are kept in memory.
-
-    Raises:
-        FidelityError: there are no copies or starts, or a distance is not above 0.
     """
 
     name = "adversary"
@@ -87,11 +81,7 @@ class Adversary(FidelityTest):
         return ("max_jsd", "max_jsd_strict", "tvd", "max_attention", *map(_at, self.epsilons))
 
     def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
-        """Search, and choose among the copies; highlights the attention chosen for `max_jsd`.
-
-        Raises:
-            FidelityError: the attention of a text is not one distribution.
-        """
+        """Search, and choose among the copies; highlights the attention chosen for `max_jsd`."""
         weights = self.search(classified)
         with torch.no_grad():
             candidates = torch.cat([weights, classified.weights[None]])
@@ -101,7 +91,6 @@ class Adversary(FidelityTest):
             divergence = jsd(candidates.double(), classified.weights.double()).mean(1).clamp(max=math.log(2))
 
             def largest(accepted: float) -> tuple[Tensor, Tensor]:
-                """ε-max JSD `[batch]`, and which candidate has it."""
                 found = divergence.masked_fill(distance > accepted, -1).max(0)
                 return found.values, found.indices
 
@@ -117,17 +106,11 @@ class Adversary(FidelityTest):
         return Measurements(numbers, {"adversary": candidates.mean(1)[which, texts]})
 
     def search(self, classified: ClassifiedBatch) -> Tensor:
-        """The copies of all starts after the last step, `[starts × copies, heads, batch, positions]`.
-
-        Raises:
-            FidelityError: the attention of a text is not one distribution.
-        """
+        """The copies of all starts after the last step, `[starts × copies, heads, batch, positions]`."""
         classified.require_one_distribution(self.name)
-        # One after the other: what the steps need in memory does not grow with their number, only the copies that they
-        # leave, which `measure` decides by in one pass, do.
-        return torch.cat(
-            [self._searched(classified, start) for start in self.start(classified).tensor_split(self.starts)]
-        )
+        # One after the other, so that what a step needs in memory does not grow with their number.
+        starts = self.start(classified).tensor_split(self.starts)
+        return torch.cat([self._searched(classified, start) for start in starts])
 
     def _searched(self, classified: ClassifiedBatch, start: Tensor) -> Tensor:
         logits = start.clone().requires_grad_()
@@ -139,30 +122,22 @@ class Adversary(FidelityTest):
         return logits.detach().softmax(-1)
 
     def start(self, classified: ClassifiedBatch) -> Tensor:
-        """Logits that the searches begin with, log(1/L) + spread · N(0, 1) for a text of L positions.
+        """Logits that the searches begin with, `[starts × copies, heads, batch, positions]`.
 
-        They are drawn for each text by itself, `[starts × copies, heads, batch, positions]`; those of the first start
-        do not depend on how many follow. Outside the mask they are the lowest number, so that the weights and their
-        gradients are exactly 0.
+        log(1/L) + spread · N(0, 1) for a text of L positions, drawn for each text by itself; those of the first start
+        do not depend on how many follow. Outside the mask they are the lowest number: weights and gradients are 0.
         """
         heads = len(classified.weights)
         noise = classified.noise(self.name, self.starts * self.copies * heads)
         # A uniform draw becomes a normal one; 0 would become -∞.
         normal = torch.special.ndtri(noise.clamp(torch.finfo(noise.dtype).tiny, 1))
         drawn = self.spread * normal - classified.mask.sum(-1, keepdim=True).to(noise.dtype).log()
-        drawn = drawn.to(classified.weights.dtype).masked_fill(
-            ~classified.mask, torch.finfo(classified.weights.dtype).min
-        )
-        start: Tensor = drawn.view(self.starts * self.copies, *classified.weights.shape)
-        return start
+        dtype = classified.weights.dtype
+        drawn = drawn.to(dtype).masked_fill(~classified.mask, torch.finfo(dtype).min)
+        return drawn.view(self.starts * self.copies, *classified.weights.shape)
 
     def loss(self, classified: ClassifiedBatch, weights: Tensor) -> Tensor:
-        """What the search makes small, a scalar: a sum over the texts.
-
-        Args:
-            classified: the texts.
-            weights: the copies, `[copies, heads, batch, positions]`.
-        """
+        """What the search makes small, a sum over the texts, of copies `[copies, heads, batch, positions]`."""
         own = classified.weights
         distance = tvd(classified.decide(weights), classified.probabilities)
         # JSD is the entropy of the mixture less the mean of the entropies: each logarithm is taken once.
@@ -177,27 +152,25 @@ class Adversary(FidelityTest):
         return loss
 
     def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
-        units: dict[str, Unit] = {"max_jsd": "nats", "max_jsd_strict": "nats", "tvd": "fraction"}
-        return {name: Score((name,), mean, unit) for name, unit in units.items()}
+        return means(("max_jsd", "max_jsd_strict"), "nats") | means(["tvd"])
 
     def tables(self, results: Sequence[CheckpointResult]) -> Mapping[str, Table]:
         """`adversary`: ε-max JSD by the highest weight; `adversary.curve`: its mean by what is accepted."""
         curve = [
             (result.name, epsilon, value)
             for result in results
-            for epsilon, value in zip(self.epsilons, self._curve([result]), strict=True)
+            for epsilon, value in zip(self.epsilons, self._curve(result.of(self.name)), strict=True)
         ]
+        frame = pd.DataFrame(curve, columns=["checkpoint", "epsilon", "max_jsd"])
         return {
             self.name: bin_table(by_max_attention(results, self.name, "max_jsd"), "jsd", "nats"),
-            f"{self.name}.curve": Table(
-                pd.DataFrame(curve, columns=["checkpoint", "epsilon", "max_jsd"]),
-                {"epsilon": "ratio", "max_jsd": "nats"},
-            ),
+            f"{self.name}.curve": Table(frame, {"epsilon": "ratio", "max_jsd": "nats"}),
         }
 
     def figures(self, results: Sequence[CheckpointResult]) -> Mapping[str, Figure]:
         """`adversary`: violins by the highest weight; `adversary.curve`: a line for each variant over all its seeds."""
-        lines = {variant: (self.epsilons, self._curve(ours)) for variant, ours in by_variant(results).items()}
+        seeds = over_seeds(results, self.name)
+        lines = {variant: (self.epsilons, self._curve(values)) for variant, values in seeds.items()}
         values = by_max_attention(results, self.name, "max_jsd")
         return {
             self.name: violins("Adversarial attention", values, "ε-max JSD"),
@@ -211,10 +184,9 @@ class Adversary(FidelityTest):
             ),
         }
 
-    def _curve(self, results: Sequence[CheckpointResult]) -> Sequence[float]:
+    def _curve(self, values: pd.DataFrame) -> Sequence[float]:
         """Mean over the texts of the ε-max JSD for each of the epsilons."""
-        columns = [f"{self.name}.{_at(epsilon)}" for epsilon in self.epsilons]
-        return pd.concat([result.values[columns] for result in results]).mean().tolist()
+        return values[[_at(epsilon) for epsilon in self.epsilons]].mean().tolist()
 
 
 def _at(epsilon: float) -> str:

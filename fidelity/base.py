@@ -1,7 +1,7 @@
 """What every test of attention as an explanation fills in."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
@@ -13,59 +13,53 @@ from datamodules import ClassificationDataModule
 from fidelity.checkpoints import Checkpoint
 from fidelity.classified import ClassifiedBatch
 from fidelity.saliency import Saliency
-from metrics.bootstrap import Resampled, Statistic
+from metrics.bootstrap import Resampled, Statistic, mean
 from results import Figure, Table, Unit
 
 
 @dataclass(frozen=True)
 class Measurements:
-    """What a test measures on a batch.
-
-    Attributes:
-        numbers: by column `[batch]`; nan where one is undefined.
-        highlights: by name `[batch, positions]`, what the words of example texts can be coloured by.
-    """
+    """What a test measures on a batch."""
 
     numbers: Mapping[str, Tensor]
+    """By column `[batch]`; nan where one is undefined."""
     highlights: Mapping[str, Tensor] = field(default_factory=dict)
+    """By name `[batch, positions]`, what the words of example texts can be coloured by."""
 
 
 class Score(NamedTuple):
-    """How a score is computed from the columns of the texts.
-
-    Attributes:
-        columns: names of its columns.
-        statistic: of their values.
-        unit: of the score.
-    """
+    """A statistic of some columns of the texts."""
 
     columns: Sequence[str]
     statistic: Statistic
     unit: Unit
 
 
+def means(columns: Iterable[str], unit: Unit = "fraction") -> dict[str, Score]:
+    """Scores that are means over the texts, each of the column of its name."""
+    return {column: Score([column], mean, unit) for column in columns}
+
+
 @dataclass(frozen=True, eq=False)
 class CheckpointResult:
-    """Measurements and scores of one checkpoint.
-
-    Attributes:
-        name: of the checkpoint, unique.
-        variant: name that it shares with the checkpoints that differ from it in nothing but the seed.
-        seed: of its training.
-        classes: how many labels there are.
-        positive: the class that F1 is of; None for the mean over the classes.
-        values: a row for each text of test, in its order and under its place in the split, with the columns of all
-            tests as `<test>.<column>`; nan where the text was skipped.
-        scores: of all tests as `<test>.<score>`.
-    """
+    """Measurements and scores of one checkpoint; for name, variant and seed see `Checkpoint`."""
 
     name: str
     variant: str
     seed: int
     classes: int
+    """Number of labels."""
     positive: int | None
+    """The class that F1 is of; None for the mean over the classes."""
     values: pd.DataFrame
+    """A row for each text of test, by its place in the split; columns are `<test>.<column>`; nan if skipped."""
     scores: Mapping[str, Resampled]
+    """As `<test>.<score>`."""
+
+    def of(self, test: str) -> pd.DataFrame:
+        """The columns of a test, as `<column>`."""
+        own = self.values[[column for column in self.values if str(column).startswith(f"{test}.")]]
+        return own.rename(columns=lambda column: column.removeprefix(f"{test}."))
 
 
 class FidelityTest(ABC):
@@ -81,14 +75,7 @@ class FidelityTest(ABC):
     def begin(  # noqa: B027 # most have nothing to prepare
         self, checkpoints: Sequence[Checkpoint], data: ClassificationDataModule, device: torch.device, seed: int
     ) -> None:
-        """Prepare, before the first batch.
-
-        Args:
-            checkpoints: all that are tested, in their order.
-            data: the texts.
-            device: where the test runs.
-            seed: of everything that is drawn.
-        """
+        """Prepare before the first batch; the seed decides everything that is drawn."""
 
     @abstractmethod
     def columns(self, classes: int) -> Sequence[str]:
@@ -96,12 +83,7 @@ class FidelityTest(ABC):
 
     @abstractmethod
     def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
-        """The columns of a batch. Gradients are recorded; the parameters have none.
-
-        Args:
-            classified: texts of at least two words each, and what the classifier says of them.
-            saliency: how much each of their words matters; computed when first used, and shared by the tests.
-        """
+        """The columns of a batch. Gradients are recorded; the parameters have none. The tests share the saliency."""
 
     @abstractmethod
     def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
@@ -126,3 +108,8 @@ def by_variant(results: Sequence[CheckpointResult]) -> dict[str, list[Checkpoint
     for result in results:
         variants.setdefault(result.variant, []).append(result)
     return variants
+
+
+def over_seeds(results: Sequence[CheckpointResult], test: str) -> dict[str, pd.DataFrame]:
+    """The columns of a test for each variant, of all its seeds one after the other."""
+    return {variant: pd.concat([one.of(test) for one in ours]) for variant, ours in by_variant(results).items()}

@@ -1,6 +1,5 @@
 """Trained classifiers from their checkpoints alone: what they are, and which of them differ by the seed only."""
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from pytorch_lightning import LightningDataModule
 from pytorch_lightning.cli import LightningArgumentParser
 from pytorch_lightning.utilities.seed import isolate_rng
 
+from attention.digest import Digests
 from datamodules import ClassificationDataModule
 from models import AttentionClassifier, ModelError, TextClassifier
 from results.errors import UserError
@@ -22,18 +22,12 @@ from training.lifecycle import config_of, instantiate, read_checkpoint
 
 Config = Mapping[str, Any]
 
+OPTIMISATION = ("gradient_clip_val", "gradient_clip_algorithm", "accumulate_grad_batches")
+"""Options of the trainer that belong to the recipe of a training."""
+TRAINING = ("max_epochs", "max_steps", "precision", "limit_train_batches", *OPTIMISATION)
+"""All options of the trainer that a training depends on."""
 READING = ("workers", "eval_tokens")
-"""Options of the data that a training does not depend on."""
-TRAINING = (
-    "max_epochs",
-    "max_steps",
-    "accumulate_grad_batches",
-    "gradient_clip_val",
-    "gradient_clip_algorithm",
-    "precision",
-    "limit_train_batches",
-)
-"""Options of the trainer that it does."""
+"""Options of the data that it does not depend on."""
 
 
 class FidelityError(UserError):
@@ -47,7 +41,7 @@ class Checkpoint:
     Attributes:
         path: of the file.
         digest: SHA-256 of the file.
-        config: how its run was made, as its `config.yaml` says.
+        config: of its run.
         name: unique among those that are tested, as `tying, seed 1`.
         variant: shared with those that differ from it in nothing but the seed, as `tying`.
         model: on the CPU as it was loaded, in evaluation mode, its parameters without gradients.
@@ -75,22 +69,18 @@ class Checkpoint:
 
 
 def seed_of(config: Config) -> int:
-    """The seed that a run was made with."""
+    """The seed that a run was made with; -1 where it is not known."""
     seed = config["seed_everything"]
     # `true` draws one, which the run does not keep; `false` sets none.
     return seed if isinstance(seed, int) and not isinstance(seed, bool) else -1
 
 
-def read_config(path: Path) -> Config:
-    """How the run of a checkpoint was made.
+def read(path: Path) -> tuple[Config, Mapping[str, Any]]:
+    """How the run of a checkpoint was made, and the content of its file.
 
     Raises:
         FidelityError: there is no such file, or it is none that a classifier's `fit` has left.
     """
-    return _config(path, _content(path))
-
-
-def _content(path: Path) -> Mapping[str, Any]:
     if not path.is_file():
         raise FidelityError(
             f"{path}: there is no such checkpoint. Training leaves them in checkpoints/ of its run; name them with "
@@ -105,26 +95,19 @@ def _content(path: Path) -> Mapping[str, Any]:
             f"{path}: this is no checkpoint of a text classifier. `python train.py fit --config "
             f"configs/tutek2020/base.yaml` leaves one in checkpoints/ of its run."
         )
-    return content
-
-
-def _config(path: Path, content: Mapping[str, Any]) -> Config:
     config = config_of(content)
     known = {"model", "data", "seed_everything"} <= config.keys()
     if not known or not all(isinstance(config[name], Mapping) for name in ("model", "data")):
         raise FidelityError(f"{path}: the checkpoint does not say how its model and its data were made.")
-    return config
+    return config, content
 
 
 def data_settings(path: Path) -> Namespace:
-    """The data that a checkpoint was trained on, as the command line's parser understands them.
-
-    Raises:
-        FidelityError: see `read_config`.
-    """
+    """The data that a checkpoint was trained on, as the command line's parser understands them; raises as `read`."""
+    config, _ = read(path)
     parser = LightningArgumentParser()
     parser.add_lightning_class_args(LightningDataModule, "data", subclass_mode=True)
-    parsed: Namespace = parser.parse_object({"data": read_config(path)["data"]})["data"]
+    parsed: Namespace = parser.parse_object({"data": config["data"]})["data"]
     return parsed
 
 
@@ -134,65 +117,64 @@ def classifier_of(path: Path, config: Config) -> TextClassifier:
     return instantiate(TextClassifier, path, deepcopy(config["model"]))  # type: ignore[type-abstract]
 
 
-def files_of(paths: Sequence[Path]) -> list[Path]:
-    """The checkpoints themselves: a folder stands for all below it.
-
-    Raises:
-        FidelityError: there is none in a folder.
-    """
-    found = []
-    for path in paths:
-        below = sorted(path.rglob("*.ckpt")) if path.is_dir() else [path]
-        if not below:
-            raise FidelityError(f"{path}: there is no checkpoint (*.ckpt) in this folder or below.")
-        found += below
+def files_of(path: Path) -> list[Path]:
+    """The checkpoint itself, or all below a folder; raises FidelityError where there is none."""
+    found = sorted(path.rglob("*.ckpt")) if path.is_dir() else [path]
+    if not found:
+        raise FidelityError(f"{path}: there is no checkpoint (*.ckpt) in this folder or below.")
     return found
 
 
 def load(paths: Sequence[Path], data: ClassificationDataModule) -> list[Checkpoint]:
-    """The classifiers of some checkpoints, for data that are set up.
+    """The classifiers of files, and of folders that stand for all checkpoints below them, for data that are set up.
 
-    Args:
-        paths: files, or folders that stand for all checkpoints below them.
-        data: the texts.
-
-    Returns:
-        Those of one variant together, by their seeds; variants in the order of their first files, and those of one
-        folder by their names.
+    Those of one variant come together, by their seeds; variants in the order of their first files, and those of one
+    folder by their names.
 
     Raises:
         FidelityError: a file is absent, damaged, of something else, there twice, of the same training as another, or
             was trained on other data.
     """
-    found: list[Checkpoint] = []
-    files = files_of(paths)
-    configs = [read_config(path) for path in files]
-    models = [classifier_of(*pair) for pair in zip(files, configs, strict=True)]
-    for path, config, model, variant in zip(files, configs, models, _variants(configs, models), strict=True):
-        content = _content(path)
-        try:
-            with isolate_rng():
-                model.prepare(data)
-            model.on_load_checkpoint(dict(content))
-        except (ModelError, TrainingError) as error:
-            elsewhere = " Classifiers of different data are tested in runs of their own." if found else ""
-            raise FidelityError(f"{path}: {error}{elsewhere}") from None
-        model.load_state_dict(content["state_dict"])
-        model.eval().requires_grad_(False)
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        if twice := next((other for other in found if other.digest == digest), None):
-            raise FidelityError(f"{path} and {twice.path} are the same checkpoint: name it once.")
+    files = [(file, place) for place, path in enumerate(paths) for file in files_of(path)]
+    digests: dict[str, Path] = {}
+    configs: list[Config] = []
+    models: list[TextClassifier] = []
+    for path, _ in files:
+        config, content = read(path)
+        models.append(_restored(path, config, content, data, first=not models))
+        configs.append(config)
+        sha256 = Digests(data.cache).one(path)
+        if twice := digests.get(sha256):
+            raise FidelityError(f"{path} and {twice} are the same checkpoint: name it once.")
+        digests[sha256] = path
+    found: dict[str, Checkpoint] = {}
+    first: dict[str, int] = {}
+    trained = zip(files, digests, configs, models, _variants(configs, models), strict=True)
+    for (path, place), sha256, config, model, variant in trained:
         name = f"{variant}, seed {seed_of(config)}"
-        if twin := next((other for other in found if other.name == name), None):
+        if twin := found.get(name):
             raise FidelityError(
                 f"{path} and {twin.path} are both {name}, and count as two seeds of one configuration: name one "
                 f"checkpoint of each training."
             )
-        found.append(Checkpoint(path, digest, config, name, variant, model))
-    given = {path: place for place, asked in enumerate(paths) for path in files_of([asked])}
-    first = {one.variant: given[one.path] for one in reversed(found)}
-    return sorted(found, key=lambda one: (first[one.variant], one.variant, one.seed))
+        found[name] = Checkpoint(path, sha256, config, name, variant, model)
+        first.setdefault(variant, place)
+    return sorted(found.values(), key=lambda one: (first[one.variant], one.variant, one.seed))
+
+
+def _restored(
+    path: Path, config: Config, content: Mapping[str, Any], data: ClassificationDataModule, *, first: bool
+) -> TextClassifier:
+    model = classifier_of(path, config)
+    try:
+        with isolate_rng():
+            model.prepare(data)
+        model.on_load_checkpoint(dict(content))
+    except (ModelError, TrainingError) as error:
+        elsewhere = "" if first else " Classifiers of different data are tested in runs of their own."
+        raise FidelityError(f"{path}: {error}{elsewhere}") from None
+    model.load_state_dict(content["state_dict"])
+    return model.eval().requires_grad_(False)
 
 
 def _variants(configs: Sequence[Config], models: Sequence[TextClassifier]) -> list[str]:
@@ -202,7 +184,7 @@ def _variants(configs: Sequence[Config], models: Sequence[TextClassifier]) -> li
     found = []
     for name, own in zip(names, made, strict=True):
         alike = [other for other_name, other in zip(names, made, strict=True) if other_name == name]
-        apart = sorted({key for other in alike for key in other if len({repr(one.get(key)) for one in alike}) > 1})
+        apart = sorted({key for other in alike for key in other if _count([key], alike) > 1})
         # Where a class differs, its arguments do anyhow.
         classes = [f"{key.removesuffix('class_path')}init_args" for key in apart if key.endswith("class_path")]
         keys = [key for key in apart if not key.startswith(tuple(classes))]
@@ -211,12 +193,12 @@ def _variants(configs: Sequence[Config], models: Sequence[TextClassifier]) -> li
             # An option that changes with others tells no more apart than they do.
             if _count([*told, key], alike) > _count(told, alike):
                 told.append(key)
-        found.append(", ".join([name, *(f"{_plain(key)} {_value(key, own.get(key))}" for key in told)]))
+        found.append(", ".join([name, *(_told(key, own.get(key)) for key in told)]))
     return found
 
 
 def _count(keys: Sequence[str], settings: Sequence[Mapping[str, object]]) -> int:
-    """How many settings differ in some of their options."""
+    """How many settings differ in some of these options."""
     return len({tuple(repr(one.get(key)) for key in keys) for one in settings})
 
 
@@ -241,9 +223,6 @@ def _kind(model: TextClassifier) -> str:
     return type(model).__name__.removesuffix("Classifier").lower()
 
 
-def _plain(key: str) -> str:
-    return ".".join(part for part in key.split(".") if part not in ("init_args", "class_path"))
-
-
-def _value(key: str, value: object) -> str:
-    return value.rpartition(".")[2] if isinstance(value, str) and key.endswith("class_path") else str(value)
+def _told(key: str, value: object) -> str:
+    plain = ".".join(part for part in key.split(".") if part not in ("init_args", "class_path"))
+    return f"{plain} {str(value).rpartition('.')[2] if key.endswith('class_path') else value}"

@@ -30,22 +30,18 @@ class ClassifiedBatch:
     The tested levels of attention are replaced together: the words of a flat model; the sentences of a hierarchical
     model, or its words where they are asked for; all heads that a transformer shows. A *position* is a token or a
     sentence that may get weight.
-
-    Attributes:
-        checkpoint: where the classifier comes from.
-        batch: the texts.
-        output: what the classifier says of them; without gradients.
-        names: the tested levels of attention.
-        seed: of everything that is drawn.
-        pad: number of the padding in the vocabulary.
     """
 
     checkpoint: Checkpoint
     batch: TextBatch
     output: Output
+    """Of the classifier, without gradients."""
     names: tuple[str, ...]
+    """The tested levels of attention."""
     seed: int
+    """Of everything that is drawn."""
     pad: int
+    """Number of the padding in the vocabulary."""
 
     @property
     def model(self) -> TextClassifier:
@@ -99,11 +95,7 @@ class ClassifiedBatch:
         return self.of_predicted(self.probabilities)
 
     def require_one_distribution(self, test: str) -> None:
-        """Refuse weights that sum to one in more than one group a text.
-
-        Raises:
-            FidelityError: they do, as those of words in a hierarchical model.
-        """
+        """Raise FidelityError where a text has several distributions, as the words of a hierarchical model have."""
         if bool((self.groups > 0).any()):
             raise FidelityError(
                 f"{test} compares one distribution a text, and {self.checkpoint.name} has one for each sentence at "
@@ -128,15 +120,11 @@ class ClassifiedBatch:
         return values.gather(-1, places).masked_fill(self.token_to_position < 0, 0)
 
     def decide(self, weights: Tensor) -> Tensor:
-        """Probabilities `[..., batch, classes]` with other attention over the same hidden states; differentiable.
-
-        Args:
-            weights: `[..., heads, batch, positions]`, used as they are.
-        """
+        """Probabilities `[..., batch, classes]` with weights as for `logits`."""
         return self.logits(weights).softmax(-1)
 
     def logits(self, weights: Tensor) -> Tensor:
-        """Logits of the same."""
+        """Logits `[..., batch, classes]` with weights `[..., heads, batch, positions]` over the same hidden states."""
         imposed = {name: weights[..., head, :, :] for head, name in enumerate(self.names)}
         return self.model.decide(self.output, imposed)
 
@@ -144,11 +132,7 @@ class ClassifiedBatch:
     def reread(self, keep: Tensor) -> Tensor:
         """Probabilities `[copies, batch, classes]` of the texts reduced to some of their words, encoded anew.
 
-        Args:
-            keep: bool `[copies, batch, positions]`, whose words stay; delimiters stay always.
-
-        Returns:
-            nan for a text of which no word stays.
+        The words of `keep`, bool `[copies, batch, positions]`, and delimiters stay; nan where no word stays.
         """
         copies, texts = keep.shape[:2]
         tokens = self.to_tokens(keep)
@@ -183,31 +167,18 @@ def token_to_position(batch: TextBatch, level: str) -> Tensor:
 
 
 def levels_of(output: Output, wanted: str | None) -> tuple[str, ...]:
-    """The levels that are tested together.
-
-    Args:
-        output: of the classifier.
-        wanted: one of its levels; None for the sentences of a hierarchical model, else for all there are.
-
-    Raises:
-        FidelityError: it has no such level.
-    """
-    if wanted is not None:
-        if wanted not in output.levels:
-            raise FidelityError(f"--model.init_args.level: there is no {wanted}, only {', '.join(output.levels)}.")
-        return (wanted,)
-    return (SENTENCE,) if SENTENCE in output.levels else tuple(output.levels)
+    """The levels that are tested together: the wanted one; without, sentences, or where there are none, all levels."""
+    if wanted is None:
+        return (SENTENCE,) if SENTENCE in output.levels else tuple(output.levels)
+    if wanted not in output.levels:
+        raise FidelityError(f"--model.init_args.level: there is no {wanted}, only {', '.join(output.levels)}.")
+    return (wanted,)
 
 
 def classify(
     checkpoint: Checkpoint, batch: TextBatch, level: str | None, *, seed: int, pad: int
 ) -> tuple[Output, ClassifiedBatch | None]:
-    """Run a classifier once over a batch.
-
-    Returns:
-        The output for all texts, and the texts of at least two words (at the level of sentences: two sentences) for the
-        tests; None where there is no such text.
-    """
+    """Output of a classifier for all texts, and a copy of those of at least two words, or sentences where tested."""
     with torch.no_grad():
         output: Output = checkpoint.model(batch)
     names = levels_of(output, level)
@@ -216,14 +187,12 @@ def classify(
     several = positions.max(1).values > torch.where(positions < 0, positions.size(1), positions).min(1).values
     if not bool(several.any()):
         return output, None
-    tested = output
-    if not bool(several.all()):
-        batch, tested = select_texts(batch, several), select_texts(output, several)
+    batch, tested = select_texts(batch, several), select_texts(output, several)
     return output, ClassifiedBatch(checkpoint, batch, tested, names, seed, pad)
 
 
 def select_texts(texts: Texts, rows: Tensor) -> Texts:
-    """Some texts of a batch, or of what a classifier says of one: int64 `[rows]` places, or bool `[batch]`."""
+    """Some texts of a batch or of an output: int64 `[rows]` places, or bool `[batch]`."""
     chosen: dict[str, Any] = {}
     for field in fields(texts):
         value = getattr(texts, field.name)
@@ -235,16 +204,9 @@ def select_texts(texts: Texts, rows: Tensor) -> Texts:
 
 
 def shortened(batch: TextBatch, rows: Tensor, keep: Tensor, pad: int) -> TextBatch:
-    """Texts of a batch without some of their tokens.
+    """Texts of a batch, by their places int64 `[rows]`, reduced to the tokens of `keep`, bool `[rows, time]`.
 
-    Args:
-        batch: the texts.
-        rows: int64 `[rows]`, places of texts in the batch; one may be there more than once.
-        keep: bool `[rows, time]`, tokens that stay.
-        pad: number of the padding in the vocabulary.
-
-    Returns:
-        A batch of `rows` texts, as long as the longest. Sentences without a token are no longer counted.
+    Sentences without a token are no longer counted.
     """
     lengths = keep.sum(1)
     time = int(lengths.max())
@@ -271,26 +233,16 @@ def shortened(batch: TextBatch, rows: Tensor, keep: Tensor, pad: int) -> TextBat
 
 
 def passes(lengths: Tensor) -> Iterator[Tensor]:
-    """Places int64 of texts of these lengths, those of like length together, in passes of at most `PASS` tokens.
-
-    A text that is longer than that is a pass of its own.
-    """
+    """Places int64 of texts of these lengths, the longest first, in passes of at most `PASS` tokens or of one text."""
     order = lengths.argsort(dim=0, descending=True, stable=True)
-    ordered = lengths[order].tolist()
-    start = 0
-    while start < len(ordered):
-        size = max(PASS // max(ordered[start], 1), 1)
-        yield order[start : start + size]
-        start += size
+    while len(order):
+        size = max(PASS // max(int(lengths[order[0]]), 1), 1)
+        yield order[:size]
+        order = order[size:]
 
 
 def group_sums(values: Tensor, groups: Tensor) -> Tensor:
-    """Sum over the group of each position, in the shape of the values.
-
-    Args:
-        values: `[..., batch, positions]`, 0 outside the groups.
-        groups: int64 `[batch, positions]`; -1 for positions of none.
-    """
+    """Sums `[..., batch, positions]` of values over the group of each position; values are 0 outside of groups."""
     count = int(groups.max()) + 1
     if count <= 1:
         return values.sum(-1, keepdim=True).expand(values.shape)
@@ -312,15 +264,10 @@ def uniform_weights(groups: Tensor, dtype: torch.dtype = torch.float32) -> Tenso
 
 
 def permuted(weights: Tensor, noise: Tensor, groups: Tensor) -> Tensor:
-    """Weights that are shuffled within their groups.
+    """Weights `[heads, batch, positions]` shuffled within their groups, `[draws, heads, batch, positions]`.
 
-    Args:
-        weights: `[heads, batch, positions]`; all heads are shuffled alike.
-        noise: `[draws, batch, positions]`; its order is that of a shuffle.
-        groups: int64 `[batch, positions]`; -1 for positions of none, which keep what they have.
-
-    Returns:
-        `[draws, heads, batch, positions]`.
+    All heads are shuffled alike, in the order of the noise, `[draws, batch, positions]`. Positions of no group, -1,
+    keep what they have.
     """
     positions = groups.argsort(dim=-1, stable=True).expand(noise.shape)
     by_noise = noise.argsort(-1)

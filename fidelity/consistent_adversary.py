@@ -1,7 +1,7 @@
 """A whole model with other attention and the same decisions (Wiegreffe & Pinter 2019, §4)."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -9,10 +9,11 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 import torch
-from numpy.typing import NDArray
 from pytorch_lightning import LightningModule
 from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor
+from torch.nn.functional import pad
+from torch.nn.utils.rnn import pad_sequence
 
 from datamodules import ClassificationDataModule, TextBatch
 from datamodules.sampling import LengthBatches
@@ -22,7 +23,7 @@ from fidelity.classified import ClassifiedBatch, levels_of
 from fidelity.perturbation import by_max_attention, max_attention, violins
 from fidelity.recipe import Recipe
 from fidelity.saliency import Saliency
-from metrics.bootstrap import mean, resample
+from metrics.bootstrap import Floats, Resampled, mean, ratio, resample
 from metrics.classification import f1_score
 from metrics.distributions import area, jsd, kl, tvd
 from models import AttentionClassifier, HierarchicalClassifier, TextClassifier, UniformAttention
@@ -30,16 +31,8 @@ from models.interface import Output
 from results import Curves, Figure, Table, Unit
 from training import Best
 
-Floats = NDArray[np.float64]
-_UNITS: dict[str, Unit] = {
-    "strength": "ratio",
-    "tvd": "fraction",
-    "jsd": "nats",
-    "f1": "fraction",
-    "accuracy": "fraction",
-    "epochs": "count",
-}
-
+_UNITS: dict[str, Unit] = {"strength": "ratio", "tvd": "fraction", "jsd": "nats", "epochs": "count"}
+_UNITS |= {"f1": "fraction", "accuracy": "fraction"}
 
 ITSELF, FIRST, UNIFORM = "itself", "first", "uniform"
 """Comparisons beside the adversaries: itself, the first of its variant, the first with uniform attention."""
@@ -55,19 +48,14 @@ class ConsistentAdversary(FidelityTest):
     what a new training alone changes, and a checkpoint with uniform attention, which has no adversary itself.
 
     Tests the attention over sentences of a hierarchical classifier, and the mean over the heads of a transformer.
-    Adversaries are kept in `adversaries/` of the datamodule's cache: a run that is started again trains only those that
-    are missing.
+    Adversaries are kept in `adversaries/` of the datamodule's cache: a run that is started again trains the rest.
 
     Args:
         strengths: λ. With the TVD of two classes, which is twice that in Wiegreffe & Pinter's code, λ is twice theirs.
         max_epochs: after which a training ends at the latest.
-        patience: epochs in a row without a lower training loss, after which one ends.
+        patience: epochs without a lower training loss after which it ends.
         seeds: of how many checkpoints of each variant adversaries are trained, the first in their order; None for all.
-        regularized: whether the terms of the checkpoint's regularisers are added to the loss. By default the adversary
-            has the same parts, and learns only decisions and attention.
-
-    Raises:
-        FidelityError: a strength is negative, is there twice, or there is none; or a number is below 1.
+        regularized: whether the terms of the checkpoint's regularisers are added to the loss.
     """
 
     name = "consistent_adversary"
@@ -98,11 +86,6 @@ class ConsistentAdversary(FidelityTest):
     def begin(
         self, checkpoints: Sequence[Checkpoint], data: ClassificationDataModule, device: torch.device, seed: int
     ) -> None:
-        """Train the adversaries that are not there yet.
-
-        Raises:
-            FidelityError: there are several devices, or a training has learned nothing.
-        """
         self._begun, self._adversaries = tuple(checkpoints), {}
         for checkpoint in checkpoints:
             variant = [one for one in checkpoints if one.variant == checkpoint.variant]
@@ -118,27 +101,21 @@ class ConsistentAdversary(FidelityTest):
     def columns(self, classes: int) -> Sequence[str]:
         """The gold class, and the comparison with each other model: TVD, JSD and that model's decision."""
         others = (*self.strengths, ITSELF, FIRST, UNIFORM)
-        return [
-            "gold",
-            "max_attention",
-            *(f"{what}_{other}" for other in others for what in ("tvd", "jsd", "predicted")),
-        ]
+        compared = [f"{what}_{other}" for other in others for what in ("tvd", "jsd", "predicted")]
+        return ["gold", "max_attention", *compared]
 
     @torch.no_grad()
     def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
-        """Run the adversaries, and the other checkpoints that are to be compared."""
         batch = classified.batch
         nothing = torch.full((len(batch.index),), torch.nan, dtype=torch.float64, device=batch.index.device)
         numbers = dict.fromkeys(self.columns(classified.probabilities.size(-1)), nothing)
         numbers["gold"], numbers["max_attention"] = batch.labels.double(), max_attention(classified)
         numbers |= _compared(ITSELF, classified.output, classified)
-        models = {**self._adversaries.get(classified.checkpoint.name, {})} | _others(classified.checkpoint, self._begun)
-        for name, other in models.items():
+        for name, other in self._others(classified.checkpoint.name).items():
             numbers |= _compared(name, other.model(batch), classified)
         return Measurements(numbers)
 
     def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
-        """The area under the curve, and its highest point."""
         tvds, jsds = ([f"{what}_{name}" for name in self.strengths] for what in ("tvd", "jsd"))
         return {"area": Score((*tvds, *jsds), _area, "ratio"), "max_jsd": Score(jsds, _highest, "nats")}
 
@@ -148,25 +125,23 @@ class ConsistentAdversary(FidelityTest):
         `tvd` and `jsd` are means over the texts; `f1` and `accuracy` are those of the other model, and `epochs` how
         long it was trained.
         """
-        rows = [row for result in results for row in self._rows(result)]
+        rows = []
+        for result in results:
+            values = result.of(self.name)
+            for name, other in {ITSELF: None, **self._others(result.name)}.items():
+                decisions = values[["gold", f"predicted_{name}"]]
+                label = other.name if other else ITSELF
+                names = {"variant": result.variant, "checkpoint": result.name, "other": label}
+                numbers = {
+                    "strength": self.strengths.get(name, math.nan),
+                    **_mean(values, "tvd", name).estimate.named("tvd"),
+                    **_mean(values, "jsd", name).estimate.named("jsd"),
+                    "f1": resample(f1_score(result.positive, result.classes), decisions, "fraction").value,
+                    "accuracy": resample(_accuracy, decisions, "fraction").value,
+                    "epochs": other.best.epochs if isinstance(other, TrainedAdversary) else math.nan,
+                }
+                rows.append({**names, **numbers})
         return {self.name: Table(pd.DataFrame(rows), _UNITS)}
-
-    def _rows(self, result: CheckpointResult) -> Iterator[dict[str, object]]:
-        here = self._checkpoint(result)
-        adversaries, others = self._adversaries.get(here.name, {}), _others(here, self._begun)
-        names = {ITSELF: ITSELF} | dict.fromkeys(adversaries, "adversary")
-        names |= {name: other.name for name, other in others.items()}
-        for name, other in names.items():
-            row: dict[str, object] = {"variant": result.variant, "checkpoint": result.name, "other": other}
-            row["strength"] = self.strengths.get(name, math.nan)
-            for what in ("tvd", "jsd"):
-                values = self._values(result, f"{what}_{name}")
-                row |= resample(mean, values, _UNITS[what]).estimate.named(what)
-            decisions = self._values(result, "gold", f"predicted_{name}")
-            row["f1"] = resample(f1_score(result.positive, result.classes), decisions, "fraction").value
-            row["accuracy"] = resample(_accuracy, decisions, "fraction").value
-            row["epochs"] = adversaries[name].best.epochs if name in adversaries else math.nan
-            yield row
 
     def figures(self, results: Sequence[CheckpointResult]) -> Mapping[str, Figure]:
         """Mean TVD against mean JSD: a line for each checkpoint with adversaries, points for seeds and uniform.
@@ -175,58 +150,45 @@ class ConsistentAdversary(FidelityTest):
         """
         lines: dict[str, tuple[list[float], list[float]]] = {}
         points: dict[str, tuple[list[float], list[float]]] = {}
-
-        def point(result: CheckpointResult, name: str) -> tuple[float, float]:
-            values = {what: self._values(result, f"{what}_{name}") for what in ("tvd", "jsd")}
-            x, y = (resample(mean, some, _UNITS[what]).value for what, some in values.items())
-            return x, y
-
         for result in results:
-            here = self._checkpoint(result)
-            if here.name in self._adversaries:
-                found = sorted(point(result, name) for name in (ITSELF, *self.strengths))
-                lines[here.name] = ([x for x, _ in found], [y for _, y in found])
+            values, others = result.of(self.name), self._others(result.name)
+            found = {name: tuple(_mean(values, what, name).value for what in ("tvd", "jsd")) for name in others}
+            if result.name in self._adversaries:
+                xs, ys = zip(*sorted([(0.0, 0.0), *(found[name] for name in self.strengths)]), strict=True)
+                lines[result.name] = (list(xs), list(ys))
             # Distances are symmetric: what a seed has to the first belongs to the line of the first.
-            for name, other in _others(here, self._begun).items():
-                xs, ys = points.setdefault(other.name, ([], []))
-                x, y = point(result, name)
-                xs.append(x)
-                ys.append(y)
+            for name, other in others.items():
+                if isinstance(other, Checkpoint):
+                    for axis, value in zip(points.setdefault(other.name, ([], [])), found[name], strict=True):
+                        axis.append(value)
         figures: dict[str, Figure] = {}
         if lines or points:
             title, axes = "Model-consistent adversaries", ("TVD of the decisions", "JSD of the attention")
             figures[self.name] = Curves(title, *axes, lines, points, y_range=(0.0, math.log(2)))
-        if not all(np.isnan(self._values(result, f"jsd_{FIRST}")).all() for result in results):
+        if any(result.of(self.name)[f"jsd_{FIRST}"].notna().any() for result in results):
             seeds = by_max_attention(results, self.name, f"jsd_{FIRST}")
             figures[f"{self.name}.seeds"] = violins("Attention under other seeds", seeds, "JSD to the first seed")
         return figures
 
-    def _checkpoint(self, result: CheckpointResult) -> Checkpoint:
-        return next(one for one in self._begun if one.name == result.name)
-
-    def _values(self, result: CheckpointResult, *columns: str) -> Floats:
-        values: Floats = result.values[[f"{self.name}.{column}" for column in columns]].to_numpy(np.float64)
-        return values
+    def _others(self, name: str) -> "dict[str, TrainedAdversary | Checkpoint]":
+        """Adversaries of a checkpoint, the first of its variant, and the first with uniform attention; not itself."""
+        checkpoint = next(one for one in self._begun if one.name == name)
+        others: dict[str, TrainedAdversary | Checkpoint] = {**self._adversaries.get(name, {})}
+        others[FIRST] = next(one for one in self._begun if one.variant == checkpoint.variant)
+        uniform = next((one for one in self._begun if has_uniform_attention(one)), None)
+        if uniform and isinstance(checkpoint.model, AttentionClassifier) and not has_uniform_attention(checkpoint):
+            others[UNIFORM] = uniform
+        return {label: other for label, other in others.items() if other is not checkpoint}
 
     def audit(self) -> Mapping[str, object]:
-        """How many adversaries there are, and how many were still getting better when they had to end."""
+        """How many adversaries there are, and how many were cut off by max_epochs."""
         found = [adversary.best for each in self._adversaries.values() for adversary in each.values()]
         return {"adversaries": len(found), "cut_off": sum(not best.stopped for best in found)}
 
 
-def _others(checkpoint: Checkpoint, checkpoints: Sequence[Checkpoint]) -> dict[str, Checkpoint]:
-    """The first of its variant, and the first with uniform attention over the same words; not the checkpoint itself."""
-    others = {FIRST: next(one for one in checkpoints if one.variant == checkpoint.variant)}
-    even = next((one for one in checkpoints if has_uniform_attention(one)), None)
-    if even is not None and isinstance(checkpoint.model, AttentionClassifier) and not has_uniform_attention(checkpoint):
-        others[UNIFORM] = even
-    return {name: other for name, other in others.items() if other is not checkpoint}
-
-
 def _compared(name: str, output: Output, classified: ClassifiedBatch) -> dict[str, Tensor]:
     """Columns of a batch: how far another model's decisions and attention are from the checkpoint's."""
-    names = levels_of(classified.output, None)
-    ours, theirs = (attention_of(one, names).double() for one in (classified.output, output))
+    ours, theirs = (attention_of(one).double() for one in (classified.output, output))
     probabilities = output.logits.softmax(-1)
     return {
         f"tvd_{name}": tvd(probabilities.double(), classified.probabilities.double()),
@@ -236,12 +198,13 @@ def _compared(name: str, output: Output, classified: ClassifiedBatch) -> dict[st
     }
 
 
+def _mean(values: pd.DataFrame, what: str, name: str) -> Resampled:
+    return resample(mean, values[[f"{what}_{name}"]], _UNITS[what])
+
+
 def _means(values: Floats, weights: Floats) -> Floats:
     """`[draws, columns]` of values `[texts, columns]`; nan for a draw of none of them."""
-    counts = weights.sum(axis=1, keepdims=True)
-    sums = weights @ values
-    means: Floats = np.divide(sums, counts, out=np.full_like(sums, np.nan), where=counts > 0)
-    return means
+    return ratio(weights @ values, weights.sum(axis=1, keepdims=True))
 
 
 def _area(values: Floats, weights: Floats) -> Floats:
@@ -257,28 +220,16 @@ def _accuracy(values: Floats, weights: Floats) -> Floats:
     return mean((values[:, :1] == values[:, 1:]).astype(np.float64), weights)
 
 
-@dataclass(frozen=True)
-class TrainOutputs:
-    """Decisions and attention of a classifier on every text of train.
-
-    Attributes:
-        probabilities: `[texts, classes]`.
-        weights: `[positions of all texts, heads]`, one text after another.
-        starts: int64 `[texts]`, where each text begins.
-        sizes: int64 `[texts]`, how many positions it has, up to the last that may get weight.
-    """
+class TrainOutputs(NamedTuple):
+    """Decisions `[texts, classes]` and, of each text, attention `[positions, heads]` of a classifier on train."""
 
     probabilities: Tensor
-    weights: Tensor
-    starts: Tensor
-    sizes: Tensor
+    weights: Sequence[Tensor]
 
     def of(self, texts: Tensor, positions: int) -> tuple[Tensor, Tensor]:
         """Probabilities `[batch, classes]` and attention `[heads, batch, positions]` of texts int64 `[batch]`."""
-        places = torch.arange(positions, device=texts.device)
-        real = places < self.sizes[texts, None]
-        rows = torch.where(real, self.starts[texts, None] + places, 0)
-        return self.probabilities[texts], self.weights[rows].masked_fill(~real[..., None], 0).permute(2, 0, 1)
+        weights = pad_sequence([self.weights[text] for text in texts.tolist()], batch_first=True)
+        return self.probabilities[texts], pad(weights, (0, 0, 0, positions - weights.size(1))).permute(2, 0, 1)
 
 
 @torch.no_grad()
@@ -288,26 +239,24 @@ def collect_outputs(model: TextClassifier, data: ClassificationDataModule, devic
     batches = LengthBatches(
         split.lengths, max_cells=data.eval_tokens, max_sentences=len(split), shuffle=False, cells="tokens"
     )
-    index, probabilities, weights, sizes = [], [], [], []
+    probabilities: dict[int, Tensor] = {}
+    weights: dict[int, Tensor] = {}
     for items in batches:
         batch = split[items].to(device)
         output: Output = model(batch)
-        names = levels_of(output, None)
-        mask, own = output.levels[names[0]].mask, attention_of(output, names)
-        places = torch.arange(1, mask.size(1) + 1, device=device)
-        index.append(batch.index)
-        probabilities.append(output.logits.softmax(-1))
-        sizes.append((mask * places).amax(1))
-        weights.append(own.permute(1, 2, 0)[places <= sizes[-1][:, None]])
-    order = torch.cat(index).argsort()
-    lengths = torch.cat(sizes)
-    starts = lengths.cumsum(0) - lengths
-    return TrainOutputs(torch.cat(probabilities)[order], torch.cat(weights), starts[order], lengths[order])
+        mask = output.levels[levels_of(output, None)[0]].mask
+        sizes = (mask * torch.arange(1, mask.size(1) + 1, device=device)).amax(1)  # to the last that may get weight
+        texts = batch.index.tolist()
+        probabilities |= dict(zip(texts, output.logits.softmax(-1), strict=True))
+        rows = zip(texts, attention_of(output).permute(1, 2, 0), sizes.tolist(), strict=True)
+        weights |= {text: row[:size].clone() for text, row, size in rows}
+    order = sorted(weights)
+    return TrainOutputs(torch.stack([probabilities[text] for text in order]), [weights[text] for text in order])
 
 
-def attention_of(output: Output, names: Sequence[str]) -> Tensor:
-    """The weights of these levels, `[levels, batch, positions]`."""
-    return torch.stack([output.levels[name].weights for name in names])
+def attention_of(output: Output) -> Tensor:
+    """The weights of the levels that are tested, `[levels, batch, positions]`."""
+    return torch.stack([output.levels[name].weights for name in levels_of(output, None)])
 
 
 def adversarial_loss(
@@ -315,26 +264,20 @@ def adversarial_loss(
 ) -> Tensor:
     """TVD(ŷ_a, ŷ_b) − λ · KL(α_a ‖ α_b), the mean over the texts (Wiegreffe & Pinter 2019, §4).
 
-    Several heads count with the mean of their divergences.
-
-    Args:
-        probabilities: ŷ_a `[batch, classes]`.
-        weights: α_a `[heads, batch, positions]`.
-        base_probabilities: ŷ_b `[batch, classes]`.
-        base_weights: α_b `[heads, batch, positions]`.
-        strength: λ.
+    Decisions ŷ are `[batch, classes]`, attention α is `[heads, batch, positions]`; λ is the strength. Several heads
+    count with the mean of their divergences.
     """
     # Their code takes the TVD of one sigmoid, which is half of that of its two classes: their λ is half of this one.
     return (tvd(probabilities, base_probabilities) - strength * kl(weights, base_weights).mean(0)).mean()
 
 
 class AdversarialTraining(LightningModule):
-    """A classifier that learns to decide as another does, with attention as different as it can be.
+    """Trains a classifier to decide as another does, with attention as different as it can be; see `adversarial_loss`.
 
     Args:
-        model: what is trained, by its own optimiser.
+        model: the classifier, trained by its own optimiser.
         base: outputs of the other on train.
-        strength: λ of the loss; see `adversarial_loss`.
+        strength: λ of the loss.
         regularized: whether the terms of the model's regularisers are added to it.
     """
 
@@ -345,12 +288,8 @@ class AdversarialTraining(LightningModule):
 
     def training_step(self, batch: TextBatch, batch_idx: int) -> Tensor:
         """The loss; the labels play no part."""
-        terms: Mapping[str, Tensor] = {}
-        if self.regularized:
-            output, terms = self.model.outcome(batch)
-        else:
-            output = self.model(batch)
-        weights = attention_of(output, levels_of(output, None))
+        output, terms = self.model.outcome(batch) if self.regularized else (self.model(batch), {})
+        weights = attention_of(output)
         base = self.base.of(batch.index, weights.size(-1))
         loss = adversarial_loss(output.logits.softmax(-1), weights, *base, self.strength)
         loss = loss + sum(terms.values())
@@ -358,7 +297,6 @@ class AdversarialTraining(LightningModule):
         return loss
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
-        """That of the model."""
         return self.model.configure_optimizers()
 
 
@@ -367,18 +305,14 @@ class TrainedAdversary(NamedTuple):
 
     model: TextClassifier
     best: Best
+    name: str = "adversary"
 
 
 @dataclass(frozen=True, eq=False)
 class Adversaries:
-    """The model-consistent adversaries of one trained classifier.
+    """The model-consistent adversaries of one trained classifier, all of one initialisation, other than its own.
 
-    All have the same initialisation, another than the classifier's. An adversary is that of the epoch with the lowest
-    training loss; nothing is chosen on test (in Wiegreffe & Pinter's code the base was).
-
-    Attributes:
-        recipe: of the trainings.
-        regularized: see `AdversarialTraining`.
+    Each is that of the epoch with the lowest training loss; nothing is chosen on test, as their code chose the base.
     """
 
     recipe: Recipe

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import combinations
+from itertools import combinations, product
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.stats import ConstantInputWarning, NearConstantInputWarning, kendalltau, pearsonr, rankdata
 
-from fidelity.base import CheckpointResult, FidelityTest, Measurements, Score, by_variant
+from fidelity.base import CheckpointResult, FidelityTest, Measurements, Score, means, over_seeds
 from fidelity.checkpoints import FidelityError
 from fidelity.classified import ClassifiedBatch
 from fidelity.saliency import MEASURES, Measure, Saliency
@@ -43,10 +43,7 @@ class Correlation(FidelityTest):
     Texts without a coefficient are left out of its mean, and counted in the table `correlation`.
 
     Args:
-        saliencies: the measures.
-
-    Raises:
-        FidelityError: there is none, or one stands there twice.
+        saliencies: the measures, each once.
     """
 
     name = "correlation"
@@ -65,7 +62,6 @@ class Correlation(FidelityTest):
         return [*found, INCOMPLETENESS] if "integrated_gradients" in self.saliencies else found
 
     def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
-        """Every pair of sides over the words of each text."""
         measures = [saliency.magnitude(measure) for measure in self.saliencies]
         sides = torch.stack([classified.attention, *measures], dim=1).double().cpu().numpy()
         words = classified.words.cpu().numpy()
@@ -91,62 +87,45 @@ class Correlation(FidelityTest):
     def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
         scores: dict[str, Score] = {}
         for pair in self._pairs:
-            scores |= {f"{pair}.{name}": Score((f"{pair}.{name}",), mean, "fraction") for name in COEFFICIENTS}
+            scores |= means(f"{pair}.{name}" for name in COEFFICIENTS)
             scores[f"{pair}.significant"] = Score((f"{pair}.p",), _significant, "fraction")
-        if "integrated_gradients" in self.saliencies:
-            scores[INCOMPLETENESS] = Score((INCOMPLETENESS,), mean, "fraction")
-        return scores
+        return scores | means([INCOMPLETENESS] if "integrated_gradients" in self.saliencies else [])
 
     def tables(self, results: Sequence[CheckpointResult]) -> Mapping[str, Table]:
         """A row for every checkpoint and pair: over how many texts, mean and deviation of τ, and the other means.
 
         `undefined` are texts that were tested, and have no coefficient.
         """
-        rows = [self._row(result, pair) for result in results for pair in self._pairs]
+        rows = []
+        for result, pair in product(results, self._pairs):
+            own = result.of(self.name)
+            kendall = own[f"{pair}.kendall"]
+            row = {
+                "checkpoint": result.name,
+                "pair": f"attention_{pair}" if pair in self.saliencies else pair,
+                "texts": kendall.count(),
+                "undefined": own["words"].count() - kendall.count(),
+                "kendall": kendall.mean(),
+                "kendall.sd": kendall.std(),
+                "significant": result.scores[f"{self.name}.{pair}.significant"].value,
+                "pearson": own[f"{pair}.pearson"].mean(),
+                "spearman": own[f"{pair}.spearman"].mean(),
+            }
+            rows.append(row)
         return {self.name: Table(pd.DataFrame(rows), dict.fromkeys((*COEFFICIENTS, "significant"), "fraction"))}
-
-    def _row(self, result: CheckpointResult, pair: str) -> Mapping[str, object]:
-        values = {name: result.values[f"{self.name}.{pair}.{name}"] for name in COEFFICIENTS}
-        tested, defined = result.values[f"{self.name}.words"].notna(), values["kendall"].notna()
-        return {
-            "checkpoint": result.name,
-            "pair": f"attention_{pair}" if pair in self.saliencies else pair,
-            "texts": int(defined.sum()),
-            "undefined": int((tested & ~defined).sum()),
-            "kendall": values["kendall"].mean(),
-            "kendall.sd": values["kendall"].std(),
-            "significant": result.scores[f"{self.name}.{pair}.significant"].value,
-            "pearson": values["pearson"].mean(),
-            "spearman": values["spearman"].mean(),
-        }
 
     def figures(self, results: Sequence[CheckpointResult]) -> Mapping[str, Figure]:
         """For each measure a histogram of τ with attention, a series for each variant over all its seeds."""
-        variants = by_variant(results)
-        return {
-            f"{self.name}.{measure}": Histograms(
-                f"Attention and {measure.replace('_', ' ')}",
-                "Kendall's τ of a text",
-                {
-                    variant: [tau for result in ours for tau in result.values[f"{self.name}.{measure}.kendall"]]
-                    for variant, ours in variants.items()
-                },
-                -1,
-                1,
-            )
-            for measure in self.saliencies
-        }
+        seeds, figures = over_seeds(results, self.name), {}
+        for measure in self.saliencies:
+            taus = {variant: values[f"{measure}.kendall"].tolist() for variant, values in seeds.items()}
+            title = f"Attention and {measure.replace('_', ' ')}"
+            figures[f"{self.name}.{measure}"] = Histograms(title, "Kendall's τ of a text", taus, -1, 1)
+        return figures
 
 
 class Agreement(NamedTuple):
-    """Correlations of two sides, each `[texts]`; nan where one side is the same for all words.
-
-    Attributes:
-        kendall: τ-b.
-        pearson: r.
-        spearman: r of the ranks, those of ties averaged.
-        p: two-sided, of τ-b.
-    """
+    """Correlations of two sides, each `[texts]`, and the two-sided p of τ-b; nan where a side is constant."""
 
     kendall: Floats
     pearson: Floats
@@ -162,17 +141,14 @@ def agreements(one: Floats, other: Floats) -> Agreement:
         warnings.simplefilter("ignore", NearConstantInputWarning)
         pearson = pearsonr(one, other, axis=1).statistic
         spearman = pearsonr(rankdata(one, axis=1), rankdata(other, axis=1), axis=1).statistic
-    return Agreement(
-        np.array([each.statistic for each in tau]), pearson, spearman, np.array([each.pvalue for each in tau])
-    )
+    kendall, p = np.array([(each.statistic, each.pvalue) for each in tau]).T
+    return Agreement(kendall, pearson, spearman, p)
 
 
 def without_rounding(values: Floats, tolerance: Floats) -> Floats:
-    """The same values, where those that are no further apart than the tolerance have become equal to the lowest.
+    """The values `[..., words]`, where one no further above the next lower than its tolerance has become equal to it.
 
-    Args:
-        values: `[..., words]`; three that stand close one after the other become one.
-        tolerance: `[..., words]`, of each value to the next lower one.
+    So three that stand close one after the other become one.
     """
     order = values.argsort(axis=-1)
     ascending = np.take_along_axis(values, order, axis=-1)

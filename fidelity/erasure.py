@@ -9,7 +9,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from fidelity.base import CheckpointResult, FidelityTest, Measurements, Score, by_variant
+from fidelity.base import CheckpointResult, FidelityTest, Measurements, Score, by_variant, means, over_seeds
 from fidelity.checkpoints import FidelityError
 from fidelity.classified import ClassifiedBatch, renormalised, select_texts
 from fidelity.saliency import RANKINGS, Ranking, Saliency
@@ -33,13 +33,13 @@ class SingleWeight(FidelityTest):
     Several heads lose the weight of the same position; their mean says which weight is largest, and by how much.
 
     Scores: `flips_top` and `flips_random`, the share of decisions that change without the largest and without the
-    other; `delta_js`, the mean of how much further the probabilities move without the largest (JSD, in nats).
+    other; `delta_js`, the mean of how much further the probabilities move without the largest (JSD, in nats). Columns:
+    the same, and `delta_weight`, the difference of the two weights.
     """
 
     name = "single_weight"
 
     def columns(self, classes: int) -> Sequence[str]:
-        """Differences `delta_js`, in nats, and `delta_weight`; `flips_top` and `flips_random`, 0 or 1."""
         return ["delta_js", "delta_weight", "flips_top", "flips_random"]
 
     @torch.no_grad()
@@ -54,58 +54,29 @@ class SingleWeight(FidelityTest):
         probabilities = classified.decide(renormalised(classified.weights.masked_fill(erased, 0), classified.groups))
         top, other = jsd(classified.probabilities, probabilities)
         weight_of_top, weight_of_other = attention.gather(1, chosen.T).T
-        flips_top, flips_random = (probabilities.argmax(-1) != classified.predicted).double()
-        return Measurements(
-            {
-                "delta_js": top - other,
-                "delta_weight": weight_of_top - weight_of_other,
-                "flips_top": flips_top,
-                "flips_random": flips_random,
-            }
-        )
+        flips = (probabilities.argmax(-1) != classified.predicted).double()
+        numbers = {"delta_js": top - other, "delta_weight": weight_of_top - weight_of_other}
+        return Measurements({**numbers, "flips_top": flips[0], "flips_random": flips[1]})
 
     def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
-        shares = {name: Score([name], mean, "fraction") for name in ("flips_top", "flips_random")}
-        return {**shares, "delta_js": Score(["delta_js"], mean, "nats")}
+        return means(("flips_top", "flips_random")) | means(["delta_js"], "nats")
 
     def tables(self, results: Sequence[CheckpointResult]) -> Mapping[str, Table]:
-        """How often the decision flips without both, one or none of the weights.
-
-        Shares of the texts, a row for each checkpoint.
-        """
+        """How often the decision flips without both, one or none of the weights: shares of the texts."""
+        shares = {"both": [1, 1], "top_only": [1, 0], "random_only": [0, 1], "neither": [0, 0]}
         rows = []
         for result in results:
-            top, other = self._of(result, "flips_top"), self._of(result, "flips_random")
-            rows.append(
-                {
-                    "checkpoint": result.name,
-                    "texts": len(top),
-                    "both": ((top == 1) & (other == 1)).mean(),
-                    "top_only": ((top == 1) & (other == 0)).mean(),
-                    "random_only": ((top == 0) & (other == 1)).mean(),
-                    "neither": ((top == 0) & (other == 0)).mean(),
-                }
-            )
-        shares = ("both", "top_only", "random_only", "neither")
+            flips = result.of(self.name)[["flips_top", "flips_random"]].dropna()
+            row = {name: (flips == pair).all(axis=1).mean() for name, pair in shares.items()}
+            rows.append({"checkpoint": result.name, "texts": len(flips), **row})
         return {f"{self.name}_flips": Table(pd.DataFrame(rows), dict.fromkeys(shares, "fraction"))}
 
     def figures(self, results: Sequence[CheckpointResult]) -> Mapping[str, Figure]:
         """The texts by the two differences, under the first checkpoint of each variant."""
-        points = {
-            variant: (self._of(ours[0], "delta_weight").tolist(), self._of(ours[0], "delta_js").tolist())
-            for variant, ours in by_variant(results).items()
-        }
-        return {
-            self.name: Curves(
-                "The largest weight erased, against a random other",
-                "difference of the two weights",
-                "difference of the two JSD (nats)",
-                points=points,
-            )
-        }
-
-    def _of(self, result: CheckpointResult, column: str) -> "pd.Series[float]":
-        return result.values[f"{self.name}.{column}"].dropna()
+        first = {variant: ours[0].of(self.name).dropna() for variant, ours in by_variant(results).items()}
+        points = {name: (own["delta_weight"].tolist(), own["delta_js"].tolist()) for name, own in first.items()}
+        axes = ("difference of the two weights", "difference of the two JSD (nats)")
+        return {self.name: Curves("The largest weight erased, against a random other", *axes, points=points)}
 
 
 class SetErasure(FidelityTest):
@@ -127,20 +98,16 @@ class SetErasure(FidelityTest):
     what the position that it reads already holds, to which its heads add nothing.
 
     Scores, for each ranking: `median_fraction` and `median_mass`; `never_flips`, the share of texts that never flip;
-    with `last: erase` also `last_flips`, the share that flip with the last weight, not before, and so have fraction 1;
-    and `below_random`, the median fraction of random orders less its own. Both medians of `below_random` are over all
-    texts, whatever `last` is, with fraction 1 for a decision that never flips: without these, as in `median_fraction`
-    with `last: erase`, the two would be over different texts. Scores of random orders are means over the draws.
+    with `last: erase` also `last_flips`, the share that flip with the last weight alone; and `below_random`, the median
+    fraction of random orders less its own. Both medians of `below_random` are over all texts, whatever `last` is, with
+    fraction 1 for a decision that never flips. Scores of random orders are means over the draws.
 
     Args:
-        rankings: what the weights are ordered by; see `fidelity.saliency.Ranking`.
-        draws: random orders of every text.
+        rankings: what the weights are ordered by, each once; see `fidelity.saliency.Ranking`.
+        draws: random orders of every text, 1 or more.
         last: `erase`: the last weight is erased too, and `median_fraction`, `median_mass` and boxes leave out decisions
             that never flip, as in the released code of the paper. `keep`: one weight always stays, and decisions that
             have not flipped by then count as fraction 1.
-
-    Raises:
-        FidelityError: there is no ranking, one stands there twice, or there are no draws.
     """
 
     name = "erasure"
@@ -167,11 +134,10 @@ class SetErasure(FidelityTest):
 
     def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
         orders = [saliency.rankings(ranking, self.draws).detach() for ranking in self.rankings]
-        ends = np.cumsum([len(draws) for draws in orders])[:-1].tolist()
-        together = torch.cat(orders)
+        together, parts = torch.cat(orders), [len(draws) for draws in orders]
         numbers: dict[str, Tensor] = {}
         for column, values in _shares(classified, together, first_flips(classified, together, self.last)).items():
-            for ranking, draws in zip(self.rankings, values.tensor_split(ends), strict=True):
+            for ranking, draws in zip(self.rankings, values.split(parts), strict=True):
                 numbers |= dict(zip(self._draws_of(ranking, column), draws, strict=True))
         return Measurements(numbers)
 
@@ -190,7 +156,7 @@ class SetErasure(FidelityTest):
         return scores
 
     def _median(self, values: Floats, weights: Floats) -> Floats:
-        """Median over the texts for each draw, the mean of these: nan where nothing flips in one of the draws.
+        """Mean over the draws of the median over the texts; nan where nothing flips in one of the draws.
 
         Columns are those of all draws, and behind them which of them never flip.
         """
@@ -202,15 +168,17 @@ class SetErasure(FidelityTest):
 
     def figures(self, results: Sequence[CheckpointResult]) -> Mapping[str, Figure]:
         """The fractions of each ranking as boxes, all seeds and draws together, and how often nothing flips."""
-        variants = by_variant(results)
-        fractions, never = self._of_texts(variants, "fraction"), self._of_texts(variants, "never")
-        shown = {
-            name: [
-                [value for value, stays in zip(*pair, strict=True) if self.last == "keep" or not stays]
-                for pair in zip(found, never[name], strict=True)
-            ]
-            for name, found in fractions.items()
-        }
+        shown: dict[str, list[list[float]]] = {}
+        rates: dict[str, list[float]] = {}
+        for variant, values in over_seeds(results, self.name).items():
+            for ranking in self.rankings:
+                fractions, never = (
+                    values[self._draws_of(ranking, column)].dropna().to_numpy().ravel()
+                    for column in ("fraction", "never")
+                )
+                kept = fractions[never == 0] if self.last == "erase" else fractions
+                shown.setdefault(variant, []).append(kept.tolist())
+                rates.setdefault(variant, []).append(float(never.mean()) if len(never) else np.nan)
         left = "decisions that never flip left out" if self.last == "erase" else "all of them where it never does"
         return {
             self.name: Spreads(
@@ -220,32 +188,16 @@ class SetErasure(FidelityTest):
                 "fraction erased",
                 kind="box",
                 category_label="ranking",
-                rates={
-                    name: [float(np.mean(values)) if values else np.nan for values in found]
-                    for name, found in never.items()
-                },
+                rates=rates,
                 rate_label="never flips",
                 unit="fraction",
             )
         }
 
-    def _of_texts(
-        self, variants: Mapping[str, Sequence[CheckpointResult]], column: str
-    ) -> dict[str, list[list[float]]]:
-        """A column of each ranking `[rankings][texts × draws]`, of all checkpoints of a variant one after the other."""
-        of_rankings = [[f"{self.name}.{name}" for name in self._draws_of(ranking, column)] for ranking in self.rankings]
-        return {
-            variant: [
-                [value for result in ours for value in result.values[names].dropna().to_numpy().ravel().tolist()]
-                for names in of_rankings
-            ]
-            for variant, ours in variants.items()
-        }
-
 
 @torch.no_grad()
 def first_flips(classified: ClassifiedBatch, rankings: Tensor, last: Last = "erase") -> Tensor:
-    """How many weights are erased when the decision is another for the first time.
+    """How many weights are erased when the decision flips first, int64 `[orders, batch]`; 0 where it never does.
 
     Every round tries twice as many numbers of erased weights as the one before, for all texts under all orders, in
     passes of bounded size. Texts that have flipped, or have no weight left, are left out of the next round.
@@ -254,9 +206,6 @@ def first_flips(classified: ClassifiedBatch, rankings: Tensor, last: Last = "era
         classified: the texts.
         rankings: `[orders, batch, positions]`, the highest goes first, and the first of equals; -inf outside the mask.
         last: whether the last weight of a text goes too; with nothing left, the weights are zero.
-
-    Returns:
-        int64 `[orders, batch]`; 0 where the decision never flips.
     """
     ranks = rankings.argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)
     most = classified.mask.sum(1) - int(last == "keep")
@@ -284,13 +233,9 @@ def first_flips(classified: ClassifiedBatch, rankings: Tensor, last: Last = "era
 
 
 def _passes(left: Tensor, cells: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Texts, int64 `[texts]`, and their orders, `[orders, texts]`, that take part in each pass.
+    """Texts, int64 `[texts]`, and their orders, `[orders, texts]`, of each pass, from `left`, bool `[orders, batch]`.
 
     Texts with as many orders go together; one that has fewer than the others gets some that do not take part.
-
-    Args:
-        left: bool `[orders, batch]`, what takes part.
-        cells: of one text under one order.
     """
     many = left.sum(0)
     texts = many.argsort(descending=True)[: int((many > 0).sum())]

@@ -4,21 +4,19 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
-import torch.distributed as dist
 from jsonargparse import Namespace
-from numpy.typing import NDArray
 from pytorch_lightning import LightningModule
 from pytorch_lightning.utilities import rank_zero_info
 from torch import Tensor, nn
 
 from datamodules import ClassificationDataModule, TextBatch
 from datamodules.sampling import run_seed
-from fidelity.base import CheckpointResult, FidelityTest, Score, by_variant
+from fidelity.base import CheckpointResult, FidelityTest, by_variant
 from fidelity.checkpoints import Checkpoint, FidelityError, data_settings, files_of, load
 from fidelity.classified import ClassifiedBatch, classify
 from fidelity.saliency import Saliency
@@ -26,26 +24,16 @@ from metrics.bootstrap import Resampled, difference, holm, mean, pooled, resampl
 from metrics.classification import f1_score
 from metrics.progress import Progress, counted
 from metrics.rows import ItemRows
-from results import ColouredText, ColouredTexts, Estimate, Result, Table, Unit
+from models.predictions import gathered
+from results import ColouredText, ColouredTexts, Estimate, Figure, Result, Table, Unit, numbers
 from training import recorded_gradients
 
 OWN = ("gold", "predicted", "words", "correct")
 """Columns of every text, also of a text that no test measures."""
 
 
-_SHORT = {"mean.low": "low", "mean.high": "high", "mean.sd": "sd", "difference.p": "p"}
-
-
 class Example(NamedTuple):
-    """A text under one classifier.
-
-    Attributes:
-        text: its place in the split.
-        checkpoint: name of the classifier.
-        predicted: its class.
-        confidence: probability of that class.
-        rows: by name, a number of each token.
-    """
+    """A text, by its place in the split, under one classifier; by name, `rows` have a number for each token."""
 
     text: int
     checkpoint: str
@@ -69,9 +57,6 @@ class Fidelity(LightningModule):
         ig_steps: points on the path of integrated gradients.
         eval_tokens: bound of a batch, in padded tokens; None for that of the data.
         seed: of everything that is drawn; None for that of the run.
-
-    Raises:
-        FidelityError: there is no checkpoint or no test, a test is named twice, or a number is too small.
     """
 
     experiment = "fidelity"
@@ -109,24 +94,13 @@ class Fidelity(LightningModule):
 
     @classmethod
     def data_of(cls, arguments: Namespace) -> Namespace | None:
-        """Settings of the data that the first checkpoint was trained on, for a command line that names no data.
-
-        Args:
-            arguments: those of the class.
-
-        Raises:
-            FidelityError: there is no such checkpoint, or it is not that of a classifier.
-        """
+        """Settings of the data that the first checkpoint was trained on, for a command line that names no data."""
         paths = [arguments.checkpoints] if isinstance(arguments.checkpoints, str) else arguments.checkpoints
-        return data_settings(files_of([Path(paths[0]).expanduser()])[0]) if paths else None
+        return data_settings(files_of(Path(paths[0]).expanduser())[0]) if paths else None
 
     @property
     def data(self) -> ClassificationDataModule:
-        """The datamodule of the run.
-
-        Raises:
-            FidelityError: it is not one of labelled texts.
-        """
+        """The datamodule of the run; raises FidelityError where it is not one of labelled texts."""
         data = self.trainer.datamodule  # type: ignore[attr-defined]
         if not isinstance(data, ClassificationDataModule):
             raise FidelityError(f"Fidelity tests classifiers of texts, and {type(data).__name__} has no labelled ones.")
@@ -134,15 +108,11 @@ class Fidelity(LightningModule):
 
     @property
     def seed(self) -> int:
-        """Its own seed, or that of the run."""
+        """Its own, or that of the run."""
         return run_seed(self._seed)
 
     def setup(self, stage: str) -> None:
-        """Load the classifiers.
-
-        Raises:
-            FidelityError: a checkpoint cannot be used.
-        """
+        """Load the classifiers; raises FidelityError for a checkpoint that cannot be used."""
         if self.checkpoints:
             return
         self.checkpoints = load(self.paths, self.data)
@@ -150,8 +120,7 @@ class Fidelity(LightningModule):
         self.models = nn.ModuleList(checkpoint.model for checkpoint in self.checkpoints)
         classes = len(self.data.labels)
         self._columns = [(test, column) for test in self.tests for column in test.columns(classes)]
-        width = len(OWN) + len(self._columns)
-        self.rows = nn.ModuleList(ItemRows(width) for _ in self.checkpoints)
+        self.rows = nn.ModuleList(ItemRows(len(OWN) + len(self._columns)) for _ in self.checkpoints)
 
     def on_test_start(self) -> None:
         """Prepare the tests; some train models of their own."""
@@ -174,7 +143,6 @@ class Fidelity(LightningModule):
         if batch.split != "test" or not len(batch.index):
             return
         with recorded_gradients():
-            batch = _copied(batch)  # the batch itself was made in inference mode
             for place, checkpoint in enumerate(self.checkpoints):
                 self._measure(place, checkpoint, batch)
                 self._progress.advance()
@@ -183,21 +151,17 @@ class Fidelity(LightningModule):
         output, classified = classify(checkpoint, batch, self.level, seed=self.seed, pad=self.data.vocabulary.pad)
         predicted = output.logits.argmax(-1)
         own = [batch.labels, predicted, batch.words.sum(1), predicted == batch.labels]
-        numbers = torch.full((len(batch.index), len(self._columns)), torch.nan, dtype=torch.float64)
+        values = torch.full((len(batch.index), len(self._columns)), torch.nan, dtype=torch.float64)
         if classified is not None:
-            tested = torch.isin(batch.index, classified.batch.index).cpu()
             saliency = Saliency(classified, self.ig_steps)
-            found, highlights = [], dict[str, Tensor]()
-            for test in self.tests:
-                measured = test.measure(classified, saliency)
-                columns = test.columns(len(self.data.labels))
-                found += [measured.numbers[column].detach().double().cpu() for column in columns]
-                highlights |= measured.highlights
-            numbers[tested] = torch.stack(found, 1)
+            measured = {test: test.measure(classified, saliency) for test in self.tests}
+            found = [measured[test].numbers[column].detach().double().cpu() for test, column in self._columns]
+            values[torch.isin(batch.index, classified.batch.index).cpu()] = torch.stack(found, 1)
+            highlights = {name: colours for one in measured.values() for name, colours in one.highlights.items()}
             self._examples += examples_of(classified, saliency, highlights, self._chosen)
         rows = self.rows[place]
         assert isinstance(rows, ItemRows)
-        rows.update(batch.index, torch.cat([torch.stack(own, 1).double().cpu(), numbers], 1).to(batch.index.device))
+        rows.update(batch.index, torch.cat([torch.stack(own, 1).double().cpu(), values], 1).to(batch.index.device))
 
     def on_test_epoch_end(self) -> None:
         """Sum up, and fill `result`."""
@@ -207,24 +171,16 @@ class Fidelity(LightningModule):
             results.append(self._result_of(*pair))
             progress.advance()
         tables = {"fidelity": fidelity_table(results)}
-        if len({result.variant for result in results}) > 1:
+        if len(by_variant(results)) > 1:
             tables["comparison"] = comparison_table(results)
-        figures: dict[str, Any] = {}
-        total, measured = len(self.data.splits["test"]), len(results[0].values)
-        # Less than all of them where the trainer was told to read a part.
-        audit: dict[str, object] = {} if measured == total else {"texts": f"{measured} of {total}"}
-        audit["checkpoints"] = {
-            one.name: {"file": str(one.path), "sha256": one.digest, "skipped_texts": _tested(result).count(False)}
-            for one, result in zip(self.checkpoints, results, strict=True)
-        }
-        if len(tested := {tuple(_tested(result)) for result in results}) > 1:
-            audit["compared_over_different_texts"] = f"{len(tested)} sets, for their levels of attention differ"
+        figures: dict[str, Figure] = {}
+        audit = self._audit(results)
         for test in self.tests:
             tables |= test.tables(results)
             figures |= test.figures(results)
             audit |= {f"{test.name}.{name}": value for name, value in test.audit().items()}
         tables["summary"] = summary_table(results)  # behind the others, near to where the eye falls
-        if examples := _gathered(self._examples):
+        if examples := gathered(self._examples):
             figures["examples"] = example_page(examples, self.data, self.checkpoints)
         ids = self.data.splits["test"].ids
         items = pd.concat(
@@ -232,6 +188,19 @@ class Fidelity(LightningModule):
             ignore_index=True,
         )
         self.result = Result(self.experiment, result_scores(results), tables, figures, audit, items)
+
+    def _audit(self, results: Sequence[CheckpointResult]) -> dict[str, object]:
+        total, measured = len(self.data.splits["test"]), len(results[0].values)
+        # Less than all of them where the trainer was told to read a part.
+        audit: dict[str, object] = {} if measured == total else {"texts": f"{measured} of {total}"}
+        tested = [_tested(result).tolist() for result in results]
+        audit["checkpoints"] = {
+            one.name: {"file": str(one.path), "sha256": one.digest, "skipped_texts": texts.count(False)}
+            for one, texts in zip(self.checkpoints, tested, strict=True)
+        }
+        if (sets := len(set(map(tuple, tested)))) > 1:
+            audit["compared_over_different_texts"] = f"{sets} sets, for their levels of attention differ"
+        return audit
 
     def _result_of(self, checkpoint: Checkpoint, rows: nn.Module) -> CheckpointResult:
         assert isinstance(rows, ItemRows)
@@ -241,50 +210,29 @@ class Fidelity(LightningModule):
         frame = pd.DataFrame(values, columns=names, index=texts)
         classes, positive = len(self.data.labels), self.data.positive
         scores = {
-            "f1": _estimate(frame, "", Score(("gold", "predicted"), f1_score(positive, classes), "fraction")),
-            "accuracy": _estimate(frame, "", Score(("correct",), mean, "fraction")),
+            "f1": resample(f1_score(positive, classes), frame[["gold", "predicted"]], "fraction"),
+            "accuracy": resample(mean, frame[["correct"]], "fraction"),
         }
         for test in self.tests:
-            for name, score in test.scores(classes, positive).items():
-                scores[f"{test.name}.{name}"] = _estimate(frame, f"{test.name}.", score)
+            for name, (columns, statistic, unit) in test.scores(classes, positive).items():
+                own = frame[[f"{test.name}.{column}" for column in columns]]
+                scores[f"{test.name}.{name}"] = resample(statistic, own, unit)
         return CheckpointResult(checkpoint.name, checkpoint.variant, checkpoint.seed, classes, positive, frame, scores)
 
 
-def _estimate(frame: pd.DataFrame, prefix: str, score: Score) -> Resampled:
-    values: NDArray[np.float64] = frame[[f"{prefix}{column}" for column in score.columns]].to_numpy(np.float64)
-    return resample(score.statistic, values, score.unit)
-
-
-def _tested(result: CheckpointResult) -> list[bool]:
-    tests = result.values.drop(columns=list(OWN))
-    found: list[bool] = tests.notna().any(axis=1).tolist()
-    return found
-
-
-def _copied(batch: TextBatch) -> TextBatch:
-    tensors: dict[str, Any] = {name: value.clone() for name, value in vars(batch).items() if isinstance(value, Tensor)}
-    return replace(batch, **tensors)
+def _tested(result: CheckpointResult) -> "pd.Series[bool]":
+    """Which texts have a number of any test: those of the classifier itself have no dot in their names."""
+    return result.values.filter(like=".").notna().any(axis=1)
 
 
 def fidelity_table(results: Sequence[CheckpointResult]) -> Table:
-    """A row for each checkpoint.
-
-    Columns: `checkpoint, variant, seed, texts` (that were tested), `skipped` (that were too short), and every score as
-    `<score>, <score>.low, <score>.high`; nan for what it was not tested by.
-    """
+    """A row for each checkpoint: how many texts were tested and skipped, and every score; nan for what it has not."""
     rows = []
     for result in results:
-        tested = result.values.filter(like=".").notna().any(axis=1)  # of columns that belong to a test
-        row: dict[str, object] = {
-            "checkpoint": result.name,
-            "variant": result.variant,
-            "seed": result.seed,
-            "texts": int(tested.sum()),
-            "skipped": int((~tested).sum()),
-        }
-        for name, score in result.scores.items():
-            row |= score.estimate.named(name)
-        rows.append(row)
+        texts = int(_tested(result).sum())
+        row: dict[str, object] = {"checkpoint": result.name, "variant": result.variant, "seed": result.seed}
+        row |= {"texts": texts, "skipped": len(result.values) - texts}
+        rows.append(row | numbers({name: score.estimate for name, score in result.scores.items()}))
     units = {name: score.unit for result in results for name, score in result.scores.items()}
     return Table(pd.DataFrame(rows), units)
 
@@ -292,79 +240,71 @@ def fidelity_table(results: Sequence[CheckpointResult]) -> Table:
 def comparison_table(results: Sequence[CheckpointResult]) -> Table:
     """A row for each score and variant.
 
-    Columns: `score, variant, seeds, mean, low, high, sd`, the mean over the seeds, its interval and the standard
-    deviation over them; and against the first variant, under the same resamples of the texts, `difference,
-    difference.low, difference.high, p` and `p_holm`, adjusted for the variants of the score: nan in its own row. The
-    intervals and the p-values are about the texts; how far other seeds would be is for `sd` to say.
+    Columns: `score, variant, seeds, mean, low, high, sd`, over the seeds; and against the first variant, under the same
+    resamples of the texts, `difference, difference.low, difference.high, p` and `p_holm`, adjusted for the variants of
+    the score: nan in its own row. Intervals and p-values describe the variation over texts, `sd` that over seeds.
     """
-    variants = by_variant(results)
     rows: list[dict[str, object]] = []
     units: list[Unit] = []
-    for score in dict.fromkeys(name for result in results for name in result.scores):
-        found = {variant: _seeds(ours, score) for variant, ours in variants.items()}
-        first = found[results[0].variant]
-        tested = {variant: seeds for variant, seeds in found.items() if seeds}
-        against = [difference(seeds, first) if first and seeds is not first else None for seeds in tested.values()]
-        adjusted = holm([math.nan if apart is None or apart.p is None else apart.p for apart in against])
-        for (variant, seeds), apart, p in zip(tested.items(), against, adjusted.tolist(), strict=True):
-            over_seeds = pooled(seeds)
-            units.append(over_seeds.unit)
-            nothing = Estimate(math.nan, math.nan, math.nan, unit=over_seeds.unit, p=math.nan)
-            rows.append(
-                {"score": score, "variant": variant, "seeds": len(seeds)}
-                | over_seeds.named("mean")
-                | (apart or nothing).named("difference")
-                | {"p_holm": p}
-            )
-    frame = pd.DataFrame(rows).rename(columns=_SHORT)
+    for score, variants in _by_score(results).items():
+        first = variants.get(results[0].variant)
+        nothing = Estimate(math.nan, math.nan, math.nan, unit=_unit(variants), p=math.nan)
+        against = [difference(seeds, first) if first and seeds is not first else nothing for seeds in variants.values()]
+        adjusted = holm([math.nan if apart.p is None else apart.p for apart in against])
+        for (variant, seeds), apart, p in zip(variants.items(), against, adjusted.tolist(), strict=True):
+            names = {"score": score, "variant": variant, "seeds": len(seeds)}
+            rows.append(names | pooled(seeds).named("mean") | apart.named("difference") | {"p_holm": p})
+            units.append(nothing.unit)
+    short = {"mean.low": "low", "mean.high": "high", "mean.sd": "sd", "difference.p": "p"}
+    frame = pd.DataFrame(rows).rename(columns=short)
     return Table(frame, {"mean": units, "difference": units, "p": "p", "p_holm": "p"}, interval="mean")
 
 
 def summary_table(results: Sequence[CheckpointResult]) -> Table:
     """A row for each score, a column for each variant: the mean over its seeds, with `.low` and `.high`."""
-    variants = by_variant(results)
-    rows, units = [], []
-    for score in dict.fromkeys(name for result in results for name in result.scores):
-        found = {variant: pooled(seeds) for variant, ours in variants.items() if (seeds := _seeds(ours, score))}
-        row: dict[str, object] = {"score": score}
-        for variant, over_seeds in found.items():
-            row |= replace(over_seeds, sd=None).named(variant)
-        rows.append(row)
-        units.append(next(iter(found.values())).unit)
-    return Table(pd.DataFrame(rows), dict.fromkeys(variants, units))
+    found = _by_score(results)
+    rows = [
+        {"score": score} | numbers({variant: _pooled(seeds) for variant, seeds in variants.items()})
+        for score, variants in found.items()
+    ]
+    units = [_unit(variants) for variants in found.values()]
+    return Table(pd.DataFrame(rows), dict.fromkeys(by_variant(results), units))
 
 
 def result_scores(results: Sequence[CheckpointResult]) -> dict[str, Estimate]:
-    """Every score: of each variant the mean over its seeds and the interval of that mean.
-
-    Those of the first variant, which the others are compared with, go by their own names; the names of the others begin
-    with the variant, as `tying.erasure.…`.
-    """
-    variants = by_variant(results)
+    """Every score of each variant, the mean over its seeds; but for the first variant, named as `tying.erasure.…`."""
+    found = _by_score(results)
     scores: dict[str, Estimate] = {}
-    for variant, ours in variants.items():
+    for variant in by_variant(results):
         prefix = "" if variant == results[0].variant else f"{variant}."
-        names = dict.fromkeys(name for result in ours for name in result.scores)
-        scores |= {f"{prefix}{name}": replace(pooled(_seeds(ours, name)), sd=None) for name in names}
+        scores |= {f"{prefix}{name}": _pooled(seeds[variant]) for name, seeds in found.items() if variant in seeds}
     return scores
 
 
-def _seeds(results: Sequence[CheckpointResult], score: str) -> list[Resampled]:
-    """Of the seeds that have the score: some tests leave seeds out. Where none has it, what they have, undefined."""
-    found = [result.scores[score] for result in results if score in result.scores]
-    return [one for one in found if not math.isnan(one.value)] or found
+def _by_score(results: Sequence[CheckpointResult]) -> dict[str, dict[str, list[Resampled]]]:
+    """The seeds of each variant by score: those where it is defined, or where it is nowhere, all."""
+    found: dict[str, dict[str, list[Resampled]]] = {}
+    for variant, ours in by_variant(results).items():
+        for name in dict.fromkeys(name for result in ours for name in result.scores):
+            seeds = [result.scores[name] for result in ours if name in result.scores]
+            found.setdefault(name, {})[variant] = [one for one in seeds if not math.isnan(one.value)] or seeds
+    return found
+
+
+def _unit(variants: Mapping[str, Sequence[Resampled]]) -> Unit:
+    return next(iter(variants.values()))[0].unit
+
+
+def _pooled(seeds: Sequence[Resampled]) -> Estimate:
+    return replace(pooled(seeds), sd=None)
 
 
 def examples_of(
     classified: ClassifiedBatch, saliency: Saliency, highlights: Mapping[str, Tensor], chosen: Collection[int]
 ) -> list[Example]:
-    """The chosen texts among those of a batch.
+    """The texts of a batch whose places in the split are chosen.
 
-    Args:
-        classified: the batch.
-        saliency: of its words.
-        highlights: by name `[batch, positions]`, what words are coloured by beside attention and input × gradient.
-        chosen: places in the split.
+    Words are coloured by attention, input × gradient, and the highlights, by name `[batch, positions]`.
     """
     if not set(chosen).intersection(classified.batch.index.tolist()):
         return []
@@ -406,12 +346,3 @@ def example_page(
         name, gold = f"Text {split.ids[text]} of test", labels[split.labels[text]]
         texts.append(ColouredText(name, f"gold {gold}{said}", words, rows))
     return ColouredTexts("Example texts", tuple(texts))
-
-
-def _gathered(found: Sequence[Example]) -> list[Example]:
-    """Those of all devices."""
-    parts: list[Any] = [list(found)]
-    if dist.is_available() and dist.is_initialized():
-        parts = [None] * dist.get_world_size()
-        dist.all_gather_object(parts, list(found))
-    return [example for part in parts for example in part]

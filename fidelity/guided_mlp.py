@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any, Literal, get_args
 
 import pandas as pd
@@ -28,12 +29,7 @@ Source = Literal["uniform", "own", "base", "adversary"]
 
 
 class GuidedClassifier(AttentionClassifier):
-    """A flat classifier that attends as another one does.
-
-    Args:
-        guide: the other one, in evaluation mode; it is read and never trained.
-        parts: arguments of `AttentionClassifier`.
-    """
+    """A flat classifier, made of `parts`, that attends as its guide does; the guide is read and never trained."""
 
     objects = (*AttentionClassifier.objects, "guide")
 
@@ -61,17 +57,14 @@ class GuidedMLP(FidelityTest):
     words, and are left out.
 
     Args:
-        sources: whose attention is imposed, of `uniform`, `own`, `base` and `adversary`.
+        sources: whose attention is imposed, each once: `uniform`, `own`, `base` or `adversary`.
         strength: λ of the adversary; see `ConsistentAdversary`, whose adversary is taken where it has this λ, the same
             epochs, patience and seed, and no terms of regularisers.
         size: of the hidden states.
         max_epochs: after which a training ends at the latest.
-        patience: epochs in a row without a higher F1 on dev, after which one ends.
+        patience: epochs without a higher F1 on dev after which it ends.
         adversary_epochs: `max_epochs` of the adversary.
         adversary_patience: `patience` of the adversary.
-
-    Raises:
-        FidelityError: a source has another name, is there twice, or there is none.
     """
 
     name = "guided_mlp"
@@ -100,42 +93,28 @@ class GuidedMLP(FidelityTest):
     def begin(
         self, checkpoints: Sequence[Checkpoint], data: ClassificationDataModule, device: torch.device, seed: int
     ) -> None:
-        """Train the models that are not there yet.
-
-        Raises:
-            FidelityError: there are several devices.
-        """
         # One distribution over the words of a text is imposed: classifiers that have none are left out, and counted.
         flat = [checkpoint for checkpoint in checkpoints if isinstance(checkpoint.model, AttentionClassifier)]
         self._models, self._cut_off, self._left_out = {}, 0, len(checkpoints) - len(flat)
         for checkpoint in flat:
             recipe = Recipe(checkpoint, data, device, self.max_epochs, self.patience, seed)
             recipe.require_one_device(type(self).__name__)
-            # A model of uniform attention has no adversary.
-            sources = [
-                source for source in self.sources if source != "adversary" or not has_uniform_attention(checkpoint)
-            ]
+            without = {"adversary"} if has_uniform_attention(checkpoint) else set()
+            sources = [source for source in self.sources if source not in without]
             self._models[checkpoint.name] = {source: self._trained(recipe, source) for source in sources}
 
     def _trained(self, recipe: Recipe, source: Source) -> TextClassifier:
-        base, device = recipe.checkpoint.model.to(recipe.device), recipe.device
+        base = recipe.checkpoint.model.to(recipe.device)
         assert isinstance(base, AttentionClassifier)
-        parts: dict[str, Any] = {
-            "encoder": AverageEncoder(self.size),
-            "embedding": base.spec,
-            "dropout": base.dropout.p,
-            "learning_rate": base.learning_rate,
-            "optimizer": base.optimizer,
-            "weight_decay": base.weight_decay,
-            "decay": base.decay,
-            "class_weights": base.class_weights,
-        }
+        optimisation = ("learning_rate", "optimizer", "weight_decay", "decay", "class_weights")
+        parts: dict[str, Any] = {name: getattr(base, name) for name in optimisation}
+        parts |= {"encoder": AverageEncoder(self.size), "embedding": base.spec, "dropout": base.dropout.p}
         dev = Digests(recipe.data.cache).one(recipe.data.files()["dev"])
         options: list[object] = [source, self.size, dev]
         guide: TextClassifier = base
         if source == "adversary":
-            adversary = (recipe.checkpoint, recipe.data, device, self.adversary_epochs, self.adversary_patience)
-            guide, _ = Adversaries(Recipe(*adversary, recipe.seed)).of(self.strength)
+            trained = replace(recipe, max_epochs=self.adversary_epochs, patience=self.adversary_patience)
+            guide = Adversaries(trained).of(self.strength).model
             options += [self.strength, self.adversary_epochs, self.adversary_patience]
 
         def untrained() -> AttentionClassifier:
@@ -156,15 +135,13 @@ class GuidedMLP(FidelityTest):
             model.prepare(recipe.data)
             model.load_state_dict(best.state)
         self._cut_off += not best.stopped
-        return model.to(device).eval().requires_grad_(False)
+        return model.to(recipe.device).eval().requires_grad_(False)
 
     def columns(self, classes: int) -> Sequence[str]:
-        """The gold class, and the decision with each attention."""
         return ["gold", *(f"predicted_{source}" for source in self.sources)]
 
     @torch.no_grad()
     def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
-        """Let the models decide."""
         batch, models = classified.batch, self._models.get(classified.checkpoint.name, {})
         nothing = torch.full((len(batch.index),), torch.nan, device=batch.index.device)
         numbers = dict.fromkeys(self.columns(classified.probabilities.size(-1)), nothing)
@@ -172,22 +149,20 @@ class GuidedMLP(FidelityTest):
         return Measurements(numbers | {"gold": batch.labels.float()})
 
     def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
-        """F1 with each attention."""
-        statistic = f1_score(positive, classes)
-        columns = {source: ("gold", f"predicted_{source}") for source in self.sources}
-        return {f"{source}.f1": Score(pair, statistic, "fraction") for source, pair in columns.items()}
+        f1 = f1_score(positive, classes)
+        return {f"{source}.f1": Score(("gold", f"predicted_{source}"), f1, "fraction") for source in self.sources}
 
     def tables(self, results: Sequence[CheckpointResult]) -> Mapping[str, Table]:
         """A row for each checkpoint and attention."""
-        rows = []
-        for result in results:
-            for source in self.sources:
-                f1 = result.scores[f"{self.name}.{source}.f1"].estimate
-                row = {"variant": result.variant, "checkpoint": result.name, "attention": source}
-                rows.append({**row, **f1.named("f1")})
+        rows = [
+            {"variant": result.variant, "checkpoint": result.name, "attention": source}
+            | result.scores[f"{self.name}.{source}.f1"].estimate.named("f1")
+            for result in results
+            for source in self.sources
+        ]
         return {self.name: Table(pd.DataFrame(rows), {"f1": "fraction"})}
 
     def audit(self) -> Mapping[str, object]:
-        """How many models there are, how many were still getting better when they had to end, and who has none."""
+        """How many models there are, how many were cut off by max_epochs, and who has none."""
         models = sum(len(models) for models in self._models.values())
         return {"models": models, "cut_off": self._cut_off, "checkpoints_left_out": self._left_out}

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from fidelity.base import CheckpointResult, FidelityTest, Measurements, Score, by_variant
+from fidelity.base import CheckpointResult, FidelityTest, Measurements, Score, means, over_seeds
 from fidelity.checkpoints import FidelityError
 from fidelity.classified import ClassifiedBatch, permuted, uniform_weights
 from fidelity.saliency import Saliency
-from metrics.bootstrap import Floats, mean
+from metrics.bootstrap import Floats
 from metrics.classification import accuracy_drop, f1_drop
 from metrics.distributions import tvd
 from results import Figure, Spreads, Table, Unit
@@ -33,10 +33,7 @@ class Perturbation(FidelityTest):
     in which the text is given class n; `<kind>_flips`, in which it is given another than its own.
 
     Args:
-        permutations: shuffles of every text. All count alike: the F1 is that of all of their decisions together.
-
-    Raises:
-        FidelityError: there are none.
+        permutations: 1 or more shuffles of every text. The F1 is that of all of their decisions together.
     """
 
     name = "perturbation"
@@ -46,18 +43,15 @@ class Perturbation(FidelityTest):
         self.permutations = _positive(permutations, self.name)
 
     def columns(self, classes: int) -> Sequence[str]:
-        found = ["gold", "own"]
-        for kind in self.kinds:
-            found += [*_class_columns(kind, classes), f"{kind}_flips"]
-        return found
+        own = [column for kind in self.kinds for column in (*_class_columns(kind, classes), f"{kind}_flips")]
+        return ["gold", "own", *own]
 
     @torch.no_grad()
     def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
         noise = classified.noise(self.name, self.permutations)
+        uniform = uniform_weights(classified.groups, classified.weights.dtype)
         replaced = {
-            "uniform": uniform_weights(classified.groups, classified.weights.dtype).expand(
-                1, *classified.weights.shape
-            ),
+            "uniform": uniform.expand(1, *classified.weights.shape),
             "permuted": permuted(classified.weights, noise, classified.groups),
         }
         classes = classified.probabilities.size(-1)
@@ -75,7 +69,7 @@ class Perturbation(FidelityTest):
             columns = ("gold", "own", *_class_columns(kind, classes))
             found[f"{kind}_drop"] = Score(columns, f1_drop(positive, classes), "fraction")
             found[f"{kind}_accuracy_drop"] = Score(columns, accuracy_drop, "fraction")
-            found[f"{kind}_flips"] = Score((f"{kind}_flips",), mean, "fraction")
+            found |= means([f"{kind}_flips"])
         return found
 
 
@@ -88,10 +82,7 @@ class Permutation(FidelityTest):
     over the texts of these medians.
 
     Args:
-        permutations: shuffles of every text.
-
-    Raises:
-        FidelityError: there are none.
+        permutations: 1 or more shuffles of every text.
     """
 
     name = "permutation"
@@ -110,7 +101,7 @@ class Permutation(FidelityTest):
         return Measurements({"median_tvd": distances.quantile(0.5, dim=0), "max_attention": max_attention(classified)})
 
     def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
-        return {"median_tvd": Score(("median_tvd",), mean, "fraction")}
+        return means(["median_tvd"])
 
     def tables(self, results: Sequence[CheckpointResult]) -> Mapping[str, Table]:
         """`permutation`: mean and median over the texts of `median_tvd`, by the highest weight; see `bin_table`."""
@@ -130,9 +121,8 @@ def max_attention(classified: ClassifiedBatch) -> Tensor:
 def by_max_attention(results: Sequence[CheckpointResult], test: str, column: str) -> Mapping[str, Sequence[Floats]]:
     """Values of a column by variant, over all its seeds, in the `BINS` of the column `max_attention`."""
     found: dict[str, list[Floats]] = {}
-    for variant, ours in by_variant(results).items():
-        values = pd.concat([result.values for result in ours])
-        pairs = values[[f"{test}.max_attention", f"{test}.{column}"]].dropna().to_numpy(np.float64)
+    for variant, values in over_seeds(results, test).items():
+        pairs = values[["max_attention", column]].dropna().to_numpy(np.float64)
         # The last bin holds 1 too.
         bins = np.minimum(pairs[:, 0] * len(BINS), len(BINS) - 1).astype(np.int64)
         found[variant] = [pairs[bins == place, 1] for place in range(len(BINS))]
@@ -140,7 +130,7 @@ def by_max_attention(results: Sequence[CheckpointResult], test: str, column: str
 
 
 def bin_table(values: Mapping[str, Sequence[Floats]], what: str, unit: Unit) -> Table:
-    """A row for each variant and bin with texts: `variant, max_attention, texts, mean_<what>, median_<what>`."""
+    """A row for each variant and bin with texts."""
     rows = [
         (variant, name, len(some), some.mean(), np.median(some))
         for variant, by_bin in values.items()

@@ -6,11 +6,10 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from fidelity.base import CheckpointResult, FidelityTest, Measurements, Score
+from fidelity.base import CheckpointResult, FidelityTest, Measurements, Score, means
 from fidelity.checkpoints import FidelityError
 from fidelity.classified import ClassifiedBatch
 from fidelity.saliency import RANKINGS, Ranking, Saliency
-from metrics.bootstrap import mean
 from results import Table
 
 PLAUSIBILITY = ("auprc", "average_precision", "token_f1")
@@ -33,13 +32,9 @@ class Rationale(FidelityTest):
     deciding words there are.
 
     Args:
-        rankings: what words are ranked by.
-        fractions: lengths of the rationales, as shares of the words, rounded up.
-        draws: of `random`; what it gets is the mean over them.
-
-    Raises:
-        FidelityError: there is no ranking, fraction or draw, a ranking stands there twice, or a fraction is not between
-            0 and 1.
+        rankings: what words are ranked by, each once.
+        fractions: lengths of the rationales, as shares of the words, between 0 and 1; rounded up.
+        draws: of `random`, 1 or more; what it gets is the mean over them.
     """
 
     name = "rationale"
@@ -67,7 +62,6 @@ class Rationale(FidelityTest):
         return [f"{ranking}.{column}" for ranking in self.rankings for column in COLUMNS]
 
     def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
-        """All rationales of all texts are read together."""
         words = classified.words
         by_ranking = [saliency.rankings(ranking, self.draws) for ranking in self.rankings]
         values = torch.cat(by_ranking).masked_fill(~words, -torch.inf)
@@ -99,35 +93,34 @@ class Rationale(FidelityTest):
         return {"comprehensiveness": without, "sufficiency": alone}
 
     def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
-        return {column: Score((column,), mean, "fraction") for column in self._scores}
+        return means(self._scores)
 
     def tables(self, results: Sequence[CheckpointResult]) -> Mapping[str, Table]:
         """Plausibility by the number of deciding words; there is none where the corpus names none.
 
-        One word that decides alone can be found by any measure that knows what the classifier hangs on. Two that say
-        the same stand in for each other, so that neither is missed. A negated word alone speaks for the other class,
-        and together with its negator for this one: measures that share out the decision give it next to nothing.
+        Words that stand in for each other, or decide only together, are missed by measures of single words.
         """
         rows = [
             {"checkpoint": result.name, "deciding words": size, "texts": len(values), "ranking": ranking}
-            | {name: values[f"{self.name}.{ranking}.{name}"].mean() for name in PLAUSIBILITY}
+            | {name: values[f"{ranking}.{name}"].mean() for name in PLAUSIBILITY}
             for result in results
-            for size, values in _by_size(result.values, f"{self.name}.gold")
+            for size, values in _by_size(result.of(self.name))
             for ranking in self.rankings
         ]
         table = Table(pd.DataFrame(rows), dict.fromkeys(PLAUSIBILITY, "fraction")) if rows else None
-        return {} if table is None else {f"{self.name}.plausibility": table}
+        return {f"{self.name}.plausibility": table} if table else {}
 
 
-def _by_size(values: pd.DataFrame, gold: str) -> Iterator[tuple[str, pd.DataFrame]]:
+def _by_size(values: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
     """The texts that name deciding words, by how many."""
-    for size, texts in (("1", values[gold] == 1), ("2", values[gold] == 2), ("3 or more", values[gold] > 2)):
+    gold = values["gold"]
+    for size, texts in (("1", gold == 1), ("2", gold == 2), ("3 or more", gold > 2)):
         if texts.any():
             yield size, values[texts]
 
 
 def rationale_lengths(words: Tensor, fractions: Sequence[float]) -> Tensor:
-    """How many words are the fractions of texts of this many, `[batch]` → int64 `[fractions, batch]`."""
+    """How many words are these fractions of texts of so many, `[batch]` → int64 `[fractions, batch]`."""
     shares = torch.tensor(fractions, dtype=torch.float64, device=words.device)[:, None] * words
     # .07 · 100 is a little more than 7.
     lengths = (shares - 1e-9).ceil().long().clamp(min=1)
@@ -135,7 +128,7 @@ def rationale_lengths(words: Tensor, fractions: Sequence[float]) -> Tensor:
 
 
 def auprc(values: Tensor, gold: Tensor, words: Tensor) -> Tensor:
-    """Area under the precision–recall curve, by trapezoids between its points, as ERASER computes it.
+    """Area under the precision–recall curve by trapezoids, `[batch]`, as ERASER computes it; nan without a gold word.
 
     The curve begins at recall 0 with precision 1, as scikit-learn draws it. So words that all have one value get
     halfway between 1 and the share of gold words, and a single gold word that comes second .25; `average_precision` is
@@ -145,9 +138,6 @@ def auprc(values: Tensor, gold: Tensor, words: Tensor) -> Tensor:
         values: `[batch, positions]`, high for gold words; words of equal value come together.
         gold: bool `[batch, positions]`.
         words: bool `[batch, positions]`, what is ranked.
-
-    Returns:
-        `[batch]`; nan without a gold word.
     """
     order = values.masked_fill(~words, -torch.inf).argsort(dim=-1, descending=True)
     # Behind the last word recall stays 1, so that padding adds nothing.
@@ -157,19 +147,13 @@ def auprc(values: Tensor, gold: Tensor, words: Tensor) -> Tensor:
 
 
 def average_precision(values: Tensor, gold: Tensor, words: Tensor) -> Tensor:
-    """Area under the precision–recall curve, as a sum of steps: the mean over gold words of the precision down to each.
-
-    Arguments and result as for `auprc`.
-    """
+    """The mean over gold words of the precision down to each; arguments and result as for `auprc`."""
     precision, _ = precision_recall(values, gold, words)
     return torch.where(gold, precision, 0).sum(-1) / gold.sum(-1)
 
 
 def precision_recall(values: Tensor, gold: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
-    """Precision and recall of the words whose value is at least that of each position; outside, of all words.
-
-    Arguments as for `auprc`; both are `[batch, positions]`.
-    """
+    """Precision and recall `[batch, positions]` of the words whose value is at least that of each; outside, of all."""
     values = values.masked_fill(~words, -torch.inf)
     as_high = (values[:, None, :] >= values[:, :, None]) & words[:, None, :]  # [batch, down to, positions]
     found = (as_high & gold[:, None, :]).sum(-1).double()

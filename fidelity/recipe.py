@@ -18,7 +18,7 @@ from pytorch_lightning.utilities import rank_zero_info
 
 from attention.digest import Digests, digest
 from datamodules import ClassificationDataModule
-from fidelity.checkpoints import Checkpoint, FidelityError
+from fidelity.checkpoints import OPTIMISATION, Checkpoint, FidelityError
 from metrics.progress import Progress, counted
 from results.files import remove_leftovers, write_atomically
 from training import Best, train_nested
@@ -26,23 +26,13 @@ from training import Best, train_nested
 VERSION = 1
 """Of what is trained here: files of another are not found again."""
 
-_OPTIMISATION = ("gradient_clip_val", "gradient_clip_algorithm", "accumulate_grad_batches")
-"""Settings of the trainer that belong to the recipe of a checkpoint."""
-
 
 @dataclass(frozen=True, eq=False)
 class Recipe:
-    """How copies of a checkpoint's kind are trained: as it was itself, but for what stands here.
+    """How copies of a checkpoint's kind are trained.
 
-    Optimiser, learning rate, clipping and size of the batches are those of its run.
-
-    Attributes:
-        checkpoint: the trained classifier.
-        data: its texts, set up.
-        device: where it is trained.
-        max_epochs: passes over train after which every training ends at the latest.
-        patience: of them in a row, without a better one, after which one ends.
-        seed: decides, with the checkpoint, initialisation, dropout and the order of the batches.
+    Optimiser, learning rate, clipping and size of the batches are those of its run. Training ends after `max_epochs`,
+    or `patience` epochs without improvement. The seed decides, with the checkpoint, everything that is drawn.
     """
 
     checkpoint: Checkpoint
@@ -53,11 +43,7 @@ class Recipe:
     seed: int
 
     def require_one_device(self, test: str) -> None:
-        """Refuse several devices.
-
-        Raises:
-            FidelityError: there are several.
-        """
+        """Raise FidelityError where there are several devices."""
         if self.data.trainer is not None and (world := self.data.trainer.world_size) > 1:
             raise FidelityError(
                 f"{test} trains on one device, and this run has {world}: --trainer.devices 1 --trainer.num_nodes 1."
@@ -65,7 +51,7 @@ class Recipe:
 
     @cached_property
     def training_seed(self) -> int:
-        """The seed of the trainings: another for each checkpoint, and other than those that checkpoints have."""
+        """The seed of the trainings: another for each checkpoint."""
         return int(digest(f"{self.seed} {self.checkpoint.digest}".encode())[:8], 16)
 
     @cached_property
@@ -83,17 +69,7 @@ class Recipe:
         mode: Literal["min", "max"],
         **texts: Any,  # noqa: ANN401
     ) -> Best:
-        """Train a module that the seed made; random numbers outside stay as they are.
-
-        Args:
-            module: what is trained; afterwards it is of no use.
-            monitor: what it logs.
-            mode: whether the lowest or the highest is best.
-            texts: what `Trainer.fit` takes them from.
-
-        Raises:
-            TrainingError: what is monitored is never a finite number.
-        """
+        """Train a module by the recipe; see `train_nested`, which takes `texts` as data."""
         # The most that is to go: it may stop earlier.
         progress = Progress(f"{type(module).__name__} of {self.checkpoint.name}", self.max_epochs)
         run = self.checkpoint.config.get("trainer", {})
@@ -108,20 +84,15 @@ class Recipe:
             remedy=f"It is trained for {self.checkpoint.name}: give the test smaller strengths, or leave it out of "
             f"--model.init_args.tests.",
             device=self.device,
-            optimisation={name: run[name] for name in _OPTIMISATION if run.get(name) is not None},
+            optimisation={name: run[name] for name in OPTIMISATION if run.get(name) is not None},
             **texts,
         )
 
     def load_or_train(self, kind: str, options: Sequence[object], name: str, train: Callable[[], Best]) -> Best:
-        """What an earlier run has trained, or else is trained now and kept for later ones.
+        """What an earlier run has trained, or else is trained now and kept, whole or not at all, for later runs.
 
-        The file appears whole or not at all, so that a run that was killed goes on with what it has not finished.
-
-        Args:
-            kind: folder of the files in the cache of the datamodule.
-            options: beside those of the recipe, what the outcome depends on.
-            name: what is trained, for people.
-            train: the training.
+        The file is in the folder `kind` of the datamodule's cache, under a digest of the recipe and of `options`, all
+        else that the outcome depends on. `name` is for the log.
         """
         folder = self.data.cache / kind
         path = folder / f"{digest(json.dumps([*self._identity, *options]).encode())}.ckpt"

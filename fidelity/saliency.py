@@ -28,17 +28,13 @@ TOKENS = 8192
 class Saliency:
     """Measures of how much each word matters to the decision, and rankings by them, for a batch of texts.
 
-    All are about the probability p of the class that the whole text gets, are computed when they are first used, and
-    are `[batch, positions]`: the tokens of a position are summed. Positions without a word have 0.
-
-    Args:
-        classified: the texts.
-        ig_steps: points on the path of integrated gradients.
+    All are about the probability p of the class that the whole text gets, are computed when first used, and are
+    `[batch, positions]`: the tokens of a position are summed. Positions without a word have 0. Integrated gradients
+    have `ig_steps` points on their path.
     """
 
     def __init__(self, classified: ClassifiedBatch, ig_steps: int = 50) -> None:
-        self._classified = classified
-        self._ig_steps = ig_steps
+        self._classified, self._ig_steps = classified, ig_steps
 
     @cached_property
     def _word_gradients(self) -> tuple[Tensor, Tensor]:
@@ -152,15 +148,12 @@ class Saliency:
         return self.leave_one_out_tvd if measure == "leave_one_out" else self.signed(measure).abs()
 
     def rankings(self, ranking: Ranking, draws: int) -> Tensor:
-        """What positions are ordered by, the highest first; -inf outside the mask.
+        """What positions are ordered by, `[orders, batch, positions]`, the highest first; -inf outside the mask.
 
-        Returns:
-            `[draws, batch, positions]` of `random`, `[1, batch, positions]` of the others.
+        Of `random` there are as many orders as draws, of the others one.
         """
         if ranking == "random":
             values = self._classified.noise("ranking", draws)
-        elif ranking == "attention":
-            values = self._classified.attention[None]
         else:
-            values = getattr(self, ranking)[None]
+            values = getattr(self._classified if ranking == "attention" else self, ranking)[None]
         return values.masked_fill(~self._classified.mask, -torch.inf)

@@ -4,10 +4,9 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from fidelity.base import CheckpointResult, FidelityTest, Measurements, Score, by_variant
+from fidelity.base import CheckpointResult, FidelityTest, Measurements, Score, means, over_seeds
 from fidelity.classified import ClassifiedBatch
 from fidelity.saliency import Saliency
-from metrics.bootstrap import mean
 from results import Figure, Spreads
 
 
@@ -47,20 +46,16 @@ class SingleToken(FidelityTest):
         )
 
     def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
-        """See `FidelityTest`; means over the texts."""
-        return {name: Score((name,), mean, "fraction") for name in ("spread", "mean", "full", "agree")}
+        return means(("spread", "mean", "full", "agree"))
 
     def figures(self, results: Sequence[CheckpointResult]) -> Mapping[str, Figure]:
         """Violins of the spread within a text, one for each variant over all its seeds."""
-        variants = by_variant(results)
-        spreads = [
-            [value for result in ours for value in result.values[f"{self.name}.spread"]] for ours in variants.values()
-        ]
+        spreads = {variant: values["spread"].tolist() for variant, values in over_seeds(results, self.name).items()}
         return {
             "single_token.spread": Spreads(
                 "Each word alone",
-                tuple(variants),
-                {"texts": spreads},
+                tuple(spreads),
+                {"texts": list(spreads.values())},
                 "standard deviation of P(class) over the words of a text",
                 unit="ratio",
             )

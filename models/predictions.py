@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -28,6 +28,8 @@ from metrics.classification import (
 )
 from models.interface import SENTENCE, Output
 from results import Estimate, HeatMap, Result
+
+Item = TypeVar("Item")
 
 
 class Classified(NamedTuple):
@@ -129,13 +131,13 @@ def _rows(weights: Tensor, lengths: Tensor) -> list[NDArray[np.float32]]:
     return [row[:length].copy() for row, length in zip(rows, lengths.tolist(), strict=True)]
 
 
-def gathered(found: Sequence[Prediction]) -> list[Prediction]:
-    """Those of all devices."""
+def gathered(found: Sequence[Item]) -> list[Item]:
+    """The items of all devices."""
     parts: list[Any] = [list(found)]
     if dist.is_available() and dist.is_initialized():
         parts = [None] * dist.get_world_size()
         dist.all_gather_object(parts, list(found))
-    return [prediction for part in parts for prediction in part]
+    return [item for part in parts for item in part]
 
 
 def prediction_table(

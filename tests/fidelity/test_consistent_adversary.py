@@ -1,58 +1,44 @@
-"""The test of model-consistent adversaries on a tiny corpus, and runs that were killed."""
+"""Model-consistent adversaries against loops in double precision and texts that are read one by one."""
 
 import math
+from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
+from torch import Tensor
 
-from datamodules import ClassificationDataModule
+from datamodules import ClassificationDataModule, TextBatch
+from datamodules.sampling import BatchLoader, LengthBatches
 from fidelity.base import CheckpointResult
-from fidelity.checkpoints import Checkpoint, FidelityError
-from fidelity.consistent_adversary import ConsistentAdversary
-from metrics.distributions import area
-from results import Curves
-from tests.fidelity.recipes import (
-    CPU,
-    WARNINGS,
-    checkpoint_of,
-    config_of,
-    refuse_training,
-    result_of,
-    texts_in,
+from fidelity.checkpoints import Checkpoint
+from fidelity.classified import levels_of
+from fidelity.consistent_adversary import (
+    AdversarialTraining,
+    Adversaries,
+    ConsistentAdversary,
+    adversarial_loss,
+    attention_of,
+    collect_outputs,
 )
+from metrics.distributions import area
+from models.interface import SENTENCE
+from results import Curves
+from tests.fidelity import tiny
+from tests.fidelity.tiny import KINDS, Kind
+from tests.fidelity.trained import CPU, checkpoint_of, config_of, recipe_of, refuse_training, result_of
 
-pytestmark = [pytest.mark.filterwarnings(warning) for warning in WARNINGS]
-STRENGTHS = (0.0, 0.01, 0.3)
+LABELS = ("0", "0.01", "0.3")
 LN2 = math.log(2)
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> ClassificationDataModule:
-    return texts_in(tmp_path_factory.mktemp("texts"))
-
-
-@pytest.fixture(scope="module")
-def checkpoints(data: ClassificationDataModule) -> list[Checkpoint]:
-    """Two seeds of one configuration, and one of uniform attention."""
-    return [
-        checkpoint_of(data, config_of(0)),
-        checkpoint_of(data, config_of(1)),
-        checkpoint_of(data, config_of(0, "UniformAttention"), "uniform"),
-    ]
-
-
-def begun(
-    checkpoints: list[Checkpoint],
-    data: ClassificationDataModule,
-    **options: Any,  # noqa: ANN401
-) -> ConsistentAdversary:
-    chosen: dict[str, Any] = {"strengths": STRENGTHS, "max_epochs": 12, "patience": 12} | options
-    test = ConsistentAdversary(**chosen)
+def begun(checkpoints: list[Checkpoint], data: ClassificationDataModule, **options: Any) -> ConsistentAdversary:  # noqa: ANN401
+    test = ConsistentAdversary(**{"strengths": (0.0, 0.01, 0.3), "max_epochs": 12, "patience": 12} | options)
     test.begin(checkpoints, data, CPU, 0)
     return test
 
@@ -69,32 +55,29 @@ def results(
     return [result_of(test, checkpoint, data) for checkpoint in checkpoints]
 
 
-def means(result: CheckpointResult, *columns: str) -> list[float]:
-    return [float(result.values[f"consistent_adversary.{column}"].mean()) for column in columns]
+@pytest.fixture
+def begin(
+    checkpoints: list[Checkpoint], data: ClassificationDataModule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., ConsistentAdversary]:
+    """Begins a short test of one checkpoint; nothing is trained yet."""
+    monkeypatch.setattr(data, "cache", tmp_path)
+    return lambda **options: begun(checkpoints[:1], data, **{"max_epochs": 2} | options)
+
+
+def means(result: CheckpointResult, what: str) -> list[float]:
+    """Of each adversary."""
+    columns = [f"{what}_{label}" for label in LABELS]
+    return [float(mean) for mean in result.of("consistent_adversary")[columns].mean()]
 
 
 def test_more_strength_takes_attention_further_and_never_beyond_ln_2(results: list[CheckpointResult]) -> None:
     for result in results[:2]:
-        tvds, jsds = (
-            [*means(result, *(f"{what}_{label}" for label in ("0", "0.01", "0.3")))] for what in ("tvd", "jsd")
-        )
+        jsds, values = means(result, "jsd"), result.of("consistent_adversary")
         assert jsds[2] > jsds[0] + 0.1
-        assert tvds[0] < 0.2
-        for label in ("0", "0.01", "0.3"):
-            values = result.values[[f"consistent_adversary.{what}_{label}" for what in ("tvd", "jsd")]].to_numpy()
-            assert not np.isnan(values).any()
-            assert (values >= 0).all()
-            assert (values[:, 1] <= LN2).all()
-            assert (values[:, 0] <= 1 + 1e-9).all()
-
-
-def slow_distances(p: list[float], q: list[float]) -> tuple[float, float]:
-    """TVD and JSD of two distributions, weight by weight."""
-    tvd = sum(abs(a - b) for a, b in zip(p, q, strict=True)) / 2
-    jsd = 0.0
-    for a, b in zip(p, q, strict=True):
-        jsd += sum(one * math.log(2 * one / (a + b)) / 2 for one in (a, b) if one > 0)
-    return tvd, jsd
+        assert means(result, "tvd")[0] < 0.2
+        for label in LABELS:
+            assert values[f"jsd_{label}"].between(0, LN2).all()
+            assert values[f"tvd_{label}"].between(0, 1 + 1e-9).all()
 
 
 def test_each_text_is_compared_as_it_would_be_alone(
@@ -103,162 +86,288 @@ def test_each_text_is_compared_as_it_would_be_alone(
     checkpoints: list[Checkpoint],
     data: ClassificationDataModule,
 ) -> None:
-    others = {
-        "0.01": test._adversaries[checkpoints[1].name]["0.01"].model,
-        "first": checkpoints[0].model,
-        "uniform": checkpoints[2].model,
-        "itself": checkpoints[1].model,
-    }
-    values = results[1].values
+    adversary = test._adversaries[checkpoints[1].name]["0.01"].model
+    others = {"0.01": adversary, "first": checkpoints[0].model, "uniform": checkpoints[2].model}
+    values = results[1].of("consistent_adversary")
     for text in (0, 7, 28):
         batch = data.splits["test"][[text]]
-        assert values["consistent_adversary.gold"][text] == int(batch.labels)
+        assert values["gold"][text] == int(batch.labels)
         with torch.no_grad():
             base = checkpoints[1].model(batch)
-            for label, other in others.items():
+            for label, other in {**others, "itself": checkpoints[1].model}.items():
                 output = other(batch)
-                pairs = [
-                    (one.logits[0].double().softmax(-1).tolist(), one.levels["word"].weights[0].tolist())
-                    for one in (base, output)
-                ]
-                tvd, _ = slow_distances(pairs[0][0], pairs[1][0])
-                _, jsd = slow_distances(pairs[0][1], pairs[1][1])
-                assert values[f"consistent_adversary.tvd_{label}"][text] == pytest.approx(tvd, abs=1e-5), label
-                assert values[f"consistent_adversary.jsd_{label}"][text] == pytest.approx(jsd, abs=1e-5), label
-                assert values[f"consistent_adversary.predicted_{label}"][text] == int(output.logits.argmax())
-
-
-def test_a_checkpoint_lies_at_0_0_of_its_own_curve(results: list[CheckpointResult], test: ConsistentAdversary) -> None:
-    table = test.tables(results)["consistent_adversary"].frame
-    own = table[table["other"] == "itself"]
-    assert len(own) == 3
-    assert (own[["tvd", "tvd.low", "tvd.high", "jsd", "jsd.low", "jsd.high"]] == 0).all(axis=None)
-    figure = test.figures(results)["consistent_adversary"]
-    assert isinstance(figure, Curves)
-    assert all((xs[0], ys[0]) == (0, 0) for xs, ys in figure.lines.values())
+                decisions, weights = (
+                    [values.tolist() for values in pair]
+                    for pair in (
+                        [one.logits[0].double().softmax(-1) for one in (base, output)],
+                        [one.levels["word"].weights[0] for one in (base, output)],
+                    )
+                )
+                assert values[f"tvd_{label}"][text] == pytest.approx(tiny.slow_tvd(*decisions), abs=1e-5), label
+                assert values[f"jsd_{label}"][text] == pytest.approx(tiny.slow_jsd(*weights), abs=1e-5), label
+                assert values[f"predicted_{label}"][text] == int(output.logits.argmax())
 
 
 def test_the_scores_are_the_area_and_the_highest_point_of_the_curve(results: list[CheckpointResult]) -> None:
     for result in results[:2]:
-        tvds, jsds = (
-            [*means(result, *(f"{what}_{label}" for label in ("0", "0.01", "0.3")))] for what in ("tvd", "jsd")
-        )
+        tvds, jsds = means(result, "tvd"), means(result, "jsd")
         for name, expected in (("area", float(area(tvds, jsds))), ("max_jsd", max(jsds))):
-            found = result.scores[f"consistent_adversary.{name}"].estimate.named(name)
-            assert found[name] == pytest.approx(expected)
-            assert found[f"{name}.low"] < found[name] < found[f"{name}.high"] <= LN2
+            found = result.scores[f"consistent_adversary.{name}"].estimate
+            assert found.value == pytest.approx(expected)
+            assert found.low < found.value < found.high <= LN2
     # Uniform attention cannot be changed: it has no adversary.
     assert math.isnan(results[2].scores["consistent_adversary.area"].value)
 
 
 def test_the_table_and_the_figure_hold_the_curve_and_what_is_beside_it(
-    results: list[CheckpointResult], test: ConsistentAdversary, checkpoints: list[Checkpoint]
+    results: list[CheckpointResult], test: ConsistentAdversary
 ) -> None:
     table = test.tables(results)["consistent_adversary"].frame
-    assert table[["checkpoint", "other"]].value_counts().to_dict() == {
-        ("base, seed 0", "itself"): 1,
-        ("base, seed 0", "adversary"): 3,
-        ("base, seed 0", "uniform, seed 0"): 1,
-        ("base, seed 1", "itself"): 1,
-        ("base, seed 1", "adversary"): 3,
-        ("base, seed 1", "base, seed 0"): 1,
-        ("base, seed 1", "uniform, seed 0"): 1,
-        ("uniform, seed 0", "itself"): 1,
-    }
+    base = ["itself", *["adversary"] * 3]
+    assert table[["checkpoint", "other"]].to_numpy().tolist() == [
+        *(["base, seed 0", other] for other in (*base, "uniform, seed 0")),
+        *(["base, seed 1", other] for other in (*base, "base, seed 0", "uniform, seed 0")),
+        ["uniform, seed 0", "itself"],
+    ]
+    own = table[table["other"] == "itself"]
+    assert (own[["tvd", "tvd.low", "tvd.high", "jsd", "jsd.low", "jsd.high"]] == 0).all(axis=None)
     adversary = table[(table["checkpoint"] == "base, seed 1") & (table["strength"] == 0.3)].iloc[0]
-    values = results[1].values
-    gold, predicted = (values[f"consistent_adversary.{name}"].to_numpy() for name in ("gold", "predicted_0.3"))
+    values, positive = results[1].of("consistent_adversary"), results[1].positive
+    gold, predicted = values["gold"], values["predicted_0.3"]
     assert adversary["accuracy"] == pytest.approx((gold == predicted).mean())
-    positive = results[1].positive
     right = ((gold == positive) & (predicted == positive)).sum()
     assert adversary["f1"] == pytest.approx(2 * right / ((gold == positive).sum() + (predicted == positive).sum()))
-    assert [adversary["tvd"], adversary["jsd"]] == pytest.approx(means(results[1], "tvd_0.3", "jsd_0.3"))
+    for what in ("tvd", "jsd"):
+        assert adversary[what] == pytest.approx(means(results[1], what)[2])
     assert adversary["jsd.low"] < adversary["jsd"] < adversary["jsd.high"]
     assert 1 <= adversary["epochs"] <= 12
     figure = test.figures(results)["consistent_adversary"]
     assert isinstance(figure, Curves)
     assert list(figure.lines) == ["base, seed 0", "base, seed 1"]
+    assert all((xs[0], ys[0]) == (0, 0) for xs, ys in figure.lines.values())
     assert figure.points.keys() == {"base, seed 0", "uniform, seed 0"}
-    assert [one for (one,) in figure.points["base, seed 0"]] == pytest.approx(
-        means(results[1], "tvd_first", "jsd_first")
-    )
+    expected = [values["tvd_first"].mean(), values["jsd_first"].mean()]
+    assert [one for (one,) in figure.points["base, seed 0"]] == pytest.approx(expected)
     assert len(figure.points["uniform, seed 0"][0]) == 2
     assert 0 < figure.points["base, seed 0"][1][0] < LN2
 
 
-def test_a_second_run_trains_nothing_and_measures_the_same(
-    checkpoints: list[Checkpoint],
-    data: ClassificationDataModule,
-    results: list[CheckpointResult],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    refuse_training(monkeypatch)
-    again = begun(checkpoints, data)
-    pd.testing.assert_frame_equal(result_of(again, checkpoints[0], data).values, results[0].values, check_exact=True)
-
-
 def test_a_killed_run_goes_on_with_the_strength_that_it_was_killed_in(
-    checkpoints: list[Checkpoint], data: ClassificationDataModule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    begin: Callable[..., ConsistentAdversary], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(data, "cache", tmp_path)
-    options = {"seeds": 1, "max_epochs": 2}
     with monkeypatch.context() as killed:
         refuse_training(killed, after=2)
         with pytest.raises(KeyboardInterrupt):
-            begun(checkpoints, data, **options)
+            begin()
     finished = {path.name: path.read_bytes() for path in (tmp_path / "adversaries").iterdir()}
     assert len(finished) == 2
-    with monkeypatch.context() as killed:
-        refuse_training(killed, after=1)  # the third is all that is trained
-        begun(checkpoints, data, **options)
+    refuse_training(monkeypatch, after=1)  # the third is all that is trained
+    begin()
     kept = {path.name: path.read_bytes() for path in (tmp_path / "adversaries").iterdir()}
     assert len(kept) == 3
     assert kept | finished == kept
 
 
-@pytest.mark.parametrize("change", [{"patience": 4}, {"regularized": True}, {"max_epochs": 3}])
 def test_other_options_are_other_adversaries(
-    checkpoints: list[Checkpoint],
-    data: ClassificationDataModule,
-    tmp_path: Path,
-    change: dict[str, object],
-    monkeypatch: pytest.MonkeyPatch,
+    begin: Callable[..., ConsistentAdversary], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(data, "cache", tmp_path)
-    options = {"strengths": (0.1,), "max_epochs": 2, "seeds": 1}
-    begun(checkpoints, data, **options)
+    begin(strengths=(0.1,))
     refuse_training(monkeypatch)
-    begun(checkpoints, data, **options)
-    with pytest.raises(KeyboardInterrupt):
-        begun(checkpoints, data, **options | change)
-
-
-def test_the_labels_are_never_looked_at(
-    checkpoints: list[Checkpoint], data: ClassificationDataModule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    options = {"strengths": (0.1,), "max_epochs": 2, "seeds": 1}
-    states = []
-    for folder in ("as they are", "others"):
-        monkeypatch.setattr(data, "cache", tmp_path / folder)
-        if folder == "others":
-            monkeypatch.setattr(data.splits["train"], "labels", 1 - data.splits["train"].labels)
-        test = begun(checkpoints, data, **options)
-        states.append(test._adversaries[checkpoints[0].name]["0.1"].best.state)
-    assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
+    begin(strengths=(0.1,))
+    for change in ({"patience": 4}, {"regularized": True}, {"max_epochs": 3}):
+        with pytest.raises(KeyboardInterrupt):
+            begin(strengths=(0.1,), **change)
 
 
 def test_what_ended_before_it_was_done_is_counted(
-    checkpoints: list[Checkpoint], data: ClassificationDataModule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    begin: Callable[..., ConsistentAdversary], checkpoints: list[Checkpoint], data: ClassificationDataModule
 ) -> None:
-    monkeypatch.setattr(data, "cache", tmp_path)
-    cut = begun(checkpoints, data, strengths=(0.0, 0.1), max_epochs=2, seeds=1)
-    assert cut.audit() == {"adversaries": 2, "cut_off": 2}
-    still = replace(checkpoints[0], config={**config_of(0, learning_rate=0.0, dropout=0.0)})
+    assert begin(strengths=(0.0, 0.1)).audit() == {"adversaries": 2, "cut_off": 2}
+    still = replace(checkpoints[0], config=config_of(0, learning_rate=0.0, dropout=0.0))
     ended = begun([still], data, strengths=(0.1,), max_epochs=5, patience=1)
     assert ended.audit() == {"adversaries": 1, "cut_off": 0}
 
 
-@pytest.mark.parametrize("strengths", [(), (0.1, 0.1), (-0.1, 0.1)])
-def test_strengths_that_make_no_curve_are_refused(strengths: tuple[float, ...]) -> None:
-    with pytest.raises(FidelityError, match=r"one model for each λ: strengths are \["):
-        ConsistentAdversary(strengths)
+# The training of one
+
+
+class Texts:
+    """The tiny texts as a split."""
+
+    def __init__(self, kind: Kind) -> None:
+        self.kind: Kind = kind
+        self.lengths = tiny.texts(kind).lengths.numpy()
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self, items: list[int]) -> TextBatch:
+        return tiny.texts(self.kind, items)
+
+
+def stand_in(kind: Kind) -> Any:  # noqa: ANN401
+    """A datamodule whose train split they are, in several batches."""
+    return SimpleNamespace(splits={"train": Texts(kind)}, eval_tokens=14)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_classifier_says_of_a_text_is_found_by_its_place_in_any_batch(kind: Kind) -> None:
+    model = tiny.classifier(kind)
+    found = collect_outputs(model, stand_in(kind), CPU)
+    rows = [4, 0, 2, 5]
+    batch = tiny.texts(kind, rows, time=12)
+    with torch.no_grad():
+        together = model(batch)
+        positions = together.levels[levels_of(together, None)[0]].weights.size(1)
+        probabilities, weights = found.of(batch.index, positions)
+        for place, row in enumerate(rows):
+            output = model(tiny.texts(kind, [row]))
+            alone = attention_of(output)[:, 0]
+            size = alone.size(1)
+            tiny.close(probabilities[place], output.logits[0].softmax(-1), 1e-6)
+            tiny.close(weights[:, place, :size], alone, 1e-6)
+            assert not weights[:, place, size:].any()
+    assert levels_of(output, None) == ((SENTENCE,) if kind == "han" else tuple(output.levels))
+    assert weights.shape == (len(alone), len(rows), positions)
+
+
+def test_delimiters_that_get_no_attention_keep_their_place(
+    data: ClassificationDataModule, checkpoints: list[Checkpoint]
+) -> None:
+    model = checkpoints[0].model
+    found = collect_outputs(model, data, CPU)
+    items = [3, 60, 17]
+    batch = data.splits["train"][items]
+    with torch.no_grad():
+        output = model(batch)
+    probabilities, weights = found.of(batch.index, batch.tokens.size(1))
+    tiny.close(probabilities, output.logits.softmax(-1), 1e-6)
+    tiny.close(weights, attention_of(output), 1e-6)
+    assert not weights[:, :, 0].any()
+    assert not weights.requires_grad
+
+
+def slow_loss(p: Tensor, w: Tensor, base_p: Tensor, base_w: Tensor, strength: float) -> float:
+    """The formula in loops over Python's floats."""
+    heads, texts, positions = w.shape
+    total = 0.0
+    for text in range(texts):
+        total += sum(abs(float(a) - float(b)) for a, b in zip(p[text], base_p[text], strict=True)) / 2
+        divergence = 0.0
+        for head in range(heads):
+            for position in range(positions):
+                ours, theirs = float(w[head, text, position]), float(base_w[head, text, position])
+                if ours > 0:
+                    divergence += ours * math.log(ours / theirs)
+        total -= strength * divergence / heads
+    return total / texts
+
+
+@pytest.mark.parametrize("heads", [1, 3])
+@pytest.mark.parametrize("strength", [0.0, 0.02, 1.5])
+def test_the_loss_is_the_formula(heads: int, strength: float) -> None:
+    random = np.random.default_rng(0)
+
+    def distributions(*shape: int) -> Tensor:
+        values = random.dirichlet([0.7] * shape[-1], shape[:-1])
+        return torch.from_numpy(values)
+
+    p, base_p = distributions(5, 3), distributions(5, 3)
+    w, base_w = distributions(heads, 5, 6), distributions(heads, 5, 6)
+    for weights in (w, base_w):  # padding, and a weight of the adversary that is exactly 0
+        weights[:, 1, 4:] = 0
+    w[:, 2, 3] = 0
+    found = float(adversarial_loss(p, w, base_p, base_w, strength))
+    assert found == pytest.approx(slow_loss(p, w, base_p, base_w, strength), rel=1e-12)
+    p.requires_grad_(), w.requires_grad_()
+    assert torch.autograd.gradcheck(lambda p, w: adversarial_loss(p, w + 0.01, base_p, base_w + 0.01, strength), (p, w))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_reach_the_adversary_alone_and_labels_play_no_part(kind: Kind) -> None:
+    model = tiny.classifier(kind)
+    base = collect_outputs(model, stand_in(kind), CPU)
+    adversary = _copy(kind)
+    module = AdversarialTraining(adversary, base, 0.1)
+    module.log = lambda *args, **kwargs: None  # type: ignore[method-assign]
+    batch = tiny.texts(kind, [1, 2, 3])
+    loss = module.training_step(batch, 0)
+    loss.backward()  # type: ignore[no-untyped-call]
+    value = float(loss.detach())
+    with torch.no_grad():
+        output = adversary(batch)
+    weights = attention_of(output)
+    expected = slow_loss(output.logits.softmax(-1), weights, *base.of(batch.index, weights.size(-1)), 0.1)
+    assert value == pytest.approx(expected, rel=1e-6)
+    moved = [name for name, one in adversary.named_parameters() if one.grad is not None and one.grad.any()]
+    assert any("attention" in name for name in moved)
+    assert any("decision" in name or "classifier" in name for name in moved)
+    assert all(one.grad is None for one in model.parameters())
+    assert not any(tensor.requires_grad for tensor in (base.probabilities, *base.weights))
+    other = TextBatch(**{**vars(batch), "labels": (batch.labels + 1) % tiny.CLASSES})
+    assert float(module.training_step(other, 0).detach()) == value
+
+
+def _copy(kind: Kind) -> Any:  # noqa: ANN401
+    adversary = deepcopy(tiny.classifier(kind)).requires_grad_(True)
+    with torch.no_grad():
+        for parameter in adversary.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(2)) * 0.1)
+    return adversary
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_classifier_learns_by_its_own_optimiser(kind: Kind, data: ClassificationDataModule) -> None:
+    base = collect_outputs(tiny.classifier(kind), stand_in(kind), CPU)
+    checkpoint = tiny.checkpoint(kind)
+    module = AdversarialTraining(_copy(kind).train(), base, 0.0)
+    module.model.learning_rate = 0.003
+    losses = []
+    module.on_train_epoch_end = lambda: losses.append(float(module.trainer.callback_metrics["train_loss"]))  # type: ignore[method-assign]
+    recipe = recipe_of(checkpoint, data, max_epochs=10, patience=10)
+    texts: Any = Texts(kind)
+    batches = LengthBatches(texts.lengths, max_cells=None, max_sentences=3, shuffle=True)
+    best = recipe.fit(module, "train_loss", "min", train_dataloaders=BatchLoader(texts, batches, 0))
+    assert best.value == min(losses)
+    assert best.value < losses[0] * 0.9
+
+
+def test_the_terms_of_regularisers_are_added_where_they_are_asked_for(data: ClassificationDataModule) -> None:
+    tying = {"class_path": "models.Tying", "init_args": {"weight": 0.5}}
+    checkpoint = checkpoint_of(
+        data, config_of(regularizers=[tying], embedding={"size": 8}, dropout=0.0), "tying", epochs=1
+    )
+    base = collect_outputs(checkpoint.model, data, CPU)
+    batch = data.splits["train"][[5, 6, 7]]
+    losses = []
+    for regularized in (False, True):
+        module = AdversarialTraining(checkpoint.untrained(data, 1), base, 0.1, regularized)
+        module.log = lambda *args, **kwargs: None  # type: ignore[method-assign]
+        losses.append(float(module.training_step(batch, 0).detach()))
+    _, terms = checkpoint.untrained(data, 1).outcome(batch)
+    assert losses[1] - losses[0] == pytest.approx(float(terms["tying"].detach()), rel=1e-4)
+    assert losses[1] > losses[0]
+
+
+def test_an_adversary_is_that_of_the_lowest_loss_and_the_same_when_it_is_found_again(
+    data: ClassificationDataModule, checkpoints: list[Checkpoint], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = checkpoints[0]
+    recipe = recipe_of(checkpoint, data, max_epochs=4)
+    monkeypatch.setattr(data, "cache", tmp_path)
+    before = {name: value.clone() for name, value in checkpoint.model.state_dict().items()}
+    model, best, _ = Adversaries(recipe).of(0.01)
+    again, found, _ = Adversaries(recipe_of(checkpoint, data, max_epochs=4)).of(0.01)
+    assert best[1:] == found[1:]
+    assert not model.training
+    assert not any(parameter.requires_grad for parameter in model.parameters())
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, again.state_dict()[name]), name
+        assert torch.equal(value, best.state[name]), name
+        assert torch.equal(checkpoint.model.state_dict()[name], before[name]), name
+    assert not torch.equal(model.state_dict()["decision.weight"], before["decision.weight"])
+    # Trained again, in a folder of its own, it is the same in every bit.
+    monkeypatch.setattr(data, "cache", tmp_path / "other")
+    third, *_ = Adversaries(recipe).of(0.01)
+    for name, value in third.state_dict().items():
+        assert torch.equal(value, best.state[name]), name

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from datamodules import TextBatch
 from fidelity.base import CheckpointResult
-from fidelity.checkpoints import FidelityError
 from fidelity.classified import classify
 from fidelity.correlation import Correlation, agreements, without_rounding
 from fidelity.saliency import MEASURES
@@ -23,16 +22,7 @@ from models.base import TextSizes
 from models.layers import TextEncoder
 from results import Histograms
 from tests.fidelity import tiny
-from tests.fidelity.tiny import (
-    TEXTS,
-    Kind,
-    checkpoint_result,
-    classified,
-    close,
-    measurements,
-    saliency_of,
-    scores_of,
-)
+from tests.fidelity.tiny import TEXTS, Kind, checkpoint_result, classified, close, measurements, saliency_of, scores_of
 from tests.models.batches import VOCABULARY, batch_of
 
 
@@ -74,7 +64,6 @@ def test_one_side_that_is_the_same_for_all_words_has_no_correlation() -> None:
 def test_every_text_is_correlated_over_its_own_words(kind: Kind) -> None:
     test, found = Correlation(), classified(kind, time=12)
     measured = measurements(test, found)
-    assert list(measured.numbers) == list(test.columns(3))
     for row in range(len(TEXTS)):
         words = found.words[row]
         sides = {measure: saliency_of(found).magnitude(measure)[row][words].tolist() for measure in MEASURES}
@@ -112,10 +101,14 @@ def test_a_word_that_comes_twice_is_a_tie_in_any_batch(encoder: TextEncoder) -> 
 
 
 def test_values_no_further_apart_than_the_tolerance_become_one() -> None:
-    values = without_rounding(np.array([[0.3, 0.1, 0.3000001, 0.2, 0.1, 0.30000005]]), np.full((1, 6), 3e-6))
-    np.testing.assert_equal(values, [[0.3, 0.1, 0.3, 0.2, 0.1, 0.3]])
-    values = without_rounding(np.array([[0.3, 0.1, 0.3000001, 0.2, 0.1, 0.30000005]]), np.full((1, 6), 1e-9))
-    np.testing.assert_equal(values, [[0.3, 0.1, 0.3000001, 0.2, 0.1, 0.30000005]])
+    values = np.array([[0.3, 0.1, 0.3000001, 0.2, 0.1, 0.30000005]])
+    merged = without_rounding(values, np.full((1, 6), 3e-6))
+    np.testing.assert_equal(merged, [[0.3, 0.1, 0.3, 0.2, 0.1, 0.3]])
+    np.testing.assert_equal(without_rounding(values, np.full((1, 6), 1e-9)), values)
+    # Weights of a long text stay apart, however small.
+    weights = np.random.default_rng(0).lognormal(0, 3, (1, 500))
+    weights /= weights.sum()
+    assert len(np.unique(without_rounding(weights, 1e-6 * weights))) == 500
 
 
 def test_only_the_measures_that_are_named_are_computed() -> None:
@@ -127,10 +120,6 @@ def test_only_the_measures_that_are_named_are_computed() -> None:
     everything = measurements(Correlation(), classified("flat")).numbers
     for name, value in numbers.items():
         close(value, everything[name])
-    with pytest.raises(FidelityError, match=r"each once, and not \['input_x_gradient', 'input_x_gradient'\]"):
-        Correlation(["input_x_gradient", "input_x_gradient"])
-    with pytest.raises(FidelityError, match="one or more"):
-        Correlation([])
 
 
 def result(variant: str, seed: int, taus: list[float], p: list[float], words: list[float]) -> CheckpointResult:
@@ -164,9 +153,3 @@ def test_texts_without_a_coefficient_are_counted_and_those_skipped_are_not() -> 
     np.testing.assert_equal(
         figure.series, {"base": [0.1, 0.5, nan, nan, 0.2, 0.3, 0.4, nan], "tying": [0.4, 0.6, 0.8, nan]}
     )
-
-
-def test_weights_of_a_long_text_that_differ_stay_apart_however_small() -> None:
-    weights = np.random.default_rng(0).lognormal(0, 3, (1, 500))
-    weights /= weights.sum()
-    assert len(np.unique(without_rounding(weights, 1e-6 * weights))) == 500

@@ -5,7 +5,9 @@ import logging
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,37 +18,40 @@ import yaml
 
 import fidelity
 import train
-from fidelity import Fidelity, FidelityError, FidelityTest, Permutation, Perturbation
-from fidelity.saliency import RANKINGS
+from fidelity import FidelityTest
+from fidelity.base import CheckpointResult
+from fidelity.experiment import (
+    Example,
+    comparison_table,
+    example_page,
+    examples_of,
+    fidelity_table,
+    result_scores,
+    summary_table,
+)
+from fidelity.saliency import MEASURES, RANKINGS
 from metrics import progress
-from tests.fidelity.trained import ROOT, WARNINGS, fitted
+from metrics.bootstrap import Resampled, difference, mean, median, resample, weights_of
+from tests.fidelity import tiny
+from tests.fidelity.tiny import KINDS, Kind, classified, saliency_of
+from tests.fidelity.trained import ROOT, fitted
 
-pytestmark = [pytest.mark.filterwarnings(warning) for warning in WARNINGS]
-TYING = "--model.init_args.regularizers=[{class_path: Tying, init_args: {weight: 0.1}}]"
-SHORT = "[{class_path: Perturbation}, {class_path: Permutation, init_args: {permutations: 7}}]"
-SCORES = (
+SCORES = [
     "perturbation.uniform_drop",
     "perturbation.permuted_drop",
     "permutation.median_tvd",
     "adversary.max_jsd",
     "consistent_adversary.area",
-    *(f"erasure.{ranking}.{score}" for ranking in RANKINGS for score in ("median_fraction", "never_flips")),
     "single_weight.flips_top",
     "single_weight.flips_random",
-    *(
-        f"correlation.{saliency}.{score}"
-        for saliency in ("input_x_gradient", "gradient_norm", "integrated_gradients", "leave_one_out")
-        for score in ("kendall", "pearson")
-    ),
     "single_token.spread",
     "rationale.random.comprehensiveness",
     "rationale.leave_one_out.sufficiency",
-    "rationale.attention.auprc",
-    "rationale.attention.average_precision",
-)
+    *(f"rationale.attention.{score}" for score in ("auprc", "average_precision")),
+    *(f"erasure.{ranking}.{score}" for ranking in RANKINGS for score in ("median_fraction", "never_flips")),
+    *(f"correlation.{measure}.{score}" for measure in MEASURES for score in ("kendall", "pearson")),
+]
 """Names that others read."""
-
-
 FEWER = (
     "--model.init_args.tests=[{class_path: Perturbation}, {class_path: Permutation}, {class_path: SetErasure}, "
     "{class_path: Adversary, init_args: {steps: 20}}, {class_path: SingleWeight}, {class_path: SingleToken}, "
@@ -57,45 +62,27 @@ FEWER = (
 """All, in short."""
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Base with two seeds, and tying."""
-    folder = tmp_path_factory.mktemp("trained")
-    fitted(folder, "base-0")
-    fitted(folder, "base-1", seed=1)
-    fitted(folder, "tying", TYING)
-    return folder
-
-
 def run_over(
-    runs: Path, checkpoints: list[Path], config: str, *options: str
+    checkpoints: list[Path], config: str, *options: str, folder: Path
 ) -> tuple[train.ProbingCLI, Path, dict[str, Any]]:
     """A run over the checkpoints, its folder and its `results.json`."""
-    cli = train.main(
-        [
-            "test",
-            config,
-            # One needs no brackets.
-            f"--model.init_args.checkpoints={checkpoints[0]}"
-            if len(checkpoints) == 1
-            else f"--model.init_args.checkpoints=[{','.join(map(str, checkpoints))}]",
-            f"--trainer.default_root_dir={runs}",
-            "--trainer.enable_progress_bar=false",
-            "--trainer.accelerator=cpu",
-            "--trainer.devices=1",
-            *options,
-        ]
-    )
-    (path,) = runs.rglob("results.json")
+    # One needs no brackets.
+    given = f"[{','.join(map(str, checkpoints))}]" if len(checkpoints) > 1 else str(checkpoints[0])
+    command = ["test", config, f"--model.init_args.checkpoints={given}", f"--trainer.default_root_dir={folder}"]
+    quiet = ["--trainer.enable_progress_bar=false", "--trainer.accelerator=cpu", "--trainer.devices=1"]
+    cli = train.main([*command, *quiet, *options])
+    (path,) = folder.rglob("results.json")
     return cli, path.parent, json.loads(path.read_text(encoding="utf-8"))
 
 
 ALL, QUICK = (f"--config={ROOT / 'configs' / 'fidelity' / name}.yaml" for name in ("all", "quick"))
+TESTS = "--model.init_args.tests=[{class_path: Perturbation}, {class_path: Permutation, init_args: {permutations: 7}}]"
+SHORT = (QUICK, TESTS)
 
 
-def test_every_test_over_several_checkpoints_leaves_whole_results(folder: Path, tmp_path: Path) -> None:
-    names = [folder / "base-0", folder / "base-1", folder / "tying"]
-    cli, run, found = run_over(tmp_path, names, ALL, FEWER, "--model.init_args.ig_steps=5")
+def test_every_test_over_several_checkpoints_leaves_whole_results(runs: Path, tmp_path: Path) -> None:
+    names = [runs / "base-0", runs / "base-1", runs / "tying"]
+    cli, run, found = run_over(names, ALL, FEWER, "--model.init_args.ig_steps=5", folder=tmp_path)
     scores = found["scores"]
     for name in SCORES:
         for variant in ("", "tying."):
@@ -120,14 +107,15 @@ def test_every_test_over_several_checkpoints_leaves_whole_results(folder: Path, 
     assert "adversary" in page
     assert found["audit"]["checkpoints"]["tying, seed 0"]["skipped_texts"] == 0
     # The data are those of the first checkpoint, though no option names them.
-    assert cli.datamodule.corpus == str(folder / "texts" / "{split}.tsv")
+    assert cli.datamodule.corpus == str(runs.parent / "texts" / "{split}.tsv")
     assert found["data"]["test"]["file"] == "test.tsv"
+    assert all(parameter.grad is None for parameter in cli.model.parameters())
 
 
 @pytest.mark.parametrize("paper", ["jain2019", "serrano2019", "tutek2020"])
-def test_the_configs_of_the_papers_run_as_they_are(paper: str, folder: Path, tmp_path: Path) -> None:
+def test_the_configs_of_the_papers_run_as_they_are(paper: str, runs: Path, tmp_path: Path) -> None:
     path = ROOT / "configs" / paper / "fidelity.yaml"
-    _, _, found = run_over(tmp_path, [folder / "base-0"], f"--config={path}")
+    _, _, found = run_over([runs / "base-0"], f"--config={path}", folder=tmp_path)
     named = [
         test["class_path"] for test in yaml.safe_load(path.read_text(encoding="utf-8"))["model"]["init_args"]["tests"]
     ]
@@ -148,9 +136,9 @@ def test_all_is_every_test_there_is_and_quick_all_that_train_nothing() -> None:
     assert trains == named["wiegreffe2019/fidelity"]
 
 
-def test_classes_and_scores_are_those_of_the_classifiers_own_test(folder: Path, tmp_path: Path) -> None:
-    _, run, found = run_over(tmp_path, [folder / "base-1"], QUICK, f"--model.init_args.tests={SHORT}")
-    (own,) = (folder / "base-1").rglob("results.json")
+def test_classes_and_scores_are_those_of_the_classifiers_own_test(runs: Path, tmp_path: Path) -> None:
+    _, run, found = run_over([runs / "base-1"], *SHORT, folder=tmp_path)
+    (own,) = (runs / "base-1").rglob("results.json")
     expected = json.loads(own.read_text(encoding="utf-8"))["scores"]
     for name in ("f1", "accuracy"):
         assert found["scores"][name] == pytest.approx(expected[name])
@@ -160,31 +148,17 @@ def test_classes_and_scores_are_those_of_the_classifiers_own_test(folder: Path, 
     ]
 
 
-def test_the_size_of_the_batches_changes_nothing(folder: Path, tmp_path: Path) -> None:
-    found = []
-    for tokens in (1, 100_000):
-        _, run, _ = run_over(
-            tmp_path / str(tokens),
-            [folder / "base-0"],
-            QUICK,
-            f"--model.init_args.eval_tokens={tokens}",
-            "--model.init_args.ig_steps=5",
-        )
-        found.append(pd.read_parquet(run / "items.parquet"))
-    one, all_at_once = found
-    for column in one.columns.drop(["checkpoint", "id"]):
-        # A correlation of numbers that hardly differ makes their rounding larger.
-        atol = {"adversary": 5e-3, "correlation": 1e-4}.get(column.partition(".")[0], 1e-5)
-        np.testing.assert_allclose(one[column], all_at_once[column], atol=atol, rtol=0, err_msg=column)
-
-
-def test_every_test_runs_on_a_hierarchical_classifier(folder: Path, tmp_path: Path) -> None:
-    """Its sentences are tested; what has no sense there is left out, and counted."""
-    texts = tmp_path / "texts"
-    texts.mkdir()
-    rows = ["bad\tdull film . a cast", "good\tthe film is great . it is fine . story", "bad\tawful . the plot"] * 8
+def write(folder: Path, rows: list[str]) -> None:
+    """Texts of few rows, the same in all splits."""
+    (folder / "texts").mkdir()
     for split in ("train", "dev", "test"):
-        (texts / f"{split}.tsv").write_text("label\ttext\n" + "\n".join(rows) + "\n", encoding="utf-8")
+        (folder / "texts" / f"{split}.tsv").write_text("\n".join(["label\ttext", *rows, ""]), encoding="utf-8")
+
+
+def test_every_test_runs_on_a_hierarchical_classifier(tmp_path: Path) -> None:
+    """Its sentences are tested; what has no sense there is left out, and counted."""
+    rows = ["bad\tdull film . a cast", "good\tthe film is great . it is fine . story", "bad\tawful . the plot"] * 8
+    write(tmp_path, rows)
     parts = ("", "sentence_")
     han = [
         "--model=HierarchicalClassifier",
@@ -192,7 +166,7 @@ def test_every_test_runs_on_a_hierarchical_classifier(folder: Path, tmp_path: Pa
         *(f"--model.init_args.{part}attention=AdditiveAttention" for part in parts),
     ]
     path = fitted(tmp_path, "han", *han, epochs=1)
-    _, run, found = run_over(tmp_path / "runs", [path], ALL, FEWER, "--model.init_args.ig_steps=5")
+    _, run, found = run_over([path], ALL, FEWER, "--model.init_args.ig_steps=5", folder=tmp_path / "runs")
     assert found["audit"]["guided_mlp.checkpoints_left_out"] == 1
     assert found["audit"]["checkpoints"]["hierarchical, seed 0"]["skipped_texts"] == 0
     for name in SCORES:
@@ -203,13 +177,9 @@ def test_every_test_runs_on_a_hierarchical_classifier(folder: Path, tmp_path: Pa
 
 
 def test_texts_of_one_word_are_classified_but_counted_as_skipped(tmp_path: Path) -> None:
-    texts = tmp_path / "texts"
-    texts.mkdir()
-    rows = ["bad\tdull film", "good\tgreat", "good\tfine cast", "bad\tawful"] * 6
-    for split in ("train", "dev", "test"):
-        (texts / f"{split}.tsv").write_text("label\ttext\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    write(tmp_path, ["bad\tdull film", "good\tgreat", "good\tfine cast", "bad\tawful"] * 6)
     path = fitted(tmp_path, "base", epochs=1)
-    _, run, found = run_over(tmp_path / "runs", [path], QUICK, f"--model.init_args.tests={SHORT}")
+    _, run, found = run_over([path], *SHORT, folder=tmp_path / "runs")
     assert found["audit"]["checkpoints"]["base, seed 0"]["skipped_texts"] == 12
     table = pd.read_csv(run / found["tables"]["fidelity"])
     assert table[["texts", "skipped"]].to_numpy().tolist() == [[12, 12]]
@@ -218,11 +188,13 @@ def test_texts_of_one_word_are_classified_but_counted_as_skipped(tmp_path: Path)
     assert items["predicted"].notna().all()
 
 
-def test_a_part_of_the_texts_can_be_read(folder: Path, tmp_path: Path) -> None:
-    part = ["--model.init_args.eval_tokens=40", "--trainer.limit_test_batches=2"]
-    _, run, told = run_over(tmp_path / "part", [folder / "base-0"], QUICK, f"--model.init_args.tests={SHORT}", *part)
-    _, whole, all_told = run_over(tmp_path / "whole", [folder / "base-0"], QUICK, f"--model.init_args.tests={SHORT}")
-    found, every = (pd.read_parquet(path / "items.parquet").set_index("id") for path in (run, whole))
+PART = ("--model.init_args.eval_tokens=40", "--trainer.limit_test_batches=2")
+
+
+def test_a_part_of_the_texts_can_be_read(runs: Path, tmp_path: Path) -> None:
+    _, part, told = run_over([runs / "base-0"], *SHORT, *PART, folder=tmp_path / "part")
+    _, whole, all_told = run_over([runs / "base-0"], *SHORT, folder=tmp_path / "whole")
+    found, every = (pd.read_parquet(path / "items.parquet").set_index("id") for path in (part, whole))
     assert 0 < len(found) < len(every) == 29
     assert told["audit"]["texts"] == f"{len(found)} of 29"
     assert "texts" not in all_told["audit"]
@@ -231,41 +203,26 @@ def test_a_part_of_the_texts_can_be_read(folder: Path, tmp_path: Path) -> None:
 
 
 def test_what_is_to_come_and_how_long_it_takes_is_told(
-    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    runs: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logging.getLogger("pytorch_lightning"), "propagate", True)
     caplog.set_level("INFO", "pytorch_lightning")  # a benchmark of another test may have raised it
     monkeypatch.setattr(progress, "EVERY", 0.0)
-    pair = ["--model.init_args.eval_tokens=40", "--trainer.limit_test_batches=2"]
-    options = [QUICK, f"--model.init_args.tests={SHORT}", *pair]
-    checkpoints = [folder / "base-0", folder / "base-1"]
-    run_over(tmp_path / "two", checkpoints, *options)
+    run_over([runs / "base-0", runs / "base-1"], *SHORT, *PART, folder=tmp_path)
     assert "29 texts in the test split, 2 batches to read, 2 classifiers, 2 tests." in caplog.messages
     # A logger that is watched twice has every line twice.
     told = dict.fromkeys(line for line in caplog.messages if line.startswith("Fidelity: "))
     # After each classifier of each batch; of what is left out nothing is waited for.
     assert [line.split()[1] for line in told] == ["25%", "50%", "75%"]
     assert all(re.fullmatch(r".* in \d:\d\d:\d\d, about \d:\d\d:\d\d to go\.", line) for line in told)
-    caplog.clear()
-    run_over(tmp_path / "one", checkpoints[:1], *options)
-    assert "29 texts in the test split, 2 batches to read, 1 classifier, 2 tests." in caplog.messages
 
 
-def test_two_processes_find_what_one_does(folder: Path, tmp_path: Path) -> None:
-    options = [QUICK, f"--model.init_args.tests={SHORT}"]
-    _, _, one = run_over(tmp_path / "one", [folder / "base-0"], *options)
-    command = [
-        sys.executable,
-        "train.py",
-        "test",
-        *options,
-        f"--model.init_args.checkpoints=[{folder / 'base-0'}]",
-        f"--trainer.default_root_dir={tmp_path / 'two'}",
-        "--trainer.enable_progress_bar=false",
-        "--trainer.accelerator=cpu",
-        "--trainer.devices=2",
-        "--trainer.strategy=ddp",
-    ]
+def test_two_processes_find_what_one_does(runs: Path, tmp_path: Path) -> None:
+    _, _, one = run_over([runs / "base-0"], *SHORT, folder=tmp_path / "one")
+    options = [f"--model.init_args.checkpoints={runs / 'base-0'}", f"--trainer.default_root_dir={tmp_path / 'two'}"]
+    options += ["--trainer.enable_progress_bar=false", "--trainer.accelerator=cpu"]
+    options += ["--trainer.devices=2", "--trainer.strategy=ddp"]
+    command = [sys.executable, "train.py", "test", *SHORT, *options]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     (path,) = (tmp_path / "two").rglob("results.json")
@@ -275,61 +232,221 @@ def test_two_processes_find_what_one_does(folder: Path, tmp_path: Path) -> None:
     assert pages[0] == pages[1]
 
 
+NOWHERE = "--model.init_args.checkpoints=[nowhere.ckpt]"
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["test", QUICK], r"There is no checkpoint: name one or more with --model\.init_args\.check"),
+        (["test"], r"There is no checkpoint: name one or more with --model\.init_args\.check"),
+        (["test", NOWHERE], r"nowhere\.ckpt: there is no such checkpoint"),
         (
-            ["test", QUICK, "--model.init_args.checkpoints=[nowhere.ckpt]"],
-            r"nowhere\.ckpt: there is no such checkpoint",
+            ["test", "--data=ClassificationDataModule", NOWHERE, "--ckpt_path={folder}/trained.ckpt"],
+            "Fidelity trains nothing, and takes no --ckpt_path: leave it out",
         ),
-        (
-            [
-                "test",
-                QUICK,
-                "--data=ClassificationDataModule",
-                "--model.init_args.checkpoints=[nowhere.ckpt]",
-                "--ckpt_path={folder}/trained.ckpt",
-            ],
-            r"Fidelity trains nothing, and takes no --ckpt_path: leave it out",
-        ),
-        (
-            ["fit", QUICK, "--model.init_args.checkpoints=[nowhere.ckpt]"],
-            r"Fidelity trains nothing\. Run it with `python train\.py test`",
-        ),
+        (["fit", NOWHERE], r"Fidelity trains nothing\. Run it with `python train\.py test`"),
     ],
 )
-def test_bad_input_is_told_in_a_line_and_leaves_no_run(options: list[str], message: str, tmp_path: Path) -> None:
-    runs = tmp_path / "runs"
+def test_bad_input_is_told_in_a_line_and_leaves_no_run(
+    options: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     torch.save({"state_dict": {}}, tmp_path / "trained.ckpt")
-    options = [option.replace("{folder}", str(tmp_path)) for option in options]
-    done = subprocess.run(
-        [sys.executable, "train.py", *options, f"--trainer.default_root_dir={runs}"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
+    subcommand, *rest = (option.replace("{folder}", str(tmp_path)) for option in options)
+    assert train.run([subcommand, QUICK, *rest, f"--trainer.default_root_dir={tmp_path / 'runs'}"]) == 1
+    *_, told = capsys.readouterr().err.strip().splitlines()
+    assert re.search(f"^Error: {message}", told)
+    assert not list((tmp_path / "runs").rglob("*.*"))
+
+
+# Tables of all scores, against numpy over seeds that are written out; and the page of example texts
+
+TEXTS = 40
+
+
+def result(variant: str, seed: int, gain: float, *, skipped: int = 3, extra: bool = False) -> CheckpointResult:
+    """Values that differ by a gain; the first texts are too short."""
+    common = np.random.default_rng(0).normal(size=TEXTS)
+    spread = gain + common + 0.3 * np.random.default_rng([seed, len(variant)]).normal(size=TEXTS)
+    spread[:skipped] = np.nan
+    frame = pd.DataFrame({"words": 5.0, "correct": 1.0, "single_token.spread": spread, "erasure.x": np.nan})
+    values = spread[:, None]
+    scores = {
+        "single_token.spread": resample(mean, values, "ratio"),
+        "erasure.middle": resample(median, values, "fraction"),
+    }
+    if extra:
+        scores["adversary.max_jsd"] = resample(mean, np.abs(values), "nats")
+    return CheckpointResult(f"{variant}, seed {seed}", variant, seed, 2, 1, frame, scores)
+
+
+SEVERAL = [
+    result("base", 0, 0.0, extra=True),
+    result("tying", 0, 0.9),
+    result("base", 1, 0.1, extra=True),
+    result("mlm", 0, 0.05, extra=True),
+    result("tying", 1, 1.1),
+    result("tying", 2, 1.0),
+]
+
+
+def test_every_checkpoint_has_a_row_with_all_scores_and_what_was_skipped() -> None:
+    table = fidelity_table([*SEVERAL, result("late", 4, 0.0, skipped=7)]).frame
+    assert table["checkpoint"].tolist()[:3] == ["base, seed 0", "tying, seed 0", "base, seed 1"]
+    assert table["variant"].tolist()[-2:] == ["tying", "late"]
+    assert table["seed"].tolist() == [0, 0, 1, 0, 1, 2, 4]
+    assert table["texts"].tolist() == [37] * 6 + [33]
+    assert table["skipped"].tolist() == [3] * 6 + [7]
+    for row, one in zip(table.to_dict("records"), SEVERAL, strict=False):
+        for name, score in one.scores.items():
+            found = score.estimate.named(name)
+            assert {end: row[end] for end in found} == found
+            assert found[f"{name}.low"] < found[name] < found[f"{name}.high"]
+    assert table["adversary.max_jsd"].isna().tolist() == [False, True, False, False, True, True, True]
+
+
+def slow_means(seeds: list[CheckpointResult]) -> np.ndarray:
+    """Mean spread of each resample over all seeds of a variant: the texts are drawn once for all."""
+    rows = []
+    for row in weights_of(TEXTS):
+        picks = [text for text in range(3, TEXTS) for _ in range(row[text])]
+        rows.append(np.mean([one.values["single_token.spread"].to_numpy()[picks].mean() for one in seeds]))
+    return np.array(rows)
+
+
+def test_variants_are_compared_with_the_first_over_their_seeds() -> None:
+    table = comparison_table(SEVERAL).frame
+    assert table["score"].tolist() == [
+        *["single_token.spread"] * 3, *["erasure.middle"] * 3, *["adversary.max_jsd"] * 2,
+    ]  # fmt: skip
+    assert table["variant"].tolist() == ["base", "tying", "mlm", "base", "tying", "mlm", "base", "mlm"]
+    assert table["seeds"].tolist() == [2, 3, 1, 2, 3, 1, 2, 1]
+    groups = {name: [one for one in SEVERAL if one.variant == name] for name in ("base", "tying", "mlm")}
+    means = {name: slow_means(ours) for name, ours in groups.items()}
+    rows = {row["variant"]: row for row in table[table["score"] == "single_token.spread"].to_dict("records")}
+    for name, ours in groups.items():
+        values = [float(one.values["single_token.spread"].mean()) for one in ours]
+        assert rows[name]["mean"] == pytest.approx(np.mean(values))
+        assert [rows[name]["low"], rows[name]["high"]] == pytest.approx(np.quantile(means[name], [0.025, 0.975]))
+        if len(values) > 1:
+            assert rows[name]["sd"] == pytest.approx(np.std(values, ddof=1))
+        else:
+            assert np.isnan(rows[name]["sd"])
+    for name in ("tying", "mlm"):
+        apart = means[name] - means["base"]
+        assert rows[name]["difference"] == pytest.approx(rows[name]["mean"] - rows["base"]["mean"])
+        found = [rows[name]["difference.low"], rows[name]["difference.high"]]
+        assert found == pytest.approx(np.quantile(apart, [0.025, 0.975]))
+        assert rows[name]["p"] == pytest.approx(min(1, 2 * (1 + min((apart <= 0).sum(), (apart >= 0).sum())) / 1001))
+    # Of the two p-values of a score the smaller is doubled.
+    assert rows["tying"]["p"] < rows["mlm"]["p"] < 1
+    assert rows["tying"]["p_holm"] == pytest.approx(2 * rows["tying"]["p"])
+    assert rows["mlm"]["p_holm"] == pytest.approx(max(rows["mlm"]["p"], 2 * rows["tying"]["p"]))
+    alone = ["difference", "difference.low", "difference.high", "p", "p_holm"]
+    assert np.isnan([rows["base"][column] for column in alone]).all()
+    # One against one other: nothing to adjust for.
+    (last,) = table[table["score"] == "adversary.max_jsd"].to_dict("records")[1:]
+    expected = difference(
+        [SEVERAL[3].scores["adversary.max_jsd"]], [SEVERAL[place].scores["adversary.max_jsd"] for place in (0, 2)]
     )
-    assert done.returncode == 1
-    last = done.stderr.strip().splitlines()[-1]
-    assert last.startswith("Error: ")
-    assert re.search(message, last)
-    assert "Traceback" not in done.stderr
-    assert not list(runs.rglob("*.*"))
+    assert last["p"] == last["p_holm"] == expected.p
+    assert last["difference"] == expected.value
 
 
-def test_a_test_that_is_named_twice_is_refused() -> None:
-    with pytest.raises(FidelityError, match=r"name one or more, each once, and not \['perturbation', 'perturbation'\]"):
-        Fidelity(["a.ckpt"], [Perturbation(), Perturbation()])
-    with pytest.raises(FidelityError, match="name one or more"):
-        Fidelity(["a.ckpt"], [])
-    with pytest.raises(FidelityError, match="examples -1, ig_steps 50 and eval_tokens None: give examples 0 or more"):
-        Fidelity(["a.ckpt"], [Perturbation()], examples=-1)
-    assert Fidelity(["a.ckpt"], [Permutation()]).tests[0].name == "permutation"
+def test_a_score_that_the_first_variant_lacks_is_compared_with_nothing() -> None:
+    table = comparison_table([result("tying", 0, 1.0), result("base", 0, 0.0, extra=True)]).frame
+    last = table.to_dict("records")[-1]
+    assert (last["score"], last["variant"]) == ("adversary.max_jsd", "base")
+    assert last["mean"] > 0
+    assert np.isnan([last["difference"], last["p"], last["p_holm"]]).all()
 
 
-def test_gradients_are_there_though_the_trainer_infers_and_parameters_have_none(folder: Path, tmp_path: Path) -> None:
-    tests = "[{class_path: Correlation, init_args: {saliencies: [input_x_gradient]}}]"
-    cli, _, found = run_over(tmp_path, [folder / "base-0"], QUICK, f"--model.init_args.tests={tests}")
-    assert cli.trainer.strategy.root_device == torch.device("cpu")
-    assert -1 <= found["scores"]["correlation.input_x_gradient.kendall"] <= 1
-    assert all(parameter.grad is None for parameter in cli.model.parameters())
+def test_undefined_scores_stay_undefined() -> None:
+    nowhere = Resampled(np.nan, np.full(1000, np.nan), "ratio")
+    results = [
+        CheckpointResult(name, name, 0, 2, 1, pd.DataFrame({"a.b": [1.0]}), {"correlation.x": nowhere})
+        for name in ("a", "b")
+    ]
+    rows = comparison_table(results).frame.to_dict("records")
+    assert [np.isnan([value for value in row.values() if isinstance(value, float)]).all() for row in rows] == [True] * 2
+    assert all(np.isnan(list(score.named(name).values())).all() for name, score in result_scores(results).items())
+
+
+def test_scores_carry_the_variant_but_those_of_the_first() -> None:
+    alone = SEVERAL[0]
+    assert result_scores([alone]) == {name: found.estimate for name, found in alone.scores.items()}
+    two = result_scores([SEVERAL[0], SEVERAL[2]])
+    assert two.keys() == result_scores([alone]).keys()
+    values = [SEVERAL[place].scores["erasure.middle"].value for place in (0, 2)]
+    assert two["erasure.middle"].value == pytest.approx(np.mean(values))
+    several = result_scores(SEVERAL)
+    assert {name: several[name] for name in two} == two
+    assert not any(name.startswith("base.") for name in several)
+    rows = comparison_table(SEVERAL).frame.to_dict("records")
+    for name in ("single_token.spread", "erasure.middle"):
+        (row,) = [one for one in rows if (one["score"], one["variant"]) == (name, "tying")]
+        found = several[f"tying.{name}"]
+        assert [found.value, found.low, found.high] == [row["mean"], row["low"], row["high"]]
+    assert "tying.adversary.max_jsd" not in several
+
+
+def test_seeds_that_a_test_leaves_out_do_not_undo_the_others() -> None:
+    nowhere = Resampled(np.nan, np.full(1000, np.nan), "ratio")
+    left_out = replace(SEVERAL[2], scores={**SEVERAL[2].scores, "single_token.spread": nowhere})
+    found, alone = (comparison_table([SEVERAL[0], *more, SEVERAL[1]]).frame for more in ([left_out], []))
+    spread, middle = (found[found["score"] == score] for score in ("single_token.spread", "erasure.middle"))
+    pd.testing.assert_frame_equal(
+        spread.reset_index(drop=True), alone[alone["score"] == "single_token.spread"].reset_index(drop=True)
+    )
+    assert middle["seeds"].tolist() == [2, 1]
+    own = SEVERAL[0].scores["single_token.spread"].value
+    assert result_scores([SEVERAL[0], left_out])["single_token.spread"].value == own
+
+
+def test_the_summary_has_what_the_comparison_has_a_column_for_each_variant() -> None:
+    found, rows = summary_table(SEVERAL).frame, comparison_table(SEVERAL).frame
+    assert found["score"].tolist() == rows["score"].drop_duplicates().tolist()
+    assert list(found.columns[:4]) == ["score", "base", "base.low", "base.high"]
+    for _, row in rows.iterrows():
+        (line,) = found[found["score"] == row["score"]].to_dict("records")
+        for end, column in (("", "mean"), (".low", "low"), (".high", "high")):
+            assert line[f"{row['variant']}{end}"] == row[column]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_chosen_text_has_a_number_for_each_token_that_of_its_position(kind: Kind) -> None:
+    found = classified(kind, time=12)
+    positions = torch.arange(found.mask.numel(), dtype=torch.float64).view(found.mask.shape)
+    examples = examples_of(found, saliency_of(found), {"places": positions}, {2, 4, 99})
+    assert [example.text for example in examples] == [2, 4]
+    for example in examples:
+        units = found.token_to_position[example.text, : int(found.batch.lengths[example.text])].tolist()
+        expected = [float(positions[example.text, unit]) if unit >= 0 else 0.0 for unit in units]
+        assert list(example.rows["places"]) == expected
+        assert set(example.rows) == {"attention", "input_x_gradient", "places"}
+        assert example.predicted == int(found.predicted[example.text])
+        assert example.confidence == pytest.approx(float(found.confidence[example.text]))
+
+
+def test_texts_are_known_by_their_place_in_the_split_and_not_in_the_batch() -> None:
+    found = classified("flat", [3, 1])
+    moved = replace(found, batch=replace(found.batch, index=torch.tensor([70, 50])))
+    (example,) = examples_of(moved, saliency_of(moved), {}, {50})
+    assert example.text == 50
+    assert example.rows["attention"] == moved.attention[1, : len(tiny.TEXTS[1])].tolist()
+
+
+def test_a_heading_names_the_text_its_class_and_what_each_variant_predicts() -> None:
+    split = SimpleNamespace(ids=("3", "17"), labels=[0, 1], forms=lambda text: [None, "Xyz"])
+    data: Any = SimpleNamespace(
+        splits={"test": split}, labels=("bad", "good"), tokenizer=None, text=lambda split, text: (None, ["a", "<unk>"])
+    )
+    checkpoints: list[Any] = [SimpleNamespace(name=f"{name}-0", variant=name) for name in ("base", "tying")]
+    found = [
+        Example(1, "tying-0", 1, 0.9, {"attention": [0.2, 0.8]}),
+        Example(1, "base-0", 0, 0.75124, {"attention": [0.5, 0.5]}),
+    ]
+    (text,) = example_page(found, data, checkpoints).texts
+    assert text.name == "Text 17 of test"
+    assert text.caption == "gold good, base predicts bad (P = 0.751), tying predicts good (P = 0.900)"
+    assert text.words == ("a", "Xyz")
+    assert text.rows == {"base: attention": [0.5, 0.5], "tying: attention": [0.2, 0.8]}

@@ -1,6 +1,5 @@
 """Token-wise models under imposed attention, against a slow one that reads texts word by word."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,23 +7,14 @@ import torch
 from torch import Tensor
 
 from datamodules import ClassificationDataModule
-from fidelity.checkpoints import Checkpoint, FidelityError
+from fidelity.checkpoints import Checkpoint
 from fidelity.consistent_adversary import ConsistentAdversary
 from fidelity.guided_mlp import GuidedClassifier, GuidedMLP, Source
 from models import AdditiveAttention, AttentionClassifier, AverageEncoder, TextClassifier
 from tests.fidelity import tiny
-from tests.fidelity.recipes import (
-    CPU,
-    WARNINGS,
-    checkpoint_of,
-    config_of,
-    refuse_training,
-    result_of,
-    texts_in,
-)
 from tests.fidelity.tiny import measurements
+from tests.fidelity.trained import CPU, refuse_training, result_of
 
-pytestmark = [pytest.mark.filterwarnings(warning) for warning in WARNINGS]
 SOURCES: tuple[Source, ...] = ("uniform", "own", "base", "adversary")
 OPTIONS: dict[str, Any] = {
     "strength": 0.3, "size": 5, "max_epochs": 4, "patience": 4, "adversary_epochs": 3, "adversary_patience": 3,
@@ -32,13 +22,9 @@ OPTIONS: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> ClassificationDataModule:
-    return texts_in(tmp_path_factory.mktemp("texts"))
-
-
-@pytest.fixture(scope="module")
-def checkpoints(data: ClassificationDataModule) -> list[Checkpoint]:
-    return [checkpoint_of(data, config_of()), checkpoint_of(data, config_of(0, "UniformAttention"), "uniform")]
+def both(checkpoints: list[Checkpoint]) -> list[Checkpoint]:
+    """One with attention of its own, and one with uniform attention."""
+    return checkpoints[::2]
 
 
 def begun(checkpoints: list[Checkpoint], data: ClassificationDataModule, **options: Any) -> GuidedMLP:  # noqa: ANN401
@@ -48,12 +34,12 @@ def begun(checkpoints: list[Checkpoint], data: ClassificationDataModule, **optio
 
 
 @pytest.fixture(scope="module")
-def test(checkpoints: list[Checkpoint], data: ClassificationDataModule) -> GuidedMLP:
-    return begun(checkpoints, data)
+def test(both: list[Checkpoint], data: ClassificationDataModule) -> GuidedMLP:
+    return begun(both, data)
 
 
 def by_hand(model: AttentionClassifier, tokens: list[int], weights: list[float]) -> Tensor:
-    """Logits of one text: the weighted sum of tanh(linear(word)), word by word."""
+    """Logits: the weighted sum of tanh(linear(word)), word by word."""
     encoder = model.encoder
     assert isinstance(encoder, AverageEncoder)
     states = [torch.tanh(encoder.linear(model.embedding(torch.tensor([token]))[0])) for token in tokens]
@@ -73,7 +59,7 @@ def test_every_model_averages_words_by_the_attention_of_its_source(
     }
     models = test._models[checkpoints[0].name]
     assert list(models) == list(SOURCES)
-    values = result_of(test, checkpoints[0], data).values
+    values = result_of(test, checkpoints[0], data).of("guided_mlp")
     for text in (2, 11, 20):
         batch = data.splits["test"][[text]]
         tokens, words = batch.tokens[0].tolist(), batch.words[0]
@@ -88,8 +74,8 @@ def test_every_model_averages_words_by_the_attention_of_its_source(
                 weights = guides[source](batch).levels["word"].weights[0]
             expected = by_hand(model, tokens, weights.tolist())
             torch.testing.assert_close(model(batch).logits[0], expected, atol=1e-5, rtol=1e-5)
-            assert values[f"guided_mlp.predicted_{source}"][text] == int(expected.argmax())
-        assert values["guided_mlp.gold"][text] == int(batch.labels)
+            assert values[f"predicted_{source}"][text] == int(expected.argmax())
+        assert values["gold"][text] == int(batch.labels)
 
 
 def test_a_guide_is_read_and_neither_trained_nor_saved() -> None:
@@ -115,9 +101,7 @@ def test_what_is_trained_is_the_token_wise_model_alone(test: GuidedMLP, checkpoi
     assert checkpoints[0].model.attention.projection.in_features == 8  # type: ignore[union-attr]
 
 
-def test_the_labels_are_learned(checkpoints: list[Checkpoint], data: ClassificationDataModule, tmp_path: Path,
-                                monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
-    monkeypatch.setattr(data, "cache", tmp_path)
+def test_the_labels_are_learned(checkpoints: list[Checkpoint], data: ClassificationDataModule) -> None:
     longer = begun(checkpoints[:1], data, sources=("uniform", "base"), max_epochs=15, patience=15, size=16)
     result = result_of(longer, checkpoints[0], data)
     for source in ("uniform", "base"):
@@ -125,15 +109,15 @@ def test_the_labels_are_learned(checkpoints: list[Checkpoint], data: Classificat
 
 
 def test_scores_and_table_are_f1_with_intervals(
-    test: GuidedMLP, checkpoints: list[Checkpoint], data: ClassificationDataModule
+    test: GuidedMLP, both: list[Checkpoint], data: ClassificationDataModule
 ) -> None:
-    results = [result_of(test, checkpoint, data) for checkpoint in checkpoints]
+    results = [result_of(test, checkpoint, data) for checkpoint in both]
     table = test.tables(results)["guided_mlp"].frame
     assert table["attention"].tolist() == [*SOURCES, *SOURCES]
-    values, positive = results[0].values, data.positive
-    gold = values["guided_mlp.gold"].to_numpy()
+    values, positive = results[0].of("guided_mlp"), data.positive
+    gold = values["gold"]
     for source, row in zip(SOURCES, table.itertuples(), strict=False):
-        predicted = values[f"guided_mlp.predicted_{source}"].to_numpy()
+        predicted = values[f"predicted_{source}"]
         right = ((gold == positive) & (predicted == positive)).sum()
         expected = 2 * right / ((gold == positive).sum() + (predicted == positive).sum())
         assert row.f1 == pytest.approx(expected)
@@ -143,19 +127,17 @@ def test_scores_and_table_are_f1_with_intervals(
     assert test.audit()["models"] == 7
 
 
-def test_a_second_run_trains_nothing_and_decides_the_same(
-    test: GuidedMLP, checkpoints: list[Checkpoint], data: ClassificationDataModule, monkeypatch: pytest.MonkeyPatch
+def test_a_second_run_trains_nothing_and_other_options_are_other_models(
+    test: GuidedMLP, both: list[Checkpoint], data: ClassificationDataModule, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refuse_training(monkeypatch)
-    again = begun(checkpoints, data)
-    for name, models in again._models.items():
+    for name, models in begun(both, data)._models.items():
         for source, model in models.items():
             state = test._models[name][source].state_dict()
             assert all(torch.equal(value, state[key]) for key, value in model.state_dict().items())
-    with pytest.raises(KeyboardInterrupt):
-        begun(checkpoints, data, size=6)
-    with pytest.raises(KeyboardInterrupt):
-        begun(checkpoints, data, strength=0.2)
+    for change in ({"size": 6}, {"strength": 0.2}):
+        with pytest.raises(KeyboardInterrupt):
+            begun(both, data, **change)
 
 
 @pytest.mark.parametrize("kind", ["han", "transformer"])
@@ -170,9 +152,3 @@ def test_classifiers_without_one_attention_over_words_are_left_out_and_counted(
     assert set(numbers) == set(test.columns(3))
     assert torch.equal(numbers["gold"], found.batch.labels.float())
     assert all(numbers[f"predicted_{source}"].isnan().all() for source in SOURCES)
-
-
-@pytest.mark.parametrize("sources", [(), ("base", "base"), ("gold",)])
-def test_sources_that_are_none_are_refused(sources: Any) -> None:  # noqa: ANN401
-    with pytest.raises(FidelityError, match=r"uniform, own, base, adversary: sources are \["):
-        GuidedMLP(sources)

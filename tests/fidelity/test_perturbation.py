@@ -6,23 +6,11 @@ import pytest
 import torch
 
 from fidelity.base import CheckpointResult
-from fidelity.checkpoints import FidelityError
 from fidelity.classified import ClassifiedBatch
 from fidelity.perturbation import BINS, Permutation, Perturbation
-from models.interface import WORD
 from results import Spreads
-from tests.fidelity.tiny import (
-    CLASSES,
-    TEXTS,
-    Kind,
-    checkpoint_result,
-    classified,
-    measurements,
-    scores_of,
-    slow_decision,
-)
-
-KINDS: list[tuple[Kind, str | None]] = [("flat", None), ("han", None), ("han", WORD), ("transformer", None)]
+from tests.fidelity import tiny
+from tests.fidelity.tiny import CLASSES, LEVELS, TEXTS, Kind, classified, measurements, scores_of, slow_decision
 
 
 def slow_uniform(text: ClassifiedBatch) -> list[float]:
@@ -44,11 +32,7 @@ def slow_shuffles(text: ClassifiedBatch, purpose: str, draws: int) -> list[list[
     return found
 
 
-def slow_tvd(p: list[float], q: list[float]) -> float:
-    return sum(abs(a - b) for a, b in zip(p, q, strict=True)) / 2
-
-
-@pytest.mark.parametrize(("kind", "level"), KINDS)
+@pytest.mark.parametrize(("kind", "level"), LEVELS)
 def test_decisions_under_replaced_attention_are_those_of_a_loop(kind: Kind, level: str | None) -> None:
     numbers = measurements(Perturbation(permutations=7), classified(kind, time=9, level=level)).numbers
     for row in range(len(TEXTS)):
@@ -68,20 +52,19 @@ def test_decisions_under_replaced_attention_are_those_of_a_loop(kind: Kind, leve
 
 
 def test_some_decisions_change_and_some_do_not() -> None:
-    """Else the other tests would see little."""
     for name in ("uniform_flips", "permuted_flips"):
         flips = measurements(Perturbation(permutations=20), classified("flat")).numbers[name]
         assert 0 < float(flips.mean()) < 1
 
 
 @pytest.mark.parametrize("draws", [5, 6])
-@pytest.mark.parametrize(("kind", "level"), KINDS)
+@pytest.mark.parametrize(("kind", "level"), LEVELS)
 def test_the_median_distance_is_that_of_a_loop(kind: Kind, level: str | None, draws: int) -> None:
     numbers = measurements(Permutation(permutations=draws), classified(kind, time=9, level=level)).numbers
     for row in range(len(TEXTS)):
         text = classified(kind, [row], level=level)
         own = text.probabilities[0].tolist()
-        expected = np.median([slow_tvd(output, own) for output in slow_shuffles(text, "permutation", draws)])
+        expected = np.median([tiny.slow_tvd(output, own) for output in slow_shuffles(text, "permutation", draws)])
         assert float(numbers["median_tvd"][row]) == pytest.approx(expected, abs=1e-9)
         highest = max(np.mean(text.weights[:, 0].tolist(), axis=0))
         assert float(numbers["max_attention"][row]) == pytest.approx(highest)
@@ -124,7 +107,7 @@ def test_drops_are_what_is_lost_and_are_positive_for_a_loss() -> None:
 
 def result(variant: str, seed: int, *values: tuple[float, float]) -> CheckpointResult:
     highest, distances = zip(*values, strict=True)
-    return checkpoint_result("permutation", variant, seed, {"max_attention": highest, "median_tvd": distances})
+    return tiny.checkpoint_result("permutation", variant, seed, {"max_attention": highest, "median_tvd": distances})
 
 
 def test_texts_are_shown_by_their_highest_weight_all_seeds_of_a_variant_together() -> None:
@@ -148,9 +131,3 @@ def test_texts_are_shown_by_their_highest_weight_all_seeds_of_a_variant_together
     assert table["texts"].tolist() == [2, 1, 2, 1, 3, 1]
     np.testing.assert_allclose(table["mean_tvd"], [0.15, 0.2, 0.4, 0.9, 0.3, 0.4])
     np.testing.assert_allclose(table["median_tvd"], [0.15, 0.2, 0.4, 0.9, 0.2, 0.4])
-
-
-@pytest.mark.parametrize("test", [Perturbation, Permutation])
-def test_no_shuffle_at_all_is_refused(test: type[Perturbation | Permutation]) -> None:
-    with pytest.raises(FidelityError, match="give 1 or more"):
-        test(permutations=0)

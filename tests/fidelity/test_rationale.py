@@ -1,7 +1,6 @@
 """Rationales against texts that are cut by hand, and plausibility against scikit-learn and torchmetrics."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,23 +9,11 @@ import torch
 from sklearn.metrics import auc, precision_recall_curve
 from torchmetrics.functional.classification import binary_average_precision
 
-from fidelity.checkpoints import FidelityError
 from fidelity.classified import ClassifiedBatch
-from fidelity.rationale import Rationale, auprc, average_precision, rationale_lengths
+from fidelity.rationale import PLAUSIBILITY, Rationale, auprc, average_precision, rationale_lengths
 from fidelity.saliency import RANKINGS
-from tests.fidelity.tiny import (
-    SENTENCES,
-    TEXTS,
-    Kind,
-    checkpoint_result,
-    classified,
-    classifier,
-    close,
-    measurements,
-    saliency_of,
-    texts,
-)
-from tests.models.batches import batch_of
+from tests.fidelity import tiny
+from tests.fidelity.tiny import TEXTS, Kind, checkpoint_result, classified, measurements, saliency_of, slow_reread
 
 FRACTIONS = (0.1, 0.4, 0.6)
 GOLD = ([0, 1, 0, 1], [0, 0], [1, 0, 0, 0, 0, 0, 1], [0, 1, 0], [1, 1, 1, 1, 1], [0, 0])
@@ -41,19 +28,7 @@ def with_gold(found: ClassifiedBatch) -> ClassifiedBatch:
     return replace(found, batch=replace(found.batch, rationale=rationale))
 
 
-def p_of_words(kind: Kind, row: int, positions: Sequence[int], label: int) -> float:
-    """Probability of a class given some words, or sentences, of a text, between its delimiters."""
-    text, units = texts(kind, [row]), classified(kind, [row]).token_to_position[0].tolist()
-    left = [place for place, unit in enumerate(units) if unit < 0 or unit in positions]
-    numbers = [number for number in text.sentences[0, left].tolist() if number >= 0]
-    sentences = [
-        sorted(set(numbers)).index(number) if number >= 0 else -1 for number in text.sentences[0, left].tolist()
-    ]
-    batch = batch_of([text.tokens[0, left].tolist()], special=[text.special[0, left].tolist()], sentences=[sentences])
-    return float(classifier(kind)(batch).logits.softmax(-1)[0, label])
-
-
-@pytest.mark.parametrize("kind", ["flat", "han", "transformer"])
+@pytest.mark.parametrize("kind", tiny.KINDS)
 def test_what_is_erased_and_what_is_left_are_texts_of_their_own(kind: Kind) -> None:
     found = classified(kind, time=9)
     draws = 3
@@ -67,8 +42,8 @@ def test_what_is_erased_and_what_is_left_are_texts_of_their_own(kind: Kind) -> N
                 order = sorted(positions, key=lambda position: (-values[position], position))
                 for fraction in FRACTIONS:
                     length = min(max(math.ceil(fraction * words), 1), words - 1)
-                    needed.append(float(found.confidence[row]) - p_of_words(kind, row, order[length:], label))
-                    enough.append(float(found.confidence[row]) - p_of_words(kind, row, order[:length], label))
+                    needed.append(float(found.confidence[row] - slow_reread(kind, row, order[length:])[label]))
+                    enough.append(float(found.confidence[row] - slow_reread(kind, row, order[:length])[label]))
             assert numbers[f"{ranking}.comprehensiveness"][row].item() == pytest.approx(np.mean(needed), abs=1e-9)
             assert numbers[f"{ranking}.sufficiency"][row].item() == pytest.approx(np.mean(enough), abs=1e-9)
     if kind != "transformer":  # whose words hardly matter
@@ -103,7 +78,7 @@ def test_areas_are_those_of_the_libraries_with_ties_and_without() -> None:
                 continue
             inside = words[row]
             truth, ranked = gold[row][inside].long(), values[row][inside]
-            close(steps[row], binary_average_precision(ranked, truth).double(), 1e-6)
+            tiny.close(steps[row], binary_average_precision(ranked, truth).double(), 1e-6)
             # What ERASER calls AUPRC.
             precision, recall, _ = precision_recall_curve(truth.numpy(), ranked.numpy())
             assert float(trapezoids[row]) == pytest.approx(auc(recall, precision), abs=1e-6)
@@ -124,7 +99,7 @@ def test_plausibility_is_of_the_words_that_decide(kind: Kind) -> None:
     found = with_gold(classified(kind, time=9))
     numbers = measurements(Rationale(draws=2), found).numbers
     for row in range(len(TEXTS)):
-        units = SENTENCES[row] if kind == "han" else range(len(TEXTS[row]))
+        units = tiny.SENTENCES[row] if kind == "han" else range(len(TEXTS[row]))
         named = {units[place] for place, decides in enumerate(GOLD[row]) if decides}
         assert numbers["gold"][row] == len(named)
         words = int(found.words[row].sum())
@@ -146,21 +121,9 @@ def test_plausibility_is_of_the_words_that_decide(kind: Kind) -> None:
                 assert value == pytest.approx(np.mean(expected), abs=1e-6, nan_ok=True), (ranking, column)
 
 
-def test_every_score_is_the_mean_of_its_column_and_without_gold_there_is_no_table() -> None:
-    test = Rationale(["attention"])
-    assert list(test.scores(3, None)) == [
-        "attention.comprehensiveness",
-        "attention.sufficiency",
-        "attention.auprc",
-        "attention.average_precision",
-        "attention.token_f1",
-    ]
-    for name, score in test.scores(3, None).items():
-        assert list(score.columns) == [name]
-        assert score.statistic(np.array([[0.25], [0.75]]), np.array([[1.0, 1.0], [2.0, 0.0]])).tolist() == [0.5, 0.25]
-    names = ("auprc", "average_precision", "token_f1")
-    values = {"gold": [0.0, 0.0]} | {f"attention.{name}": [np.nan] * 2 for name in names}
-    assert test.tables([checkpoint_result("rationale", "a", 0, values)]) == {}
+def test_without_gold_there_is_no_table() -> None:
+    values = {"gold": [0.0, 0.0]} | {f"attention.{name}": [np.nan] * 2 for name in PLAUSIBILITY}
+    assert Rationale(["attention"]).tables([checkpoint_result("rationale", "a", 0, values)]) == {}
 
 
 def test_plausibility_is_told_by_the_number_of_deciding_words() -> None:
@@ -170,22 +133,10 @@ def test_plausibility_is_told_by_the_number_of_deciding_words() -> None:
         "attention.average_precision": [0.5, 0.4, 0.7, 0.4, 0.2, np.nan, np.nan],
         "attention.token_f1": [0.0, 1.0, 1.0, 0.0, 0.5, np.nan, np.nan],
     }
-    table = (
-        Rationale(["attention"])
-        .tables([checkpoint_result("rationale", "a", 0, values)])["rationale.plausibility"]
-        .frame
-    )
+    (found,) = Rationale(["attention"]).tables([checkpoint_result("rationale", "a", 0, values)]).values()
+    table = found.frame
     assert table["deciding words"].tolist() == ["1", "2", "3 or more"]
     assert table["texts"].tolist() == [2, 1, 2]
     assert table["auprc"].tolist() == pytest.approx([0.2, 0.2, 0.5])
     assert table["average_precision"].tolist() == pytest.approx([0.6, 0.4, 0.3])
     assert table["token_f1"].tolist() == pytest.approx([0.5, 1.0, 0.25])
-
-
-def test_what_cannot_be_ranked_is_refused() -> None:
-    with pytest.raises(FidelityError, match=r"each once, and not \['attention', 'attention'\]"):
-        Rationale(["attention", "attention"])
-    with pytest.raises(FidelityError, match=r"fractions \[0\.1, 1\.0\]"):
-        Rationale(fractions=(0.1, 1.0))
-    with pytest.raises(FidelityError, match="at least one draw"):
-        Rationale(draws=0)

@@ -14,27 +14,15 @@ from torch import Tensor, nn
 from datamodules import ClassificationDataModule, TextBatch
 from fidelity.checkpoints import Checkpoint, FidelityError
 from fidelity.recipe import Recipe
-from tests.fidelity.recipes import BATCH_SIZE, CLIP, WARNINGS, checkpoint_of, config_of, recipe_of, texts_in
+from tests.fidelity.trained import BATCH_SIZE, CLIP, recipe_of
 from training import Best, TrainingError
-
-pytestmark = [pytest.mark.filterwarnings(warning) for warning in WARNINGS]
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> ClassificationDataModule:
-    return texts_in(tmp_path_factory.mktemp("texts"))
-
-
-@pytest.fixture(scope="module")
-def checkpoint(data: ClassificationDataModule) -> Checkpoint:
-    return checkpoint_of(data, config_of(), epochs=1)
 
 
 @pytest.fixture
-def recipe(checkpoint: Checkpoint, data: ClassificationDataModule, tmp_path: Path) -> Recipe:
-    own = recipe_of(checkpoint, data).own_data
+def recipe(checkpoints: list[Checkpoint], data: ClassificationDataModule, tmp_path: Path) -> Recipe:
+    own = recipe_of(checkpoints[0], data).own_data
     own.cache, own.batch_size, own.seed = tmp_path, data.batch_size, data.seed
-    return recipe_of(checkpoint, own, max_epochs=9, patience=3)
+    return recipe_of(checkpoints[0], own, max_epochs=9, patience=3)
 
 
 class Written(LightningModule):
@@ -118,12 +106,8 @@ def test_nothing_outside_is_disturbed_and_the_seed_decides_everything(recipe: Re
 
 def test_no_checkpoint_shares_its_draws_with_another_or_with_itself(recipe: Recipe) -> None:
     other = replace(recipe.checkpoint, digest="f" * 64)
-    drawn = {
-        recipe.training_seed,
-        replace(recipe, checkpoint=other).training_seed,
-        replace(recipe, seed=1).training_seed,
-    }
-    assert len(drawn) == 3
+    recipes = (recipe, replace(recipe, checkpoint=other), replace(recipe, seed=1))
+    assert len({one.training_seed for one in recipes}) == 3
     assert recipe.training_seed != recipe.checkpoint.seed
     alike = recipe.checkpoint.untrained(recipe.data, recipe.checkpoint.seed).state_dict()
     drawn_now = recipe.checkpoint.untrained(recipe.data, recipe.training_seed).state_dict()
@@ -131,9 +115,7 @@ def test_no_checkpoint_shares_its_draws_with_another_or_with_itself(recipe: Reci
 
 
 def test_a_loss_that_is_no_number_is_refused(recipe: Recipe) -> None:
-    with pytest.raises(
-        TrainingError, match=r"Written has no optimum .*: train_loss is .*for base, seed 0: give the te"
-    ):
+    with pytest.raises(TrainingError, match=r"Written has no optimum .*: train_loss is .*for base, seed 0: give"):
         fitted(recipe, [float("nan")] * 9)
 
 
@@ -157,35 +139,38 @@ def test_what_is_kept_is_found_and_not_trained_again(recipe: Recipe) -> None:
     assert len(list((recipe.data.cache / "things").iterdir())) == 1
 
 
-@pytest.mark.parametrize(
-    "change", ["options", "seed", "max_epochs", "patience", "checkpoint", "train", "batch_size", "vocabulary", "cut"]
-)
-def test_whatever_the_outcome_depends_on_is_looked_for_by(recipe: Recipe, change: str) -> None:
-    keep(recipe, 1)
-    options, data = [1], recipe.data
-    other = replace(recipe)
-    if change == "options":
-        options = [2]
-    elif change in ("seed", "max_epochs", "patience"):
-        other = replace(recipe, **{change: getattr(recipe, change) + 1})
-    elif change == "checkpoint":
-        other = replace(recipe, checkpoint=replace(recipe.checkpoint, digest="f" * 64))
-    elif change == "train":
-        corpus = str(recipe.data.cache / "{split}.tsv")
+def other(recipe: Recipe, change: str) -> Recipe:
+    """The recipe with one thing changed."""
+    data, checkpoint = recipe.data, recipe.checkpoint
+    if change == "checkpoint":
+        return replace(recipe, checkpoint=replace(checkpoint, digest="f" * 64))
+    if change == "batch_size":
+        return replace(recipe, checkpoint=replace(checkpoint, config={"data": {"init_args": {"batch_size": 5}}}))
+    if change == "train":
+        corpus = str(data.cache / "{split}.tsv")
         for split, path in data.files().items():
             text = path.read_text(encoding="utf-8")
             Path(corpus.replace("{split}", split)).write_text(text.replace("film", "plot"), encoding="utf-8")
         data.corpus = corpus
-    elif change == "batch_size":
-        config = {**recipe.checkpoint.config, "data": {"init_args": {"batch_size": 5}}}
-        other = replace(recipe, checkpoint=replace(recipe.checkpoint, config=config))
     elif change == "vocabulary":
         data.vocabulary = replace(data.vocabulary, words=(*data.vocabulary.words, "new"))
-    else:
+    elif change == "cut":
         shorter: Any = SimpleNamespace(lengths=data.splits["train"].lengths - 1)
         data.splits = {**data.splits, "train": shorter}
+    else:
+        return replace(recipe, **{change: getattr(recipe, change) + 1})
+    return replace(recipe)
+
+
+@pytest.mark.parametrize(
+    "change", ["seed", "max_epochs", "patience", "checkpoint", "train", "batch_size", "vocabulary", "cut"]
+)
+def test_whatever_the_outcome_depends_on_is_looked_for_by(recipe: Recipe, change: str) -> None:
+    keep(recipe, 1)
     with pytest.raises(KeyboardInterrupt):
-        keep(other, *options, best=None)
+        keep(recipe, 2, best=None)
+    with pytest.raises(KeyboardInterrupt):
+        keep(other(recipe, change), 1, best=None)
 
 
 def test_a_file_that_is_not_whole_is_never_read(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:

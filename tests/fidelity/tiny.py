@@ -1,11 +1,12 @@
 """Small classifiers whose attention matters, and classified_batches of a few texts under them."""
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -30,10 +31,13 @@ from models import (
     TransformerClassifier,
 )
 from models.base import TextSizes
+from models.interface import WORD
 from tests import tiny
 from tests.models.batches import VOCABULARY, batch_of
 
 Kind = Literal["flat", "han", "transformer"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+LEVELS: tuple[tuple[Kind, str | None], ...] = (("flat", None), ("han", None), ("han", WORD), ("transformer", None))
 CLASSES = 3
 TEXTS = ([7, 8, 9, 12], [10, 11], [11, 12, 7, 9, 13, 14, 8], [15, 8, 10], [9, 9, 13, 7, 15], [14, 7])
 """Texts of at least two words."""
@@ -151,6 +155,25 @@ def slow_erasure(text: ClassifiedBatch, erased: Collection[int]) -> list[float]:
         sums = {group: sum(w for w, own in zip(left, groups, strict=True) if own == group) for group in groups}
         heads.append([w / sums[own] if sums[own] else 0.0 for w, own in zip(left, groups, strict=True)])
     return slow_decision(text, heads)
+
+
+def slow_tvd(p: Sequence[float], q: Sequence[float]) -> float:
+    return sum(abs(a - b) for a, b in zip(p, q, strict=True)) / 2
+
+
+def slow_jsd(p: Sequence[float], q: Sequence[float]) -> float:
+    return sum(x * math.log(2 * x / (a + b)) / 2 for a, b in zip(p, q, strict=True) for x in (a, b) if x > 0)
+
+
+def slow_reread(kind: Kind, row: int, positions: Collection[int]) -> Tensor:
+    """Probabilities of the classes given some words, or sentences, of a text, between its delimiters."""
+    text, own = texts(kind, [row]), classified(kind, [row]).token_to_position[0].tolist()
+    left = [place for place, position in enumerate(own) if position < 0 or position in positions]
+    old = text.sentences[0, left].tolist()
+    sentences = [sorted({*old} - {-1}).index(one) if one >= 0 else -1 for one in old]
+    batch = batch_of([text.tokens[0, left].tolist()], special=[text.special[0, left].tolist()], sentences=[sentences])
+    found: Tensor = classifier(kind)(batch).logits.softmax(-1)[0]
+    return found
 
 
 def checkpoint_result(

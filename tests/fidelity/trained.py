@@ -1,10 +1,26 @@
-"""Small classifiers that the program itself has trained on a tiny corpus, for what begins at their checkpoints."""
+"""Small classifiers that were trained on a tiny corpus: by the program itself, or for recipes of theirs."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from pytorch_lightning.utilities.seed import isolate_rng
 
 import train
+from attention.digest import digest
 from datamodules import ClassificationDataModule
+from fidelity.base import CheckpointResult, FidelityTest
+from fidelity.checkpoints import Checkpoint, classifier_of
+from fidelity.classified import classify
+from fidelity.recipe import Recipe
+from metrics.bootstrap import resample
+from tests.fidelity.tiny import measurements
 from tests.models.corpora import write_texts
+from training import nested_trainer, quiet
 
 ROOT = Path(__file__).parents[2]
 WARNINGS = (
@@ -49,10 +65,86 @@ def fitted(folder: Path, name: str, *options: str, seed: int = 0, epochs: int = 
     return folder / name
 
 
-def texts_of(folder: Path) -> ClassificationDataModule:
-    """The texts that they were trained on, set up for a test."""
+CPU = torch.device("cpu")
+CLIP = 5.0
+BATCH_SIZE = 16
+
+
+def texts_in(folder: Path) -> ClassificationDataModule:
+    """Texts with delimiters, so that not every token may get attention; set up."""
     data = ClassificationDataModule(
-        str(folder / "texts" / "{split}.tsv"), positive="good", cache=str(folder / "stores")
+        write_texts(folder), positive="good", cache=str(folder / "stores"), delimiters=True, batch_size=7, seed=3
     )
     data.setup("test")
     return data
+
+
+def config_of(seed: int = 0, attention: str = "AdditiveAttention", **options: object) -> dict[str, Any]:
+    """How such a classifier is made."""
+    init_args: dict[str, object] = {
+        "encoder": {"class_path": "models.RecurrentEncoder", "init_args": {"hidden": 4}},
+        "attention": {"class_path": f"models.{attention}"},
+        "embedding": {"size": 6},
+        "learning_rate": 0.02,
+        "dropout": 0.1,
+    }
+    return {
+        "seed_everything": seed,
+        "model": {"class_path": "models.AttentionClassifier", "init_args": init_args | options},
+        "data": {"class_path": "datamodules.ClassificationDataModule", "init_args": {"batch_size": BATCH_SIZE}},
+        "trainer": {"gradient_clip_val": CLIP, "gradient_clip_algorithm": None},
+    }
+
+
+def checkpoint_of(
+    data: ClassificationDataModule, config: Mapping[str, Any], variant: str = "base", epochs: int = 6
+) -> Checkpoint:
+    """Such a classifier, trained."""
+    seed = config["seed_everything"]
+    model = classifier_of(Path("base.ckpt"), config)
+    with isolate_rng(), quiet():
+        torch.manual_seed(seed)
+        nested_trainer(CPU, epochs=epochs).fit(model, datamodule=data)
+    data.trainer = model.trainer = None
+    model.eval().requires_grad_(False)
+    name = f"{variant}, seed {seed}"
+    return Checkpoint(Path(f"{name}.ckpt"), digest(name.encode()), config, name, variant, model)
+
+
+def recipe_of(checkpoint: Checkpoint, data: ClassificationDataModule, **options: int) -> Recipe:
+    """One of few epochs."""
+    chosen = {"max_epochs": 3, "patience": 2, "seed": 0} | options
+    return Recipe(checkpoint, data, CPU, chosen["max_epochs"], chosen["patience"], chosen["seed"])
+
+
+def refuse_training(monkeypatch: pytest.MonkeyPatch, after: int = 0) -> None:
+    """As if a run were killed in the training that follows on this many."""
+    whole, done = Recipe.fit, [0]
+
+    def fit(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        if done[0] == after:
+            raise KeyboardInterrupt
+        done[0] += 1
+        return whole(*args, **kwargs)
+
+    monkeypatch.setattr(Recipe, "fit", fit)
+
+
+def result_of(test: FidelityTest, checkpoint: Checkpoint, data: ClassificationDataModule) -> CheckpointResult:
+    """What the experiment makes of the measurements."""
+    columns = test.columns(2)
+    rows = np.full((len(data.splits["test"]), len(columns)), np.nan)
+    for batch in data.test_dataloader()[1]:
+        classified = classify(checkpoint, batch, None, seed=0, pad=data.vocabulary.pad)[1]
+        assert classified is not None
+        numbers = measurements(test, classified).numbers
+        assert set(numbers) == set(columns)
+        rows[classified.batch.index] = torch.stack([numbers[column].double() for column in columns], 1).numpy()
+    frame = pd.DataFrame(rows, columns=[f"{test.name}.{column}" for column in columns])
+    scores = {
+        f"{test.name}.{name}": resample(
+            score.statistic, frame[[f"{test.name}.{column}" for column in score.columns]].to_numpy(), score.unit
+        )
+        for name, score in test.scores(2, data.positive).items()
+    }
+    return CheckpointResult(checkpoint.name, checkpoint.variant, checkpoint.seed, 2, data.positive, frame, scores)
