@@ -78,8 +78,7 @@ class ConsistentAdversary(FidelityTest):
             raise FidelityError(
                 f"ConsistentAdversary: max_epochs {max_epochs}, patience {patience} and seeds {seeds}: give 1 or more."
             )
-        self.max_epochs, self.patience, self.seeds = max_epochs, patience, seeds
-        self.regularized = regularized
+        self.max_epochs, self.patience, self.seeds, self.regularized = max_epochs, patience, seeds, regularized
         self._begun: tuple[Checkpoint, ...] = ()
         self._adversaries: dict[str, dict[str, TrainedAdversary]] = {}
 
@@ -283,8 +282,7 @@ class AdversarialTraining(LightningModule):
 
     def __init__(self, model: TextClassifier, base: TrainOutputs, strength: float, regularized: bool = False) -> None:
         super().__init__()
-        self.model = model
-        self.base, self.strength, self.regularized = base, strength, regularized
+        self.model, self.base, self.strength, self.regularized = model, base, strength, regularized
 
     def training_step(self, batch: TextBatch, batch_idx: int) -> Tensor:
         """The loss; the labels play no part."""

@@ -267,8 +267,9 @@ def summary_table(results: Sequence[CheckpointResult]) -> Table:
         {"score": score} | numbers({variant: _pooled(seeds) for variant, seeds in variants.items()})
         for score, variants in found.items()
     ]
-    units = [_unit(variants) for variants in found.values()]
-    return Table(pd.DataFrame(rows), dict.fromkeys(by_variant(results), units))
+    units, names = [_unit(variants) for variants in found.values()], by_variant(results)
+    # For one variant it repeats the scores.
+    return Table(pd.DataFrame(rows), dict.fromkeys(names, units), shown=len(names) > 1)
 
 
 def result_scores(results: Sequence[CheckpointResult]) -> dict[str, Estimate]:

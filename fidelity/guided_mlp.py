@@ -153,7 +153,6 @@ class GuidedMLP(FidelityTest):
         return {f"{source}.f1": Score(("gold", f"predicted_{source}"), f1, "fraction") for source in self.sources}
 
     def tables(self, results: Sequence[CheckpointResult]) -> Mapping[str, Table]:
-        """A row for each checkpoint and attention."""
         rows = [
             {"variant": result.variant, "checkpoint": result.name, "attention": source}
             | result.scores[f"{self.name}.{source}.f1"].estimate.named("f1")

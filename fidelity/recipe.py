@@ -70,7 +70,6 @@ class Recipe:
         **texts: Any,  # noqa: ANN401
     ) -> Best:
         """Train a module by the recipe; see `train_nested`, which takes `texts` as data."""
-        # The most that is to go: it may stop earlier.
         progress = Progress(f"{type(module).__name__} of {self.checkpoint.name}", self.max_epochs)
         run = self.checkpoint.config.get("trainer", {})
         return train_nested(

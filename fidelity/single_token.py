@@ -27,7 +27,6 @@ class SingleToken(FidelityTest):
         return ("full", "mean", "spread", "min", "max", "agree")
 
     def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
-        """One pass over texts of one word, all words of the batch together."""
         words = classified.words
         alone = classified.reread(torch.eye(words.size(1), dtype=torch.bool, device=words.device)[:, None] & words)
         probability = classified.of_predicted(alone).T  # [batch, positions], nan where there is no word

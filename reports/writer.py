@@ -100,7 +100,8 @@ class ResultWriter(pl.Callback):
             )
         audit = merged_audit(result, provenance)
         tables = [audit_table(audit)] if audit else []
-        tables += [data_table(name, table, f"{name}.csv", console.width) for name, table in result.tables.items()]
+        shown = {name: table for name, table in result.tables.items() if table.shown}
+        tables += [data_table(name, table, f"{name}.csv", console.width) for name, table in shown.items()]
         tables.append(scores_table(f"{result.experiment}: scores", result.scores))  # last, so that they stay in view
         for table in tables:
             console.print(table)

@@ -77,6 +77,7 @@ class Table:
         units: Units of the columns of floats, except ends of intervals and standard deviations: one for all rows, or
             one per row.
         interval: The column to which plain `low`, `high` and `sd` belong.
+        shown: Whether it is printed; it is written in any case.
 
     Raises:
         ValueError: A column of floats has no unit, a unit has no column, or there is no such unit.
@@ -85,6 +86,7 @@ class Table:
     frame: pd.DataFrame
     units: Mapping[str, Unit | Sequence[Unit]] = field(default_factory=dict)
     interval: str | None = None
+    shown: bool = True
 
     def __post_init__(self) -> None:
         columns = [str(column) for column in self.frame]
@@ -126,7 +128,7 @@ class Table:
 
     def rows(self, chosen: pd.DataFrame) -> "Table":
         """The same table with another choice of its rows; units must be those of whole columns."""
-        return Table(chosen, self.units, self.interval)
+        return Table(chosen, self.units, self.interval, self.shown)
 
 
 @dataclass(frozen=True, eq=False)

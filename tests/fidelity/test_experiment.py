@@ -136,8 +136,12 @@ def test_all_is_every_test_there_is_and_quick_all_that_train_nothing() -> None:
     assert trains == named["wiegreffe2019/fidelity"]
 
 
-def test_classes_and_scores_are_those_of_the_classifiers_own_test(runs: Path, tmp_path: Path) -> None:
+def test_classes_and_scores_are_those_of_the_classifiers_own_test(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     _, run, found = run_over([runs / "base-1"], *SHORT, folder=tmp_path)
+    assert "summary" not in capsys.readouterr().out  # of one variant it would repeat the scores
+    assert (run / "summary.csv").exists()
     (own,) = (runs / "base-1").rglob("results.json")
     expected = json.loads(own.read_text(encoding="utf-8"))["scores"]
     for name in ("f1", "accuracy"):
