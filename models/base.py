@@ -348,7 +348,8 @@ class TextClassifier(TrainedModule[TextSizes]):
         super().on_load_checkpoint(checkpoint)
 
     def restore(self, part: Mapping[str, Any]) -> None:
-        trained, here = part["modules"], _modules(self)
+        # Metrics, whose names begin with _, hold nothing that is trained.
+        trained, here = ([one for one in names if one[0] != "_"] for names in (part["modules"], _modules(self)))
         for ours, theirs in ((here, trained), (trained, here)):
             if strange := [one for one in ours if one not in theirs]:
                 raise TrainingError(other_model(f"which has {'no' if ours is here else 'a'} {strange[0]}"))

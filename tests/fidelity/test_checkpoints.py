@@ -12,11 +12,11 @@ import torch
 from datamodules import ClassificationDataModule
 from fidelity.checkpoints import FidelityError, data_settings, load, read
 from models import TextClassifier
-from tests.fidelity.trained import fitted
+from tests.fidelity.trained import Data, fitted
 
 
 @pytest.fixture(scope="module")
-def texts(runs: Path) -> ClassificationDataModule:
+def texts(runs: Path) -> Data:
     """What the runs were trained on, set up for a test."""
     corpus, cache = runs.parent / "texts" / "{split}.tsv", runs.parent / "stores"
     data = ClassificationDataModule(str(corpus), positive="good", cache=str(cache))
@@ -29,7 +29,7 @@ def one(runs: Path, name: str) -> Path:
     return found
 
 
-def test_a_classifier_says_what_it_said_when_it_was_tested(runs: Path, texts: ClassificationDataModule) -> None:
+def test_a_classifier_says_what_it_said_when_it_was_tested(runs: Path, texts: Data) -> None:
     (found,) = load([one(runs, "base-0")], texts)
     expected = pd.read_parquet(next((runs / "base-0").rglob("items.parquet")))["probability.good"]
     with torch.no_grad():
@@ -39,16 +39,14 @@ def test_a_classifier_says_what_it_said_when_it_was_tested(runs: Path, texts: Cl
     assert not any(parameter.requires_grad for parameter in found.model.parameters())
 
 
-def test_those_of_one_configuration_are_one_variant_in_the_order_of_their_seeds(
-    runs: Path, texts: ClassificationDataModule
-) -> None:
+def test_those_of_one_configuration_are_one_variant_in_the_order_of_their_seeds(runs: Path, texts: Data) -> None:
     found = load([one(runs, "base-1"), one(runs, "tying"), one(runs, "base-0")], texts)
     assert [checkpoint.name for checkpoint in found] == ["base, seed 0", "base, seed 1", "tying, seed 0"]
     assert [checkpoint.variant for checkpoint in found] == ["base", "base", "tying"]
     assert [checkpoint.seed for checkpoint in found] == [0, 1, 0]
 
 
-def test_variants_of_one_name_are_told_apart_by_what_differs(runs: Path, texts: ClassificationDataModule) -> None:
+def test_variants_of_one_name_are_told_apart_by_what_differs(runs: Path, texts: Data) -> None:
     found = load([runs], texts)
     assert [checkpoint.name for checkpoint in found] == [
         "base, attention AdditiveAttention, seed 0",
@@ -59,15 +57,13 @@ def test_variants_of_one_name_are_told_apart_by_what_differs(runs: Path, texts: 
     ]
 
 
-def test_trainings_that_differ_in_more_than_the_seed_are_no_seeds_of_one_variant(
-    runs: Path, texts: ClassificationDataModule
-) -> None:
+def test_trainings_that_differ_in_more_than_the_seed_are_no_seeds_of_one_variant(runs: Path, texts: Data) -> None:
     larger = fitted(runs.parent, "larger", "--data.init_args.batch_size=16", seed=2)
     found = load([one(runs, "base-0"), larger], texts)
     assert [checkpoint.variant for checkpoint in found] == ["base, batch_size 32", "base, batch_size 16"]
 
 
-def test_of_options_that_change_together_the_models_first_is_named(runs: Path, texts: ClassificationDataModule) -> None:
+def test_of_options_that_change_together_the_models_first_is_named(runs: Path, texts: Data) -> None:
     slower = ["--model.init_args.learning_rate=0.01", "--model.init_args.decay=0.5"]
     fitted(runs.parent, "later/slower", *slower, epochs=1)
     fitted(runs.parent, "later/slower-again", *slower, epochs=1, seed=1)
@@ -81,9 +77,7 @@ def test_of_options_that_change_together_the_models_first_is_named(runs: Path, t
     ]
 
 
-def test_two_checkpoints_of_one_training_are_no_two_seeds(
-    runs: Path, texts: ClassificationDataModule, tmp_path: Path
-) -> None:
+def test_two_checkpoints_of_one_training_are_no_two_seeds(runs: Path, texts: Data, tmp_path: Path) -> None:
     first, last, copy = one(runs, "base-0"), tmp_path / "last.ckpt", tmp_path / "copy.ckpt"
     torch.save({**torch.load(first, weights_only=True), "epoch": 7}, last)
     with pytest.raises(FidelityError, match=r"last\.ckpt and .* are both base, seed 0, .*one checkpoint of each train"):
@@ -93,9 +87,7 @@ def test_two_checkpoints_of_one_training_are_no_two_seeds(
         load([first, copy], texts)
 
 
-def test_a_fresh_one_is_drawn_from_its_seed_and_leaves_the_random_numbers_alone(
-    runs: Path, texts: ClassificationDataModule
-) -> None:
+def test_a_fresh_one_is_drawn_from_its_seed_and_leaves_the_random_numbers_alone(runs: Path, texts: Data) -> None:
     (found,) = load([one(runs, "tying")], texts)
     before = torch.random.get_rng_state()
     first, again, other = found.untrained(texts, 3), found.untrained(texts, 3), found.untrained(texts, 4)
@@ -155,7 +147,7 @@ def flipped(whole: bytes) -> bytes:
     ],
 )
 def test_what_is_no_checkpoint_is_named(
-    made: Callable[[bytes], bytes], message: str, runs: Path, texts: ClassificationDataModule, tmp_path: Path
+    made: Callable[[bytes], bytes], message: str, runs: Path, texts: Data, tmp_path: Path
 ) -> None:
     path = tmp_path / "given.ckpt"
     path.write_bytes(made(one(runs, "base-0").read_bytes()))
@@ -163,7 +155,7 @@ def test_what_is_no_checkpoint_is_named(
         load([path], texts)
 
 
-def test_what_is_not_there_is_named(texts: ClassificationDataModule, tmp_path: Path) -> None:
+def test_what_is_not_there_is_named(texts: Data, tmp_path: Path) -> None:
     with pytest.raises(FidelityError, match=r"absent\.ckpt: there is no such checkpoint.*checkpoints '\["):
         load([tmp_path / "absent.ckpt"], texts)
     with pytest.raises(FidelityError, match=r": there is no checkpoint \(\*\.ckpt\) in this folder"):

@@ -13,10 +13,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from datamodules import ClassificationDataModule, TextBatch
+from datamodules import TextBatch
 from datamodules.sampling import BatchLoader, LengthBatches
 from fidelity.base import CheckpointResult
-from fidelity.checkpoints import Checkpoint
 from fidelity.classified import levels_of
 from fidelity.consistent_adversary import (
     AdversarialTraining,
@@ -31,34 +30,41 @@ from models.interface import SENTENCE
 from results import Curves
 from tests.fidelity import tiny
 from tests.fidelity.tiny import KINDS, Kind
-from tests.fidelity.trained import CPU, checkpoint_of, config_of, recipe_of, refuse_training, result_of
+from tests.fidelity.trained import (
+    CPU,
+    Checkpoints,
+    Data,
+    checkpoint_of,
+    config_of,
+    recipe_of,
+    refuse_training,
+    result_of,
+)
 
+Begin = Callable[..., ConsistentAdversary]
+Results = list[CheckpointResult]
 LABELS = ("0", "0.01", "0.3")
 LN2 = math.log(2)
 
 
-def begun(checkpoints: list[Checkpoint], data: ClassificationDataModule, **options: Any) -> ConsistentAdversary:  # noqa: ANN401
+def begun(checkpoints: Checkpoints, data: Data, **options: Any) -> ConsistentAdversary:  # noqa: ANN401
     test = ConsistentAdversary(**{"strengths": (0.0, 0.01, 0.3), "max_epochs": 12, "patience": 12} | options)
     test.begin(checkpoints, data, CPU, 0)
     return test
 
 
 @pytest.fixture(scope="module")
-def test(checkpoints: list[Checkpoint], data: ClassificationDataModule) -> ConsistentAdversary:
+def test(checkpoints: Checkpoints, data: Data) -> ConsistentAdversary:
     return begun(checkpoints, data)
 
 
 @pytest.fixture(scope="module")
-def results(
-    test: ConsistentAdversary, checkpoints: list[Checkpoint], data: ClassificationDataModule
-) -> list[CheckpointResult]:
+def results(test: ConsistentAdversary, checkpoints: Checkpoints, data: Data) -> Results:
     return [result_of(test, checkpoint, data) for checkpoint in checkpoints]
 
 
 @pytest.fixture
-def begin(
-    checkpoints: list[Checkpoint], data: ClassificationDataModule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., ConsistentAdversary]:
+def begin(checkpoints: Checkpoints, data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Begin:
     """Begins a short test of one checkpoint; nothing is trained yet."""
     monkeypatch.setattr(data, "cache", tmp_path)
     return lambda **options: begun(checkpoints[:1], data, **{"max_epochs": 2} | options)
@@ -70,7 +76,7 @@ def means(result: CheckpointResult, what: str) -> list[float]:
     return [float(mean) for mean in result.of("consistent_adversary")[columns].mean()]
 
 
-def test_more_strength_takes_attention_further_and_never_beyond_ln_2(results: list[CheckpointResult]) -> None:
+def test_more_strength_takes_attention_further_and_never_beyond_ln_2(results: Results) -> None:
     for result in results[:2]:
         jsds, values = means(result, "jsd"), result.of("consistent_adversary")
         assert jsds[2] > jsds[0] + 0.1
@@ -81,10 +87,7 @@ def test_more_strength_takes_attention_further_and_never_beyond_ln_2(results: li
 
 
 def test_each_text_is_compared_as_it_would_be_alone(
-    test: ConsistentAdversary,
-    results: list[CheckpointResult],
-    checkpoints: list[Checkpoint],
-    data: ClassificationDataModule,
+    test: ConsistentAdversary, results: Results, checkpoints: Checkpoints, data: Data
 ) -> None:
     adversary = test._adversaries[checkpoints[1].name]["0.01"].model
     others = {"0.01": adversary, "first": checkpoints[0].model, "uniform": checkpoints[2].model}
@@ -108,7 +111,7 @@ def test_each_text_is_compared_as_it_would_be_alone(
                 assert values[f"predicted_{label}"][text] == int(output.logits.argmax())
 
 
-def test_the_scores_are_the_area_and_the_highest_point_of_the_curve(results: list[CheckpointResult]) -> None:
+def test_the_scores_are_the_area_and_the_highest_point_of_the_curve(results: Results) -> None:
     for result in results[:2]:
         tvds, jsds = means(result, "tvd"), means(result, "jsd")
         for name, expected in (("area", float(area(tvds, jsds))), ("max_jsd", max(jsds))):
@@ -120,7 +123,7 @@ def test_the_scores_are_the_area_and_the_highest_point_of_the_curve(results: lis
 
 
 def test_the_table_and_the_figure_hold_the_curve_and_what_is_beside_it(
-    results: list[CheckpointResult], test: ConsistentAdversary
+    results: Results, test: ConsistentAdversary
 ) -> None:
     table = test.tables(results)["consistent_adversary"].frame
     base = ["itself", *["adversary"] * 3]
@@ -153,7 +156,7 @@ def test_the_table_and_the_figure_hold_the_curve_and_what_is_beside_it(
 
 
 def test_a_killed_run_goes_on_with_the_strength_that_it_was_killed_in(
-    begin: Callable[..., ConsistentAdversary], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as killed:
         refuse_training(killed, after=2)
@@ -168,9 +171,7 @@ def test_a_killed_run_goes_on_with_the_strength_that_it_was_killed_in(
     assert kept | finished == kept
 
 
-def test_other_options_are_other_adversaries(
-    begin: Callable[..., ConsistentAdversary], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_options_are_other_adversaries(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
     begin(strengths=(0.1,))
     refuse_training(monkeypatch)
     begin(strengths=(0.1,))
@@ -179,9 +180,7 @@ def test_other_options_are_other_adversaries(
             begin(strengths=(0.1,), **change)
 
 
-def test_what_ended_before_it_was_done_is_counted(
-    begin: Callable[..., ConsistentAdversary], checkpoints: list[Checkpoint], data: ClassificationDataModule
-) -> None:
+def test_what_ended_before_it_was_done_is_counted(begin: Begin, checkpoints: Checkpoints, data: Data) -> None:
     assert begin(strengths=(0.0, 0.1)).audit() == {"adversaries": 2, "cut_off": 2}
     still = replace(checkpoints[0], config=config_of(0, learning_rate=0.0, dropout=0.0))
     ended = begun([still], data, strengths=(0.1,), max_epochs=5, patience=1)
@@ -231,9 +230,7 @@ def test_what_a_classifier_says_of_a_text_is_found_by_its_place_in_any_batch(kin
     assert weights.shape == (len(alone), len(rows), positions)
 
 
-def test_delimiters_that_get_no_attention_keep_their_place(
-    data: ClassificationDataModule, checkpoints: list[Checkpoint]
-) -> None:
+def test_delimiters_that_get_no_attention_keep_their_place(data: Data, checkpoints: Checkpoints) -> None:
     model = checkpoints[0].model
     found = collect_outputs(model, data, CPU)
     items = [3, 60, 17]
@@ -317,7 +314,7 @@ def _copy(kind: Kind) -> Any:  # noqa: ANN401
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_classifier_learns_by_its_own_optimiser(kind: Kind, data: ClassificationDataModule) -> None:
+def test_every_kind_of_classifier_learns_by_its_own_optimiser(kind: Kind, data: Data) -> None:
     base = collect_outputs(tiny.classifier(kind), stand_in(kind), CPU)
     checkpoint = tiny.checkpoint(kind)
     module = AdversarialTraining(_copy(kind).train(), base, 0.0)
@@ -332,7 +329,7 @@ def test_every_kind_of_classifier_learns_by_its_own_optimiser(kind: Kind, data: 
     assert best.value < losses[0] * 0.9
 
 
-def test_the_terms_of_regularisers_are_added_where_they_are_asked_for(data: ClassificationDataModule) -> None:
+def test_the_terms_of_regularisers_are_added_where_they_are_asked_for(data: Data) -> None:
     tying = {"class_path": "models.Tying", "init_args": {"weight": 0.5}}
     checkpoint = checkpoint_of(
         data, config_of(regularizers=[tying], embedding={"size": 8}, dropout=0.0), "tying", epochs=1
@@ -350,7 +347,7 @@ def test_the_terms_of_regularisers_are_added_where_they_are_asked_for(data: Clas
 
 
 def test_an_adversary_is_that_of_the_lowest_loss_and_the_same_when_it_is_found_again(
-    data: ClassificationDataModule, checkpoints: list[Checkpoint], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    data: Data, checkpoints: Checkpoints, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoint = checkpoints[0]
     recipe = recipe_of(checkpoint, data, max_epochs=4)

@@ -6,14 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from datamodules import ClassificationDataModule
-from fidelity.checkpoints import Checkpoint
 from fidelity.consistent_adversary import ConsistentAdversary
 from fidelity.guided_mlp import GuidedClassifier, GuidedMLP, Source
 from models import AdditiveAttention, AttentionClassifier, AverageEncoder, TextClassifier
 from tests.fidelity import tiny
 from tests.fidelity.tiny import measurements
-from tests.fidelity.trained import CPU, refuse_training, result_of
+from tests.fidelity.trained import CPU, Checkpoints, Data, refuse_training, result_of
 
 SOURCES: tuple[Source, ...] = ("uniform", "own", "base", "adversary")
 OPTIONS: dict[str, Any] = {
@@ -22,19 +20,19 @@ OPTIONS: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def both(checkpoints: list[Checkpoint]) -> list[Checkpoint]:
+def both(checkpoints: Checkpoints) -> Checkpoints:
     """One with attention of its own, and one with uniform attention."""
     return checkpoints[::2]
 
 
-def begun(checkpoints: list[Checkpoint], data: ClassificationDataModule, **options: Any) -> GuidedMLP:  # noqa: ANN401
+def begun(checkpoints: Checkpoints, data: Data, **options: Any) -> GuidedMLP:  # noqa: ANN401
     test = GuidedMLP(**OPTIONS | options)
     test.begin(checkpoints, data, CPU, 0)
     return test
 
 
 @pytest.fixture(scope="module")
-def test(both: list[Checkpoint], data: ClassificationDataModule) -> GuidedMLP:
+def test(both: Checkpoints, data: Data) -> GuidedMLP:
     return begun(both, data)
 
 
@@ -49,7 +47,7 @@ def by_hand(model: AttentionClassifier, tokens: list[int], weights: list[float])
 
 @torch.no_grad()
 def test_every_model_averages_words_by_the_attention_of_its_source(
-    test: GuidedMLP, checkpoints: list[Checkpoint], data: ClassificationDataModule
+    test: GuidedMLP, checkpoints: Checkpoints, data: Data
 ) -> None:
     adversary = ConsistentAdversary((0.3,), max_epochs=3, patience=3)
     adversary.begin(checkpoints[:1], data, CPU, 0)
@@ -87,7 +85,7 @@ def test_a_guide_is_read_and_neither_trained_nor_saved() -> None:
     assert model.state_dict() == {}
 
 
-def test_what_is_trained_is_the_token_wise_model_alone(test: GuidedMLP, checkpoints: list[Checkpoint]) -> None:
+def test_what_is_trained_is_the_token_wise_model_alone(test: GuidedMLP, checkpoints: Checkpoints) -> None:
     state = test._models[checkpoints[0].name]["base"].state_dict()
     assert state.keys() == {
         "embedding.rows.weight", "encoder.linear.weight", "encoder.linear.bias", "decision.weight", "decision.bias"
@@ -101,16 +99,14 @@ def test_what_is_trained_is_the_token_wise_model_alone(test: GuidedMLP, checkpoi
     assert checkpoints[0].model.attention.projection.in_features == 8  # type: ignore[union-attr]
 
 
-def test_the_labels_are_learned(checkpoints: list[Checkpoint], data: ClassificationDataModule) -> None:
+def test_the_labels_are_learned(checkpoints: Checkpoints, data: Data) -> None:
     longer = begun(checkpoints[:1], data, sources=("uniform", "base"), max_epochs=15, patience=15, size=16)
     result = result_of(longer, checkpoints[0], data)
     for source in ("uniform", "base"):
         assert result.scores[f"guided_mlp.{source}.f1"].value > 0.8
 
 
-def test_scores_and_table_are_f1_with_intervals(
-    test: GuidedMLP, both: list[Checkpoint], data: ClassificationDataModule
-) -> None:
+def test_scores_and_table_are_f1_with_intervals(test: GuidedMLP, both: Checkpoints, data: Data) -> None:
     results = [result_of(test, checkpoint, data) for checkpoint in both]
     table = test.tables(results)["guided_mlp"].frame
     assert table["attention"].tolist() == [*SOURCES, *SOURCES]
@@ -128,7 +124,7 @@ def test_scores_and_table_are_f1_with_intervals(
 
 
 def test_a_second_run_trains_nothing_and_other_options_are_other_models(
-    test: GuidedMLP, both: list[Checkpoint], data: ClassificationDataModule, monkeypatch: pytest.MonkeyPatch
+    test: GuidedMLP, both: Checkpoints, data: Data, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refuse_training(monkeypatch)
     for name, models in begun(both, data)._models.items():
@@ -141,9 +137,7 @@ def test_a_second_run_trains_nothing_and_other_options_are_other_models(
 
 
 @pytest.mark.parametrize("kind", ["han", "transformer"])
-def test_classifiers_without_one_attention_over_words_are_left_out_and_counted(
-    kind: tiny.Kind, data: ClassificationDataModule
-) -> None:
+def test_classifiers_without_one_attention_over_words_are_left_out_and_counted(kind: tiny.Kind, data: Data) -> None:
     test = GuidedMLP()
     test.begin([tiny.checkpoint(kind)], data, CPU, 0)
     assert test.audit() == {"models": 0, "cut_off": 0, "checkpoints_left_out": 1}

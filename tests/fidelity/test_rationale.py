@@ -1,9 +1,11 @@
-"""Rationales against texts that are cut by hand, and plausibility against scikit-learn and torchmetrics."""
+"""Rationales and single words against texts that are cut by hand, and plausibility against libraries."""
 
 import math
 from dataclasses import replace
+from statistics import fmean, pstdev
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from sklearn.metrics import auc, precision_recall_curve
@@ -12,8 +14,11 @@ from torchmetrics.functional.classification import binary_average_precision
 from fidelity.classified import ClassifiedBatch
 from fidelity.rationale import PLAUSIBILITY, Rationale, auprc, average_precision, rationale_lengths
 from fidelity.saliency import RANKINGS
+from fidelity.single_token import SingleToken
+from results import Spreads
 from tests.fidelity import tiny
-from tests.fidelity.tiny import TEXTS, Kind, checkpoint_result, classified, measurements, saliency_of, slow_reread
+from tests.fidelity.tiny import SENTENCES, TEXTS, Kind, checkpoint_result, classified, classifier, measurements
+from tests.models.batches import batch_of
 
 FRACTIONS = (0.1, 0.4, 0.6)
 GOLD = ([0, 1, 0, 1], [0, 0], [1, 0, 0, 0, 0, 0, 1], [0, 1, 0], [1, 1, 1, 1, 1], [0, 0])
@@ -38,12 +43,12 @@ def test_what_is_erased_and_what_is_left_are_texts_of_their_own(kind: Kind) -> N
             label, positions = int(found.predicted[row]), found.words[row].nonzero().squeeze(1).tolist()
             words = len(positions)
             needed, enough = [], []
-            for values in saliency_of(found).rankings(ranking, draws)[:, row].tolist():
+            for values in tiny.saliency_of(found).rankings(ranking, draws)[:, row].tolist():
                 order = sorted(positions, key=lambda position: (-values[position], position))
                 for fraction in FRACTIONS:
                     length = min(max(math.ceil(fraction * words), 1), words - 1)
-                    needed.append(float(found.confidence[row] - slow_reread(kind, row, order[length:])[label]))
-                    enough.append(float(found.confidence[row] - slow_reread(kind, row, order[:length])[label]))
+                    needed.append(float(found.confidence[row] - tiny.slow_reread(kind, row, order[length:])[label]))
+                    enough.append(float(found.confidence[row] - tiny.slow_reread(kind, row, order[:length])[label]))
             assert numbers[f"{ranking}.comprehensiveness"][row].item() == pytest.approx(np.mean(needed), abs=1e-9)
             assert numbers[f"{ranking}.sufficiency"][row].item() == pytest.approx(np.mean(enough), abs=1e-9)
     if kind != "transformer":  # whose words hardly matter
@@ -105,7 +110,7 @@ def test_plausibility_is_of_the_words_that_decide(kind: Kind) -> None:
         words = int(found.words[row].sum())
         for ranking in RANKINGS:
             precisions, areas, hits = [], [], []
-            for values in saliency_of(found).rankings(ranking, 2)[:, row, :words].tolist():
+            for values in tiny.saliency_of(found).rankings(ranking, 2)[:, row, :words].tolist():
                 order = sorted(range(words), key=lambda position: (-values[position], position))
                 ahead = [
                     sum(position in named for position in order[: place + 1]) / (place + 1) for place in range(words)
@@ -140,3 +145,45 @@ def test_plausibility_is_told_by_the_number_of_deciding_words() -> None:
     assert table["auprc"].tolist() == pytest.approx([0.2, 0.2, 0.5])
     assert table["average_precision"].tolist() == pytest.approx([0.6, 0.4, 0.3])
     assert table["token_f1"].tolist() == pytest.approx([0.5, 1.0, 0.25])
+
+
+@pytest.mark.parametrize("kind", ["flat", "han"])
+def test_the_decision_on_each_word_alone(kind: Kind) -> None:
+    numbers = measurements(SingleToken(), classified(kind, time=9)).numbers
+    agreements = []
+    for row, text in enumerate(TEXTS):
+        batch = batch_of([text], sentences=[SENTENCES[row]])
+        full = classifier(kind)(batch).logits.softmax(-1)[0].tolist()
+        label = full.index(max(full))
+        groups = SENTENCES[row] if kind == "han" else range(len(text))
+        parts = [
+            [text[place] for place in range(len(text)) if groups[place] == position] for position in sorted(set(groups))
+        ]
+        alone = [classifier(kind)(batch_of([part])).logits.softmax(-1)[0].tolist() for part in parts]
+        of_label = [found[label] for found in alone]
+        expected = {
+            "full": full[label],
+            "mean": fmean(of_label),
+            "spread": pstdev(of_label),
+            "min": min(of_label),
+            "max": max(of_label),
+            "agree": fmean(found.index(max(found)) == label for found in alone),
+        }
+        agreements.append(expected["agree"])
+        for name, value in expected.items():
+            assert numbers[name][row].item() == pytest.approx(value, abs=1e-6 if name == "agree" else 1e-9), name
+    assert 0 < fmean(agreements) < 1
+
+
+def test_scores_are_means_and_the_violins_are_of_all_seeds_of_a_variant() -> None:
+    numbers = measurements(SingleToken(), classified("flat")).numbers
+    scores = tiny.scores_of(SingleToken(), pd.DataFrame({name: values.numpy() for name, values in numbers.items()}))
+    assert scores == pytest.approx({name: float(numbers[name].mean()) for name in ("spread", "mean", "full", "agree")})
+    spreads = {("base", 0): [0.1, 0.2], ("tying", 0): [0.3, 0.4], ("base", 1): [0.5, np.nan]}
+    figures = SingleToken().figures(
+        [tiny.checkpoint_result("single_token", *of, {"spread": values}) for of, values in spreads.items()]
+    )
+    figure = figures["single_token.spread"]
+    assert isinstance(figure, Spreads)
+    assert figure.categories == ("base", "tying")
+    np.testing.assert_equal(figure.series["texts"], [[0.1, 0.2, 0.5, np.nan], [0.3, 0.4]])

@@ -11,15 +11,15 @@ import torch
 from pytorch_lightning import LightningModule
 from torch import Tensor, nn
 
-from datamodules import ClassificationDataModule, TextBatch
-from fidelity.checkpoints import Checkpoint, FidelityError
+from datamodules import TextBatch
+from fidelity.checkpoints import FidelityError
 from fidelity.recipe import Recipe
-from tests.fidelity.trained import BATCH_SIZE, CLIP, recipe_of
+from tests.fidelity.trained import BATCH_SIZE, CLIP, Checkpoints, Data, recipe_of
 from training import Best, TrainingError
 
 
 @pytest.fixture
-def recipe(checkpoints: list[Checkpoint], data: ClassificationDataModule, tmp_path: Path) -> Recipe:
+def recipe(checkpoints: Checkpoints, data: Data, tmp_path: Path) -> Recipe:
     own = recipe_of(checkpoints[0], data).own_data
     own.cache, own.batch_size, own.seed = tmp_path, data.batch_size, data.seed
     return recipe_of(checkpoints[0], own, max_epochs=9, patience=3)
@@ -171,25 +171,6 @@ def test_whatever_the_outcome_depends_on_is_looked_for_by(recipe: Recipe, change
         keep(recipe, 2, best=None)
     with pytest.raises(KeyboardInterrupt):
         keep(other(recipe, change), 1, best=None)
-
-
-def test_a_file_that_is_not_whole_is_never_read(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as power_cut:
-
-        def half(path: Path, content: bytes) -> int:
-            with path.open("wb") as file:
-                file.write(content[: len(content) // 2])
-            raise OSError("no space left on device")
-
-        power_cut.setattr(Path, "write_bytes", half)
-        power_cut.setattr(Path, "unlink", lambda path, missing_ok=False: None)  # a killed process cleans nothing up
-        with pytest.raises(OSError, match="no space"):
-            keep(recipe, 1)
-    (rest,) = (recipe.data.cache / "things").iterdir()
-    assert rest.name.startswith(".")
-    with pytest.raises(KeyboardInterrupt):
-        keep(recipe, 1, best=None)
-    assert keep(recipe, 1) is BEST
 
 
 @pytest.mark.parametrize("damage", ["half", "nothing", "other"])

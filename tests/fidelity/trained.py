@@ -65,12 +65,14 @@ def fitted(folder: Path, name: str, *options: str, seed: int = 0, epochs: int = 
     return folder / name
 
 
+Data = ClassificationDataModule
+Checkpoints = list[Checkpoint]
 CPU = torch.device("cpu")
 CLIP = 5.0
 BATCH_SIZE = 16
 
 
-def texts_in(folder: Path) -> ClassificationDataModule:
+def texts_in(folder: Path) -> Data:
     """Texts with delimiters, so that not every token may get attention; set up."""
     data = ClassificationDataModule(
         write_texts(folder), positive="good", cache=str(folder / "stores"), delimiters=True, batch_size=7, seed=3
@@ -96,9 +98,7 @@ def config_of(seed: int = 0, attention: str = "AdditiveAttention", **options: ob
     }
 
 
-def checkpoint_of(
-    data: ClassificationDataModule, config: Mapping[str, Any], variant: str = "base", epochs: int = 6
-) -> Checkpoint:
+def checkpoint_of(data: Data, config: Mapping[str, Any], variant: str = "base", epochs: int = 6) -> Checkpoint:
     """Such a classifier, trained."""
     seed = config["seed_everything"]
     model = classifier_of(Path("base.ckpt"), config)
@@ -111,7 +111,7 @@ def checkpoint_of(
     return Checkpoint(Path(f"{name}.ckpt"), digest(name.encode()), config, name, variant, model)
 
 
-def recipe_of(checkpoint: Checkpoint, data: ClassificationDataModule, **options: int) -> Recipe:
+def recipe_of(checkpoint: Checkpoint, data: Data, **options: int) -> Recipe:
     """One of few epochs."""
     chosen = {"max_epochs": 3, "patience": 2, "seed": 0} | options
     return Recipe(checkpoint, data, CPU, chosen["max_epochs"], chosen["patience"], chosen["seed"])
@@ -130,7 +130,7 @@ def refuse_training(monkeypatch: pytest.MonkeyPatch, after: int = 0) -> None:
     monkeypatch.setattr(Recipe, "fit", fit)
 
 
-def result_of(test: FidelityTest, checkpoint: Checkpoint, data: ClassificationDataModule) -> CheckpointResult:
+def result_of(test: FidelityTest, checkpoint: Checkpoint, data: Data) -> CheckpointResult:
     """What the experiment makes of the measurements."""
     columns = test.columns(2)
     rows = np.full((len(data.splits["test"]), len(columns)), np.nan)

@@ -205,6 +205,12 @@ def test_a_checkpoint_of_another_model_is_refused(run: Run, texts: str, tmp_path
     for difference, model in others.items():
         with pytest.raises(TrainingError, match=f"The checkpoint is of another model, .*{difference}: give --config"):
             again.test(model, datamodule=data_of(texts, tmp_path), ckpt_path=best, verbose=False)
+    # What a former version called its metrics makes no other model.
+    former = torch.load(best, weights_only=True)
+    parts = former["classifier"]["modules"]
+    former["classifier"]["modules"] = [*(one for one in parts if one[0] != "_"), "_losses ModuleDict"]
+    torch.save(former, tmp_path / "former.ckpt")
+    again.test(model_of(), datamodule=data_of(texts, tmp_path), ckpt_path=tmp_path / "former.ckpt", verbose=False)
     foreign = torch.load(best, weights_only=True)
     del foreign["classifier"]
     torch.save(foreign, tmp_path / "foreign.pt")
