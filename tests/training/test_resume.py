@@ -104,6 +104,7 @@ def test_what_is_killed_before_there_is_a_state_begins_again_in_its_folder(
     corpus: str, bert: Path, cache: str, signalled: Callable[[int], None], tmp_path: Path
 ) -> None:
     command = [*arguments(ROOT / "configs/clark2019/attention_only.yaml", corpus, bert, cache, tmp_path), *SHORT]
+    assert train.run([*command, f"--trainer.default_root_dir={tmp_path / 'whole'}"]) == 0  # the stores are made
     signalled(4)  # before the second batch
     assert train.run(command) != 0
     (state,) = tmp_path.rglob("state-*")
