@@ -161,11 +161,7 @@ def median(values: Floats, weights: Floats) -> Floats:
 
 
 def pooled(seeds: Sequence[Resampled]) -> Estimate:
-    """Mean over runs that differ only in the seed, with its interval and the standard deviation over the seeds (n − 1).
-
-    Raises:
-        ValueError: The numbers of resamples differ.
-    """
+    """Mean over runs that differ only in the seed, with its interval and the standard deviation over the seeds."""
     value, sd = mean_and_sd([one.value for one in seeds])
     return Estimate(value, *_interval(_mean_draws(seeds)), unit=seeds[0].unit, sd=sd)
 
@@ -177,11 +173,7 @@ def mean_and_sd(values: Sequence[float]) -> tuple[float, float]:
 
 
 def difference(a: Sequence[Resampled], b: Sequence[Resampled]) -> Estimate:
-    """Subtract the mean over the seeds of `b` from that of `a`; interval and p-value as in `paired_bootstrap`.
-
-    Raises:
-        ValueError: The numbers of resamples differ.
-    """
+    """Mean over the seeds of `a` minus that of `b`, as `paired_bootstrap`; ValueError for other numbers of draws."""
     value = float(np.mean([one.value for one in a]) - np.mean([one.value for one in b]))
     return _difference(value, _mean_draws(a, like=b) - _mean_draws(b), a[0].unit)
 

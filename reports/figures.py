@@ -36,8 +36,8 @@ COLUMN = 3.4
 """Width of one column of a two-column page, in inches."""
 PAGE = 7.0
 """Width of both columns, in inches."""
-CHARACTER = 0.058
-"""Width of a character of a tick label, in inches."""
+CHARACTER, LETTER = 0.058, 0.065
+"""Widths of a character of a tick label and of a label, in inches."""
 FONT = "DejaVu Sans"
 """Ships with matplotlib: the same figure on every machine, as long as it has the characters."""
 
@@ -49,7 +49,7 @@ STYLE = rc_params_from_file(Path(__file__).with_name("print.mplstyle"), use_defa
 
 @contextmanager
 def fonts_for(text: str) -> Iterator[None]:
-    """Draw with `FONT`, and with installed fonts the characters that it lacks; warn once of those that no font has."""
+    """Draw with `FONT`, and with installed fonts the characters that it lacks; warn of those that no font has."""
     families, missing = _families(text)
     if missing:
         scripts = sorted({unicodedata.name(letter, "unnamed").split()[0].lower() for letter in missing})
@@ -152,8 +152,6 @@ MANY = 200
 """From so many points on, they are small and transparent."""
 WHISKERS = (5, 95)
 """The percentiles at which the whiskers of a box end."""
-LETTER = 0.065
-"""Width of a letter of a label, in inches."""
 NAME_LETTERS = 22
 """Letters in a line of a category's name."""
 TALLEST = 7.5

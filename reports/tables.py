@@ -62,10 +62,7 @@ def scores_table(title: str, scores: Mapping[str, Estimate]) -> RichTable:
 
 
 def data_table(title: str, table: Table, file: str, width: int = 80) -> RichTable:
-    """Lay out the first rows and columns of a table, as many as fit a width.
-
-    A caption counts the others, which are in `file`.
-    """
+    """Lay out the first rows, and the columns that fit a width; a caption counts the others, which are in `file`."""
     frame, cells = table.frame, written(table, missing=DASH)
     columns = _fitting({name: column[:ROWS] for name, column in cells.items()}, width)
     numeric = {place for place, column in enumerate(columns) if pd.api.types.is_numeric_dtype(frame[column])}
@@ -138,37 +135,17 @@ LATEX_ROWS, LATEX_COLUMNS = 60, 16
 _DOT = re.compile(r"(?<=\w)\.(?=[^\W\d])|(?<=[^\W\d])\.(?=\w)")
 """A dot between two words, not between digits."""
 
+_TEXT = {"~": "asciitilde", "^": "asciicircum", "\\": "backslash", "–": "endash", "—": "emdash"}
+# Other letters altogether in TeX's first font encoding.
+_TEXT |= {"<": "less", ">": "greater", "|": "bar", '"': "quotedbl"}
+# Signs of our own names and labels that pdflatex does not know.
+_MATH = {"→": "rightarrow", "←": "leftarrow", "↔": "leftrightarrow", "×": "times", "≤": "leq", "≥": "geq"}
+_MATH |= {"α": "alpha", "Δ": "Delta"}
 _SIGNS = str.maketrans(
-    {
-        "&": r"\&",
-        "%": r"\%",
-        "$": r"\$",
-        "#": r"\#",
-        "_": r"\_",
-        "{": r"\{",
-        "}": r"\}",
-        "~": r"\textasciitilde{}",
-        "^": r"\textasciicircum{}",
-        "\\": r"\textbackslash{}",
-        # Other letters altogether in TeX's first font encoding.
-        "<": r"\textless{}",
-        ">": r"\textgreater{}",
-        "|": r"\textbar{}",
-        '"': r"\textquotedbl{}",
-        # Signs of our own names and labels that pdflatex does not know.
-        "→": r"$\rightarrow$",
-        "←": r"$\leftarrow$",
-        "↔": r"$\leftrightarrow$",
-        "−": r"$-$",
-        "×": r"$\times$",
-        "≤": r"$\leq$",
-        "≥": r"$\geq$",
-        "α": r"$\alpha$",
-        "Δ": r"$\Delta$",
-        "–": r"\textendash{}",
-        "—": r"\textemdash{}",
-        "…": r"\ldots{}",
-    }
+    {sign: f"\\{sign}" for sign in "&%$#_{}"}
+    | {sign: rf"\text{name}{{}}" for sign, name in _TEXT.items()}
+    | {sign: rf"$\{name}$" for sign, name in _MATH.items()}
+    | {"−": "$-$", "…": r"\ldots{}"}
 )
 
 

@@ -50,9 +50,8 @@ class Sourced(Protocol):
 class ResultWriter(pl.Callback):
     """Writes the result of the module after a test, and its predictions, on the first process.
 
-    The run folder receives the tables as CSV and LaTeX, the figures as PNG and PDF or as HTML, the items as Parquet,
-    and `results.json`, which names them. `results.json` is written after the tables and before anything is printed, so
-    that a closed pipe loses nothing, and again with the figures. Predictions become `predictions.parquet`.
+    `results.json` is written after the tables and before anything is printed, so that a closed pipe loses nothing, and
+    again with the figures. Predictions become `predictions.parquet`.
 
     Attributes:
         folder: The run folder; None takes that of the logger, or the root folder of the trainer without a logger.
@@ -84,20 +83,19 @@ class ResultWriter(pl.Callback):
         if not trainer.is_global_zero:
             return
         console = self._console or Console()
+
+        def warn(text: str) -> None:
+            console.print(Text(f"Warning: {text}", "yellow"), soft_wrap=True)
+
         result = pl_module.result if isinstance(pl_module, Experiment) else None
         if result is None:
-            console.print(
-                Text(f"Warning: {type(pl_module).__name__} has no result after its test: nothing written", "yellow")
-            )
+            warn(f"{type(pl_module).__name__} has no result after its test: nothing written")
             return
         datamodule = getattr(trainer, "datamodule", None)
-        sourced = isinstance(datamodule, Sourced)
         provenance = datamodule.provenance if isinstance(datamodule, Sourced) else Provenance({}, {}, {})
         content = write_scores(folder, result, provenance)  # before printing, which may fail
-        if not sourced:
-            console.print(
-                Text(f"Warning: {type(datamodule).__name__} has no provenance: encoder and data unknown", "yellow")
-            )
+        if not isinstance(datamodule, Sourced):
+            warn(f"{type(datamodule).__name__} has no provenance: encoder and data unknown")
         audit = merged_audit(result, provenance)
         tables = [audit_table(audit)] if audit else []
         shown = {name: table for name, table in result.tables.items() if table.shown}
@@ -107,7 +105,7 @@ class ResultWriter(pl.Callback):
             console.print(table)
             console.print()
         for name, reason in write_figures(folder, result.figures, content, self.titles).items():
-            console.print(Text(f"Warning: figure {name} could not be drawn: {reason}", "yellow"), soft_wrap=True)
+            warn(f"figure {name} could not be drawn: {reason}")
         console.print(Text(f"Written to {folder}"), soft_wrap=True)
 
 
@@ -243,9 +241,7 @@ def _save_figure(stem: Path, figure: Figure, title: bool) -> str:
 def source_digest() -> str:
     """SHA-256 of the program, so that a mixture of results of different versions is noticed."""
     root, digest = Path(__file__).parent.parent, hashlib.sha256()
-    rooms = [
-        folder.parent for folder in root.glob("*/__init__.py") if folder.parent.name not in ("benchmarks", "tests")
-    ]
+    rooms = [path.parent for path in root.glob("*/__init__.py") if path.parent.name not in ("benchmarks", "tests")]
     # Word lists and templates are YAML beside the code that reads them.
     for path in sorted(path for room in rooms for path in room.rglob("*") if path.suffix in (".py", ".yaml")):
         digest.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())

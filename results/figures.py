@@ -57,8 +57,7 @@ class HeatMap:
             diverging map uses the larger magnitude.
 
     Raises:
-        ValueError: The shape of `values` does not fit the labels, there is no cell `marked`, or a value lies outside
-            the limits.
+        ValueError: Shapes do not fit, there is no cell `marked`, or a value lies outside the limits.
     """
 
     title: str
@@ -80,7 +79,7 @@ class HeatMap:
                 f"heat map {self.title!r} has values of shape {np.shape(self.values)} for {labels[0]} row labels and "
                 f"{labels[1]} column labels"
             )
-        if self.marked is not None and not _inside(self.marked, labels):
+        if self.marked is not None and self.marked not in np.ndindex(labels):
             raise ValueError(f"heat map {self.title!r} of shape {labels} has no cell {self.marked} to mark")
         if self.limits is not None and not (self.limits[0] <= self.limits[1] and _within(self.values, *self.limits)):
             raise ValueError(f"heat map {self.title!r} has values that do not lie within {self.limits}")
@@ -108,8 +107,7 @@ class AttentionLines:
         to_label: Label of the words on the right.
 
     Raises:
-        ValueError: There are no words, the weights do not fit them or are not within 0–1, or an arc leaves the
-            sentence.
+        ValueError: The weights do not fit the words or are not within 0–1, or an arc leaves the sentence.
     """
 
     title: str
@@ -131,7 +129,7 @@ class AttentionLines:
                 f"attention lines {self.title!r} have weights from {np.min(self.weights)} to {np.max(self.weights)}, "
                 "not within 0–1"
             )
-        strays = sorted(arc for arc in self.arcs if not _inside(arc, size))
+        strays = sorted(set(self.arcs) - set(np.ndindex(size)))
         if strays:
             raise ValueError(f"attention lines {self.title!r} of {size[0]} words have arcs outside them: {strays}")
 
@@ -149,8 +147,7 @@ class Spreads:
         unit: Unit of the values; rates are fractions.
 
     Raises:
-        ValueError: There is nothing to draw, a length differs from the categories', rates have no series or are not
-            within 0–1, a value is infinite, or the kind is unknown.
+        ValueError: Parts do not fit each other, rates are not within 0–1, or a value is infinite.
     """
 
     title: str
@@ -190,8 +187,7 @@ class Curves:
         y_range: Range that the y axis covers at least.
 
     Raises:
-        ValueError: There is nothing to draw, x and y differ in length, a coordinate is infinite, x is not positive on
-            a logarithmic scale, or a range does not rise.
+        ValueError: x and y differ in length, a coordinate or a range cannot be drawn, or there is nothing to draw.
     """
 
     title: str
@@ -319,10 +315,6 @@ def _check_groups(
     for part, length in lengths.items():
         if length != len(categories):
             raise ValueError(f"{what}: {part} has length {length}, but there are {len(categories)} categories")
-
-
-def _inside(place: tuple[int, int], shape: tuple[int, int]) -> bool:
-    return all(0 <= index < length for index, length in zip(place, shape, strict=True))
 
 
 def _within(values: ArrayLike, low: float, high: float) -> bool:

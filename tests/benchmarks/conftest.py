@@ -1,6 +1,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -8,7 +9,7 @@ from attention import EncoderError, EncoderSpec, resolve
 from benchmarks.harness import first_sentences
 from corpora.sample import write_sample_treebank
 
-Numbers = dict[str, float]
+Numbers = dict[str, Any]
 Measured = Callable[..., tuple[str, Numbers, Numbers]]
 
 
