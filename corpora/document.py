@@ -180,6 +180,9 @@ def _window(row: Mapping[str, Any]) -> Window:
     bounds = [slice(*pair) for pair in pairwise(row["offsets"])]
     words, tags = (tuple(tuple(row[name][span]) for span in bounds) for name in ("words", "tags"))
     columns = zip(*(row[name] for name in (*_MENTION, "type")), strict=True)
-    mentions = (Mention(*place, MENTION_TYPES[code], cluster) for *place, cluster, code in columns)
+    mentions = (
+        Mention(sentence, start, end, head, MENTION_TYPES[code], cluster)
+        for sentence, start, end, head, cluster, code in columns
+    )
     text = Document(row["document"], row["genre"], words, tags, tuple(mentions))
     return Window(row["number"], row["first"], row["lost"], text)

@@ -31,8 +31,8 @@ class RemoteFile:
     """
 
     path: str
-    url: str | None
-    sha256: str | None
+    url: str | None = None
+    sha256: str | None = None
 
 
 @dataclass(frozen=True)
@@ -67,21 +67,13 @@ class Corpus:
         return self.archive is not None or all(remote.url for remote in self.files)
 
 
-def _corpus(name: str, entry: Mapping[str, Any]) -> Corpus:
-    def remote(file: Mapping[str, str]) -> RemoteFile:
-        return RemoteFile(file["path"], file.get("url"), file.get("sha256"))
-
-    archive = entry.get("archive")
-    return Corpus(
-        name,
-        {split: remote(file) for split, file in entry["splits"].items()},
-        entry["licence"],
-        entry["citation"],
-        entry["homepage"],
-        tuple(map(remote, entry.get("beside", ()))),
-        entry.get("recipe", ""),
-        Archive(remote(archive), _READERS[archive["read"]]) if archive else None,
-    )
+def _corpus(name: str, entry: dict[str, Any]) -> Corpus:
+    splits = {split: RemoteFile(**file) for split, file in entry["splits"].items()}
+    beside = tuple(RemoteFile(**file) for file in entry.get("beside", ()))
+    archive = None
+    if file := dict(entry.get("archive", {})):
+        archive = Archive(read=_READERS[file.pop("read")], file=RemoteFile(**file))
+    return Corpus(name, **entry | {"splits": splits, "beside": beside, "archive": archive})
 
 
 _READERS = {"read_imdb": read_imdb, "read_newsgroups": read_newsgroups}
@@ -129,8 +121,7 @@ def locate(name: str, root: str | Path | None) -> dict[str, Path]:
     """Return the path of each split of a corpus that lies under the data root (see `data_root`).
 
     Raises:
-        CorpusError: The name is unknown, or a file is absent; the message then has the command that fetches it, or says
-            how it is made.
+        CorpusError: The name is unknown, or a file is absent; the message says how to get it.
     """
     base = data_root(root)
     corpus = find(name)
