@@ -67,7 +67,7 @@ class FrozenProbe(TrainedModule[Sizes]):
         """Log `train_loss`, nats per word or link."""
         self.log("train_loss", self._loss.take())
 
-    def bind_to(self, data: AttentionDataModule, reads: Set[Field]) -> None:
+    def bind_to(self, data: AttentionDataModule[Any], reads: Set[Field]) -> None:
         """Make the parameters for the encoder and the word vectors of the datamodule, as far as they are read."""
         sizes, source = Sizes(), dict[str, object]()
         if "attention" in reads:

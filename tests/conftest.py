@@ -4,13 +4,14 @@ import threads  # noqa: F401 # before torch
 import json
 import multiprocessing
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
-from pytorch_lightning.cli import LightningCLI
 
 import train
 from attention import EncoderSpec
@@ -83,21 +84,29 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture
-def run_config(bert: Path, cache: str, tmp_path: Path) -> Callable[..., tuple[LightningCLI, dict[str, Any], Path]]:
-    """Runs `train.py` on the tiny BERT; gives its CLI, and `results.json` with the folder it lies in."""
+def run_config(bert: Path, cache: str, tmp_path: Path) -> Callable[..., tuple[Any, dict[str, Any], Path]]:
+    """Runs `train.py` on the tiny BERT, here or on several processes.
 
-    def run(*arguments: str) -> tuple[LightningCLI, dict[str, Any], Path]:
-        cli = train.main(
-            [
-                *arguments,
-                f"--data.init_args.cache={cache}",
-                f"--data.init_args.encoder.name={bert}",
-                f"--trainer.default_root_dir={tmp_path}",
-                "--trainer.enable_progress_bar=false",
-                "--trainer.accelerator=cpu",
-            ]
-        )
-        [path] = tmp_path.rglob("results.json")
+    Gives its CLI, None where it ran elsewhere, and `results.json` with the folder it lies in.
+    """
+
+    def run(*arguments: str, processes: int = 1) -> tuple[Any, dict[str, Any], Path]:
+        cli, runs = None, tmp_path / f"on_{processes}"
+        command = [
+            *arguments,
+            f"--data.init_args.cache={cache}",
+            f"--data.init_args.encoder.name={bert}",
+            f"--trainer.default_root_dir={runs}",
+            "--trainer.enable_progress_bar=false",
+            "--trainer.accelerator=cpu",
+        ]
+        if processes == 1:
+            cli = train.main(command)
+        else:
+            command = [sys.executable, "train.py", *command, f"--trainer.devices={processes}", "--trainer.strategy=ddp"]
+            environment = {key: value for key, value in os.environ.items() if key != "PL_GLOBAL_SEED"}
+            subprocess.run(command, cwd=Path(__file__).parent.parent, check=True, env=environment, timeout=240)
+        [path] = runs.rglob("results.json")
         return cli, json.loads(path.read_text(encoding="utf-8")), path.parent
 
     return run

@@ -1,17 +1,13 @@
 """The experiment from files to tables, against a brute-force count over the stores it reads."""
 
-import os
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import pandas as pd
 import pytest
-from pytorch_lightning import Trainer
 
-import train
 from attention import Options
 from attention.encoder import EncoderSpec
 from corpora.document import MENTION_TYPES
@@ -22,6 +18,7 @@ from metrics.antecedent import ANTECEDENT_DIRECTIONS, ANTECEDENT_GROUPS
 from results import Result
 from tests import documents
 from tests.tiny import save_gpt2
+from tests.trainers import trainer
 
 ROOT = Path(__file__).parent.parent.parent
 LENGTHS = [[4] * 9, [6, 3, 5, 7], [9, 2, 4, 9, 5], [3] * 12, [8, 5, 9], [6, 4, 2, 7, 3, 8, 5]] * 3
@@ -39,15 +36,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 def run(data: CoreferenceDataModule, mode: Literal["held_out", "paper"] = "held_out") -> Result:
     probe = AntecedentHeads(mode)
-    trainer = Trainer(
-        accelerator="cpu",
-        devices=1,
-        logger=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        use_distributed_sampler=False,
-    )
-    trainer.test(probe, datamodule=data, verbose=False)
+    trainer().test(probe, datamodule=data, verbose=False)
     assert probe.result is not None
     return probe.result
 
@@ -205,25 +194,13 @@ def test_other_data_are_refused(files: dict[str, str], bert: Path, cache: str, c
 @pytest.mark.parametrize("config", ["coreference", "coreference_litbank"])
 @pytest.mark.slow
 def test_the_configs_run_on_one_process_and_on_two(
-    config: str, files: dict[str, str], bert: Path, cache: str, tmp_path: Path
+    config: str, files: dict[str, str], run_config: Callable[..., tuple[Any, dict[str, Any], Path]]
 ) -> None:
     corpus = files["dev"] if config == "coreference" else "{{dev: {dev}, test: {test}}}".format(**files)
-    command = [
-        "test",
-        f"--config={ROOT}/configs/clark2019/{config}.yaml",
-        f"--data.init_args.corpus={corpus}",
-        f"--data.init_args.encoder.name={bert}",
-        f"--data.init_args.cache={cache}",
-        "--trainer.accelerator=cpu",
-        "--trainer.enable_progress_bar=false",
-    ]
-    train.main([*command, f"--trainer.default_root_dir={tmp_path / 'one'}"])
-    one = next((tmp_path / "one").rglob("heads.csv")).read_text()
+    command = ["test", f"--config={ROOT}/configs/clark2019/{config}.yaml", f"--data.init_args.corpus={corpus}"]
+    _, _, folder = run_config(*command)
+    one = (folder / "heads.csv").read_text()
     assert "antecedent→mention" in one
     if config == "coreference_litbank":
-        extra = ["--trainer.devices=2", "--trainer.strategy=ddp", f"--trainer.default_root_dir={tmp_path / 'two'}"]
-        environment = {key: value for key, value in os.environ.items() if key != "PL_GLOBAL_SEED"}
-        subprocess.run(
-            [sys.executable, "train.py", *command, *extra], cwd=ROOT, check=True, env=environment, timeout=240
-        )
-        assert next((tmp_path / "two").rglob("heads.csv")).read_text() == one
+        _, _, folder = run_config(*command, processes=2)
+        assert (folder / "heads.csv").read_text() == one

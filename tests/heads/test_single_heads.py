@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from pytorch_lightning.cli import LightningCLI
 
 from attention import EncoderSpec, Options
 from attention.store import Store
@@ -44,7 +43,7 @@ NAMES = Names((0, 1), (0, 1, 2, 3))
 FORTH, BACK = DIRECTIONS
 
 MakeData = Callable[..., DependencyDataModule]
-RunConfig = Callable[..., tuple[LightningCLI, dict[str, Any], Path]]
+RunConfig = Callable[..., tuple[Any, dict[str, Any], Path]]
 
 
 def scored(module: DependencyExperiment, data: DependencyDataModule) -> Result:

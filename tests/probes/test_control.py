@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from pytorch_lightning.cli import LightningCLI
 from torch import Tensor, nn
 
 from datamodules import AttentionBatch, DependencyDataModule
@@ -208,7 +207,7 @@ def test_a_probe_of_trees_gets_trees_and_every_ratio_of_its_own(data: Dependency
 @pytest.mark.filterwarnings("ignore::jsonargparse._deprecated.JsonargparseDeprecationWarning")
 @pytest.mark.filterwarnings("ignore:LightningCLI's args parameter is intended")
 def test_the_shipped_config_builds_its_probe_and_writes_the_result(
-    corpus: str, run_config: Callable[..., tuple[LightningCLI, dict[str, Any], Path]]
+    corpus: str, run_config: Callable[..., tuple[Any, dict[str, Any], Path]]
 ) -> None:
     options = ("--model.init_args.max_epochs=1", "--model.init_args.batches=1", f"--data.init_args.corpus={corpus}")
     cli, found, folder = run_config("test", f"--config={CONFIG}", *options)

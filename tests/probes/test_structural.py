@@ -1,10 +1,6 @@
 """Structural probes: their formulas term by term, their tables by hand, and training against a loop of one matrix."""
 
-import json
 import math
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -47,7 +43,6 @@ from training import Origin, TrainingError
 # Lightning's advice when a checkpoint is loaded without the callback that wrote it, as these tests do.
 pytestmark = pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`:UserWarning")
 
-ROOT = Path(__file__).parent.parent.parent
 SIZE = 8
 PAIRS = (Pair(1, 3), Pair(1, 8), Pair(2, 3))
 PROBES = [StructuralDistanceProbe, StructuralDepthProbe]
@@ -544,36 +539,24 @@ def test_a_pair_whose_loss_was_never_a_number_is_named(data: MakeData) -> None:
 
 @pytest.mark.slow
 def test_two_processes_train_together_and_find_what_one_finds(
-    data: MakeData, bert: Path, corpus: str, cache: str, tmp_path: Path
+    data: MakeData, corpus: str, run_config: Callable[..., tuple[Any, dict[str, Any], Path]]
 ) -> None:
-    command = [
+    _, found, folder = run_config(
         "fit",
         "--model=probes.structural.StructuralDistanceProbe",
         "--model.init_args.ranks=[4]",
         "--model.init_args.patience=1",  # so that some pair stops while others go on
         "--data=DependencyDataModule",
         f"--data.init_args.corpus={corpus}",
-        f"--data.init_args.encoder.name={bert}",
-        f"--data.init_args.cache={cache}",
         "--data.init_args.hidden=[0,1,2]",
         "--data.init_args.max_sentences=4",
         "--data.init_args.eval_cells=200",
         "--checkpoint.monitor=val_loss",
         "--checkpoint.mode=min",
-        "--trainer.accelerator=cpu",
-        "--trainer.devices=2",
-        "--trainer.strategy=ddp",
         "--trainer.max_epochs=5",
-        "--trainer.enable_progress_bar=false",
-        f"--trainer.default_root_dir={tmp_path}",
-    ]
-    environment = {key: value for key, value in os.environ.items() if key != "PL_GLOBAL_SEED"}
-    done = subprocess.run(
-        [sys.executable, "train.py", *command], cwd=ROOT, env=environment, timeout=240, capture_output=True, text=True
+        processes=2,
     )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(next(tmp_path.rglob("results.json")).read_text())["scores"]
     probe = StructuralDistanceProbe(ranks=(4,))
-    alone = scored(probe, data(), next(tmp_path.rglob("*.ckpt")))
-    assert found == pytest.approx(alone.numbers, abs=1e-6)
+    alone = scored(probe, data(), next((folder / "checkpoints").glob("*.ckpt")))
+    assert found["scores"] == pytest.approx(alone.numbers, abs=1e-6)
     assert len(set(probe.best_epoch.tolist())) > 1
