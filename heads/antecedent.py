@@ -243,17 +243,10 @@ def antecedent_table(
 ) -> Table:
     """`mentions, n, head, direction, dev, test, low, high` of one head for each group of mentions, and the others.
 
-    In `paper` mode `test` is nan, and the interval is that of `dev`. The others are columns `name, name.low,
-    name.high`: those of a trained probe, `trained`, before the head's, the baselines' behind.
-
-    Args:
-        chosen: the head of each group, in both directions counted through.
-        dev: of all heads `[2·heads, 4]`, on dev.
-        heads: the same on the split that is scored.
-        others: of each predictor beside the heads `[4]`, on the split that is scored.
-        totals: links of each group.
-        names: of the heads.
-        paper: whether the split that is scored is dev.
+    `chosen` is the head of each group, in both directions counted through. Accuracies are `[2·heads, 4]`, and `[4]` of
+    each of the others on the split that is scored. These are columns `name, name.low, name.high`: those of a trained
+    probe, `trained`, before the head's, the baselines' behind. In `paper` mode, where dev is scored, `test` is nan, and
+    the interval is that of `dev`.
     """
     groups = np.arange(len(chosen))
     scored, low, high = (numbers[chosen, groups] for numbers in heads)

@@ -119,8 +119,8 @@ class PredictedArcs:
 
     Attributes:
         heads: the head of each word on its own, 0 = root.
-        tree: the head of each word in the best tree; None where no tree was sought.
-        relations: the relation to `heads`, by the numbers of the datamodule; None where none is predicted.
+        tree: the head of each word in the best tree.
+        relations: the relation to `heads`, by the numbers of the datamodule.
     """
 
     heads: Tensor
@@ -230,15 +230,8 @@ def baseline_scores(dev: Arcs, test: Arcs, relations: int) -> dict[str, Estimate
 def relation_table(dev: Arcs, test: Arcs, relations: tuple[str, ...], found: Floats | None) -> Table:
     """Accuracy per relation of a probe beside the best fixed offset of that relation, chosen on dev, scored on test.
 
-    Args:
-        dev: gold arcs on which each relation's offset is chosen.
-        test: gold arcs that are scored.
-        relations: names of the labels.
-        found: `[words]` of test, 1 where the probe found the head; None without a probe.
-
-    Returns:
-        Columns `relation, n, probe, low, high, offset, best_offset`: accuracies as fractions, the interval of the
-        probe, and the offset itself as `best_offset`. Without a probe the interval is the offset's.
+    `found` `[words]` of test is 1 where the probe found the head. The columns are `relation, n, probe, low, high,
+    offset, best_offset`; `best_offset` is the offset itself. Without a probe the interval is that of `offset`.
     """
     overall, own = best_offsets(dev, len(relations))
     by_offset = np.zeros(len(test))

@@ -74,25 +74,16 @@ _OPENING, _BOUNDARIES = frozenset(OPENING.split()), frozenset(BOUNDARIES.split()
 def nearest(sentences: Words, tags: Words, mentions: Sequence[Mention]) -> list[int | None]:
     """Take the last mention before each mention.
 
-    Args:
-        sentences: The words of each sentence of the window.
-        tags: Part of speech of each word; `_` where the corpus has none.
-        mentions: In window order, `(sentence, start, -end, cluster)`; `sentence` counts in `sentences`.
-
-    Returns:
-        `[mentions]` index of the chosen mention, whose head word is another word than the mention's own; None where no
-        such mention stands before it.
+    Takes words and parts of speech of the window, `_` where the corpus has none, and the mentions in window order.
+    Gives `[mentions]` the index of a mention with another head word; None where no such one stands before it.
     """
-    return _choose(mentions, _any)
+    return _choose(mentions)
 
 
 def head_match(sentences: Words, tags: Words, mentions: Sequence[Mention]) -> list[int | None]:
-    """Take the last mention before each mention whose head word is spelt alike, in any case; without one the nearest.
-
-    Arguments and result are those of `nearest`.
-    """
+    """As `nearest`, among mentions whose head word is spelt alike, in any case; without one among all."""
     heads = [_head(sentences, mention) for mention in mentions]
-    return _choose(mentions, lambda later, earlier: heads[later] == heads[earlier], _any)
+    return _choose(mentions, lambda later, earlier: heads[later] == heads[earlier])
 
 
 def sieve(sentences: Words, tags: Words, mentions: Sequence[Mention]) -> list[int | None]:
@@ -107,9 +98,7 @@ def sieve(sentences: Words, tags: Words, mentions: Sequence[Mention]) -> list[in
     head's tag is NNS or NNPS or the mention is coordinated by *and*, singular where the tag is NN or NNP, and unknown
     under other tags; the gender is that of the head in `GENDERS`, or of a title before a proper head; the person is the
     third, so that *I* and *you* look for their own kind alone. Without tags, a modifier with *and* in it (a black and
-    white cat) is mistaken for a coordination.
-
-    Arguments and result are those of `nearest`.
+    white cat) is mistaken for a coordination. Arguments and result are those of `nearest`.
     """
     pronoun = [mention.type == "pronoun" for mention in mentions]
     heads = [_head(sentences, mention) for mention in mentions]
@@ -120,22 +109,18 @@ def sieve(sentences: Words, tags: Words, mentions: Sequence[Mention]) -> list[in
         lambda later, earlier: not pronoun[later] and names[later] == names[earlier],
         lambda later, earlier: not pronoun[later] and heads[later] == heads[earlier],
         lambda later, earlier: _agree(attributes[later], attributes[earlier]),
-        _any,
     )
 
 
 def _choose(mentions: Sequence[Mention], *passes: Pass) -> list[int | None]:
-    """For each mention, take the nearest before it that the first pass with any choice accepts."""
+    """For each mention, the nearest before it that the first fruitful pass accepts; without one, the nearest."""
     words = [(mention.sentence, mention.head) for mention in mentions]
     chosen = []
     for later, word in enumerate(words):
         before = [earlier for earlier in reversed(range(later)) if words[earlier] != word]
-        chosen.append(next((earlier for accepts in passes for earlier in before if accepts(later, earlier)), None))
+        accepted = (earlier for accepts in passes for earlier in before if accepts(later, earlier))
+        chosen.append(next(accepted, before[0] if before else None))
     return chosen
-
-
-def _any(later: int, earlier: int) -> bool:
-    return True
 
 
 def _head(sentences: Words, mention: Mention) -> str:

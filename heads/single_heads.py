@@ -121,12 +121,7 @@ class Predictions:
 
 @dataclass(frozen=True)
 class Names:
-    """How the heads of a store are called.
-
-    Attributes:
-        layers: 0-based layers it holds.
-        heads: 0-based heads of each.
-    """
+    """How the heads of a store are called, which holds these layers and heads of each, counted from 0."""
 
     layers: tuple[int, ...]
     heads: tuple[int, ...]
@@ -256,15 +251,10 @@ def roles(dev: Predictions, confidence: Floats, names: Names, *, minimum: int) -
     A head is positional if it looks at one offset for at least 90 % of the words, and syntactic if on some relation of
     at least `minimum` words it is 10 points better than the best fixed offset, in either direction.
 
-    Args:
-        dev: what all is read off.
-        confidence: `[layers, heads]` of `RowPeaks`.
-        names: of the heads.
-        minimum: words of a relation that counts.
-
     Returns:
-        `head, confidence, offset, offset_share, positional, relation, direction, margin, syntactic`, the relation that
-        of the greatest margin; and `positional_heads`, `syntactic_heads` as shares of all heads.
+        `head, confidence, offset, offset_share, positional, relation, direction, margin, syntactic`, the confidence
+        that of `RowPeaks` `[layers, heads]`, the relation that of the greatest margin; and `positional_heads`,
+        `syntactic_heads` as shares of all heads.
     """
     offset, share = offset_shares(dev.arcs, dev.predicted[:, : len(names)])
     margins = {
@@ -300,16 +290,9 @@ def choose_ensemble(store: Store, arcs: Arcs, words: Flags, direction: int, most
 
     The head that helps most is added, again and again, until none helps or there are `most`.
 
-    Args:
-        store: attention of the split.
-        arcs: its gold arcs.
-        words: `[words]` those of the relation.
-        direction: place in `DIRECTIONS`.
-        most: heads at most.
-
     Returns:
-        Indices into the heads of the store, layer by layer, in the order in which they were chosen; and how many words
-        of the relation have the gold head as the greatest weight.
+        Indices into the heads of the store, layer by layer, in the order in which they were chosen; and how many of the
+        `words` have the gold head as the greatest weight.
     """
     chosen: tuple[int, ...] = ()
     reached = -1
