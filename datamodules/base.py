@@ -100,14 +100,6 @@ def describe_encoder(store: Store) -> dict[str, object]:
 class CorpusDataModule(LightningDataModule, Generic[Item]):
     """A corpus in splits, as batches; subclasses say how it is read and how a split is put into batches.
 
-    Args:
-        corpus: a name of the registry, a path with `{split}` in it, or a mapping from splits to paths.
-        root: folder of the public corpora and word vectors; else `$PROBING_DATA`, else `./data`.
-        cache: folder of the stores; else `$PROBING_CACHE`, else `./stores`.
-        vectors: word vectors; None for none.
-        workers: processes that read batches ahead; 0 reads in the training process.
-        seed: of the order of the training batches; None for that of the run.
-
     Attributes:
         unit: what its items are called, in the plural.
         suffix: of the files of such a corpus, for messages.
@@ -206,16 +198,7 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
 
 
 class AttentionDataModule(CorpusDataModule[Item]):
-    """Opens, and where needed makes, one store per split; splits of one file share its store.
-
-    Args:
-        encoder: the encoder; None keeps to what can be read off the corpus.
-        options: what is taken from the encoder, and what happens to sentences over its limit.
-        corpus, root, cache, vectors, workers, seed: see `CorpusDataModule`.
-
-    Attributes:
-        stores: the opened stores, by split.
-    """
+    """Opens, and where needed makes, one store per split, in `stores`; splits of one file share its store."""
 
     def __init__(
         self,
@@ -250,6 +233,11 @@ class AttentionDataModule(CorpusDataModule[Item]):
         """Open the stores of a stage; every rank takes part in making those that are missing.
 
         A training makes the store of the test split too, which is read afterwards.
+
+        Raises:
+            AlignmentError: a sentence does not fit the encoder.
+            CorpusError: a file is absent or malformed.
+            StoreError: a store cannot be made.
         """
         files = self.files()
         reads, tested = self._splits_of(stage, files)
@@ -295,13 +283,7 @@ class AttentionDataModule(CorpusDataModule[Item]):
     def _stores(
         self, paths: Sequence[Path], source: Source | None, encoder: Callable[[], Encoder]
     ) -> dict[Path, Store]:
-        """The stores of these files. All files without one are parsed before the first is extracted.
-
-        Raises:
-            AlignmentError: a sentence does not fit the encoder.
-            CorpusError: a file is absent or malformed.
-            StoreError: a store cannot be made.
-        """
+        """The stores of these files. All files without one are parsed before the first is extracted."""
         digests = Digests(self.cache)
         stores: dict[Path, Store] = {}
         parsed: dict[Path, tuple[Extraction, Treebank | Documents]] = {}

@@ -84,14 +84,8 @@ def label_numbers(path: Path, texts: Sequence[LabelledText], labels: Sequence[st
 class TextSplit(Dataset[TextBatch]):
     """One split, indexed by whole batches, so that a batch is gathered in one go from flat arrays.
 
-    Args:
-        split: what it is called.
-        texts: as they were read.
-        labels: int64 `[texts]`, place of the label of each.
-        words: what stands between white space in them.
-        tokens: what is left of them.
-        cut: int64 `[texts]`, tokens that were taken from each.
-        vocabulary: gives the tokens their numbers.
+    Read from the texts, the place of each one's label, their words, what is left of them as tokens, and the number of
+    tokens that were cut from each.
 
     Attributes:
         ids: the name of each text.
@@ -226,13 +220,11 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         vocabulary: what the tokens are numbers of.
         tokenizer_source: where the tokenizer lies; None for words.
         vectors: the word vectors of the words that train has.
-        splits: what has been read.
 
     Raises:
-        CorpusError: an option out of range; on `setup` a corpus that is absent or malformed, with one label only, with
-            two of which none is the positive one, or with a label that train lacks; a text that is too long.
-        EncoderError: the tokenizer cannot be had.
-        VectorError: word vectors that are absent, malformed, or know too few of the words, on `setup`.
+        CorpusError: an option out of range; on `setup` a corpus, labels or texts that cannot be used.
+        EncoderError: on `setup`, the tokenizer cannot be had.
+        VectorError: on `setup`, word vectors that are absent, malformed, or know too few of the words.
     """
 
     unit = "texts"

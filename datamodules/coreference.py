@@ -148,15 +148,7 @@ def _nothing(documents: Documents, found: Counter[str], encoder: Encoder | None)
 
 
 class CoreferenceSplit(Dataset[AntecedentBatch]):
-    """Some documents of a store, indexed by batches of one window.
-
-    Args:
-        split: what it is called.
-        store: its weights.
-        windows: all windows of the store.
-        documents: numbers of the documents that belong to the split; None for all.
-        candidates: what the store holds: attention between `mentions`, or between them and all `words`.
-        vectors: of the words; None for none.
+    """Some documents of a store, all or those of these numbers, indexed by batches of one window.
 
     Attributes:
         windows: those of the split, in the order of the corpus.

@@ -45,10 +45,10 @@ class DependencySplit(Dataset[AttentionBatch]):
     Args:
         store: its attention and its labels.
         names: what each relation of the corpus is called here: itself, or its base label.
-        vocabulary: the names, in order.
-        punctuation: names that UAS leaves out.
+        vocabulary: these names, in the order of their numbers.
+        punctuation: base labels that UAS leaves out.
         split: what it is called.
-        encoder: whose attention the store holds, for the batches.
+        encoder: whose attention the store holds.
         vectors: of the words; None for none.
         heads_of: other heads than those of the corpus.
 

@@ -73,12 +73,9 @@ class Vocabulary:
 
 
 def build_vocabulary(counts: Counter[str], *, min_count: int, max_words: int | None) -> Vocabulary:
-    """The specials, then words by falling count; words of one count in the order of their code points.
+    """The specials, then the words of train by falling count; words of one count in the order of their code points.
 
-    Args:
-        counts: of every word in the train split.
-        min_count: leave out words that are rarer.
-        max_words: keep no more than so many, the specials not counted; None for all.
+    Words that are rarer than `min_count` are left out, and those beyond the first `max_words`.
 
     Raises:
         CorpusError: no word is left.
@@ -219,12 +216,7 @@ def tokenize(
         words = read_words(texts, sentence_separator=options.sentence_separator)
         tokens, limits = piece_tokens(words, tokenizer), (options.max_length, tokenizer.max_length)
     else:
-        words = read_words(
-            texts,
-            lowercase=options.lowercase,
-            punctuation=options.punctuation,
-            sentence_separator=options.sentence_separator,
-        )
+        words = read_words(texts, options.lowercase, options.punctuation, options.sentence_separator)
         tokens, limits = word_tokens(words, delimiters=options.delimiters), (options.max_length, None)
     limit = min((limit for limit in limits if limit is not None), default=None)
     if limit is None:
@@ -241,7 +233,6 @@ def tokenize(
 
 def read_words(
     texts: Sequence[LabelledText],
-    *,
     lowercase: bool = False,
     punctuation: Punctuation = "attached",
     sentence_separator: str | None = None,
@@ -251,12 +242,8 @@ def read_words(
     A sentence ends behind `ENDS` and the `CLOSERS` that follow, and with the text or the pair: a rule for texts whose
     punctuation stands apart. With a separator it ends there instead, and the separators are dropped.
 
-    Args:
-        texts: what is read.
-        lowercase: write the words, and the separator, in lower case.
-        punctuation: `attached` parts at white space alone, for texts that are tokenised already; `apart` makes marks
-            and clitics words of their own. The parts of a word that decides all decide.
-        sentence_separator: the word between sentences; None for the rule.
+    `attached` punctuation parts at white space alone, for texts that are tokenised already; `apart` makes marks and
+    clitics words of their own. The parts of a word that decides all decide. In lower case the separator is, too.
     """
     separator = sentence_separator.lower() if sentence_separator is not None and lowercase else sentence_separator
     codes: list[int] = []

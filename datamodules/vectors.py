@@ -180,15 +180,10 @@ def vocabulary_vectors(
     root: Path,
     cache: Path,
 ) -> WordVectors:
-    """Find the vectors of those words of a vocabulary that occur.
+    """Find the vectors of those words of a vocabulary that occur, by their frequencies in train; see `load_vectors`.
 
-    Args:
-        spec: which vectors; `encoder` are those of the default encoder where the vocabulary holds words.
-        vocabulary: the words, or pieces.
-        frequencies: int64 `[vocabulary]`, how often each occurs in train.
-        source: the encoder whose pieces the vocabulary holds; None for words.
-        root: see `load_vectors`, and for what is raised.
-        cache: likewise.
+    `encoder` are the vectors of the encoder whose pieces the vocabulary holds, `source`, and those of the
+    default encoder where it holds words.
     """
     if spec.name == ENCODER and source is not None:
         return _piece_vectors(Encoder(source), Digests(cache))
@@ -220,13 +215,7 @@ def _piece_vectors(encoder: Encoder, digests: Digests) -> WordVectors:
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """Vectors of some words.
-
-    Attributes:
-        index: row of each word that is known.
-        matrix: float32 `[words, size]`.
-        counted: what was counted when they were read.
-    """
+    """The row of each word that is known, vectors, float32 `[words, size]`, and what was counted in reading them."""
 
     index: Mapping[str, int]
     matrix: NDArray[np.float32]

@@ -28,12 +28,7 @@ class TrainingError(UserError):
 
 @dataclass(frozen=True)
 class Origin(Generic[Sizes]):
-    """What parameters were made for.
-
-    Attributes:
-        sizes: a dataclass of the module's own: whatever shapes its parameters.
-        source: what decides the numbers that the parameters weigh, in plain types.
-    """
+    """What parameters were made for: a dataclass of whatever shapes them, and what decides the numbers they weigh."""
 
     sizes: Sizes
     source: Mapping[str, object]
@@ -150,16 +145,19 @@ class TrainedModule(LightningModule, Generic[Sizes]):
         """
         part = checkpoint.get(self.checkpoint_key)
         if not isinstance(part, Mapping) or not self.wrote(part):
-            path = getattr(self._trainer, "ckpt_path", None)
-            raise TrainingError(not_its_own(path or "The file", type(self).__name__))
+            path, name = getattr(self._trainer, "ckpt_path", None), type(self).__name__
+            remedy = f"Give --ckpt_path a file from checkpoints/ of a run of {name}."
+            raise TrainingError(f"{path or 'The file'} is not a checkpoint of {name}. {remedy}")
         trained = Origin(self.sizes_from(part), part.get("source", {}))
         if self.origin is None:
             self.bind(trained.sizes, trained.source)
         elif reason := self.difference(trained, self.origin):
             raise TrainingError(reason)
         self.restore(part)
-        if reason := misfit(self, checkpoint["state_dict"]):
-            raise TrainingError(reason)
+        own = self.state_dict()
+        for name, value in checkpoint["state_dict"].items():
+            if name in own and value.shape != own[name].shape:
+                raise TrainingError(other_model(f"whose {name} is {list(value.shape)} and not {list(own[name].shape)}"))
         self.epochs = checkpoint["epoch"] + 1
         self.trained = True
 
@@ -202,13 +200,9 @@ Module = TypeVar("Module", bound=LightningModule)
 def instantiate(
     base: type[Module], path: Path, model: Mapping[str, Any], options: Mapping[str, Any] | None = None
 ) -> Module:
-    """A module as its checkpoint says it was constructed: without parameters yet.
+    """A module of some class as `configured_model` says that it was constructed, without parameters yet.
 
-    Args:
-        base: class that it must have.
-        path: of the checkpoint, for messages.
-        model: its `class_path` and `init_args`; see `configured_model`.
-        options: arguments in the place of those of the checkpoint.
+    `options` stand in the place of the arguments of the checkpoint; `path` is that of the checkpoint, for messages.
 
     Raises:
         TrainingError: the checkpoint is of another class.
@@ -239,11 +233,7 @@ def _names_below(base: type) -> set[str]:
 
 
 def check_new(what: str, given: Sequence[object]) -> None:
-    """Refuse new texts or sentences that nothing can be predicted of.
-
-    Args:
-        what: `texts` or `sentences`, for messages.
-        given: each a string, or its parts.
+    """Refuse new `texts` or `sentences` that nothing can be predicted of; each is a string, or its parts.
 
     Raises:
         UserError: it is one string and no list, there is none, or one has no words.
@@ -261,22 +251,8 @@ def check_new(what: str, given: Sequence[object]) -> None:
             raise UserError(f"{what}: number {place}, from 0, is empty or has an empty part: leave it out.")
 
 
-def not_its_own(path: object, name: str) -> str:
-    """What is told of a checkpoint of something else."""
-    return f"{path} is not a checkpoint of {name}. Give --ckpt_path a file from checkpoints/ of a run of {name}."
-
-
-def misfit(module: LightningModule, state: Mapping[str, Any]) -> str | None:
-    """The first parameter of a checkpoint that the module has with another shape, and the remedy; None without one."""
-    shapes = {name: tuple(value.shape) for name, value in module.state_dict().items()}
-    for name, value in state.items():
-        if tuple(value.shape) != shapes.get(name, tuple(value.shape)):
-            return other_model(f"whose {name} is {list(value.shape)} and not {list(shapes[name])}")
-    return None
-
-
 def other_model(difference: str) -> str:
-    """What is told of a checkpoint of a model with other parts or sizes."""
+    """Message for a checkpoint of a model with other parts or sizes."""
     return (
         f"The checkpoint is of another model, {difference}: give --config and the options of --model that it was "
         f"trained with."

@@ -52,10 +52,10 @@ def train_nested(
     optimisation: Mapping[str, Any] | None = None,
     **data: Any,  # noqa: ANN401 # those of Trainer.fit
 ) -> Best:
-    """Train a module, and return its parameters at the optimum on dev.
+    """Train a module, and return its parameters at the optimum on dev; afterwards it has those of its last epoch.
 
     Args:
-        module: what is trained; afterwards it has the parameters of its last epoch.
+        module: what is trained.
         callbacks: beside those that keep the best epoch and stop the training.
         monitor: what the module logs on dev.
         mode: whether the lowest or the highest is best.
@@ -135,14 +135,9 @@ def nested_trainer(
     every: int = 1,
     **optimisation: Any,  # noqa: ANN401 # those of Trainer
 ) -> Trainer:
-    """A trainer that runs inside a test, and prints and writes nothing.
+    """A trainer that runs inside a test, on the CPU if no device is given, and prints and writes nothing.
 
-    Args:
-        device: where it runs; None for the CPU.
-        callbacks: all it has.
-        epochs: most epochs.
-        every: epochs after which validation runs.
-        optimisation: further settings, as `Trainer` takes them.
+    It has these callbacks alone, runs `epochs` at most, and validates after each `every` of them.
     """
     device = device or torch.device("cpu")
     with quiet():
