@@ -214,10 +214,11 @@ def tokenize(
     """
     if tokenizer is not None:
         words = read_words(texts, sentence_separator=options.sentence_separator)
-        tokens, limits = piece_tokens(words, tokenizer), (options.max_length, tokenizer.max_length)
+        tokens = piece_tokens(words, tokenizer)
     else:
         words = read_words(texts, options.lowercase, options.punctuation, options.sentence_separator)
-        tokens, limits = word_tokens(words, delimiters=options.delimiters), (options.max_length, None)
+        tokens = word_tokens(words, delimiters=options.delimiters)
+    limits = (options.max_length, None if tokenizer is None else tokenizer.max_length)
     limit = min((limit for limit in limits if limit is not None), default=None)
     if limit is None:
         return words, tokens, np.zeros(len(texts), np.int64)
