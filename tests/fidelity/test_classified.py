@@ -10,15 +10,7 @@ from torch import Tensor
 import fidelity.classified as classified_module
 from datamodules import TextBatch
 from fidelity.checkpoints import FidelityError
-from fidelity.classified import (
-    classify,
-    passes,
-    permuted,
-    renormalised,
-    select_texts,
-    shortened,
-    uniform_weights,
-)
+from fidelity.classified import classify, passes, permuted, renormalised, select_texts, shortened, uniform_weights
 from models.interface import SENTENCE, WORD, Level, Output
 from tests.fidelity import tiny
 from tests.fidelity.tiny import KINDS, TEXTS, Kind, checkpoint, classified, close
