@@ -144,12 +144,10 @@ class NestedExperiment(DependencyExperiment):
 
     @property
     def probe(self) -> DependencyExperiment:
-        """The probe as it was constructed."""
         return self._untrained[0]
 
     @property
     def seed(self) -> int:
-        """Its own seed, or that of the run."""
         return run_seed(self._seed)
 
     @property

@@ -90,14 +90,10 @@ def describe(origin: Origin[StructuralSizes]) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """What k probes found in the sentences of a split.
+    """What k probes found in the sentences of a split, by their index in it.
 
-    Attributes:
-        sentence: `[sentences]` index in the split.
-        words: `[sentences]`.
-        total: `[sentences]` what there was to find.
-        right: `[sentences, k]` how much of it was found.
-        correlation: `[sentences, k]` Spearman's; nan where there is none.
+    `total` `[sentences]` is what there was to find, `right` `[sentences, k]` how much of it was found, and
+    `correlation` `[sentences, k]` Spearman's, nan where there is none.
     """
 
     sentence: Integers

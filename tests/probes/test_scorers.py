@@ -31,13 +31,6 @@ def test_weighted_scores_pair_by_pair() -> None:
                 torch.testing.assert_close(scores[b, x, y], there + back)
 
 
-def test_weights_that_are_the_same_everywhere_are_those_of_attention_alone() -> None:
-    attention, weight = random(BATCH, K, SLOTS, SLOTS), random(2, K, seed=1)
-    everywhere = weight.expand(BATCH, SLOTS, -1, -1)
-    weighted = weighted_scores(attention, everywhere, torch.zeros(BATCH, SLOTS, 2, K))
-    torch.testing.assert_close(weighted, attention_scores(attention, weight))
-
-
 def test_root_is_mixed_from_the_delimiters_of_each_sentence() -> None:
     scores, lengths = random(2, 5, 5), torch.tensor([3, 1])
     start, end = torch.tensor(2.0), torch.tensor(-1.0)
