@@ -1,4 +1,6 @@
 import math
+from dataclasses import replace
+from typing import TypeVar
 
 import pytest
 import torch
@@ -59,42 +61,29 @@ def texts_of(model: Model) -> list[list[int]]:
     return [row.nonzero()[:, 0].tolist() for row in model.words]
 
 
-def no_words(state: Encoded) -> Encoded:
-    return Encoded(
-        state.tokens,
-        torch.zeros_like(state.words),
-        state.embedded,
-        state.hidden,
-        state.averaged,
-        state.encode,
-    )
+R = TypeVar("R", bound=Regularizer)
 
 
-def built(regularizer: Regularizer) -> Regularizer:
+def built(regularizer: R) -> R:
     torch.manual_seed(3)
     regularizer.build(SIZES)
     return regularizer
 
 
-def test_concat_puts_the_word_behind_its_state() -> None:
-    random = torch.Generator().manual_seed(0)
-    embedded, hidden = torch.randn(2, 3, 4, generator=random), torch.randn(2, 3, 6, generator=random)
-    found = Concat().transform(embedded, hidden)
+def drawn(*shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+def test_concat_puts_the_word_behind_its_state_and_residual_adds_it() -> None:
+    embedded, hidden, other = drawn(2, 3, 4), drawn(2, 3, 6), drawn(2, 3, 4) + 1
+    found, added = Concat().transform(embedded, hidden), Residual().transform(embedded, other)
     assert found.shape[2] == Concat().output_size(4, 6) == 10
-    for text in range(2):
-        for place in range(3):
-            assert found[text, place].tolist() == hidden[text, place].tolist() + embedded[text, place].tolist()
-
-
-def test_residual_adds_the_word_to_its_state() -> None:
-    random = torch.Generator().manual_seed(0)
-    embedded, hidden = torch.randn(2, 3, 4, generator=random), torch.randn(2, 3, 4, generator=random)
-    found = Residual().transform(embedded, hidden)
     assert Residual().output_size(4, 4) == 4
     for text in range(2):
         for place in range(3):
+            assert found[text, place].tolist() == hidden[text, place].tolist() + embedded[text, place].tolist()
             for entry in range(4):
-                assert found[text, place, entry] == embedded[text, place, entry] + hidden[text, place, entry]
+                assert added[text, place, entry] == embedded[text, place, entry] + other[text, place, entry]
 
 
 def test_transforms_and_terms_are_no_more_than_they_say() -> None:
@@ -132,7 +121,6 @@ def test_tying_squares_the_distance_and_counts_words_alone() -> None:
                 squares += float((state.hidden[row, place, entry] - state.embedded[row, place, entry]).detach()) ** 2
         total += squares / len(places) if places else 0.0
     found = built(Tying(weight=0.7)).term(state)
-    assert found is not None
     assert float(found.detach()) == pytest.approx(0.7 * total / len(LENGTHS), rel=1e-5)
 
 
@@ -149,7 +137,6 @@ def test_conicity_is_the_mean_cosine_to_the_mean_state_of_the_words() -> None:
             product = sum(a * b for a, b in zip(one, mean, strict=True))
             total += product / math.hypot(*one) / math.hypot(*mean) / len(states)
     found = built(Conicity(weight=0.3)).term(state)
-    assert found is not None
     assert float(found.detach()) == pytest.approx(0.3 * total / len(LENGTHS), rel=1e-5)
 
 
@@ -165,54 +152,36 @@ def test_terms_do_not_depend_on_how_far_the_texts_are_padded(regularizer: Regula
 @pytest.mark.parametrize("regularizer", [Tying(), Conicity(), MaskedLanguageModel()])
 def test_terms_of_texts_without_a_word_are_zero_and_so_is_their_gradient(regularizer: Regularizer) -> None:
     model = Model()
-    term = built(regularizer).term(no_words(model.state))
+    state = model.state
+    term = built(regularizer).term(replace(state, words=torch.zeros_like(state.words)))
     assert term is not None
     assert float(term.detach()) == 0
     gradients = torch.autograd.grad(term, list(model.encoder.parameters()), allow_unused=True)
     assert all(gradient is None or (gradient == 0).all() for gradient in gradients)
 
 
-def test_the_language_model_reads_the_masked_text_and_predicts_the_masked_words_alone() -> None:
+@pytest.mark.parametrize(
+    ("share", "masked", "random"), [(0.3, 1.0, 0.0), (1.0, 0.8, 0.1), (1.0, 0.15, 0.0), (1.0, 0.0, 0.0)]
+)
+def test_the_language_model_predicts_the_chosen_words_alone_from_what_it_reads(
+    share: float, masked: float, random: float
+) -> None:
     model = Model()
-    language = built(MaskedLanguageModel(weight=0.4, share=0.3))
-    assert isinstance(language, MaskedLanguageModel)
-    language.eval()
+    language = built(MaskedLanguageModel(weight=0.4, share=share, masked=masked, random=random)).eval()
     chosen = language.chosen(model.tokens, model.words)
     found = language.term(model.state)
-    assert found is not None
     (read,) = model.encoded
-    assert (read[chosen] == MASK).all()
     assert torch.equal(read[~chosen], model.tokens[~chosen])
+    if masked == 1:
+        assert (read[chosen] == MASK).all()
+    else:
+        assert torch.equal(chosen, model.words)
     nats = []
     for row, place in chosen.nonzero().tolist():
         length = LENGTHS[row]
-        masked = model.tokens[row : row + 1, :length].masked_fill(chosen[row : row + 1, :length], MASK)
-        hidden = model.encoder(model.embedding(masked), torch.ones(1, length, dtype=torch.bool))[0, place]
-        scores = (language.decoder.weight @ hidden + language.decoder.bias).tolist()
+        states = model.encoder(model.embedding(read[row : row + 1, :length]), torch.ones(1, length, dtype=torch.bool))
+        scores = (language.decoder.weight @ states[0, place] + language.decoder.bias).tolist()
         nats.append(math.log(sum(map(math.exp, scores))) - scores[int(model.tokens[row, place])])
-    assert float(found.detach()) == pytest.approx(0.4 * sum(nats) / len(nats), rel=1e-5)
-
-
-@pytest.mark.parametrize(("masked", "random"), [(0.8, 0.1), (0.15, 0.0), (0.0, 0.0)])
-def test_the_language_model_may_predict_words_that_are_read_as_they_are_or_as_others(
-    masked: float, random: float
-) -> None:
-    model = Model()
-    language = built(MaskedLanguageModel(weight=0.4, share=1, masked=masked, random=random))
-    assert isinstance(language, MaskedLanguageModel)
-    found = language.eval().term(model.state)
-    assert found is not None
-    (read,) = model.encoded
-    assert torch.equal(read[~model.words], model.tokens[~model.words])
-    nats = []
-    for row, places in enumerate(texts_of(model)):
-        length = LENGTHS[row]
-        mask = torch.ones(1, length, dtype=torch.bool)
-        hidden = model.encoder(model.embedding(read[row : row + 1, :length]), mask)[0]
-        for place in places:
-            scores = (language.decoder.weight @ hidden[place] + language.decoder.bias).tolist()
-            nats.append(math.log(sum(map(math.exp, scores))) - scores[int(model.tokens[row, place])])
-    assert len(nats) == int(model.words.sum())
     assert float(found.detach()) == pytest.approx(0.4 * sum(nats) / len(nats), rel=1e-5)
 
 
@@ -223,7 +192,6 @@ def test_the_language_model_may_predict_words_that_are_read_as_they_are_or_as_ot
 def test_chosen_words_are_masked_random_or_kept_by_their_shares(training: bool, masked: float, random: float) -> None:
     torch.manual_seed(0)
     language = built(MaskedLanguageModel(share=0.6, masked=masked, random=random))
-    assert isinstance(language, MaskedLanguageModel)
     language.train(training)
     tokens = torch.randint(5, VOCABULARY, (300, 40))
     words = torch.rand(300, 40) < 0.8
@@ -251,27 +219,10 @@ def test_chosen_words_are_masked_random_or_kept_by_their_shares(training: bool, 
     assert others == (set(range(VOCABULARY)) - {MASK} if random else set())
 
 
-def test_what_stands_in_the_place_of_a_word_is_the_texts_own_in_evaluation() -> None:
-    torch.manual_seed(0)
-    language = built(MaskedLanguageModel(share=0.9, masked=0.3, random=0.4))
-    assert isinstance(language, MaskedLanguageModel)
-    tokens = torch.randint(5, VOCABULARY, (8, 20))
-    words = torch.ones(8, 20, dtype=torch.bool)
-    chosen = language.chosen(tokens, words)
-    assert not torch.equal(language.replaced(tokens, words, chosen), language.replaced(tokens, words, chosen))
-    language.eval()
-    read = language.replaced(tokens, words, language.chosen(tokens, words))
-    shown, real = pad(tokens[5:7].flip(0), (0, 9)), pad(words[5:7].flip(0), (0, 9))
-    others = language.replaced(shown, real, language.chosen(shown, real))
-    assert torch.equal(others[:, :20].flip(0), read[5:7])
-    assert (others[:, 20:] == PAD).all()
-
-
 def test_the_language_model_trains_embedding_and_encoder_of_the_classifier() -> None:
     model = Model()
     language = built(MaskedLanguageModel())
     term = language.term(model.state)
-    assert term is not None
     shared = [model.embedding.weight, *model.encoder.parameters()]
     gradients = torch.autograd.grad(term, [*shared, *language.parameters()])
     assert all((gradient != 0).any() for gradient in gradients)
@@ -297,27 +248,36 @@ def test_words_alone_are_chosen_one_of_each_text_at_least_and_the_share_of_all(t
 
 def test_choices_are_new_in_training_and_the_texts_own_in_evaluation() -> None:
     torch.manual_seed(0)
-    language = MaskedLanguageModel(share=0.5)
-    tokens = torch.randint(5, VOCABULARY, (8, 20))
-    words = torch.ones(8, 20, dtype=torch.bool)
-    assert not torch.equal(language.chosen(tokens, words), language.chosen(tokens, words))
+    language = built(MaskedLanguageModel(share=0.5, masked=0.3, random=0.4))
+    tokens, words = torch.randint(5, VOCABULARY, (8, 20)), torch.ones(8, 20, dtype=torch.bool)
+    chosen = language.chosen(tokens, words)
+    assert not torch.equal(chosen, language.chosen(tokens, words))
+    assert not torch.equal(language.replaced(tokens, words, chosen), language.replaced(tokens, words, chosen))
     language.eval()
     before = torch.get_rng_state()
     chosen = language.chosen(tokens, words)
+    read = language.replaced(tokens, words, chosen)
     assert torch.equal(torch.get_rng_state(), before)
-    others = language.chosen(pad(tokens[5:7].flip(0), (0, 9)), pad(words[5:7].flip(0), (0, 9)))
-    assert torch.equal(others[:, :20].flip(0), chosen[5:7])
     assert len({tuple(row.tolist()) for row in chosen}) == 8
+    # The same texts in another order, and padded further.
+    shown, real = pad(tokens[5:7].flip(0), (0, 9)), pad(words[5:7].flip(0), (0, 9))
+    others = language.chosen(shown, real)
+    assert torch.equal(others[:, :20].flip(0), chosen[5:7])
+    again = language.replaced(shown, real, others)
+    assert torch.equal(again[:, :20].flip(0), read[5:7])
+    assert (again[:, 20:] == PAD).all()
 
 
-def test_without_a_mask_token_or_a_share_there_is_no_language_model() -> None:
-    with pytest.raises(ModelError, match=r"no mask token: give a tokenizer .*--data\.init_args\.tokenizer"):
-        MaskedLanguageModel().build(RegularizerSizes(SIZE, SIZE, VOCABULARY, None))
-    with pytest.raises(ModelError, match="share is 0"):
-        MaskedLanguageModel(share=0)
-    with pytest.raises(ModelError, match=r"share is 1\.5"):
-        MaskedLanguageModel(share=1.5)
-    with pytest.raises(ModelError, match=r"masked is 0\.8 and random 0\.3"):
-        MaskedLanguageModel(masked=0.8, random=0.3)
-    with pytest.raises(ModelError, match=r"masked is -0\.1"):
-        MaskedLanguageModel(masked=-0.1)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"share": 0}, "share is 0"),
+        ({"share": 1.5}, r"share is 1\.5"),
+        ({"masked": 0.8, "random": 0.3}, r"masked is 0\.8 and random 0\.3"),
+        ({"masked": -0.1}, r"masked is -0\.1"),
+        ({}, r"no mask token: give a tokenizer .*--data\.init_args\.tokenizer"),
+    ],
+)
+def test_without_a_mask_token_or_a_share_there_is_no_language_model(options: dict[str, float], message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        MaskedLanguageModel(**options).build(RegularizerSizes(SIZE, SIZE, VOCABULARY, None))

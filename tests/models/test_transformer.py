@@ -346,9 +346,3 @@ def test_a_head_whose_classes_are_in_another_order_is_refused(corpus: Mapping[st
         else:
             with pytest.raises(ModelError, match=r"has the classes OTHER, DRINK in this order.* sorted: drink, other"):
                 trainer(tmp_path).test(model, datamodule=module, verbose=False)
-
-
-def test_texts_of_words_are_refused_before_training(corpus: Mapping[str, str], tmp_path: Path) -> None:
-    words = ClassificationDataModule(dict(corpus), positive="drink", cache=str(tmp_path))
-    with pytest.raises(ModelError, match=r"--data\.init_args\.tokenizer"):
-        trainer(tmp_path).fit(TransformerClassifier(), datamodule=words)
