@@ -1,4 +1,5 @@
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -24,13 +25,12 @@ from tests import tiny
 from tests.attention import reference
 
 ZERO_WIDTH_JOINER, VARIATION_SELECTOR = "\u200d", "\ufe0f"
-TOKENIZERS: dict[str, tuple[Callable[[], PreTrainedTokenizerFast], str]] = {
-    "bert": (tiny.bert_tokenizer, ""),
-    "roberta": (tiny.roberta_tokenizer, " "),
-    "gpt2": (tiny.gpt2_tokenizer, " "),
-    "llama": (tiny.llama_tokenizer, ""),
+TOKENIZERS: dict[str, Callable[[], PreTrainedTokenizerFast]] = {
+    "bert": tiny.bert_tokenizer,
+    "roberta": tiny.roberta_tokenizer,
+    "gpt2": tiny.gpt2_tokenizer,
+    "llama": tiny.llama_tokenizer,
 }
-"""Each tokenizer, and the blank that must stand before a word that is cut alone."""
 
 SENTENCES = {
     "plain": ("the", "fox", "jumps", "over", "the", "dogs", "."),
@@ -45,26 +45,14 @@ SENTENCES = {
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
-@pytest.mark.parametrize("sentence", SENTENCES.values(), ids=SENTENCES)
-def test_words_are_cut_as_each_alone(name: str, sentence: tuple[str, ...]) -> None:
-    make, blank = TOKENIZERS[name]
-    tokenizer = make()
-    [pieces] = split_words(tokenizer, [sentence])
-    ids, positions = reference.split(tokenizer, sentence, blank)
-    assert pieces.ids.tolist() == ids
-    assert pieces.positions.tolist() == positions
-    assert (pieces.words, pieces.first, len(pieces)) == (len(sentence), 0, len(ids))
-
-
-@pytest.mark.parametrize("name", TOKENIZERS)
-def test_a_batch_is_cut_sentence_by_sentence(name: str) -> None:
-    tokenizer = TOKENIZERS[name][0]()
+def test_words_are_cut_as_each_alone(name: str) -> None:
+    tokenizer = TOKENIZERS[name]()
     batch = split_words(tokenizer, list(SENTENCES.values()))
-    assert [piece.words for piece in batch] == [len(sentence) for sentence in SENTENCES.values()]
     for pieces, sentence in zip(batch, SENTENCES.values(), strict=True):
-        [alone] = split_words(tokenizer, [sentence])
-        assert pieces.ids.tolist() == alone.ids.tolist()
-        assert pieces.positions.tolist() == alone.positions.tolist()
+        ids, positions = reference.split(tokenizer, sentence, reference.ENCODERS[name][1])
+        assert pieces.ids.tolist() == ids
+        assert pieces.positions.tolist() == positions
+        assert (pieces.words, pieces.first, len(pieces)) == (len(sentence), 0, len(ids))
 
 
 def test_a_tokenizer_that_writes_the_blank_itself_gets_no_second_one(tmp_path: Path) -> None:
@@ -132,19 +120,10 @@ def random_pieces(random: np.random.Generator, words: int, delimiters: bool = Tr
     return Pieces(random.permutation(len(positions)).astype(np.int32), np.array(positions, np.int32), words)
 
 
-each_case = pytest.mark.parametrize(
-    ("words", "limit", "delimiters"),
-    [
-        (words, limit, delimiters)
-        for words in (1, 5, 17, 60)
-        for limit in (6, 7, 16, 40)
-        for delimiters in (True, False)
-    ],
-)
-
-
-@each_case
-def test_parts_hold_whole_words_and_all_of_them(words: int, limit: int, delimiters: bool) -> None:
+@pytest.mark.parametrize("words", [1, 5, 17, 60])
+@pytest.mark.parametrize("limit", [6, 7, 16, 40])
+@pytest.mark.parametrize("delimiters", [True, False])
+def test_parts_hold_all_words_whole_and_overlap_by_about_half(words: int, limit: int, delimiters: bool) -> None:
     whole = random_pieces(np.random.default_rng(words * limit), words, delimiters)
     found = overlapping(whole, limit)
     first, last = whole.ids[whole.positions == 0].tolist(), whole.ids[whole.positions == words + 1].tolist()
@@ -162,19 +141,21 @@ def test_parts_hold_whole_words_and_all_of_them(words: int, limit: int, delimite
         sizes = [len(ids) for ids, _ in expected]
         assert part.positions.tolist() == [position for position, size in enumerate(sizes) for _ in range(size)]
     assert covered == set(range(words))
-
-
-@each_case
-def test_parts_overlap_by_about_half(words: int, limit: int, delimiters: bool) -> None:
-    whole = random_pieces(np.random.default_rng(words * limit), words, delimiters)
     room = limit - 2 * delimiters
-    for one, other in zip(found := overlapping(whole, limit), found[1:], strict=False):
+    for one, other in pairwise(found):
         assert one.first < other.first
-        end = one.first + one.words
-        assert other.first < end or one.words == 1
+        assert other.first < one.first + one.words or one.words == 1
         # The next part begins with the word in which the first half of this one ends, or where that cannot be, later.
         before = int(((whole.positions > one.first) & (whole.positions <= other.first)).sum())
         assert before <= room // 2 or other.first == one.first + 1
+    chosen = most_central(found, words)
+    assert chosen.shape == (words,)
+    for word in range(words):
+        depths = {}
+        for index, part in enumerate(found):
+            if part.first <= word < part.first + part.words:
+                depths[index] = min(word - part.first, part.first + part.words - 1 - word)
+        assert chosen[word] == min(index for index, depth in depths.items() if depth == max(depths.values()))
 
 
 def test_parts_by_hand() -> None:
@@ -209,20 +190,6 @@ def test_a_word_too_long_for_any_part_is_an_error() -> None:
     assert len(overlapping(whole, 7)) == 3
     with pytest.raises(AlignmentError, match="word 2 alone has 5 pieces; the limit is 4"):
         overlapping(whole, 6)
-
-
-@each_case
-def test_most_central_part_by_search(words: int, limit: int, delimiters: bool) -> None:
-    whole = random_pieces(np.random.default_rng(words * limit), words, delimiters)
-    found = overlapping(whole, limit)
-    chosen = most_central(found, words)
-    assert chosen.shape == (words,)
-    for word in range(words):
-        depths = {}
-        for index, part in enumerate(found):
-            if part.first <= word < part.first + part.words:
-                depths[index] = min(word - part.first, part.first + part.words - 1 - word)
-        assert chosen[word] == min(index for index, depth in depths.items() if depth == max(depths.values()))
 
 
 # Reduction

@@ -353,33 +353,34 @@ def test_random_weights_keep_the_embeddings_alone(folders: Mapping[str, Path], n
 # What is refused
 
 
-def change_weights(folder: Path, change: Callable[[dict[str, Tensor]], object]) -> None:
+def leave_out_a_layer(folder: Path) -> None:
     weights = load_file(folder / "model.safetensors")
-    change(weights)
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    kept = {name: tensor for name, tensor in weights.items() if "layer.1." not in name}
+    save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
 
 
-def test_a_head_of_other_classes_is_refused_by_name(folders: Mapping[str, Path]) -> None:
-    with pytest.raises(EncoderError, match=r"classifier\.\w+ has the shape \(3.*, and 2 classes need \(2") as refusal:
-        load(folders["bert"], classes=2)
-    assert str(folders["bert"]) in str(refusal.value)
-
-
-def test_files_that_lack_a_layer_are_refused_by_name(tmp_path: Path) -> None:
-    folder = save_classifier(tmp_path, "bert")
-    change_weights(folder, lambda weights: [weights.pop(name) for name in list(weights) if "layer.1." in name])
-    with pytest.raises(
-        EncoderError, match=r"lack 16 weights of BertForSequenceClassification, bert\.encoder\.layer\.1"
-    ):
-        load(folder)
-
-
-def test_a_config_that_no_model_is_made_of_is_named(tmp_path: Path) -> None:
-    folder = save_classifier(tmp_path, "bert")
+def name_no_activation(folder: Path) -> None:
     path = folder / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"hidden_act": "nonsense"}))
-    with pytest.raises(EncoderError, match=r"as a classifier of 3 classes: KeyError: .*nonsense"):
-        load(folder)
+
+
+@pytest.mark.parametrize(
+    ("damage", "classes", "message"),
+    [
+        (None, 2, r"classifier\.\w+ has the shape \(3.*, and 2 classes need \(2"),
+        (leave_out_a_layer, CLASSES, r"lack 16 weights of BertForSequenceClassification, bert\.encoder\.layer\.1"),
+        (name_no_activation, CLASSES, r"as a classifier of 3 classes: KeyError: .*nonsense"),
+    ],
+)
+def test_files_of_another_head_or_that_are_damaged_are_refused_by_name(
+    damage: Callable[[Path], None] | None, classes: int, message: str, tmp_path: Path
+) -> None:
+    folder = save_classifier(tmp_path, "bert")
+    if damage is not None:
+        damage(folder)
+    with pytest.raises(EncoderError, match=message) as refusal:
+        load(folder, classes)
+    assert str(folder) in str(refusal.value)
 
 
 REFUSED: dict[str, tuple[dict[str, object], str]] = {
