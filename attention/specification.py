@@ -118,11 +118,7 @@ class Extraction:
         return identity
 
     def chosen(self, encoder: Encoder | None) -> tuple[tuple[int, ...], tuple[int, ...], Hidden]:
-        """The 0-based layers, the 0-based heads of each, and the hidden states to take from this encoder.
-
-        Raises:
-            StoreError: it does not have one of them, or its hidden states cannot be kept.
-        """
+        """The 0-based layers, the 0-based heads of each, and the hidden states to take; a StoreError without them."""
         if encoder is None:
             return (), (), NO_HIDDEN
         layers = _chosen("layers", self.options.layers, encoder.layers)
@@ -143,8 +139,7 @@ def store_key(identity: Mapping[str, object]) -> str:
 
 
 def _chosen(name: str, wanted: tuple[int, ...] | None, available: int) -> tuple[int, ...]:
-    if wanted is None:
-        return tuple(range(available))
+    wanted = wanted or tuple(range(1, available + 1))
     if max(wanted) > available:
         raise StoreError(f"{name}: {max(wanted)} is asked for, and the encoder has {available}.")
     return tuple(number - 1 for number in wanted)
@@ -155,15 +150,12 @@ class Items:
     """The items of a corpus as the encoder reads them, and what is kept of each.
 
     Attributes:
-        extraction: the specification.
         unit: what the items are called, in the plural.
         labels: one row per item: all that is known of it beside the attention.
         audit: counts of what was found, dropped, cut or replaced.
         inputs: for each item its pieces, in several parts where a long sentence is cut. Empty without an encoder.
         head_words: for each item the 0-based head words of its mentions, where the extraction has candidates.
-        layers: 0-based.
-        heads: 0-based, of each layer.
-        hidden: the hidden states beside the attention.
+        layers, heads: 0-based; the heads of each layer.
     """
 
     extraction: Extraction
@@ -249,7 +241,7 @@ def cut_sentences(extraction: Extraction, treebank: Treebank, encoder: Encoder |
     kept: list[Sentence] = []
     inputs: list[tuple[Pieces, ...]] = []
     counted = ("words_without_piece", UNKNOWN, "skipped_too_long", "windowed", "lost_arcs")
-    found: Counter[str] = Counter(dict.fromkeys(counted, 0))
+    found = Counter(dict.fromkeys(counted, 0))
     for start in range(0, len(treebank.sentences), _ENCODED_AT_ONCE):
         sentences = treebank.sentences[start : start + _ENCODED_AT_ONCE]
         pieces = split_words(encoder.tokenizer, [sentence.words for sentence in sentences])

@@ -74,8 +74,7 @@ class Manifest:
         key: name of the folder, a hash of `identity`.
         identity: everything the key is made from.
         encoder: what is known of the encoder, in words; empty without one.
-        layers: 0-based.
-        heads: 0-based, of each layer.
+        layers, heads: 0-based; the heads of each layer.
         delimiters: whether the tokenizer writes a start and an end delimiter; rows and columns are zero without.
         items: number of items.
         audit: counts of what was dropped, cut or replaced on the way.

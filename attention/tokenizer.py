@@ -11,8 +11,7 @@ from transformers import AutoModel, PreTrainedModel
 
 from attention.encoder import EncoderError, Source, load_config, load_tokenizer, longest_input
 
-PIECES_VERSION = 1
-"""Raise it when a text would come out in other pieces."""
+PIECES_VERSION = 1  # raise it when a text would come out in other pieces
 
 _CHUNK = 1024
 

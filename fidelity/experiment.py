@@ -24,7 +24,7 @@ from metrics.bootstrap import Resampled, difference, holm, mean, pooled, resampl
 from metrics.classification import f1_score
 from metrics.progress import Progress, counted
 from metrics.rows import ItemRows
-from models.predictions import gathered
+from models.base import gathered
 from results import ColouredText, ColouredTexts, Estimate, Figure, Result, Table, Unit, numbers
 from training import recorded_gradients
 

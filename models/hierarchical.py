@@ -13,8 +13,7 @@ from models.interface import SENTENCE, WORD, Level, Output, checked_levels
 from models.layers import DEFAULT_EMBEDDING, Attention, EmbeddingSpec, TextEncoder, WordEmbedding
 
 LEVELS = (WORD, SENTENCE)
-TOGETHER = 64
-"""Sentences that are encoded in one go."""
+TOGETHER = 64  # sentences that are encoded in one go
 
 
 class HierarchicalClassifier(TextClassifier):

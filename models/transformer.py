@@ -16,8 +16,7 @@ from models.base import TextClassifier, TextSizes
 from models.interface import Level, ModelError, Output, checked_levels
 from training import recorded_gradients
 
-PIECES = 16384
-"""Most pieces of one pass of `decide`, padding included."""
+PIECES = 16384  # most pieces of one pass of `decide`, padding included
 
 Head = tuple[int, int]
 """A layer and a head of it, both 0-based."""
