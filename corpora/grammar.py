@@ -655,18 +655,9 @@ class Sentences(Clauses):
         """Return the tree of a new sentence with its final punctuation."""
         self.used = set()
         self.timed = False
-        shape = self.dice.weigh(
-            {
-                self.statement: 42,
-                self.complex: 18,
-                self.compound: 10,
-                self.joined_verbs: 9,
-                self.polar_question: 7,
-                self.wh_question: 7,
-                self.order: 4,
-                self.existential: 4,
-            }
-        )
+        weights = {self.statement: 42, self.complex: 18, self.compound: 10, self.joined_verbs: 9}
+        weights |= {self.polar_question: 7, self.wh_question: 7, self.order: 4, self.existential: 4}
+        shape = self.dice.weigh(weights)
         root = shape(self.dice.weigh({"past": 55, "present": 30, "future": 15}))
         root.relation = "root"
         question = shape in (self.polar_question, self.wh_question)
@@ -716,9 +707,8 @@ class Sentences(Clauses):
         inner = "present" if time == "future" and conjunction != "because" else time
         if conjunction in ("before", "after", "when", "while"):
             kind = self.dice.weigh({"person": 5, "animal": 1, "organization": 1})
-            frame = self.one_of(
-                [frame for frame in self.frames(kind, deliberate=conjunction == "while") if not frame.stative]
-            )
+            frames = self.frames(kind, deliberate=conjunction == "while")
+            frame = self.one_of([frame for frame in frames if not frame.stative])
             subject = self.nominal(kind, "nsubj", 0)
             perfect = conjunction == "after" and time == "past" and self.dice.chance(0.5)
             mood = Mood(inner, perfect=perfect, progressive=conjunction == "while")
@@ -795,9 +785,8 @@ class Sentences(Clauses):
     def question_word(self, kind: str) -> Node:
         """Return what asks for an object of a kind: "who", "what", "which letter"."""
         if self.dice.chance(0.45):
-            opening = [word("which", "DET", "det")]
-            noun = self.fresh(KINDS[kind].nouns)
-            node = self.expanded(noun, kind, opening, 0, plural=self.dice.chance(0.2), bare=True).node
+            noun, which = self.fresh(KINDS[kind].nouns), word("which", "DET", "det")
+            node = self.expanded(noun, kind, [which], 0, plural=self.dice.chance(0.2), bare=True).node
             node.relation = "obj"
             return node
         return word("who" if kind == "person" else "what", "PRON", "obj")
