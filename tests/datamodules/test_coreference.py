@@ -251,20 +251,6 @@ def of_genres(sizes: tuple[int, ...]) -> Mapping[int, str]:
 
 
 @pytest.mark.parametrize("sizes", SIZES)
-@pytest.mark.parametrize("seed", [0, 7])
-def test_halves_are_even_in_every_genre_and_over_all(sizes: tuple[int, ...], seed: int) -> None:
-    genres = of_genres(sizes)
-    first, second = parted(genres, (0.5, 0.5), seed)
-    assert first | second == set(genres)
-    assert not first & second
-    assert len(first) - len(second) == sum(sizes) % 2
-    for genre in set(genres.values()):
-        one, other = (sum(genres[number] == genre for number in half) for half in (first, second))
-        assert abs(one - other) <= 1
-    assert parted(genres, (0.5, 0.5), seed) == (first, second)
-
-
-@pytest.mark.parametrize("sizes", SIZES)
 def test_halves_are_those_of_the_rule_that_published_figures_rest_on(sizes: tuple[int, ...]) -> None:
     genres = of_genres(sizes)
     random = np.random.default_rng(3)
@@ -325,19 +311,28 @@ def test_shares_that_cannot_be_are_named(parts: tuple[float, ...]) -> None:
         CoreferenceDataModule(encoder=None, parts=parts)
 
 
-def test_few_documents_cannot_be_parted_in_three(tmp_path: Path) -> None:
-    path = write(tmp_path / "two.conll", named(corpus([(4, 4), (6, 6, 6)]), "news"))
-    module = CoreferenceDataModule(str(path), encoder=None, cache=str(tmp_path), parts=THIRDS)
-    with pytest.raises(
-        CorpusError, match=r"2 documents with mentions cannot be parted into train, dev and test\..*train: train"
-    ):
-        module.setup("fit")
-
-
-def test_one_document_cannot_be_halved(tmp_path: Path) -> None:
-    path = write(tmp_path / "one.conll", named(corpus([(4, 4)]), "news"))
-    with pytest.raises(CorpusError, match=r"one.conll: one document with mentions cannot be parted.*dev: dev.conll"):
-        halved(path, str(tmp_path))
+@pytest.mark.parametrize(
+    ("lengths", "parts", "message"),
+    [
+        (
+            [(4, 4)],
+            (0.5, 0.5),
+            r"few.conll: one document with mentions cannot be parted into dev and test.*dev: dev.con",
+        ),
+        (
+            [(4, 4), (6, 6, 6)],
+            THIRDS,
+            r"2 documents with mentions cannot be parted into train, dev and test\..*train: tra",
+        ),
+    ],
+)
+def test_fewer_documents_than_parts_are_refused(
+    lengths: list[tuple[int, ...]], parts: tuple[float, ...], message: str, tmp_path: Path
+) -> None:
+    path = write(tmp_path / "few.conll", named(corpus(lengths), "news"))
+    module = CoreferenceDataModule(str(path), encoder=None, cache=str(tmp_path), parts=parts)
+    with pytest.raises(CorpusError, match=message):
+        module.setup("test")
 
 
 # Stores

@@ -1,12 +1,11 @@
 from collections import Counter
 from itertools import pairwise
-from types import SimpleNamespace
-from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from datamodules.sampling import LengthBatches
+from tests.datamodules.conftest import trainer
 
 LENGTHS = np.random.default_rng(0).integers(1, 60, 501)
 LENGTHS[17] = 400
@@ -59,14 +58,18 @@ def test_more_ranks_than_batches_leave_none_without_a_step() -> None:
     assert len(sampler) == 1
 
 
-def test_an_interrupted_epoch_goes_on_where_it_stopped() -> None:
+HALF = len(batches(True)) // 2
+
+
+@pytest.mark.parametrize(
+    ("limit", "ready", "skipped"), [(1.0, 10, 10), (2, 2, 0), (2, 1, 1), (0.5, HALF + 1, 1), (10**6, 1, 1)]
+)
+def test_an_interrupted_epoch_goes_on_where_it_stopped(limit: float, ready: int, skipped: int) -> None:
+    """The limit is that of the trainer, a number of batches or a share of them, after which its epoch ends."""
     whole = batches(True, epoch=4)
     sampler = LengthBatches(LENGTHS, max_cells=4000, max_sentences=16, shuffle=True, seed=3)
-    done = SimpleNamespace(
-        epoch_loop=SimpleNamespace(batch_progress=SimpleNamespace(current=SimpleNamespace(ready=10)))
-    )
-    sampler.resume(cast(Any, SimpleNamespace(current_epoch=4, limit_train_batches=1.0, fit_loop=done)))
-    assert list(sampler) == whole[10:]
+    sampler.resume(trainer(limit=limit, ready=ready, epoch=4))
+    assert list(sampler) == whole[skipped:]
     sampler.set_epoch(5)
     assert list(sampler) == batches(True, epoch=5)
 
