@@ -130,7 +130,7 @@ class Adversary(FidelityTest):
         heads = len(classified.weights)
         noise = classified.noise(self.name, self.starts * self.copies * heads)
         # A uniform draw becomes a normal one; 0 would become -∞.
-        normal = torch.special.ndtri(noise.clamp(torch.finfo(noise.dtype).tiny, 1))
+        normal: Tensor = torch.special.ndtri(noise.clamp(torch.finfo(noise.dtype).tiny, 1))
         drawn = self.spread * normal - classified.mask.sum(-1, keepdim=True).to(noise.dtype).log()
         dtype = classified.weights.dtype
         drawn = drawn.to(dtype).masked_fill(~classified.mask, torch.finfo(dtype).min)

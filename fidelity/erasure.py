@@ -137,7 +137,7 @@ class SetErasure(FidelityTest):
         together, parts = torch.cat(orders), [len(draws) for draws in orders]
         numbers: dict[str, Tensor] = {}
         for column, values in _shares(classified, together, first_flips(classified, together, self.last)).items():
-            for ranking, draws in zip(self.rankings, values.split(parts), strict=True):
+            for ranking, draws in zip(self.rankings, torch.split(values, parts), strict=True):
                 numbers |= dict(zip(self._draws_of(ranking, column), draws, strict=True))
         return Measurements(numbers)
 

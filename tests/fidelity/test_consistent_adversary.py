@@ -48,7 +48,8 @@ LN2 = math.log(2)
 
 
 def begun(checkpoints: Checkpoints, data: Data, **options: Any) -> ConsistentAdversary:  # noqa: ANN401
-    test = ConsistentAdversary(**{"strengths": (0.0, 0.01, 0.3), "max_epochs": 12, "patience": 12} | options)
+    chosen: dict[str, Any] = {"strengths": (0.0, 0.01, 0.3), "max_epochs": 12, "patience": 12} | options
+    test = ConsistentAdversary(**chosen)
     test.begin(checkpoints, data, CPU, 0)
     return test
 
@@ -115,9 +116,9 @@ def test_the_scores_are_the_area_and_the_highest_point_of_the_curve(results: Res
     for result in results[:2]:
         tvds, jsds = means(result, "tvd"), means(result, "jsd")
         for name, expected in (("area", float(area(tvds, jsds))), ("max_jsd", max(jsds))):
-            found = result.scores[f"consistent_adversary.{name}"].estimate
-            assert found.value == pytest.approx(expected)
-            assert found.low < found.value < found.high <= LN2
+            found = result.scores[f"consistent_adversary.{name}"].estimate.named(name)
+            assert found[name] == pytest.approx(expected)
+            assert found[f"{name}.low"] < found[name] < found[f"{name}.high"] <= LN2
     # Uniform attention cannot be changed: it has no adversary.
     assert math.isnan(results[2].scores["consistent_adversary.area"].value)
 
