@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/.installed
 # One process for each core, of one thread each. A process that has run out of tests takes over those of another.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
-.PHONY: demo test check bench
+.PHONY: demo test check cluster-test bench
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -25,6 +25,15 @@ check: $(INSTALLED)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(PYTEST) --cov --cov-fail-under=97
+
+# A SLURM of this machine alone, from Debian's packages; its tests start and stop it.
+cluster-test: $(INSTALLED)
+	@command -v slurmd sbatch munged >/dev/null || PATH="$$PATH:/usr/sbin" command -v slurmd >/dev/null || { \
+	  command -v apt-get >/dev/null || { echo "SLURM cannot be installed: there is no apt-get here. Install slurmctld, slurmd, slurm-client and munge." >&2; exit 1; }; \
+	  [ "$$(id -u)" = 0 ] && sudo= || sudo=sudo; \
+	  command -v "$${sudo:-true}" >/dev/null || { echo "SLURM cannot be installed: run as root, or install sudo." >&2; exit 1; }; \
+	  $$sudo apt-get update && $$sudo apt-get install -y --no-install-recommends slurm-wlm slurmctld slurmd slurm-client munge; }
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m cluster tests/cluster
 
 bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.extraction

@@ -1,6 +1,18 @@
-"""The configuration of a run as plain settings: what makes two runs the same but for their seeds."""
+"""Settings in YAML, checked; the configuration of a run, and what makes two runs the same but for their seeds."""
 
+import re
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import yaml
+from jsonargparse import ArgumentError, ArgumentParser
+
+from results.errors import UserError, near
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 SEEDS = frozenset({"seed", "seed_everything"})
 """Names of options that are seeds, wherever they stand."""
@@ -26,3 +38,67 @@ def settings(config: object) -> dict[str, object]:
 def seeds(config: object) -> dict[str, object]:
     """The seeds of a run by dotted names."""
     return {name: value for name, value in leaves(config) if name.rpartition(".")[2] in SEEDS}
+
+
+class SettingsError(UserError):
+    """Settings in a file that cannot be read."""
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses names that are no text, or that stand twice in one mapping."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        names = [key.value for key, _ in node.value]
+        for place, (key, _) in enumerate(node.value):
+            fault = f"`{key.value}` stands twice in one mapping" if key.value in names[:place] else ""
+            if not key.tag.endswith((":str", ":merge")):
+                fault = f"the name `{key.value}` is no text: write it in quotes"
+            if fault:
+                raise yaml.constructor.ConstructorError(problem=fault, problem_mark=key.start_mark)
+        found: dict[Any, Any] = super().construct_mapping(node, deep)
+        return found
+
+
+def read_yaml(path: Path) -> object:
+    """Read a YAML file.
+
+    Raises:
+        SettingsError: It cannot be read or is not YAML in UTF-8, or a name in a mapping is no text or stands there twice.
+    """
+    try:
+        with path.open(encoding="utf-8") as file:
+            return yaml.load(file, _Loader)
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{path} is not UTF-8: {error}") from None
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: an impossible date
+        raise SettingsError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
+
+
+_Typed = TypeVar("_Typed", bound="DataclassInstance")
+
+
+def typed(kind: type[_Typed], content: object, where: str) -> _Typed:
+    """Read a mapping as a dataclass; `where` is its place in a message.
+
+    Raises:
+        SettingsError: It is no mapping, or has a name or a value that the dataclass has not, or nothing under a name.
+    """
+    if not isinstance(content, Mapping):
+        raise SettingsError(f"{where} is a mapping, `name: …`, not {content!r}")
+    for name, value in content.items():
+        if value in (None, "", []):
+            raise SettingsError(f"{where}: `{name}` is empty: give it a value, or leave it out")
+        if isinstance(value, list) and any(one in value[:place] for place, one in enumerate(value)):
+            raise SettingsError(f"{where}: `{name}` names something twice: {value}")
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(kind)
+    try:
+        return kind(**parser.parse_object(dict(content)).as_dict())
+    except ArgumentError as error:
+        fault = re.sub(r"<class '(\w+)'>", r"\1", " ".join(str(error).split()))
+    if unknown := re.fullmatch(r"Option '(.+)' is not accepted", fault):
+        known = [one.name for one in fields(kind)]
+        fault = f"there is no `{unknown[1]}`{near(unknown[1], known)}; there are {', '.join(known)}"
+    raise SettingsError(f"{where}: " + re.sub(r'Parser key "([^"]+)":', r"`\1`:", fault))

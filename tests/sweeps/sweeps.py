@@ -17,8 +17,11 @@ if sys.argv[1:] == ["--check"]:
     sys.exit()
 options = dict(arg.removeprefix("--").split("=", 1) for arg in sys.argv[2:])
 here = Path(__file__).parent
+if "deaf" in Path(options["config"]).read_text():
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 with (here / "calls.txt").open("a") as calls:
     calls.write(json.dumps({"command": sys.argv[1], "pid": os.getpid(), "threads": os.environ.get("OMP_NUM_THREADS"),
+                            "foreign": [name for name in os.environ if name.startswith(("SLURM_", "SUBMITIT_"))],
                             **options}) + "\\n")
 config = Path(options["config"]).read_text()
 while "wait" in config and not (here / "go").exists():

@@ -13,9 +13,12 @@ import yaml
 from rich.console import Console
 
 from metrics.bootstrap import bootstrap_ratio, paired_bootstrap, paired_permutation
+from reports.comparison import Scored, compare, grouped, on_same_items, scored, warnings
+from reports.reader import find_record
 from reports.writer import write
 from results import Estimate, Provenance, Result, Table
-from sweeps.compare import CompareError, compare, grouped, main, read_run, warnings
+from results.errors import UserError
+from sweeps.compare import main
 
 SENTENCES = 60
 
@@ -68,6 +71,10 @@ def change_record(run: Path, **changes: object) -> None:
     (run / "results.json").write_text(json.dumps({**content, **changes}))
 
 
+def read(run: Path) -> Scored:
+    return scored(find_record(run), "uas")
+
+
 def numbers(difference: Estimate) -> list[float | None]:
     return [difference.value, difference.low, difference.high, difference.p]
 
@@ -115,9 +122,9 @@ def test_seeds_of_one_config_are_one_line(tmp_path: Path) -> None:
     runs = [make_run(tmp_path / f"a{seed}", frame, config(seed, f"runs{seed}")) for seed, frame in enumerate(frames)]
     others = [items(seed, gain=0.03) for seed in (4, 5)]
     runs += [make_run(tmp_path / f"b{seed}", frame, config(seed, decay=0.5)) for seed, frame in enumerate(others)]
-    groups = grouped([read_run(run, "uas") for run in runs])
+    groups = grouped([read(run) for run in runs])
     assert [[run.folder.name for run in group] for group in groups] == [["a0", "a1", "a2"], ["b0", "b1"]]
-    reference, other = compare(groups, "uas").frame.to_dict("records")
+    reference, other = compare(groups).frame.to_dict("records")
     assert (reference["run"], reference["seeds"], other["seeds"]) == ("a0", 3, 2)
     scores = [frame["correct"].sum() / frame["scored"].sum() for frame in frames]
     assert reference["uas"] == pytest.approx(np.mean(scores))
@@ -147,11 +154,11 @@ def test_what_differs_in_more_than_seeds_is_another_line(tmp_path: Path) -> None
         make_run(tmp_path / "bare", frame, None),
         make_run(tmp_path / "barer", frame, None),
     ]
-    runs = [read_run(folder, "uas") for folder in folders]
+    runs = [read(folder) for folder in folders]
     groups = [[run.folder.name for run in group] for group in grouped(runs)]
     alone = [["data"], ["bare"], ["barer"]]
     assert groups == [["one", "seed"], ["again"], ["split"], ["own seed", "other own seed"], *alone]
-    told = warnings(grouped(runs))
+    told = warnings(runs)
     assert len(told) == 3
     assert "data and" in told[0]
     assert "other files as test" in told[0]
@@ -161,7 +168,7 @@ def test_what_differs_in_more_than_seeds_is_another_line(tmp_path: Path) -> None
 def test_several_comparisons_are_corrected(tmp_path: Path) -> None:
     gains = (0.0, 0.03, 0.05, 0.05)
     runs = [make_run(tmp_path / f"r{n}", items(n, gain), config(decay=n)) for n, gain in enumerate(gains)]
-    frame = compare(grouped([read_run(run, "uas") for run in runs]), "uas").frame
+    frame = compare(grouped([read(run) for run in runs])).frame
     p, corrected = frame["permutation.p"].to_numpy(), frame["holm.p"].to_numpy()
     assert np.isnan([p[0], corrected[0]]).all()
     order = 1 + np.argsort(p[1:])
@@ -178,7 +185,8 @@ def test_items_in_another_order_and_with_other_numbers_are_the_same_by_id(tmp_pa
     straight = [make_run(tmp_path / "a", a, config()), make_run(tmp_path / "b", b, config(decay=1))]
     shuffled = make_run(tmp_path / "c", turned, config(decay=2))
     tables = [
-        compare([[read_run(straight[0], "uas")], [read_run(other, "uas")]], "uas") for other in (straight[1], shuffled)
+        compare([[run] for run in on_same_items([read(straight[0]), read(other)], common=False)[0]])
+        for other in (straight[1], shuffled)
     ]
     pd.testing.assert_frame_equal(tables[0].frame.drop(columns="run"), tables[1].frame.drop(columns="run"))
 
@@ -198,13 +206,13 @@ def test_other_items_are_counted_in_the_error(tmp_path: Path) -> None:
     a = make_run(tmp_path / "a", items(1).iloc[2:], config(0))
     b = make_run(tmp_path / "b", items(2).iloc[:50], config(1))
     with pytest.raises(
-        CompareError,
+        UserError,
         match=r"a and .*b were .*: 10 \(text-50, text-51, text-52 and 7 more\) only in the former, 2 "
         r"\(text-0, text-1\) only in the latter, 48 in both; --common compares",
     ):
         main([str(a), str(b)])
     c = make_run(tmp_path / "c", items(2).drop(columns="id"), config(decay=1))
-    with pytest.raises(CompareError, match=r"items of .*a are named by id, those of .*c by sentence"):
+    with pytest.raises(UserError, match=r"items of .*a are named by id, those of .*c by sentence"):
         main([str(a), str(c)])
 
 
@@ -228,7 +236,7 @@ def test_common_items_are_compared_when_asked(tmp_path: Path) -> None:
     assert told == [[str(run), left] for run, left in zip(runs, ("10", "2", "12"), strict=True)]
     assert "48 items, matched by id" in printed
     other = make_run(tmp_path / "other", items(1).assign(id=lambda frame: "x" + frame["id"]), config(decay=9))
-    with pytest.raises(CompareError, match="have no item in common"):
+    with pytest.raises(UserError, match="have no item in common"):
         main([str(runs[0]), str(other), "--common"])
 
 
@@ -260,13 +268,11 @@ def test_a_row_of_a_sweep_is_named_as_in_its_table(tmp_path: Path) -> None:
     assert [Path(run["folder"]).parts[-3] for run in lines[0]["runs"]] == ["words0probe", "words1probe"]
     assert "out:no words" in printed
     for wrong in (folder, f"{folder}:"):
-        with pytest.raises(CompareError, match="words, no words"):
+        with pytest.raises(UserError, match="words, no words"):
             main([str(wrong)])
-    with pytest.raises(
-        CompareError, match=r"has no row 'wrods' \(did you mean `words`\?\); there are: words, no words"
-    ):
+    with pytest.raises(UserError, match=r"has no row 'wrods' \(did you mean `words`\?\); there are: words, no words"):
         main([f"{folder}:wrods"])
-    with pytest.raises(CompareError, match="alone is no folder of a sweep that has ended"):
+    with pytest.raises(UserError, match="alone is no folder of a sweep that has ended"):
         main([f"{alone}:words"])
 
 
@@ -314,12 +320,12 @@ def no_results(run: Path) -> None:
             rf"results.json is there, but is not what a run writes as its results.json .*; {EXPECTED}",
         ),
         (lambda run: (run / "results.json").write_text("{}"), "is not what a run writes as its results.json"),
-        (lambda run: (run / "config.yaml").write_text("a: ["), "config.yaml is not YAML"),
+        (lambda run: (run / "config.yaml").write_text("a: ["), "config.yaml is not valid YAML"),
     ],
 )
 def test_a_run_that_cannot_be_compared_is_named(harm: Callable[[Path], object], message: str, tmp_path: Path) -> None:
     harm(make_run(tmp_path / "run", items(1), config()))
-    with pytest.raises(CompareError, match=message):
+    with pytest.raises(UserError, match=message):
         main([str(tmp_path / "run")])
 
 
@@ -332,7 +338,7 @@ def test_a_run_that_cannot_be_compared_is_named(harm: Callable[[Path], object], 
     ],
 )
 def test_items_that_cannot_be_compared_are_named(frame: pd.DataFrame, message: str, tmp_path: Path) -> None:
-    with pytest.raises(CompareError, match=message):
+    with pytest.raises(UserError, match=message):
         main([str(make_run(tmp_path / "run", frame, config()))])
 
 
@@ -346,13 +352,13 @@ def test_items_that_cannot_be_compared_are_named(frame: pd.DataFrame, message: s
 )
 def test_a_score_without_counts_and_a_run_named_twice_are_refused(tmp_path: Path, score: str, message: str) -> None:
     run = make_run(tmp_path / "run", items(1), config())
-    with pytest.raises(CompareError, match=message):
+    with pytest.raises(UserError, match=message):
         main([str(run), str(run / "results.json"), "--score", score])
 
 
 def test_one_line_has_no_differences(tmp_path: Path) -> None:
     runs = [make_run(tmp_path / f"{seed}", items(seed), config(seed)) for seed in range(3)]
-    frame = compare(grouped([read_run(run, "uas") for run in runs]), "uas").frame
+    frame = compare(grouped([read(run) for run in runs])).frame
     assert frame.columns.tolist() == ["run", "seeds", "uas", "uas.low", "uas.high", "sd"]
     assert frame["seeds"].tolist() == [3]
     assert frame["run"].tolist() == [str(runs[0])]

@@ -1,11 +1,10 @@
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
 import yaml
 
-from sweeps.plan import SweepError, fields, integers, load, mapping, read_sweep, text, texts
+from results.errors import UserError
+from sweeps.plan import options_of, read_sweep
 from tests.sweeps.sweeps import write_spec
 
 ROOT = Path(__file__).parent.parent.parent
@@ -19,9 +18,11 @@ rows:
   attention: {config: a.yaml, set: {model.init_args.b: 1, data.x: {y: [null, true]}, model.a: 1e-3}}
   words: {config: b.yaml, command: test, seeds: [7], scores: {uas: words.uas}}
 """
-    sweep = read_sweep(write_spec(tmp_path, HEAD + rows, a="1", b="2"), ["--model.a=5", "--trainer.z", "two words"])
-    assert (sweep.name, sweep.labels, sweep.scores) == ("t", ("probe",), ("uas",))
-    assert sweep.columns == ("probe", "seeds", "epochs", "uas", "low", "high", "sd")
+    sweep = read_sweep(
+        write_spec(tmp_path, HEAD + rows, a="1", b="2"), options_of(["--model.a=5", "--trainer.z", "two words"])
+    )
+    assert (sweep.name, sweep.labels) == ("t", ("probe",))
+    assert list(sweep.columns) == ["probe", "seeds", "epochs", "uas", "low", "high", "sd"]
     attention, words = sweep.rows
     options = ['--data.x={"y": [null, true]}', "--model.a=5", "--model.init_args.b=1", "--trainer.z=two words"]
     assert {seed: [run.arguments for run in runs] for seed, runs in attention.runs.items()} == {
@@ -59,7 +60,7 @@ grid:
     sweep = read_sweep(write_spec(tmp_path, grid, base="base", tying="tying"))
     assert sweep.name == "spec"
     assert sweep.labels == ("encoder", "regularizer")
-    assert [sweep.source(name) for name in sweep.columns[3:]] == ["f1", "f1.sd", "accuracy", "accuracy.low"]
+    assert list(sweep.columns.values())[3:] == ["f1", "f1.sd", "accuracy", "accuracy.low"]
     first = [(row, next(iter(row.runs.values()))[0]) for row in sweep.rows]
     assert [(row.labels, tuple(row.runs), run.config.stem, run.options) for row, run in first] == [
         (("lstm", "base"), (0,), "base", (("x", "0"), ("y", "0"))),
@@ -73,7 +74,7 @@ grid:
 def test_a_run_is_known_by_what_decides_its_numbers(tmp_path: Path) -> None:
     def key(row: str, *extra: str) -> str:
         path = write_spec(tmp_path, f"{HEAD}rows:\n  a row: {row}\n", a="same", b="same", c="other")
-        return read_sweep(path, extra).rows[0].runs[0][0].key
+        return read_sweep(path, options_of(extra)).rows[0].runs[0][0].key
 
     first = key("{config: a.yaml, set: {x: 1, y: 2}}")
     assert key("{config: b.yaml, set: {y: 2, x: 1}, scores: {uas: words.uas}}") == first
@@ -89,35 +90,45 @@ def test_a_run_is_known_by_what_decides_its_numbers(tmp_path: Path) -> None:
 
 
 FAULTS = {
-    "rows: {a: {config: a.yaml}}\ngrid: {}": "has either `rows` or a `grid`",
+    "rows: {a: {config: a.yaml}}\ngrid: {axes: {}}": "has either `rows` or a `grid`",
     "": "has either `rows` or a `grid`",
-    "rows: {}": "`rows` is a mapping of at least one",
+    "rows: {}": "has either `rows` or a `grid`",
+    "rows: [a]": r"`rows`: Expected a dict. Got value: \['a'\]",
+    "rows: {a: 1}": "`rows`: Expected a dict. Got value: 1",
     "rows: {a: {conifg: a.yaml}}": r"row `a`: there is no `conifg` \(did you mean `config`\?\)",
     "rows: {a: {set: {x: 1}}}": "row `a` has no `config`",
-    "rows: {a: {config: 1}}": "row `a`: `config` is text, not 1",
+    "rows: {a: {config: 1}}": "row `a`: `config`: Expected a str. Got value: 1",
     "rows: {a: {config: no.yaml}}": r"row `a`: there is no config .*no\.yaml \(paths are relative to the folder of",
-    "rows: {a: {config: a.yaml, command: predict}}": "row `a`: `command` is one of fit, test, not 'predict'",
-    "rows: {a: {config: a.yaml, seeds: 1}}": "row `a`: `seeds` is a list",
+    "rows: {a: {config: a.yaml, command: predict}}": r"row `a`: `command`: Expected a typing.Literal\['fit', 'test'\]. Got value: predict",
+    "rows: {a: {config: a.yaml, seeds: 1}}": "row `a`: `seeds`: Expected a list. Got value: 1",
     "rows: {a: {config: a.yaml, scores: {uuas: x}}}": "row `a`: `uuas` is none of the table's `scores`: uas",
-    "rows: {a: {config: a.yaml, scores: {uas: 1}}}": "row `a`, `scores`: uas is text, not 1",
+    "rows: {a: {config: a.yaml, scores: {uas: 1}}}": "row `a`: `scores`: .*Expected a str",
+    "rows: {a: {config: a.yaml, seeds: [-1]}}": "row `a`: `seeds`: .*-1 does not conform to restriction v>=0",
+    "rows: {a: {config: a.yaml, seeds: [true]}}": "row `a`: `seeds`: .*True not a number",
+    "rows: {a: {config: a.yaml, seeds: [1, 1]}}": r"row `a`: `seeds` names something twice: \[1, 1\]",
+    "rows: {a: {config: a.yaml, seeds: []}}": "row `a`: `seeds` is empty: give it a value, or leave it out",
+    "rows: {a: }": "`a` is empty|Expected a dict",
+    "rows: {a: {config: a.yaml, checkpoints: [':b']}}": "row `a`: :b names no training; rows are",
+    "rows: {a: {config: a.yaml, checkpoints: [spec.yaml]}}": "its `checkpoints` are those of a plan that takes them",
+    "rows: {a: {config: a.yaml, checkpoints: [no.yaml]}}": "no.yaml cannot be read",
     "rows: {a: {config: a.yaml, set: {seed_everything: 1}}}": "`seed_everything` cannot be set: `seeds` are",
     "rows: {a: {config: a.yaml, set: {--x: 1}}}": "options are named without dashes: `x`, not `--x`",
     "rows: {a: {config: a.yaml, set: {x: 2026-01-01}}}": "`set`: x has no form on a command line",
-    "rows: {a: {runs: []}}": "row `a`: `runs` is a list of runs",
-    "rows: {a: {runs: [{config: a.yaml, seeds: [1]}]}}": "row `a`, run 1: there is no `seeds`",
+    "rows: {a: {runs: []}}": "row `a`: `runs` is empty",
+    "rows: {a: {runs: [{config: a.yaml, seeds: [1]}]}}": "row `a`, run 1: `seeds` is not of a single run",
     "name: a/b\nrows: {a: {config: a.yaml}}": "`name` becomes a file name",
     "label: uas\nrows: {a: {config: a.yaml}}": "`uas` would be the name of two columns",
     "columns: [probe, usa]\nrows: {a: {config: a.yaml}}": r"there is no `usa` \(did you mean `uas`\?\); there",
     "label: probe\ngrid: {axes: {x: {y: {config: a.yaml}}}}": "`label` is for `rows`",
-    "grid: {config: a.yaml}": "`grid`, `axes` is a mapping of at least one",
-    "grid: {axes: {x: {y: {runs: []}}}}": "`grid`, x `y`: there is no `runs`",
+    "grid: {config: a.yaml}": "`grid` has `axes`, each with its values",
+    "grid: {axes: {x: {y: {rnus: []}}}}": "row `y`: `rnus` is empty|there is no `rnus`",
 }
 
 
 @pytest.mark.parametrize("text", FAULTS)
 def test_faults_say_where_they_are(text: str, tmp_path: Path) -> None:
     head = "scores: [uas]\n" if "label:" in text or "grid" in text else "scores: [uas]\nlabel: probe\n"
-    with pytest.raises(SweepError, match=FAULTS[text]):
+    with pytest.raises(UserError, match=FAULTS[text]):
         read_sweep(write_spec(tmp_path, head + text, a=""))
 
 
@@ -132,8 +143,8 @@ def test_faults_say_where_they_are(text: str, tmp_path: Path) -> None:
     ],
 )
 def test_faults_of_further_arguments(extra: list[str], message: str, tmp_path: Path) -> None:
-    with pytest.raises(SweepError, match=message):
-        read_sweep(write_spec(tmp_path, f"{HEAD}rows: {{a: {{config: a.yaml}}}}", a=""), extra)
+    with pytest.raises(UserError, match=message):
+        read_sweep(write_spec(tmp_path, f"{HEAD}rows: {{a: {{config: a.yaml}}}}", a=""), options_of(extra))
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: str(path.relative_to(ROOT / "configs")))
@@ -146,10 +157,11 @@ def test_shipped_sweeps_can_be_run(path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("rows:\n  one: 1\n  two: 2\n  one: 3\n", r"a\.yaml:4: `one` stands twice in one mapping"),
-        ("- {a: 1}\n- {a: 1, a: 1}\n", r"a\.yaml:2: `a` stands twice"),
-        ("a: [1\n", r"a\.yaml is not YAML: .*line 2"),
-        ("a: 2026-13-45\n", r"a\.yaml is not YAML: .*month"),
+        ("rows:\n  one: 1\n  two: 2\n  one: 3\n", r"`one` stands twice in one mapping in .*a\.yaml\", line 4"),
+        ("- {a: 1}\n- {a: 1, a: 1}\n", r"`a` stands twice .*line 2"),
+        ("false: 1\n", r"the name `false` is no text: write it in quotes in .*line 1"),
+        ("a: [1\n", r"a\.yaml is not valid YAML: .*line 2"),
+        ("a: 2026-13-45\n", r"a\.yaml is not valid YAML: .*month"),
         ("\udcff", r"a\.yaml is not UTF-8"),
         (None, r"a\.yaml cannot be read: No such file"),
     ],
@@ -157,34 +169,25 @@ def test_shipped_sweeps_can_be_run(path: Path) -> None:
 def test_faults_of_a_file(content: str | None, message: str, tmp_path: Path) -> None:
     if content is not None:
         (tmp_path / "a.yaml").write_text(content, encoding="utf-8", errors="surrogateescape")
-    with pytest.raises(SweepError, match=f"(?s){message}"):
-        load(tmp_path / "a.yaml")
+    with pytest.raises(UserError, match=f"(?s){message}"):
+        read_sweep(tmp_path / "a.yaml")
 
 
-@pytest.mark.parametrize(
-    ("check", "value", "message"),
-    [
-        (mapping, {}, "x is a mapping of at least one"),
-        (mapping, {False: 1}, "x: the name False is read as bool: write it in quotes"),
-        (text, 1, "x is text, not 1: write it in quotes"),
-        (text, " ", "x is text, not ' '"),
-        (texts, "uas", r"x is a list of names, such as \[uas\], not 'uas'"),
-        (texts, [], "x is a list of names"),
-        (texts, ["a", 1], "x, item 2 is text, not 1"),
-        (texts, ["a", "b", "a"], "x names something twice: a, b, a"),
-        (integers, 1, "x is a list of different whole numbers"),
-        (integers, [], "x is a list of different whole numbers"),
-        (integers, [1, 1], "x is a list of different whole numbers"),
-        (integers, [True], "x is a list of different whole numbers"),
-        (integers, [-1], "x is a list of different whole numbers"),
-        (integers, [0.5], "x is a list of different whole numbers"),
-        (
-            partial(fields, known={"seeds", "rows"}),
-            {"sedes": 1},
-            r"no `sedes` \(did you mean `seeds`\?\); there are rows",
-        ),
-    ],
-)
-def test_faults_of_values(check: Callable[..., object], value: object, message: str) -> None:
-    with pytest.raises(SweepError, match=message):
-        check(value, where="x")
+def test_a_row_names_the_trainings_of_others(tmp_path: Path) -> None:
+    (tmp_path / "grid.yaml").write_text(
+        "scores: [f1]\nseeds: [0, 1]\nrows: {base: {config: a.yaml}, rules: {config: a.yaml, command: test}}\n"
+    )
+    rows = """rows:
+  own: {config: a.yaml, set: {x: 1}}
+  all: {config: b.yaml, command: test, checkpoints: [grid.yaml]}
+  two: {config: b.yaml, command: test, checkpoints: ["grid.yaml:base", ":own"]}
+"""
+    own, everything, two = read_sweep(write_spec(tmp_path, HEAD + rows, a="a", b="b"), {"y": "2"}).rows
+    base = read_sweep(tmp_path / "grid.yaml", {"y": "2"}).rows[0]
+    assert [run.trained for run in everything.all_runs()] == [tuple(base.all_runs())]
+    assert [run.trained for run in two.all_runs()] == [(*base.all_runs(), *own.all_runs())]
+    keys = [*(run.key for run in base.all_runs()), own.all_runs()[0].key]
+    (run,) = two.all_runs()
+    assert [one.key for one in run.needed()] == [*keys, run.key]
+    assert run.identity["checkpoints"] == keys
+    assert run.key != everything.all_runs()[0].key

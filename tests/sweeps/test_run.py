@@ -5,6 +5,7 @@ import os
 import re
 import runpy
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -17,8 +18,10 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from sweeps.plan import Run, SweepError, read_sweep
-from sweeps.run import Process, RunFolder, main
+from results.errors import UserError
+from sweeps.jobs import Attempt, Jobs
+from sweeps.plan import read_sweep
+from sweeps.run import Sweeper, main
 from tests.sweeps.sweeps import write_program, write_spec
 
 ROOT = Path(__file__).parent.parent.parent
@@ -35,8 +38,8 @@ rows:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The stand-in ends at once: no need to wait long between two looks at it."""
-    monkeypatch.setattr("sweeps.run.INTERVAL", 0.01)
+    """submitit waits between two submissions, for the sake of schedulers."""
+    monkeypatch.setattr("submitit.core.core.PicklingExecutor._throttle", lambda _: None)
 
 
 def sweep(path: Path, *args: str) -> tuple[int, str]:
@@ -133,7 +136,7 @@ def test_no_run_is_begun_where_one_cannot_be(tmp_path: Path) -> None:
     spec = write_spec(
         tmp_path, f"scores: [uas]\nseeds: [0, 1]\nrows: {rows}\n", a="a", b="unfit", c="unfit", d="unfit 2"
     )
-    with pytest.raises(SweepError, match=r"no run was begun, .*written:\nx, y: unfit\nz: unfit 2$"):
+    with pytest.raises(UserError, match=r"no run was begun, .*written:\nx, y: unfit\nz: unfit 2$"):
         sweep(spec)
     assert calls(tmp_path) == []
     for name in "bcd":
@@ -146,7 +149,7 @@ def test_no_run_is_begun_where_one_cannot_be(tmp_path: Path) -> None:
     assert (tmp_path / "checks.txt").read_text() == checks == "checked\nchecked\n"
     (tmp_path / "a.yaml").write_text("broken")
     with pytest.raises(
-        SweepError, match=r"the rows cannot be checked: .* --check ends with 1:\nOh: the program is broken"
+        UserError, match=r"the rows cannot be checked: .* --check ends with 1:\nOh: the program is broken"
     ):
         sweep(spec)
 
@@ -160,7 +163,7 @@ def test_the_same_fault_again_ends_the_sweep(tmp_path: Path) -> None:
     assert code == 1
     # Those that fail otherwise are passed over.
     assert [Path(call["config"]).stem for call in calls(tmp_path)] == ["crash", "good", "fail", "crash2"]
-    assert "runs ended in the same fault: 1 other was not begun" in told
+    assert "not begun, because others failed: [5/5] late, late, seed 0" in told
     assert "5 runs: 1 done (4 begun now), 3 failed" in told
     # What was done before is in the table all the same.
     again = spec.read_text().replace("  good", "  later").replace("rows:\n", "rows:\n  crash3: {config: crash3.yaml}\n")
@@ -183,7 +186,7 @@ def test_two_seeds_of_a_row_end_that_row_alone_and_what_is_killed_ends_none(tmp_
     assert code == 1
     begun = [Path(call["config"]).stem for call in calls(tmp_path)]
     assert begun == ["crash"] * 2 + ["killed"] * 3 + ["killed2"] * 3 + ["a"] * 3
-    assert "runs ended in the same fault: 1 other was not begun" in told
+    assert "not begun, because others failed: [ 3/12] big, crash, seed 2" in told
 
 
 def test_scores_that_are_not_there_and_results_that_cannot_be_read_are_faults(tmp_path: Path) -> None:
@@ -208,7 +211,7 @@ def test_runs_at_a_time_share_the_cores(tmp_path: Path, monkeypatch: pytest.Monk
     assert {(call["threads"], call["a"]) for call in calls(tmp_path)} == {("2", "1")}
     assert sweep(spec, "--", "--a", "2")[0] == 0
     assert {(call["threads"], call["a"]) for call in calls(tmp_path)[3:]} == {(None, "2")}
-    with pytest.raises(SweepError, match="--jobs 0: at least one run at a time"):
+    with pytest.raises(SystemExit):
         sweep(spec, "--jobs=0")
 
 
@@ -224,62 +227,92 @@ def meanwhile(act: Callable[[], None]) -> Iterator[None]:
     thread.join()
 
 
+def begin(spec: Path) -> "subprocess.Popen[bytes]":
+    """A sweep of the stand-in in a process of its own."""
+    code = f"import sys; from sweeps.run import main; main(sys.argv[1:], program={write_program(spec.parent)!r})"
+    command = [sys.executable, "-c", code, str(spec), f"--out={spec.parent / 'out'}", "--jobs=2"]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
 @pytest.mark.slow
 def test_a_killed_sweep_goes_on_from_where_it_was(tmp_path: Path) -> None:
     spec = write_spec(tmp_path, WAITING, a="a", wait="wait", wait2="wait 2")
-    # What a sweep has begun outlives it; of the two runs that go on one is killed as well.
-    runs = [row.runs[0][0] for row in read_sweep(spec).rows]
-    folders = [RunFolder(run, tmp_path / "out" / "runs" / run.key) for run in runs]
-    done, alive, dead = (place.start(write_program(tmp_path), os.environ) for place in folders)
-    assert wait(done) == "exit code 0"
+    first = begin(spec)
     until(tmp_path, 3)
-    assert dead is not None
-    dead.process.kill()
-    assert wait(dead) == "killed by SIGKILL (often: out of memory)"
+    first.kill()
+    first.wait()
+    # What a sweep has begun outlives it; of the two runs that go on one is killed as well.
+    os.kill(calls(tmp_path)[2]["pid"], signal.SIGKILL)
 
     def let_go() -> None:
         until(tmp_path, 4)
         (tmp_path / "go").touch()
 
     with meanwhile(let_go):
-        code, told = sweep(spec)
+        code, told = sweep(spec, "--jobs=2")
     assert code == 0
-    assert wait(alive) == "exit code 0"
     assert [Path(call["config"]).stem for call in calls(tmp_path)][3:] == ["wait2"]
     assert "[1/3] one, a, seed 0: done before; uas 50.0" in told
-    assert "[2/3] two, wait, seed 0: another process is at it; its end is waited for" in told
-    assert "[2/3] two, wait, seed 0: done by another process; uas 50.0" in told
     assert pd.read_csv(tmp_path / "out" / "spec.csv")["uas"].tolist() == [0.5, 0.5, 0.5]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_sweep_that_is_ended_ends_its_runs(number: signal.Signals, tmp_path: Path) -> None:
     spec = write_spec(tmp_path, WAITING, a="a", wait="wait", wait2="wait 2")
+    interrupt = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job has it ignored
+    terminate = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as the command does
 
     def end() -> None:
         until(tmp_path, 2)
         os.kill(os.getpid(), number)
 
-    before = signal.signal(signal.SIGTERM, lambda *_: pytest.fail("the sweep did not see to the signal"))
-    # A shell's background job, as these tests may be, has it ignored.
-    interrupt = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with meanwhile(end):
             if number == signal.SIGINT:
-                code, told = sweep(spec)
-                assert code == 130
-                assert "Stopped. The same command goes on from here." in told
+                assert sweep(spec)[0] == 130
             else:
-                with pytest.raises(SystemExit) as ended:
+                with pytest.raises(SystemExit):
                     sweep(spec)
-                assert ended.value.code == 128 + number
-        assert signal.getsignal(signal.SIGTERM) != before
     finally:
-        signal.signal(signal.SIGTERM, before)
         signal.signal(signal.SIGINT, interrupt)
+        signal.signal(signal.SIGTERM, terminate)
     with pytest.raises(ProcessLookupError):
         os.kill(calls(tmp_path)[1]["pid"], 0)
     assert not (tmp_path / "out" / "results.json").exists()
+
+
+def test_sweeps_in_their_own_places_share_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.chdir(tmp_path)
+    spec = write_spec(tmp_path, "name: one\nscores: [uas]\nrows: {x: {config: a.yaml}}\n", a="a", b="b")
+    program, console = write_program(tmp_path), Console(file=io.StringIO())
+    assert main([str(spec)], program=program, console=console) == 0
+    write_spec(tmp_path, "name: two\nscores: [uas]\nrows: {y: {config: a.yaml}, z: {config: b.yaml}}\n")
+    assert main([str(spec), "--table"], program=program, console=console) == 0
+    assert len(calls(tmp_path)) == 1
+    assert pd.read_csv(tmp_path / "runs" / "two" / "two.csv")["seeds"].tolist() == [1, 0]
+    assert main([str(spec)], program=program, console=console) == 0
+    assert [Path(call["config"]).stem for call in calls(tmp_path)] == ["a", "b"]
+    folders = pd.read_csv(tmp_path / "runs" / "two" / "two_runs.csv")["folder"]
+    assert folders[0].startswith("../../one/runs/")
+    assert (tmp_path / "runs" / "two" / "runs" / folders[0] / "results.json").is_file()
+
+
+def test_a_row_tests_the_checkpoints_of_others(tmp_path: Path) -> None:
+    rows = "own: {config: a.yaml, seeds: [0, 1]}, lost: {config: fail.yaml}"
+    rows += ", tests: {config: b.yaml, command: test, checkpoints: [':own']}"
+    rows += ", unfit: {config: unfit.yaml, command: test, checkpoints: [':own']}"
+    rows += ", nothing: {config: b.yaml, command: test, checkpoints: [':lost']}"
+    spec = write_spec(tmp_path, f"scores: [uas]\nrows: {{{rows}}}\n", a="a", b="b", fail="fail", unfit="unfit")
+    code, told = sweep(spec)
+    assert code == 1
+    (call,) = (call for call in calls(tmp_path) if call["command"] == "test")
+    trained = [results.parent / "checkpoints" for results in (tmp_path / "out" / "runs").glob("*/*/*/results.json")]
+    found = json.loads(call["model.init_args.checkpoints"])
+    assert len(found) == 2
+    assert {*map(Path, found)} < {*trained}
+    assert "unfit, unfit, seed 0: cannot be run as it is written: unfit" in told
+    assert "not begun, because others failed: [6/6] nothing, b, seed 0" in told
 
 
 @pytest.mark.slow
@@ -308,92 +341,76 @@ def test_a_fault_is_told_in_a_line(
     assert capsys.readouterr().err == f"Error: {tmp_path}/absent.yaml cannot be read: No such file or directory\n"
 
 
-def folder(tmp_path: Path, content: str = "") -> RunFolder:
-    config = tmp_path / "config.yaml"
+def attempt(tmp_path: Path, content: str = "", patience: int = 0) -> Attempt:
+    """A call of the stand-in, as a job has it."""
+    folder, config = tmp_path / "runs" / "key", tmp_path / "config.yaml"
+    folder.mkdir(parents=True, exist_ok=True)
     config.write_text(content, encoding="utf-8")
     digest = hashlib.sha256(content.encode()).hexdigest()
-    return RunFolder(Run("fit", config, digest, (("x", "1"),), 2), tmp_path / "runs" / "key")
+    options = [f"--config={config}", "--seed_everything=2", f"--trainer.default_root_dir={folder}"]
+    return Attempt(folder, config, digest, [*write_program(tmp_path), "fit", *options], {"seed": 2}, {}, patience)
 
 
-def wait(process: Process | None) -> str:
-    assert process is not None
-    process.process.wait()
-    return process.ended() or ""
-
-
-def test_a_run_leaves_its_results_and_what_it_was_asked(tmp_path: Path) -> None:
-    place = folder(tmp_path)
-    assert place.results() is None
-    left, beside = place.path / "Probe" / "version_0" / "checkpoints", tmp_path / "runs" / "other" / "Probe"
-    for path in (left, beside):
+def test_a_run_leaves_its_results_and_what_it_was_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_NTASKS", "2")
+    monkeypatch.setenv("SUBMITIT_EXECUTOR", "local")
+    one = attempt(tmp_path)
+    left, kept = one.folder / "Probe" / "version_0", one.folder / "Other" / "version_0"
+    for path in (left, kept):
         path.mkdir(parents=True)
-    assert wait(place.start(write_program(tmp_path), os.environ)) == "exit code 0"
-    assert place.results() == tmp_path / "runs" / "key" / "Probe" / "version_0" / "results.json"
-    asked = json.loads((place.path / "run.json").read_text())
-    assert asked["options"] == [["x", "1"]]
-    assert asked["seed"] == 2
-    assert asked["config_sha256"] == place.run.digest
-    assert asked["arguments"][2:] == [
-        "fit",
-        f"--config={tmp_path}/config.yaml",
-        "--trainer.enable_progress_bar=false",
-        "--seed_everything=2",
-        "--x=1",
-        f"--trainer.default_root_dir={place.path}",
-    ]
-    assert place.start(write_program(tmp_path), os.environ) is None, "it is done"
-    # What an attempt left is removed, and nothing else.
-    assert not left.exists()
-    assert beside.exists()
+    (kept / "state.ckpt").touch()
+    one()
+    assert (left / "results.json").is_file()
+    assert kept.exists(), "it has a state to go on from"
+    asked = json.loads((one.folder / "run.json").read_text())
+    assert (asked["seed"], asked["arguments"]) == (2, one.command)
+    assert calls(tmp_path)[0]["foreign"] == [], "the run is no task of the job"
+    one()
+    assert len(calls(tmp_path)) == 1, "it is done"
 
 
 def test_a_changed_config_is_refused(tmp_path: Path) -> None:
-    place = folder(tmp_path)
-    place.run.config.write_text("changed")
-    with pytest.raises(SweepError, match=r"config\.yaml was changed after the sweep had begun"):
-        place.start(write_program(tmp_path), os.environ)
-    place.run.config.write_text("")
-    assert wait(place.start(write_program(tmp_path), os.environ)) == "exit code 0", "the lock was let go of"
+    one = attempt(tmp_path)
+    one.config.write_text("changed")
+    with pytest.raises(SystemExit):
+        one()
+    assert "config.yaml was changed after the sweep had begun" in (one.folder / "ended.txt").read_text()
 
 
-@pytest.mark.parametrize(
-    ("content", "how", "why"),
-    [
-        (
-            "crash",
-            "exit code 4",
-            "the end of {}/errors.txt:\n    Traceback (most recent call last):\n      ado\n    Oh: nothing",
-        ),
-        ("killed", "killed by SIGKILL (often: out of memory)", "it said nothing; its folder is {}"),
-    ],
-)
-def test_why_a_run_failed(content: str, how: str, why: str, tmp_path: Path) -> None:
-    place = folder(tmp_path, content)
-    assert wait(place.start(write_program(tmp_path), os.environ)) == how
-    assert place.why() == why.format(place.path)
-    assert place.results() is None
+@pytest.mark.parametrize("patience", [0, 1])
+def test_a_signal_reaches_the_run(tmp_path: Path, patience: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SUBMITIT_EXECUTOR", "local")
+    one = attempt(tmp_path, "wait deaf" if patience else "wait", patience)
+
+    def end() -> None:
+        until(tmp_path, 1)
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    with meanwhile(end), pytest.raises(SystemExit) as ended:
+        one()
+    how = "killed by SIGKILL (often: out of memory)" if patience else "killed by SIGUSR1"
+    assert (one.folder / "ended.txt").read_text() == how
+    assert ended.value.code == 128 + (signal.SIGKILL if patience else signal.SIGUSR1)
+    assert one.checkpoint().function is one
 
 
-@pytest.mark.parametrize(
-    ("said", "fault"),
-    [
-        ("Warning: late\nerror: nothing in {}/a\nWarning: later\n", "error: nothing in /a"),
-        ("Traceback (most recent call last):\n  File\n    code\nOh: no\nWarning: later\n", "Oh: no"),
-        ("Traceback (most recent call last):\n" + 99 * "  File\n" + "Oh: no\n", "Oh: no"),
-        ("Warning: much ado\n", ""),
-    ],
-)
-def test_only_what_names_a_fault_is_one(said: str, fault: str, tmp_path: Path) -> None:
-    place = folder(tmp_path)
-    place.path.mkdir(parents=True)
-    (place.path / "errors.txt").write_text(said.format(place.path), encoding="utf-8")
-    assert place.fault() == fault
+LOGS = {
+    "Warning: late\nerror: nothing in {}/a\nWarning: later\n": "error: nothing in /a",
+    "Traceback (most recent call last):\n  File\n    code\nOh: no\nWarning: later\n": "Oh: no",
+    "Traceback (most recent call last):\n" + 99 * "  File\n" + "Oh: no\n": "Oh: no",
+    "Warning: much ado\n": "",
+    "".join(f"line {n} {'é' * 99}\n" for n in range(999)): "",
+}
 
 
-def test_of_a_long_log_the_end_is_shown(tmp_path: Path) -> None:
-    place = folder(tmp_path)
-    place.path.mkdir(parents=True)
-    (place.path / "errors.txt").write_text("".join(f"line {n} {'é' * 99}\n" for n in range(999)), encoding="utf-8")
-    shown = place.why().splitlines()
-    assert len(shown) == 21
-    assert shown[-1].startswith("    line 998 ")
+@pytest.mark.parametrize("said", LOGS)
+def test_of_a_log_the_end_is_shown_and_only_a_fault_is_one(said: str, tmp_path: Path) -> None:
+    spec = write_spec(tmp_path, "scores: [uas]\nrows: {x: {config: a.yaml}}\n", a="a")
+    sweeper = Sweeper(read_sweep(spec), tmp_path, Jobs(tmp_path / "jobs", 1), [], Console())
+    (key, folder) = next(iter(sweeper.folders.items()))
+    folder.mkdir(parents=True)
+    (folder / "errors.txt").write_text(said.format(folder), encoding="utf-8")
+    shown, fault = sweeper._log(key, "1")
+    assert fault == LOGS[said]
+    assert len(shown.splitlines()) <= 21
+    assert shown.splitlines()[-1] == "    " + said.format(folder).splitlines()[-1]

@@ -1,6 +1,6 @@
 import json
 from collections.abc import Hashable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,49 +9,66 @@ import pandas as pd
 import pytest
 
 from metrics.bootstrap import bootstrap_ratio
-from results import Unit, numbers
-from sweeps.collect import NAN, Outcome, collect, estimates_of, read_outcome
-from sweeps.plan import Row, Run, Sweep, SweepError
+from reports.reader import NAN, Record, RecordError, read_record
+from reports.runs import Row, collect, columns_of
+from reports.writer import write_scores
+from results import Estimate, Provenance, Result, numbers
 
 
-def run(seed: int, config: str = "a.yaml") -> Run:
-    return Run("fit", Path(config), config, (), seed)
+@dataclass(frozen=True)
+class Call:
+    """A call of train.py, as a sweep has it."""
+
+    seed: int
+    config: Path = Path("a.yaml")
+    command: str = "fit"
+
+    @property
+    def key(self) -> str:
+        return f"{self.config}{self.seed}"
 
 
-def row_of(*seeds: int, score: str = "uas") -> Row:
+def run(seed: int, config: str = "a.yaml") -> Call:
+    return Call(seed, Path(config))
+
+
+def row_of(*seeds: int, score: str = "uas") -> Row[Call]:
     return Row(("a",), {seed: (run(seed),) for seed in seeds}, {"uas": score})
 
 
-def line_of(row: Row, outcomes: Mapping[str, Outcome]) -> dict[Hashable, Any]:
+def made(tmp_path: Path, rows: list[Row[Call]], records: Mapping[str, Record]) -> tuple[Result, Provenance]:
+    columns = columns_of(["probe"], list(rows[0].scores), [], "here")
+    return collect("table", ["probe"], rows, columns, records, tmp_path)
+
+
+def line_of(tmp_path: Path, row: Row[Call], records: Mapping[str, Record]) -> dict[Hashable, Any]:
     """The one line of the table."""
-    (line,) = collect(sweep(row), outcomes).result.tables["table"].frame.to_dict("records")
+    (line,) = made(tmp_path, [row], records)[0].tables["table"].frame.to_dict("records")
     return line
 
 
-def sweep(*rows: Row, scores: tuple[str, ...] = ("uas",)) -> Sweep:
-    statistics = ("low", "high", "sd") if scores == ("uas",) else ()
-    return Sweep("table", ("probe",), scores, rows, ("probe", "seeds", "epochs", *scores, *statistics))
-
-
-def outcome(
+def record(
     tmp_path: Path,
     key: str,
-    scores: dict[str, float],
+    scores: Mapping[str, float | Estimate],
     epochs: float = NAN,
     items: pd.DataFrame | None = None,
     **data: str,
-) -> Outcome:
-    path = tmp_path / "runs" / key / "Probe" / "version_0" / "results.json"
-    path.parent.mkdir(parents=True)
-    file = None
-    if items is not None:
-        items.to_parquet(file := path.parent / "items.parquet")
-    ratios = {"uas": ("correct", "scored")} if items is not None else {}
+) -> Record:
+    """What a run leaves, read again."""
+    folder = tmp_path / "runs" / key / "Probe" / "version_0"
+    estimates = {
+        name: score
+        if isinstance(score, Estimate)
+        else Estimate(score, unit="bits" if name == "codelength" else "fraction")
+        for name, score in scores.items()
+    }
     splits = {"test": {"file": "t.conllu", "sha256": data.get("sha", "1")}}
-    units: dict[str, Unit] = {"uas": "fraction", "codelength": "bits"}
-    return Outcome(
-        path, estimates_of(scores, units), epochs, ratios, file, {"name": data.get("encoder", "tiny")}, splits
-    )
+    audit = {} if np.isnan(epochs) else {"epochs": epochs}
+    ratios = {} if items is None else {"uas": ("correct", "scored")}
+    result = Result("probe", estimates, items=items, ratios=ratios, audit=audit)
+    write_scores(folder, result, Provenance({"name": data.get("encoder", "tiny")}, splits, {}))
+    return read_record(folder / "results.json")
 
 
 def items(correct: list[float], scored: list[int], order: list[int] | None = None) -> pd.DataFrame:
@@ -61,8 +78,8 @@ def items(correct: list[float], scored: list[int], order: list[int] | None = Non
 
 def test_one_seed_has_the_interval_of_its_run(tmp_path: Path) -> None:
     row = Row(("right branching",), {0: (run(0),)}, {"uas": "right.uas"})
-    scores = {"right.uas": 0.3, "right.uas.low": 0.2, "right.uas.high": 0.4}
-    result = collect(sweep(row), {run(0).key: outcome(tmp_path, run(0).key, scores)}).result
+    scores = {"right.uas": Estimate(0.3, 0.2, 0.4, unit="fraction")}
+    result = made(tmp_path, [row], {run(0).key: record(tmp_path, run(0).key, scores)})[0]
     (line,) = result.tables["table"].frame.to_dict("records")
     assert list(line) == ["probe", "seeds", "epochs", "uas", "low", "high", "sd"]
     assert [line[name] for name in ("probe", "seeds", "uas", "low", "high")] == ["right branching", 1, 0.3, 0.2, 0.4]
@@ -78,12 +95,12 @@ def test_seeds_are_averaged_and_their_counts_added_up_per_item(tmp_path: Path) -
     row = row_of(0, 1)
     scored = [3, 9, 5, 1]
     counts = [[1.0, 4, 5, 0], [2.0, 8, 0, 1]]
-    outcomes = {
-        run(0).key: outcome(tmp_path, run(0).key, {"uas": 10 / 18}, 3.0, items(counts[0], scored)),
+    records = {
+        run(0).key: record(tmp_path, run(0).key, {"uas": 10 / 18}, 3.0, items(counts[0], scored)),
         # Items are matched by what they are, not by where they stand.
-        run(1).key: outcome(tmp_path, run(1).key, {"uas": 11 / 18}, 5.0, items(counts[1], scored, [2, 0, 3, 1])),
+        run(1).key: record(tmp_path, run(1).key, {"uas": 11 / 18}, 5.0, items(counts[1], scored, [2, 0, 3, 1])),
     }
-    line = line_of(row, outcomes)
+    line = line_of(tmp_path, row, records)
     low, high = bootstrap_ratio(np.add(*map(np.array, counts)), 2 * np.array(scored))
     assert line["uas"] == pytest.approx(10.5 / 18)
     assert (line["low"], line["high"]) == (low, high)
@@ -94,28 +111,28 @@ def test_seeds_are_averaged_and_their_counts_added_up_per_item(tmp_path: Path) -
 
 def test_seeds_whose_items_are_not_known_have_no_interval(tmp_path: Path) -> None:
     row = row_of(0, 1)
-    outcomes = {
-        run(0).key: outcome(tmp_path, run(0).key, {"uas": 0.5, "uas.low": 0.4, "uas.high": 0.6}, 1.0),
-        run(1).key: outcome(tmp_path, run(1).key, {"uas": 0.7}, 2.0, items([1.0], [2])),
+    records = {
+        run(0).key: record(tmp_path, run(0).key, {"uas": Estimate(0.5, 0.4, 0.6, unit="fraction")}, 1.0),
+        run(1).key: record(tmp_path, run(1).key, {"uas": 0.7}, 2.0, items([1.0], [2])),
     }
-    line = line_of(row, outcomes)
+    line = line_of(tmp_path, row, records)
     assert line["uas"] == pytest.approx(0.6)
     assert np.isnan([line["low"], line["high"]]).all()
     assert line["epochs"] == 1.5
 
 
 def test_the_first_of_several_runs_that_has_a_score_gives_it(tmp_path: Path) -> None:
-    row = Row(("a",), {0: (run(0, "a"), run(0, "b"))}, {"uas": "uas", "bits": "codelength", "more": None})
-    outcomes = {
-        run(0, "a").key: outcome(tmp_path, "1", {"uas": 0.5}, 4.0),
-        run(0, "b").key: outcome(tmp_path, "2", {"uas": 0.9, "codelength": 8.0}, 2.0),
+    row = Row(("a",), {0: (run(0, "a"), run(0, "b"))}, {"uas": "uas", "bits": "codelength", "more": ""})
+    records = {
+        run(0, "a").key: record(tmp_path, "1", {"uas": 0.5}, 4.0),
+        run(0, "b").key: record(tmp_path, "2", {"uas": 0.9, "codelength": 8.0}, 2.0),
     }
-    collected = collect(sweep(row, scores=("uas", "bits", "more")), outcomes)
-    (line,) = collected.result.tables["table"].frame.to_dict("records")
+    result, _ = made(tmp_path, [row], records)
+    (line,) = result.tables["table"].frame.to_dict("records")
     assert (line["uas"], line["bits"], line["epochs"]) == (0.5, 8.0, 4)
     assert np.isnan(line["more"])
-    assert collected.faults == ()
-    runs = collected.result.tables["table_runs"].frame
+    assert result.audit["faults"] == []
+    runs = result.tables["table_runs"].frame
     assert runs["folder"].tolist() == ["1/Probe/version_0", "2/Probe/version_0"]
     assert runs["epochs"].tolist() == [4, 2]
     assert runs["bits"].tolist() == pytest.approx([NAN, 8.0], nan_ok=True)
@@ -124,67 +141,67 @@ def test_the_first_of_several_runs_that_has_a_score_gives_it(tmp_path: Path) -> 
 def test_a_seed_of_which_a_run_is_missing_does_not_count(tmp_path: Path) -> None:
     row = Row(("a",), {0: (run(0, "a"), run(0, "b")), 1: (run(1, "a"), run(1, "b"))}, {"uas": "uas"})
     nothing = Row(("b",), {0: (run(0, "c"),)}, {"uas": "uas"})
-    outcomes = {one.key: outcome(tmp_path, one.key, {"uas": 0.1}) for one in (run(0, "a"), run(1, "a"), run(1, "b"))}
-    outcomes[run(0, "a").key] = outcome(tmp_path, "other", {"uas": 0.9})
-    result = collect(sweep(row, nothing), outcomes).result
+    records = {one.key: record(tmp_path, one.key, {"uas": 0.1}) for one in (run(0, "a"), run(1, "a"), run(1, "b"))}
+    records[run(0, "a").key] = record(tmp_path, "other", {"uas": 0.9})
+    result = made(tmp_path, [row, nothing], records)[0]
     assert result.tables["table"].frame["seeds"].tolist() == [1, 0]
     assert result.tables["table"].frame["uas"].tolist() == pytest.approx([0.1, NAN], nan_ok=True)
-    assert result.audit["runs"] == 5
-    assert result.audit["done"] == 3
 
 
 def test_a_score_that_no_run_has_is_a_fault(tmp_path: Path) -> None:
     row = row_of(4, score="usa")
-    collected = collect(
-        sweep(row), {run(4).key: outcome(tmp_path, run(4).key, {"uas": 0.5, "uas.low": 0.1, "uas.high": 0.6, "x": 1.0})}
+    result, _ = made(
+        tmp_path,
+        [row],
+        {run(4).key: record(tmp_path, run(4).key, {"uas": Estimate(0.5, 0.1, 0.6, unit="fraction"), "x": 1.0})},
     )
-    (fault,) = collected.faults
+    (fault,) = result.audit["faults"]
     assert "row `a`, seed 4" in fault
     assert "has no score `usa` (did you mean `uas`?); there are uas, x. Say under the row's `scores`" in fault
-    assert collected.result.audit["faults"] == [fault]
 
 
 def test_items_of_one_name_are_a_fault(tmp_path: Path) -> None:
     row = row_of(0, 1)
     twins = pd.DataFrame({"id": ["x", "x", "y"], "scored": 1, "correct": 1.0})
-    outcomes = {one.key: outcome(tmp_path, one.key, {"uas": 1.0}, 1.0, twins) for one in (run(0), run(1))}
-    (fault,) = collect(sweep(row), outcomes).faults
-    assert "row `a`: items of" in fault
+    records = {one.key: record(tmp_path, one.key, {"uas": 1.0}, 1.0, twins) for one in (run(0), run(1))}
+    (fault,) = made(tmp_path, [row], records)[0].audit["faults"]
+    assert fault.startswith("row `a`: ")
+    assert fault.endswith("items.parquet: 1 items repeat the id of others: no interval")
 
 
 def test_other_data_and_what_all_runs_share(tmp_path: Path) -> None:
     rows = [Row((name,), {0: (run(0, name),)}, {"uas": "uas"}) for name in ("a", "b", "c")]
     kinds = [("1", "tiny"), ("2", "tiny"), ("1", "large")]
-    outcomes = {
-        run(0, name).key: outcome(tmp_path, name, {"uas": 0.5}, sha=sha, encoder=encoder)
+    records = {
+        run(0, name).key: record(tmp_path, name, {"uas": 0.5}, sha=sha, encoder=encoder)
         for name, (sha, encoder) in zip("abc", kinds, strict=True)
     }
-    collected = collect(sweep(*rows), outcomes)
-    assert collected.warnings == ("t.conllu was not the same file to all rows: a, c | b",)
-    assert collected.provenance.encoder == {}
-    alike = collect(sweep(*rows[:1]), {run(0, "a").key: outcomes[run(0, "a").key]})
-    assert alike.warnings == ()
-    assert alike.provenance.encoder == {"name": "tiny"}
-    assert alike.provenance.data == {"test": {"file": "t.conllu", "sha256": "1"}}
+    result, provenance = made(tmp_path, rows, records)
+    assert result.audit["warnings"] == ["t.conllu was not the same file to all rows: a, c | b"]
+    assert provenance.encoder == {}
+    alike, provenance = made(tmp_path, rows[:1], {run(0, "a").key: records[run(0, "a").key]})
+    assert alike.audit["warnings"] == []
+    assert provenance.encoder == {"name": "tiny"}
+    assert provenance.data == {"test": {"file": "t.conllu", "sha256": "1"}}
 
 
 def test_rows_on_different_items_are_told(tmp_path: Path) -> None:
     rows = [Row((name,), {0: (run(0, name),)}, {"uas": "uas", "same": "uas"}) for name in "abcd"]
     numbered = pd.DataFrame({"id": [f"s{n}" for n in range(9)], "scored": 2, "correct": 1.0})
     kept = {"a": numbered, "b": numbered.iloc[[0, 1, 2, 3, 4, 6, 7, 8]], "c": numbered, "d": None}
-    outcomes = {
-        run(0, name).key: outcome(tmp_path, name, {"uas": 0.5}, items=None if frame is None else frame.reset_index())
+    records = {
+        run(0, name).key: record(tmp_path, name, {"uas": 0.5}, items=None if frame is None else frame.reset_index())
         for name, frame in kept.items()
     }
-    (warning,) = collect(sweep(*rows, scores=("uas", "same")), outcomes).warnings
+    (warning,) = made(tmp_path, rows, records)[0].audit["warnings"]
     assert warning.startswith(
         "the rows stand on different items for uas, same: 9 under a, c | 8 under b; 8 under all, without s5. "
     )
     assert "--common" in warning
-    assert collect(sweep(rows[0], *rows[2:], scores=("uas", "same")), outcomes).warnings == ()
-    other = outcome(tmp_path, "other", {"uas": 0.5}, items=numbered.assign(id="x").head(1))
-    (warning,) = collect(sweep(*rows[:2]), {**outcomes, run(0, "b").key: other}).warnings
-    assert warning == "the rows stand on other data for uas: 9 under a | 1 under b; none under all"
+    assert made(tmp_path, [rows[0], *rows[2:]], records)[0].audit["warnings"] == []
+    other = record(tmp_path, "other", {"uas": 0.5}, items=numbered.assign(id="x").head(1))
+    (warning,) = made(tmp_path, rows[:2], {**records, run(0, "b").key: other})[0].audit["warnings"]
+    assert warning == "the rows stand on other data for uas, same: 9 under a | 1 under b; none under all"
 
 
 def test_results_are_read(tmp_path: Path) -> None:
@@ -194,28 +211,28 @@ def test_results_are_read(tmp_path: Path) -> None:
     }
     path = tmp_path / "results.json"
     path.write_text(json.dumps(content), encoding="utf-8")
-    read = read_outcome(path)
+    read = read_record(path)
     assert numbers(read.scores) == pytest.approx({"uas": 1.0, "none": NAN}, nan_ok=True)
     assert (read.epochs, read.items, read.encoder) == (3.0, tmp_path / "items.parquet", {"name": "tiny"})
     items([1.0, 2], [3, 4]).to_parquet(tmp_path / "items.parquet")
     counts = read.counts("uas")
-    assert counts is not None
     assert counts.index.names == ["sentence", "id"]
     assert counts.to_numpy().tolist() == [[1, 3], [2, 4]]
-    assert read.counts("none") is None
+    with pytest.raises(RecordError, match="none cannot be compared item by item; there are counts per item of: uas"):
+        read.counts("none")
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"scores": {"uas": "x"}}', '{"scores": 1, "audit": 1}'])
 def test_what_no_run_writes_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "results.json").write_text(text, encoding="utf-8")
-    with pytest.raises(SweepError, match=r"results\.json is there, but is not what a run writes as its"):
-        read_outcome(tmp_path / "results.json")
+    with pytest.raises(RecordError, match=r"results\.json is there, but is not what a run writes as its"):
+        read_record(tmp_path / "results.json")
 
 
 def test_runs_of_two_states_of_the_program_are_told_apart(tmp_path: Path) -> None:
     row = row_of(0, 1)
-    outcomes = {one.key: outcome(tmp_path, one.key, {"uas": 0.5}) for one in (run(0), run(1))}
-    assert collect(sweep(row), outcomes).warnings == ()
-    outcomes[run(1).key] = replace(outcomes[run(1).key], source="another")
-    (warning,) = collect(sweep(row), outcomes).warnings
+    records = {one.key: record(tmp_path, one.key, {"uas": 0.5}) for one in (run(0), run(1))}
+    assert made(tmp_path, [row], records)[0].audit["warnings"] == []
+    records[run(1).key] = replace(records[run(1).key], source="another")
+    (warning,) = made(tmp_path, [row], records)[0].audit["warnings"]
     assert "the program was changed between these runs" in warning

@@ -1,0 +1,178 @@
+"""Runs against each other on the same items: seeds pooled, paired tests, and warnings for readers of the table."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from metrics.bootstrap import bootstrap_ratio, holm, mean_and_sd, paired_bootstrap, paired_permutation
+from reports.reader import Record, RecordError, first_of
+from results import Estimate, Table, Unit
+from training.config import read_yaml, seeds, settings
+
+DRAWS = 10_000
+"""Resamples and random swaps of the tests."""
+
+
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """A run, the score it is compared by, and the counts behind that score, one row per item."""
+
+    record: Record
+    name: str
+    counts: pd.DataFrame
+    config: object  # None where the run has none
+    label: str  # in the table; empty takes the folder
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the run."""
+        return self.record.path.parent
+
+    @property
+    def value(self) -> float:
+        """The score of the counts."""
+        return ratio_of(self.counts)
+
+    def other_data(self, other: "Scored") -> list[str]:
+        """Splits that both runs read from different files."""
+        mine, others = ({name: said.get("sha256") for name, said in one.record.splits} for one in (self, other))
+        return [name for name in mine if None not in (mine[name], others.get(name)) and mine[name] != others[name]]
+
+    def alike(self, other: "Scored") -> bool:
+        """Whether the runs differ in their seeds, and in nothing else."""
+        known = self.config is not None and other.config is not None and not self.other_data(other)
+        same = known and settings(self.config) == settings(other.config)
+        return same and seeds(self.config) != seeds(other.config)
+
+
+def scored(record: Record, score: str | None, label: str = "") -> Scored:
+    """Read the counts of a score; None takes the first score that has counts.
+
+    Raises:
+        RecordError: There are no such counts, or they do not give the score.
+        SettingsError: The config of the run cannot be read.
+    """
+    name = score or next(iter(record.ratios), "uas")
+    counts = record.counts(name, by_id=True)
+    stated, counted = record.scores[name].value, ratio_of(counts)
+    if not np.isclose(stated, counted, rtol=0, atol=1e-6, equal_nan=True):
+        fault = f"{name} is {stated} there but {counted} by {record.items}, which is of another run"
+        raise RecordError(f"{record.path}: {fault}")
+    config = record.path.parent / "config.yaml"
+    return Scored(record, name, counts, read_yaml(config) if config.is_file() else None, label)
+
+
+def ratio_of(counts: pd.DataFrame) -> float:
+    """Σ numerator / Σ denominator; nan without a denominator."""
+    sums = counts.sum()
+    return float(sums["numerator"] / sums["denominator"]) if sums["denominator"] else float("nan")
+
+
+def grouped(runs: Sequence[Scored]) -> list[list[Scored]]:
+    """Group runs of the same config with different seeds; a run with a repeated seed is a group of its own."""
+    groups: list[list[Scored]] = []
+    for run in runs:
+        group = next((group for group in groups if all(run.alike(other) for other in group)), None)
+        if group is None:
+            groups.append([run])
+        else:
+            group.append(run)
+    return groups
+
+
+def on_same_items(runs: Sequence[Scored], common: bool) -> tuple[list[Scored], list[str]]:
+    """Bring the items of all runs into the order of the first.
+
+    Args:
+        runs: The runs.
+        common: Whether to leave out items that not all runs have.
+
+    Returns:
+        The runs, and a warning for each that lost items.
+
+    Raises:
+        RecordError: The runs were scored on different items, or have none in common.
+    """
+    first = runs[0]
+    order = first.counts.index
+    shared, lost = order, []
+    for run in runs:
+        names = run.counts.index
+        if names.names != order.names:
+            both = [" and ".join(map(str, index.names)) for index in (order, names)]
+            raise RecordError(f"items of {first.folder} are named by {both[0]}, those of {run.folder} by {both[1]}")
+        missing, added = order.difference(names), names.difference(order)
+        if len(missing) + len(added) and not common:
+            raise RecordError(
+                f"{first.folder} and {run.folder} were not scored on the same items: {_some(missing)} only in the "
+                f"former, {_some(added)} only in the latter, {len(order) - len(missing)} in both; --common compares "
+                "them on the items that all runs have"
+            )
+        shared = shared[shared.isin(names)]
+    if not len(shared):
+        raise RecordError(f"{', '.join(str(run.folder) for run in runs)} have no item in common")
+    found = [replace(run, counts=run.counts.loc[shared]) for run in runs]
+    for run, kept in zip(runs, found, strict=True):
+        if len(left_out := run.counts.index.difference(shared)):
+            lost.append(
+                f"of {run.label or run.folder} {_some(left_out)} of {len(run.counts)} items are left out: not all runs "
+                f"have them; its {run.name} was {run.value:.4g} and is {kept.value:.4g} without them"
+            )
+    return found, lost
+
+
+def _some(items: pd.Index) -> str:
+    return f"{len(items)} ({first_of(list(map(str, items)))})" if len(items) else "0"
+
+
+def compare(groups: Sequence[Sequence[Scored]]) -> Table:
+    """One line per group of runs on the same items, compared with the first; counts are means over the seeds.
+
+    Returns:
+        Columns `run, seeds, <score>, <score>.low, <score>.high, sd`, and where there are several groups `difference,
+        difference.low, difference.high, permutation.p, bootstrap.p`, nan for the first; where there are several
+        comparisons `holm.p`.
+    """
+    score, unit = groups[0][0].name, groups[0][0].record.scores[groups[0][0].name].unit
+    pooled = [np.mean([run.counts.to_numpy() for run in group], axis=0).T for group in groups]  # [2, items] each
+    folders = [group[0].folder.resolve() for group in groups]
+    parent = os.path.commonpath([folder.parent for folder in folders])
+    lines = []
+    for group, folder, counts in zip(groups, folders, pooled, strict=True):
+        mean, sd = mean_and_sd([run.value for run in group])
+        estimate = Estimate(mean, *map(float, bootstrap_ratio(*counts)), unit=unit)
+        name = group[0].label or (folder.relative_to(parent).as_posix() if len(groups) > 1 else str(group[0].folder))
+        line: dict[str, object] = {"run": name, "seeds": len(group), **estimate.named(score), "sd": sd}
+        if counts is not pooled[0]:
+            found = paired_bootstrap(*counts, *pooled[0], draws=DRAWS)
+            line |= {"difference": found.value, "difference.low": found.low, "difference.high": found.high}
+            line["permutation.p"] = paired_permutation(*counts, *pooled[0], draws=DRAWS)
+            line["bootstrap.p"] = found.p
+        lines.append(line)
+    frame = pd.DataFrame(lines)
+    units: dict[str, Unit] = {score: unit}
+    if len(groups) > 1:
+        units |= {"difference": unit, "permutation.p": "p", "bootstrap.p": "p"}
+    if len(groups) > 2:
+        frame["holm.p"] = holm(frame["permutation.p"].tolist())
+        units["holm.p"] = "p"
+    return Table(frame, units, interval=score)
+
+
+def warnings(runs: Sequence[Scored]) -> list[str]:
+    """Warn of runs on the same items without a config, with other data, or with other denominators."""
+    reference = runs[0]
+    found = []
+    for run in runs:
+        if run.config is None:
+            found.append(f"{run.folder} has no config.yaml: no other seed can be told to belong to it")
+        if others := run.other_data(reference):
+            found.append(f"{run.folder} and {reference.folder} read other files as {' and '.join(others)}")
+        differing = int((run.counts["denominator"] != reference.counts["denominator"]).sum())
+        if run.name != "f1" and differing:  # the denominator of F1 depends on the predictions
+            found.append(f"in {differing} items {run.folder} counts out of another number than {reference.folder}")
+    return found

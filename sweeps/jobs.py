@@ -1,0 +1,215 @@
+"""The jobs of a sweep, here or on SLURM, through submitit. Imports little: every job loads this again."""
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import submitit
+from submitit.core.utils import JobPaths
+from submitit.helpers import DelayedSubmission
+
+STATE = "state.ckpt"
+"""State that an interrupted run leaves below its folder, and from which the same command goes on."""
+PATIENCE = 60
+"""Seconds that a run on this machine has to end when it is told to."""
+
+
+def results_of(folder: Path) -> Path | None:
+    """The `results.json` in the folder of a run, which holds its scores and tables; None while it is unfinished."""
+    return next(iter(sorted(folder.glob("*/*/results.json"))), None)
+
+
+def environment(changes: Mapping[str, str | None]) -> dict[str, str]:
+    """The environment of a run of its own: Lightning would take it for a task of the job that it runs in."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SUBMITIT_"))}
+    known = {**own, "PYTHONUTF8": "1", "PL_GLOBAL_SEED": None, **changes}
+    return {name: value for name, value in known.items() if value is not None}
+
+
+@dataclass
+class Attempt:
+    """One call of train.py in the folder of a run; after a signal it is requeued, and goes on from its state."""
+
+    folder: Path
+    config: Path
+    digest: str  # of the config when the sweep was read
+    command: list[str]
+    identity: dict[str, object]
+    changes: dict[str, str | None]  # of the environment
+    patience: int  # seconds from the signal that ends it to the one that kills it; 0: never
+
+    def __call__(self) -> None:
+        """Run it once no other process is at it, unless that one has done it; exit as train.py does."""
+        stopped: list[int] = []
+        children: list[subprocess.Popen[bytes]] = []
+
+        def forward(number: int, _: object) -> None:
+            stopped.append(number)
+            signal.alarm(self.patience)
+            for child in children:
+                child.send_signal(number)
+
+        handlers: dict[int, Any] = dict.fromkeys((signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2), forward)
+        handlers |= dict.fromkeys((signal.SIGINT, signal.SIGHUP), lambda *_: None)  # a terminal's are for the sweep
+        handlers[signal.SIGALRM] = lambda *_: [os.killpg(child.pid, signal.SIGKILL) for child in children]
+        before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, handlers)
+        with (self.folder / "lock").open("w") as lock:
+            while not stopped and not _locked(lock.fileno()):
+                time.sleep(1)
+            if stopped or results_of(self.folder) is not None:
+                return
+            self._prepare()
+            with (self.folder / "output.txt").open("ab") as output, (self.folder / "errors.txt").open("ab") as errors:
+                children.append(
+                    subprocess.Popen(
+                        self.command,
+                        stdin=subprocess.DEVNULL,
+                        stdout=output,
+                        stderr=errors,
+                        env=environment(self.changes),
+                        pass_fds=(lock.fileno(),),  # train.py holds the lock, should this process be killed
+                        start_new_session=True,
+                    )
+                )
+            for number in stopped:
+                children[0].send_signal(number)
+            code = children[0].wait()
+        signal.alarm(0)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if stopped and results_of(self.folder) is None and _is_running_on_slurm():
+            # submitit's handler asks for the checkpoint and requeues the job.
+            signal.raise_signal(getattr(signal, "SIG" + os.environ.get("SUBMITIT_PREEMPT_SIGNAL", "USR2")))
+        if code or results_of(self.folder) is None:
+            killed = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+            self._end(killed + (" (often: out of memory)" if code == -signal.SIGKILL else ""), code)
+
+    def checkpoint(self) -> DelayedSubmission:
+        """What submitit requeues."""
+        return DelayedSubmission(self)
+
+    def _prepare(self) -> None:
+        """Remove what an attempt without a state has left, and say what is asked."""
+        if hashlib.sha256(self.config.read_bytes()).hexdigest() != self.digest:
+            self._end(f"{self.config} was changed after the sweep had begun; begin the sweep again", 1)
+        for left in self.folder.iterdir():
+            if left.is_dir() and not any(left.rglob(STATE)):
+                shutil.rmtree(left)
+        asked = {**self.identity, "config": str(self.config), "arguments": self.command}
+        (self.folder / "run.json").write_text(json.dumps(asked, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+    def _end(self, how: str, code: int) -> None:
+        (self.folder / "ended.txt").write_text(how, encoding="utf-8")
+        sys.exit(code if code > 0 else 128 - code)
+
+
+def _locked(file: int) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is_running_on_slurm() -> bool:
+    """Whether this is a job that SLURM has not cancelled."""
+    if os.environ["SUBMITIT_EXECUTOR"] != "slurm":
+        return False
+    command = ["squeue", "--noheader", "--format=%T", f"--jobs={submitit.JobEnvironment().job_id}"]
+    return "RUNNING" in subprocess.run(command, capture_output=True, text=True, check=False).stdout
+
+
+@dataclass
+class Slurm:
+    """Options of jobs on SLURM, as submitit has them; docs/cluster.md describes them."""
+
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    constraint: str | None = None
+    gpus_per_node: int | None = None
+    cpus_per_task: int | None = None
+    mem_gb: float | None = None
+    timeout_min: int = 240
+    max_num_timeout: int = 3
+    signal_delay_s: int = 90
+    array_parallelism: int = 256
+    setup: list[str] = field(default_factory=list)
+    additional_parameters: dict[str, str] = field(default_factory=dict)
+
+
+class Jobs:
+    """Jobs on this machine, at most `limit` at a time, or as one array on SLURM.
+
+    On SLURM squeue and scontrol say what becomes of them: submitit asks sacct alone, and there may be no accounting.
+    """
+
+    poll = 5.0
+
+    def __init__(self, folder: Path, limit: int, slurm: Slurm | None = None) -> None:
+        self.folder, self.slurm, self.limit = folder, slurm, sys.maxsize if slurm else limit
+        self.interval = self.poll if slurm else 0.2  # seconds between two questions about their states
+        self._local: dict[str, submitit.Job[None]] = {}
+        self._listed: dict[str, str] = {}
+        options: dict[str, Any] = {"timeout_min": 365 * 24 * 60}
+        own = {}
+        if slurm is not None:
+            options = {f"slurm_{name}": value for name, value in asdict(slurm).items() if value not in (None, [])}
+            own["slurm_max_num_timeout"] = options.pop("slurm_max_num_timeout")
+            options["slurm_additional_parameters"] = {"requeue": True, **slurm.additional_parameters}
+        self._executor = submitit.AutoExecutor(folder, cluster="slurm" if slurm else "local", **own)
+        self._executor.update_parameters(name="sweep", **options)
+
+    def submit(self, attempts: Sequence[Attempt]) -> list[str]:
+        """Submit runs; return the names of their jobs, which `job.txt` in their folders holds as well."""
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGHUP))  # jobs inherit it
+        try:
+            jobs = self._executor.submit_array(attempts)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        for job, attempt in zip(jobs, attempts, strict=True):
+            self._local[job.job_id] = job
+            (attempt.folder / "job.txt").write_text(job.job_id, encoding="utf-8")
+        return [job.job_id for job in jobs]
+
+    def states(self) -> dict[str, str]:
+        """State of each job that has not ended, on SLURM of all of the user's."""
+        if self.slurm is None:
+            return {name: "RUNNING" for name, job in self._local.items() if not job.done()}
+        command = ["squeue", "--noheader", "--array", "--me", "--format=%i %T"]
+        found = subprocess.run(command, capture_output=True, text=True, check=False)
+        if found.returncode:
+            return self._listed | dict.fromkeys(self._local, "UNKNOWN")  # a busy SLURM does not answer
+        before, self._listed = self._listed, dict(line.split() for line in found.stdout.splitlines())
+        return before | self._listed  # files of another machine may come late: an ended job is listed once more
+
+    def why(self, name: str) -> str:
+        """How a job ended that has left no word, as long as SLURM remembers it."""
+        command = ["scontrol", "--oneliner", "show", "job", name]
+        found = subprocess.run(command, capture_output=True, text=True, check=False).stdout if self.slurm else ""
+        state = re.search(r"JobState=(\S+)", found)
+        return f"job {name} ended as {state[1]}" if state else f"job {name} was killed"
+
+    def log(self, name: str) -> Path:
+        """What submitit says of a job."""
+        return JobPaths(self.folder, name).stderr
+
+    def stop(self) -> None:
+        """End the jobs on this machine and wait for it; those on SLURM go on."""
+        if self.slurm is None:
+            for name in self.states():
+                os.kill(int(name), signal.SIGTERM)
+            while self.states():
+                time.sleep(self.interval)

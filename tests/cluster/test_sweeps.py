@@ -1,0 +1,151 @@
+"""Sweeps as arrays of jobs on a real SLURM without accounting."""
+
+import io
+import json
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from rich.console import Console
+
+from sweeps.jobs import Jobs
+from sweeps.run import PROGRAM, main
+from tests.cluster.conftest import Slurm
+from tests.sweeps.sweeps import write_program, write_spec
+
+pytestmark = pytest.mark.cluster
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.fixture
+def on_slurm(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> Slurm:
+    """This process as on a login node."""
+    for name in ("PATH", "SLURM_CONF"):
+        monkeypatch.setenv(name, slurm.environment[name])
+    monkeypatch.setattr(Jobs, "poll", 1.0)
+    return slurm
+
+
+def sweep(spec: Path, out: str, *args: str, program: list[str] | None = None) -> tuple[int, str]:
+    """Run a sweep; returns the exit code and what was printed."""
+    console = Console(file=io.StringIO(), width=200, color_system=None)
+    code = main([str(spec), f"--out={spec.parent / out}", *args], program=program or PROGRAM, console=console)
+    assert isinstance(console.file, io.StringIO)
+    return code, console.file.getvalue()
+
+
+SLURM = ("--executor=slurm", "--slurm.partition=low", "--slurm.cpus_per_task=1")
+
+
+def meanwhile(act: Callable[[], None]) -> threading.Thread:
+    thread = threading.Thread(target=act)
+    thread.start()
+    return thread
+
+
+def restarts(out: Path) -> int:
+    """How often jobs of a sweep were begun again."""
+    logs = (out / "jobs").glob("*_log.out")
+    return sum(log.read_text().count("Starting with") - 1 for log in logs)
+
+
+def test_a_preempted_array_makes_the_table_of_this_machine(
+    on_slurm: Slurm, corpus: str, cache: str, tmp_path: Path
+) -> None:
+    config = ROOT / "configs" / "clark2019" / "baselines.yaml"
+    row = f"{{config: {config}, command: test, scores: {{uas: left_branching.uas}}}}"
+    spec = write_spec(tmp_path, f"name: t\nscores: [uas]\nseeds: [0, 1, 2, 3]\nrows: {{left: {row}}}\n")
+    own = ("--", f"--data.init_args.corpus={corpus}", f"--data.init_args.cache={cache}", "--trainer.accelerator=cpu")
+
+    def preempt() -> None:
+        while not list((tmp_path / "slurm" / "runs").glob("*/run.json")):
+            time.sleep(0.1)
+        on_slurm.wait(on_slurm.submit("sleep 1", "--partition=high", "--ntasks=2"))
+
+    thread = meanwhile(preempt)
+    code, said = sweep(spec, "slurm", *SLURM, *own)
+    thread.join()
+    assert code == 0, said
+    assert "4 runs: 4 done (4 begun now), 0 failed" in said
+    assert restarts(tmp_path / "slurm") > 0, "the job in `high` came too late"
+    code, said = sweep(spec, "local", "--jobs=2", *own)
+    assert code == 0, said
+    tables = [tmp_path / out / "t.csv" for out in ("slurm", "local")]
+    assert tables[0].read_bytes() == tables[1].read_bytes()
+    scores = [json.loads((tmp_path / out / "results.json").read_text())["scores"] for out in ("slurm", "local")]
+    assert scores[0] == scores[1]
+
+
+def test_failures_are_named_and_given_again_alone(on_slurm: Slurm, tmp_path: Path) -> None:
+    rows = "good: {config: a.yaml}, bad: {config: fail.yaml}, killed: {config: killed.yaml}"
+    spec = write_spec(tmp_path, f"scores: [uas]\nrows: {{{rows}}}\n", a="a", fail="fail", killed="warned killed")
+    program = write_program(tmp_path)
+    code, said = sweep(spec, "out", *SLURM, program=program)
+    assert code == 1
+    assert "bad, fail, seed 0: no results after" in said
+    assert "exit code 3; the end of" in said
+    assert "    Error: nothing comes of nothing\n" in said
+    assert "killed by SIGKILL (often: out of memory)" in said
+    assert "3 runs: 1 done (3 begun now), 2 failed" in said
+    assert pd.read_csv(tmp_path / "out" / "spec.csv")["seeds"].tolist() == [1, 0, 0]
+    (job,) = {line.split()[-1].partition("_")[0] for line in said.splitlines() if "begun as job" in line}
+    assert set(on_slurm.state(job).split()) == {"COMPLETED", "FAILED"}, "one array, which says what failed"
+    code, said = sweep(spec, "out", *SLURM, program=program)
+    assert code == 1
+    assert "3 runs: 1 done (2 begun now), 2 failed" in said
+
+
+def test_queued_jobs_are_found_again_and_cancelled_ones_are_failures(on_slurm: Slurm, tmp_path: Path) -> None:
+    rows = "one: {config: wait.yaml}, two: {config: wait2.yaml}, three: {config: wait3.yaml}"
+    spec = write_spec(tmp_path, f"scores: [uas]\nrows: {{{rows}}}\n", wait="wait", wait2="wait 2", wait3="wait 3")
+    program = write_program(tmp_path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("time.sleep", interrupted := Interrupted(on_slurm))
+        assert sweep(spec, "out", *SLURM, program=program)[0] == 130
+    jobs = interrupted.jobs
+
+    def let_go() -> None:
+        time.sleep(3)
+        on_slurm.run("scancel", jobs[2])
+        (tmp_path / "go").touch()
+
+    thread = meanwhile(let_go)
+    code, said = sweep(spec, "out", *SLURM, program=program)
+    thread.join()
+    assert code == 1
+    for job in jobs:
+        assert f"job {job} is at it" in said
+    assert f"job {jobs[2]} ended as CANCELLED" in said
+    assert "3 runs: 2 done (0 begun now), 1 failed" in said
+
+
+class Interrupted:
+    """Ctrl-C once the jobs are there."""
+
+    def __init__(self, slurm: Slurm) -> None:
+        self.slurm = slurm
+        self.jobs: list[str] = []
+
+    def __call__(self, _: float) -> None:
+        self.jobs = sorted(self.slurm.run("squeue", "--noheader", "--array", "--format=%i").split())
+        if len(self.jobs) == 3:
+            raise KeyboardInterrupt
+
+
+def test_what_sbatch_refuses_is_told(on_slurm: Slurm, tmp_path: Path) -> None:
+    spec = write_spec(tmp_path, "scores: [uas]\nrows: {x: {config: a.yaml}}\n", a="a")
+    with pytest.raises(ValueError, match="--executor slurm: .*invalid partition specified: none"):
+        sweep(spec, "out", "--executor=slurm", "--slurm.partition=none", program=write_program(tmp_path))
+
+
+def test_the_fixture_submits_and_waits(slurm: Slurm) -> None:
+    assert slurm.wait(slurm.submit("true")) == "COMPLETED"
+    assert slurm.wait(slurm.submit("exit 3")) == "FAILED"
+    job = slurm.submit("sleep 60")
+    slurm.wait(job, "RUNNING")
+    slurm.run("scancel", job)
+    assert slurm.wait(job) == "CANCELLED"
