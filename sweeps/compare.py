@@ -1,7 +1,7 @@
 """Compare runs on the same items: `python -m sweeps.compare RUN RUN … [--score NAME] [--common] [--json FILE]`.
 
-RUN is the folder of a run, its `results.json`, or `DIR:ROW`, all seeds of a row of the sweep in DIR. docs/sweeps.md says
-what is tested.
+RUN is the folder of a run, its `results.json`, or `DIR:ROW`, all seeds of a row of the sweep in DIR. docs/sweeps.md
+describes the tests.
 """
 
 import argparse

@@ -63,7 +63,7 @@ def read_yaml(path: Path) -> object:
     """Read a YAML file.
 
     Raises:
-        SettingsError: It cannot be read or is not YAML in UTF-8, or a name in a mapping is no text or stands there twice.
+        SettingsError: It cannot be read, is not YAML in UTF-8, or a name in a mapping is no text or stands there twice.
     """
     try:
         with path.open(encoding="utf-8") as file:

@@ -138,7 +138,7 @@ class Interrupted:
 
 def test_what_sbatch_refuses_is_told(on_slurm: Slurm, tmp_path: Path) -> None:
     spec = write_spec(tmp_path, "scores: [uas]\nrows: {x: {config: a.yaml}}\n", a="a")
-    with pytest.raises(ValueError, match="--executor slurm: .*invalid partition specified: none"):
+    with pytest.raises(ValueError, match=r"--executor slurm: .*invalid partition specified: none"):
         sweep(spec, "out", "--executor=slurm", "--slurm.partition=none", program=write_program(tmp_path))
 
 
