@@ -19,8 +19,8 @@ import submitit
 from submitit.core.utils import JobPaths
 from submitit.helpers import DelayedSubmission
 
-STATE = "state.ckpt"
-"""State that an interrupted run leaves below its folder, and from which the same command goes on."""
+STATE = "*/state-*"
+"""What an unfinished run leaves in its folder, and from which the same command goes on."""
 PATIENCE = 60
 """Seconds that a run on this machine has to end when it is told to."""
 
@@ -62,7 +62,7 @@ class Attempt:
 
         handlers: dict[int, Any] = dict.fromkeys((signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2), forward)
         handlers |= dict.fromkeys((signal.SIGINT, signal.SIGHUP), lambda *_: None)  # a terminal's are for the sweep
-        handlers[signal.SIGALRM] = lambda *_: [os.killpg(child.pid, signal.SIGKILL) for child in children]
+        handlers[signal.SIGALRM] = lambda *_: os.killpg(children[0].pid, signal.SIGKILL) if children else None
         before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
         signal.pthread_sigmask(signal.SIG_UNBLOCK, handlers)
         with (self.folder / "lock").open("w") as lock:
@@ -105,7 +105,7 @@ class Attempt:
         if hashlib.sha256(self.config.read_bytes()).hexdigest() != self.digest:
             self._end(f"{self.config} was changed after the sweep had begun; begin the sweep again", 1)
         for left in self.folder.iterdir():
-            if left.is_dir() and not any(left.rglob(STATE)):
+            if left.is_dir() and not any(left.glob(STATE)):
                 shutil.rmtree(left)
         asked = {**self.identity, "config": str(self.config), "arguments": self.command}
         (self.folder / "run.json").write_text(json.dumps(asked, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -5,7 +5,6 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal
@@ -123,13 +122,16 @@ def read_sweep(path: Path, extra: Options | None = None, above: Sequence[Path] =
         raise SweepError(f"{path}: `label` is for `rows`; the first columns of a `grid` are called as its axes")
     if path.resolve() in above:
         raise SweepError(f"{path}: its `checkpoints` are those of a plan that takes them from this one")
-    labels, entries = (plan.label or "row",), {(row,): [entry] for row, entry in plan.rows.items()}
     if plan.grid:
         labels, entries = _grid(plan.grid, f"{path}: `grid`")
+    else:
+        labels, entries = (plan.label or "row",), {(row,): [entry] for row, entry in plan.rows.items()}
     rows: list[Row[Run]] = []
     for row, layers in entries.items():
         where = f"{path}: row `{' × '.join(row)}`"
-        content = reduce(lambda below, over: _over(below, over, where), layers, {})
+        content: dict[str, Any] = {}
+        for layer in layers:
+            content = _over(content, layer, where)
         entry = typed(Entry, content, where)
         if strange := sorted(entry.scores.keys() - set(plan.scores)):
             raise SweepError(f"{where}: `{strange[0]}` is none of the table's `scores`: {', '.join(plan.scores)}")

@@ -44,7 +44,7 @@ class SettingsError(UserError):
     """Settings in a file that cannot be read."""
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(yaml.SafeLoader):  # type: ignore[misc]
     """Refuses names that are no text, or that stand twice in one mapping."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:

@@ -358,7 +358,7 @@ def test_a_run_leaves_its_results_and_what_it_was_asked(tmp_path: Path, monkeypa
     left, kept = one.folder / "Probe" / "version_0", one.folder / "Other" / "version_0"
     for path in (left, kept):
         path.mkdir(parents=True)
-    (kept / "state.ckpt").touch()
+    (kept / "state-1").mkdir()
     one()
     assert (left / "results.json").is_file()
     assert kept.exists(), "it has a state to go on from"
