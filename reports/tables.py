@@ -36,11 +36,16 @@ def written(table: Table, *, missing: str) -> dict[str, list[str]]:
     return cells
 
 
+def number(value: float, unit: Unit, *, missing: str) -> str:
+    """Write a float, ×100 with one decimal when it is a fraction; nan becomes `missing`."""
+    if math.isnan(value):
+        return missing
+    return f"{100 * value:.1f}" if unit == "fraction" else f"{value:.4g}"
+
+
 def _cell(values: Iterable[float], unit: Unit, missing: str) -> str:
     """A number, with its interval where that is defined: `54.3 [53.5, 55.1]`."""
-    first, *bounds = (
-        "" if math.isnan(value) else f"{100 * value:.1f}" if unit == "fraction" else f"{value:.4g}" for value in values
-    )
+    first, *bounds = (number(value, unit, missing="") for value in values)
     return f"{first or missing} [{bounds[0]}, {bounds[1]}]" if bounds and all(bounds) else first or missing
 
 

@@ -82,7 +82,7 @@ def main(args: Sequence[str], *, console: Console | None = None) -> int:
     groups = [[next(rest) for _ in group] for group in groups]
     table = compare(groups)
     score, items, names = runs[0].name, len(runs[0].counts), " and ".join(map(str, runs[0].counts.index.names))
-    console.print(data_table(f"{score}, against the first", table, "the output of --json"))
+    console.print(data_table(f"{score}, against the first", table, "the output of --json", console.width))
     console.print()
     console.print(Text(f"{items} items, matched by {names}; {DRAWS} draws a test."), soft_wrap=True)
     for warning in cautions:

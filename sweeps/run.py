@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 from jsonargparse import ArgumentParser
 from jsonargparse.typing import PositiveInt
@@ -140,7 +140,7 @@ class Sweeper:
 
     def _begin(self, states: Mapping[str, str]) -> None:
         """Submit what can be run now, all at once, and take over what was submitted before."""
-        ready = []
+        ready: list[str] = []
         for key in self.waiting:
             job = _text(self.folders[key] / "job.txt")
             lost = any(run.key in (*self.failed, *self.left) for run in self.runs[key].trained)
@@ -294,13 +294,14 @@ def _report(sweep: Sweep, sweeper: Sweeper, out: Path) -> int:
     """Write and print the table."""
     console, known = sweeper.console, sweeper.records
     result, provenance = collect(sweep.name, sweep.labels, sweep.rows, sweep.columns, known, out)
-    faults = [*(f"failed: {sweeper.title(key)}" for key in sweeper.failed), *result.audit["faults"]]
+    audit = cast(Mapping[str, list[str]], result.audit)
+    faults = [*(f"failed: {sweeper.title(key)}" for key in sweeper.failed), *audit["faults"]]
     faults += [f"not begun, because others failed: {sweeper.title(key)}" for key in sweeper.left]
     write(out, replace(result, audit={"runs": len(sweeper.runs), "done": len(known), **result.audit}), provenance)
     console.print()
-    console.print(data_table(sweep.name, result.tables[sweep.name], f"{sweep.name}.csv"))
+    console.print(data_table(sweep.name, result.tables[sweep.name], f"{sweep.name}.csv", console.width))
     console.print()
-    for warning in result.audit["warnings"]:
+    for warning in audit["warnings"]:
         console.print(Text(f"Warning: {warning}", "yellow"), soft_wrap=True)
     for fault in faults:
         console.print(Text(fault, "red"), soft_wrap=True)
