@@ -1,5 +1,3 @@
-import logging
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -10,12 +8,10 @@ import pytest
 import torch
 
 from attention.alignment import AlignmentError, join_sentences, split_words
-from attention.digest import Digests
 from attention.encoder import Encoder, EncoderSpec, resolve
-from attention.extraction import make_store, open_store
 from attention.forward import extract, shapes
 from attention.specification import Candidates, Extraction, Items, Options
-from attention.store import StoreError, write_shard
+from attention.store import StoreError
 from corpora.conll2012 import read_documents
 from corpora.document import MENTION_TYPES, Document, Documents, Window, cut, windows_from_table
 from corpora.sentence import CorpusError
@@ -26,7 +22,6 @@ from datamodules.coreference import cut_documents, parted
 from datamodules.vectors import VectorSpec
 from tests import tiny
 from tests.attention import reference
-from tests.attention.extractions import small_shards
 from tests.datamodules.conftest import LENGTHS, named, trainer
 from tests.documents import corpus, document, write
 
@@ -36,23 +31,6 @@ def single(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Seven documents of two genres in one file."""
     folder = tmp_path_factory.mktemp("single")
     return write(folder / "all.conll", named(corpus(LENGTHS, seed=1), "news", "fiction"))
-
-
-def test_windows_that_stand_in_train_are_counted_and_warned_of(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    documents = named(corpus(LENGTHS, seed=1), "news")
-    for split, own in {"train": slice(4), "dev": slice(4, 6), "test": slice(3, 7)}.items():
-        write(tmp_path / f"{split}.conll", Documents(documents.documents[own], {}))
-    module = CoreferenceDataModule(str(tmp_path / "{split}.conll"), encoder=None, cache=str(tmp_path))
-    module.setup("fit")
-    module.setup("test")
-    audit = cast(dict[str, dict[str, int]], module.provenance.audit)
-    assert (audit["dev"]["also_in_train"], audit["test"]["also_in_train"], audit["test"]["also_in_dev"]) == (0, 1, 2)
-    assert [message.partition(":")[0] for message in caplog.messages if "stand in" in message] == [
-        "1 of 4 windows of test (25%) also stand in train",
-        "2 of 4 windows of test (50%) also stand in dev",
-    ]
 
 
 @pytest.fixture(scope="module", params=["mentions", "words"])
@@ -125,13 +103,6 @@ def test_weights_are_those_of_the_store(data: CoreferenceDataModule) -> None:
         assert batch.weights.shape == shape
 
 
-def test_a_batch_is_its_receivers_own(data: CoreferenceDataModule) -> None:
-    batch = data.splits["dev"][[0]]
-    before = batch.weights.clone()
-    batch.weights.zero_()
-    assert torch.equal(data.splits["dev"][[0]].weights, before)
-
-
 def test_a_device_without_a_window_has_an_empty_batch(data: CoreferenceDataModule) -> None:
     data.trainer = trainer(98, 99)
     [batch] = data.val_dataloader()
@@ -160,17 +131,11 @@ def test_without_an_encoder_each_document_is_a_window_without_weights(by_split: 
 VECTORS = {"the": (1, 2, 3), "fox": (4, 5, 6), "dogs": (7, 8, 9), "jumpsuit": (-1, 0, 1), "unlazy": (2, 0, 2)}
 
 
-@pytest.fixture
-def vectors(tmp_path: Path) -> str:
-    lines = [f"{word} {' '.join(map(str, values))}" for word, values in VECTORS.items()]
+def test_batches_hold_the_vectors_of_the_head_words(by_split: str, bert: Path, cache: str, tmp_path: Path) -> None:
     path = tmp_path / "vectors.txt"
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return str(path)
-
-
-def test_batches_hold_the_vectors_of_the_head_words(by_split: str, vectors: str, bert: Path, cache: str) -> None:
+    path.write_text("".join(f"{word} {a} {b} {c}\n" for word, (a, b, c) in VECTORS.items()), encoding="utf-8")
     module = CoreferenceDataModule(
-        by_split, encoder=EncoderSpec(str(bert)), cache=cache, vectors=VectorSpec(vectors, min_coverage=0.1)
+        by_split, encoder=EncoderSpec(str(bert)), cache=cache, vectors=VectorSpec(str(path), min_coverage=0.1)
     )
     module.setup("fit")
     module.setup("test")
@@ -192,54 +157,48 @@ def test_batches_hold_the_vectors_of_the_head_words(by_split: str, vectors: str,
     assert {"train", "dev", "test"} <= provenance.audit.keys() & provenance.data.keys()
 
 
-# Halves
+# Parts of one file
 
 
-def test_one_file_is_halved_within_each_genre(single: Path, tmp_path: Path) -> None:
-    module = halved(single, str(tmp_path))
+@pytest.fixture(scope="module")
+def parts(single: Path, bert: Path, tmp_path_factory: pytest.TempPathFactory) -> CoreferenceDataModule:
+    return halved(single, str(tmp_path_factory.mktemp("parts")), EncoderSpec(str(bert)))
+
+
+def test_one_file_is_extracted_once_and_split_by_documents(parts: CoreferenceDataModule, single: Path) -> None:
+    assert parts.stores["dev"] is parts.stores["test"]
+    assert len(list(parts.cache.rglob("manifest.json"))) == 1
     every = [text.id for text in read_documents(single).documents if text.mentions]
-    dev, test = ids(module, "dev"), ids(module, "test")
-    assert not set(dev) & set(test)
+    dev, test = ids(parts, "dev"), ids(parts, "test")
     assert sorted(dev + test) == sorted(every)
     assert list(dev) == [name for name in every if name in dev]  # in the order of the file
-    for genre in ("news", "fiction"):
-        sizes = [sum(genre in name for name in names) for names in (dev, test)]
-        assert abs(sizes[0] - sizes[1]) <= 1
-    assert abs(len(dev) - len(test)) <= 1
-    for split in module.splits.values():
-        numbers = {int(split[[index]].document) for index in range(len(split))}
-        assert numbers == set(range(len(split.documents)))
-
-
-def test_one_file_is_extracted_once_and_split_by_items(
-    single: Path, bert: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.INFO, "pytorch_lightning.utilities.rank_zero"):
-        module = halved(single, str(tmp_path), EncoderSpec(str(bert)))
-    assert module.stores["dev"] is module.stores["test"]
-    assert len(list(tmp_path.rglob("manifest.json"))) == 1
-    whole = len(module.stores["dev"])
-    assert len(module.splits["dev"]) + len(module.splits["test"]) == whole
-    assert f"after entering setup: dev and test {whole} windows." in caplog.text
-    windows = {window: item for item, window in enumerate(w for s in module.splits.values() for w in s.windows)}
-    assert len(windows) == whole
+    windows = [window for split in parts.splits.values() for window in split.windows]
+    assert len(set(windows)) == len(windows) == len(parts.stores["dev"])
     order = sorted(windows, key=lambda window: (window.number, window.first))
-    for _, batch in batches(module):
+    for split, batch in batches(parts):
         assert batch.window is not None
-        stored = module.stores["dev"].read("antecedent", order.index(batch.window))
-        assert torch.equal(batch.weights, stored)
+        assert ids(parts, split)[int(batch.document)] == batch.window.text.id
+        assert torch.equal(batch.weights, parts.stores["dev"].read("antecedent", order.index(batch.window)))
 
 
-def test_the_seed_decides(single: Path, tmp_path: Path) -> None:
+def test_provenance_of_parts_says_what_is_in_each(parts: CoreferenceDataModule) -> None:
+    audit = cast(dict[str, dict[str, int]], parts.provenance.audit)
+    assert set(audit) == {"dev", "test", "file"}
+    for name in ("windows", "mentions", "links", "lost_links"):
+        assert audit["dev"][name] + audit["test"][name] == audit["file"][name]
+        assert audit["dev"][name] > 0
+    data = cast(dict[str, dict[str, Any]], parts.provenance.data)
+    for split in HALVES:
+        assert data[split]["ids"] == list(ids(parts, split))
+        assert data[split]["documents"] == len(data[split]["ids"]) == audit[split]["documents"]
+        assert (data[split]["windows"], data[split]["split_seed"]) == (audit[split]["windows"], 0)
+
+
+def test_the_seed_decides_and_the_encoder_does_not(single: Path, parts: CoreferenceDataModule, tmp_path: Path) -> None:
     found = [ids(halved(single, str(tmp_path), seed=seed), "dev") for seed in (0, 0, 1, 2, 3)]
-    assert found[0] == found[1]
+    assert found[0] == found[1] == ids(parts, "dev")
     assert len(set(found)) > 1
     assert len(list(tmp_path.rglob("manifest.json"))) == 1  # the seed is no part of the store's key
-
-
-def test_the_encoder_does_not_change_the_halves(single: Path, bert: Path, tmp_path: Path) -> None:
-    without = halved(single, str(tmp_path))
-    assert ids(halved(single, str(tmp_path), EncoderSpec(str(bert))), "test") == ids(without, "test")
 
 
 SIZES = [(8, 8, 8, 8, 8), (1, 1, 1, 1), (3, 5, 2, 7), (1, 4, 9), (2,), (1,)]
@@ -271,12 +230,8 @@ def test_every_part_has_its_share_over_all(shares: tuple[float, ...], sizes: tup
     assert sorted(number for part in parts for number in part) == sorted(genres)
     for part, share in zip(parts, shares, strict=True):
         assert abs(len(part) - share * len(genres)) < 1
-
-
-def test_every_part_has_its_share_of_every_genre() -> None:
-    genres = of_genres((8, 8, 8, 8, 8))
-    for part, size in zip(parted(genres, (0.5, 0.25, 0.25), 1), (4, 2, 2), strict=True):
-        assert Counter(genres[number] for number in part) == dict.fromkeys(set(genres.values()), size)
+        if shares == (0.5, 0.25, 0.25) and set(sizes) == {8}:
+            assert set(Counter(genres[number] for number in part).values()) == {8 * share}
 
 
 THIRDS = (1 / 3, 1 / 3, 1 / 3)
@@ -299,40 +254,36 @@ def test_one_file_is_parted_in_three_for_training(single: Path, bert: Path, tmp_
     assert sum(audit[split]["links"] for split in SPLITS) == audit["file"]["links"]
 
 
-def test_training_on_one_file_in_halves_is_refused_with_the_remedy(single: Path, tmp_path: Path) -> None:
-    module = CoreferenceDataModule(str(single), encoder=None, cache=str(tmp_path))
-    with pytest.raises(CorpusError, match=r"no train split.*Part its documents in three: --data.init_args.parts"):
-        module.setup("fit")
-
-
-@pytest.mark.parametrize("parts", [(1.0,), (0.5, 0.4), (0.5, 0.5, 0.0), (0.4, 0.2, 0.2, 0.2), (1.5, -0.5)])
+@pytest.mark.parametrize("parts", [(1.0,), (0.5, 0.4), (0.5, 0.5, 0.0), (0.4, 0.2, 0.2, 0.2)])
 def test_shares_that_cannot_be_are_named(parts: tuple[float, ...]) -> None:
     with pytest.raises(CorpusError, match=r"are no shares of dev and test.*parts \[0.5,0.25,0.25\]"):
         CoreferenceDataModule(encoder=None, parts=parts)
 
 
 @pytest.mark.parametrize(
-    ("lengths", "parts", "message"),
+    ("count", "stage", "options", "message"),
     [
+        (7, "fit", {}, r"no train split.*Part its documents in three: --data.init_args.parts"),
+        (1, "test", {}, r"few.conll: one document with mentions cannot be parted into dev and test.*dev: dev.con"),
         (
-            [(4, 4)],
-            (0.5, 0.5),
-            r"few.conll: one document with mentions cannot be parted into dev and test.*dev: dev.con",
-        ),
-        (
-            [(4, 4), (6, 6, 6)],
-            THIRDS,
+            2,
+            "test",
+            {"parts": THIRDS},
             r"2 documents with mentions cannot be parted into train, dev and test\..*train: tra",
         ),
+        (7, "test", {"parses": "absent.conllu"}, r"absent\.conllu"),
+        (7, "test", {"parses": "other.conllu"}, r"other\.conllu"),
     ],
 )
-def test_fewer_documents_than_parts_are_refused(
-    lengths: list[tuple[int, ...]], parts: tuple[float, ...], message: str, tmp_path: Path
+def test_what_cannot_be_parted_or_does_not_match_its_parses_is_refused(
+    count: int, stage: str, options: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = write(tmp_path / "few.conll", named(corpus(lengths), "news"))
-    module = CoreferenceDataModule(str(path), encoder=None, cache=str(tmp_path), parts=parts)
+    monkeypatch.chdir(tmp_path)
+    Path("other.conllu").write_text(TREE + "\n", encoding="utf-8")
+    path = write(tmp_path / "few.conll", named(corpus([(4, 4)] * count), "news"))
+    module = CoreferenceDataModule(str(path), encoder=None, cache=str(tmp_path), **options)
     with pytest.raises(CorpusError, match=message):
-        module.setup("test")
+        module.setup(stage)
 
 
 # Stores
@@ -374,14 +325,6 @@ def test_parses_give_the_heads_and_are_part_of_the_key(tmp_path: Path) -> None:
     assert described["parses_sha256"] == beside.stores["dev"].manifest.identity["companion_sha256"]
 
 
-@pytest.mark.parametrize("name", ["absent.conllu", "other.conllu"])
-def test_parses_that_are_absent_or_do_not_match_are_named(name: str, by_split: str, tmp_path: Path) -> None:
-    (tmp_path / "other.conllu").write_text(TREE + "\n", encoding="utf-8")
-    module = CoreferenceDataModule(by_split, parses=str(tmp_path / name), encoder=None, cache=str(tmp_path))
-    with pytest.raises(CorpusError, match=re.escape(name)):
-        module.setup("test")
-
-
 # Provenance
 
 
@@ -401,119 +344,125 @@ def test_provenance_counts_documents_and_windows_of_every_split(data: Coreferenc
         assert audit["mentions"] == counts["mentions"]
 
 
-def test_provenance_of_halves_says_what_is_in_each(single: Path, bert: Path, tmp_path: Path) -> None:
-    module = halved(single, str(tmp_path), EncoderSpec(str(bert)))
-    provenance = module.provenance
-    audit = cast(dict[str, dict[str, int]], provenance.audit)
-    assert set(audit) == {"dev", "test", "file"}
-    for name in ("windows", "mentions", "links", "lost_links"):
-        assert audit["dev"][name] + audit["test"][name] == audit["file"][name]
-        assert audit["dev"][name] > 0
-    data = cast(dict[str, dict[str, Any]], provenance.data)
-    for split in HALVES:
-        assert data[split]["ids"] == list(ids(module, split))
-        assert data[split]["documents"] == len(data[split]["ids"]) == audit[split]["documents"]
-        assert data[split]["windows"] == audit[split]["windows"]
-        assert data[split]["split_seed"] == 0
-
-
-LIMIT = 14
-FLOAT32 = Options(precision="float32")
+# Documents cut into windows
 
 
 @pytest.fixture(scope="module")
 def encoder(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
     """It takes fourteen pieces at once: twelve words of one piece, and the delimiters."""
-    return Encoder(resolve(EncoderSpec(str(tiny.save_bert(tmp_path_factory.mktemp("short"), max_length=LIMIT)))))
+    return Encoder(resolve(EncoderSpec(str(tiny.save_bert(tmp_path_factory.mktemp("short"), max_length=14)))))
 
 
-def of_lengths(*lengths: int, name: str = "d", mentions: bool = True) -> Document:
+def of_lengths(*lengths: int, mentions: bool = True) -> Document:
     """Sentences of so many words of one piece; the first word of each is a mention, all of one cluster."""
     spans = [(sentence, 0, 1, 0, 0) for sentence in range(len(lengths))] if mentions else []
-    return document(name, [" ".join(["the"] * n) for n in lengths], spans)
+    return document("d", [" ".join(["the"] * n) for n in lengths], spans)
 
 
-def items_of(
+def cut_up(
     encoder: Encoder | None,
-    documents: Documents,
-    options: Options = FLOAT32,
+    *documents: Document,
     candidates: Candidates = "mentions",
-) -> Items:
-    return cut_documents(Extraction(Path("corpus"), {}, None, options, candidates=candidates), documents, encoder)
+    **options: Any,  # noqa: ANN401 # those of the extraction
+) -> tuple[Items, tuple[Window, ...]]:
+    """What is extracted, and its windows."""
+    extraction = Extraction(Path("corpus"), {}, None, Options(precision="float32", **options), candidates=candidates)
+    items = cut_documents(extraction, Documents(documents, {"documents": len(documents)}), encoder)
+    return items, windows_from_table(items.labels)
 
 
-def cut_up(encoder: Encoder | None, *documents: Document, options: Options = FLOAT32) -> Items:
-    return items_of(encoder, Documents(documents, {"documents": len(documents)}), options)
-
-
-def windows(items: Items) -> tuple[Window, ...]:
-    return windows_from_table(items.labels)
-
-
-def bounds(items: Items) -> list[tuple[int, int, int]]:
-    """Document, first sentence and the one behind the last of every window."""
-    return [(each.number, each.first, each.first + len(each.text.sentences)) for each in windows(items)]
-
-
-# Documents cut into windows
+LONG = document(
+    "bn/long",
+    ["the fox", " ".join(["the"] * 9 + ["dogs"] * 4)],
+    [(0, 0, 2, 1, 0), (1, 7, 12, 9, 0), (1, 0, 1, 0, 1)],
+)
+SPARSE = document("d", [" ".join(["the"] * 12)] * 4, [(1, 2, 3, 2, 0), (3, 0, 2, 1, 0)])
+SILENT = of_lengths(3, mentions=False)
+JOINER = "\u200d"
+UNKNOWN = document("d", [f"the {JOINER}", JOINER, " ".join([JOINER] * 13)], [(0, 0, 1, 0, 0), (2, 0, 1, 0, 0)])
 
 
 @pytest.mark.parametrize(
-    ("lengths", "expected"),
+    ("documents", "expected", "audit"),
     [
-        ((12,), [(0, 1)]),
-        ((5, 7), [(0, 2)]),  # exactly full
-        ((5, 8), [(0, 1), (1, 2)]),  # one piece over
-        ((5, 7, 1, 12, 6, 6, 6), [(0, 2), (2, 3), (3, 4), (4, 6), (6, 7)]),
-        ((1,) * 13, [(0, 12), (12, 13)]),
-        ((3, 3, 3, 3, 1, 11, 1), [(0, 4), (4, 6), (6, 7)]),
+        ([of_lengths(5, 7)], [(0, 0, 2)], {"links": 1}),  # exactly full
+        ([of_lengths(5, 8)], [(0, 0, 1), (0, 1, 2)], {"lost_links": 1}),  # one piece over
+        (
+            [of_lengths(5, 7, 1, 12, 6, 6, 6)],
+            [(0, 0, 2), (0, 2, 3), (0, 3, 4), (0, 4, 6), (0, 6, 7)],
+            {"links": 6, "lost_links": 4},  # the first mention of every window but the first
+        ),
+        ([of_lengths(*[1] * 13)], [(0, 0, 12), (0, 12, 13)], {"lost_links": 1}),
+        (
+            [of_lengths(2, 3), of_lengths(2), of_lengths(4, 4, 5)],
+            [(0, 0, 2), (1, 0, 1), (2, 0, 2), (2, 2, 3)],
+            {"lost_links": 1},
+        ),
+        ([SILENT, SPARSE], [(1, 1, 2), (1, 3, 4)], {"windows_without_mentions": 3, "links": 1, "lost_links": 1}),
+        (
+            [of_lengths(2, 3, 13, 14, 4, 1, 13)],
+            [(0, 0, 2), (0, 4, 6)],
+            {"skipped_too_long": 3, "skipped_mentions": 3, "skipped_links": 3, "links": 6, "lost_links": 1},
+        ),
+        ([LONG], [(0, 0, 1)], {"skipped_mentions": 2, "skipped_links": 1}),
+        ([UNKNOWN], [(0, 0, 2)], {"words_without_piece": 2, "words_with_unknown_token": 2}),
     ],
 )
 def test_sentences_are_joined_as_long_as_they_fit(
-    lengths: tuple[int, ...], expected: list[tuple[int, int]], encoder: Encoder
+    documents: list[Document], expected: list[tuple[int, int, int]], audit: dict[str, int], encoder: Encoder
 ) -> None:
-    text = of_lengths(*lengths)
-    items = cut_up(encoder, text)
-    assert bounds(items) == [(0, *pair) for pair in expected]
-    assert windows(items) == tuple(cut(0, text, *pair) for pair in expected)
-    for [pieces], (start, stop) in zip(items.inputs, expected, strict=True):
-        assert len(pieces) == sum(lengths[start:stop]) + 2 <= LIMIT
-    assert (items.audit["windows"], items.audit["windows_without_mentions"]) == (len(expected), 0)
-    assert items.audit["links"] == len(lengths) - 1
-    assert items.audit["lost_links"] == len(expected) - 1  # the first mention of every window but the first
-
-
-def test_windows_end_with_their_document(encoder: Encoder) -> None:
-    items = cut_up(encoder, of_lengths(2, 3), of_lengths(2), of_lengths(4, 4, 5))
-    assert bounds(items) == [(0, 0, 2), (1, 0, 1), (2, 0, 2), (2, 2, 3)]
-    assert items.audit["lost_links"] == 1
-
-
-def test_windows_without_a_mention_are_left_out_and_counted(encoder: Encoder) -> None:
-    text = document("d", [" ".join(["the"] * 12)] * 4, [(1, 2, 3, 2, 0), (3, 0, 2, 1, 0)])
-    items = cut_up(encoder, of_lengths(3, mentions=False), text)
-    assert bounds(items) == [(1, 1, 2), (1, 3, 4)]
-    assert len(items) == len(items.inputs) == 2
-    assert (items.audit["windows"], items.audit["windows_without_mentions"]) == (2, 3)
-    assert (items.audit["links"], items.audit["lost_links"]) == (1, 1)
+    items, windows = cut_up(encoder, *documents, too_long="skip")
+    assert windows == tuple(cut(number, documents[number], start, stop) for number, start, stop in expected)
+    for [pieces], window in zip(items.inputs, windows, strict=True):
+        assert pieces.words == len(window.words)
+        assert len(pieces) <= 14
+    assert items.audit["windows"] == len(items) == len(expected)
+    assert {name: items.audit[name] for name in audit} == audit
 
 
 def test_without_an_encoder_every_document_is_one_window() -> None:
-    documents = of_lengths(50, 40), of_lengths(3, mentions=False), of_lengths(2)
-    items = cut_up(None, *documents, options=Options(layers=(99,)))
-    assert bounds(items) == [(0, 0, 2), (2, 0, 1)]
+    documents = of_lengths(50, 40), SILENT, of_lengths(2)
+    items, windows = cut_up(None, *documents, layers=(99,))
+    assert [(window.number, window.text) for window in windows] == [(0, documents[0]), (2, documents[2])]
     assert (items.inputs, items.layers, items.heads, items.shards) == ((), (), (), [])
-    assert [text.text for text in windows(items)] == [documents[0], documents[2]]
     assert items.audit["lost_links"] == 0
+
+
+@pytest.mark.parametrize(
+    ("texts", "options", "message"),
+    [
+        (
+            [LONG],
+            {},
+            r"^document bn/long, sentence 2: 13 words, 15 pieces, over the limit of 14; its longest mention has 5 "
+            r"words \('the the dogs dogs dogs'\)\. --data\.init_args\.options\.too_long skip leaves such sentences out",
+        ),
+        (
+            [document("d", [" ".join(f"word{n}" for n in range(40))], [(0, 1, 40, 3, 0), (0, 0, 1, 0, 0)])],
+            {},
+            r"its longest mention has 39 words \('word1 word2 .{30,50} …'\)",
+        ),
+        ([of_lengths(13, mentions=False)], {}, "it has no mention"),
+        ([LONG], {"too_long": "window"}, r"bn/long, sentence 2.*does not cut sentences.*too_long skip"),
+        ([SILENT, SILENT], {}, r"No mention in 2 windows of 2 documents\. Is coreference annotated"),
+        ([of_lengths(13)], {"too_long": "skip"}, "1 sentences over 14 pieces, with 1 mentions, were skipped"),
+        ([of_lengths(2)], {"layers": (3,)}, "layers: 3 is asked for, and the encoder has"),
+    ],
+)
+def test_what_cannot_be_cut_is_refused(
+    texts: list[Document], options: dict[str, Any], message: str, encoder: Encoder
+) -> None:
+    with pytest.raises((AlignmentError, StoreError), match=message):
+        cut_up(encoder, *texts, **options)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_links_add_up_and_the_lost_ones_are_those_of_a_count_by_brute_force(seed: int, encoder: Encoder) -> None:
     documents = corpus([(3, 1, 2, 5, 20, 2, 1, 3)] * 6, seed)
-    items = items_of(encoder, documents, Options(too_long="skip"))
+    items, windows = cut_up(encoder, *documents.documents, too_long="skip")
     window_of = {
         (text.number, text.first + place): item
-        for item, text in enumerate(windows(items))
+        for item, text in enumerate(windows)
         for place in range(len(text.text.sentences))
     }
     links = lost = skipped = inside = 0
@@ -534,7 +483,7 @@ def test_links_add_up_and_the_lost_ones_are_those_of_a_count_by_brute_force(seed
     assert skipped > 0
 
 
-# Pieces of a window
+# What is stored of a window
 
 
 @pytest.mark.parametrize(
@@ -548,60 +497,29 @@ def test_pieces_of_joined_sentences_are_those_of_one_long_sentence(
     for sentences in ([["the", "fox"]], [["foxglove"], ["the", "unlazy", "dogs"], [",", "overdrinks", "."]]):
         words = [word for sentence in sentences for word in sentence]
         pieces = join_sentences(split_words(tokenizer, sentences))
-        [whole] = split_words(tokenizer, [words])
-        ids, positions = reference.split(tokenizer, words, blank)
-        assert (pieces.ids.tolist(), pieces.positions.tolist(), pieces.words, pieces.first) == (
-            ids,
-            positions,
-            len(words),
-            0,
-        )
-        np.testing.assert_array_equal(pieces.ids, whole.ids)
+        assert (pieces.ids.tolist(), pieces.positions.tolist()) == reference.split(tokenizer, words, blank)
+        assert (pieces.words, pieces.first) == (len(words), 0)
         assert pieces.ids.dtype == pieces.positions.dtype == np.dtype(np.int32)
-
-
-def test_unknown_words_are_counted_in_what_is_kept(encoder: Encoder) -> None:
-    joiner = "\u200d"
-    text = document("d", [f"the {joiner}", joiner, " ".join([joiner] * 13)], [(0, 0, 1, 0, 0), (2, 0, 1, 0, 0)])
-    silent = document("e", [joiner])
-    assert cut_up(encoder, text, silent, options=Options(too_long="skip")).audit["words_without_piece"] == 2
-    pieces = join_sentences(split_words(encoder.tokenizer, text.sentences[:2]))
-    assert (pieces.unknown, pieces.with_unknown) == (2, 2)
-
-
-# What is stored of a window
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny.save_bert(tmp_path_factory.mktemp("bert"), max_length=40)
-
-
-def full(folder: Path, items: Items, item: int) -> reference.Floats:
-    """All attention of a window, the slow way: `[layers, heads, n+2, n+2]`."""
-    ids, positions = reference.split(
-        Encoder(resolve(EncoderSpec(str(folder)))).tokenizer, windows(items)[item].words, ""
-    )
-    return reference.reduced(reference.attention(folder, ids), positions, len(windows(items)[item]))
 
 
 @pytest.mark.parametrize("candidates", ["mentions", "words"])
 @pytest.mark.parametrize("taken", [{}, {"layers": (2,), "heads": (1, 4)}], ids=["all", "some heads"])
 def test_stored_blocks_are_slices_of_the_full_attention(
-    candidates: Candidates, taken: dict[str, tuple[int, ...]], folder: Path
+    candidates: Candidates, taken: dict[str, tuple[int, ...]], tmp_path: Path
 ) -> None:
+    folder = tiny.save_bert(tmp_path, max_length=40)
     encoder = Encoder(resolve(EncoderSpec(str(folder))))
-    options = Options(precision="float32", layers=taken.get("layers"), heads=taken.get("heads"))
-    items = items_of(encoder, corpus([(4, 3, 6), (2, 5, 3, 1), (7, 7, 2, 3)]), options, candidates)
+    documents = corpus([(4, 3, 6), (2, 5, 3, 1), (7, 7, 2, 3)]).documents
+    items, windows = cut_up(encoder, *documents, candidates=candidates, **taken)
     found = {name: tensor for _, name, tensor in extract(encoder, items, [0])}
     assert list(shapes(items, 0).items()) == [(name, tuple(tensor.shape)) for name, tensor in found.items()]
     assert found.keys() == {f"antecedent.{item}" for item in range(len(items))}
     assert len(items) > 2
-    for item, text in enumerate(windows(items)):
-        whole = full(folder, items, item)[np.ix_(items.layers, items.heads)]
-        heads = sorted(
-            {sum(map(len, text.text.sentences[: m.sentence])) + m.head for m in text.text.mentions}
-        )  # fmt: skip
+    for item, text in enumerate(windows):
+        pieces, positions = reference.split(encoder.tokenizer, text.words, "")
+        whole = reference.reduced(reference.attention(folder, pieces), positions, len(text))
+        whole = whole[np.ix_(items.layers, items.heads)]
+        heads = sorted({sum(map(len, text.text.sentences[: m.sentence])) + m.head for m in text.text.mentions})
         shape = (len(items.layers), len(items.heads), len(heads))
         if candidates == "mentions":
             expected = np.empty((*shape, len(heads)))
@@ -615,99 +533,6 @@ def test_stored_blocks_are_slices_of_the_full_attention(
                     expected[0, ..., row, word] = whole[..., head + 1, word + 1]
                     expected[1, ..., row, word] = whole[..., word + 1, head + 1]
         np.testing.assert_allclose(found[f"antecedent.{item}"].numpy(), expected, rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize("candidates", ["mentions", "words"])
-def test_the_estimate_is_the_size_on_disk(candidates: Candidates, tmp_path: Path) -> None:
-    encoder = Encoder(resolve(EncoderSpec(str(tiny.save_bert(tmp_path / "bert", max_length=512)))))
-    items = items_of(encoder, corpus([(8,) * 40] * 4), FLOAT32, candidates)
-    announced = shapes(items, 0)
-    zeros = ((name, torch.zeros(shape)) for name, shape in announced.items())
-    write_shard(tmp_path / "shard", announced, torch.float32, zeros)
-    size = (tmp_path / "shard").stat().st_size
-    assert size <= items.bytes(0) <= 1.01 * size
-
-
-# Sentences over the limit
-
-
-LONG = document(
-    "bn/long",
-    ["the fox", " ".join(["the"] * 9 + ["dogs"] * 4)],
-    [(0, 0, 2, 1, 0), (1, 7, 12, 9, 0), (1, 0, 1, 0, 1)],
-)
-
-
-def test_too_long_is_an_error_that_names_document_sentence_and_longest_mention(encoder: Encoder) -> None:
-    with pytest.raises(AlignmentError) as error:
-        cut_up(encoder, LONG)
-    assert str(error.value) == (
-        "document bn/long, sentence 2: 13 words, 15 pieces, over the limit of 14; its longest mention has 5 words "
-        "('the the dogs dogs dogs'). --data.init_args.options.too_long skip leaves such sentences out, and counts "
-        "them, their mentions and links."
-    )
-
-
-def test_a_mention_longer_than_the_window_is_named_shortened(encoder: Encoder) -> None:
-    text = document("d", [" ".join(f"word{n}" for n in range(40))], [(0, 1, 40, 3, 0), (0, 0, 1, 0, 0)])
-    with pytest.raises(AlignmentError, match=r"its longest mention has 39 words \('word1 word2 .{30,50} …'\)"):
-        cut_up(encoder, text)
-    with pytest.raises(AlignmentError, match="it has no mention"):
-        cut_up(encoder, of_lengths(13, mentions=False))
-
-
-def test_window_is_refused_because_coreference_does_not_cut_sentences(encoder: Encoder) -> None:
-    with pytest.raises(AlignmentError, match=r"bn/long, sentence 2.*does not cut sentences.*too_long skip"):
-        cut_up(encoder, LONG, options=Options(too_long="window"))
-    assert len(cut_up(encoder, of_lengths(5, 7), options=Options(too_long="window"))) == 1
-
-
-def test_skipped_sentences_part_windows_and_are_counted_with_what_is_in_them(encoder: Encoder) -> None:
-    items = cut_up(encoder, of_lengths(2, 3, 13, 14, 4, 1, 13), options=Options(too_long="skip"))
-    assert bounds(items) == [(0, 0, 2), (0, 4, 6)]
-    counts = {name: items.audit[name] for name in items.audit if name.startswith("skipped")}
-    assert counts == {"skipped_too_long": 3, "skipped_mentions": 3, "skipped_links": 3}
-    assert (items.audit["links"], items.audit["lost_links"]) == (6, 1)
-    assert bounds(cut_up(encoder, LONG, options=Options(too_long="skip"))) == [(0, 0, 1)]
-
-
-def test_a_corpus_of_which_nothing_is_left_makes_no_store(encoder: Encoder) -> None:
-    with pytest.raises(StoreError, match=r"No mention in 2 windows of 2 documents\. Is coreference annotated"):
-        cut_up(encoder, of_lengths(3, mentions=False), of_lengths(5, mentions=False))
-    with pytest.raises(StoreError, match=r"1 sentences over 14 pieces, with 1 mentions, were skipped"):
-        cut_up(encoder, of_lengths(13), options=Options(too_long="skip"))
-
-
-def test_what_the_encoder_lacks_is_refused(encoder: Encoder) -> None:
-    with pytest.raises(StoreError, match="layers: 3 is asked for, and the encoder has"):
-        cut_up(encoder, of_lengths(2), options=Options(layers=(3,)))
-
-
-# Store of windows
-
-
-@pytest.mark.parametrize("candidates", ["mentions", "words", None])
-def test_a_store_gives_windows_and_weights_back(candidates: Candidates | None, bert: Path, tmp_path: Path) -> None:
-    """Also without an encoder: the windows alone."""
-    (tmp_path / "corpus").write_text("c")
-    lengths = ((5, 9, 3), (7, 8, 12, 4), (6, 8, 9), (9, 2), (3, 1, 8, 10, 6), (4, 11), (7, 7, 7, 7, 7))
-    encoder = Encoder(resolve(EncoderSpec(str(bert)))) if candidates else None
-    source = encoder.source if encoder else None
-    extraction = Extraction(tmp_path / "corpus", {"name": "r"}, source, candidates=candidates or "mentions")
-    items = cut_documents(extraction, corpus(lengths), encoder)
-    with small_shards():
-        digests = Digests(tmp_path)
-        make_store(items, tmp_path, digests, encoder)
-        store = open_store(extraction, tmp_path, digests)
-        assert store is not None
-        assert windows_from_table(store.labels) == windows(items)
-        assert len(store) == len(items) >= len(lengths)
-        assert store.manifest.audit == items.audit
-        assert len(store.manifest.shards) == (3 if candidates else 0)
-        for item in range(len(items) if candidates else 0):
-            stored = store.read("antecedent", item)
-            assert (tuple(stored.shape), stored.dtype) == (items.shapes(item)["antecedent"], torch.float32)
-            assert stored.any()
 
 
 # Public corpora
