@@ -1,14 +1,11 @@
 """Training inside a test, by the recipe of a checkpoint: what is trained once is kept as a file."""
 
-import io
 import json
-import pickle
 import time
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -20,8 +17,7 @@ from attention.digest import Digests, digest
 from datamodules import ClassificationDataModule
 from fidelity.checkpoints import OPTIMISATION, Checkpoint, FidelityError
 from metrics.progress import Progress, counted
-from results.files import remove_leftovers, write_atomically
-from training import Best, train_nested
+from training import Best, load_best, save_best, train_nested
 
 VERSION = 1
 """Of what is trained here: files of another are not found again."""
@@ -93,17 +89,12 @@ class Recipe:
         The file is in the folder `kind` of the datamodule's cache, under a digest of the recipe and of `options`, all
         else that the outcome depends on. `name` is for the log.
         """
-        folder = self.data.cache / kind
-        path = folder / f"{digest(json.dumps([*self._identity, *options]).encode())}.ckpt"
-        began, best = time.perf_counter(), _found(path)
+        path = self.data.cache / kind / f"{digest(json.dumps([*self._identity, *options]).encode())}.ckpt"
+        began, best = time.perf_counter(), load_best(path)
         how = "found" if best else "trained"
         if best is None:
             best = train()
-            content = io.BytesIO()
-            torch.save(best._asdict(), content)
-            folder.mkdir(parents=True, exist_ok=True)
-            remove_leftovers(folder)
-            write_atomically(path, content.getvalue())
+            save_best(path, best)
         end = "" if best.stopped else ", cut off by max_epochs"
         rank_zero_info(
             f"{name} of {self.checkpoint.name}: {how}, {counted(best.epochs, 'epoch')}{end}, "
@@ -118,13 +109,3 @@ class Recipe:
         vectors = None if self.data.vectors is None else dict(self.data.vectors.identity)
         data = [train, lengths, dict(self.data.identity), vectors, self.own_data.batch_size]
         return [VERSION, self.checkpoint.digest, data, self.max_epochs, self.patience, self.seed]
-
-
-def _found(path: Path) -> Best | None:
-    if not path.is_file():
-        return None
-    try:
-        return Best(**torch.load(path, map_location="cpu", weights_only=True))
-    except (RuntimeError, pickle.UnpicklingError, EOFError, TypeError):
-        rank_zero_info(f"{path} is damaged, and is made again.")
-        return None

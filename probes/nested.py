@@ -2,7 +2,8 @@
 
 from abc import abstractmethod
 from copy import deepcopy
-from typing import ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import torch
 from pytorch_lightning.utilities.seed import isolate_rng
@@ -12,7 +13,16 @@ from datamodules import AttentionBatch, DependencyDataModule
 from datamodules.sampling import run_seed
 from heads.experiment import DependencyExperiment, ExperimentError
 from results import Result
-from training import TrainedModule, nested_trainer, quiet, recorded_gradients, train_nested
+from training import (
+    TrainedModule,
+    kept_file,
+    load_best,
+    nested_trainer,
+    quiet,
+    recorded_gradients,
+    save_best,
+    train_nested,
+)
 
 Mode = Literal["min", "max"]
 Probe = TypeVar("Probe", bound=DependencyExperiment)
@@ -64,13 +74,15 @@ def trained(
     seed: int,
     batches: int = 1,
     device: torch.device | None = None,
+    kept: Path | None = None,
 ) -> Trained[Probe]:
     """Train a copy of a probe to its optimum on dev; the probe itself and the random numbers outside stay as they are.
 
     The data must be a variant of their own, because a trainer is attached to them. Validation runs after every epoch;
     on small data only after as many as make `batches` batches, and schedules of the learning rate that count epochs
     count validation checks then. Before the first check, validation also runs after 1, 2, 4, … epochs, only to keep
-    better weights. Other arguments are those of `train_nested`.
+    better weights. Where the file `kept` holds the training already it is read, else written. Other arguments are those
+    of `train_nested`.
 
     Raises:
         TrainingError: nothing was monitored, or what was is not a finite number.
@@ -79,22 +91,30 @@ def trained(
     with isolate_rng(), recorded_gradients():
         fresh = deepcopy(probe)
         data.setup("fit")
-        best = train_nested(
-            fresh,
-            monitor=monitor,
-            mode=mode,
-            max_epochs=max_epochs,
-            patience=patience,
-            seed=seed,
-            remedy="A lower learning rate may help; dev must have a sentence, and every gold head must be among the "
-            "candidates.",
-            device=device,
-            every=-(-batches // len(data.train_dataloader())),
-            datamodule=data,
-        )
+        best = None if kept is None else load_best(kept)
+        if best is not None:
+            content: dict[str, Any] = {"epoch": best.epoch - 1, "state_dict": best.state, "probe": best.part}
+            fresh.on_load_checkpoint(content)
+        else:
+            best = train_nested(
+                fresh,
+                monitor=monitor,
+                mode=mode,
+                max_epochs=max_epochs,
+                patience=patience,
+                seed=seed,
+                remedy="A lower learning rate may help; dev must have a sentence, and every gold head must be among "
+                "the candidates.",
+                device=device,
+                every=-(-batches // len(data.train_dataloader())),
+                datamodule=data,
+            )
+            if kept is not None:
+                save_best(kept, best)
         fresh.load_state_dict(best.state)
         if isinstance(fresh, TrainedModule):
-            fresh.epochs = best.epoch  # type: ignore[unreachable] # mypy takes the two bases for incompatible
+            # mypy takes the two bases for incompatible
+            fresh.epochs, fresh.epochs_run = best.epoch, best.epochs  # type: ignore[unreachable]
     return Trained(fresh, best.epoch, best.value, best.stopped)
 
 
@@ -137,6 +157,7 @@ class NestedExperiment(DependencyExperiment):
         self._untrained = (probe,)
         self.max_epochs, self.patience, self.batches = max_epochs, patience, batches
         self._seed = seed
+        self._copies = 0
 
     @abstractmethod
     def outcome(self) -> Result:
@@ -168,11 +189,13 @@ class NestedExperiment(DependencyExperiment):
                 f"--trainer.devices 1 --trainer.num_nodes 1."
             )
         assert self.contract
+        self._copies = 0
         super().setup(stage)
         self.data.setup("fit")
 
     def train_copy(self, data: DependencyDataModule, monitor: str, mode: Mode) -> Trained[DependencyExperiment]:
-        """A copy of the probe at its dev optimum on these data."""
+        """A copy of the probe at its dev optimum on these data; an interrupted run keeps those that it has trained."""
+        self._copies += 1
         return trained(
             self.probe,
             data,
@@ -183,6 +206,7 @@ class NestedExperiment(DependencyExperiment):
             batches=self.batches,
             seed=self.seed,
             device=self.device,
+            kept=kept_file(self.trainer, f"copy-{self._copies}.ckpt"),
         )
 
     def update(self, batch: AttentionBatch) -> None:

@@ -1,7 +1,8 @@
 """What every trained module shares, probes and classifiers alike, and the one training inside a test."""
 
 from training.lifecycle import Origin, TrainedModule, TrainingError, check_new
-from training.nested import Best, nested_trainer, quiet, recorded_gradients, train_nested
+from training.nested import Best, load_best, nested_trainer, quiet, recorded_gradients, save_best, train_nested
+from training.resume import kept_file
 
 __all__ = [
     "Best",
@@ -9,8 +10,11 @@ __all__ = [
     "TrainedModule",
     "TrainingError",
     "check_new",
+    "kept_file",
+    "load_best",
     "nested_trainer",
     "quiet",
     "recorded_gradients",
+    "save_best",
     "train_nested",
 ]

@@ -1,19 +1,25 @@
 """Training inside a test, to the optimum on dev; the random numbers of the test stay as they are."""
 
+import io
 import logging
 import math
+import pickle
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import torch
 from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 from pytorch_lightning import Callback, LightningModule, Trainer
 from pytorch_lightning.callbacks import EarlyStopping, ModelCheckpoint
+from pytorch_lightning.utilities import rank_zero_info
 from pytorch_lightning.utilities.seed import isolate_rng
 from torch import Tensor
 
+from results.files import remove_leftovers, write_atomically
 from training.lifecycle import TrainedModule, TrainingError
 from training.resume import StopBetweenBatches, ignore_signals
 
@@ -29,6 +35,7 @@ class Best(NamedTuple):
         epoch: the best of them, counted from 1.
         value: what was monitored, in that epoch.
         stopped: whether training ended for lack of improvement, rather than at the most epochs.
+        part: what else a checkpoint of the module says, of one that is a `TrainedModule`.
     """
 
     state: Mapping[str, Tensor]
@@ -36,6 +43,27 @@ class Best(NamedTuple):
     epoch: int
     value: float
     stopped: bool
+    part: Mapping[str, Any] = MappingProxyType({})
+
+
+def load_best(path: Path) -> Best | None:
+    """A training that ended earlier and was kept; None where there is none, or its file is damaged."""
+    if not path.is_file():
+        return None
+    try:
+        return Best(**torch.load(path, map_location="cpu", weights_only=True))
+    except (RuntimeError, pickle.UnpicklingError, EOFError, TypeError):
+        rank_zero_info(f"{path} is damaged, and is made again.")
+        return None
+
+
+def save_best(path: Path, best: Best) -> None:
+    """Keep a training that has ended; the file appears whole or not at all."""
+    content = io.BytesIO()
+    torch.save({**best._asdict(), "part": dict(best.part)}, content)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(path.parent)
+    write_atomically(path, content.getvalue())
 
 
 def train_nested(
@@ -73,22 +101,30 @@ def train_nested(
     """
     with isolate_rng(), recorded_gradients(), TemporaryDirectory() as folder:
         torch.manual_seed(seed)
-        keep = ModelCheckpoint(folder, monitor=monitor, mode=mode, save_weights_only=True)
+        checkpoint = ModelCheckpoint(folder, monitor=monitor, mode=mode, save_weights_only=True)
         stop = _ValidationChecks(monitor, mode=mode, patience=patience, every=every)
         epochs = max_epochs * every
         trainer = nested_trainer(
-            device, keep, stop, StopBetweenBatches(), *callbacks, epochs=epochs, every=every, **(optimisation or {})
+            device,
+            checkpoint,
+            stop,
+            StopBetweenBatches(),
+            *callbacks,
+            epochs=epochs,
+            every=every,
+            **(optimisation or {}),
         )
         with quiet():
             trainer.fit(module, **data)
-        value = math.nan if keep.best_model_score is None else float(keep.best_model_score)
+        value = math.nan if checkpoint.best_model_score is None else float(checkpoint.best_model_score)
         if not math.isfinite(value):
             raise TrainingError(
                 f"{type(module).__name__} has no optimum on dev: {monitor} is {value} at best. {remedy}"
             )
-        best = torch.load(keep.best_model_path, map_location="cpu", weights_only=True)
+        best = torch.load(checkpoint.best_model_path, map_location="cpu", weights_only=True)
     stopped = stop.stopped_epoch > 0 or trainer.current_epoch < epochs  # some modules stop by themselves
-    return Best(best["state_dict"], trainer.current_epoch, int(best["epoch"]) + 1, value, stopped)
+    part = best.get(module.checkpoint_key, {}) if isinstance(module, TrainedModule) else {}
+    return Best(best["state_dict"], trainer.current_epoch, int(best["epoch"]) + 1, value, stopped, part)
 
 
 class _ValidationChecks(EarlyStopping):

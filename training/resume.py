@@ -329,6 +329,12 @@ def _set_metric_states(module: LightningModule, states: Mapping[str, Mapping[str
         metrics[name]._update_count = saved["updates"]
 
 
+def kept_file(trainer: Trainer, name: str) -> Path | None:
+    """Where a part of an unfinished run keeps its outcome until the run is done; None where no state is kept."""
+    states = [callback.state for callback in trainer.callbacks if isinstance(callback, Resume)]  # type: ignore[attr-defined]
+    return states[0].folder / name if states else None
+
+
 def random_states() -> dict[str, Any]:
     """The states of all generators of random numbers of this process, in plain types and tensors."""
     version, keys, gauss = random.getstate()

@@ -16,7 +16,9 @@ import torch
 
 import preemption
 import train
+from probes import nested
 from tests.test_train import ROOT, arguments, classifier_arguments, pytestmark  # noqa: F401 # expected warnings
+from training import Best, save_best
 from training.resume import RunState, random_states, run_digest, set_random_states
 
 
@@ -98,6 +100,31 @@ def test_a_classifier_stopped_anywhere_draws_the_same_random_numbers(
         lambda runs: [*usual, f"--trainer.default_root_dir={runs}"], signalled, tmp_path, every=2
     )
     assert times >= 3
+
+
+@pytest.mark.slow
+def test_an_experiment_stopped_within_its_trainings_keeps_those_that_have_ended(
+    corpus: str,
+    bert: Path,
+    cache: str,
+    signalled: Callable[[int], None],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    path = ROOT / "configs/hewitt2019/control.yaml"
+    short = ("--model.init_args.max_epochs=3", "--model.init_args.batches=1")
+    ended: list[Path] = []
+
+    def saved(kept: Path, best: Best) -> None:
+        ended.append(kept)
+        save_best(kept, best)
+
+    monkeypatch.setattr(nested, "save_best", saved)
+    times = interrupt_everywhere(
+        lambda runs: [*arguments(path, corpus, bert, cache, runs), *short], signalled, tmp_path, every=3
+    )
+    assert times >= 3
+    assert len(ended) == len(set(ended)) == 2 * (times + 2)  # each of two trainings ends once in every run
 
 
 def test_what_is_killed_before_there_is_a_state_begins_again_in_its_folder(
