@@ -17,8 +17,7 @@ import train
 from attention import EncoderSpec
 from datamodules import DependencyDataModule
 from reports import writer
-from tests.tiny import save_bert
-from tests.treebanks import write_splits
+from tests.tiny import save_bert, write_splits
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -127,6 +127,15 @@ def save_llama(folder: Path, *, seed: int = 0) -> Path:
     return save(folder, build("llama", seed, vocab_size=len(tokenizer), **sizes), tokenizer)
 
 
+def random_tree(n: int, random: np.random.Generator) -> list[int]:
+    """Heads of n words, 0 for ROOT: in random order, each word is attached to one that came before it."""
+    order = random.permutation(n)
+    heads = [0] * n
+    for place in range(1, n):
+        heads[order[place]] = int(order[random.integers(place)]) + 1
+    return heads
+
+
 def treebank(lengths: Sequence[int], seed: int = 0) -> Treebank:
     """Sentences of these lengths, every third word in several pieces, each with a random tree."""
     random = np.random.default_rng(seed)
@@ -136,10 +145,7 @@ def treebank(lengths: Sequence[int], seed: int = 0) -> Treebank:
 
 def _sentence(name: str, n: int, random: np.random.Generator) -> Sentence:
     words = [str(random.choice(BROKEN if place % 3 == 1 else FAMILIAR)) for place in range(n)]
-    order = random.permutation(n)
-    heads = [0] * n
-    for place in range(1, n):  # each word hangs on one that came earlier in the order, so there is no cycle
-        heads[order[place]] = int(order[random.integers(place)]) + 1
+    heads = random_tree(n, random)
     relations = ["root" if head == 0 else str(random.choice(["nsubj", "obj", "det", "punct"])) for head in heads]
     upos = [str(random.choice(["NOUN", "VERB", "DET", "PUNCT"])) for _ in words]
     return Sentence(name, tuple(words), tuple(heads), tuple(relations), tuple(upos))
@@ -154,3 +160,29 @@ def add_head(folder: Path, classes: int) -> Path:
             parameter.normal_(0, 0.3, generator=generator)
     model.save_pretrained(folder)
     return folder
+
+
+RELATIONS = ("det", "nsubj", "obj", "nmod:poss", "punct")
+
+
+def write_treebank(path: Path, sentences: int, seed: int = 0) -> Path:
+    """Write that many random trees over words the tiny tokenizers know; returns the path."""
+    random = np.random.default_rng(seed)
+    lines = []
+    for index in range(sentences):
+        n = int(random.integers(1, 9))
+        lines.append(f"# sent_id = {path.stem}-{index}")
+        for word, head in enumerate(random_tree(n, random), start=1):
+            form = random.choice([*FAMILIAR, *BROKEN])
+            relation = random.choice(RELATIONS) if head else "root"
+            lines.append(f"{word}\t{form}\t_\tX\t_\t_\t{head}\t{relation}\t_\t_")
+        lines.append("")
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def write_splits(folder: Path) -> str:
+    """Write train, dev and test; returns the path with `{split}` in it."""
+    for seed, (split, sentences) in enumerate({"train": 41, "dev": 13, "test": 17}.items()):
+        write_treebank(folder / f"tiny-{split}.conllu", sentences, seed)
+    return str(folder / "tiny-{split}.conllu")

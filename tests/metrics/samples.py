@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from metrics.attachment import Arcs, Integers
+from tests.tiny import random_tree
 
 Batch = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 LAYERS, HEADS = 2, 3
@@ -37,15 +38,9 @@ def column(sentences: Sequence[Sequence[int]]) -> Integers:
 
 
 def random_arcs(sentences: int, seed: int, relations: int = 5) -> Arcs:
-    """Random trees of 1 to 12 words: words are attached in random order, each to one attached before it."""
+    """Random trees of 1 to 12 words."""
     rng = np.random.default_rng(seed)
-    heads: list[list[int]] = []
-    for _ in range(sentences):
-        order = rng.permutation(int(rng.integers(1, 13))) + 1
-        tree = [0] * order.size
-        for place, word in enumerate(order[1:], start=1):
-            tree[word - 1] = int(order[rng.integers(place)])
-        heads.append(tree)
+    heads = [random_tree(int(rng.integers(1, 13)), rng) for _ in range(sentences)]
     return arcs(
         heads,
         relations=[rng.integers(relations, size=len(tree)).tolist() for tree in heads],

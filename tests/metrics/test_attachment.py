@@ -1,11 +1,11 @@
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 
-import conllu
 import numpy as np
 import pytest
 
+from corpora.conllu import read_treebank
 from metrics.attachment import (
     OFFSETS,
     Arcs,
@@ -74,11 +74,8 @@ class TestArcs:
 
 
 class TestFormulas:
-    def test_hand_drawn_sentence(self) -> None:
-        predicted = column([[2, 1, 0, 5, 4]])
-        # dog → the draws {dog, the} a second time, not {dog, barked}; loudly and the full stop draw no gold edge.
-        assert attached(DOG, predicted).tolist() == [1, 0, 1, 0, 0]
-        np.testing.assert_array_equal(edges_found(DOG, predicted), [1, 0, NAN, 0, NAN])
+    def test_a_word_that_is_its_own_head_has_no_edge(self) -> None:
+        np.testing.assert_array_equal(edges_found(arcs([[1, 1, 0]]), np.array([1, 1, 1])), [NAN, 1, NAN])
 
     @pytest.mark.parametrize("seed", range(3))
     def test_edges_equal_sets_of_pairs(self, seed: int) -> None:
@@ -116,17 +113,14 @@ class TestFormulas:
 
 
 class TestBaselines:
-    def test_offsets_are_not_clipped(self) -> None:
+    def test_offsets_are_not_clipped_and_chains_end_at_root(self) -> None:
         gold = arcs([[2, 3, 0], [0]])
+        assert right_branching(gold).tolist() == [2, 3, 0, 0]
+        assert left_branching(gold).tolist() == [0, 1, 2, 0]
         assert offset_heads(gold, 1).tolist() == [2, 3, -1, -1]
         # Position 0 is ROOT, which no offset may hit.
         assert offset_heads(gold, -1).tolist() == [-1, 1, 2, -1]
         assert offset_heads(gold, -3).tolist() == [-1, -1, -1, -1]
-
-    def test_branching(self) -> None:
-        gold = arcs([[2, 3, 0], [0]])
-        assert right_branching(gold).tolist() == [2, 3, 0, 0]
-        assert left_branching(gold).tolist() == [0, 1, 2, 0]
 
     @pytest.mark.parametrize("seed", range(5))
     def test_best_offsets_equal_counting(self, seed: int) -> None:
@@ -139,22 +133,6 @@ class TestBaselines:
         overall, per_relation = best_offsets(gold, 11)
         assert overall == best(~gold.punctuation)
         assert per_relation.tolist() == [best(gold.relation == r) for r in range(9)] + [overall] * 2
-
-    def test_ties_go_to_the_nearer_then_to_the_following_word(self) -> None:
-        # Relation 1: one arc at −1 and one at +1. Relation 2: one at −2 and one at +1. Relation 3: never in reach.
-        gold = arcs(
-            [[2, 0, 2, 1, 0, 0, 0, 0, 0], [3, 1, 4, 0, 0, 0, 0]],
-            relations=[[1, 0, 1, 3, 0, 0, 0, 0, 0], [0, 0, 2, 0, 0, 0, 0]],
-        )
-        gold = replace(gold, head=np.where(gold.relation == 3, 9, gold.head))
-        overall, per_relation = best_offsets(gold, 5)
-        assert per_relation.tolist()[1:] == [1, 1, 1, overall]
-
-
-def test_a_word_that_is_its_own_head_has_no_edge() -> None:
-    gold = arcs([[1, 1, 0]])
-    assert attached(gold, np.array([1, 2, 0])).tolist() == [1, 0, 1]
-    np.testing.assert_array_equal(edges_found(gold, np.array([1, 1, 1])), [NAN, 1, NAN])
 
 
 LABELS = ("root", "det", "nsubj", "punct", "iobj")
@@ -203,6 +181,9 @@ class TestAttachmentScores:
         assert scores.pop("uas_with_punctuation").value == 1.0
         assert np.isnan(list(numbers(scores).values())).all()
         empty = arcs([])
+        table = relation_accuracies(empty, np.zeros(0), LABELS)
+        assert table["n"].tolist() == [0, 0]
+        assert table["accuracy"].isna().all()
         assert np.isnan(list(numbers(attachment_scores(empty, np.zeros(0), np.zeros(0))).values())).all()
 
 
@@ -232,11 +213,6 @@ class TestRelationAccuracies:
         with pytest.raises(ValueError, match="relation 3 of the arcs has no label: there are 3"):
             relation_accuracies(GOLD, attached(GOLD, PREDICTED), LABELS[:3])
 
-    def test_no_words(self) -> None:
-        table = relation_accuracies(arcs([]), np.zeros(0), LABELS)
-        assert table["n"].tolist() == [0, 0]
-        assert table["accuracy"].isna().all()
-
 
 def test_sentence_scores() -> None:
     table = sentence_scores(GOLD, attached(GOLD, PREDICTED), edges_found(GOLD, PREDICTED))
@@ -251,21 +227,16 @@ def test_sentence_scores() -> None:
     }
 
 
-def read_arcs(path: Path) -> tuple[Arcs, list[str]]:
-    heads, relations, punctuation = [], [], []
-    labels: dict[str, int] = {}
-    for sentence in conllu.parse(path.read_text(encoding="utf-8")):
-        words = [token for token in sentence if isinstance(token["id"], int)]
-        heads.append([word["head"] for word in words])
-        relations.append([labels.setdefault(word["deprel"], len(labels)) for word in words])
-        punctuation.append([word["deprel"] == "punct" for word in words])
-    return arcs(heads, relations=relations, punctuation=punctuation), list(labels)
-
-
 @pytest.mark.slow
 def test_baselines_on_ewt_are_the_known_ones(public_data: Callable[..., Path]) -> None:
     """The test split of UD English EWT: 30.9 at +1, 6.6 at −1 unclipped, 31.9 right-branching."""
-    gold, labels = read_arcs(public_data("ud", "en_ewt-ud-test.conllu"))
+    sentences = read_treebank(public_data("ud", "en_ewt-ud-test.conllu")).sentences
+    labels = sorted({relation for sentence in sentences for relation in sentence.relations})
+    gold = arcs(
+        [sentence.heads for sentence in sentences],
+        relations=[[labels.index(relation) for relation in sentence.relations] for sentence in sentences],
+        punctuation=[[relation == "punct" for relation in sentence.relations] for sentence in sentences],
+    )
     known = {30.9: offset_heads(gold, 1), 6.6: offset_heads(gold, -1), 31.9: right_branching(gold)}
     for uas, heads in known.items():
         scores = attachment_scores(gold, attached(gold, heads), edges_found(gold, heads))

@@ -3,7 +3,6 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from metrics import bootstrap
 from metrics.bootstrap import (
@@ -59,32 +58,6 @@ def test_it_is_the_percentile_interval_of_resampled_ratios() -> None:
         np.testing.assert_allclose([low[0, column], high[0, column]], expected, rtol=1e-12)
 
 
-def by_scipy(statistic: Callable[..., object], *columns: np.ndarray) -> list[float]:
-    options = {"n_resamples": 20_000, "paired": True, "vectorized": True, "method": "percentile", "batch": 1000}
-    found = stats.bootstrap(columns, statistic, rng=np.random.default_rng(1), **options).confidence_interval
-    return [found.low, found.high]
-
-
-def test_it_agrees_with_scipy() -> None:
-    right, _, totals = two_runs(200, 0.0)
-    low, high = bootstrap_ratio(right, totals, draws=20_000)
-    expected = by_scipy(lambda a, b, axis: a.sum(axis=axis) / b.sum(axis=axis), right, totals)
-    width = float(high - low)
-    assert [float(low), float(high)] == pytest.approx(expected, abs=0.03 * width)
-    # The ratio's own standard error, by the delta method: 3.92 of them across the interval.
-    residual = right - totals * right.sum() / totals.sum()
-    assert width == pytest.approx(3.92 * residual.std() * np.sqrt(200) / totals.sum(), rel=0.05)
-
-
-def test_draws_in_small_chunks_cover_as_much(monkeypatch: pytest.MonkeyPatch) -> None:
-    a, b, totals = two_runs(100, 0.02)
-    whole = numbers(paired_bootstrap(a, totals, b, totals))
-    swapped = paired_permutation(a, totals, b, totals)
-    monkeypatch.setattr(bootstrap, "CELLS", 330)  # three draws at a time, and a rest
-    assert numbers(paired_bootstrap(a, totals, b, totals, draws=2000, seed=2)) == pytest.approx(whole, abs=0.02)
-    assert paired_permutation(a, totals, b, totals, draws=2000, seed=2) == pytest.approx(swapped, abs=0.04)
-
-
 @pytest.mark.parametrize(
     ("right", "totals"),
     [([3.0], [5.0]), ([], []), ([0.0, 0.0, 0.0], [0.0, 0.0, 0.0]), ([0.0, 2.0, 0.0], [0.0, 4.0, 0.0])],
@@ -124,42 +97,20 @@ def test_the_paired_bootstrap_is_a_loop_over_shared_resamples() -> None:
     assert found.p == pytest.approx(2 * (1 + below) / 401)
 
 
-def test_the_paired_interval_agrees_with_scipy_and_is_narrower_than_an_unpaired_one() -> None:
-    a, b, totals = two_runs(300, 0.02)
-    found = paired_bootstrap(a, totals, b, totals)
-    expected = by_scipy(lambda a, b, of, axis: (a.sum(axis=axis) - b.sum(axis=axis)) / of.sum(axis=axis), a, b, totals)
-    low, high = ends(found)
-    width = high - low
-    assert [low, high] == pytest.approx(expected, abs=0.04 * width)
-    alone = bootstrap_ratio(np.stack([a, b], axis=1), np.stack([totals, totals], axis=1))
-    assert width < 0.8 * np.hypot(*(alone[1] - alone[0]))
-
-
-def test_the_permutation_test_equals_all_swaps() -> None:
-    a, b, totals = two_runs(10, 0.1, seed=4)
-    observed = abs((a - b).sum() / totals.sum())
-    swaps = np.array(list(itertools.product([1, -1], repeat=10)))
-    exact = np.mean(np.abs(swaps @ (a - b) / totals.sum()) >= observed - 1e-12)
-    assert 0.02 < exact < 0.9
-    assert paired_permutation(a, totals, b, totals, draws=40_000) == pytest.approx(exact, abs=0.01)
-    expected = stats.permutation_test(
-        (a, b), lambda a, b: abs((a - b).sum()), permutation_type="samples", alternative="greater", n_resamples=2000
-    )
-    assert exact == pytest.approx(expected.pvalue)
-
-
-def test_swaps_take_the_denominators_along() -> None:
-    a, b = np.array([3.0, 0.0, 5.0]), np.array([1.0, 2.0, 2.0])
-    a_totals, b_totals = np.array([4.0, 3.0, 5.0]), np.array([2.0, 6.0, 9.0])
+def test_the_permutation_test_equals_all_swaps(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b, a_totals = two_runs(8, 0.1, seed=4)
+    b_totals = a_totals + np.arange(8)
     observed = abs(a.sum() / a_totals.sum() - b.sum() / b_totals.sum())
     as_large = 0
-    for swap in itertools.product([False, True], repeat=3):
+    for swap in itertools.product([False, True], repeat=8):
         first = [(b[u], b_totals[u]) if s else (a[u], a_totals[u]) for u, s in enumerate(swap)]
         second = [(a[u], a_totals[u]) if s else (b[u], b_totals[u]) for u, s in enumerate(swap)]
         ratios = [sum(n for n, _ in run) / sum(d for _, d in run) for run in (first, second)]
         as_large += abs(ratios[0] - ratios[1]) >= observed - 1e-12
-    assert 2 < as_large < 8
-    assert paired_permutation(a, a_totals, b, b_totals, draws=10_000) == pytest.approx(as_large / 8, abs=0.015)
+    monkeypatch.setattr(bootstrap, "CELLS", 80_000)  # three parts, and a rest
+    assert 4 < as_large < 240
+    found = paired_permutation(a, a_totals, b, b_totals, draws=40_000)
+    assert found == pytest.approx(as_large / 256, abs=0.01)
 
 
 def test_the_smallest_p_value_counts_the_run_itself() -> None:
@@ -174,21 +125,6 @@ def test_a_run_does_not_differ_from_itself() -> None:
     thirds = a / 3  # means over three seeds do not add up exactly
     assert paired_permutation(thirds, totals, thirds, totals) == 1.0
     assert numbers(paired_bootstrap(thirds, totals, thirds, totals)) == (0.0, 0.0, 0.0, 1.0)
-
-
-def test_false_alarms_are_as_rare_as_they_say() -> None:
-    """Of runs that differ by chance alone, 5 % or so have p ≤ .05; of runs that do differ, most."""
-    alarms, found = np.zeros(2), np.zeros(2)
-    for seed in range(60):
-        for gain, counted in ((0.0, alarms), (0.1, found)):
-            a, b, totals = two_runs(80, gain, seed)
-            counted += [
-                numbers(paired_bootstrap(a, totals, b, totals, draws=200))[3] <= 0.05,
-                paired_permutation(a, totals, b, totals, draws=200) <= 0.05,
-            ]
-    assert (alarms / 60 < 0.123).all()  # .05 and 2.6 standard errors
-    assert (alarms > 0).all()
-    assert (found / 60 > 0.8).all()
 
 
 def test_no_test_where_there_is_nothing_to_compare() -> None:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from scipy.spatial.distance import jensenshannon
 from scipy.stats import entropy as scipy_entropy
 from torch import Tensor
 
@@ -45,29 +44,21 @@ def drawn(*leading: int, seed: int = 0, masked: bool = False, spread: float = 4)
 @pytest.mark.parametrize(("distance", "slow"), DISTANCES)
 @pytest.mark.parametrize("masked", [False, True])
 def test_they_equal_a_loop(distance: Distance, slow: Callable[[list[float], list[float]], float], masked: bool) -> None:
-    p, q = drawn(3, 9, seed=1, masked=masked), drawn(3, 9, seed=2, masked=masked)
+    p, q = drawn(2, 1, 9, seed=1, masked=masked), drawn(3, 9, seed=2, masked=masked)
     found = distance(p, q)
-    assert found.shape == (3, 9)
-    for place in np.ndindex(3, 9):
-        assert float(found[place]) == pytest.approx(slow(p[place].tolist(), q[place].tolist()), abs=1e-12)
+    assert found.shape == (2, 3, 9)
+    for k, row, column in np.ndindex(2, 3, 9):
+        one, other = p[k, 0, column].tolist(), q[row, column].tolist()
+        if distance is kl:  # what q lacks counts as the smallest normal number
+            other = [max(value, torch.finfo(torch.float64).tiny) for value in other]
+        assert float(found[k, row, column]) == pytest.approx(slow(one, other), abs=1e-12)
 
 
-def test_they_equal_scipy() -> None:
-    p, q = drawn(20, seed=1), drawn(20, seed=2)
-    torch.testing.assert_close(kl(p, q), torch.from_numpy(scipy_entropy(p, q, axis=1)))
-    torch.testing.assert_close(jsd(p, q), torch.from_numpy(jensenshannon(p, q, axis=1) ** 2))
+def test_entropy_equals_scipys() -> None:
     some = drawn(20, seed=1, masked=True)
     torch.testing.assert_close(entropy(some), torch.from_numpy(scipy_entropy(some, axis=1)))
     (gradient,) = torch.autograd.grad(entropy(some.requires_grad_()).sum(), some)
     torch.testing.assert_close(gradient, torch.where(some > 0, -some.log() - 1, 0.0).detach())
-
-
-@pytest.mark.parametrize("distance", [tvd, jsd, kl])
-def test_leading_axes_are_broadcast(distance: Distance) -> None:
-    p, q = drawn(4, 1, 3, seed=1), drawn(5, 3, seed=2)
-    found = distance(p, q)
-    assert found.shape == (4, 5, 3)
-    assert torch.equal(found[2, 4], distance(p[2, 0], q[4]))
 
 
 @pytest.mark.parametrize("distance", [tvd, jsd, kl])
@@ -107,32 +98,6 @@ def test_zeros_anywhere_give_no_nan_and_no_infinity(distance: Distance, dtype: t
         assert (gradients[0][p == 0] == 0).all()
 
 
-def test_the_gradient_passes_a_softmax_over_masked_slots() -> None:
-    """As the search for other attention needs it: through -inf, and through weights that have become 0."""
-    logits = torch.tensor([[0.0, 1, -torch.inf, -2000], [3, 0, 0, -torch.inf]], requires_grad=True)
-    own = torch.tensor([[0.5, 0.5, 0, 0], [0.25, 0, 0.75, 0]])
-    for distance in (tvd, jsd, kl):
-        for pair in ((logits.softmax(-1), own), (own, logits.softmax(-1))):
-            (gradient,) = torch.autograd.grad(distance(*pair).sum(), logits)
-            assert gradient.isfinite().all()
-            assert gradient[0, 2] == gradient[0, 3] == gradient[1, 3] == 0
-            assert gradient[0, 0] != 0
-
-
-def test_bounds_are_reached_by_equal_distributions_and_by_those_that_share_nothing() -> None:
-    p, q = (
-        torch.tensor([[0.25, 0.75, 0, 0], [0.1, 0.2, 0.3, 0.4]]),
-        torch.tensor([[0, 0, 1.0, 0], [0.1, 0.2, 0.3, 0.4]]),
-    )
-    assert tvd(p, q).tolist() == [1, 0]
-    assert jsd(p, q).tolist() == pytest.approx([math.log(2), 0], abs=1e-7)
-    assert jsd(p, q)[1] == kl(p, q)[1] == 0
-    # Where q has none, it counts as the smallest normal number.
-    smallest = torch.finfo(torch.float32).tiny
-    expected = 0.25 * math.log(0.25 / smallest) + 0.75 * math.log(0.75 / smallest)
-    assert float(kl(p, q)[0]) == pytest.approx(expected, rel=1e-6)
-
-
 def test_weights_that_are_all_but_zero_leave_the_gradient_a_number() -> None:
     logits = torch.tensor([0.0, -60.0, 0.0], requires_grad=True)
     kl(torch.tensor([0.2, 0.5, 0.3]), logits.softmax(-1)).backward()  # type: ignore[no-untyped-call]
@@ -153,19 +118,11 @@ def on_a_grid(tvd: list[float], jsd: list[float], steps: int = 200_000) -> float
     return float(np.interp(middles, xs, ys).mean())
 
 
-def test_the_order_of_the_points_does_not_matter_even_between_points_of_one_tvd() -> None:
-    tvd, jsd = np.array([0.1, 0.4, 0.4, 0.05]), np.array([0.2, 0.1, 0.5, 0.3])
-    random = np.random.default_rng(0)
-    orders = [random.permutation(4) for _ in range(20)]
-    found = [float(area(tvd[order], jsd[order])) for order in orders]
-    assert found == pytest.approx([found[0]] * 20)
-    assert found[0] == pytest.approx(0.05 * 0.3 / 2 + 0.35 * 0.3 + 0.6 * 0.5)
-
-
 def test_every_draw_is_a_curve_of_its_own() -> None:
     random = np.random.default_rng(1)
     tvd, jsd = random.random((7, 6)), random.random((7, 6)) * math.log(2)
     tvd[0], jsd[0] = 0.0, math.log(2)  # the whole square
+    tvd[4:] = tvd[4:].round(1)  # several points of one TVD
     found = area(tvd, jsd)
     assert found.shape == (7,)
     assert found[0] == pytest.approx(math.log(2))

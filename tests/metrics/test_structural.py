@@ -8,7 +8,7 @@ from scipy import stats
 from torch import Tensor
 
 from metrics.structural import depth_losses, distance_losses, length_weights, spearman, tree_depths, tree_distances
-from tests.metrics.samples import random_arcs
+from tests.tiny import random_tree
 
 
 def padded(sentences: list[list[int]], fill: int = -1) -> tuple[Tensor, Tensor]:
@@ -20,8 +20,8 @@ def padded(sentences: list[list[int]], fill: int = -1) -> tuple[Tensor, Tensor]:
 
 
 def random_trees(sentences: int = 30) -> list[list[int]]:
-    arcs = random_arcs(sentences, seed=3)
-    return [arcs.head[arcs.sentence == sentence].tolist() for sentence in np.unique(arcs.sentence)]
+    random = np.random.default_rng(3)
+    return [random_tree(int(random.integers(1, 13)), random) for _ in range(sentences)]
 
 
 def walked(heads: list[int]) -> list[list[int]]:
@@ -69,7 +69,7 @@ def test_distances_and_depths_equal_a_walk_through_the_tree(sentences: list[list
 @pytest.mark.parametrize(
     ("heads", "message"),
     [
-        *((heads, "have a cycle") for heads in ([2, 1], [0, 3, 4, 2], [1], [0, 2, 1])),
+        *((heads, "have a cycle") for heads in ([0, 3, 4, 2], [1])),
         *(([0, head], "a head lies outside its sentence") for head in (-2, 3)),
     ],
 )
