@@ -37,11 +37,7 @@ class Extraction:
     Attributes:
         root: gets the corpus file and the cache.
         encoder: folder of the encoder; None for labels alone.
-        lengths: of the sentences.
-        options: what is taken.
-        spec: of the encoder, beside its name.
         calls: `load` and `cut`, in the order they came.
-        hidden: layers whose hidden states are kept.
     """
 
     root: Path

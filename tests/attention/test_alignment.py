@@ -64,17 +64,6 @@ def test_a_tokenizer_that_writes_the_blank_itself_gets_no_second_one(tmp_path: P
     assert [pieces.ids.tolist() for pieces in found] == [pieces.ids.tolist() for pieces in expected]
 
 
-def test_words_without_a_piece_become_unknown_and_are_counted() -> None:
-    tokenizer = tiny.bert_tokenizer()
-    sentence = ("the", ZERO_WIDTH_JOINER, "fox", VARIATION_SELECTOR, "\u00a0")
-    pieces, whole = split_words(tokenizer, [sentence, ("the", "fox")])
-    assert tokenizer.convert_ids_to_tokens(pieces.ids.tolist()) == [
-        *("[CLS]", "the", "[UNK]", "fox", "[UNK]", "[UNK]", "[SEP]")
-    ]
-    assert pieces.positions.tolist() == [0, 1, 2, 3, 4, 5, 6]
-    assert (pieces.unknown, whole.unknown) == (3, 0)
-
-
 def test_words_with_the_unknown_token_among_their_pieces_are_counted() -> None:
     tokenizer = tiny.bert_tokenizer()
     sentence = ("the", "日本", "fox", "fox-日-fox", ZERO_WIDTH_JOINER)
@@ -83,11 +72,6 @@ def test_words_with_the_unknown_token_among_their_pieces_are_counted() -> None:
     for word in sentence:
         slow += "[UNK]" in tokenizer.tokenize(word) or not tokenizer.tokenize(word)
     assert (pieces.with_unknown, pieces.unknown, known.with_unknown) == (slow, 1, 0) == (3, 1, 0)
-
-
-def test_a_tokenizer_of_bytes_knows_every_word() -> None:
-    for tokenizer in (tiny.roberta_tokenizer(), tiny.gpt2_tokenizer()):
-        assert split_words(tokenizer, [("the", "日本", "🦊")])[0].with_unknown == 0
 
 
 def test_a_word_without_a_piece_and_no_unknown_token_is_an_error() -> None:
@@ -158,27 +142,6 @@ def test_parts_hold_all_words_whole_and_overlap_by_about_half(words: int, limit:
         assert chosen[word] == min(index for index, depth in depths.items() if depth == max(depths.values()))
 
 
-def test_parts_by_hand() -> None:
-    # Six words of 1, 2, 1, 3, 1 and 1 pieces; six pieces fit, two of them delimiters.
-    positions = [0, 1, 2, 2, 3, 4, 4, 4, 5, 6, 7]
-    found = overlapping(Pieces(np.arange(11, dtype=np.int32), np.array(positions, np.int32), 6), 6)
-    assert [part.ids.tolist() for part in found] == [
-        [0, 1, 2, 3, 4, 10],
-        [0, 2, 3, 4, 10],
-        [0, 4, 5, 6, 7, 10],
-        [0, 5, 6, 7, 8, 10],
-        [0, 8, 9, 10],
-    ]
-    assert [part.positions.tolist() for part in found] == [
-        [0, 1, 2, 2, 3, 4],
-        [0, 1, 1, 2, 3],
-        [0, 1, 2, 2, 2, 3],
-        [0, 1, 1, 1, 2, 3],
-        [0, 1, 2, 3],
-    ]
-    assert [(part.first, part.words) for part in found] == [(0, 3), (1, 2), (2, 2), (3, 2), (4, 2)]
-
-
 def test_what_fits_is_one_part_and_unchanged() -> None:
     whole = random_pieces(np.random.default_rng(0), 10)
     assert overlapping(whole, len(whole)) == [whole]
@@ -223,24 +186,3 @@ def test_reduction_equals_a_triple_loop(from_pieces: FromPieces, delimiters: boo
         np.testing.assert_allclose(found[index].numpy(), expected, rtol=0, atol=1e-6)
         real = slice(0, n + 2) if delimiters else slice(1, n + 1)
         np.testing.assert_allclose(found[index, :, real].sum(-1).numpy(), 1, rtol=0, atol=1e-6)
-
-
-def test_reduction_by_hand() -> None:
-    # [CLS] un lazy fox [SEP]: attention to "unlazy" is the sum over its two pieces, from it their mean.
-    pieces = Pieces(np.arange(5, dtype=np.int32), np.array([0, 1, 1, 2, 3], np.int32), 2)
-    weights = torch.tensor(
-        [
-            [0.1, 0.2, 0.3, 0.4, 0.0],
-            [0.5, 0.1, 0.1, 0.2, 0.1],
-            [0.1, 0.3, 0.1, 0.0, 0.5],
-            [0.2, 0.2, 0.2, 0.2, 0.2],
-            [0.0, 0.0, 0.0, 0.0, 1.0],
-        ]
-    )[None, None]
-    expected = {
-        "mean": [[0.1, 0.5, 0.4, 0.0], [0.3, 0.3, 0.1, 0.3], [0.2, 0.4, 0.2, 0.2], [0.0, 0.0, 0.0, 1.0]],
-        "first": [[0.1, 0.5, 0.4, 0.0], [0.5, 0.2, 0.2, 0.1], [0.2, 0.4, 0.2, 0.2], [0.0, 0.0, 0.0, 1.0]],
-    }
-    for from_pieces in ("mean", "first"):
-        found = reduce(weights, *reduction([pieces], from_pieces, torch.device("cpu")))
-        torch.testing.assert_close(found[0, 0], torch.tensor(expected[from_pieces]))

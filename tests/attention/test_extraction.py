@@ -13,18 +13,16 @@ from unittest.mock import patch
 import pytest
 import torch
 from rich.console import Console
-from rich.progress import Progress
 from torch import Tensor
 
 from attention.digest import Digests
 from attention.encoder import Encoder
 from attention.extraction import Ranks
 from attention.forward import extract, shapes
-from attention.specification import Items, Options
+from attention.specification import Items
 from attention.store import FORMAT, MANIFEST, Store, StoreError
 from corpora.sentence import to_table
-from tests import tiny
-from tests.attention.extractions import Extraction, before_fsync, prepare_and_die, prepare_at_once, small_shards
+from tests.attention.extractions import Extraction, before_fsync, prepare_and_die, prepare_at_once
 
 SHARDS = ("00000", "00001", "00002")
 
@@ -83,19 +81,6 @@ def test_a_second_run_reads_and_loads_nothing(extraction: Extraction, extracted:
     assert len(store) == 10
 
 
-def test_equal_inputs_give_equal_bytes(extraction: Extraction, undisturbed: dict[str, bytes]) -> None:
-    extraction.prepare()
-    assert extraction.files() == undisturbed
-
-
-def test_a_store_takes_little_more_than_its_numbers(tmp_path: Path) -> None:
-    bert = tiny.save_bert(tmp_path / "bert", max_length=128)
-    extraction = Extraction(tmp_path, bert, lengths=(30, 35, 34, 32) * 3)
-    store = extraction.prepare()
-    numbers = sum((n + 2) ** 2 for n in extraction.lengths) * 2 * 4 * 2
-    assert numbers < sum(part.bytes for part in store.manifest.shards) <= 1.01 * numbers
-
-
 def test_what_is_needed_is_printed_before_it_starts(extraction: Extraction, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(10**12, 10**12 - 7 * 10**9, 7 * 10**9))
     monkeypatch.setattr("attention.specification._HEADER", 10**6)  # as if each sentence were that large
@@ -127,11 +112,7 @@ def truncate(path: Path) -> None:
     os.truncate(path, path.stat().st_size // 2)
 
 
-def empty(path: Path) -> None:
-    os.truncate(path, 0)
-
-
-@pytest.mark.parametrize("damage", [flip, truncate, empty, Path.unlink])
+@pytest.mark.parametrize("damage", [flip, truncate, Path.unlink])
 @pytest.mark.parametrize(
     ("stem", "again", "known"),
     [
@@ -320,16 +301,10 @@ def test_a_disk_that_fills_up_is_explained_and_leaves_nothing_half_written(
 # Hidden states
 
 
-@pytest.fixture
-def with_states(bert: Path, tmp_path: Path) -> Iterator[Extraction]:
-    """As `extraction`, and the hidden states of the embeddings and of the last layer."""
-    with small_shards():
-        yield Extraction(tmp_path / "states", bert, hidden=(0, 2))
-
-
 def test_hidden_states_lie_in_a_store_of_their_own_beside_the_same_attention(
-    with_states: Extraction, undisturbed: dict[str, bytes], extraction: Extraction
+    bert: Path, tmp_path: Path, undisturbed: dict[str, bytes], extraction: Extraction
 ) -> None:
+    with_states = Extraction(tmp_path / "states", bert, hidden=(0, 2))
     plain, store = extraction.prepare(), with_states.prepare()
     assert extraction.files() == undisturbed
     assert plain.manifest.hidden.layers == ()
@@ -342,37 +317,6 @@ def test_hidden_states_lie_in_a_store_of_their_own_beside_the_same_attention(
         assert bool(states.isfinite().all())
         assert bool(states.any(-1).all())
         assert torch.equal(store.read("attention", item), plain.read("attention", item))
-
-
-def test_with_hidden_states_a_killed_run_goes_on_where_it_stopped(
-    with_states: Extraction, bert: Path, tmp_path: Path
-) -> None:
-    other = Extraction(tmp_path / "other", bert, hidden=(0, 2))
-    other.prepare()
-    assert prepare_and_die(with_states, "00001") == -signal.SIGKILL
-    with_states.prepare()
-    assert with_states.files() == other.files()
-
-
-def test_progress_counts_sentences_and_not_tensors(with_states: Extraction, monkeypatch: pytest.MonkeyPatch) -> None:
-    advanced: list[float] = []
-    monkeypatch.setattr(Progress, "advance", lambda _, task, by=1: advanced.append(by))
-    with_states.prepare()
-    assert sum(advanced) == 10
-
-
-def test_hidden_states_must_fit_on_the_disk_too(
-    with_states: Extraction, extracted: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = with_states.prepare()
-    attention = sum(2 * store.read("attention", item).numel() for item in range(10)) + 10 * 100
-    for shard in SHARDS:
-        with_states.file(shard).unlink()
-    extracted.clear()
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(10**9, 10**9 - attention, attention))
-    with pytest.raises(StoreError, match=r"needed for the attention and hidden states of corpus\.conllu.*args\.hidden"):
-        with_states.prepare()
-    assert extracted == []
 
 
 # What is asked for
@@ -389,15 +333,6 @@ def test_labels_alone_need_no_encoder(tmp_path: Path) -> None:
     assert manifest.audit == extraction.treebank.audit
     extraction.prepare()
     assert extraction.calls == ["cut"]
-
-
-def test_skipped_sentences_are_in_neither_labels_nor_shards(bert: Path, tmp_path: Path) -> None:
-    extraction = Extraction(tmp_path, bert, lengths=(3, 70, 5, 80), options=Options(too_long="skip"))
-    store = extraction.prepare()
-    kept = [sentence for sentence in extraction.treebank.sentences if len(sentence) < 10]
-    assert store.labels.equals(to_table(kept))
-    assert [store.read("attention", item).size(-1) for item in range(2)] == [5, 7]
-    assert (store.manifest.items, store.manifest.audit["skipped_too_long"]) == (2, 2)
 
 
 def test_a_store_of_an_earlier_format_is_named_and_left(

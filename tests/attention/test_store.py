@@ -80,32 +80,18 @@ def test_a_manifest_comes_back_as_it_was_from_json_in_a_fixed_order() -> None:
     "damage",
     [
         lambda content: content[: len(content) // 2],
-        lambda content: b"",
         lambda content: content.replace(b'"bytes": 20', b'"bytes": 21'),
-        lambda content: content.replace(b'"words": 7', b'"words": 8'),
         lambda content: content.replace(b'"digest": "', b'"digest": "0'),
         lambda content: b"[]",
         lambda content: b"\xff" + content,
     ],
-    ids=["half", "empty", "a size", "a count", "its digest", "a list", "no text"],
+    ids=["half", "a size", "its digest", "a list", "no text"],
 )
 def test_a_damaged_manifest_does_not_load(damage: Callable[[bytes], bytes]) -> None:
     content = MANIFEST_OF_TWO.dump()
     assert damage(content) != content
     with pytest.raises(ValueError, match=r"digest|JSON|Expect|delimiter|decode|Unterminated"):
         Manifest.load(damage(content))
-
-
-@pytest.mark.parametrize(
-    ("identity", "dtype"),
-    [
-        ({"options": {"precision": "float16"}}, torch.float16),
-        ({"options": {"precision": "float32"}}, torch.float32),
-        ({"encoder": None}, torch.float16),
-    ],
-)
-def test_a_manifest_knows_its_precision(identity: dict[str, object], dtype: torch.dtype) -> None:
-    assert replace(MANIFEST_OF_TWO, identity=identity).dtype == dtype
 
 
 @pytest.mark.parametrize(
@@ -171,7 +157,7 @@ SHAPES = {"attention.0": (1, 1, 3, 3), "attention.10": (2, 3, 1, 5), "attention.
 def drawn(shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
     generator = torch.Generator().manual_seed(0)
     for name, shape in shapes.items():
-        yield name, torch.randn(shape, generator=generator).to(dtype)
+        yield name, torch.randn(shape[::-1], generator=generator).to(dtype).permute(*reversed(range(len(shape))))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
@@ -179,18 +165,10 @@ def test_what_is_written_is_what_safetensors_reads(dtype: torch.dtype, tmp_path:
     path = tmp_path / "shard.safetensors"
     sha = write_shard(path, SHAPES, dtype, drawn(SHAPES, dtype))
     assert sha == hashlib.sha256(path.read_bytes()).hexdigest()
-    found, expected = load_file(path), dict(drawn(SHAPES, dtype))
+    found, expected = load_file(path), {name: tensor.contiguous() for name, tensor in drawn(SHAPES, dtype)}
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[name], expected[name]) for name in expected)
     assert path.stat().st_size == len(save(expected))
-
-
-def test_views_are_written_as_what_they_show(tmp_path: Path) -> None:
-    whole = torch.arange(24.0).view(2, 3, 4)
-    views = {"x": whole[1].T, "y": whole[0, :, 1:3]}
-    write_shard(tmp_path / "shard", {"x": (4, 3), "y": (3, 2)}, torch.float32, views.items())
-    found = load_file(tmp_path / "shard")
-    assert all(torch.equal(found[name], view) for name, view in views.items())
 
 
 def test_tensors_begin_at_a_multiple_of_eight_bytes(tmp_path: Path) -> None:
@@ -216,12 +194,11 @@ def test_a_disk_that_is_full_is_an_error(tmp_path: Path) -> None:
     ("tensors", "named"),
     [
         ([("y", torch.zeros(2)), ("x", torch.zeros(1))], r"y \(2,\) .*came where \('x', \(1,\)\) was to come"),
-        ([("x", torch.zeros(2))], r"x \(2,\) .*came where"),
         ([("x", torch.zeros(1).half())], r"x \(1,\) of torch.float16 came where"),
         ([("x", torch.zeros(1)), ("y", torch.zeros(2)), ("z", torch.zeros(1))], "z .*came where None"),
         ([("x", torch.zeros(1))], "y never came"),
     ],
-    ids=["order", "shape", "type", "too many", "too few"],
+    ids=["order", "type", "too many", "too few"],
 )
 def test_other_tensors_than_announced_are_refused(
     tensors: list[tuple[str, Tensor]], named: str, tmp_path: Path
@@ -249,11 +226,6 @@ def test_a_store_opens_to_what_was_prepared(extraction: Extraction, digests: Dig
         found = opened.read("attention", item)
         assert found.size(-1) == extraction.lengths[item] + 2
         assert torch.equal(found, prepared.read("attention", item))
-
-
-def test_hidden_states_take_no_memory_of_their_own(bert: Path, tmp_path: Path) -> None:
-    store = Extraction(tmp_path, bert, hidden=(1,)).prepare()
-    assert store.read("hidden", 6).data_ptr() == store.read("hidden", 6).data_ptr()
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -308,20 +280,6 @@ def test_a_sharp_head_chooses_as_in_single_precision(tmp_path: Path) -> None:
                 assert row[taken] > row[best] * (1 - 2**-10)
                 tiny_rows += int(row[best] < 2e-8)
     assert tiny_rows > 20
-
-
-def test_every_damaged_file_is_named(
-    extraction: Extraction, digests: Digests, caplog: pytest.LogCaptureFixture
-) -> None:
-    extraction.prepare()
-    damaged = [extraction.file(stem) for stem in ("labels", "00000", "00002")]
-    for path in damaged:
-        path.write_bytes(path.read_bytes()[:-1] + b"\0\0")
-    assert Store.open(extraction.folder, digests) is None
-    messages = [record.getMessage() for record in caplog.records]
-    assert messages == [f"{path}: missing, damaged or truncated; it is rebuilt" for path in damaged]
-    assert not any(path.exists() for path in damaged)
-    assert extraction.file("00001").exists()
 
 
 @pytest.mark.parametrize("absolute", [True, False])

@@ -172,16 +172,6 @@ def test_logits_and_weights_are_those_of_texts_read_one_by_one(
 
 @each_kind
 @torch.no_grad()
-def test_padding_more_changes_nothing(kind: str) -> None:
-    model = built(KINDS[kind]())
-    together, wide = model(texts()).logits, model(texts(time=40)).logits
-    alone = torch.cat([model(texts(slice(row, row + 1))).logits for row in range(len(TEXTS))])
-    torch.testing.assert_close(together, alone, atol=1e-6, rtol=0)
-    torch.testing.assert_close(wide, alone, atol=1e-6, rtol=0)
-
-
-@each_kind
-@torch.no_grad()
 def test_imposed_weights_are_used_exactly_at_each_level_alone_and_at_all(kind: str) -> None:
     model, batch = built(KINDS[kind]()), texts()
     every = random_weights(model)
@@ -198,17 +188,6 @@ def test_imposed_weights_are_used_exactly_at_each_level_alone_and_at_all(kind: s
                 found = output.levels[name].weights[row, : len(weights[name])]
                 torch.testing.assert_close(found, weights[name])
         assert all(torch.equal(output.levels[name].weights, weights) for name, weights in imposed.items())
-
-
-@each_kind
-@torch.no_grad()
-def test_the_models_own_weights_imposed_change_nothing(kind: str) -> None:
-    model, batch = built(KINDS[kind]()), texts()
-    output = model(batch)
-    own = {name: level.weights for name, level in output.levels.items()}
-    for imposed in ({}, own, *({name: weights} for name, weights in own.items())):
-        torch.testing.assert_close(model.decide(output, imposed), output.logits, atol=1e-6, rtol=0)
-        torch.testing.assert_close(model(batch, imposed=imposed).logits, output.logits, atol=1e-6, rtol=0)
 
 
 @each_kind
@@ -299,18 +278,6 @@ def test_deciding_anew_reads_no_word_again_and_no_sentence_without_need(monkeypa
     model.decide(output, {"sentence": imposed["sentence"]})
     with pytest.raises(AssertionError, match="encoded again"):
         model.decide(output, {"word": imposed["word"]})
-
-
-@torch.no_grad()
-def test_words_know_of_no_other_sentence_and_delimiters_are_not_read() -> None:
-    model, batch = built(hierarchical()), texts()
-    embedded = model.get_submodule("embedding")(batch.tokens)
-    hidden = model(batch, embedded=embedded).levels["word"].hidden
-    changed = embedded.clone()
-    changed[0, 4] += 1  # the second sentence
-    changed[batch.special] += 1
-    moved = (model(batch, embedded=changed).levels["word"].hidden != hidden).any(2)
-    assert moved.nonzero().tolist() == [[0, 4]]
 
 
 # Flat

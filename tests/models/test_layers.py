@@ -52,33 +52,6 @@ def texts(time: int = max(LENGTHS), seed: int = 1) -> tuple[Tensor, Tensor]:
     return embedded, torch.arange(time) < torch.tensor(LENGTHS)[:, None]
 
 
-def lstm_by_hand(network: nn.LSTM, words: Tensor) -> Tensor:
-    """One text, word by word, from the equations of the long short-term memory."""
-    of_input, of_state, bias, bias_ = (parameter.double() for parameter in network.parameters())
-    hidden = cell = torch.zeros(network.hidden_size, dtype=torch.double)
-    states = []
-    for word in words.double():
-        enter, forget, new, out = (of_input @ word + of_state @ hidden + bias + bias_).chunk(4)
-        cell = forget.sigmoid() * cell + enter.sigmoid() * new.tanh()
-        hidden = out.sigmoid() * cell.tanh()
-        states.append(hidden)
-    return torch.stack(states)
-
-
-def gru_by_hand(network: nn.GRU, words: Tensor) -> Tensor:
-    """One text, word by word, from the equations of the gated recurrent unit."""
-    of_input, of_state, bias, bias_ = (parameter.double() for parameter in network.parameters())
-    hidden = torch.zeros(network.hidden_size, dtype=torch.double)
-    states = []
-    for word in words.double():
-        reset, update, new = (of_input @ word + bias).chunk(3)
-        reset_, update_, new_ = (of_state @ hidden + bias_).chunk(3)
-        keep = (update + update_).sigmoid()
-        hidden = (1 - keep) * (new + (reset + reset_).sigmoid() * new_).tanh() + keep * hidden
-        states.append(hidden)
-    return torch.stack(states)
-
-
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
 @pytest.mark.parametrize("bidirectional", [True, False])
 @pytest.mark.parametrize("layers", [1, 2])
@@ -100,22 +73,6 @@ def test_a_recurrent_encoder_follows_the_equations_in_both_directions(
                 ways.append(by_hand(networks[1], states.flip(0)).flip(0))  # type: ignore[index]
             states = torch.cat(ways, dim=1)
         torch.testing.assert_close(found[row, :length].double(), states, atol=1e-6, rtol=0)
-
-
-@pytest.mark.parametrize("name", ENCODERS)
-def test_a_text_has_the_states_it_has_alone_however_far_it_is_padded(name: str) -> None:
-    encoder = built(name)
-    embedded, mask = texts()
-    longer, longer_mask = texts(max(LENGTHS) + 7)
-    states, padded = encoder(embedded, mask), encoder(longer, longer_mask)
-    assert states.shape == (*mask.shape, encoder.size)
-    for row, length in enumerate(LENGTHS):
-        alone = encoder(embedded[row : row + 1, :length], mask[row : row + 1, :length])[0]
-        torch.testing.assert_close(states[row, :length], alone, atol=1e-6, rtol=0)
-        torch.testing.assert_close(padded[row, :length], alone, atol=1e-6, rtol=0)
-    assert states[mask].abs().min() > 0 or name == "convolution"  # ReLU
-    assert (states[~mask] == 0).all()
-    assert (padded[~longer_mask] == 0).all()
 
 
 @pytest.mark.parametrize("name", ENCODERS)
@@ -297,10 +254,6 @@ def test_a_batch_without_a_text_has_no_weights(name: str) -> None:
     assert built_attention(name)(torch.zeros(0, 0, SIZE), torch.zeros(0, 0, dtype=torch.bool)).shape == (0, 0)
 
 
-def test_uniform_attention_learns_nothing() -> None:
-    assert not list(built_attention("uniform").parameters())
-
-
 WORDS, PAD = 400, 3
 VECTORS = torch.randn(WORDS, 5, generator=torch.Generator().manual_seed(0)) * 0.5
 KNOWN = torch.arange(WORDS) % 2 == 0
@@ -363,11 +316,6 @@ def test_a_projection_is_one_linear_map_without_a_bias() -> None:
     (weight,) = (parameter for parameter in embedding.parameters() if parameter.requires_grad)
     found = embedding(torch.tensor([[2, 4]]))[0]
     torch.testing.assert_close(found, torch.stack([weight @ VECTORS[2], weight @ VECTORS[4]]))
-
-
-def test_a_projection_begins_as_an_isometry() -> None:
-    embedded = embedding_of(VECTORS, project=12)(torch.arange(WORDS)[None])[0].detach()
-    torch.testing.assert_close(embedded[KNOWN] @ embedded[KNOWN].T, VECTORS[KNOWN] @ VECTORS[KNOWN].T)
 
 
 def test_vectors_of_another_size_than_asked_for_are_refused_by_both_sizes() -> None:

@@ -86,16 +86,6 @@ def test_concat_puts_the_word_behind_its_state_and_residual_adds_it() -> None:
                 assert added[text, place, entry] == embedded[text, place, entry] + other[text, place, entry]
 
 
-def test_transforms_and_terms_are_no_more_than_they_say() -> None:
-    state = Model().state
-    for transform in (Concat(), Residual()):
-        assert transform.term(state) is None
-    for term in (built(Tying()), built(MaskedLanguageModel()), built(Conicity())):
-        assert term.transform(state.embedded, state.hidden) is state.hidden
-        assert term.output_size(4, 6) == 6
-        assert term.term(state) is not None
-
-
 def test_words_and_states_of_two_sizes_are_refused_with_the_projection_that_helps() -> None:
     remedy = r"50 and 300 dimensions: --model\.init_args\.embedding\.project 300"
     with pytest.raises(ModelError, match=f"Residual needs .* {remedy}"):
@@ -138,15 +128,6 @@ def test_conicity_is_the_mean_cosine_to_the_mean_state_of_the_words() -> None:
             total += product / math.hypot(*one) / math.hypot(*mean) / len(states)
     found = built(Conicity(weight=0.3)).term(state)
     assert float(found.detach()) == pytest.approx(0.3 * total / len(LENGTHS), rel=1e-5)
-
-
-@pytest.mark.parametrize("regularizer", [Tying(), Conicity(), MaskedLanguageModel()])
-def test_terms_do_not_depend_on_how_far_the_texts_are_padded(regularizer: Regularizer) -> None:
-    built(regularizer).eval()
-    near, far = regularizer.term(Model().state), regularizer.term(Model(longer=13).state)
-    assert near is not None
-    assert float(near.detach()) != 0
-    torch.testing.assert_close(near, far, atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("regularizer", [Tying(), Conicity(), MaskedLanguageModel()])

@@ -1,4 +1,3 @@
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -6,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModelForSequenceClassification, PreTrainedModel
 
@@ -215,15 +213,6 @@ def test_imposed_rows_give_what_the_mixed_values_of_a_head_would_be(
         assert torch.equal(found.weights[head], row)
 
 
-@each_architecture
-@torch.no_grad()
-def test_its_own_rows_imposed_change_no_logit(classifier: SequenceClassifier) -> None:
-    found = classifier(*inputs(classifier), EVERY)
-    again = classifier(*inputs(classifier), EVERY, found.weights)
-    assert torch.equal(again.logits, found.logits)
-    assert torch.equal(classifier(*inputs(classifier)).logits, found.logits)
-
-
 @pytest.mark.parametrize("name", [name for name in ARCHITECTURES if name != "llama"])  # it normalises in fp32 always
 def test_gradients_of_imposed_rows_and_embeddings_are_finite_differences(
     classifier: SequenceClassifier, name: str
@@ -275,29 +264,7 @@ def test_dropout_spares_what_is_imposed(tmp_path: Path) -> None:
         close(row.sum(1), torch.ones(len(LENGTHS)))
 
 
-@each_architecture
-def test_it_comes_in_training_mode_and_every_layer_learns(folders: Mapping[str, Path], name: str) -> None:
-    classifier = load(folders[name])
-    assert all(module.training for module in classifier.modules())
-    classifier(*inputs(classifier)).logits.square().sum().backward()
-    bodies = [name for name, _ in classifier.named_parameters() if "layer" in name or ".h." in name]
-    still = [name for name in bodies if classifier.get_parameter(name).grad is None]
-    assert bodies
-    assert not still
-
-
 # Texts and pairs
-
-
-def test_segments_are_read_by_models_that_have_them(folders: Mapping[str, Path]) -> None:
-    [text, *_] = texts()
-    segments = torch.tensor([[0] * 4 + [1] * (len(text) - 4)])
-    with torch.no_grad():
-        for name, reads in (("bert", True), ("roberta", False), ("gpt2", False)):
-            classifier, own = load(folders[name]).eval(), own_model(folders[name])
-            further = {"token_type_ids": segments} if reads else {}
-            embedded, mask = classifier.embed(torch.tensor([text])), torch.ones(1, len(text), dtype=torch.bool)
-            close(classifier(embedded, mask, segments).logits, own(torch.tensor([text]), **further).logits)
 
 
 @torch.no_grad()
@@ -351,17 +318,6 @@ def test_random_weights_keep_the_embeddings_alone(folders: Mapping[str, Path], n
 
 
 # What is refused
-
-
-def leave_out_a_layer(folder: Path) -> None:
-    weights = load_file(folder / "model.safetensors")
-    kept = {name: tensor for name, tensor in weights.items() if "layer.1." not in name}
-    save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
-
-
-def name_no_activation(folder: Path) -> None:
-    path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"hidden_act": "nonsense"}))
 
 
 @pytest.mark.parametrize(
