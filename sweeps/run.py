@@ -22,13 +22,13 @@ from jsonargparse.typing import PositiveInt
 from rich.console import Console
 from rich.text import Text
 
+from jobs import PATIENCE, Attempt, Jobs, Slurm, environment, results_of
 from metrics.progress import counted
 from reports.reader import Record, RecordError, read_record
 from reports.runs import Row, collect
 from reports.tables import DASH, data_table, number
 from reports.writer import write
 from results.errors import UserError
-from sweeps.jobs import PATIENCE, Attempt, Jobs, Slurm, environment, results_of
 from sweeps.plan import Run, Sweep, SweepError, options_of, read_sweep
 
 PROGRAM = (sys.executable, str(Path(__file__).resolve().parent.parent / "train.py"))
@@ -40,19 +40,7 @@ TAIL = 20
 class Sweeper:
     """Executes the unfinished runs of a sweep and reports their progress.
 
-    Args:
-        sweep: The sweep.
-        out: Its folder.
-        jobs: Where its runs are executed.
-        program: The command before the arguments of train.py.
-        console: Where progress is printed.
-        beside: Folders of other sweeps, whose runs are taken for this one's.
-
-    Attributes:
-        records: Results of the finished runs, by their keys.
-        failed: Keys of the runs that failed.
-        left: Keys of the runs that were not begun because others failed.
-        begun: Number of runs that were begun.
+    `beside` are folders of other sweeps, whose runs are taken for this one's.
     """
 
     def __init__(
@@ -69,9 +57,9 @@ class Sweeper:
         for key in self.runs:
             own, *others = (folder / "runs" / key for folder in (out, *beside))
             self.folders[key] = next((folder for folder in (own, *others) if folder.is_dir()), own)
-        self.records: dict[str, Record] = {}
+        self.records: dict[str, Record] = {}  # of the finished runs
         self.failed: list[str] = []
-        self.left: list[str] = []
+        self.left: list[str] = []  # not begun because others failed
         self.begun = 0
         self._going: dict[str, tuple[str, float]] = {}  # names of jobs, and when they were begun
         self._faults: dict[str, list[set[str]]] = defaultdict(list)  # rows of the runs that ended in each fault

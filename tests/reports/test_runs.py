@@ -41,6 +41,13 @@ def made(tmp_path: Path, rows: list[Row[Call]], records: Mapping[str, Record]) -
     return collect("table", ["probe"], rows, columns, records, tmp_path)
 
 
+def told(result: Result, what: str) -> list[str]:
+    """The faults or warnings of a table."""
+    found = result.audit[what]
+    assert isinstance(found, list)
+    return found
+
+
 def line_of(tmp_path: Path, row: Row[Call], records: Mapping[str, Record]) -> dict[Hashable, Any]:
     """The one line of the table."""
     (line,) = made(tmp_path, [row], records)[0].tables["table"].frame.to_dict("records")
@@ -131,7 +138,7 @@ def test_the_first_of_several_runs_that_has_a_score_gives_it(tmp_path: Path) -> 
     (line,) = result.tables["table"].frame.to_dict("records")
     assert (line["uas"], line["bits"], line["epochs"]) == (0.5, 8.0, 4)
     assert np.isnan(line["more"])
-    assert result.audit["faults"] == []
+    assert told(result, "faults") == []
     runs = result.tables["table_runs"].frame
     assert runs["folder"].tolist() == ["1/Probe/version_0", "2/Probe/version_0"]
     assert runs["epochs"].tolist() == [4, 2]
@@ -155,7 +162,7 @@ def test_a_score_that_no_run_has_is_a_fault(tmp_path: Path) -> None:
         [row],
         {run(4).key: record(tmp_path, run(4).key, {"uas": Estimate(0.5, 0.1, 0.6, unit="fraction"), "x": 1.0})},
     )
-    (fault,) = result.audit["faults"]
+    (fault,) = told(result, "faults")
     assert "row `a`, seed 4" in fault
     assert "has no score `usa` (did you mean `uas`?); there are uas, x. Say under the row's `scores`" in fault
 
@@ -164,7 +171,7 @@ def test_items_of_one_name_are_a_fault(tmp_path: Path) -> None:
     row = row_of(0, 1)
     twins = pd.DataFrame({"id": ["x", "x", "y"], "scored": 1, "correct": 1.0})
     records = {one.key: record(tmp_path, one.key, {"uas": 1.0}, 1.0, twins) for one in (run(0), run(1))}
-    (fault,) = made(tmp_path, [row], records)[0].audit["faults"]
+    (fault,) = told(made(tmp_path, [row], records)[0], "faults")
     assert fault.startswith("row `a`: ")
     assert fault.endswith("items.parquet: 1 items repeat the id of others: no interval")
 
@@ -177,10 +184,10 @@ def test_other_data_and_what_all_runs_share(tmp_path: Path) -> None:
         for name, (sha, encoder) in zip("abc", kinds, strict=True)
     }
     result, provenance = made(tmp_path, rows, records)
-    assert result.audit["warnings"] == ["t.conllu was not the same file to all rows: a, c | b"]
+    assert told(result, "warnings") == ["t.conllu was not the same file to all rows: a, c | b"]
     assert provenance.encoder == {}
     alike, provenance = made(tmp_path, rows[:1], {run(0, "a").key: records[run(0, "a").key]})
-    assert alike.audit["warnings"] == []
+    assert told(alike, "warnings") == []
     assert provenance.encoder == {"name": "tiny"}
     assert provenance.data == {"test": {"file": "t.conllu", "sha256": "1"}}
 
@@ -193,14 +200,14 @@ def test_rows_on_different_items_are_told(tmp_path: Path) -> None:
         run(0, name).key: record(tmp_path, name, {"uas": 0.5}, items=None if frame is None else frame.reset_index())
         for name, frame in kept.items()
     }
-    (warning,) = made(tmp_path, rows, records)[0].audit["warnings"]
+    (warning,) = told(made(tmp_path, rows, records)[0], "warnings")
     assert warning.startswith(
         "the rows stand on different items for uas, same: 9 under a, c | 8 under b; 8 under all, without s5. "
     )
     assert "--common" in warning
-    assert made(tmp_path, [rows[0], *rows[2:]], records)[0].audit["warnings"] == []
+    assert told(made(tmp_path, [rows[0], *rows[2:]], records)[0], "warnings") == []
     other = record(tmp_path, "other", {"uas": 0.5}, items=numbered.assign(id="x").head(1))
-    (warning,) = made(tmp_path, rows[:2], {**records, run(0, "b").key: other})[0].audit["warnings"]
+    (warning,) = told(made(tmp_path, rows[:2], {**records, run(0, "b").key: other})[0], "warnings")
     assert warning == "the rows stand on other data for uas, same: 9 under a | 1 under b; none under all"
 
 
@@ -232,7 +239,7 @@ def test_what_no_run_writes_is_refused(text: str, tmp_path: Path) -> None:
 def test_runs_of_two_states_of_the_program_are_told_apart(tmp_path: Path) -> None:
     row = row_of(0, 1)
     records = {one.key: record(tmp_path, one.key, {"uas": 0.5}) for one in (run(0), run(1))}
-    assert made(tmp_path, [row], records)[0].audit["warnings"] == []
+    assert told(made(tmp_path, [row], records)[0], "warnings") == []
     records[run(1).key] = replace(records[run(1).key], source="another")
-    (warning,) = made(tmp_path, [row], records)[0].audit["warnings"]
+    (warning,) = told(made(tmp_path, [row], records)[0], "warnings")
     assert "the program was changed between these runs" in warning

@@ -18,8 +18,8 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
+from jobs import Attempt, Jobs
 from results.errors import UserError
-from sweeps.jobs import Attempt, Jobs
 from sweeps.plan import read_sweep
 from sweeps.run import Sweeper, main
 from tests.sweeps.sweeps import write_program, write_spec

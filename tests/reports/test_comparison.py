@@ -13,12 +13,11 @@ import yaml
 from rich.console import Console
 
 from metrics.bootstrap import bootstrap_ratio, paired_bootstrap, paired_permutation
-from reports.comparison import Scored, compare, grouped, on_same_items, scored, warnings
+from reports.comparison import Scored, compare, grouped, main, on_same_items, scored, warnings
 from reports.reader import find_record
 from reports.writer import write
 from results import Estimate, Provenance, Result, Table
 from results.errors import UserError
-from sweeps.compare import main
 
 SENTENCES = 60
 
@@ -371,7 +370,7 @@ def test_the_command_says_faults_in_one_line(
     run = make_run(tmp_path / "[run]", items(1), config())
     arguments = [run, "--json", tmp_path / "[none]" / "out.json"] if fault else [run]
     monkeypatch.setattr(sys, "argv", ["compare", *map(str, arguments)])
-    monkeypatch.delitem(sys.modules, "sweeps.compare")
+    monkeypatch.delitem(sys.modules, "sweeps.compare", raising=False)
     with pytest.raises(SystemExit) as ended:
         runpy.run_module("sweeps.compare", run_name="__main__")
     said = capsys.readouterr()

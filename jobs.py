@@ -1,4 +1,7 @@
-"""The jobs of a sweep, here or on SLURM, through submitit. Imports little: every job loads this again."""
+"""One command in a folder of its own as a job, on this machine or on SLURM, through submitit.
+
+Every job loads this again: it imports little.
+"""
 
 import fcntl
 import hashlib
