@@ -1,8 +1,6 @@
 """Control tasks: what a probe learns of labels that mean nothing (Hewitt & Liang 2019)."""
 
-import math
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
 from typing import Literal
@@ -80,12 +78,11 @@ class ControlTask(NestedExperiment):
         units = [task.scores[name].unit for name in names]
         table = Table(pd.DataFrame(rows), dict.fromkeys(("task", "control", "selectivity"), units))
         items, ratios = _paired(names, task, control)
-        if headline in ratios:
-            (right, scored), (by_chance, _) = ratios[headline], ratios[f"control.{headline}"]
-            if (items[scored] == items[f"control.{scored}"]).all():
-                # Of the same words: a ratio of its own, in which two probes can be compared.
-                items["selective"] = items[right] - items[by_chance]
-                ratios["selectivity"] = ("selective", scored)
+        (right, scored), (by_chance, _) = ratios[headline], ratios[f"control.{headline}"]
+        if (items[scored] == items[f"control.{scored}"]).all():
+            # Of the same words: a ratio of its own, in which two probes can be compared.
+            items["selective"] = items[right] - items[by_chance]
+            ratios["selectivity"] = ("selective", scored)
         audit = {
             **task.audit,
             "epochs": on_task.epochs,
@@ -111,24 +108,22 @@ class ControlTask(NestedExperiment):
 
 
 def _difference(name: str, task: Result, control: Result) -> Estimate:
-    """One score of the task less that of the control, bounded over sentences where it is a ratio of their counts."""
+    """One score of the task less that of the control, bounded over sentences."""
     of_task, of_control = task.scores[name], control.scores[name]
-    difference = Estimate(of_task.value - of_control.value, math.nan, math.nan, unit=of_task.unit)
-    if name not in task.ratios or task.items is None or control.items is None:
-        return difference
+    assert task.items is not None
+    assert control.items is not None
     paired = paired_bootstrap(*(items[column] for items in (task.items, control.items) for column in task.ratios[name]))
-    return replace(difference, low=paired.low, high=paired.high)
+    return Estimate(of_task.value - of_control.value, paired.low, paired.high, unit=of_task.unit)
 
 
 def _paired(names: Sequence[str], task: Result, control: Result) -> tuple[pd.DataFrame, dict[str, tuple[str, str]]]:
-    """One row per sentence with the counts of both, and the scores that are ratios of them."""
+    """One row per sentence with the counts of both, and the scores, all ratios of them."""
     assert task.items is not None
     assert control.items is not None
     items, ratios = task.items[["sentence", "id"]].copy(), {}
     for name in names:
-        if name in task.ratios:
-            numerator, denominator = ratios[name] = task.ratios[name]
-            ratios[f"control.{name}"] = (f"control.{numerator}", f"control.{denominator}")
-            for column in (numerator, denominator):
-                items[column], items[f"control.{column}"] = task.items[column], control.items[column]
+        numerator, denominator = ratios[name] = task.ratios[name]
+        ratios[f"control.{name}"] = (f"control.{numerator}", f"control.{denominator}")
+        for column in (numerator, denominator):
+            items[column], items[f"control.{column}"] = task.items[column], control.items[column]
     return items, ratios

@@ -35,7 +35,7 @@ class TrainedProbe(Protocol):
     monitor: ClassVar[tuple[str, Mode]]
     """What is logged on dev and best at the dev optimum."""
     headline: ClassVar[str]
-    """The main score of its result."""
+    """The main score of its result, a ratio of counts of sentences."""
 
     def cross_entropy(self, batch: AttentionBatch) -> Tensor:
         """−ln p of the gold head of every word, `[batch, n]`; 0 in the padding."""

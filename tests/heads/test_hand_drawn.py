@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from heads.experiment import baseline_scores, relation_bars, relation_table
 from heads.single_heads import (
     Names,
     Predictions,
@@ -24,9 +25,10 @@ from heads.single_heads import (
     relation_maps,
     roles,
 )
-from metrics.attachment import OFFSETS, Arcs, Floats
+from metrics.attachment import Arcs, attached
 from metrics.bootstrap import bootstrap_ratio
 from metrics.heads import DIRECTIONS, most_attended, permutation_p
+from tests.metrics.samples import arcs
 
 RELATIONS = ("amod", "det", "nsubj", "obj", "punct", "root")
 NAMES = Names((0, 1), (0, 1))
@@ -85,15 +87,15 @@ def predictions(sentences: tuple[Drawn, ...]) -> Predictions:
     for row, (sentence, n) in enumerate(zip(sentences, lengths, strict=True)):
         attention[row, ..., : n + 2, : n + 2] = sentence.attention
     found = most_attended(attention, torch.tensor(lengths)).flatten(2).numpy()
-    rows = [
-        (index, place, n, head, RELATIONS.index(relation), relation == "punct")
-        for index, (sentence, n) in enumerate(zip(sentences, lengths, strict=True))
-        for place, (head, relation) in enumerate(sentence.arcs, start=1)
-    ]
-    sentence_, word, length, head_, relation_, punctuation = np.array(rows, dtype=np.int64).T
     predicted = np.concatenate([found[row, :n] for row, n in enumerate(lengths)])
-    arcs = Arcs(sentence_, word, length, head_, relation_, punctuation.astype(np.bool_))
-    return Predictions(arcs, RELATIONS, predicted)
+    return Predictions(arcs_of(sentences, RELATIONS), RELATIONS, predicted)
+
+
+def arcs_of(sentences: tuple[Drawn, ...], known: tuple[str, ...]) -> Arcs:
+    relations = [[known.index(relation) for _, relation in sentence.arcs] for sentence in sentences]
+    punctuation = [[relation == "punct" for _, relation in sentence.arcs] for sentence in sentences]
+    heads = [[head for head, _ in sentence.arcs] for sentence in sentences]
+    return arcs(heads, relations=relations, punctuation=punctuation)
 
 
 def counted(
@@ -161,10 +163,6 @@ def test_the_best_heads_by_hand() -> None:
     np.testing.assert_array_equal(table["dev"], [6 / 9, 5 / 8, 0, 1, NAN, 1, 1])
     # On test 1-2 is right about cat and, as there is but one other word, about he.
     np.testing.assert_array_equal(table["test"], [2 / 8, 2 / 8, 0, 1, 0, 1, 1])
-
-
-def test_the_offsets_beside_them_by_hand() -> None:
-    table = best(predictions(TEST))
     # Chosen on dev: an object stands two behind its verb there, and three behind on test.
     assert table["best_offset"].tolist() == [1, 1, 1, 1, 1, 1, -2]
     assert table["offset"].tolist() == [3 / 8, 3 / 8, 0, 1, 1, 0, 0]
@@ -172,17 +170,6 @@ def test_the_offsets_beside_them_by_hand() -> None:
 
 def test_in_paper_mode_all_is_dev() -> None:
     table = best()
-    assert sorted(names(table).split()) == sorted(COLUMNS.split())
-    assert table["test"].isna().all()
-    assert rows(table, "relation n head direction dev") == [
-        ("all", 9, "1-2", FORTH, 6 / 9),
-        ("all (no punctuation)", 8, "1-2", FORTH, 5 / 8),
-        ("det", 3, "2-1", BACK, 1),
-        ("nsubj", 2, "1-1", FORTH, 1),
-        ("root", 2, "1-1", FORTH, 0),
-        ("obj", 1, "1-2", FORTH, 1),
-        ("punct", 1, "1-2", FORTH, 1),
-    ]
     assert table["offset"].tolist() == [5 / 9, 5 / 8, 1, 1, 0, 1, 1]
     assert table["best_offset"].tolist() == [1, 1, 1, 1, 1, -2, -3]
     low, high = bootstrap_ratio([2, 4], [3, 6], seed=7)
@@ -277,24 +264,6 @@ def test_accuracy_by_length_equals_counting() -> None:
     assert rows(table[table["relation"] == "obj"], "length n accuracy offset") == [("3–5", 1, 1.0, 0.0)]
 
 
-def roles_of(dev: Predictions, confidence: Floats, minimum: int) -> tuple[pd.DataFrame, dict[str, float]]:
-    table, shares = roles(dev, confidence, NAMES, minimum=minimum)
-    return table.frame, {kind: share.value for kind, share in shares.items()}
-
-
-def test_roles_by_hand() -> None:
-    confidence = np.array([[0.1, 0.2], [0.3, 0.4]])
-    table, shares = roles_of(predictions(DEV), confidence, 1)
-    assert names(table) == ("head confidence offset offset_share positional relation direction margin syntactic")
-    assert table["head"].tolist() == ["1-1", "1-2", "2-1", "2-2"]
-    assert table["confidence"].tolist() == [0.1, 0.2, 0.3, 0.4]
-    # 1-1 looks ahead by one at the, dog | a, cat, sees, dog, of nine words.
-    assert rows(table, "offset offset_share")[0] == (1, 6 / 9)
-    # No head is better than the best offset of a relation, which finds every arc there is: the margin is zero.
-    assert (table["margin"] <= 0).all()
-    assert shares == {"positional_heads": 0, "syntactic_heads": 0}
-
-
 def test_roles_know_positional_and_syntactic_heads() -> None:
     # All words hang on the first, whom no offset finds often, and all the heads that look nowhere in particular; 2-2
     # looks back by one, nine times of ten.
@@ -303,23 +272,18 @@ def test_roles_know_positional_and_syntactic_heads() -> None:
         Drawn("x→0/root y→1/obj " + "z→1/punct " * 8, ("", "", "", f"{back} 1>2")),
         Drawn("x→0/root z→1/det y→1/obj " + "z→1/punct " * 7, ("", "", "", f"{back} 1>2")),
     )
-    table, shares = roles_of(predictions(drawn), np.zeros((2, 2)), 3)
-    found = {head: rest for head, *rest in rows(table, "head offset offset_share positional relation margin syntactic")}
+    table, shares = roles(predictions(drawn), np.zeros((2, 2)), NAMES, minimum=3)
+    columns = "head offset offset_share positional relation margin syntactic"
+    found = {head: rest for head, *rest in rows(table.frame, columns)}
     # Of fifteen full stops two are three words behind the first word: no offset finds more.
     assert found["1-2"] == [-9, 0.1, False, "punct", pytest.approx(1 - 2 / 15), True]
     # Nobody looks back at the last word of either sentence, which so has its head from 2-2, the other way round.
     assert found["2-2"] == [-1, 0.9, True, "punct", 0, False]
-    assert shares == {"positional_heads": 0.25, "syntactic_heads": 0.75}
+    assert (shares["positional_heads"].value, shares["syntactic_heads"].value) == (0.25, 0.75)
     # With a higher minimum no relation is left, and no head is syntactic.
-    table, shares = roles_of(predictions(drawn), np.zeros((2, 2)), 99)
-    assert table["margin"].isna().all()
-    assert shares["syntactic_heads"] == 0
-
-
-def test_the_offsets_stand_in_the_order_of_preference() -> None:
-    dev = predictions(DEV)
-    assert dev.by_offset.predicted.shape == (9, len(OFFSETS))
-    assert dev.by_offset.predicted[0].tolist() == [2, -1, 3, -1, -1, -1]  # +1, −1, +2, −2, +3, −3
+    table, shares = roles(predictions(drawn), np.zeros((2, 2)), NAMES, minimum=99)
+    assert table.frame["margin"].isna().all()
+    assert shares["syntactic_heads"].value == 0
 
 
 def test_heads_are_named_from_one_and_after_the_encoder() -> None:
@@ -330,17 +294,9 @@ def test_heads_are_named_from_one_and_after_the_encoder() -> None:
     assert names.split(8) == (1, 2)
 
 
-def test_a_relation_that_is_not_scored_has_no_accuracy() -> None:
-    test = predictions(TEST)
-    assert np.isnan(test.accuracy("punct", 0))
-    assert test.best("punct") == test.best("all (no punctuation)")
-
-
 def test_bars_show_what_was_scored_beside_its_controls() -> None:
     table = best(predictions(TEST))
     bars = best_bars(table)
-    assert "chosen on dev" in bars.title
-    assert bars.category_label.endswith("(layer-head)")
     # Without root, which nothing ever finds; no head finds amod either, but an offset does.
     assert bars.categories[2:] == ("nsubj 1-1", "amod 1-2", "det 2-1", "obj 1-2")
     table = table[table["relation"] != "root"]
@@ -348,13 +304,9 @@ def test_bars_show_what_was_scored_beside_its_controls() -> None:
     assert bars.series["best head"] == table["test"].tolist()
     assert bars.series["best fixed offset"] == table["offset"].tolist()
     np.testing.assert_array_equal(bars.intervals["best head"], [table["low"], table["high"]])
-
-
-def test_bars_of_paper_mode_show_dev() -> None:
     dev = predictions(DEV)
-    table = best(None, (dev, dev))
+    table = best(None, (dev, dev))  # paper mode
     bars = best_bars(table)
-    assert "one split" in bars.title
     assert list(bars.series) == ["best head", "best fixed offset", "best head, random weights"]
     expected = table[table["relation"] != "root"]["dev"].tolist()
     assert bars.series["best head"] == bars.series["best head, random weights"] == expected
@@ -375,8 +327,65 @@ def test_maps_hold_the_accuracy_of_every_head_in_the_best_ones_direction() -> No
             assert figure.values[head // 2, head % 2] == right / total
 
 
-def test_maps_name_the_layers_and_heads_of_the_encoder() -> None:
-    dev, names = predictions(DEV), Names((1, 4), (0, 2))
-    table = best_heads(dev, dev, None, names, permutations=1, seed=0).frame
-    figure = relation_maps(dev, table, names, 3)["heads_det"]
-    assert (figure.row_labels, figure.column_labels, figure.marked) == (["2", "5"], ["1", "3"], (1, 0))
+# Offsets and baselines beside a probe
+
+KNOWN = ("det", "nsubj", "punct", "root")
+
+
+def words(*sentences: str) -> Arcs:
+    return arcs_of(tuple(Drawn(sentence, ("", "", "", "")) for sentence in sentences), KNOWN)
+
+
+# In dev a determiner's head is the next word, a subject's the one after it: offsets +1 and +2.
+NEAR_DEV = words("the→2/det dog→4/nsubj now→2/det barks→0/root .→4/punct", "a→2/det cat→4/nsubj the→2/det sat→0/root")
+NEAR_TEST = words(
+    "the→2/det dog→3/nsubj barks→0/root .→3/punct", "the→3/det big→3/det dog→5/nsubj now→3/det ran→0/root"
+)
+
+
+def cells(table: pd.DataFrame, relation: str, columns: list[str]) -> list[float]:
+    """The cells of one row."""
+    return table[table["relation"] == relation][columns].to_numpy(dtype=np.float64)[0].tolist()  # type: ignore[no-any-return]
+
+
+def test_offsets_are_chosen_on_dev_and_scored_on_test() -> None:
+    made = relation_table(NEAR_DEV, NEAR_TEST, KNOWN, None)
+    assert list(relation_bars(made).series) == ["best fixed offset"]
+    table = made.frame
+    # By hand: det +1 or −1 (two each in dev; the positive wins) hits "the dog" and "big dog" of four; nsubj +2 hits
+    # one of two; root has no right offset; punct −1 hits its only word.
+    assert cells(table, "det", ["n", "offset", "best_offset"]) == [4, 0.5, 1]
+    assert cells(table, "nsubj", ["n", "offset", "best_offset"]) == [2, 0.5, 2]
+    assert cells(table, "punct", ["n", "offset", "best_offset"]) == [1, 1.0, -1]
+    assert cells(table, "root", ["offset"]) == [0]
+    # Over all words one offset serves: +1, right for "the", "dog" | "big" of nine words.
+    assert cells(table, "all", ["n", "offset", "best_offset"]) == [9, pytest.approx(3 / 9), 1]
+    assert table["probe"].isna().all()
+
+
+def test_the_probe_stands_beside_the_offset_with_its_own_interval() -> None:
+    found = attached(NEAR_TEST, NEAR_TEST.head)
+    found[0] = 0
+    made = relation_table(NEAR_DEV, NEAR_TEST, KNOWN, found)
+    bars = relation_bars(made)
+    assert (list(bars.series), list(bars.intervals)) == (["probe", "best fixed offset"], ["probe"])
+    table = made.frame
+    assert list(table) == ["relation", "n", "probe", "low", "high", "offset", "best_offset"]
+    low, probe, high = cells(table, "det", ["low", "probe", "high"])
+    assert probe == 0.75
+    assert low <= probe <= high
+    assert cells(table, "nsubj", ["probe", "low", "high"]) == [1, 1, 1]
+
+
+def test_baselines_by_hand() -> None:
+    found = baseline_scores(NEAR_DEV, NEAR_TEST, len(KNOWN))
+    scores = {end: number for name, one in found.items() for end, number in one.named(name).items()}
+    # Without punctuation: 8 words. Next word: "the dog", "dog barks", "big dog". The last word's head is ROOT under
+    # right-branching: "ran". Previous word: "now" after "dog". The first word is the root of no sentence.
+    assert scores["offset.uas"] == 3 / 8
+    assert scores["right_branching.uas"] == 4 / 8
+    assert scores["left_branching.uas"] == 1 / 8
+    assert scores["offset.uas_with_punctuation"] == 3 / 9
+    assert scores["left_branching.uas_with_punctuation"] == 2 / 9
+    # Each word's head is one of n candidates: 3 scored words of a sentence of 4, 5 of 5.
+    assert scores["uniform.uas"] == pytest.approx((3 / 4 + 5 / 5) / 8)

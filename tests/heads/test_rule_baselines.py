@@ -97,41 +97,32 @@ def page() -> tuple[list[list[str]], list[list[str]], list[Mention]]:
     return sentences, tags, mentions
 
 
-class TestPage:
-    def test_the_page_is_in_window_order(self) -> None:
-        _, _, mentions = page()
-        assert mentions == sorted(mentions, key=lambda m: (m.sentence, m.start, -m.end, m.cluster))
-        assert {mention.type for mention in mentions} == {"pronoun", "proper", "nominal"}
+def test_the_page() -> None:
+    # Always the one before, but for Tom, who stands within Tom and Ann under the same head word.
+    assert nearest(*page()) == [None, *range(27), 26, *range(28, 37)]
+    assert head_match(*page()) == [row.head_match for row in ROWS]
+    assert sieve(*page()) == [row.sieve for row in ROWS]
 
-    def test_nearest(self) -> None:
-        # Always the one before, but for Tom, who stands within Tom and Ann under the same head word.
-        expected = [None, *range(27), 26, *range(28, 37)]
-        assert nearest(*page()) == expected
 
-    def test_head_match(self) -> None:
-        assert head_match(*page()) == [row.head_match for row in ROWS]
+@pytest.mark.parametrize("universal", [False, True])
+def test_sieve_without_penn_tags(universal: bool) -> None:
+    sentences, tags, mentions = page()
+    names = {"NNP": "PROPN", "NN": "NOUN", "NNS": "NOUN", "PRP": "PRON"}
+    other = [[names.get(tag, "X") if universal else "_" for tag in line] for line in tags]
+    expected = [row.sieve if row.untagged is None else row.untagged for row in ROWS]
+    assert expected != [row.sieve for row in ROWS]
+    assert sieve(sentences, other, mentions) == expected
+    assert nearest(sentences, other, mentions) == nearest(sentences, tags, mentions)
+    assert head_match(sentences, other, mentions) == head_match(sentences, tags, mentions)
 
-    def test_sieve(self) -> None:
-        assert sieve(*page()) == [row.sieve for row in ROWS]
 
-    @pytest.mark.parametrize("universal", [False, True])
-    def test_sieve_without_penn_tags(self, universal: bool) -> None:
-        sentences, tags, mentions = page()
-        names = {"NNP": "PROPN", "NN": "NOUN", "NNS": "NOUN", "PRP": "PRON"}
-        other = [[names.get(tag, "X") if universal else "_" for tag in line] for line in tags]
-        expected = [row.sieve if row.untagged is None else row.untagged for row in ROWS]
-        assert expected != [row.sieve for row in ROWS]
-        assert sieve(sentences, other, mentions) == expected
-        assert nearest(sentences, other, mentions) == nearest(sentences, tags, mentions)
-        assert head_match(sentences, other, mentions) == head_match(sentences, tags, mentions)
-
-    def test_every_baseline_names_a_mention_where_there_is_one(self) -> None:
-        sentences, tags, mentions = page()
-        assert [baseline(sentences, tags, []) for baseline in (nearest, head_match, sieve)] == [[], [], []]
-        # Tom and Ann, Tom: the second has nothing but its own head word before it.
-        for baseline in (nearest, head_match, sieve):
-            assert baseline(sentences, tags, mentions[27:29]) == [None, None]
-            assert baseline(sentences, tags, mentions[27:30]) == [None, None, 1]
+def test_every_baseline_names_a_mention_where_there_is_one() -> None:
+    sentences, tags, mentions = page()
+    assert [baseline(sentences, tags, []) for baseline in (nearest, head_match, sieve)] == [[], [], []]
+    # Tom and Ann, Tom: the second has nothing but its own head word before it.
+    for baseline in (nearest, head_match, sieve):
+        assert baseline(sentences, tags, mentions[27:29]) == [None, None]
+        assert baseline(sentences, tags, mentions[27:30]) == [None, None, 1]
 
 
 Phrase = tuple[str, str, MentionType, str]  # span, head, type, the head's tag
@@ -159,106 +150,98 @@ def pronoun(word: str) -> Phrase:
 THEY, IT, HE, SHE = (pronoun(word) for word in ("they", "it", "he", "she"))
 
 
-class TestAgreement:
-    @pytest.mark.parametrize(
-        ("span", "head", "tag", "singular", "plural"),
-        [
-            ("the old house", "house", "NN", True, False),
-            ("old houses", "houses", "NNS", False, True),
-            ("the Alps", "Alps", "NNPS", False, True),
-            ("the old house", "house", "NOUN", True, True),
-            ("old houses", "houses", "_", True, True),
-            # Coordinations: the head is the first noun in a treebank, the last without one.
-            ("a house and a garden", "house", "NN", False, True),
-            ("a house and a garden", "house", "_", False, True),
-            ("house , yard and garden", "garden", "_", False, True),
-            ("about twenty cats and dogs", "cats", "_", False, True),
-            # What stands behind a preposition or a relative pronoun coordinates nothing.
-            ("the house of brick and stone", "house", "_", True, True),
-            ("the house that stood and fell", "house", "NN", True, False),
-            # Before a singular head the tag decides; without one, a modifier is taken for a noun.
-            ("a black and white cat", "cat", "NN", True, False),
-            ("a black and white cat", "cat", "_", False, True),
-        ],
-    )
-    def test_number(self, span: str, head: str, tag: str, singular: bool, plural: bool) -> None:
-        mention: Phrase = (span, head, "nominal", tag)
-        assert (agree(mention, IT), agree(mention, THEY)) == (singular, plural)
-
-    @pytest.mark.parametrize(
-        ("span", "head", "type_", "masculine", "feminine"),
-        [
-            ("Mr. Bennet", "Bennet", "proper", True, False),
-            ("Mrs Bennet", "Bennet", "proper", False, True),
-            ("Mrs. Bennet", "Mrs.", "proper", False, True),
-            ("the Lady Susan", "Susan", "proper", False, True),
-            ("poor King Lear", "Lear", "proper", True, False),
-            ("Bennet", "Bennet", "proper", True, True),
-            ("Mr. Bennet 's Longbourn", "Longbourn", "proper", True, True),
-            ("Mr. Bennet ’s eldest daughter", "daughter", "nominal", False, True),
-            ("the KING", "KING", "nominal", True, False),
-            ("the king size", "size", "nominal", True, True),
-            ("the teacher", "teacher", "nominal", True, True),
-            ("it", "it", "pronoun", False, False),
-            ("who", "who", "pronoun", True, True),
-        ],
-    )
-    def test_gender(self, span: str, head: str, type_: MentionType, masculine: bool, feminine: bool) -> None:
-        mention = (span, head, type_, "_")
-        assert (agree(mention, HE), agree(mention, SHE)) == (masculine, feminine)
-        assert not agree(mention, pronoun("I"))
-
-    def test_a_couple_has_no_gender(self) -> None:
-        assert agree(("Mr. and Mrs. Bennet", "Bennet", "proper", "_"), THEY)
-        assert agree(("Mr. and Mrs. Bennet", "Bennet", "proper", "_"), ("the men", "men", "nominal", "NNS"))
-        assert not agree(("Mr. and Mrs. Bennet", "Bennet", "proper", "_"), SHE)
-
-    @pytest.mark.parametrize(
-        ("pairs", "expected"),
-        [
-            ("I my, myself ME, us our, 's us, they themselves, he himself, its it, these they, this it", True),
-            ("whatever they, whatever I", True),  # in no table: unknown, as is everything about it
-            ("I we, he I, I he, we they, they we, you he, you they, he her, it he, they it, this they", False),
-        ],
-    )
-    def test_pronouns(self, pairs: str, expected: bool) -> None:
-        for pair in pairs.split(", "):
-            one, other = pair.split()
-            assert agree(pronoun(one), pronoun(other)) is expected, pair
-
-    def test_second_persons_agree_with_each_other_alone(self) -> None:
-        sentences = [["you", "I", "your", "the", "girl", "yourselves", "she", "thyself"]]
-        mentions = [
-            *(Mention(0, at, at + 1, at, "pronoun", at) for at in (0, 1, 2)),
-            Mention(0, 3, 5, 4, "nominal", 3),
-            *(Mention(0, at, at + 1, at, "pronoun", at) for at in (5, 6, 7)),
-        ]
-        # girl: none but the first two persons stand before her, so the nearest. thyself: yourselves is a plural.
-        assert sieve(sentences, [["_"] * 8], mentions) == [None, 0, 0, 2, 2, 3, 2]
-
-    def test_no_noun_has_two_genders(self) -> None:
-        assert not set(MASCULINE.split()) & set(FEMININE.split())
+@pytest.mark.parametrize(
+    ("span", "head", "tag", "singular", "plural"),
+    [
+        ("the old house", "house", "NN", True, False),
+        ("old houses", "houses", "NNS", False, True),
+        ("the Alps", "Alps", "NNPS", False, True),
+        ("the old house", "house", "NOUN", True, True),
+        ("old houses", "houses", "_", True, True),
+        # Coordinations: the head is the first noun in a treebank, the last without one.
+        ("a house and a garden", "house", "NN", False, True),
+        ("a house and a garden", "house", "_", False, True),
+        ("house , yard and garden", "garden", "_", False, True),
+        ("about twenty cats and dogs", "cats", "_", False, True),
+        # What stands behind a preposition or a relative pronoun coordinates nothing.
+        ("the house of brick and stone", "house", "_", True, True),
+        ("the house that stood and fell", "house", "NN", True, False),
+        # Before a singular head the tag decides; without one, a modifier is taken for a noun.
+        ("a black and white cat", "cat", "NN", True, False),
+        ("a black and white cat", "cat", "_", False, True),
+    ],
+)
+def test_number(span: str, head: str, tag: str, singular: bool, plural: bool) -> None:
+    mention: Phrase = (span, head, "nominal", tag)
+    assert (agree(mention, IT), agree(mention, THEY)) == (singular, plural)
 
 
-class TestSpelling:
-    def test_the_whole_mention_goes_before_the_head_word(self) -> None:
-        sentences = [["my", "red", "car"], ["the", "blue", "car"], ["That", "Red", "car"]]
-        mentions = [Mention(index, 0, 3, 2, "nominal", 0) for index in range(3)]
-        assert sieve(sentences, [["_"] * 3] * 3, mentions) == [None, 0, 0]
-        assert head_match(sentences, [["_"] * 3] * 3, mentions) == [None, 0, 1]
+@pytest.mark.parametrize(
+    ("span", "head", "type_", "masculine", "feminine"),
+    [
+        ("Mr. Bennet", "Bennet", "proper", True, False),
+        ("Mrs Bennet", "Bennet", "proper", False, True),
+        ("Mrs. Bennet", "Mrs.", "proper", False, True),
+        ("the Lady Susan", "Susan", "proper", False, True),
+        ("poor King Lear", "Lear", "proper", True, False),
+        ("Bennet", "Bennet", "proper", True, True),
+        ("Mr. Bennet 's Longbourn", "Longbourn", "proper", True, True),
+        ("Mr. Bennet ’s eldest daughter", "daughter", "nominal", False, True),
+        ("the KING", "KING", "nominal", True, False),
+        ("the king size", "size", "nominal", True, True),
+        ("the teacher", "teacher", "nominal", True, True),
+        ("it", "it", "pronoun", False, False),
+        ("who", "who", "pronoun", True, True),
+    ],
+)
+def test_gender(span: str, head: str, type_: MentionType, masculine: bool, feminine: bool) -> None:
+    mention = (span, head, type_, "_")
+    assert (agree(mention, HE), agree(mention, SHE)) == (masculine, feminine)
+    assert not agree(mention, pronoun("I"))
 
-    def test_a_mention_of_determiners_alone_keeps_them(self) -> None:
-        sentences = [["This"], ["those"], ["it"], ["this"]]
-        mentions = [
-            Mention(0, 0, 1, 0, "nominal", 0),
-            Mention(1, 0, 1, 0, "nominal", 1),
-            Mention(2, 0, 1, 0, "pronoun", 2),
-            Mention(3, 0, 1, 0, "nominal", 0),
-        ]
-        # "this" is spelt like "This", and not like "those": were both empty strings, 1 would be the nearer.
-        assert sieve(sentences, [["_"]] * 4, mentions) == [None, 0, 1, 0]
 
-    def test_the_nearest_of_equals(self) -> None:
-        sentences = [["Tom", "Tom", "he", "Tom"]]
-        mentions = [Mention(0, at, at + 1, at, "pronoun" if at == 2 else "proper", 0) for at in range(4)]
-        assert sieve(sentences, [["NNP", "NNP", "PRP", "NNP"]], mentions) == [None, 0, 1, 1]
+def test_a_couple_has_no_gender() -> None:
+    assert agree(("Mr. and Mrs. Bennet", "Bennet", "proper", "_"), THEY)
+    assert agree(("Mr. and Mrs. Bennet", "Bennet", "proper", "_"), ("the men", "men", "nominal", "NNS"))
+    assert not agree(("Mr. and Mrs. Bennet", "Bennet", "proper", "_"), SHE)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "expected"),
+    [
+        ("I my, myself ME, us our, 's us, they themselves, he himself, its it, these they, this it", True),
+        ("whatever they, whatever I", True),  # in no table: unknown, as is everything about it
+        ("I we, he I, I he, we they, they we, you he, you they, he her, it he, they it, this they", False),
+    ],
+)
+def test_pronouns(pairs: str, expected: bool) -> None:
+    for pair in pairs.split(", "):
+        one, other = pair.split()
+        assert agree(pronoun(one), pronoun(other)) is expected, pair
+
+
+def test_second_persons_agree_with_each_other_alone() -> None:
+    sentences = [["you", "I", "your", "the", "girl", "yourselves", "she", "thyself"]]
+    mentions = [
+        *(Mention(0, at, at + 1, at, "pronoun", at) for at in (0, 1, 2)),
+        Mention(0, 3, 5, 4, "nominal", 3),
+        *(Mention(0, at, at + 1, at, "pronoun", at) for at in (5, 6, 7)),
+    ]
+    # girl: none but the first two persons stand before her, so the nearest. thyself: yourselves is a plural.
+    assert sieve(sentences, [["_"] * 8], mentions) == [None, 0, 0, 2, 2, 3, 2]
+
+
+def test_no_noun_has_two_genders() -> None:
+    assert not set(MASCULINE.split()) & set(FEMININE.split())
+
+
+def test_a_mention_of_determiners_alone_keeps_them() -> None:
+    sentences = [["This"], ["those"], ["it"], ["this"]]
+    mentions = [
+        Mention(0, 0, 1, 0, "nominal", 0),
+        Mention(1, 0, 1, 0, "nominal", 1),
+        Mention(2, 0, 1, 0, "pronoun", 2),
+        Mention(3, 0, 1, 0, "nominal", 0),
+    ]
+    # "this" is spelt like "This", and not like "those": were both empty strings, 1 would be the nearer.
+    assert sieve(sentences, [["_"]] * 4, mentions) == [None, 0, 1, 0]

@@ -63,7 +63,7 @@ def result(make_data: MakeData) -> Result:
 
 @pytest.fixture(scope="module")
 def paper(make_data: MakeData) -> Result:
-    return scored(probe(mode="paper"), make_data())
+    return scored(probe(mode="paper"), make_data(random_init=True))
 
 
 class Counted:
@@ -167,10 +167,6 @@ def test_the_scores_are_those_of_the_head_chosen_on_dev(result: Result, splits: 
     assert items is not None
     assert list(items["id"]) == [f"tiny-test-{index}" for index in range(17)]
     assert items["correct"].sum() / items["scored"].sum() == result.numbers["heads.uas"]
-
-
-def test_the_tree_is_that_of_the_head_chosen_on_dev(result: Result, splits: tuple[Counted, Counted]) -> None:
-    dev, test = splits
     on_dev = [dev.tree_edges(head) for head in range(8)]
     head = max(range(8), key=lambda k: (on_dev[k][0], -k))
     found, total = test.tree_edges(head)
@@ -190,20 +186,6 @@ def test_roles_are_read_off_dev(result: Result, splits: tuple[Counted, Counted])
             for word in range(1, len(sentence) + 1)
         )
         assert table["confidence"][head] == pytest.approx(peaks / words)
-
-
-def test_the_baselines_stand_beside_them(result: Result, make_data: MakeData) -> None:
-    baselines = scored(Baselines(), make_data(encoder=None)).numbers
-    assert {name: result.numbers[name] for name in baselines} == baselines
-
-
-def test_the_figures(result: Result) -> None:
-    kinds = {name: type(figure) for name, figure in result.figures.items()}
-    assert kinds.pop("best_heads") is Bars
-    drawn = [name for name in kinds if name.startswith("attention_")]
-    assert all(kinds.pop(name) is AttentionLines for name in drawn)
-    assert set(kinds.values()) == {HeatMap}
-    assert {"heads_all", "heads_all_no_punctuation", "heads_det", "heads_nmod_poss"} <= set(kinds)
 
 
 def test_the_relations_that_are_named_are_shown_with_the_same_numbers(result: Result, make_data: MakeData) -> None:
@@ -242,13 +224,6 @@ def test_ensembles_begin_with_the_best_head(result: Result) -> None:
     assert len(table) == 2 * (len(result.tables["best_heads"].frame) - 2)
 
 
-def test_how_the_splits_are_divided_changes_nothing(result: Result, make_data: MakeData) -> None:
-    small = scored(probe(), make_data(random_init=True, eval_cells=150))
-    assert small.numbers == result.numbers
-    for name, table in result.tables.items():
-        pd.testing.assert_frame_equal(small.tables[name].frame, table.frame, check_exact=True)
-
-
 def test_a_device_without_a_sentence_adds_nothing(make_data: MakeData, monkeypatch: pytest.MonkeyPatch) -> None:
     module, alone = probe(), scored(probe(), make_data())
     step = SingleHeads.test_step
@@ -260,6 +235,7 @@ def test_a_device_without_a_sentence_adds_nothing(make_data: MakeData, monkeypat
 
     monkeypatch.setattr(SingleHeads, "test_step", with_an_empty_batch)
     assert scored(module, make_data()).numbers == alone.numbers
+    assert not [name for name in alone.scores if name.startswith("random_init")]
 
 
 def test_paper_mode_chooses_and_scores_on_dev(paper: Result, splits: tuple[Counted, Counted]) -> None:
@@ -270,6 +246,9 @@ def test_paper_mode_chooses_and_scores_on_dev(paper: Result, splits: tuple[Count
         right = [dev.right(k, row["relation"]) for k in range(16)]
         assert (row["n"], row["dev"]) == (right[0][1], max(right)[0] / right[0][1])
     assert table["test"].isna().all()
+    # The best of sixteen on a split is at least as good as any one of them: never nothing on all words.
+    assert table["random_init"][0] > 0
+    assert table["random_init"].notna().all()
     assert paper.tables["heads"].frame["test"].isna().all()
     assert paper.tables["ensembles"].frame["test"].isna().all()
     k = dev.best("all (no punctuation)")
@@ -279,19 +258,6 @@ def test_paper_mode_chooses_and_scores_on_dev(paper: Result, splits: tuple[Count
     assert paper.items is not None
     assert list(paper.items["id"]) == [f"tiny-dev-{index}" for index in range(13)]
     assert paper.audit["mode"] == "paper"
-
-
-def test_without_a_random_encoder_its_column_is_empty(paper: Result) -> None:
-    assert paper.tables["best_heads"].frame["random_init"].isna().all()
-    assert not [name for name in paper.scores if name.startswith("random_init")]
-
-
-def test_paper_mode_compares_with_the_random_encoder_on_dev(make_data: MakeData) -> None:
-    table = scored(probe(mode="paper", ensemble=1), make_data(random_init=True)).tables
-    assert "ensembles" not in table
-    # The best of sixteen on a split is at least as good as any one of them: never nothing on all words.
-    assert table["best_heads"].frame["random_init"][0] > 0
-    assert table["best_heads"].frame["random_init"].notna().all()
 
 
 def test_experiments_share_one_pass(make_data: MakeData) -> None:
@@ -323,10 +289,6 @@ def test_experiments_share_one_pass(make_data: MakeData) -> None:
             (probe(drawings=(drawing,)), {}, message)
             for drawing, message in (
                 (Drawing("3-1", "tiny-test-0"), "no head '3-1'; heads are called layer-head, from "),
-                (Drawing("0-1", "tiny-test-0"), "no head '0-1'"),
-                (Drawing("1", "tiny-test-0"), "no head '1'"),
-                (Drawing("1-1-1", "tiny-test-0"), "no head '1-1-1'"),
-                (Drawing("one-1", "tiny-test-0"), "no head 'one-1'"),
                 (Drawing("1-1", "tiny-dev-0"), "no sentence 'tiny-dev-0'"),
                 (Drawing("1-1", "tiny-test-0", "dobj"), "no relation 'dobj'"),
             )
@@ -349,12 +311,14 @@ def test_the_command_line_names_heads_and_sentences_to_draw(result: Result, corp
         "--model.init_args.permutations=9",
         "--model.init_args.minimum=1",
         "--model.init_args.maps=1",
+        "--model.init_args.ensemble=1",
         "--model.init_args.drawings=[{head: 1-2, sentence: tiny-test-3, direction: head→dependent}]",
         "--data=DependencyDataModule",
         f"--data.init_args.corpus={corpus}",
         "--data.init_args.random_init=true",
     )
     assert found["scores"] == result.numbers
+    assert "ensembles" not in found["tables"]
     assert set(found["figures"]) == {"best_heads", "heads_all", "attention_1_1-2"}
     for name in found["figures"].values():
         assert (folder / name).stat().st_size > 0
@@ -508,14 +472,13 @@ def chosen_by_hand(store: Store, gold: Arcs, words: Flags, direction: int, most:
     return heads, int(reached)
 
 
-@pytest.mark.parametrize("cells", [1 << 22, 100])
 @pytest.mark.parametrize("direction", [0, 1])
 @pytest.mark.parametrize("relation", [*RELATIONS, "all"])
 def test_the_choice_equals_trying_all_heads(
-    store: tuple[Store, Arcs], relation: str, direction: int, cells: int, monkeypatch: pytest.MonkeyPatch
+    store: tuple[Store, Arcs], relation: str, direction: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With all words at once, and with a few at a time."""
-    monkeypatch.setattr("heads.single_heads._CELLS", cells)
+    if direction == 1:  # a few words at a time
+        monkeypatch.setattr("heads.single_heads._CELLS", 100)
     attention, gold = store
     every = np.ones(len(gold), dtype=np.bool_)
     words = every if relation == "all" else gold.relation == RELATIONS.index(relation)
@@ -543,7 +506,6 @@ def test_a_word_alone_has_no_head_to_find(store: tuple[Store, Arcs]) -> None:
     assert choose_ensemble(attention, gold, words, 0, 4) == ((0,), 0)
     assert ensemble_hits(attention, gold, words, 1, (2, 5)).tolist() == [0]
 
-
-def test_where_nothing_has_any_weight_nothing_is_found() -> None:
+    # Nor has one to which nothing has any weight.
     weights = torch.tensor([[-torch.inf, 0.0, 0.0], [0.0, -torch.inf, 0.5]])
     assert _right(weights, torch.tensor([2, 3])).tolist() == [False, True]

@@ -1,7 +1,7 @@
 """Codes whose length is known, and an online code computed sentence by sentence."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -58,16 +58,7 @@ class Uniform(HeadSelectionProbe):
         return super().cross_entropy(batch)
 
 
-class Coin(Uniform):
-    """The gold head of every word has the same probability."""
-
-    probability = 1 / 8
-
-    def cross_entropy(self, batch: AttentionBatch) -> Tensor:
-        return -math.log(self.probability) * batch.mask + 0 * super().cross_entropy(batch)
-
-
-class Never(Coin):
+class Never(Uniform):
     """Excludes what is gold in one sentence of train."""
 
     def cross_entropy(self, batch: AttentionBatch) -> Tensor:
@@ -81,10 +72,8 @@ def run(experiment: DescriptionLength, data: DependencyDataModule) -> Result:
     return experiment.result
 
 
-def short(
-    probe: DependencyExperiment, portions: Sequence[float] = (0.1, 0.3, 1.0), *, final: bool
-) -> DescriptionLength:
-    return DescriptionLength(probe, tuple(portions), final, max_epochs=2, patience=1, batches=1, seed=4)
+def short(probe: DependencyExperiment) -> DescriptionLength:
+    return DescriptionLength(probe, (0.1, 0.3, 1.0), max_epochs=2, patience=1, batches=1, seed=4)
 
 
 def test_blocks_end_where_a_whole_sentence_still_fits_into_the_share() -> None:
@@ -95,30 +84,6 @@ def test_blocks_end_where_a_whole_sentence_still_fits_into_the_share() -> None:
             [count for count in range(1, sentences + 1) if count <= portion * sentences] or [1] for portion in PORTIONS
         ]
         assert borders(PORTIONS, sentences) == sorted({counts[-1] for counts in fitting})
-
-
-def test_a_coin_costs_its_closed_form(data: DependencyDataModule) -> None:
-    result = run(short(Coin(), final=True), data)
-    lengths = data.splits["train"].lengths
-    first, *others = np.split(np.random.default_rng(4).permutation(41), [4, 12])
-    by_rule = sum(n * math.log2(n + 1) for n in lengths[first].tolist())
-    words = int(lengths[np.concatenate(others)].sum())
-    assert result.numbers["codelength_bits"] == pytest.approx(by_rule + 3 * words)
-    uniform = sum(n * math.log2(n + 1) for n in lengths.tolist())
-    assert result.numbers["uniform_bits"] == pytest.approx(uniform)
-    assert result.numbers["compression"] == pytest.approx(uniform / (by_rule + 3 * words))
-    assert result.numbers["data_bits"] == pytest.approx(3 * lengths.sum())
-    assert result.numbers["model_bits"] == pytest.approx(by_rule + 3 * words - 3 * lengths.sum())
-    assert result.tables["blocks"].frame["bits_per_word"].tolist()[1:] == pytest.approx([3.0, 3.0])
-
-
-def test_a_probe_without_a_preference_compresses_nothing(data: DependencyDataModule) -> None:
-    result = run(short(Uniform(), final=False), data)
-    for end in ("", ".low", ".high"):
-        assert result.numbers[f"compression{end}"] == pytest.approx(1.0)
-    assert result.items is not None
-    assert result.items["bits"].tolist() == pytest.approx(result.items["uniform"].tolist())
-    assert not {"uas", "data_bits", "model_bits"} & set(result.numbers)
 
 
 def test_portions_partition_the_corpus_and_each_is_coded_before_it_is_learned(data: DependencyDataModule) -> None:
@@ -137,10 +102,18 @@ def test_portions_partition_the_corpus_and_each_is_coded_before_it_is_learned(da
     assert table["bits"].sum() == pytest.approx(result.numbers["codelength_bits"])
     assert table["portion"].tolist() == pytest.approx([end / 41 for end in ends])
     assert result.audit["merged_portions"] == 5
+    assert result.items is not None
+    assert result.items["bits"].tolist() == pytest.approx(result.items["uniform"].tolist())
+
+
+def code(probe: AttentionOnlyProbe, batch: AttentionBatch) -> float:
+    """Bits of one sentence."""
+    chances = probe(batch).detach().softmax(-1)
+    return -sum(math.log2(chances[0, word, int(head)]) for word, head in enumerate(batch.heads[0].tolist()))
 
 
 def test_the_code_equals_one_of_trainings_and_sentences_by_hand(data: DependencyDataModule) -> None:
-    result = run(short(AttentionOnlyProbe(0.3), final=True), data)
+    result = run(short(AttentionOnlyProbe(0.3)), data)
     whole = data.variant()
     whole.read_only({"attention"})
     whole.setup("fit")
@@ -153,29 +126,30 @@ def test_the_code_equals_one_of_trainings_and_sentences_by_hand(data: Dependency
         epochs.append(copy.epochs)
         devs.append(copy.dev)
         for item in order[start:stop]:
-            batch = train[[item]]
-            chances = copy.probe(batch).detach().softmax(-1)
-            bits[item] = -sum(
-                math.log2(chances[0, word, int(head)]) for word, head in enumerate(batch.heads[0].tolist())
-            )
+            bits[item] = code(copy.probe, train[[item]])
     assert result.items is not None
     assert result.items["bits"].tolist() == pytest.approx([bits[item] for item in range(41)], rel=1e-4)
     assert result.items["id"].tolist() == train.ids
     assert result.numbers["codelength_bits"] == pytest.approx(sum(bits.values()), rel=1e-5)
     low, value, high = (result.numbers[f"compression{end}"] for end in (".low", "", ".high"))
     assert low < value < high
-    assert value == pytest.approx(result.numbers["uniform_bits"] / result.numbers["codelength_bits"])
+    uniform = sum(n * math.log2(n + 1) for n in train.lengths.tolist())
+    assert result.numbers["uniform_bits"] == pytest.approx(uniform)
+    assert value == pytest.approx(uniform / result.numbers["codelength_bits"])
     table = result.tables["blocks"].frame
     assert table["epochs"].tolist() == epochs
     assert table["dev_loss"].tolist() == pytest.approx(devs, nan_ok=True)
     last = trained(AttentionOnlyProbe(0.3), whole, **TO_ITS_OPTIMUM)
+    data_bits = sum(code(last.probe, train[[item]]) for item in range(41))
+    assert result.numbers["data_bits"] == pytest.approx(data_bits, rel=1e-4)
+    assert result.numbers["model_bits"] == pytest.approx(result.numbers["codelength_bits"] - data_bits, rel=1e-4)
     assert result.audit["epochs"] == last.epochs
     assert 0 <= result.numbers["uas.low"] <= result.numbers["uas"] <= result.numbers["uas.high"] <= 1
 
 
 def test_a_head_that_was_excluded_has_no_code(data: DependencyDataModule) -> None:
     with pytest.raises(ExperimentError, match="Never gives a gold head of sentence 4 of train no probability"):
-        run(short(Never(), (0.01, 1.0), final=False), data)
+        run(short(Never()), data)
 
 
 @pytest.mark.parametrize("portions", [(), (0.5,), (0.5, 0.2, 1.0), (0.0, 1.0), (0.1, 0.1, 1.0), (0.5, 1.5)])
@@ -195,10 +169,12 @@ def test_the_shipped_config_builds_its_probe_and_writes_the_result(
         "--model.init_args.max_epochs=1",
         "--model.init_args.batches=1",
         "--model.init_args.portions=[0.3,1]",
+        "--model.init_args.final=false",
         f"--data.init_args.corpus={corpus}",
     )
     assert isinstance(cli.model, DescriptionLength)
     assert isinstance(cli.model.probe, AttentionOnlyProbe)
+    assert not {"uas", "data_bits", "model_bits"} & found["scores"].keys()
     scores, table = found["scores"], pd.read_csv(folder / found["tables"]["blocks"])
     assert table["sentences"].tolist() == [12, 29]
     assert table["bits"].sum() == pytest.approx(scores["codelength_bits"])
