@@ -10,6 +10,7 @@ from attention import EncoderError, EncoderSpec, Options
 from corpora.conllu import read_treebank
 from corpora.sentence import CorpusError, Sentence
 from datamodules import AttentionBatch, DependencyDataModule, VectorSpec
+from datamodules.batch import Split
 from datamodules.dependency import FIELDS, Field
 from datamodules.sampling import BatchLoader
 from tests.datamodules.conftest import trainer
@@ -77,7 +78,7 @@ def test_attention_is_that_of_the_store_and_zero_behind_it(data: DependencyDataM
     assert uneven  # some batch was padded
 
 
-def test_base_labels_fold_the_subtypes(corpus: str, tmp_path: Path) -> None:
+def test_base_labels_fold_the_subtypes_and_need_no_encoder(corpus: str, tmp_path: Path) -> None:
     module = DependencyDataModule(corpus, relations="base", encoder=None, cache=str(tmp_path))
     module.setup("validate")
     assert module.relations == ("det", "nmod", "nsubj", "obj", "punct", "root")
@@ -85,13 +86,7 @@ def test_base_labels_fold_the_subtypes(corpus: str, tmp_path: Path) -> None:
     for batch, row, index in rows(module.val_dataloader()):
         labels = [module.relations[code] for code in batch.relations[row, : len(gold[index])].tolist()]
         assert labels == [relation.partition(":")[0] for relation in gold[index].relations]
-
-
-def test_without_an_encoder_there_are_labels_and_no_attention(corpus: str, tmp_path: Path) -> None:
-    module = DependencyDataModule(corpus, encoder=None, cache=str(tmp_path))
-    module.setup("test")
-    batch = next(iter(module.test_dataloader()[1]))
-    assert batch.attention.shape[1:3] == (0, 0)
+        assert batch.attention.shape[1:3] == (0, 0)
     assert module.encoder_identity is None
     assert not list(tmp_path.rglob("*.safetensors"))
 
@@ -128,28 +123,20 @@ def test_a_training_makes_the_store_of_test_too(
     assert len(module.stores["test"]) == len(again.stores["test"]) == 17
 
 
-@pytest.mark.parametrize("stage", ["fit", "test"])
-def test_all_files_are_parsed_before_the_first_is_extracted(
-    stage: str, bert: Path, corpus: str, tmp_path: Path
-) -> None:
+def test_all_files_are_parsed_before_the_first_is_extracted(bert: Path, corpus: str, tmp_path: Path) -> None:
     bad = tmp_path / "bad.conllu"
     bad.write_text("1\tfox\t_\tX\n\n", encoding="utf-8")
     files = {split: corpus.replace("{split}", split) for split in ("train", "dev")} | {"test": str(bad)}
     module = DependencyDataModule(files, encoder=EncoderSpec(str(bert)), cache=str(tmp_path))
     module.trainer = trainer()
-    with pytest.raises(CorpusError, match=r"bad\.conllu:1: "):
-        module.setup(stage)
+    for stage in ("fit", "test"):
+        with pytest.raises(CorpusError, match=r"bad\.conllu:1: "):
+            module.setup(stage)
     assert not list(tmp_path.rglob("*.safetensors"))
-
-
-def test_a_training_that_validates_nothing_needs_no_test(bert: Path, corpus: str, tmp_path: Path) -> None:
-    bad = tmp_path / "bad.conllu"
-    bad.write_text("1\tfox\t_\tX\n\n", encoding="utf-8")
-    files = {"train": corpus.replace("{split}", "train"), "test": str(bad)}
     module = DependencyDataModule(files, encoder=EncoderSpec(str(bert)), cache=str(tmp_path))
-    module.trainer = trainer(validate=0)
+    module.trainer = trainer(validate=0)  # needs no test
     module.setup("fit")
-    assert set(module.stores) == {"train"}
+    assert "test" not in module.stores
 
 
 def repeating(folder: Path, repeated: int) -> str:
@@ -161,7 +148,7 @@ def repeating(folder: Path, repeated: int) -> str:
     return str(folder / "{split}.conllu")
 
 
-@pytest.mark.parametrize(("repeated", "warned"), [(40, True), (3, True), (2, False), (0, False)])
+@pytest.mark.parametrize(("repeated", "warned"), [(3, True), (2, False)])
 def test_a_split_that_repeats_train_is_warned_of_once(
     repeated: int, warned: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -197,15 +184,13 @@ def test_too_long_sentences_follow_the_policy(bert: Path, tmp_path: Path) -> Non
     assert (len(cut.stores["dev"]), audit(cut)["dev"]["windowed"]) == (2, 1)
 
 
-@pytest.fixture
-def with_control(bert: Path, corpus: str, cache: str) -> DependencyDataModule:
+def test_a_random_encoder_reads_dev_and_test_beside_the_trained_one(bert: Path, corpus: str, cache: str) -> None:
     module = DependencyDataModule(corpus, encoder=EncoderSpec(str(bert)), cache=cache, random_init=True)
+    for stage in ("fit", "validate"):
+        module.setup(stage)
+        assert not module.random_splits  # only a test reads it
     module.setup("test")
-    return module
-
-
-def test_a_random_encoder_reads_dev_and_test_beside_the_trained_one(with_control: DependencyDataModule) -> None:
-    loaders = with_control.test_dataloader()
+    loaders = module.test_dataloader()
     assert len(loaders) == 4
     for trained, random in zip(loaders[:2], loaders[2:], strict=True):
         differ = 0
@@ -216,32 +201,17 @@ def test_a_random_encoder_reads_dev_and_test_beside_the_trained_one(with_control
             assert one.attention.shape == other.attention.shape
             differ += not torch.equal(one.attention, other.attention)
         assert differ
-
-
-def test_what_is_random_about_it_are_its_weights_alone(with_control: DependencyDataModule) -> None:
-    control = with_control.random_splits["test"].store.manifest
-    trained, random = with_control.encoder_identity, control.identity["encoder"]
-    assert trained is not None
-    assert isinstance(random, dict)
-    assert (trained["weights"], random["weights"]) == ("pretrained", "random")
-    assert trained["weights_sha256"] == random["weights_sha256"]
-    told = with_control.provenance.encoder["random_init"]
-    assert isinstance(told, dict)
-    assert told["embeddings_of_sha256"] == random["weights_sha256"]
+    # What is random about it are its weights alone.
+    control = module.random_splits["test"].store.manifest
+    trained_identity, identity = module.encoder_identity, cast(dict[str, Any], control.identity["encoder"])
+    assert trained_identity is not None
+    assert (trained_identity["weights"], identity["weights"]) == ("pretrained", "random")
+    assert trained_identity["weights_sha256"] == identity["weights_sha256"]
+    told = cast(dict[str, Any], module.provenance.encoder["random_init"])
     assert "weights_sha256" not in told
-    assert {name: told[name] for name in ("weights", "seed")} == {"weights": "random", "seed": random["seed"]}
-    assert with_control.stores["test"].manifest.key != control.key
-
-
-def test_only_a_test_reads_it(bert: Path, corpus: str, cache: str) -> None:
-    module = DependencyDataModule(corpus, encoder=EncoderSpec(str(bert)), cache=cache, random_init=True)
-    for stage in ("fit", "validate"):
-        module.setup(stage)
-        assert not module.random_splits
-    without = DependencyDataModule(corpus, encoder=EncoderSpec(str(bert)), cache=cache)
-    without.setup("test")
-    assert len(without.test_dataloader()) == 2
-    assert "random_init" not in without.provenance.encoder
+    assert (told["weights"], told["seed"]) == ("random", identity["seed"])
+    assert told["embeddings_of_sha256"] == identity["weights_sha256"]
+    assert module.stores["test"].manifest.key != control.key
 
 
 def test_relations_have_one_number_on_both_sides(bert: Path, tmp_path: Path) -> None:
@@ -334,17 +304,11 @@ def test_heads_for_more_or_fewer_words_are_refused(data: DependencyDataModule) -
         data.variant(heads=lambda words: [0]).setup("fit")
 
 
-def test_a_variant_trains_on_the_sentences_it_is_given(data: DependencyDataModule) -> None:
-    some = [7, 3, 20, 40]
-    changed = data.variant(train=some)
-    changed.setup("fit")
-    loader = changed.train_dataloader()
-    loader.sampler.set_epoch(1)  # type: ignore[attr-defined]
-    assert sorted(i for batch in loader for i in batch.index.tolist()) == sorted(some)
-    assert sum(len(batch.index) for batch in data.train_dataloader()) == len(data.splits["train"])
-
-
 def test_some_sentences_of_a_split_come_once_each(data: DependencyDataModule) -> None:
     some = [12, 0, 5]
-    assert sorted(i for batch in data.batches("dev", some) for i in batch.index.tolist()) == sorted(some)
-    assert sum(len(batch.index) for batch in data.batches("dev")) == len(data.splits["dev"])
+    changed = data.variant(train=some)
+    changed.setup("fit")
+    for batches in (changed.train_dataloader(), data.batches("dev", some)):
+        assert sorted(i for batch in batches for i in batch.index.tolist()) == sorted(some)
+    for split, batches in (("train", data.train_dataloader()), ("dev", data.batches("dev"))):
+        assert sum(len(batch.index) for batch in batches) == len(data.splits[cast(Split, split)])
