@@ -3,6 +3,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from datamodules.sampling import LengthBatches
 from tests.datamodules.conftest import trainer
@@ -27,6 +28,8 @@ def test_every_sentence_comes_once_within_the_bounds(shuffle: bool) -> None:
         assert len(batch) <= 16
         assert len(batch) == 1 or len(batch) * (LENGTHS[batch].max() + 2) ** 2 <= 4000
     assert [17] in found  # past the bound all by itself
+    padded = sum(len(batch) * (LENGTHS[batch].max() + 2) ** 2 for batch in found)
+    assert padded < 1.1 * ((LENGTHS + 2) ** 2).sum()
 
 
 @pytest.mark.parametrize("world", [2, 3, 7])
@@ -74,11 +77,6 @@ def test_an_interrupted_epoch_goes_on_where_it_stopped(limit: float, ready: int,
     assert list(sampler) == batches(True, epoch=5)
 
 
-def test_batches_of_like_length_waste_little() -> None:
-    padded = sum(len(batch) * (LENGTHS[batch].max() + 2) ** 2 for batch in batches(True))
-    assert padded < 1.1 * ((LENGTHS + 2) ** 2).sum()
-
-
 def test_batches_of_tokens_are_bounded_by_the_longest_times_their_number() -> None:
     sampler = LengthBatches(LENGTHS, max_cells=500, max_sentences=501, shuffle=False, cells="tokens")
     found = list(sampler)
@@ -89,21 +87,18 @@ def test_batches_of_tokens_are_bounded_by_the_longest_times_their_number() -> No
         assert (len(batch) + 1) * LENGTHS[following].min() > 500
 
 
-def jittered(epoch: int, jitter: float = 0.1) -> list[list[int]]:
-    sampler = LengthBatches(LENGTHS, max_cells=None, max_sentences=16, shuffle=True, jitter=jitter, seed=3)
+def jittered(epoch: int, jitter: float = 0.1, lengths: NDArray[np.int64] = LENGTHS) -> list[list[int]]:
+    sampler = LengthBatches(lengths, max_cells=None, max_sentences=16, shuffle=True, jitter=jitter, seed=3)
     sampler.set_epoch(epoch)
     return list(sampler)
 
 
 def test_jitter_gives_sentences_of_a_length_of_their_own_other_neighbours_in_every_epoch() -> None:
-    def batches_of(epoch: int, jitter: float) -> set[frozenset[int]]:
-        lengths = np.arange(20, 180)
-        sampler = LengthBatches(lengths, max_cells=None, max_sentences=16, shuffle=True, jitter=jitter, seed=3)
-        sampler.set_epoch(epoch)
-        return {frozenset(batch) for batch in sampler}
+    def neighbours(epoch: int, jitter: float) -> set[frozenset[int]]:
+        return set(map(frozenset, jittered(epoch, jitter, np.arange(20, 180))))
 
-    assert batches_of(0, 0.0) == batches_of(1, 0.0)
-    assert not batches_of(0, 0.1) & batches_of(1, 0.1)
+    assert neighbours(0, 0.0) == neighbours(1, 0.0)
+    assert not neighbours(0, 0.1) & neighbours(1, 0.1)
 
 
 def test_jitter_keeps_every_sentence_and_batches_of_like_length() -> None:
@@ -114,11 +109,8 @@ def test_jitter_keeps_every_sentence_and_batches_of_like_length() -> None:
     for batch in found:
         shorter, longer = LENGTHS[batch].min(), LENGTHS[batch].max()
         assert 17 in batch or shorter * 1.1 + 5 > longer * 0.9
-
-
-def test_without_jitter_the_order_is_that_of_the_lengths_alone() -> None:
     bounded = LengthBatches(LENGTHS, max_cells=10**9, max_sentences=16, shuffle=True, seed=3)
-    assert jittered(0, 0.0) == list(bounded)
+    assert jittered(0, 0.0) == list(bounded)  # the order is that of the lengths alone
 
 
 def test_jitter_and_a_bound_of_cells_exclude_each_other() -> None:

@@ -81,17 +81,12 @@ def test_sentences_end_as_the_rule_says() -> None:
 
 
 def test_the_rule_by_hand() -> None:
-    words = read_words([text('He left . " Why ? " she asked ... . Nobody ( knew . ) Mr. Fox')])
-    #                         He left . "  Why ?  "  she asked ... . Nobody ( knew .  )  Mr. Fox
-    assert sentences(word_tokens(words, delimiters=False), words, 0) == [
-        *(0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3, 3, 4, 4)
-    ]
-
-
-def test_a_closing_mark_that_begins_a_text_closes_nothing_of_the_text_before() -> None:
-    words = read_words([text("a ."), text('" b'), text(") . c")])
+    texts = ('He left . " Why ? " she asked ... . Nobody ( knew . ) Mr. Fox', '" b', ") . c")
+    #         He left . "  Why ?  "  she asked ... . Nobody ( knew .  )  Mr. Fox
+    words = read_words([text(one) for one in texts])
     tokens = word_tokens(words, delimiters=False)
-    assert [sentences(tokens, words, item) for item in range(3)] == [[0, 0], [0, 0], [0, 0, 1]]
+    assert sentences(tokens, words, 0) == [*(0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3, 3, 4, 4)]
+    assert [sentences(tokens, words, item) for item in (1, 2)] == [[0, 0], [0, 0, 1]]  # nothing of the text before
 
 
 @pytest.mark.parametrize(
@@ -120,13 +115,8 @@ def test_all_parts_of_a_word_that_decides_decide_and_separators_stay_whole() -> 
     found = read_words(texts, punctuation="apart", sentence_separator="|")
     spelled = [found.types[code] for code in found.codes]
     assert spelled == ["It", "was", "n't", "good", ".", "Bad", "!", "not", "bad", "?", "fine", ",", "fine"]
-    assert [word for word, decides in zip(spelled, found.rationale, strict=True) if decides] == [
-        "was",
-        "n't",
-        "good",
-        ".",
-        "fine",
-    ]
+    deciding = [word for word, decides in zip(spelled, found.rationale, strict=True) if decides]
+    assert deciding == ["was", "n't", "good", ".", "fine"]
     assert found.rationale[-1]
     assert (np.flatnonzero(np.diff(found.sentences)) + 1).tolist() == [5, 7, 10]
     ruled = read_words([text("Good. Bad!")], punctuation="apart")
@@ -159,26 +149,17 @@ def test_words_are_put_together_with_delimiters_and_separator() -> None:
     assert [spelled(bare, item) for item in range(2)] == [["a", "b", "<sep>", "c"], ["d"]]
 
 
-def test_case_is_kept_where_it_is_wanted() -> None:
-    assert read_words([text("The THE the")]).types == ("The", "THE", "the")
-    assert read_words([text("The THE the")], lowercase=True).types == ("the",)
-
-
-def test_words_that_look_like_delimiters_are_none() -> None:
-    tokens = word_tokens(read_words([text("<s> a <sep>")]), delimiters=True)
-    assert spelled(tokens, 0) == ["<s>", "<s>", "a", "<sep>", "</s>"]
-    assert tokens.sources.tolist() == [-1, 0, 0, 0, -1]
+def test_words_that_look_like_delimiters_are_none_and_case_is_kept() -> None:
+    tokens = word_tokens(read_words([text("<s> A <sep> a")]), delimiters=True)
+    assert spelled(tokens, 0) == ["<s>", "<s>", "A", "<sep>", "a", "</s>"]
+    assert tokens.sources.tolist() == [-1, 0, 0, 0, 0, -1]
 
 
 def test_a_text_of_separators_alone_becomes_the_unknown_word() -> None:
     words = read_words([text("a"), text("| |"), text("| |", "|"), text("b")], sentence_separator="|")
     tokens = word_tokens(words, delimiters=True)
-    assert [spelled(tokens, item) for item in range(4)] == [
-        ["<s>", "a", "</s>"],
-        ["<s>", "<unk>", "</s>"],
-        ["<s>", "<unk>", "<sep>", "</s>"],
-        ["<s>", "b", "</s>"],
-    ]
+    found = [" ".join(spelled(tokens, item)) for item in range(4)]
+    assert found == ["<s> a </s>", "<s> <unk> </s>", "<s> <unk> <sep> </s>", "<s> b </s>"]
     assert tokens.blank == 2
     assert sentences(tokens, words, 1) == [-1, 0, -1]
     assert sentences(tokens, words, 3) == [-1, 0, -1]
@@ -234,6 +215,8 @@ def test_pieces_are_those_of_the_tokenizer_and_know_their_words(which: str, bert
         span = slice(tokens.offsets[item], tokens.offsets[item + 1])
         expected = tokenizer._tokenizer(one.text, one.pair)
         assert tokens.codes[span].tolist() == expected["input_ids"]
+        if which == "bert":
+            assert tokens.segments[span].tolist() == expected["token_type_ids"]
         # The pieces between two changes of word spell that word.
         own = one.text.split() + ([] if one.pair is None else one.pair.split())
         places = tokens.words[span]
@@ -249,24 +232,13 @@ def test_pieces_are_those_of_the_tokenizer_and_know_their_words(which: str, bert
         ]
 
 
-def test_segments_of_pieces_are_those_that_bert_is_trained_with(bert: Path) -> None:
-    tokenizer = TextTokenizer(resolve(EncoderSpec(str(bert))))
-    texts = [text(*pair) for pair in PAIRS]
-    tokens = piece_tokens(read_words(texts), tokenizer)
-    expected = [tokenizer._tokenizer(one.text, one.pair)["token_type_ids"] for one in texts]
-    assert tokens.segments.tolist() == [number for row in expected for number in row]
-
-
 def test_a_text_that_yields_no_piece_becomes_the_unknown_one(bert: Path) -> None:
     tokenizer = TextTokenizer(resolve(EncoderSpec(str(bert))))
     words = read_words([text("fox"), text("\u200d"), text("\u200d", "\u200d"), text("| |")], sentence_separator="|")
     tokens = piece_tokens(words, tokenizer)
-    assert [[tokenizer.pieces[code] for code in part] for part in np.split(tokens.codes, tokens.offsets[1:-1])] == [
-        ["[CLS]", "fox", "[SEP]"],
-        ["[CLS]", "[UNK]", "[SEP]"],
-        ["[CLS]", "[UNK]", "[SEP]", "[SEP]"],
-        ["[CLS]", "[UNK]", "[SEP]"],
-    ]
+    parts = np.split(tokens.codes, tokens.offsets[1:-1])
+    found = [" ".join(tokenizer.pieces[code] for code in part) for part in parts]
+    assert found == ["[CLS] fox [SEP]", "[CLS] [UNK] [SEP]", "[CLS] [UNK] [SEP] [SEP]", "[CLS] [UNK] [SEP]"]
     assert tokens.blank == 3
     assert [sentences(tokens, words, item) for item in range(4)] == [[-1, 0, -1]] * 2 + [[-1, 0, -1, -1], [-1, 0, -1]]
 
@@ -300,11 +272,10 @@ def test_numbers_are_places_and_strangers_are_unknown() -> None:
     assert own.numbers([]).tolist() == []
 
 
-@pytest.mark.parametrize("word", SPECIALS)
-def test_a_word_that_is_spelled_like_a_special_is_unknown_and_never_counted_as_a_word(word: str) -> None:
-    own = build_vocabulary(Counter({word: 99, "a": 1}), min_count=1, max_words=None)
+def test_a_word_that_is_spelled_like_a_special_is_unknown_and_never_counted_as_a_word() -> None:
+    own = build_vocabulary(Counter({**dict.fromkeys(SPECIALS, 99), "a": 1}), min_count=1, max_words=None)
     assert own.words == (*SPECIALS, "a")
-    assert own.numbers([word, "a"]).tolist() == [own.unknown, 6]
+    assert own.numbers([*SPECIALS, "a"]).tolist() == [own.unknown] * len(SPECIALS) + [6]
 
 
 def test_the_digest_covers_words_order_and_specials() -> None:
