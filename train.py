@@ -66,7 +66,7 @@ STEPS = {
 }
 """A model can run a stage if it overrides one of these methods."""
 
-KEYWORDS = ("last", "hpc", "registry")
+KEYWORDS = ("last", "registry")
 """Values of `--ckpt_path` that Lightning understands and that are no file."""
 
 
@@ -267,6 +267,8 @@ class ProbingCLI(LightningCLI):
         ignore_signals(trainer)
         self._state = self._run_state(trainer, Path(settings["default_root_dir"]) / type(self.model).__name__)
         folder = self._state.run
+        # On SLURM Lightning takes up any `hpc_ckpt_*.ckpt` that it finds there, of whatever run.
+        trainer._default_root_dir = str(folder)
         trainer.callbacks.append(Resume(self._state))  # type: ignore[attr-defined]
         if own_loggers and not trainer.fast_dev_run:  # type: ignore[attr-defined]
             # The progress bar shows the version of a logger.

@@ -1,0 +1,17 @@
+#!/bin/bash
+# A run on the devices of a SLURM allocation, continued after preemption and at the time limit. From the checkout:
+#   sbatch configs/trainer/slurm.sh fit --config configs/clark2019/attention_only.yaml
+# One task for each device; adapt partition, nodes, devices, cores and time.
+#SBATCH --job-name=probe
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=2
+#SBATCH --cpus-per-task=1
+#SBATCH --time=04:00:00
+#SBATCH --requeue
+#SBATCH --signal=SIGUSR1@90
+#SBATCH --open-mode=append
+#SBATCH --output=%x-%j.out
+
+srun --kill-on-bad-exit=1 python train.py "$@" \
+    --trainer.num_nodes "$SLURM_NNODES" --trainer.devices "$SLURM_NTASKS_PER_NODE"
+exit $?

@@ -1,0 +1,102 @@
+"""Runs on two tasks of a real SLURM, by the template as it stands."""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.conftest import Slurm
+from tests.test_train import ROOT, arguments
+
+pytestmark = pytest.mark.cluster
+
+Submit = Callable[..., str]
+
+
+@pytest.fixture
+def submit(slurm: Slurm, corpus: str, bert: Path, cache: str) -> Submit:
+    """Submit the template for a config, with other options of sbatch; the program is this Python's."""
+
+    def submitted(config: str, runs: Path, *extra: str, sbatch: tuple[str, ...] = ()) -> str:
+        own = {
+            "PATH": f"{Path(sys.executable).parent}:{slurm.environment['PATH']}",
+            "OMP_NUM_THREADS": "1",
+            "GLOO_SOCKET_IFNAME": "lo",
+        }
+        command = [*arguments(ROOT / "configs" / config, corpus, bert, cache, runs), *extra]
+        options = ("--parsable", f"--output={slurm.folder}/%j.out", f"--chdir={ROOT}", "--partition=low", *sbatch)
+        environment = slurm.environment
+        slurm.environment = {**environment, **own}
+        try:
+            return slurm.run("sbatch", *options, str(ROOT / "configs/trainer/slurm.sh"), *command)
+        finally:
+            slurm.environment = environment
+
+    return submitted
+
+
+def log_of(slurm: Slurm, job: str) -> str:
+    path = slurm.folder / f"{job}.out"
+    return path.read_text() if path.exists() else ""
+
+
+def wait_for(slurm: Slurm, job: str, text: str, seconds: float = 90) -> None:
+    end = time.monotonic() + seconds
+    while text not in log_of(slurm, job):
+        assert time.monotonic() < end, log_of(slurm, job)
+        time.sleep(0.1)
+
+
+def scores(runs: Path) -> dict[str, float]:
+    (record,) = runs.rglob("results.json")
+    found: dict[str, float] = json.loads(record.read_text())["scores"]
+    return found
+
+
+LONG = ("--trainer.max_epochs=120", "--data.init_args.max_sentences=4", "--trainer.strategy=ddp")
+
+
+def test_a_run_on_two_tasks_is_requeued_and_ends_with_the_same_scores(
+    slurm: Slurm, submit: Submit, tmp_path: Path
+) -> None:
+    config = "clark2019/attention_only.yaml"
+    whole = submit(config, tmp_path / "whole", *LONG)
+    assert slurm.wait(whole, seconds=240) == "COMPLETED", log_of(slurm, whole)
+    job = submit(config, tmp_path / "stopped", *LONG)
+    wait_for(slurm, job, "Training AttentionOnlyProbe")
+    time.sleep(1)
+    slurm.run("scancel", "--signal=USR1", job)
+    wait_for(slurm, job, "Continues the unfinished run")
+    assert slurm.wait(job, seconds=240) == "COMPLETED", log_of(slurm, job)
+    said = log_of(slurm, job)
+    assert f"SLURM job {job} is requeued" in said
+    assert "Stopped in epoch" in said
+    assert scores(tmp_path / "stopped") == scores(tmp_path / "whole")
+    assert not list(tmp_path.rglob("*state-*"))
+
+
+def test_more_tasks_than_devices_are_refused_and_nothing_is_removed(
+    slurm: Slurm, tmp_path: Path, corpus: str, cache: str
+) -> None:
+    runs = tmp_path / "runs"
+    older = runs / "Baselines" / "version_0" / "results.json"
+    older.parent.mkdir(parents=True)
+    older.write_text("{}")
+    (runs / "hpc_ckpt_1.ckpt").write_bytes(b"of another run")
+    config = ROOT / "configs/clark2019/baselines.yaml"
+    wrapped = (
+        f"cd {ROOT}; srun {sys.executable} train.py test --config {config} --trainer.accelerator cpu "
+        f"--trainer.default_root_dir {runs} --data.init_args.corpus absent-{{split}}.conllu"
+    )
+    job = slurm.submit(wrapped, "--ntasks-per-node=2", "--nodes=1")
+    assert slurm.wait(job, seconds=240) == "FAILED"
+    assert "SLURM has 2 tasks, and the trainer wants 1" in log_of(slurm, job)
+    assert older.exists()
+    assert os.listdir(runs / "Baselines") == ["version_0"]
+    wrapped = wrapped.replace("absent-{split}.conllu", f"'{corpus}' --data.init_args.cache {cache}")
+    job = slurm.submit(wrapped, "--ntasks-per-node=1", "--nodes=1")
+    assert slurm.wait(job, seconds=240) == "COMPLETED", log_of(slurm, job)  # the state of another run is not taken up
