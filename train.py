@@ -268,7 +268,7 @@ class ProbingCLI(LightningCLI):
         self._state = self._run_state(trainer, Path(settings["default_root_dir"]) / type(self.model).__name__)
         folder = self._state.run
         # On SLURM Lightning takes up any `hpc_ckpt_*.ckpt` that it finds there, of whatever run.
-        trainer._default_root_dir = str(folder)
+        trainer._default_root_dir = str(folder)  # type: ignore[attr-defined]
         trainer.callbacks.append(Resume(self._state))  # type: ignore[attr-defined]
         if own_loggers and not trainer.fast_dev_run:  # type: ignore[attr-defined]
             # The progress bar shows the version of a logger.

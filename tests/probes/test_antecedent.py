@@ -305,9 +305,7 @@ def test_a_checkpoint_of_other_data_is_refused(kind: Kind, data: MakeData, glove
     else:
         wrong.append(other)
     for run in wrong:
-        with pytest.raises(
-            TrainingError, match=r"trained on pretrained weights .*, 2 layers × 4 heads.*and the data"
-        ):
+        with pytest.raises(TrainingError, match=r"trained on pretrained weights .*, 2 layers × 4 heads.*and the data"):
             scored(kind(), run, path)
 
 
