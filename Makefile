@@ -28,11 +28,12 @@ check: $(INSTALLED)
 
 # A SLURM of this machine alone, from Debian's packages; its tests start and stop it.
 cluster-test: $(INSTALLED)
-	@command -v slurmd sbatch munged >/dev/null || PATH="$$PATH:/usr/sbin" command -v slurmd >/dev/null || { \
-	  command -v apt-get >/dev/null || { echo "SLURM cannot be installed: there is no apt-get here. Install slurmctld, slurmd, slurm-client and munge." >&2; exit 1; }; \
-	  [ "$$(id -u)" = 0 ] && sudo= || sudo=sudo; \
-	  command -v "$${sudo:-true}" >/dev/null || { echo "SLURM cannot be installed: run as root, or install sudo." >&2; exit 1; }; \
-	  $$sudo apt-get update && $$sudo apt-get install -y --no-install-recommends slurm-wlm slurmctld slurmd slurm-client munge; }
+	@PATH="$$PATH:/usr/sbin"; command -v slurmd >/dev/null || { \
+	  command -v apt-get >/dev/null || { echo "There is no apt-get here: install slurmctld, slurmd, srun and munge." >&2; exit 1; }; \
+	  if [ "$$(id -u)" = 0 ]; then sudo=; else sudo=sudo; fi; \
+	  command -v "$${sudo:-true}" >/dev/null || { echo "Run as root, or install sudo, to install SLURM." >&2; exit 1; }; \
+	  $$sudo apt-get update && $$sudo apt-get install -y --no-install-recommends \
+	    slurm-wlm slurmctld slurmd slurm-client munge; }
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m cluster tests/cluster
 
 bench: $(INSTALLED)

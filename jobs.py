@@ -205,6 +205,10 @@ class Jobs:
         state = re.search(r"JobState=(\S+)", found)
         return f"job {name} ended as {state[1]}" if state else f"job {name} was killed"
 
+    def cancel(self, name: str) -> None:
+        """Take a job back that SLURM has not begun."""
+        subprocess.run(["scancel", "--state=PENDING", name], check=False)
+
     def log(self, name: str) -> Path:
         """What submitit says of a job."""
         return JobPaths(self.folder, name).stderr

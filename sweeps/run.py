@@ -176,9 +176,14 @@ class Sweeper:
 
     def _reap(self, states: Mapping[str, str]) -> None:
         for key, (name, begun) in list(self._going.items()):
-            if name in states:
+            hopeless = states.get(name) == "PENDING" and self._given_up.issuperset(self.rows[key])
+            if name in states and not hopeless:
                 continue
             del self._going[key]
+            if hopeless:
+                self.jobs.cancel(name)
+                self.left.append(key)
+                continue
             took, ended = f"{time.monotonic() - begun:.0f} s", _text(self.folders[key] / "ended.txt")
             if results_of(self.folders[key]) is not None:
                 # Scores and tables are complete before the figures are drawn.

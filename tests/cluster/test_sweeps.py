@@ -123,6 +123,27 @@ def test_queued_jobs_are_found_again_and_cancelled_ones_are_failures(on_slurm: S
     assert "3 runs: 2 done (0 begun now), 1 failed" in said
 
 
+def test_the_same_fault_again_cancels_what_is_pending(on_slurm: Slurm, tmp_path: Path) -> None:
+    configs = {"crash": "crash", "crash2": "crash 2", **{f"w{n}": f"wait {n}" for n in range(4)}}
+    rows = ", ".join(f"{name}: {{config: {name}.yaml}}" for name in configs)
+    spec = write_spec(tmp_path, f"scores: [uas]\nrows: {{{rows}}}\n", **configs)
+
+    def let_go() -> None:
+        while "PENDING" not in (states := on_slurm.run("squeue", "--noheader", "--array", "--format=%T")):
+            time.sleep(0.2)
+        while "PENDING" in states:
+            time.sleep(0.2)
+            states = on_slurm.run("squeue", "--noheader", "--array", "--format=%T")
+        (tmp_path / "go").touch()
+
+    thread = meanwhile(let_go)
+    code, said = sweep(spec, "out", *SLURM, program=write_program(tmp_path))
+    thread.join()
+    assert code == 1
+    assert said.count("not begun, because others failed") == 2
+    assert "6 runs: 2 done (6 begun now), 2 failed" in said
+
+
 class Interrupted:
     """Ctrl-C once the jobs are there."""
 
