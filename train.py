@@ -118,7 +118,8 @@ def in_a_line(message: str) -> str:
     inside = f" ({classes[-1]})" if (classes := _IN_CLASS.findall(message)) else ""
     if found := _CLASS.search(message):
         rooms = (datamodules, fidelity, heads, models, probes)
-        fault = f"there is no class {found[1]}{near(found[1], (name for room in rooms for name in room.__all__))}"
+        known = (name for room in rooms for name, value in vars(room).items() if isinstance(value, type))
+        fault = f"there is no class {found[1]}{near(found[1], known)}"
     else:
         rest = _TYPE.sub(r"\1", _FRAME.sub("", _IN_CLASS.sub("", _KEY.sub("", message))))
         faults = dict.fromkeys(line.strip(" -") for line in rest.splitlines())

@@ -5,17 +5,3 @@ from attention.encoder import Encoder, EncoderError, EncoderSpec, resolve
 from attention.extraction import make_store
 from attention.specification import Extraction, Items, Options, cut_sentences
 from attention.store import Store
-
-__all__ = [
-    "AlignmentError",
-    "Encoder",
-    "EncoderError",
-    "EncoderSpec",
-    "Extraction",
-    "Items",
-    "Options",
-    "Store",
-    "cut_sentences",
-    "make_store",
-    "resolve",
-]

@@ -7,16 +7,3 @@ from datamodules.coreference import CoreferenceDataModule
 from datamodules.dependency import DependencyDataModule
 from datamodules.tokenization import Vocabulary
 from datamodules.vectors import VectorError, VectorSpec
-
-__all__ = [
-    "AntecedentBatch",
-    "AttentionBatch",
-    "AttentionDataModule",
-    "ClassificationDataModule",
-    "CoreferenceDataModule",
-    "DependencyDataModule",
-    "TextBatch",
-    "VectorError",
-    "VectorSpec",
-    "Vocabulary",
-]

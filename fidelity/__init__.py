@@ -11,19 +11,3 @@ from fidelity.guided_mlp import GuidedMLP
 from fidelity.perturbation import Permutation, Perturbation
 from fidelity.rationale import Rationale
 from fidelity.single_token import SingleToken
-
-__all__ = [
-    "Adversary",
-    "ConsistentAdversary",
-    "Correlation",
-    "Fidelity",
-    "FidelityError",
-    "FidelityTest",
-    "GuidedMLP",
-    "Permutation",
-    "Perturbation",
-    "Rationale",
-    "SetErasure",
-    "SingleToken",
-    "SingleWeight",
-]

@@ -3,5 +3,3 @@
 from heads.antecedent import AntecedentHeads
 from heads.experiment import Analyses, Baselines
 from heads.single_heads import SingleHeads
-
-__all__ = ["Analyses", "AntecedentHeads", "Baselines", "SingleHeads"]

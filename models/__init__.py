@@ -16,24 +16,3 @@ from models.layers import (
 )
 from models.regularizers import Concat, Conicity, MaskedLanguageModel, Residual, Tying
 from models.transformer import TransformerClassifier
-
-__all__ = [
-    "AdditiveAttention",
-    "AttentionClassifier",
-    "AverageEncoder",
-    "Concat",
-    "Conicity",
-    "ConvolutionEncoder",
-    "DotAttention",
-    "EmbeddingSpec",
-    "HierarchicalClassifier",
-    "MaskedLanguageModel",
-    "ModelError",
-    "NoEncoder",
-    "RecurrentEncoder",
-    "Residual",
-    "TextClassifier",
-    "TransformerClassifier",
-    "Tying",
-    "UniformAttention",
-]

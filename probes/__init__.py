@@ -5,15 +5,3 @@ from probes.control import ControlTask
 from probes.description_length import DescriptionLength
 from probes.head_selection import AttentionOnlyProbe, AttentionWordsProbe, DistancesWordsProbe
 from probes.structural import StructuralDepthProbe, StructuralDistanceProbe
-
-__all__ = [
-    "AntecedentAttentionProbe",
-    "AntecedentWordsProbe",
-    "AttentionOnlyProbe",
-    "AttentionWordsProbe",
-    "ControlTask",
-    "DescriptionLength",
-    "DistancesWordsProbe",
-    "StructuralDepthProbe",
-    "StructuralDistanceProbe",
-]

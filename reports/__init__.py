@@ -2,5 +2,3 @@
 
 from reports.figures import draw
 from reports.writer import ResultWriter
-
-__all__ = ["ResultWriter", "draw"]

@@ -14,24 +14,3 @@ from results.figures import (
     on_one_scale,
 )
 from results.result import Estimate, Provenance, Result, Table, Unit, estimates, numbers
-
-__all__ = [
-    "AttentionLines",
-    "Bars",
-    "ColouredText",
-    "ColouredTexts",
-    "Curves",
-    "Estimate",
-    "Figure",
-    "HeatMap",
-    "Histograms",
-    "Provenance",
-    "Result",
-    "Spreads",
-    "Table",
-    "Unit",
-    "UserError",
-    "estimates",
-    "numbers",
-    "on_one_scale",
-]

@@ -3,18 +3,3 @@
 from training.lifecycle import Origin, TrainedModule, TrainingError, check_new
 from training.nested import Best, load_best, nested_trainer, quiet, recorded_gradients, save_best, train_nested
 from training.resume import kept_file
-
-__all__ = [
-    "Best",
-    "Origin",
-    "TrainedModule",
-    "TrainingError",
-    "check_new",
-    "kept_file",
-    "load_best",
-    "nested_trainer",
-    "quiet",
-    "recorded_gradients",
-    "save_best",
-    "train_nested",
-]
