@@ -16,7 +16,7 @@ from sweeps.run import PROGRAM, main
 from tests.cluster.conftest import Slurm
 from tests.sweeps.sweeps import write_program, write_spec
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 ROOT = Path(__file__).parent.parent.parent
 

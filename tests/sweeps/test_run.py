@@ -24,6 +24,8 @@ from sweeps.plan import read_sweep
 from sweeps.run import Sweeper, main
 from tests.sweeps.sweeps import write_program, write_spec
 
+pytestmark = pytest.mark.slow  # every run is a process under two of submitit
+
 ROOT = Path(__file__).parent.parent.parent
 SPEC = """name: t
 label: probe
@@ -234,7 +236,6 @@ def begin(spec: Path) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
-@pytest.mark.slow
 def test_a_killed_sweep_goes_on_from_where_it_was(tmp_path: Path) -> None:
     spec = write_spec(tmp_path, WAITING, a="a", wait="wait", wait2="wait 2")
     first = begin(spec)
@@ -315,7 +316,6 @@ def test_a_row_tests_the_checkpoints_of_others(tmp_path: Path) -> None:
     assert "not begun, because others failed: [6/6] nothing, b, seed 0" in told
 
 
-@pytest.mark.slow
 def test_the_program_itself_is_swept(corpus: str, cache: str, tmp_path: Path) -> None:
     config = ROOT / "configs" / "clark2019" / "baselines.yaml"
     row = f"{{config: {config}, command: test, scores: {{uas: left_branching.uas}}}}"
