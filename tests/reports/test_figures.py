@@ -1,7 +1,7 @@
 import dataclasses
 from collections.abc import Iterable, Sequence
 from itertools import combinations, pairwise
-from typing import Any, Literal, cast
+from typing import cast
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
@@ -149,13 +149,9 @@ def assert_readable(canvas: Canvas) -> None:
     [
         bars(RELATIONS, 3),
         bars(("probe", "offset"), 5),
-        bars([str(layer) for layer in range(1, 13)], 2),
         bars(["attention-only probe", "best fixed offset", "right-branching"]),
-        bars(RELATIONS[:9], category_label="relation and its best head (layer-head)"),
         heat_map(24, 16, diverging=True),
         heat_map(32, 64),
-        heat_map(2, 2),
-        heat_map(48, 3),
         heat_map(6, 12, marked=(0, 11)),
         dataclasses.replace(heat_map(6, 12), values=np.full((6, 12), NAN)),
         dataclasses.replace(
@@ -164,21 +160,15 @@ def assert_readable(canvas: Canvas) -> None:
         sentence(1),
         sentence(20, 15, from_label="the words that attend", to_label="the words attended to"),
         sentence(90, 3),
-        AttentionLines("Long words and a title that is far too long", ("W" * 16, "http" * 20), np.eye(2)),
-        spreads(BINS, VARIANTS, unit="fraction"),
+        AttentionLines("Long words and a title that is far too long", ("W" * 16, "http" * 20), np.eye(2) * 1.0001),
         spreads(RANKINGS, VARIANTS, rates=True, kind="box"),
+        Spreads("One value over and over", ("a", "b"), {"base": [[0.0] * 9, [0.2] * 3]}, "x", unit="ratio"),
         spreads(RANKINGS[:3], [f"{name}, seed {seed}" for name in VARIANTS for seed in range(3)], kind="box"),
-        spreads(["all"], ["base"]),
         spreads([LONG, "tying", "a_name_that_no_line_can_hold_as_it_is"], ["spread"]),
         spreads(BINS, [LONG, "tying"], rates=True, kind="box"),
         Spreads("Nothing", ("all",), {"b": [[]]}, "x", rates={"b": [NAN]}, rate_label="never flips", unit="ratio"),
-        Spreads("One value over and over", ("a", "b"), {"base": [[0.0] * 9, [0.2] * 3]}, "x", unit="ratio"),
-        scatter(VARIANTS, TEXTS),
         scatter(["base"], 0, log_x=True),
-        lines(VARIANTS, 8, log_x=True),
-        lines([LONG, "tying"], 50, y_range=(0, 0.7)),
-        lines(["base"], 1, log_x=True),
-        histograms([""]),
+        lines([LONG, "tying"], 50, y_range=(0, 0.7), x_range=(0.1, 0.5)),
         histograms([LONG, "tying"]),
     ],
     ids=lambda figure: f"{type(figure).__name__}-{figure.title}"[:20],
@@ -237,9 +227,7 @@ class TestBars:
         middles = [part[4].get_y() + part[4].get_height() / 2 for part in series]
         assert middles == sorted(middles)
         assert middles[1] == pytest.approx(4.0)
-        legend = axes.get_legend()
-        assert legend is not None
-        assert texts(legend.get_texts()) == ["system 0", "system 1", "system 2"]
+        assert legend_of(axes) == ["system 0", "system 1", "system 2"]
 
     @pytest.mark.parametrize("lying", [False, True])
     def test_intervals_run_from_end_to_end(self, lying: bool) -> None:
@@ -271,14 +259,8 @@ class TestHeatMap:
         assert axes.images[0].get_clim() == (figure.values.min(), figure.values.max())
         assert not axes.patches  # no cell is framed unasked
 
-    def test_zero_is_the_middle_of_a_diverging_map(self) -> None:
-        figure = heat_map(6, 12, diverging=True)
-        most = np.abs(figure.values).max()
-        assert axes_of(figure).images[0].get_clim() == (-most, most)
-
-    @pytest.mark.parametrize(("rows", "columns"), [(6, 12), (3, 4)])
-    def test_fractions_are_percent_and_begin_at_zero_unless_one_is_below(self, rows: int, columns: int) -> None:
-        figure = heat_map(rows, columns, unit="fraction")
+    def test_fractions_are_percent_and_begin_at_zero_unless_one_is_below(self) -> None:
+        figure = heat_map(6, 12, unit="fraction")
         figure.values[:] = np.abs(figure.values) + 0.1
         axes = axes_of(figure)
         np.testing.assert_allclose(shown(axes), 100 * figure.values)
@@ -288,17 +270,11 @@ class TestHeatMap:
         assert axes_of(figure).images[0].get_clim()[0] == pytest.approx(-30)
 
     def test_maps_of_one_quantity_share_their_colours(self) -> None:
-        maps = {name: heat_map(6, 12, unit="fraction") for name in ("nsubj", "obj", "det")}
-        for place, figure in enumerate(maps.values(), 1):
-            figure.values[:] = np.abs(figure.values) / place
-        maps["obj"].values[0, 0] = NAN
-        highest = max(np.nanmax(figure.values) for figure in maps.values())
-        drawn = [axes_of(figure) for figure in on_one_scale(maps).values()]
-        for axes in drawn:
-            assert axes.images[0].get_clim() == pytest.approx((0, 100 * highest))
-            assert axes.child_axes[0].get_ylabel() == "Weight (%)"
-        # The same value has the same colour in each.
-        assert len({axes.images[0].to_rgba(np.array([[10.0]])).tobytes() for axes in drawn}) == 1
+        maps = {name: heat_map(6, 12, unit="fraction") for name in ("nsubj", "obj")}
+        maps["obj"].values[:2, 0] = 2, NAN
+        lowest = maps["obj"].values[np.isfinite(maps["obj"].values)].min()
+        for figure in on_one_scale(maps).values():
+            assert axes_of(figure).images[0].get_clim() == pytest.approx((100 * lowest, 200))
         signed = {name: heat_map(6, 12, diverging=True) for name in "ab"}
         signed["b"].values[0, 0] = -2.0
         for figure in on_one_scale(signed).values():
@@ -313,8 +289,6 @@ class TestHeatMap:
         cells = [(column, row) for row in range(2) for column in range(3) if (row, column) != (1, 2)]
         assert written == {(column, row): f"{100 * figure.values[row, column]:.0f}" for column, row in cells}
         assert not list(axes_of(heat_map(9, 2)).texts)
-        figure.values[:] = NAN
-        assert not list(axes_of(figure).texts)
 
     def test_missing_values_are_grey_and_do_not_count(self) -> None:
         figure = heat_map(6, 12)
@@ -324,16 +298,6 @@ class TestHeatMap:
         assert axes.images[0].get_clim() == (np.nanmin(figure.values), np.nanmax(figure.values))
         red, green, blue, _ = axes.images[0].to_rgba(shown(axes))[2, 3]
         assert red == green == blue
-
-    def test_the_marked_cell_is_framed_and_keeps_its_colour(self) -> None:
-        axes = axes_of(heat_map(6, 12, marked=(2, 10)))
-        (frame,) = axes.patches
-        assert isinstance(frame, Rectangle)
-        assert frame.get_xy() == (9.5, 1.5)
-        assert (frame.get_width(), frame.get_height()) == (1, 1)
-        assert not frame.get_fill()
-        # At the edge of the map, half of the frame lies outside.
-        assert not frame.get_clip_on()
 
 
 class TestAttentionLines:
@@ -359,8 +323,6 @@ class TestAttentionLines:
         assert len(pairs) == 11
         colours = np.asarray(kinds["attention"].get_colors())
         np.testing.assert_allclose(colours[:, 3], [self.WEIGHTS[pair] for pair in pairs])
-        np.testing.assert_allclose(colours[:, :3], np.tile(BLUE, (11, 1)))
-        assert list(colours[:, 3]) == sorted(colours[:, 3])
 
     def test_gold_arcs_lie_on_top_in_their_own_colour(self) -> None:
         kinds = self.drawn((1, 2), (3, 2), (2, 3), (0, 1))
@@ -372,9 +334,6 @@ class TestAttentionLines:
         np.testing.assert_allclose(np.asarray(kinds["gold arc, below 0.1"].get_colors()), [(*RED, 0.9)] * 2)
         widths = {name: np.asarray(part.get_linewidth()).item() for name, part in kinds.items()}
         assert widths["gold arc"] > widths["attention"] > widths["gold arc, below 0.1"]
-        # The offset and the lengths on and off, which are None for a solid line.
-        styles: dict[str, Any] = {name: part.get_linestyle() for name, part in kinds.items()}
-        assert [name for name, ((_, lengths),) in styles.items() if lengths] == ["gold arc, below 0.1"]
 
     def test_the_legend_names_the_lines_and_words_stand_on_both_sides(self) -> None:
         canvas = draw(AttentionLines("3-9", self.WORDS, self.WEIGHTS, frozenset({(1, 2)}), "dependent", "head"))
@@ -390,10 +349,6 @@ class TestAttentionLines:
         assert left.get_ylim() == right.get_ylim()
         assert right.yaxis.get_ticks_position() == "right"
 
-    def test_a_word_that_is_too_long_ends_in_an_ellipsis(self) -> None:
-        axes = axes_of(AttentionLines("t", ("a" * 16, "b" * 17), np.eye(2)))
-        assert texts(axes.get_yticklabels()) == ["a" * 16, "b" * 15 + "…"]
-
 
 class TestSpreads:
     FIGURE = Spreads(
@@ -407,10 +362,6 @@ class TestSpreads:
     """Half a row above and below the ticks: two rows in each category, .42 of it tall."""
 
     def test_a_violin_runs_from_the_least_to_the_greatest_value_in_its_row(self) -> None:
-        peaked = [0.1] * 5 + [0.5] * 60 + [0.6] * 60 + [0.9] * 5
-        (body,) = (part for part in axes_of(Spreads("t", ("a",), {"b": [peaked]}, "x", unit="ratio")).collections[:1])
-        corners = np.asarray(body.get_paths()[0].vertices)
-        assert corners[corners[:, 1].argmax(), 0] == pytest.approx(0.55, abs=0.05)  # widest where most values are
         axes = axes_of(self.FIGURE)
         bodies = [part for part in axes.collections if isinstance(part, PolyCollection)]
         rows = [("base", 0), ("base", 2), ("tying", 0)]  # those with values enough
@@ -424,53 +375,6 @@ class TestSpreads:
             assert np.ptp(corners[:, 1]) == pytest.approx(0.85 * 0.42)
             assert np.asarray(body.get_facecolor())[0, :3] == pytest.approx(colours(2)[name == "tying"])
 
-    def test_the_quartiles_lie_in_the_violin(self) -> None:
-        axes = axes_of(self.FIGURE)
-        bars = np.concatenate([part.get_segments() for part in axes.collections if isinstance(part, LineCollection)])
-        dots = [line for line in axes.get_lines() if line.get_markerfacecolor() == "white"]
-        medians = np.concatenate([np.array(line.get_xydata()) for line in dots])
-        rows = [("base", 0), ("base", 2), ("tying", 0)]
-        assert len(bars) == len(medians) == len(rows)
-        for ((low, at), (high, same)), (median, middle), (name, place) in zip(
-            bars.tolist(), medians.tolist(), rows, strict=True
-        ):
-            ordered = sorted(value for value in self.FIGURE.series[name][place] if not np.isnan(value))
-            assert at == same == middle == pytest.approx(self.AT[name][place])
-            # As many values below the quartile as belong there.
-            assert sum(value <= low for value in ordered) == pytest.approx(len(ordered) / 4, abs=1)
-            assert sum(value <= median for value in ordered) == pytest.approx(len(ordered) / 2, abs=1)
-            assert sum(value >= high for value in ordered) == pytest.approx(len(ordered) / 4, abs=1)
-
-    @pytest.mark.parametrize("kind", ["violin", "box"])
-    def test_few_values_are_dots(self, kind: str) -> None:
-        axes = axes_of(dataclasses.replace(self.FIGURE, kind=kind))  # type: ignore[arg-type]
-        dots = {
-            tuple(point)
-            for line in axes.get_lines()
-            if line.get_marker() == "o" and line.get_markerfacecolor() != "white"
-            for point in np.round(np.array(line.get_xydata()), 6).tolist()
-        }
-        assert dots == {(0.7, 1.21), (0.6, 1.21), (0.9, 2.21)}
-
-    def test_a_row_without_values_says_so_and_takes_no_room(self) -> None:
-        figure = dataclasses.replace(self.FIGURE, series={**self.FIGURE.series, "base": [values(100), [], [NAN] * 9]})
-        full = dataclasses.replace(figure, series={**figure.series, "base": [values(100)] * 3})
-        drawn = []
-        for canvas in map(draw, (figure, full)):
-            canvas.draw_without_rendering()
-            notes = [note for note in canvas.axes[0].texts if note.get_text() == "no values"]
-            drawn.append(([note.get_position()[1] for note in notes], canvas.axes[0].get_position().y0))
-        assert drawn[0][0] == pytest.approx(self.AT["base"][1:])
-        assert drawn[1] == ([], pytest.approx(drawn[0][1]))
-
-    @pytest.mark.parametrize("kind", ["violin", "box"])
-    def test_values_that_are_all_one_are_a_dot(self, kind: Literal["violin", "box"]) -> None:
-        axes = axes_of(Spreads("t", ("a", "b"), {"base": [[0.3] * 44, values(60)]}, "x", unit="ratio", kind=kind))
-        dot = next(line for line in axes.get_lines() if line.get_marker() == "o")
-        assert set(map(tuple, np.array(dot.get_xydata()).tolist())) == {(0.3, 0.0)}
-        drawn = [part for part in (*axes.collections, *axes.patches) if isinstance(part, PolyCollection | PathPatch)]
-        assert len(drawn) == 1
-
     def test_each_row_has_its_number_of_values_beside_it(self) -> None:
         figure = dataclasses.replace(self.FIGURE, series={**self.FIGURE.series, "base": [values(1821), [], [0.5, NAN]]})
         axes = axes_of(figure)
@@ -480,7 +384,7 @@ class TestSpreads:
 
     def test_boxes_show_quartiles_and_percentiles_and_no_outliers(self) -> None:
         figure = Spreads(
-            "t", ("a", "b"), {"base": [values(TEXTS), [*values(TEXTS, 1), 50.0]]}, "x", unit="ratio", kind="box"
+            "t", ("a", "b"), {"base": [values(TEXTS), [*values(TEXTS, 1), 50.0]]}, "x", unit="fraction", kind="box"
         )
         canvas = draw(figure)
         axes = canvas.axes[0]
@@ -488,7 +392,7 @@ class TestSpreads:
         upright = [line for line in axes.get_lines() if np.ptp(np.asarray(line.get_xdata())) == 0]
         level = [line for line in axes.get_lines() if np.ptp(np.asarray(line.get_ydata())) == 0]
         for place, (box, data) in enumerate(zip(boxes, figure.series["base"], strict=True)):
-            low, first, median, third, high = np.percentile(data, (5, 25, 50, 75, 95))
+            low, first, median, third, high = 100 * np.percentile(data, (5, 25, 50, 75, 95))
             assert (box.x0, box.x1) == pytest.approx((first, third))
             assert (box.y0 + box.y1) / 2 == pytest.approx(place)
             assert box.y1 - box.y0 == pytest.approx(0.85 * 0.84)
@@ -497,10 +401,10 @@ class TestSpreads:
             here = [line for line in level if np.mean(np.asarray(line.get_ydata())) == pytest.approx(place)]
             whiskers = sorted(float(x) for line in here for x in np.asarray(line.get_xdata()))
             # A whisker ends at the last value within the percentile.
-            assert whiskers == pytest.approx([low, first, third, high], abs=0.005)
-        assert axes.get_xlim()[1] < 2
+            assert whiskers == pytest.approx([low, first, third, high], abs=0.5)
+        assert axes.get_xlim()[1] < 200
+        assert axes.get_xlabel() == "x (%)"
         assert canvas.get_supxlabel() == "box: quartiles, whiskers: percentiles 5 and 95, numbers: n of each row"
-        assert draw(self.FIGURE).get_supxlabel() == "bar: quartiles, dot: median, numbers: n of each row"
 
     def test_rates_are_bars_in_the_same_rows(self) -> None:
         figure = dataclasses.replace(
@@ -522,13 +426,6 @@ class TestSpreads:
         assert axes.get_xlim()[0] == 0
         assert rates.get_xlim()[0] == 0
         assert legend_of(rates) == ["base", "tying"]
-
-    def test_fractions_are_percent(self) -> None:
-        axes = axes_of(dataclasses.replace(self.FIGURE, unit="fraction"))
-        assert axes.get_xlabel() == "TVD (%)"
-        bars = [part.get_segments() for part in axes.collections if isinstance(part, LineCollection)]
-        third = next(segment for segment in np.concatenate(bars) if segment[0, 1] == pytest.approx(1.79))
-        np.testing.assert_allclose(third[:, 0], [20, 40])
 
 
 class TestCurves:
@@ -554,23 +451,6 @@ class TestCurves:
         assert drawn[1].get_zorder() > drawn[2].get_zorder()
         assert len({line.get_marker() for line in drawn}) == 3
 
-    def test_many_points_are_small_and_transparent_but_not_in_the_legend(self) -> None:
-        axes = axes_of(scatter(VARIANTS, TEXTS))
-        few = axes_of(scatter(VARIANTS, 20)).get_lines()
-        for many, one in zip(axes.get_lines(), few, strict=True):
-            assert len(np.asarray(many.get_xdata())) == TEXTS
-            assert (many.get_alpha() or 1) < 0.5 < (one.get_alpha() or 1)
-            assert many.get_markersize() < one.get_markersize()
-        legend = axes.get_legend()
-        assert legend is not None
-        assert [handle.get_alpha() for handle in legend.get_lines()] == [1.0] * 5
-
-    @pytest.mark.parametrize(("number", "marker"), [(60, "None"), (6, "o")])
-    def test_short_lines_have_marks_and_one_name_needs_no_legend(self, number: int, marker: str) -> None:
-        axes = axes_of(lines(["base"], number))
-        assert {line.get_marker() for line in axes.get_lines()} == {marker}
-        assert axes.get_legend() is None
-
     @pytest.mark.parametrize(
         ("x", "expected"), [((0.001, 0.3), ["0.001", "0.01", "0.1"]), ((0.01, 0.05), ["0.01", "0.02", "0.05"])]
     )
@@ -583,29 +463,17 @@ class TestCurves:
         shown = [label.get_text() for label in axes.get_xticklabels() if low <= label.get_position()[0] <= high]
         assert shown == expected
 
-    @pytest.mark.parametrize("log", [False, True])
-    def test_a_range_is_reached_and_no_data_are_cut_off(self, log: bool) -> None:
-        axes = axes_of(lines(["base"], 8, log_x=log, x_range=(0.1, 2.0), y_range=(-1.0, 0.05)))
-        (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
-        assert left < 0.001
-        assert 2 < right < 10
-        assert -1.5 < bottom < -1
-        assert 0.1 < top < 0.5
-        plain = axes_of(lines(["base"], 8, log_x=log))
-        assert plain.get_xlim()[1] < 1
-        assert plain.get_ylim()[0] > -0.1
-
 
 class TestHistograms:
     def test_the_outline_is_the_share_of_each_bin(self) -> None:
-        data = {"base": [*values(TEXTS), NAN], "tying": [-1.0, 1.0, 1.0, -0.05]}
+        data = {"base": [*values(TEXTS), NAN], "tying": [-1 - 1e-9, 1.0, 1 + 1e-9, -0.05]}
         axes = axes_of(Histograms("Agreement", "τ", data, -1, 1))
         steps = [patch for patch in axes.patches if isinstance(patch, StepPatch)]
         assert len(steps) == 2
         for step, (name, series) in zip(steps, data.items(), strict=True):
             shares, edges, _ = step.get_data()
             np.testing.assert_allclose(edges, [-1 + place / 10 for place in range(21)], atol=1e-12)
-            known = [value for value in series if not np.isnan(value)]
+            known = [min(max(value, -1.0), 1.0) for value in series if not np.isnan(value)]
             expected = []
             for place, (low, high) in enumerate(pairwise(edges)):
                 inside = [value for value in known if low <= value < high or (place == 19 and value == high)]
@@ -622,8 +490,3 @@ class TestHistograms:
         data = {"base": [*values(TEXTS), NAN], "tying": [NAN]}
         assert legend_of(axes_of(Histograms("t", "τ", data, -1, 1))) == ["base (n = 1,821)", "tying (n = 0)"]
         assert legend_of(axes_of(Histograms("t", "τ", {"": [0.5]}, -1, 1))) == ["n = 1"]
-
-    def test_a_rounding_error_falls_into_the_bin_at_the_end(self) -> None:
-        axes = axes_of(Histograms("t", "τ", {"base": [1 + 1e-9, -1 - 1e-9]}, -1, 1, bins=4))
-        (step,) = (patch for patch in axes.patches if isinstance(patch, StepPatch))
-        assert step.get_data()[0].tolist() == [50, 0, 0, 50]

@@ -8,7 +8,6 @@ from fontTools.pens.ttGlyphPen import TTGlyphPen
 from matplotlib import get_data_path
 from matplotlib.font_manager import fontManager
 
-from reports.figures import draw, fonts_for
 from reports.writer import write
 from results import AttentionLines, Bars, Figure, Provenance, Result
 
@@ -102,23 +101,3 @@ def test_one_warning_names_a_package_where_no_font_has_the_characters(tmp_path: 
         caught[0].message
     )
     assert caught[0].filename == write.__code__.co_filename
-
-
-def test_no_font_is_looked_for_where_the_usual_one_has_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def search() -> list[str]:
-        raise AssertionError
-
-    monkeypatch.setattr("reports.figures.findSystemFonts", search)
-    with fonts_for("dependent→head, Größe, مكتبة, ספר, ε – –\n\t"):
-        pass
-
-
-def test_arabic_letters_join() -> None:
-    def width(*words: str) -> float:
-        with fonts_for(""):
-            canvas = draw(sentence(words))
-        label: float = canvas.axes[0].get_yticklabels()[0].get_window_extent().width
-        return label
-
-    # Both as one ligature.
-    assert width("لا") < 0.9 * (width("ل") + width("ا"))

@@ -101,6 +101,8 @@ def test_nothing_of_a_corpus_becomes_markup() -> None:
     (word,) = page_of(quoted).every("section")[0].every("span")
     assert word.attributes["title"] == '" onclick="x: 1'
     assert set(word.attributes) == {"title", "style"}
+    # Nor does the page need anything else.
+    assert not re.search(r"https?:|url\(|@import|src=|href=", html_page(FIGURE))
 
 
 def test_a_background_is_as_strong_as_the_share_of_the_row_beside_the_even_one() -> None:
@@ -155,34 +157,3 @@ def test_the_legend_says_only_what_is_there() -> None:
     signed = [("−10×", (below, 0.8)), ("−5×", (below, 0.4)), ("−1×", (below, 0.08)), *positive]
     assert legend([0.1, -0.2]) == signed
     assert legend([NAN, -0.2]) == [*signed, ("no value", None)]
-
-
-def test_the_page_needs_nothing_else_and_prints_its_colours() -> None:
-    html = html_page(FIGURE)
-    page = page_of(FIGURE)
-    assert html.startswith("<!DOCTYPE html>")
-    assert not re.search(r"https?:|url\(|@import|src=|href=", html)
-    assert page.every("meta")[0].attributes == {"charset": "utf-8"}
-    (style,) = page.every("style")
-    printed = style.text[style.text.index("@media print") :]
-    assert "print-color-adjust: exact" in printed
-    # A word does not break, and a text finds its own direction.
-    assert "overflow-wrap" not in style.text
-    assert re.search(r"^span {.* white-space: nowrap; }", style.text, re.MULTILINE)
-    assert {cell.attributes["dir"] for cell in page.every("td")} == {"auto"}
-
-
-def test_black_letters_are_readable_on_the_strongest_colours() -> None:
-    def luminance(channels: list[float]) -> float:
-        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in channels]
-        return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
-
-    words = [word for line in page_of(FIGURE).every("p") for word in line.every("span")]
-    for word in (words[0], words[-2]):
-        found = background(word)
-        assert found is not None
-        name, strength = found
-        assert strength == 0.8
-        on_white = [1 - strength + strength * int(part) / 255 for part in name.split(", ")]
-        contrast = (luminance(on_white) + 0.05) / (luminance([0x11 / 255] * 3) + 0.05)
-        assert contrast >= 4.5  # WCAG 2.2, level AA

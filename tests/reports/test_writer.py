@@ -5,7 +5,6 @@ import io
 import json
 import math
 import os
-import pickle
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
@@ -24,7 +23,7 @@ from torch.utils.data import DataLoader
 from reports import draw, writer
 from reports.page import html_page
 from reports.tables import latex_table
-from reports.writer import ResultWriter, plain, write
+from reports.writer import ResultWriter, write
 from results import Bars, ColouredText, ColouredTexts, Curves, Estimate, HeatMap, Provenance, Result, Table
 
 pytestmark = [
@@ -204,21 +203,6 @@ def test_beside_the_logs_of_a_run_and_with_data_of_unknown_origin(
     assert record["audit"] == RESULT.audit
 
 
-def test_only_the_first_process_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-
-    def log_dir(trainer: pl.Trainer) -> str:
-        asked.append(trainer)
-        return str(tmp_path)
-
-    monkeypatch.setattr(pl.Trainer, "log_dir", property(log_dir))
-    monkeypatch.setattr(pl.Trainer, "is_global_zero", False)
-    assert run(Adding(), SourcedNumbers(), tmp_path) == ""
-    # Asking for the folder is a broadcast, in which every process has to take part.
-    assert asked
-    assert not list(tmp_path.iterdir())
-
-
 class Closed(io.StringIO):
     """An output that nobody reads any more."""
 
@@ -252,15 +236,6 @@ def test_what_cannot_be_printed_is_written(
     assert record["scores"]["sum"] == 6.0
     assert record["figures"] == {}
     assert {path.name for path in tmp_path.iterdir()} == FILES - DRAWN - {"examples.html"}
-
-
-def test_the_callback_prints_to_the_standard_output_by_default(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    trainer = pl.Trainer(accelerator="cpu", logger=False, default_root_dir=tmp_path, enable_progress_bar=False)
-    # Pickled and back, as a strategy that spawns its processes would have it.
-    pickle.loads(pickle.dumps(ResultWriter())).on_test_end(trainer, Silent())
-    assert "Silent has no result" in capsys.readouterr().out
 
 
 class TestWrite:
@@ -302,15 +277,14 @@ class TestWrite:
             write(tmp_path, UNDRAWN, PROVENANCE)
         assert {path.name for path in tmp_path.iterdir()} == FILES - DRAWN - {"examples.html", "results.json"}
 
-    @pytest.mark.parametrize("suffix", ["png", "pdf"])
     @pytest.mark.slow
     def test_a_full_disk_while_a_figure_is_drawn_leaves_the_scores(
-        self, suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         save = Canvas.savefig
 
         def fill(canvas: Canvas, name: str, **options: Any) -> None:  # noqa: ANN401
-            if Path(name).name == f"weights.{suffix}":
+            if Path(name).name == "weights.pdf":
                 assert json.loads((tmp_path / "results.json").read_text())["figures"] == {}
                 Path(name).write_bytes(b"half")
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -358,25 +332,9 @@ class TestWrite:
             assert (folder / "long.tex").exists() == bool(files)
         assert len(pd.read_csv(folder / "long.csv")) == 61
 
-    @pytest.mark.slow
-    def test_a_package_that_is_not_installed_has_no_version(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(writer, "PACKAGES", ("no-such-package", "torch"))
-        write(tmp_path, UNDRAWN, PROVENANCE)
-        versions = record_of(tmp_path)["versions"]
-        assert isinstance(versions, dict)
-        assert versions["no-such-package"] is None
-        assert versions["torch"] == version("torch")
-
     def test_what_json_cannot_say_is_named(self, tmp_path: Path) -> None:
         with pytest.raises(TypeError, match=r"result\.audit\.heads\[1\] is a set"):
             write(tmp_path, Result("probe", {}, audit={"heads": [1, {2}]}), PROVENANCE)
         with pytest.raises(ValueError, match=r"result\.audit\.loss is infinite"):
             write(tmp_path, Result("probe", {}, audit={"loss": np.float32(math.inf)}), PROVENANCE)
         assert not list(tmp_path.iterdir())
-
-
-def test_plain_keeps_what_json_knows() -> None:
-    value = {"a": None, 2: True, "c": [1, 2.5, "x"], "d": np.array([[1.0, math.nan]]), "e": np.bool_(False)}
-    assert plain(value) == {"a": None, "2": True, "c": [1, 2.5, "x"], "d": [[1.0, None]], "e": False}

@@ -1,10 +1,8 @@
 import dataclasses
-from typing import get_args
 
 import numpy as np
 import pytest
 
-import results
 from results import AttentionLines, Bars, ColouredText, ColouredTexts, Curves, HeatMap, Histograms, Spreads
 
 NAN, INF = float("nan"), float("inf")
@@ -27,27 +25,17 @@ TEXT = ColouredText("7", "gold 1", ("a", "film"), {"attention": [0.1, 0.9], "gra
 Drawable = Bars | HeatMap | AttentionLines | Spreads | Curves | Histograms | ColouredText | ColouredTexts
 
 
-def test_every_kind_is_a_figure_of_results() -> None:
-    assert {AttentionLines, Bars, ColouredTexts, Curves, HeatMap, Histograms, Spreads} == {*get_args(results.Figure)}
-
-
 @pytest.mark.parametrize(
     ("figure", "change", "message"),
     [
         (BARS, {"categories": ()}, "no categories or no series"),
-        (BARS, {"series": {}, "intervals": {}}, "no categories or no series"),
         (BARS, {"series": {"probe": [0.5]}}, "series 'probe' has length 1, but there are 2"),
         (BARS, {"intervals": {"probe": ([0.4, 0.5], [0.6])}}, "high end of 'probe' has length 1, but there are 2"),
-        (BARS, {"intervals": {"probe": ([0.4] * 3, [0.6] * 2)}}, "low end of 'probe' has length 3, but there are 2"),
         (BARS, {"intervals": {"offset": ([0.4] * 2, [0.6] * 2)}}, r"intervals without a series: \['offset'\]"),
         *((HEADS, {"values": np.zeros(shape)}, r"shape .* for 2 row labels and 3") for shape in ((3, 2), 6, (2, 3, 1))),
-        (HEADS, {"values": np.zeros((0, 3)), "row_labels": []}, "for 0 row labels"),
         *((HEADS, {"marked": cell}, r"shape \(2, 3\) has no cell") for cell in ((2, 0), (0, 3), (-1, 0), (0, -1))),
         *((HEADS, {"limits": ends}, "do not lie within") for ends in ((1, 2), (-2, -1), (0, NAN), (1, -1))),
-        *(
-            (LINES, {"weights": weights}, "weights of shape .* for 3 words")
-            for weights in (np.eye(2), np.zeros(3), np.zeros((3, 4)), np.zeros((3, 3, 1)))
-        ),
+        *((LINES, {"weights": np.zeros(shape)}, "weights of shape .* for 3 words") for shape in (3, (3, 4), (3, 3, 1))),
         (LINES, {"words": (), "weights": np.zeros((0, 0)), "arcs": frozenset()}, "for 0 words"),
         *(
             (LINES, {"weights": np.full((3, 3), one)}, "weights from .* not within 0–1")
@@ -55,32 +43,25 @@ def test_every_kind_is_a_figure_of_results() -> None:
         ),
         *((LINES, {"arcs": {(1, 0), arc}}, r"arcs outside them: \[\(") for arc in ((3, 0), (0, 3), (-1, 0), (0, -1))),
         (SPREADS, {"categories": ()}, "no categories or no series"),
-        (SPREADS, {"series": {}, "rates": {}}, "no categories or no series"),
         (SPREADS, {"kind": "swarm"}, "drawn as 'swarm': use 'violin' or 'box'"),
         (SPREADS, {"series": {"base": [[0.5]]}}, "series 'base' has length 1, but there are 2"),
         (SPREADS, {"rates": {"base": [0.5]}}, "rates of 'base' has length 1, but there are 2"),
         (SPREADS, {"rates": {"residual": [0.5, 0.5]}}, r"rates without a series: \['residual'\]"),
         (SPREADS, {"rates": {"base": [0.5, 1.5]}}, r"rates of 'base' are not within 0–1: \[0.5, 1.5\]"),
-        (SPREADS, {"rates": {"base": [-0.1, NAN]}}, "rates of 'base' are not within 0–1"),
         (SPREADS, {"series": {"base": [[0.5], [0.5, -INF]]}}, "'attention' of series 'base' has an infinite value"),
         (CURVES, {"lines": {}, "points": {}}, "no lines and no points"),
         (CURVES, {"lines": {"base": ([0, 1], [0])}}, "line 'base' has 2 values of x and 1 of y"),
-        (CURVES, {"points": {"seeds": ([], [0])}}, "points 'seeds' has 0 values of x and 1 of y"),
         (CURVES, {"points": {"seeds": ([1, INF], [0, 0])}}, "points 'seeds' has an infinite value"),
-        (CURVES, {"lines": {"base": ([1], [-INF])}}, "line 'base' has an infinite value"),
         (CURVES, {"log_x": True}, "line 'base' has an x of 0.0, which a logarithmic scale has no place for"),
         (CURVES, {"x_range": (0.5, 0.5)}, "the x axis cannot run from 0.5 to 0.5"),
         (CURVES, {"y_range": (0, NAN)}, "the y axis cannot run from 0 to nan"),
         (CURVES, {"lines": {}, "log_x": True, "x_range": (0, 1)}, "a logarithmic x axis cannot begin at 0"),
         (HISTOGRAMS, {"series": {}}, "no series"),
         (HISTOGRAMS, {"low": 1.0}, "cannot have 20 bins from 1.0 to 1"),
-        (HISTOGRAMS, {"high": INF}, "cannot have 20 bins from -1 to inf"),
         (HISTOGRAMS, {"bins": 0}, "cannot have 0 bins"),
         (HISTOGRAMS, {"series": {"base": [0.0, 1.01]}}, "'base' has values from 0.0 to 1.01, outside -1–1"),
-        (HISTOGRAMS, {"series": {"base": [-1.01, NAN]}}, "'base' has values from -1.01 to -1.01"),
         (HISTOGRAMS, {"series": {"base": [INF]}}, "'base' has values from inf to inf"),
         (TEXT, {"words": (), "rows": {"attention": []}}, "no words or no rows"),
-        (TEXT, {"rows": {}}, "no words or no rows"),
         (TEXT, {"rows": {"gradient": [0.5]}}, "row 'gradient' has 1 values for 2 words"),
         (TEXT, {"rows": {"gradient": [0.5, INF]}}, "row 'gradient' has an infinite value"),
         (ColouredTexts("Examples", (TEXT,)), {"texts": ()}, "have no texts"),
@@ -90,20 +71,3 @@ def test_misfits_are_refused(figure: Drawable, change: dict[str, object], messag
     title = figure.name if isinstance(figure, ColouredText) else figure.title
     with pytest.raises(ValueError, match=f"{title!r}.*{message}"):
         dataclasses.replace(figure, **change)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("figure", "change"),
-    [
-        (HEADS, {"marked": (1, 2)}),
-        # Rounding errors.
-        (LINES, {"weights": np.eye(3, dtype=np.float32) * np.float32(1.0001)}),
-        (HISTOGRAMS, {"series": {"base": [1 + 1e-9, -1 - 1e-9]}}),
-        # A test that found nothing.
-        (SPREADS, {"series": {"base": [[], [NAN]]}, "rates": {"base": [NAN, NAN]}}),
-        (CURVES, {"lines": {"base": ([1e-9, NAN], [0, 1])}, "log_x": True, "x_range": (1e-9, 1)}),
-    ],
-)
-def test_the_limits_of_what_can_be_drawn(figure: Drawable, change: dict[str, object]) -> None:
-    changed = dataclasses.replace(figure, **change)  # type: ignore[arg-type]
-    assert all(getattr(changed, name) is value for name, value in change.items())

@@ -55,9 +55,6 @@ class TestTable:
 
 
 class TestResult:
-    def test_an_undefined_score_is_allowed(self) -> None:
-        assert np.isnan(Result("probe", uas(float("nan"))).numbers["uas"])
-
     @pytest.mark.parametrize(("name", "score"), [("", 0.5), (" ", 0.5), ("uas", float("inf")), ("uas", -float("inf"))])
     def test_bad_scores_are_refused(self, name: str, score: float) -> None:
         with pytest.raises(ValueError, match="empty name" if not name.strip() else "'uas' of 'probe' is infinite"):
