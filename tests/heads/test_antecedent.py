@@ -1,8 +1,7 @@
 """The experiment from files to tables, against a brute-force count over the stores it reads."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 import numpy as np
 import pandas as pd
@@ -20,7 +19,6 @@ from tests import documents
 from tests.tiny import save_gpt2
 from tests.trainers import trainer
 
-ROOT = Path(__file__).parent.parent.parent
 LENGTHS = [[4] * 9, [6, 3, 5, 7], [9, 2, 4, 9, 5], [3] * 12, [8, 5, 9], [6, 4, 2, 7, 3, 8, 5]] * 3
 
 
@@ -186,21 +184,3 @@ def test_other_data_are_refused(files: dict[str, str], bert: Path, cache: str, c
         run(DependencyDataModule(corpus, encoder=EncoderSpec(str(bert)), cache=cache))  # type: ignore[arg-type]
     with pytest.raises(ExperimentError, match=r"encoder must not be null"):
         run(CoreferenceDataModule(files, encoder=None, cache=cache))
-
-
-@pytest.mark.filterwarnings("ignore::jsonargparse._deprecated.JsonargparseDeprecationWarning")
-@pytest.mark.filterwarnings("ignore:The '.*' does not have many workers")
-@pytest.mark.filterwarnings("ignore:LightningCLI's args parameter is intended")
-@pytest.mark.parametrize("config", ["coreference", "coreference_litbank"])
-@pytest.mark.slow
-def test_the_configs_run_on_one_process_and_on_two(
-    config: str, files: dict[str, str], run_config: Callable[..., tuple[Any, dict[str, Any], Path]]
-) -> None:
-    corpus = files["dev"] if config == "coreference" else "{{dev: {dev}, test: {test}}}".format(**files)
-    command = ["test", f"--config={ROOT}/configs/clark2019/{config}.yaml", f"--data.init_args.corpus={corpus}"]
-    _, _, folder = run_config(*command)
-    one = (folder / "heads.csv").read_text()
-    assert "antecedent→mention" in one
-    if config == "coreference_litbank":
-        _, _, folder = run_config(*command, processes=2)
-        assert (folder / "heads.csv").read_text() == one

@@ -221,14 +221,10 @@ def test_pronouns(pairs: str, expected: bool) -> None:
 
 
 def test_second_persons_agree_with_each_other_alone() -> None:
-    sentences = [["you", "I", "your", "the", "girl", "yourselves", "she", "thyself"]]
-    mentions = [
-        *(Mention(0, at, at + 1, at, "pronoun", at) for at in (0, 1, 2)),
-        Mention(0, 3, 5, 4, "nominal", 3),
-        *(Mention(0, at, at + 1, at, "pronoun", at) for at in (5, 6, 7)),
-    ]
+    sentences = [["you", "I", "your", "girl", "yourselves", "she", "thyself"]]
+    mentions = [Mention(0, at, at + 1, at, "nominal" if at == 3 else "pronoun", at) for at in range(7)]
     # girl: none but the first two persons stand before her, so the nearest. thyself: yourselves is a plural.
-    assert sieve(sentences, [["_"] * 8], mentions) == [None, 0, 0, 2, 2, 3, 2]
+    assert sieve(sentences, [["_"] * 7], mentions) == [None, 0, 0, 2, 2, 3, 2]
 
 
 def test_no_noun_has_two_genders() -> None:
@@ -237,11 +233,6 @@ def test_no_noun_has_two_genders() -> None:
 
 def test_a_mention_of_determiners_alone_keeps_them() -> None:
     sentences = [["This"], ["those"], ["it"], ["this"]]
-    mentions = [
-        Mention(0, 0, 1, 0, "nominal", 0),
-        Mention(1, 0, 1, 0, "nominal", 1),
-        Mention(2, 0, 1, 0, "pronoun", 2),
-        Mention(3, 0, 1, 0, "nominal", 0),
-    ]
+    mentions = [Mention(at, 0, 1, 0, "pronoun" if at == 2 else "nominal", at % 3) for at in range(4)]
     # "this" is spelt like "This", and not like "those": were both empty strings, 1 would be the nearer.
     assert sieve(sentences, [["_"]] * 4, mentions) == [None, 0, 1, 0]

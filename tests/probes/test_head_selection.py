@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -15,7 +15,7 @@ from torch import Tensor
 from attention import EncoderSpec, Options
 from datamodules import AttentionBatch, DependencyDataModule, VectorSpec
 from heads import Baselines
-from heads.experiment import ArcExperiment, ExperimentError
+from heads.experiment import ArcExperiment
 from metrics.trees import maximum_arborescence
 from probes import AntecedentAttentionProbe, AttentionOnlyProbe, AttentionWordsProbe, DistancesWordsProbe
 from probes.base import Sizes
@@ -104,33 +104,14 @@ def test_the_loss_is_that_of_the_softmax_over_the_candidates_summed_over_real_wo
     assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in probe.parameters())
 
 
-def test_it_finds_a_head_that_one_attention_head_points_at() -> None:
-    batch = random_batch([6, 6, 5, 4, 6, 3], seed=5)
-    for row, n in enumerate(batch.lengths.tolist()):
-        for j in range(1, n + 1):
-            gold = int(batch.heads[row, j - 1])
-            batch.attention[row, 1, 2, j] = 0
-            batch.attention[row, 1, 2, j, gold] = 1
-    model = AttentionOnlyProbe()
-    assert (learned(model, batch, 60)[batch.mask] == batch.heads[batch.mask]).all()
-    assert model.weight[0, 1, 2] == model.weight.max()
-
-
-@pytest.mark.parametrize(
-    ("model", "forth", "back"),
-    [
-        (AttentionOnlyProbe(), "dependent_to_head", "head_to_dependent"),
-        (AntecedentAttentionProbe(), "mention_to_antecedent", "antecedent_to_mention"),
-    ],
-)
-def test_figures_hold_the_weights_of_each_direction_with_labels_from_one(
-    model: AttentionOnlyProbe | AntecedentAttentionProbe, forth: str, back: str
-) -> None:
+def test_figures_hold_the_weights_of_each_direction_with_labels_from_one() -> None:
+    model = AntecedentAttentionProbe()
     model.bind(Sizes((1, 4), (0, 2, 5)), {})
     with torch.no_grad():
         model.weight.copy_(torch.arange(12.0).view(2, 2, 3))
     figures = model.figures()
-    for name, values in ((forth, [[0, 1, 2], [3, 4, 5]]), (back, [[6, 7, 8], [9, 10, 11]])):
+    expected = {"mention_to_antecedent": [[0, 1, 2], [3, 4, 5]], "antecedent_to_mention": [[6, 7, 8], [9, 10, 11]]}
+    for name, values in expected.items():
         figure = figures[f"weights_{name}"]
         assert isinstance(figure, HeatMap)
         assert figure.values.tolist() == values
@@ -307,16 +288,6 @@ def test_validation_logs_uas_without_punctuation(make_data: MakeData) -> None:
     assert metrics["val_uas"] == pytest.approx(right / total)
 
 
-def test_a_checkpoint_of_another_encoder_is_refused(make_data: MakeData, tmp_path: Path) -> None:
-    kept(tmp_path, 1).fit(AttentionOnlyProbe(), datamodule=make_data())
-    path = tmp_path / "epoch=0.ckpt"
-    other = EncoderSpec(str(save_bert(tmp_path / "other", seed=5)))
-    for wrong in (make_data(encoder=other), make_data(options=Options(layers=(1,)))):
-        with pytest.raises(TrainingError, match=r"trained on pretrained weights .*, 2 layers × 4 heads, and the data"):
-            scored(AttentionOnlyProbe(), wrong, path)
-    scored(AttentionOnlyProbe(), make_data(), path)
-
-
 def test_the_relations_that_are_named_are_in_table_and_figure(make_data: MakeData) -> None:
     module = Baselines()
     full = scored(module, make_data())
@@ -328,22 +299,6 @@ def test_the_relations_that_are_named_are_in_table_and_figure(make_data: MakeDat
     bars = some.figures["relations"]
     assert isinstance(bars, Bars)
     assert list(bars.categories) == names
-    with pytest.raises(ExperimentError, match=r"relations: the corpus has no 'nsbj'; its relations are .*, nsubj"):
-        scored(Baselines(relations=("nsbj",)), make_data())
-
-
-@pytest.mark.parametrize(
-    ("kind", "options", "message"),
-    [
-        (AttentionOnlyProbe, {"encoder": None}, r"AttentionOnlyProbe needs attention: .*encoder must not be null"),
-        (AttentionWordsProbe, {}, r"AttentionWordsProbe needs word vectors: .*vectors.name"),
-    ],
-)
-def test_what_a_probe_cannot_read_is_refused(
-    kind: type[HeadSelectionProbe], options: dict[str, Any], message: str, make_data: MakeData
-) -> None:
-    with pytest.raises(ExperimentError, match=message):
-        trainer().fit(kind(), datamodule=make_data(**options))
 
 
 def test_trees_are_the_best_of_the_scores_and_are_scored_beside(data: DependencyDataModule, tmp_path: Path) -> None:
@@ -400,8 +355,10 @@ def test_a_checkpoint_alone_predicts_new_sentences_as_the_trainer_does(
     found = loaded.predict_sentences([" ".join(sentences[0]), *sentences[1:]], EncoderSpec(str(bert)), vectors=vectors)
     pd.testing.assert_frame_equal(found.drop(columns="id"), expected.drop(columns="id"))
     assert found["id"].iloc[-1] == str(len(sentences))
-    with pytest.raises(TrainingError, match=r"trained on pretrained weights .* 2 layers × 4 heads.*and the data come"):
-        loaded.predict_sentences(["a fox"], EncoderSpec(str(bert)), options=Options(layers=(1,)), vectors=vectors)
+    other = save_bert(tmp_path / "other", seed=5)
+    for encoder, options in ((bert, Options(layers=(1,))), (other, Options())):
+        with pytest.raises(TrainingError, match=r"trained on pretrained weights .* 2 layers × 4 heads.*and the data"):
+            loaded.predict_sentences(["a fox"], EncoderSpec(str(encoder)), options=options, vectors=vectors)
     with pytest.raises(TrainingError, match="was not trained"):
         kind().predict_sentences(["a fox"], EncoderSpec(str(bert)), vectors=vectors)
 
@@ -431,18 +388,3 @@ def test_labels_are_known_by_name_whatever_splits_are_open(
     assert (after["labelled_correct"] <= before["labelled_correct"]).all()
     assert (before["labelled_correct"] - after["labelled_correct"] <= dets).all()
     assert after["labelled_correct"].sum() > 0
-
-
-def test_a_checkpoint_of_other_vectors_is_refused(
-    data: DependencyDataModule, make_data: MakeData, tmp_path: Path
-) -> None:
-    fitted(AttentionWordsProbe(), data, tmp_path / "first", 1)
-    size = data.vectors_size
-    words = sorted({word for split in data.splits.values() for i in range(len(split)) for word in split.words(i)})
-    text = tmp_path / "vectors.txt"
-    text.write_text("".join(f"{word.lower()} {' '.join(['0.5'] * size)}\n" for word in words), encoding="utf-8")
-    other = make_data(cache=str(tmp_path / "cache"), vectors=VectorSpec(str(text)))
-    with pytest.raises(
-        TrainingError, match=r"trained on pretrained weights .* and vectors of .*, and the data come from"
-    ):
-        scored(AttentionWordsProbe(), other, tmp_path / "first" / "epoch=0.ckpt")

@@ -175,20 +175,6 @@ def test_nothing_outside_is_disturbed(data: DependencyDataModule, monkeypatch: p
     assert not found.probe.weight.is_inference()
 
 
-def test_the_seed_decides_the_initialisation(data: DependencyDataModule) -> None:
-    class Drawn(AttentionOnlyProbe):
-        def build(self, sizes: Any) -> None:  # noqa: ANN401
-            super().build(sizes)
-            torch.nn.init.normal_(self.weight)
-
-    def weight(seed: int) -> Tensor:
-        options = {**TO_LOWEST_LOSS, "seed": seed}
-        return trained(Drawn(0.0), data.variant(), max_epochs=1, patience=1, **options).probe.weight
-
-    assert torch.equal(weight(1), weight(1))
-    assert not torch.equal(weight(1), weight(2))
-
-
 def test_a_loss_that_is_no_number_is_refused(data: DependencyDataModule) -> None:
     with pytest.raises(TrainingError, match="NotANumber has no optimum on dev: val_loss is"):
         trained(NotANumber(), data.variant(), max_epochs=2, patience=2, **TO_LOWEST_LOSS)
