@@ -18,16 +18,8 @@ from tests.datamodules.conftest import trainer
 
 @pytest.fixture(scope="module")
 def data(bert: Path, corpus: str, cache: str) -> DependencyDataModule:
-    module = DependencyDataModule(
-        corpus,
-        encoder=EncoderSpec(str(bert)),
-        cache=cache,
-        hidden=(0, 2),
-        vectors=VectorSpec("encoder"),
-        max_cells=400,
-        max_sentences=5,
-        seed=3,
-    )
+    stored: dict[str, Any] = {"encoder": EncoderSpec(str(bert)), "hidden": (0, 2), "vectors": VectorSpec("encoder")}
+    module = DependencyDataModule(corpus, cache=cache, max_cells=400, max_sentences=5, seed=3, **stored)
     module.setup("fit")
     module.setup("test")
     return module
@@ -219,13 +211,8 @@ def test_relations_have_one_number_on_both_sides(bert: Path, tmp_path: Path) -> 
     row = "1\tfox\t_\tX\t_\t_\t0\troot\t_\t_\n2\tfox\t_\tX\t_\t_\t1\t{}\t_\t_\n\n"
     for split, relation in {"train": "amod", "dev": "det", "test": "obj"}.items():
         (tmp_path / f"{split}.conllu").write_text(row.format(relation), encoding="utf-8")
-    module = DependencyDataModule(
-        str(tmp_path / "{split}.conllu"),
-        encoder=EncoderSpec(str(bert)),
-        cache=str(tmp_path),
-        punctuation=(),
-        random_init=True,
-    )
+    options: dict[str, Any] = {"encoder": EncoderSpec(str(bert)), "cache": str(tmp_path), "random_init": True}
+    module = DependencyDataModule(str(tmp_path / "{split}.conllu"), punctuation=(), **options)
     module.setup("fit")
     module.setup("test")
     assert module.relations == ("amod", "det", "obj", "root")
