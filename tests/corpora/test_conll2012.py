@@ -73,8 +73,6 @@ LAYOUTS = {
     "no blank line before the end, none behind": GOOD.replace("\n\n#end", "\n#end").rstrip("\n"),
     "more blank lines": "\n\n" + GOOD.replace("\n\n", "\n  \n\n\n"),
     "runs of blanks": "\n".join(re.sub("\t", "  " * (1 + i % 3), line) for i, line in enumerate(GOOD.split("\n"))),
-    "blanks around": re.sub("(?m)^d.*", lambda line: "  " + line[0].replace("\t", " ") + " ", GOOD),
-    "blanks in a mark": GOOD.replace("); part 000", ");  part  000 "),
     "comments": GOOD.replace("\n\n", "\n\n# a comment\n\n"),
     "_ for no coreference": GOOD.replace("\t-\n", "\t_\n"),
     "nothing for no coreference": GOOD.replace("\t-\n", "\t\n"),
@@ -86,14 +84,6 @@ LAYOUTS = {
 def test_harmless_differences_of_layout_change_nothing(tmp_path: Path, content: str) -> None:
     expected = read_documents(write(tmp_path, GOOD))
     assert read_documents(write(tmp_path, content)) == expected
-
-
-def test_an_empty_last_column_of_thirteen_is_no_coreference(tmp_path: Path) -> None:
-    rows = [
-        f"d\t0\t{i}\t{word}" + "\t_" * 8 + f"\t{coref}\n" for i, (word, coref) in enumerate([("_", ""), ("I", "(0)")])
-    ]
-    (document,) = read_documents(write(tmp_path, "#begin document (d); part 0\n" + "".join(rows) + END)).documents
-    assert document == Document("d", "", (("_", "I"),), (("_", "_"),), (Mention(0, 1, 2, 1, "pronoun", 0),))
 
 
 def test_nested_crossing_and_doubly_marked_spans_are_kept_and_counted(tmp_path: Path) -> None:
@@ -108,6 +98,9 @@ def test_nested_crossing_and_doubly_marked_spans_are_kept_and_counted(tmp_path: 
     assert audit["spans_in_two_clusters"] == 1
     assert audit["repeated_mentions"] == 1
     assert (audit["mentions"], audit["clusters"], audit["singletons"]) == (6, 5, 4)
+    # From left to right: one mention of a cluster ends at the word where the next begins.
+    (document,) = read_documents(write(tmp_path, BEGIN + sentence("a/NN/(5 b/NN/5)|(5 c/NN/5)") + END)).documents
+    assert spans(document) == {(0, 0, 2, 0), (0, 1, 3, 0)}
 
 
 def test_clusters_belong_to_their_document_and_parts_name_it_when_there_are_several(tmp_path: Path) -> None:
@@ -169,43 +162,18 @@ def test_random_spans_written_as_brackets_are_read_back(tmp_path: Path) -> None:
         drawn_spans = {(i, a, b, c) for i, drawn in enumerate(document) for a, b, c in drawn}
         assert len(read.mentions) == len(drawn_spans)
         # The same spans in the same clusters: only the clusters' numbers may differ.
-        assert {(s, a, b) for s, a, b, _ in spans(read)} == {(s, a, b) for s, a, b, _ in drawn_spans}
-        clusters = {
-            frozenset(span[:3] for span in of if span[3] == c) for of in [drawn_spans] for c in {s[3] for s in of}
-        }
-        assert {
-            frozenset(s[:3] for s in spans(read) if s[3] == c) for c in {m.cluster for m in read.mentions}
-        } == clusters
+        ours, theirs = (
+            {frozenset(span[:3] for span in of if span[3] == c) for c in {span[3] for span in of}}
+            for of in (spans(read), drawn_spans)
+        )
+        assert ours == theirs
         order = [(m.sentence, m.start, -m.end, m.cluster) for m in read.mentions]
         assert order == sorted(order)
         firsts = list(dict.fromkeys(m.cluster for m in read.mentions))
         assert firsts == list(range(len(firsts)))
 
 
-@pytest.mark.parametrize(
-    ("cells", "spans"),
-    [
-        (["(5)"], {(0, 1, 5)}),
-        (["(1|(2", "", "2)|1)"], {(0, 3, 1), (0, 3, 2)}),
-        (["(1", "(2", "1)", "2)"], {(0, 3, 1), (1, 4, 2)}),  # crossing
-        (["(5", "5)|(7)"], {(0, 2, 5), (1, 2, 7)}),
-        (["(5", "(5)", "5)"], {(0, 3, 5), (1, 2, 5)}),  # a cluster within itself
-        (["(5|(5", "5)", "5)"], {(0, 2, 5), (0, 3, 5)}),
-        (["(5", "(5", "5)|5)"], {(0, 3, 5), (1, 3, 5)}),
-        (["(5", "5)|(5", "5)"], {(0, 2, 5), (1, 3, 5)}),  # from left to right: one ends, the next begins
-        (["(12|(0)", "(07)", "12)"], {(0, 1, 0), (1, 2, 7), (0, 3, 12)}),
-    ],
-)
-def test_brackets_become_spans(cells: list[str], spans: set[tuple[int, int, int]], tmp_path: Path) -> None:
-    rows = "".join(row(place, "word", cell or "-") for place, cell in enumerate(cells))
-    (document,) = read_documents(write(tmp_path, BEGIN + rows + END)).documents
-    numbers = {cluster: [m for m in document.mentions if m.cluster == cluster] for cluster in range(len(spans))}
-    found = {frozenset((m.start, m.end) for m in mentions) for mentions in numbers.values() if mentions}
-    assert found == {frozenset((a, b) for a, b, c in spans if c == cluster) for _, _, cluster in spans}
-    assert len(document.mentions) == len(spans)
-
-
-@pytest.mark.parametrize("cell", ["5", "()", "(5|", "(5)(6)", "(-1)", "(5))", "(a)", "(5) |(6)", "(٣)", "*"])
+@pytest.mark.parametrize("cell", ["5", "()", "(5|", "(5)(6)", "(-1)", "(5) |(6)", "(٣)"])
 def test_malformed_brackets_are_refused(cell: str, tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match=re.escape(f":2: the coreference {cell!r} is malformed")):
         read_documents(write(tmp_path, BEGIN + row(0, "word", cell) + END))
@@ -220,30 +188,21 @@ ERRORS = [
     (BEGIN + sentence("a/NN/(1") + sentence("b/NN/1)") + END, 2, r"\(1 opens here and is not closed .*2", r"Write 1\)"),
     (BEGIN + sentence("a b/NN/(1|(1 c/NN/1) d") + END, 3, r"\(1 opens here and is not closed .*line 5", r"Write 1\)"),
     (BEGIN + sentence("a/NN/(x)") + END, 2, r"the coreference '\(x\)' is malformed", r"Write \(5 where"),
-    (BEGIN + sentence("a/NN/5") + END, 2, "the coreference '5' is malformed", r"Write \(5 where"),
     (BEGIN + sentence("a", columns=11) + END, 2, "has 11 columns, the format at least 12", "Separate"),
-    (BEGIN + "d 0 0 word\n" + END, 2, "has 4 columns", "Separate"),
     (BEGIN + row(0, "a", columns=13) + row(1, "b") + END, 3, "has 12 columns, the rows before it .* 13", "last tab"),
     (BEGIN + row(0, "a") + row(2, "b") + END, 3, "number '2' in column 3 instead of 1", "Number the words"),
-    (BEGIN + row(1, "a") + END, 2, "number '1' in column 3 instead of 0", "Number the words"),
-    (BEGIN + row(0, "a") + row(0, "b") + END, 3, "number '0' in column 3 instead of 1", "blank line between"),
-    (BEGIN + row(0, "") + END, 2, "the word, is empty", "Fill it"),
     (BEGIN + row(0, " ") + END, 2, "the word, is empty", "Fill it"),
     (BEGIN + row(0, "a", "(1)", bit="(NP*") + END, 2, "constituent NP that opens here is never", "write - in all"),
+    (BEGIN + row(0, "a", "(1)", bit="(NP*))") + END, 2, "closes a constituent that was never opened", "Correct the"),
     (BEGIN + row(0, "a", "(1)", bit="(NP*)") + row(1, "b") + END, 3, "parse bit '-' is malformed", "Correct the parse"),
     ("\n" + ONE + BEGIN + ONE + END, 2, "text outside a document", "Put `#begin document"),
-    (BEGIN + ONE + END + "\n\n" + ONE, 7, "text outside a document", "Put `#begin document"),
     (BEGIN + ONE + END + END, 5, "no document is open", "Remove the mark"),
     (BEGIN + ONE + OTHER + ONE + END, 4, "begins inside another, d of line 1", "End that one"),
     ((BEGIN + ONE + END) * 2, 5, "d, part 000, is there already, at line 1", "Remove"),
-    (BEGIN + ONE + END + BEGIN.replace("000", "0") + ONE + END, 5, "d, part 0, is there already, at line 1", "Remove"),
     (NAMED, 9, "would be called d:1, as the one of line 5", "Rename"),
     (BEGIN + ONE + END + OTHER + ONE, 5, "the document e begins here and does not end", "cut off"),
-    (BEGIN + ONE.rstrip("\n"), 1, "the document d begins here and does not end", "cut off"),
     (BEGIN + ONE + END + OTHER + "\n# nothing\n" + END, 5, "document e, .* has no sentence", "Remove it"),
     ("#begin document d\n" + ONE + END, 1, "mark '#begin document d' is malformed", "Write `#begin"),
-    (BEGIN + ONE + "#end documents\n", 4, "mark '#end documents' is malformed", "Write `#begin"),
-    ("", None, "holds no document", "Check that it is the file"),
     ("\n\n# only a comment\n", None, "holds no document", "Check that it is the file"),
 ]
 
@@ -274,21 +233,12 @@ COUNTED = ["documents", "sentences", "words", "mentions", "clusters", "singleton
 @pytest.mark.parametrize("name", REAL)
 def test_real_corpora_have_their_published_counts(name: str, public_data: Callable[..., Path]) -> None:
     found = read_documents(public_data("coref", name))
-    audit = found.audit
+    audit, litbank = found.audit, name.startswith("litbank")
     assert tuple(audit[key] for key in COUNTED) == REAL[name]
     assert audit["repeated_mentions"] == audit["documents_without_mentions"] == 0
-    assert sum(count for key, count in audit.items() if key.startswith("heads_by_")) == audit["mentions"]
-    litbank = name.startswith("litbank")
     assert audit["heads_by_heuristic" if litbank else "heads_by_parse"] == audit["mentions"]
     assert audit["types_by_heuristic"] == (audit["mentions"] if litbank else 0)
-    genres = [document.genre for document in found.documents]
-    if litbank:
-        assert set(genres) == {""}
-    else:
-        assert {genre: genres.count(genre) for genre in genres} == dict.fromkeys(
-            ("academic", "bio", "interview", "news", "voyage"), 8
-        )
-    for document in found.documents:
-        assert len(document.sentences) == len(document.tags)
-        for mention in document.mentions:
-            assert 0 <= mention.start <= mention.head < mention.end <= len(document.sentences[mention.sentence])
+    genres = {""} if litbank else {"academic", "bio", "interview", "news", "voyage"}
+    assert {document.genre for document in found.documents} == genres
+    mentions = [mention for document in found.documents for mention in document.mentions]
+    assert all(mention.start <= mention.head < mention.end for mention in mentions)

@@ -48,8 +48,8 @@ def test_words_heads_relations_and_tags_are_read_and_other_rows_counted(tmp_path
         Sentence("corpus-2", ("_",), (0,), ("root",), ("SYM",)),
     )
     counted = {"sentences": 2, "words": 6, "range_rows": 1, "empty_rows": 1, "generated_ids": 1}
-    others = dict.fromkeys(("multiple_roots", "duplicates", "repeated_ids", "comment_blocks"), 0)
-    assert found.audit == counted | others
+    assert {name: n for name, n in found.audit.items() if n} == counted
+    assert len(found.audit) == 9
 
 
 def test_forms_keep_single_blanks_and_rare_characters(tmp_path: Path) -> None:
@@ -74,18 +74,13 @@ def test_several_roots_and_repeated_sentences_are_counted(tmp_path: Path) -> Non
     assert found.sentences[0].heads == (0, 0)
 
 
-def test_names_are_made_unique_and_counted(tmp_path: Path) -> None:
+def test_names_are_made_unique_and_comments_without_rows_are_no_sentence(tmp_path: Path) -> None:
     names = ["a", "a", "a.2", "a", None, "corpus-5"]
     content = "\n".join((f"# sent_id = {name}\n" if name else "# sent_id\n") + ROW for name in names)
-    found = read_treebank(write(tmp_path, content))
+    found = read_treebank(write(tmp_path, f"# licence\n\n{content}\n# end\n"))
     assert [s.id for s in found.sentences] == ["a", "a.2", "a.2.2", "a.3", "corpus-5", "corpus-5.2"]
-    assert (found.audit["repeated_ids"], found.audit["generated_ids"]) == (4, 1)
-
-
-def test_comments_without_rows_are_counted_and_are_no_sentence(tmp_path: Path) -> None:
-    found = read_treebank(write(tmp_path, "# licence\n\n" + ROW + "\n# end\n"))
-    assert [s.id for s in found.sentences] == ["corpus-1"]
-    assert found.audit["comment_blocks"] == 2
+    audit = found.audit
+    assert (audit["repeated_ids"], audit["generated_ids"], audit["comment_blocks"]) == (4, 1, 2)
 
 
 def test_reading_holds_little_more_than_its_result(tmp_path: Path) -> None:
@@ -106,29 +101,20 @@ def test_reading_holds_little_more_than_its_result(tmp_path: Path) -> None:
 CYCLE = row(1, "a", 0) + row(2, "b", 4) + row(3, "c", 2) + row(4, "d", 3)
 BAD: list[tuple[str, Format, str | bytes, int | None, str]] = [
     ("too few columns", "conllu", ROW + "\n1\tGo\tgo\tVERB\t0\troot\n", 3, "6 columns instead of 10.*tab"),
-    ("too many columns", "conllu", ROW[:-1] + "\tx\n", 1, "11 columns instead of 10"),
     ("blanks for tabs", "conllu", ROW.replace("\t", "  "), 1, "no tab.*separated by blanks"),
     ("two blanks in a form", "conllu", row(1, "New  York", 0), 1, "column FORM holds two blanks"),
-    ("ids start late", "conllu", row(2, "a", 0), 1, "the id is 2 after word 0.*next one is 1"),
-    ("ids skip", "conllu", "# c\n" + row(1, "a", 0) + row(3, "b", 1), 3, "the id is 3 after word 1"),
     ("no blank line between", "conllu", ROW + ROW, 2, "the id is 1 after word 1"),
     ("id missing", "conllu", row("_", "a", 0), 1, "the id is _ after"),
-    ("id no number", "conllu", row("x", "a", 0), 1, "id 'x' is not valid"),
     ("id padded", "conllu", row(" 1", "a", 0), 1, "id ' 1' is not valid"),
     ("head no number", "conllu", row(1, "a", "root"), 1, "head 'root' is not a number.*0 for a root"),
-    ("head with a fraction", "conllu", row(1, "a", "0.0"), 1, "head '0.0' is not a number"),
     ("head missing", "conllu", row(1, "a", 0) + row(2, "b", "_"), 2, r"word 2 \(b\) has no head"),
     ("head too large", "conllu", row(1, "a", 0) + row(2, "b", 3), 2, r"word 2 \(b\) has head 3, out of 0\.\.2"),
-    ("head negative", "conllu", row(1, "a", 0) + row(2, "b", -1), 2, r"head -1, out of 0\.\.2"),
     ("own head", "conllu", row(1, "a", 0) + row(2, "b", 2), 2, r"word 2 \(b\) is its own head"),
     ("cycle", "conllu", CYCLE, 2, r"cycle: 2 \(b\) → 4 \(d\) → 3 \(c\) → 2 \(b\)"),
     ("no root", "conllu", ROW + "\n" + row(1, "a", 2) + row(2, "b", 1), 3, "no root; .*cycle.*must be the root"),
-    ("form empty", "conllu", row(1, "", 0), 1, "column FORM is empty"),
     ("form blank", "conllu", row(1, " ", 0), 1, "column FORM is empty"),
     ("tag empty", "conllu", row(1, "a", 0, tag=""), 1, "column UPOS is empty"),
-    ("relation empty", "conllu", row(1, "a", 0, ""), 1, "column DEPREL is empty"),
     ("relation missing", "conllu", row(1, "a", 0, "_"), 1, r"word 1 \(a\) has no relation"),
-    ("tabs only", "conllu", ROW + "\t" * 9 + "\n", 2, "column ID is empty"),
     ("range out of place", "conllu", row("2-3", "ab", "_", "_") + ROW, 1, "the id is 2-3 after word 0"),
     ("range too long", "conllu", row("1-2", "ab", "_", "_") + ROW, 1, "ends at word 2 of 1"),
     ("range backwards", "conllu", row("2-1", "ab", "_", "_") + ROW, 1, "id '2-1' is not valid"),
@@ -137,7 +123,6 @@ BAD: list[tuple[str, Format, str | bytes, int | None, str]] = [
     ("range in CoNLL-X", "conllx", row("1-2", "ab", "_", "_") + ROW, 1, "CoNLL-X has no multiword.*format conllu"),
     ("tag empty in CoNLL-X", "conllx", row(1, "a", 0, tag=""), 1, "column CPOSTAG is empty"),
     ("empty file", "conllu", "", None, "holds no sentence"),
-    ("comments only", "conllu", "# text = nothing\n\n", None, "holds no sentence"),
 ]
 
 
@@ -174,7 +159,6 @@ def test_english_ewt_has_its_published_counts(split: str, public_data: Callable[
             for sentence, tokens in zip(found.sentences, conllu.parse_incr(file), strict=True):
                 rows = [token for token in tokens if isinstance(token["id"], int)]
                 assert sentence.id == tokens.metadata["sent_id"]
-                assert list(sentence.words) == [token["form"] for token in rows]
-                assert list(sentence.heads) == [token["head"] for token in rows]
-                assert list(sentence.relations) == [token["deprel"] for token in rows]
-                assert list(sentence.upos) == [token["upos"] for token in rows]
+                columns = (sentence.words, sentence.heads, sentence.relations, sentence.upos)
+                for ours, name in zip(columns, ("form", "head", "deprel", "upos"), strict=True):
+                    assert list(ours) == [token[name] for token in rows]

@@ -53,22 +53,10 @@ def test_the_rule_over_the_rationale_alone_gives_every_label(seed: int, tmp_path
             assert found == {text.label}, text
 
 
-def test_evaluative_words_do_not_disagree_and_nearly_all_are_learnt_from_train(texts: Texts) -> None:
-    assert not EVALUATIVE[True] & EVALUATIVE[False]
-    assert all(not words & set(NEGATORS) for words in EVALUATIVE.values())
+def test_nearly_all_evaluative_words_are_learnt_from_train(texts: Texts) -> None:
     used = Counter(word for text in texts["train"] for word in decided(text))
     assert all(len([word for word in EVALUATIVE[good] if used[word] >= 5]) >= 35 for good in (True, False))
     assert set(NEGATORS) <= set(used)
-
-
-def test_lengths_and_sentences_stay_in_their_bounds(texts: Texts) -> None:
-    found = [tokens(text) for split in texts.values() for text in split]
-    assert min(map(len, found)) >= 5
-    assert max(map(len, found)) <= 60
-    ends = Counter(text.count(".") for text in found)
-    assert set(ends) == {1, 2, 3, 4}
-    assert min(ends.values()) > 50
-    assert all(text[-1] == "." for text in found)
 
 
 def test_sentences_are_tokenised_and_spelled(texts: Texts) -> None:
@@ -94,11 +82,17 @@ def test_other_words_hold_evaluative_words_and_negators_too(texts: Texts) -> Non
     assert 0.1 < sum(bool(set(decided(text)) & set(NEGATORS)) for text in texts["train"]) / 3000 < 0.25
 
 
-def test_no_bag_of_words_gets_all_labels_right_but_it_does_better_than_chance(texts: Texts) -> None:
-    """Naive Bayes over the words of train; and the balance of evaluative words, were their meaning known."""
+def word_counts(texts: Texts) -> dict[str, Counter[str]]:
+    """By label, in how many texts of train a word is."""
     counts = {label: Counter[str]() for label in ("positive", "negative")}
     for text in texts["train"]:
         counts[text.label].update(set(tokens(text)))
+    return counts
+
+
+def test_no_bag_of_words_gets_all_labels_right_but_it_does_better_than_chance(texts: Texts) -> None:
+    """Naive Bayes over the words of train; and the balance of evaluative words, were their meaning known."""
+    counts = word_counts(texts)
     odds = {
         word: math.log((counts["positive"][word] + 1) / (counts["negative"][word] + 1))
         for word in counts["positive"] | counts["negative"]
@@ -117,23 +111,7 @@ def test_no_bag_of_words_gets_all_labels_right_but_it_does_better_than_chance(te
 def test_what_decides_nothing_is_alike_for_both_labels(texts: Texts) -> None:
     """Facts and domains do not tell the label: words that never decide come as often with either."""
     deciding = {word for text in texts["train"] for word in decided(text)} | EVALUATIVE[True] | EVALUATIVE[False]
-    counts = {label: Counter[str]() for label in ("positive", "negative")}
-    for text in texts["train"]:
-        counts[text.label].update(set(tokens(text)) - deciding)
-    for word in counts["positive"] | counts["negative"]:
+    counts = word_counts(texts)
+    for word in (counts["positive"] | counts["negative"]).keys() - deciding:
         one, other = counts["positive"][word], counts["negative"][word]
         assert abs(one - other) <= 4.5 * math.sqrt(one + other), word  # 4.5 sd of a fair coin
-
-
-def test_opinions_of_others_come_before_but_where_they_differ_and_before_and_where_they_agree(texts: Texts) -> None:
-    found = Counter[tuple[str, bool]]()
-    for text in texts["train"]:
-        words = ["" if i in (text.rationale or ()) else word for i, word in enumerate(tokens(text))]
-        for sentence in " ".join(words).split(" . "):
-            said, joint, _ = sentence.partition(" , but ") if " , but " in sentence else sentence.partition(" , and ")
-            judged = [word for word in said.split() if word in EVALUATIVE[True] | EVALUATIVE[False]]
-            if joint and judged:
-                good = (judged[-1] in EVALUATIVE[True]) is not (" not " in said)
-                found[joint.strip(" ,"), good is (text.label == "positive")] += 1
-    assert set(found) == {("but", False), ("and", True)}
-    assert 1.5 < found["but", False] / found["and", True] < 4

@@ -1,6 +1,6 @@
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import astuple, dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -10,9 +10,10 @@ import pytest
 
 from corpora.conllu import read_treebank
 from corpora.grammar import Mood, Nominal, attach_to_pronoun, verb_chain, word
-from corpora.lexicon import FRAMES, KINDS, PATTERNS, PRONOUNS, WORDS, Verb, s_form, verb_of
+from corpora.lexicon import FRAMES, KINDS, PATTERNS, WORDS, s_form, verb_of
 from corpora.reviews import REVIEWS_VERSION, write_sample_reviews
 from corpora.sample import SAMPLE_VERSION, write_sample_treebank
+from corpora.sentence import Treebank
 from corpora.tables import words
 
 RELATIONS = {
@@ -39,6 +40,11 @@ class Row:
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return write_sample_treebank(tmp_path_factory.mktemp("sample"))
+
+
+@pytest.fixture(scope="module")
+def treebanks(files: dict[str, Path]) -> dict[str, Treebank]:
+    return {split: read_treebank(path) for split, path in files.items()}
 
 
 @pytest.fixture(scope="module")
@@ -72,54 +78,39 @@ def test_a_seed_gives_the_same_bytes_everywhere(
     write: Callable[..., dict[str, Path]], name: str, version: tuple[int, int], digest: str, tmp_path: Path
 ) -> None:
     """The digest changes with the grammar and its words: raise the version, then write down the new ones."""
-    found = write(tmp_path / "new" / "deeper")
-    assert {split: path.name for split, path in found.items()} == {
-        split: name.format(split) for split in ("train", "dev", "test")
-    }
-    assert sorted((tmp_path / "new" / "deeper").iterdir()) == sorted(found.values())
+    folder = tmp_path / "new" / "deeper"
+    found = write(folder)
+    assert found == {split: folder / name.format(split) for split in ("train", "dev", "test")}
+    assert sorted(folder.iterdir()) == sorted(found.values())
     assert version[0] == version[1]
     assert hashlib.sha256(b"".join(path.read_bytes() for path in found.values())).hexdigest()[:32] == digest
-    other = write(tmp_path / "other", seed=1)
-    assert other["train"].read_bytes() != found["train"].read_bytes()
+    assert write(tmp_path / "other", seed=1)["train"].read_bytes() != found["train"].read_bytes()
 
 
-def test_splits_have_their_sizes_and_share_no_text(files: dict[str, Path]) -> None:
+def test_splits_have_their_sizes_and_share_no_text(treebanks: dict[str, Treebank]) -> None:
     texts: list[str] = []
-    sizes = {}
-    for split, path in files.items():
-        treebank = read_treebank(path)
-        sizes[split] = len(treebank)
-        assert treebank.audit["words"] == sum(map(len, treebank.sentences))
+    for treebank in treebanks.values():
         assert treebank.audit["range_rows"] > 40
         assert not any(treebank.audit[name] for name in ("multiple_roots", "duplicates", "generated_ids"))
         texts += [" ".join(sentence.words).lower() for sentence in treebank.sentences]
-    assert sizes == {"train": 2000, "dev": 250, "test": 250}
+    assert {split: len(treebank) for split, treebank in treebanks.items()} == {"train": 2000, "dev": 250, "test": 250}
     assert len(set(texts)) == 2500
 
 
-def test_every_relation_is_in_train_and_the_common_ones_in_every_split(files: dict[str, Path]) -> None:
+def test_every_relation_is_in_train_and_the_common_ones_in_every_split(treebanks: dict[str, Treebank]) -> None:
     found = {
-        split: Counter(relation for sentence in read_treebank(path).sentences for relation in sentence.relations)
-        for split, path in files.items()
+        split: Counter(relation for sentence in treebank.sentences for relation in sentence.relations)
+        for split, treebank in treebanks.items()
     }
     assert set(found["train"]) == RELATIONS
     assert min(found["train"].values()) >= 25
-    asked = RELATIONS - {"discourse", "acl"}
-    assert asked <= set(found["dev"])
-    assert asked <= set(found["test"])
+    assert RELATIONS - {"discourse", "acl"} <= set(found["dev"]) & set(found["test"])
 
 
-def test_lengths_vary_from_three_to_thirty(sentences: list[list[Row]]) -> None:
-    lengths = Counter(map(len, sentences))
-    assert (min(lengths), max(lengths)) == (3, 30)
-    assert sum(n for length, n in lengths.items() if length >= 20) > 200
-    assert max(lengths.values()) < 0.1 * len(sentences)
-
-
-def test_no_fixed_offset_solves_it(files: dict[str, Path]) -> None:
+def test_no_fixed_offset_solves_it(treebanks: dict[str, Treebank]) -> None:
     arcs = Counter(
         (relation, head - i if head else 0)
-        for sentence in read_treebank(files["train"]).sentences
+        for sentence in treebanks["train"].sentences
         for i, (head, relation) in enumerate(zip(sentence.heads, sentence.relations, strict=True), start=1)
         if relation != "punct"
     )
@@ -145,9 +136,9 @@ def test_text_is_what_the_tokens_spell(files: dict[str, Path]) -> None:
         assert text.rstrip() == tokens.metadata["text"]
 
 
-def test_trees_have_one_root_no_crossing_arcs_and_leaves_that_are_leaves(files: dict[str, Path]) -> None:
+def test_trees_have_one_root_no_crossing_arcs_and_leaves_that_are_leaves(treebanks: dict[str, Treebank]) -> None:
     leaves = set(words("det case cc punct aux aux:pass cop mark compound compound:prt expl flat"))
-    for sentence in read_treebank(files["train"]).sentences:
+    for sentence in treebanks["train"].sentences:
         assert sentence.heads.count(0) == 1
         arcs = [(min(i, head), max(i, head)) for i, head in enumerate(sentence.heads, start=1)]
         assert not any(a < c < b < d for a, b in arcs for c, d in arcs if a)
@@ -250,37 +241,11 @@ def test_verbs_agree_with_their_subjects(sentences: list[list[Row]]) -> None:
                 assert form in be[number], (form, number, rows)
             elif finite.lemma in ("have", "do") and form in ("have", "has", "do", "does"):
                 assert form.endswith("s") == (number == "singular"), (form, number, rows)
-            elif not chain and finite.upos == "VERB" and form in (finite.lemma, *third_person(finite.lemma)):
+            elif not chain and finite.upos == "VERB" and form in (finite.lemma, s_form(finite.lemma)):
                 past = form == finite.lemma and form in ("put", "read")
                 assert past or (form != finite.lemma) == (number == "singular"), (form, number, rows)
             checked[finite.lemma in ("be", "have", "do"), number] += 1
     assert all(checked[auxiliary, number] > 25 for auxiliary in (True, False) for number in ("singular", "plural"))
-
-
-def third_person(lemma: str) -> Iterator[str]:
-    yield lemma + "s"
-    yield lemma + "es"
-    yield lemma[:-1] + "ies"
-
-
-def test_each_auxiliary_governs_the_form_of_the_next_verb(sentences: list[list[Row]]) -> None:
-    checked: Counter[str] = Counter()
-    for rows in sentences:
-        for position, head in enumerate(rows, start=1):
-            chain = [row for row in below(rows, position) if row.relation in ("aux", "aux:pass", "cop")]
-            if head.upos == "VERB":
-                chain.append(head)
-            for auxiliary, verb in pairwise(chain):
-                form, kind = verb.form.lower(), "be" if auxiliary.relation == "aux:pass" else auxiliary.lemma
-                if auxiliary.relation == "aux:pass" or kind == "have":
-                    assert not form.endswith("ing"), rows
-                    assert form != verb.lemma or form in ("put", "read", "run", "become"), rows
-                elif kind == "be":
-                    assert form.endswith("ing"), rows
-                else:
-                    assert form == verb.lemma, rows
-                checked[kind] += 1
-    assert min(checked[kind] for kind in ("be", "have", "do", "will", "can")) > 15
 
 
 def test_frames_are_complete(sentences: list[list[Row]]) -> None:
@@ -299,104 +264,66 @@ def test_frames_are_complete(sentences: list[list[Row]]) -> None:
 # Inflection and the tables of the grammar
 
 NOUNS = {name for name, kind in KINDS.items() if kind.nouns}
-PERSON = {"I": (1, False), "you": (2, True), "she": (3, False), "we": (1, True), "they": (3, True)}
-
-
-def subject(pronoun: str) -> Nominal:
-    person, plural = PERSON[pronoun]
-    return Nominal(word(PRONOUNS[pronoun][0], "PRON", "nsubj", pronoun), "person", person, plural)
-
-
-@pytest.mark.parametrize(
-    ("pronoun", "mood", "expected"),
-    [
-        ("she", Mood("future", modal="will", negative=True), "wo n't write"),
-        ("she", Mood("present", modal="can", negative=True), "ca n't write"),
-        ("she", Mood("present", modal="may", negative=True), "may not write"),
-        ("I", Mood("present", progressive=True, negative=True), "am not writing"),
-        ("they", Mood("present", negative=True), "do n't write"),
-    ],
-)
-def test_not_contracts_where_english_lets_it(pronoun: str, mood: Mood, expected: str) -> None:
-    chain = verb_chain(verb_of("write/wrote/written"), mood, subject(pronoun), contract=True)
-    assert " ".join(node.form for node in chain) == expected
-    assert [node.lemma for node in chain if node.upos == "PART"] == ["not"]
 
 
 @pytest.mark.parametrize(
     ("pronoun", "mood", "contract", "expected"),
     [
+        ("she", Mood("future", modal="will", negative=True), True, "wo n't write"),
+        ("she", Mood("present", modal="may", negative=True), True, "may not write"),
+        ("I", Mood("present", progressive=True, negative=True), True, "'m not writing"),
+        ("they", Mood("present", negative=True), True, "do n't write"),
+        ("she", Mood("present", progressive=True, negative=True), True, "is n't writing"),
         ("she", Mood("present", progressive=True), False, "'s writing"),
         ("they", Mood("future", modal="will"), False, "'ll write"),
-        ("I", Mood("present", progressive=True, negative=True), False, "'m not writing"),
-        ("she", Mood("present", progressive=True, negative=True), True, "is n't writing"),
         ("she", Mood("present", perfect=True), False, "has written"),
         ("she", Mood("present"), False, "writes"),
     ],
 )
-def test_auxiliaries_attach_to_pronouns(pronoun: str, mood: Mood, contract: bool, expected: str) -> None:
-    chain = verb_chain(verb_of("write/wrote/written"), mood, subject(pronoun), contract=contract)
-    attach_to_pronoun(subject(pronoun), chain)
+def test_not_and_auxiliaries_contract_where_english_lets_them(
+    pronoun: str, mood: Mood, contract: bool, expected: str
+) -> None:
+    person, plural = {"I": (1, False), "she": (3, False), "they": (3, True)}[pronoun]
+    subject = Nominal(word(pronoun, "PRON", "nsubj"), "person", person, plural)
+    chain = verb_chain(verb_of("write/wrote/written"), mood, subject, contract=contract)
+    attach_to_pronoun(subject, chain)
     assert " ".join(node.form for node in chain) == expected
+    assert [node.lemma for node in chain if node.upos == "PART"] == ["not"] * mood.negative
 
 
 FORMS = {
-    "walk": "walk walks walked walked walking",
     "bake": "bake bakes baked baked baking",
     "carry": "carry carries carried carried carrying",
-    "enjoy": "enjoy enjoys enjoyed enjoyed enjoying",
     "watch": "watch watches watched watched watching",
     "agree": "agree agrees agreed agreed agreeing",
     "plan": "plan plans planned planned planning",
     "put/put": "put puts put put putting",
     "buy/bought": "buy buys bought bought buying",
     "write/wrote/written": "write writes wrote written writing",
-    "begin/began/begun": "begin begins began begun beginning",
 }
 
 
-def test_a_verb_has_its_five_forms() -> None:
+def test_words_follow_the_spelling_rules() -> None:
     assert {entry: " ".join(astuple(verb_of(entry))) for entry in FORMS} == FORMS
-
-
-def test_a_verb_has_the_same_forms_in_every_frame() -> None:
-    forms: dict[str, Verb] = {}
-    for frame in FRAMES:
-        assert forms.setdefault(frame.verb.base, frame.verb) == frame.verb
-
-
-def test_frames_speak_of_known_patterns_and_kinds() -> None:
-    assert {frame.pattern for frame in FRAMES} == set(PATTERNS)
-    for frame in FRAMES:
-        assert set(frame.subjects) <= NOUNS, frame
-        assert set(frame.objects) <= NOUNS | {"city"}, frame
-        assert frame.subjects
-        needs_link = frame.pattern in ("motion", "ditransitive", "prepositional", "particle", "object infinitive")
-        assert bool(frame.link) == needs_link, frame
-        assert not (frame.stative and frame.pattern == "transitive" and frame.deliberate), frame
-
-
-def test_the_s_form_follows_the_spelling_rules() -> None:
     bases = "dog box watch story key go house dress"
     assert " ".join(map(s_form, bases.split())) == "dogs boxes watches stories keys goes houses dresses"
 
 
-def test_irregular_plurals_are_those_of_the_dictionary() -> None:
-    plurals = {noun.singular: noun.plural for kind in KINDS.values() for noun in kind.nouns}
-    irregular = [f"{noun}/{plural}" for noun, plural in plurals.items() if plural != s_form(noun)]
-    assert " ".join(irregular) == (
-        "child/children woman/women man/men goose/geese mouse/mice wolf/wolves knife/knives radio/radios scarf/scarves "
-        "shelf/shelves"
-    )
-    assert all(plural != noun for noun, plural in plurals.items())
+def test_frames_speak_of_known_patterns_kinds_and_verbs() -> None:
+    assert {frame.pattern for frame in FRAMES} == set(PATTERNS)
+    assert len({frame.verb for frame in FRAMES}) == len({frame.verb.base for frame in FRAMES})
+    for frame in FRAMES:
+        assert frame.subjects
+        assert set(frame.subjects) <= NOUNS, frame
+        assert set(frame.objects) <= NOUNS | {"city"}, frame
+        needs_link = frame.pattern in ("motion", "ditransitive", "prepositional", "particle", "object infinitive")
+        assert bool(frame.link) == needs_link, frame
 
 
 def test_nouns_are_listed_once_and_tables_speak_of_known_kinds() -> None:
     singulars = [noun.singular for kind in KINDS.values() for noun in kind.nouns]
     assert len(singulars) == len(set(singulars)) > 150
-    assert set(KINDS) == NOUNS | {"role"}
     assert {name for name, kind in KINDS.items() if kind.predicates} == NOUNS
     assert {other for kind in KINDS.values() for _, other in kind.links} <= NOUNS | {"city"}
-    assert {word for name in ("roles", "relatives", "free", "at", "on", "plans") for word in WORDS[name]} <= set(
-        singulars
-    )
+    listed = ("roles", "relatives", "free", "at", "on", "plans")
+    assert {noun for name in listed for noun in WORDS[name]} <= set(singulars)

@@ -7,26 +7,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from corpora.sentence import SCHEMA, CorpusError, Sentence, Treebank, find_cycle, to_table
-
-
-def test_a_sentence_has_the_length_of_its_words() -> None:
-    sentence = Sentence("a", ("The", "dog", "barks"), (2, 3, 0), ("det", "nsubj", "root"), ("DET", "NOUN", "VERB"))
-    assert len(sentence) == 3
-    assert len(Treebank((sentence,), {"sentences": 1})) == 1
+from corpora.sentence import SCHEMA, CorpusError, Sentence, find_cycle, to_table
 
 
 @pytest.mark.parametrize("short", ["heads", "relations", "upos"])
 def test_columns_of_other_lengths_are_refused_with_their_lengths(short: str) -> None:
-    heads, relations, upos = (2, 0), ("det", "root"), ("DET", "NOUN")
+    n = {name: 1 if name == short else 2 for name in ("heads", "relations", "upos")}
     with pytest.raises(ValueError, match=f"'s1' has 2 words.* 1 {short}"):
-        Sentence(
-            "s1",
-            ("a", "dog"),
-            heads[:1] if short == "heads" else heads,
-            relations[:1] if short == "relations" else relations,
-            upos[:1] if short == "upos" else upos,
-        )
+        Sentence("s1", ("a", "dog"), (2, 0)[: n["heads"]], ("det", "root")[: n["relations"]], ("X", "X")[: n["upos"]])
 
 
 def test_a_sentence_without_words_is_refused() -> None:
@@ -70,15 +58,12 @@ def parquet(table: pa.Table, path: Path) -> pa.Table:
 
 
 def test_a_table_holds_the_sentences_also_through_parquet(tmp_path: Path) -> None:
-    columns = ("id", "words", "heads", "relations", "upos")
     for sentences in (SENTENCES, ()):
         table = to_table(sentences)
         assert table.schema == SCHEMA
-        rows = [
-            {name: value if isinstance(value := getattr(sentence, name), str) else list(value) for name in columns}
-            for sentence in sentences
-        ]
-        assert table.to_pylist() == parquet(table, tmp_path / "x.parquet").to_pylist() == rows
+        columns = [[s.id, *map(list, (s.words, s.heads, s.relations, s.upos))] for s in sentences]
+        assert table.to_pylist() == [dict(zip(SCHEMA.names, values, strict=True)) for values in columns]
+        assert parquet(table, tmp_path / "x.parquet").to_pylist() == table.to_pylist()
 
 
 def test_flat_arrays_are_views_cut_by_the_offsets(tmp_path: Path) -> None:
@@ -95,11 +80,7 @@ def test_flat_arrays_are_views_cut_by_the_offsets(tmp_path: Path) -> None:
 
 
 def test_equal_sentences_make_equal_bytes(tmp_path: Path) -> None:
-    parquet(to_table(SENTENCES), tmp_path / "a.parquet")
-    parquet(to_table([s for s in SENTENCES]), tmp_path / "b.parquet")
-    parquet(to_table(SENTENCES[::-1]), tmp_path / "c.parquet")
-    first, second, other = ((tmp_path / f"{name}.parquet").read_bytes() for name in "abc")
+    for name, sentences in zip("abc", (SENTENCES, list(SENTENCES), SENTENCES[::-1]), strict=True):
+        parquet(to_table(sentences), tmp_path / name)
+    first, second, other = ((tmp_path / name).read_bytes() for name in "abc")
     assert first == second != other
-    assert to_table(SENTENCES)["relations"].chunk(0).values.dictionary.to_pylist() == sorted(
-        {label for s in SENTENCES for label in s.relations}
-    )

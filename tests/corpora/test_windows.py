@@ -23,22 +23,13 @@ STORY = Document(
 )
 
 
-def test_a_whole_document_is_a_window_that_loses_nothing() -> None:
-    assert cut(4, STORY, 0, 3) == Window(4, 0, 0, STORY)
-
-
 def test_sentences_count_from_the_window_and_clusters_as_in_the_document() -> None:
+    assert cut(4, STORY, 0, 3) == Window(4, 0, 0, STORY)
+    # Of three mentions two are lost: It and She have their earlier mentions in the first sentence; it has It.
+    mentions = (Mention(0, 0, 1, 0, "pronoun", 1), Mention(1, 0, 1, 0, "pronoun", 0), Mention(1, 2, 3, 2, "pronoun", 1))
+    text = Document("bn/story", "bn", STORY.sentences[1:], STORY.tags[1:], mentions)
     window = cut(4, STORY, 1, 3)
-    assert (window.number, window.first) == (4, 1)
-    assert (window.text.id, window.text.genre) == ("bn/story", "bn")
-    assert window.text.sentences == STORY.sentences[1:]
-    assert window.text.tags == STORY.tags[1:]
-    assert window.text.mentions == (
-        Mention(0, 0, 1, 0, "pronoun", 1),
-        Mention(1, 0, 1, 0, "pronoun", 0),
-        Mention(1, 2, 3, 2, "pronoun", 1),
-    )
-    assert window.lost == 2  # It and She have their earlier mentions in the first sentence; it has It
+    assert window == Window(4, 1, 2, text)
     assert len(window) == 7
     assert window.words == ("It", "barks", ".", "She", "calls", "it", ".")
     assert window.mention_heads == (0, 3, 5)
@@ -56,18 +47,16 @@ def test_anaphoric_mentions_have_an_earlier_one_of_their_cluster() -> None:
     assert anaphoric(()) == []
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_lost_counts_mentions_with_an_antecedent_elsewhere_only(seed: int) -> None:
+def test_lost_counts_mentions_with_an_antecedent_elsewhere_only() -> None:
     lost = 0
-    for text in corpus([(4, 1, 7, 3, 5, 2)] * 4, seed).documents:
+    for text in corpus([(4, 1, 7, 3, 5, 2)] * 12, 0).documents:
         for start, stop in ((0, 2), (2, 3), (4, 6)):
-            window = cut(0, text, start, stop)
             expected = 0
             for place, mention in enumerate(text.mentions):
                 if start <= mention.sentence < stop:
                     earlier = [other for other in text.mentions[:place] if other.cluster == mention.cluster]
                     expected += bool(earlier) and not any(start <= other.sentence < stop for other in earlier)
-            assert window.lost == expected
+            assert cut(0, text, start, stop).lost == expected
             lost += expected
     assert lost
 
@@ -80,16 +69,13 @@ WINDOWS = (
 )
 
 
-def test_windows_come_back_from_the_table_and_from_parquet(tmp_path: Path) -> None:
+def test_windows_come_back_from_the_table_from_parquet_and_from_a_slice(tmp_path: Path) -> None:
     table = windows_to_table(WINDOWS)
     assert table.schema == SCHEMA
     assert windows_from_table(table) == WINDOWS
+    assert windows_from_table(table.slice(1, 2)) == WINDOWS[1:3]
     pq.write_table(table, tmp_path / "x.parquet", compression="zstd", row_group_size=2)
     assert windows_from_table(pq.read_table(tmp_path / "x.parquet")) == WINDOWS
-
-
-def test_slices_and_no_windows_come_back() -> None:
-    assert windows_from_table(windows_to_table(WINDOWS).slice(1, 2)) == WINDOWS[1:3]
     assert windows_from_table(windows_to_table([])) == ()
 
 
