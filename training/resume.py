@@ -92,8 +92,10 @@ class RunState:
 
     @classmethod
     def find(cls, parent: Path, digest: str) -> "RunState | None":
-        """The state of the latest unfinished run of this digest below a folder; None without one."""
-        found = list(parent.glob(f"version_*/state-{digest}"))
+        """The state of the latest run of this digest below a folder that has no results yet; None without one."""
+        found = [
+            path for path in parent.glob(f"version_*/state-{digest}") if not (path.parent / "results.json").exists()
+        ]
         return cls(max(found, key=lambda path: int(path.parent.name.removeprefix("version_")))) if found else None
 
     @property
