@@ -160,7 +160,7 @@ def write(name: str, content: str) -> Change:
 
 
 def remove(*names: str) -> Change:
-    return lambda folder: [(folder / name).unlink() for name in names]
+    return lambda folder: [(folder / name).rename(folder / f"no {name}") for name in names]
 
 
 def configure(**values: object) -> Change:

@@ -21,13 +21,12 @@ def batch_of(
     """A batch of the given tokens, padded to `time`; by default without delimiters, and one sentence a text."""
     width = max(map(len, texts)) if time is None else time
     shape = (len(texts), width)
-    tokens, segments = torch.full(shape, VOCABULARY.pad), torch.zeros(shape, dtype=torch.int64)
-    specials, numbers = torch.zeros(shape, dtype=torch.bool), torch.full(shape, -1)
+    tokens, numbers = torch.full(shape, VOCABULARY.pad), torch.full(shape, -1)
+    specials = torch.zeros(shape, dtype=torch.bool)
     for row, text in enumerate(texts):
-        length = len(text)
-        tokens[row, :length] = torch.tensor(text)
-        specials[row, :length] = torch.tensor(special[row]) if special else False
-        numbers[row, :length] = torch.tensor(sentences[row]) if sentences else 0
+        tokens[row, : len(text)] = torch.tensor(text)
+        specials[row, : len(text)] = torch.tensor(special[row]) if special else False
+        numbers[row, : len(text)] = torch.tensor(sentences[row]) if sentences else 0
     numbers[specials] = -1
     return TextBatch(
         index=torch.arange(len(texts)),
@@ -35,7 +34,7 @@ def batch_of(
         tokens=tokens,
         special=specials,
         sentences=numbers,
-        segments=segments,
+        segments=torch.zeros(shape, dtype=torch.int64),
         labels=torch.tensor(labels) if labels is not None else torch.zeros(len(texts), dtype=torch.int64),
         rationale=torch.zeros(shape, dtype=torch.bool),
         split="test",

@@ -27,6 +27,7 @@ from models import (
 from models.regularizers import Regularizer
 from tests.models.batches import batch_of
 from tests.models.corpora import write_texts
+from tests.trainers import trainer
 from training import TrainingError
 
 pytestmark = [
@@ -59,16 +60,7 @@ def model_of() -> AttentionClassifier:
 
 
 def trainer_of(folder: Path, epochs: int = 4) -> Trainer:
-    return Trainer(
-        max_epochs=epochs,
-        accelerator="cpu",
-        devices=1,
-        logger=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        use_distributed_sampler=False,
-        callbacks=[ModelCheckpoint(folder, monitor="val_f1", mode="max")],
-    )
+    return trainer(epochs, ModelCheckpoint(folder, monitor="val_f1", mode="max"))
 
 
 def trained(corpus: str, folder: Path) -> tuple[Trainer, AttentionClassifier, ClassificationDataModule]:
@@ -80,18 +72,16 @@ def trained(corpus: str, folder: Path) -> tuple[Trainer, AttentionClassifier, Cl
     return trainer, model, data
 
 
+Run = tuple[Trainer, AttentionClassifier, ClassificationDataModule, Path]
+
+
 @pytest.fixture(scope="module")
-def run(
-    texts: str, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Trainer, AttentionClassifier, ClassificationDataModule, Path]:
+def run(texts: str, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """One that is trained, and the file of its best epoch."""
     folder = tmp_path_factory.mktemp("run")
     found = trained(texts, folder)
     (best,) = folder.glob("*.ckpt")
     return *found, best
-
-
-Run = tuple[Trainer, AttentionClassifier, ClassificationDataModule, Path]
 
 
 def test_the_scores_are_those_of_the_items(run: Run, texts: str) -> None:
@@ -170,11 +160,6 @@ def test_predictions_hold_tokens_and_their_attention(run: Run, texts: str) -> No
         assert sum(weights) == pytest.approx(1, abs=1e-5)
 
 
-def test_an_untrained_classifier_is_refused(texts: str, tmp_path: Path) -> None:
-    with pytest.raises(TrainingError, match=r"AttentionClassifier was not trained: train it with `fit`, or"):
-        trainer_of(tmp_path).test(model_of(), datamodule=data_of(texts, tmp_path), verbose=False)
-
-
 def test_a_checkpoint_of_another_vocabulary_is_refused(run: Run, texts: str, tmp_path: Path) -> None:
     again = trainer_of(tmp_path)
     again.test(model_of(), datamodule=data_of(texts, tmp_path), ckpt_path=run[3], verbose=False)
@@ -193,9 +178,6 @@ def test_a_checkpoint_of_another_model_is_refused(run: Run, texts: str, tmp_path
     others = {
         r"has no regularizers\.2 Residual": AttentionClassifier(
             RecurrentEncoder(hidden=4), AdditiveAttention(), spec, [*terms, Residual()]
-        ),
-        r"has a regularizers\.1 MaskedLanguageModel": AttentionClassifier(
-            RecurrentEncoder(hidden=4), AdditiveAttention(), spec, terms[:1]
         ),
         r"has no attention DotAttention": AttentionClassifier(RecurrentEncoder(hidden=4), DotAttention(), spec, terms),
         r"whose attention\.projection\.weight is \[4, 8\] and not \[6, 8\]": AttentionClassifier(
