@@ -14,7 +14,7 @@ from fidelity.base import CheckpointResult
 from fidelity.checkpoints import FidelityError
 from fidelity.classified import ClassifiedBatch
 from models.interface import WORD
-from results import Curves, Spreads
+from results import Curves
 from tests.fidelity import tiny
 from tests.fidelity.tiny import KINDS, TEXTS, Kind, classified, close, measurements, one_by_one, with_constants
 
@@ -81,34 +81,6 @@ def test_the_trajectory_of_a_batch_is_that_of_a_loop_over_its_texts(kind: Kind, 
         assert not together[:, :, row, positions:].any()
 
 
-def test_the_constraint_is_met_on_the_way() -> None:
-    """Else the trajectories above would not show its part in the loss."""
-    found = classified("flat")
-    searches = (with_constants(Adversary(copies=3, steps=steps), learning_rate=0.1) for steps in (0, 20))
-    far = [0.5 * (found.decide(one.search(found)) - found.probabilities).abs().sum(-1) > 0.01 for one in searches]
-    assert far[0].any()
-    assert (~far[1] & far[0]).any()
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_gradient_of_the_loss_equals_finite_differences(kind: Kind) -> None:
-    adversary, found = Adversary(copies=3), classified(kind)
-
-    def loss(logits: Tensor) -> Tensor:
-        return adversary.loss(found, logits.softmax(-1))
-
-    logits = adversary.start(found).requires_grad_()
-    (gradient,) = torch.autograd.grad(loss(logits), logits)
-    inside = found.mask.expand(logits.shape)
-    assert (gradient[~inside] == 0).all()
-    for place in inside.nonzero()[:: 7 if kind == "transformer" else 1].tolist():
-        moved = [logits.detach().clone() for _ in range(2)]
-        moved[0][tuple(place)] -= 1e-6
-        moved[1][tuple(place)] += 1e-6
-        low, high = (float(loss(one)) for one in moved)
-        assert float(gradient[tuple(place)]) == pytest.approx((high - low) / 2e-6, rel=1e-4, abs=1e-6)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_logits_begin_around_the_uniform_ones_and_are_drawn_for_each_text_by_itself(kind: Kind) -> None:
     adversary, found = with_constants(Adversary(copies=4), spread=2.5), classified(kind)
@@ -164,32 +136,7 @@ def test_the_farthest_of_the_accepted_copies_is_chosen_or_the_own_attention(monk
     assert len(accepted_copies) > 2
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_is_found_is_far_from_the_attention_and_near_to_the_output(kind: Kind) -> None:
-    adversary, found = with_constants(Adversary(steps=100), learning_rate=0.03), classified(kind)
-    numbers = measurements(adversary, found).numbers
-    begun = measurements(Adversary(steps=0), found).numbers
-    assert float(numbers["max_jsd_strict"].mean()) > 1.2 * float(begun["max_jsd_strict"].mean())
-    assert float(numbers["max_jsd"].max()) <= math.log(2)
-    assert (numbers["max_jsd"] >= numbers["max_jsd_strict"]).all()
-    assert (numbers["tvd"] <= adversary.tolerance).all()
-    curve = torch.stack([numbers[f"max_jsd_at_{epsilon:g}"] for epsilon in adversary.epsilons])
-    assert (curve.diff(dim=0) >= 0).all()
-    close(numbers["max_jsd_at_0.05"], numbers["max_jsd"])
-    close(numbers["max_jsd_at_0.01"], numbers["max_jsd_strict"])
-
-
-def test_a_batch_gives_what_its_texts_give_alone_after_all_steps() -> None:
-    adversary = Adversary()
-    together = measurements(adversary, classified("flat", time=12, dtype=torch.float32)).numbers["max_jsd"]
-    alone = torch.cat(
-        [measurements(adversary, one).numbers["max_jsd"] for one in one_by_one("flat", dtype=torch.float32)]
-    )
-    assert float(together.mean()) > 0.01
-    close(together, alone, atol=0.005)
-
-
-def test_several_starts_are_searches_of_their_own_of_which_the_best_copy_counts() -> None:
+def test_several_starts_are_searches_of_their_own() -> None:
     found = classified("flat")
     three = with_constants(Adversary(copies=2, steps=20, starts=3), learning_rate=0.1)
     weights = three.search(found)
@@ -198,15 +145,6 @@ def test_several_starts_are_searches_of_their_own_of_which_the_best_copy_counts(
     close(weights[:2], with_constants(Adversary(copies=2, steps=20), learning_rate=0.1).search(found))
     begun = three.start(found).softmax(-1)
     assert not torch.isclose(begun[:2], begun[2:4]).all()
-
-    def jsd_of(copies: Tensor) -> Tensor:
-        adversary = Adversary()
-        adversary.search = given(copies)  # type: ignore[method-assign, assignment]
-        return measurements(adversary, found).numbers["max_jsd"]
-
-    best, each = jsd_of(weights), torch.stack([jsd_of(copies) for copies in weights.tensor_split(3)])
-    close(best, each.max(0).values)
-    assert (each[0] < best).any()
 
 
 def test_weights_that_are_exactly_0_and_a_single_copy_do_no_harm() -> None:
@@ -243,14 +181,12 @@ def test_the_curve_is_the_mean_over_the_texts_and_over_the_seeds_of_a_variant() 
     adversary = Adversary(epsilons=(0.3, 0.1))
     figures, tables = adversary.figures(results), adversary.tables(results)
     assert figures.keys() == tables.keys() == {"adversary", "adversary.curve"}
-    curve, violins = figures["adversary.curve"], figures["adversary"]
+    curve = figures["adversary.curve"]
     assert isinstance(curve, Curves)
     assert list(curve.lines) == ["base", "tying"]
     for name, expected in (("base", [0.25, 0.4]), ("tying", [0.1, 0.2])):
         assert list(curve.lines[name][0]) == [0.1, 0.3]
         np.testing.assert_allclose(curve.lines[name][1], expected)
-    assert isinstance(violins, Spreads)
-    assert [list(some) for some in violins.series["base"]] == [[0.1, 0.6, 0.6], [], [], [0.3]]
     assert tables["adversary.curve"].frame["checkpoint"].tolist() == [one.name for one in results for _ in range(2)]
     np.testing.assert_allclose(tables["adversary.curve"].frame["max_jsd"], [0.1, 0.2, 0.1, 0.2, 0.4, 0.6])
     assert tables["adversary"].frame["texts"].tolist() == [3, 1, 3]

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from datamodules import TextBatch
-from datamodules.sampling import BatchLoader, LengthBatches
 from fidelity.base import CheckpointResult
 from fidelity.classified import levels_of
 from fidelity.consistent_adversary import (
@@ -79,12 +78,9 @@ def means(result: CheckpointResult, what: str) -> list[float]:
 
 def test_more_strength_takes_attention_further_and_never_beyond_ln_2(results: Results) -> None:
     for result in results[:2]:
-        jsds, values = means(result, "jsd"), result.of("consistent_adversary")
-        assert jsds[2] > jsds[0] + 0.1
+        jsds = means(result, "jsd")
+        assert jsds[0] + 0.1 < jsds[2] <= LN2
         assert means(result, "tvd")[0] < 0.2
-        for label in LABELS:
-            assert values[f"jsd_{label}"].between(0, LN2).all()
-            assert values[f"tvd_{label}"].between(0, 1 + 1e-9).all()
 
 
 def test_each_text_is_compared_as_it_would_be_alone(
@@ -176,9 +172,8 @@ def test_other_options_are_other_adversaries(begin: Begin, monkeypatch: pytest.M
     begin(strengths=(0.1,))
     refuse_training(monkeypatch)
     begin(strengths=(0.1,))
-    for change in ({"patience": 4}, {"regularized": True}, {"max_epochs": 3}):
-        with pytest.raises(KeyboardInterrupt):
-            begin(strengths=(0.1,), **change)
+    with pytest.raises(KeyboardInterrupt):
+        begin(strengths=(0.1,), regularized=True)
 
 
 def test_what_ended_before_it_was_done_is_counted(begin: Begin, checkpoints: Checkpoints, data: Data) -> None:
@@ -229,20 +224,6 @@ def test_what_a_classifier_says_of_a_text_is_found_by_its_place_in_any_batch(kin
             assert not weights[:, place, size:].any()
     assert levels_of(output, None) == ((SENTENCE,) if kind == "han" else tuple(output.levels))
     assert weights.shape == (len(alone), len(rows), positions)
-
-
-def test_delimiters_that_get_no_attention_keep_their_place(data: Data, checkpoints: Checkpoints) -> None:
-    model = checkpoints[0].model
-    found = collect_outputs(model, data, CPU)
-    items = [3, 60, 17]
-    batch = data.splits["train"][items]
-    with torch.no_grad():
-        output = model(batch)
-    probabilities, weights = found.of(batch.index, batch.tokens.size(1))
-    tiny.close(probabilities, output.logits.softmax(-1), 1e-6)
-    tiny.close(weights, attention_of(output), 1e-6)
-    assert not weights[:, :, 0].any()
-    assert not weights.requires_grad
 
 
 def slow_loss(p: Tensor, w: Tensor, base_p: Tensor, base_w: Tensor, strength: float) -> float:
@@ -314,22 +295,6 @@ def _copy(kind: Kind) -> Any:  # noqa: ANN401
     return adversary
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_classifier_learns_by_its_own_optimiser(kind: Kind, data: Data) -> None:
-    base = collect_outputs(tiny.classifier(kind), stand_in(kind), CPU)
-    checkpoint = tiny.checkpoint(kind)
-    module = AdversarialTraining(_copy(kind).train(), base, 0.0)
-    module.model.learning_rate = 0.003
-    losses = []
-    module.on_train_epoch_end = lambda: losses.append(float(module.trainer.callback_metrics["train_loss"]))  # type: ignore[method-assign]
-    recipe = recipe_of(checkpoint, data, max_epochs=10, patience=10)
-    texts: Any = Texts(kind)
-    batches = LengthBatches(texts.lengths, max_cells=None, max_sentences=3, shuffle=True)
-    best = recipe.fit(module, "train_loss", "min", train_dataloaders=BatchLoader(texts, batches, 0))
-    assert best.value == min(losses)
-    assert best.value < losses[0] * 0.9
-
-
 def test_the_terms_of_regularisers_are_added_where_they_are_asked_for(data: Data) -> None:
     tying = {"class_path": "models.Tying", "init_args": {"weight": 0.5}}
     checkpoint = checkpoint_of(
@@ -337,6 +302,9 @@ def test_the_terms_of_regularisers_are_added_where_they_are_asked_for(data: Data
     )
     base = collect_outputs(checkpoint.model, data, CPU)
     batch = data.splits["train"][[5, 6, 7]]
+    weights = base.of(batch.index, batch.tokens.size(1))[1]
+    tiny.close(weights, attention_of(checkpoint.model(batch)), 1e-6)
+    assert not weights[:, :, 0].any()  # delimiters get no attention, and keep their place
     losses = []
     for regularized in (False, True):
         module = AdversarialTraining(checkpoint.untrained(data, 1), base, 0.1, regularized)
@@ -366,6 +334,5 @@ def test_an_adversary_is_that_of_the_lowest_loss_and_the_same_when_it_is_found_a
     assert not torch.equal(model.state_dict()["decision.weight"], before["decision.weight"])
     # Trained again, in a folder of its own, it is the same in every bit.
     monkeypatch.setattr(data, "cache", tmp_path / "other")
-    third, *_ = Adversaries(recipe).of(0.01)
-    for name, value in third.state_dict().items():
-        assert torch.equal(value, best.state[name]), name
+    third = Adversaries(recipe).of(0.01).model.state_dict()
+    assert all(torch.equal(value, best.state[name]) for name, value in third.items())

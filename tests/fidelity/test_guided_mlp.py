@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fidelity.consistent_adversary import ConsistentAdversary
 from fidelity.guided_mlp import GuidedClassifier, GuidedMLP, Source
-from models import AdditiveAttention, AttentionClassifier, AverageEncoder, TextClassifier
+from models import AttentionClassifier, AverageEncoder, TextClassifier
 from tests.fidelity import tiny
 from tests.fidelity.tiny import measurements
 from tests.fidelity.trained import CPU, Checkpoints, Data, refuse_training, result_of
@@ -83,27 +83,6 @@ def test_a_guide_is_read_and_neither_trained_nor_saved() -> None:
     assert not guide.training
     assert not list(model.parameters())
     assert model.state_dict() == {}
-
-
-def test_what_is_trained_is_the_token_wise_model_alone(test: GuidedMLP, checkpoints: Checkpoints) -> None:
-    state = test._models[checkpoints[0].name]["base"].state_dict()
-    assert state.keys() == {
-        "embedding.rows.weight", "encoder.linear.weight", "encoder.linear.bias", "decision.weight", "decision.bias"
-    }  # fmt: skip
-    assert state["encoder.linear.weight"].shape == (5, 6)
-    own = test._models[checkpoints[0].name]["own"]
-    assert isinstance(own, AttentionClassifier)
-    assert isinstance(own.attention, AdditiveAttention)
-    assert own.attention.projection.in_features == 5
-    assert isinstance(checkpoints[0].model, AttentionClassifier)
-    assert checkpoints[0].model.attention.projection.in_features == 8  # type: ignore[union-attr]
-
-
-def test_the_labels_are_learned(checkpoints: Checkpoints, data: Data) -> None:
-    longer = begun(checkpoints[:1], data, sources=("uniform", "base"), max_epochs=15, patience=15, size=16)
-    result = result_of(longer, checkpoints[0], data)
-    for source in ("uniform", "base"):
-        assert result.scores[f"guided_mlp.{source}.f1"].value > 0.8
 
 
 def test_scores_and_table_are_f1_with_intervals(test: GuidedMLP, both: Checkpoints, data: Data) -> None:

@@ -12,7 +12,7 @@ from sklearn.metrics import auc, precision_recall_curve
 from torchmetrics.functional.classification import binary_average_precision
 
 from fidelity.classified import ClassifiedBatch
-from fidelity.rationale import PLAUSIBILITY, Rationale, auprc, average_precision, rationale_lengths
+from fidelity.rationale import Rationale, auprc, average_precision, rationale_lengths
 from fidelity.saliency import RANKINGS
 from fidelity.single_token import SingleToken
 from results import Spreads
@@ -93,12 +93,6 @@ def test_areas_are_those_of_the_libraries_with_ties_and_without() -> None:
     assert found.item() == pytest.approx((1 + 2 / 3) / 2)
 
 
-def test_one_gold_word_that_comes_second() -> None:
-    values, gold, words = torch.tensor([[0.9, 0.8, 0.1]]), torch.tensor([[False, True, False]]), torch.ones(1, 3) > 0
-    assert auprc(values, gold, words).item() == 0.25
-    assert average_precision(values, gold, words).item() == 0.5
-
-
 @pytest.mark.parametrize("kind", ["flat", "han"])
 def test_plausibility_is_of_the_words_that_decide(kind: Kind) -> None:
     found = with_gold(classified(kind, time=9))
@@ -126,11 +120,6 @@ def test_plausibility_is_of_the_words_that_decide(kind: Kind) -> None:
                 assert value == pytest.approx(np.mean(expected), abs=1e-6, nan_ok=True), (ranking, column)
 
 
-def test_without_gold_there_is_no_table() -> None:
-    values = {"gold": [0.0, 0.0]} | {f"attention.{name}": [np.nan] * 2 for name in PLAUSIBILITY}
-    assert Rationale(["attention"]).tables([checkpoint_result("rationale", "a", 0, values)]) == {}
-
-
 def test_plausibility_is_told_by_the_number_of_deciding_words() -> None:
     values = {
         "gold": [1, 2, 1, 5, 3, 0, np.nan],
@@ -138,6 +127,8 @@ def test_plausibility_is_told_by_the_number_of_deciding_words() -> None:
         "attention.average_precision": [0.5, 0.4, 0.7, 0.4, 0.2, np.nan, np.nan],
         "attention.token_f1": [0.0, 1.0, 1.0, 0.0, 0.5, np.nan, np.nan],
     }
+    without = {name: [0.0 if name == "gold" else np.nan] for name in values}
+    assert Rationale(["attention"]).tables([checkpoint_result("rationale", "a", 0, without)]) == {}
     (found,) = Rationale(["attention"]).tables([checkpoint_result("rationale", "a", 0, values)]).values()
     table = found.frame
     assert table["deciding words"].tolist() == ["1", "2", "3 or more"]

@@ -162,7 +162,6 @@ def test_rankings_are_of_the_slots_that_get_weight(kind: Kind) -> None:
         assert len(values) == (4 if ranking == "random" else 1)
         if ranking != "random":
             assert torch.equal(values[0][found.mask], expected[ranking][found.mask])
-            assert len(set(values[0].flatten().tolist())) > len(TEXTS)
     random = saliency_of(found).rankings("random", 4)[:, found.mask]
     assert len(set(random.flatten().tolist())) == random.numel()
 
@@ -173,9 +172,6 @@ def test_magnitudes_have_no_sign_and_leaving_out_counts_all_classes() -> None:
     for measure in MEASURES[:-1]:
         assert torch.equal(found.magnitude(measure), found.signed(measure).abs())
     assert torch.equal(found.magnitude("leave_one_out"), found.leave_one_out_tvd)
-    # Of three classes: what the first loses another gets, and more may move between the others.
-    assert (found.leave_one_out_tvd >= found.leave_one_out.abs() - 1e-12).all()
-    assert (found.leave_one_out_tvd > found.leave_one_out.abs() + 1e-3).any()
 
 
 def test_a_decision_that_is_all_but_certain_has_gradients_still() -> None:
@@ -204,6 +200,7 @@ def test_coefficients_are_counted_pair_by_pair_with_ties() -> None:
     random = np.random.default_rng(0)
     a, b = random.integers(0, 5, (30, 8)).astype(float), random.integers(0, 5, (30, 8)).astype(float)
     found = agreements(a, b)
+    assert np.isnan(agreements(np.full((1, 3), 0.1), np.array([[1.0, 2, 3]]))).all()  # one side is constant
     for row in range(30):
         assert found.kendall[row] == pytest.approx(tau_b(list(a[row]), list(b[row])))
         assert found.pearson[row] == pytest.approx(np.corrcoef(a[row], b[row])[0, 1])
@@ -216,13 +213,6 @@ def test_p_is_the_share_of_orders_at_least_as_far_from_none() -> None:
         found = agreements(a[None], np.array([b]))
         taus = [tau_b(list(a), list(order)) for order in permutations(range(6))]
         assert found.p[0] == pytest.approx(np.mean(np.abs(taus) >= abs(tau_b(list(a), b)) - 1e-9))
-
-
-def test_one_side_that_is_the_same_for_all_words_has_no_correlation() -> None:
-    found = agreements(np.array([[0.1, 0.1, 0.1], [0.1, 0.2, 0.3]]), np.array([[1.0, 2, 3], [1, 2, 4]]))
-    for coefficient in found:
-        assert np.isnan(coefficient[0])
-        assert coefficient[1] > 0
 
 
 @pytest.mark.parametrize("kind", ["flat", "han", "transformer"])
@@ -274,17 +264,6 @@ def test_values_no_further_apart_than_the_tolerance_become_one() -> None:
     weights = np.random.default_rng(0).lognormal(0, 3, (1, 500))
     weights /= weights.sum()
     assert len(np.unique(without_rounding(weights, 1e-6 * weights))) == 500
-
-
-def test_only_the_measures_that_are_named_are_computed() -> None:
-    test = Correlation(["input_x_gradient", "leave_one_out"])
-    numbers = measurements(test, classified("flat")).numbers
-    pairs = ("input_x_gradient", "leave_one_out", "input_x_gradient_leave_one_out")
-    names = [f"{pair}.{name}" for pair in pairs for name in ("kendall", "pearson", "spearman", "p")]
-    assert list(numbers) == ["words", *names]
-    everything = measurements(Correlation(), classified("flat")).numbers
-    for name, value in numbers.items():
-        close(value, everything[name])
 
 
 def result(variant: str, seed: int, taus: list[float], p: list[float], words: list[float]) -> CheckpointResult:

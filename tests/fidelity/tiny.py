@@ -90,7 +90,6 @@ def texts(kind: Kind, rows: Sequence[int] | None = None, time: int | None = None
 
 
 def checkpoint(kind: Kind, dtype: torch.dtype = torch.float64) -> Checkpoint:
-    """The classifier as one that was loaded."""
     config = {"seed_everything": 0, "model": {}, "data": {}, "trainer": {}}
     return Checkpoint(Path("tiny.ckpt"), "0" * 64, config, f"{kind}, seed 0", kind, classifier(kind, dtype))
 
@@ -104,7 +103,6 @@ def classified(
     dtype: torch.dtype = torch.float64,
     seed: int = 0,
 ) -> ClassifiedBatch:
-    """What is read of the texts, or of some of them."""
     batch = texts(kind, rows, time)
     _, found = classify(checkpoint(kind, dtype), batch, level, seed=seed, pad=VOCABULARY.pad)
     assert found is not None
@@ -113,17 +111,14 @@ def classified(
 
 @lru_cache(maxsize=256)
 def saliency_of(batch: ClassifiedBatch) -> Saliency:
-    """Of its words; what was computed is kept."""
     return Saliency(batch)
 
 
 def measurements(test: FidelityTest, batch: ClassifiedBatch) -> Measurements:
-    """What a test finds of them."""
     return test.measure(batch, saliency_of(batch))
 
 
 def with_constants(adversary: Adversary, **constants: float) -> Adversary:
-    """With other constants of the search than the paper's."""
     for name, value in constants.items():
         assert hasattr(Adversary, name)
         setattr(adversary, name, value)
@@ -131,7 +126,6 @@ def with_constants(adversary: Adversary, **constants: float) -> Adversary:
 
 
 def one_by_one(kind: Kind = "flat", **options: Any) -> list[ClassifiedBatch]:  # noqa: ANN401
-    """A classified of each text alone."""
     return [classified(kind, [row], **options) for row in range(len(TEXTS))]
 
 
@@ -183,7 +177,6 @@ def checkpoint_result(
     columns: Mapping[str, Any],
     scores: Mapping[str, Resampled] | None = None,
 ) -> CheckpointResult:
-    """Values of a test, written out."""
     frame = pd.DataFrame({f"{test}.{name}": values for name, values in columns.items()})
     return CheckpointResult(f"{variant}, seed {seed}", variant, seed, 2, 1, frame, scores or {})
 

@@ -82,7 +82,6 @@ def texts_in(folder: Path) -> Data:
 
 
 def config_of(seed: int = 0, attention: str = "AdditiveAttention", **options: object) -> dict[str, Any]:
-    """How such a classifier is made."""
     init_args: dict[str, object] = {
         "encoder": {"class_path": "models.RecurrentEncoder", "init_args": {"hidden": 4}},
         "attention": {"class_path": f"models.{attention}"},
@@ -99,7 +98,6 @@ def config_of(seed: int = 0, attention: str = "AdditiveAttention", **options: ob
 
 
 def checkpoint_of(data: Data, config: Mapping[str, Any], variant: str = "base", epochs: int = 6) -> Checkpoint:
-    """Such a classifier, trained."""
     seed = config["seed_everything"]
     model = classifier_of(Path("base.ckpt"), config)
     with isolate_rng(), quiet():
@@ -112,7 +110,6 @@ def checkpoint_of(data: Data, config: Mapping[str, Any], variant: str = "base", 
 
 
 def recipe_of(checkpoint: Checkpoint, data: Data, **options: int) -> Recipe:
-    """One of few epochs."""
     chosen = {"max_epochs": 3, "patience": 2, "seed": 0} | options
     return Recipe(checkpoint, data, CPU, chosen["max_epochs"], chosen["patience"], chosen["seed"])
 
