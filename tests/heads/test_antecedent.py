@@ -14,10 +14,9 @@ from datamodules import CoreferenceDataModule, DependencyDataModule
 from heads import AntecedentHeads
 from heads.experiment import ExperimentError
 from metrics.antecedent import ANTECEDENT_DIRECTIONS, ANTECEDENT_GROUPS
-from results import Result
 from tests import documents
 from tests.tiny import save_gpt2
-from tests.trainers import trainer
+from tests.trainers import scored
 
 LENGTHS = [[4] * 9, [6, 3, 5, 7], [9, 2, 4, 9, 5], [3] * 12, [8, 5, 9], [6, 4, 2, 7, 3, 8, 5]] * 3
 
@@ -30,13 +29,6 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         split: str(documents.write(folder / f"{split}.conll", documents.corpus(LENGTHS, seed)))
         for seed, split in enumerate(("dev", "test"))
     }
-
-
-def run(data: CoreferenceDataModule, mode: Literal["held_out", "paper"] = "held_out") -> Result:
-    probe = AntecedentHeads(mode)
-    trainer().test(probe, datamodule=data, verbose=False)
-    assert probe.result is not None
-    return probe.result
 
 
 def datamodule(
@@ -92,7 +84,7 @@ def test_every_accuracy_equals_a_count_by_hand(
     candidates: Literal["mentions", "words"], files: dict[str, str], bert: Path, cache: str
 ) -> None:
     data = datamodule(files, bert, cache, candidates)
-    result = run(data)
+    result = scored(AntecedentHeads(), data)
     heads = result.tables["heads"].frame
     assert len(heads) == 4 * 2 * 2 * 4
     for split in ("dev", "test"):
@@ -127,7 +119,7 @@ def test_every_accuracy_equals_a_count_by_hand(
 def test_choices_that_no_head_makes_are_counted(files: dict[str, str], cache: str, tmp_path: Path) -> None:
     """Behind a causal mask nearly every earlier word gives no weight to the mention."""
     data = datamodule(files, save_gpt2(tmp_path / "gpt2"), cache)
-    found = run(data).audit["predictions_without_weight"]
+    found = scored(AntecedentHeads(), data).audit["predictions_without_weight"]
     expected = {}
     for split in ("dev", "test"):
         held, count = data.splits[split], 0
@@ -147,7 +139,7 @@ def test_choices_that_no_head_makes_are_counted(files: dict[str, str], cache: st
 
 def test_the_baselines_are_scored_on_the_same_links(files: dict[str, str], bert: Path, cache: str) -> None:
     data = datamodule(files, bert, cache)
-    result = run(data)
+    result = scored(AntecedentHeads(), data)
     right = total = 0
     for window in data.splits["test"].windows:
         mentions, heads = window.text.mentions, window.mention_heads
@@ -172,15 +164,16 @@ def test_the_baselines_are_scored_on_the_same_links(files: dict[str, str], bert:
 
 def test_paper_mode_chooses_and_scores_on_dev(files: dict[str, str], bert: Path, cache: str) -> None:
     data = datamodule(files, bert, cache)
-    result = run(data, "paper")
+    result = scored(AntecedentHeads("paper"), data)
     table = result.tables["antecedent"].frame
     assert table["test"].isna().all()
     assert result.tables["antecedent"].interval == "dev"
-    assert result.numbers["antecedent.all"] == table["dev"][0] == run(data).tables["antecedent"].frame["dev"][0]
+    held_out = scored(AntecedentHeads(), data).tables["antecedent"].frame
+    assert result.numbers["antecedent.all"] == table["dev"][0] == held_out["dev"][0]
 
 
 def test_other_data_are_refused(files: dict[str, str], bert: Path, cache: str, corpus: str) -> None:
     with pytest.raises(ExperimentError, match="use CoreferenceDataModule"):
-        run(DependencyDataModule(corpus, encoder=EncoderSpec(str(bert)), cache=cache))  # type: ignore[arg-type]
+        scored(AntecedentHeads(), DependencyDataModule(corpus, encoder=EncoderSpec(str(bert)), cache=cache))
     with pytest.raises(ExperimentError, match=r"encoder must not be null"):
-        run(CoreferenceDataModule(files, encoder=None, cache=cache))
+        scored(AntecedentHeads(), CoreferenceDataModule(files, encoder=None, cache=cache))

@@ -36,7 +36,7 @@ from results import AttentionLines, Bars, HeatMap, Result
 from tests.attention.extractions import Extraction
 from tests.metrics.samples import arcs
 from tests.tiny import save_gpt2
-from tests.trainers import trainer
+from tests.trainers import scored
 
 BEST = "relation n head direction dev test low high offset best_offset random_init p"
 NAMES = Names((0, 1), (0, 1, 2, 3))
@@ -44,12 +44,6 @@ FORTH, BACK = DIRECTIONS
 
 MakeData = Callable[..., DependencyDataModule]
 RunConfig = Callable[..., tuple[Any, dict[str, Any], Path]]
-
-
-def scored(module: DependencyExperiment, data: DependencyDataModule) -> Result:
-    trainer().test(module, datamodule=data, verbose=False)
-    assert module.result is not None
-    return module.result
 
 
 def probe(**options: Any) -> SingleHeads:  # noqa: ANN401

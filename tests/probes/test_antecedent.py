@@ -18,16 +18,15 @@ from attention.encoder import EncoderSpec
 from datamodules import AntecedentBatch, CoreferenceDataModule
 from datamodules.vectors import VectorSpec
 from heads import AntecedentHeads
-from heads.antecedent import AntecedentExperiment, links_of
+from heads.antecedent import links_of
 from heads.experiment import ExperimentError
 from metrics.antecedent import ANTECEDENT_GROUPS
 from probes import AntecedentAttentionProbe, AntecedentWordsProbe
 from probes.antecedent import TrainedAntecedentProbe, antecedent_loss
 from probes.base import Sizes
-from results import Result
 from tests import documents
 from tests.tiny import BROKEN, FAMILIAR, save_bert
-from tests.trainers import trainer
+from tests.trainers import scored, trainer
 from training import TrainingError
 
 # Lightning's advice when a checkpoint is loaded without the callback that wrote it, as these tests do, and on batches.
@@ -208,12 +207,6 @@ def fitted(kind: Kind, data: CoreferenceDataModule, *callbacks: Callback, epochs
     probe = kind(learning_rate=0.1)
     trainer(epochs, *callbacks).fit(probe, datamodule=data)
     return probe
-
-
-def scored(probe: AntecedentExperiment, data: CoreferenceDataModule, checkpoint: Path | None = None) -> Result:
-    trainer().test(probe, datamodule=data, verbose=False, ckpt_path=checkpoint, weights_only=True)
-    assert probe.result is not None
-    return probe.result
 
 
 def by_hand(probe: TrainedAntecedentProbe, data: CoreferenceDataModule, split: Literal["dev", "test"]) -> pd.DataFrame:

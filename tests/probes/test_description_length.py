@@ -19,8 +19,7 @@ from probes.base import Sizes
 from probes.description_length import PORTIONS, DescriptionLength, borders
 from probes.head_selection import HeadSelectionProbe
 from probes.nested import trained
-from results import Result
-from tests.trainers import trainer
+from tests.trainers import scored
 
 CONFIG = Path(__file__).parent.parent.parent / "configs" / "voita2020" / "mdl.yaml"
 
@@ -66,12 +65,6 @@ class Never(Uniform):
         return nats if torch.is_grad_enabled() else nats.masked_fill((batch.index == 4)[:, None], torch.inf)
 
 
-def run(experiment: DescriptionLength, data: DependencyDataModule) -> Result:
-    trainer().test(experiment, datamodule=data, verbose=False)
-    assert experiment.result is not None
-    return experiment.result
-
-
 def short(probe: DependencyExperiment) -> DescriptionLength:
     return DescriptionLength(probe, (0.1, 0.3, 1.0), max_epochs=2, patience=1, batches=1, seed=4)
 
@@ -83,7 +76,7 @@ def test_blocks_end_where_a_whole_sentence_still_fits_into_the_share() -> None:
 
 def test_portions_partition_the_corpus_and_each_is_coded_before_it_is_learned(data: DependencyDataModule) -> None:
     Uniform.trained_on, Uniform.coded = [], []
-    result = run(DescriptionLength(Uniform(), max_epochs=1, patience=1, batches=1, seed=4), data)
+    result = scored(DescriptionLength(Uniform(), max_epochs=1, patience=1, batches=1, seed=4), data)
     order = np.random.default_rng(4).permutation(41).tolist()
     ends = [1, 2, 5, 10, 20, 41]  # eleven portions of 41 sentences: the first six of them hold one
     for place, (start, stop) in enumerate(pairwise(ends)):
@@ -108,7 +101,7 @@ def code(probe: AttentionOnlyProbe, batch: AttentionBatch) -> float:
 
 
 def test_the_code_equals_one_of_trainings_and_sentences_by_hand(data: DependencyDataModule) -> None:
-    result = run(short(AttentionOnlyProbe(0.3)), data)
+    result = scored(short(AttentionOnlyProbe(0.3)), data)
     whole = data.variant()
     whole.read_only({"attention"})
     whole.setup("fit")
@@ -144,7 +137,7 @@ def test_the_code_equals_one_of_trainings_and_sentences_by_hand(data: Dependency
 
 def test_a_head_that_was_excluded_has_no_code(data: DependencyDataModule) -> None:
     with pytest.raises(ExperimentError, match="Never gives a gold head of sentence 4 of train no probability"):
-        run(short(Never()), data)
+        scored(short(Never()), data)
 
 
 @pytest.mark.parametrize("portions", [(), (0.5,), (0.5, 0.2, 1.0), (0.0, 1.0)])

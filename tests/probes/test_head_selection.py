@@ -15,7 +15,6 @@ from torch import Tensor
 from attention import EncoderSpec, Options
 from datamodules import AttentionBatch, DependencyDataModule, VectorSpec
 from heads import Baselines
-from heads.experiment import ArcExperiment
 from metrics.trees import maximum_arborescence
 from probes import AntecedentAttentionProbe, AttentionOnlyProbe, AttentionWordsProbe, DistancesWordsProbe
 from probes.base import Sizes
@@ -23,7 +22,7 @@ from probes.head_selection import HeadSelectionProbe, RelationClassifier
 from results import Bars, HeatMap, Result
 from tests.probes.batches import random_batch
 from tests.tiny import save_bert
-from tests.trainers import trainer
+from tests.trainers import scored, trainer
 from training import TrainingError
 
 # Lightning's advice when a checkpoint is loaded without the callback that wrote it, as these tests do.
@@ -248,12 +247,6 @@ def fitted(
     run.test(probe, datamodule=data, verbose=False)
     assert probe.result is not None
     return run, probe.result
-
-
-def scored(module: ArcExperiment, data: DependencyDataModule, checkpoint: Path | None = None) -> Result:
-    trainer().test(module, datamodule=data, verbose=False, ckpt_path=checkpoint, weights_only=True)
-    assert module.result is not None
-    return module.result
 
 
 def test_a_trained_probe_is_scored_on_test_beside_the_same_baselines(make_data: MakeData) -> None:

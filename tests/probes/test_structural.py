@@ -30,10 +30,10 @@ from probes.structural import (
     sweep_pairs,
     sweep_table,
 )
-from results import HeatMap, Result
+from results import HeatMap
 from tests.probes.batches import random_batch
 from tests.tiny import save_bert
-from tests.trainers import trainer
+from tests.trainers import scored, trainer
 from training import TrainingError
 
 # Lightning's advice when a checkpoint is loaded without the callback that wrote it, as these tests do.
@@ -258,12 +258,6 @@ def fitted(probe: StructuralProbe, data: DependencyDataModule, run: Trainer) -> 
     return probe
 
 
-def scored(probe: StructuralProbe, data: DependencyDataModule, checkpoint: Path | None = None) -> Result:
-    trainer().test(probe, datamodule=data, verbose=False, ckpt_path=checkpoint, weights_only=True)
-    assert probe.result is not None
-    return probe.result
-
-
 def by_hand(
     probe: StructuralProbe, data: DependencyDataModule, pair: int, start: Tensor
 ) -> tuple[Tensor, int, float, int]:
@@ -339,8 +333,7 @@ def test_the_pair_of_the_best_dev_score_is_reported(kind: type[StructuralProbe],
     assert result.audit["epochs"] == chosen["epochs"]
     assert [scores[kind.headline + end] for end in ("", ".low", ".high")] == chosen[["test", "low", "high"]].tolist()
     assert items is not None
-    assert len(items) == 17
-    assert items["id"].tolist() == data_ids(data)
+    assert items["id"].tolist() == [f"tiny-test-{index}" for index in range(17)]
     for name, (right, total) in result.ratios.items():
         assert scores[name] == pytest.approx(items[right].sum() / items[total].sum())
         assert scores[f"{name}.low"] <= scores[name] <= scores[f"{name}.high"]
@@ -351,12 +344,6 @@ def test_the_pair_of_the_best_dev_score_is_reported(kind: type[StructuralProbe],
     assert figure.marked is not None
     assert figure.values[figure.marked] == chosen["test"]
     assert (figure.row_labels, figure.column_labels) == (["0", "1", "2"], ["2", "16"])
-
-
-def data_ids(data: MakeData) -> list[str]:
-    opened = data()
-    opened.setup("test")
-    return opened.splits["test"].ids
 
 
 def test_a_checkpoint_gives_the_same_scores_and_fits_nothing_else(data: MakeData, tmp_path: Path) -> None:
