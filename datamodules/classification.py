@@ -1,7 +1,7 @@
 """A labelled corpus as batches of tokens, for text classifiers."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -22,7 +22,7 @@ from corpora.reviews import REVIEWS_VERSION, write_sample_reviews
 from corpora.sentence import CorpusError
 from datamodules.base import SPLITS, CorpusDataModule, count_shared, sample_files, warn_of_shared
 from datamodules.batch import Split, TextBatch, padder
-from datamodules.sampling import BatchLoader, check_batch
+from datamodules.sampling import BatchLoader, LengthBatches, check_batch
 from datamodules.tokenization import (
     SPECIALS,
     Numbers,
@@ -144,6 +144,12 @@ class TextSplit(Dataset[TextBatch]):
 
     def __len__(self) -> int:
         return len(self.lengths)
+
+    def batches(self, most: int) -> Iterator[TextBatch]:
+        """All texts in batches of like length, of at most so many padded tokens each."""
+        size = max(len(self), 1)
+        for items in LengthBatches(self.lengths, max_cells=most, max_sentences=size, shuffle=False, cells="tokens"):
+            yield self[items]
 
     def tokens(self, item: int) -> list[int]:
         """Numbers of the tokens of a text, delimiters included."""

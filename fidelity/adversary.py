@@ -45,14 +45,10 @@ class Adversary(FidelityTest):
 
     name = "adversary"
     # As in the code released with the paper (github.com/successar/AttentionExplanation).
-    learning_rate = 0.01
-    """Of AMSGrad."""
-    penalty = 500.0
-    """Of distance above `epsilon`, in the loss."""
-    diversity = 1.0
-    """Weight of the mean divergence between the K² pairs of copies, in the loss."""
-    spread = 3.0
-    """Standard deviation of the logits that the search begins with."""
+    learning_rate = 0.01  # of AMSGrad
+    penalty = 500.0  # of distance above `epsilon`, in the loss
+    diversity = 1.0  # weight of the mean divergence between the K² pairs of copies, in the loss
+    spread = 3.0  # standard deviation of the logits that the search begins with
 
     def __init__(
         self,
@@ -156,12 +152,11 @@ class Adversary(FidelityTest):
 
     def tables(self, results: Sequence[CheckpointResult]) -> Mapping[str, Table]:
         """`adversary`: ε-max JSD by the highest weight; `adversary.curve`: its mean by what is accepted."""
-        curve = [
-            (result.name, epsilon, value)
-            for result in results
-            for epsilon, value in zip(self.epsilons, self._curve(result.of(self.name)), strict=True)
+        curves = [
+            pd.DataFrame({"checkpoint": one.name, "epsilon": self.epsilons, "max_jsd": self._curve(one.of(self.name))})
+            for one in results
         ]
-        frame = pd.DataFrame(curve, columns=["checkpoint", "epsilon", "max_jsd"])
+        frame = pd.concat(curves, ignore_index=True)
         return {
             self.name: bin_table(by_max_attention(results, self.name, "max_jsd"), "jsd", "nats"),
             f"{self.name}.curve": Table(frame, {"epsilon": "ratio", "max_jsd": "nats"}),
@@ -185,7 +180,6 @@ class Adversary(FidelityTest):
         }
 
     def _curve(self, values: pd.DataFrame) -> Sequence[float]:
-        """Mean over the texts of the ε-max JSD for each of the epsilons."""
         return values[[_at(epsilon) for epsilon in self.epsilons]].mean().tolist()
 
 

@@ -47,19 +47,15 @@ class CheckpointResult:
     name: str
     variant: str
     seed: int
-    classes: int
-    """Number of labels."""
-    positive: int | None
-    """The class that F1 is of; None for the mean over the classes."""
+    classes: int  # number of labels
+    positive: int | None  # the class that F1 is of; None for the mean over the classes
     values: pd.DataFrame
     """A row for each text of test, by its place in the split; columns are `<test>.<column>`; nan if skipped."""
-    scores: Mapping[str, Resampled]
-    """As `<test>.<score>`."""
+    scores: Mapping[str, Resampled]  # as `<test>.<score>`
 
     def of(self, test: str) -> pd.DataFrame:
         """The columns of a test, as `<column>`."""
-        own = self.values[[column for column in self.values if str(column).startswith(f"{test}.")]]
-        return own.rename(columns=lambda column: column.removeprefix(f"{test}."))
+        return self.values.filter(regex=rf"^{test}\.").rename(columns=lambda column: column.removeprefix(f"{test}."))
 
 
 class FidelityTest(ABC):
@@ -87,14 +83,12 @@ class FidelityTest(ABC):
 
     @abstractmethod
     def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
-        """The scores by name."""
+        """By name."""
 
     def tables(self, results: Sequence[CheckpointResult]) -> Mapping[str, Table]:
-        """Tables beside the scores."""
         return {}
 
     def figures(self, results: Sequence[CheckpointResult]) -> Mapping[str, Figure]:
-        """Figures."""
         return {}
 
     def audit(self) -> Mapping[str, object]:

@@ -36,27 +36,20 @@ class FidelityError(UserError):
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """A trained classifier.
-
-    Attributes:
-        path: of the file.
-        digest: SHA-256 of the file.
-        config: of its run.
-        name: unique among those that are tested, as `tying, seed 1`.
-        variant: shared with those that differ from it in nothing but the seed, as `tying`.
-        model: on the CPU as it was loaded, in evaluation mode, its parameters without gradients.
-    """
+    """A trained classifier."""
 
     path: Path
-    digest: str
-    config: Config
+    digest: str  # SHA-256 of the file
+    config: Config  # of its run
     name: str
+    """Unique among those that are tested, as `tying, seed 1`."""
     variant: str
+    """Shared with those that differ from it in nothing but the seed, as `tying`."""
     model: TextClassifier
+    """On the CPU as it was loaded, in evaluation mode, its parameters without gradients."""
 
     @property
     def seed(self) -> int:
-        """Of its training."""
         return seed_of(self.config)
 
     def untrained(self, data: ClassificationDataModule, seed: int) -> TextClassifier:

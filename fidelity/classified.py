@@ -34,18 +34,13 @@ class ClassifiedBatch:
 
     checkpoint: Checkpoint
     batch: TextBatch
-    output: Output
-    """Of the classifier, without gradients."""
-    names: tuple[str, ...]
-    """The tested levels of attention."""
-    seed: int
-    """Of everything that is drawn."""
-    pad: int
-    """Number of the padding in the vocabulary."""
+    output: Output  # without gradients
+    names: tuple[str, ...]  # of the tested levels
+    seed: int  # of everything that is drawn
+    pad: int  # number of the padding in the vocabulary
 
     @property
     def model(self) -> TextClassifier:
-        """The classifier, in evaluation mode."""
         return self.checkpoint.model
 
     @cached_property
@@ -81,7 +76,7 @@ class ClassifiedBatch:
 
     @cached_property
     def probabilities(self) -> Tensor:
-        """Of each class, `[batch, classes]`."""
+        """`[batch, classes]`."""
         return self.output.logits.softmax(-1)
 
     @cached_property

@@ -16,7 +16,6 @@ from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
 from datamodules import ClassificationDataModule, TextBatch
-from datamodules.sampling import LengthBatches
 from fidelity.base import CheckpointResult, FidelityTest, Measurements, Score
 from fidelity.checkpoints import Checkpoint, FidelityError
 from fidelity.classified import ClassifiedBatch, levels_of
@@ -98,7 +97,6 @@ class ConsistentAdversary(FidelityTest):
             }
 
     def columns(self, classes: int) -> Sequence[str]:
-        """The gold class, and the comparison with each other model: TVD, JSD and that model's decision."""
         others = (*self.strengths, ITSELF, FIRST, UNIFORM)
         compared = [f"{what}_{other}" for other in others for what in ("tvd", "jsd", "predicted")]
         return ["gold", "max_attention", *compared]
@@ -234,14 +232,10 @@ class TrainOutputs(NamedTuple):
 @torch.no_grad()
 def collect_outputs(model: TextClassifier, data: ClassificationDataModule, device: torch.device) -> TrainOutputs:
     """Run a classifier over train."""
-    split = data.splits["train"]
-    batches = LengthBatches(
-        split.lengths, max_cells=data.eval_tokens, max_sentences=len(split), shuffle=False, cells="tokens"
-    )
     probabilities: dict[int, Tensor] = {}
     weights: dict[int, Tensor] = {}
-    for items in batches:
-        batch = split[items].to(device)
+    for batch in data.splits["train"].batches(data.eval_tokens):
+        batch = batch.to(device)
         output: Output = model(batch)
         mask = output.levels[levels_of(output, None)[0]].mask
         sizes = (mask * torch.arange(1, mask.size(1) + 1, device=device)).amax(1)  # to the last that may get weight
@@ -273,24 +267,18 @@ def adversarial_loss(
 class AdversarialTraining(LightningModule):
     """Trains a classifier to decide as another does, with attention as different as it can be; see `adversarial_loss`.
 
-    Args:
-        model: the classifier, trained by its own optimiser.
-        base: outputs of the other on train.
-        strength: λ of the loss.
-        regularized: whether the terms of the model's regularisers are added to it.
+    `base` are outputs of the other on train; `regularized` adds the terms of the model's regularisers to the loss.
     """
 
     def __init__(self, model: TextClassifier, base: TrainOutputs, strength: float, regularized: bool = False) -> None:
         super().__init__()
         self.model, self.base, self.strength, self.regularized = model, base, strength, regularized
 
-    def training_step(self, batch: TextBatch, batch_idx: int) -> Tensor:
-        """The loss; the labels play no part."""
+    def training_step(self, batch: TextBatch, batch_idx: int) -> Tensor:  # the labels play no part
         output, terms = self.model.outcome(batch) if self.regularized else (self.model(batch), {})
         weights = attention_of(output)
         base = self.base.of(batch.index, weights.size(-1))
-        loss = adversarial_loss(output.logits.softmax(-1), weights, *base, self.strength)
-        loss = loss + sum(terms.values())
+        loss = adversarial_loss(output.logits.softmax(-1), weights, *base, self.strength) + sum(terms.values())
         self.log("train_loss", loss, on_step=False, on_epoch=True, batch_size=len(batch.index))
         return loss
 
@@ -322,7 +310,7 @@ class Adversaries:
         return collect_outputs(recipe.checkpoint.model.to(recipe.device), recipe.data, recipe.device)
 
     def of(self, strength: float) -> TrainedAdversary:
-        """The adversary of one λ."""
+        """Train the adversary of one λ, or find it."""
         recipe = self.recipe
 
         def train() -> Best:

@@ -115,7 +115,7 @@ class Correlation(FidelityTest):
         return {self.name: Table(pd.DataFrame(rows), dict.fromkeys((*COEFFICIENTS, "significant"), "fraction"))}
 
     def figures(self, results: Sequence[CheckpointResult]) -> Mapping[str, Figure]:
-        """For each measure a histogram of τ with attention, a series for each variant over all its seeds."""
+        """Of each measure a histogram of τ with attention, with a series for each variant."""
         seeds, figures = over_seeds(results, self.name), {}
         for measure in self.saliencies:
             taus = {variant: values[f"{measure}.kendall"].tolist() for variant, values in seeds.items()}

@@ -257,7 +257,6 @@ def _shares(classified: ClassifiedBatch, rankings: Tensor, erased: Tensor) -> di
 
 
 def _mean_of_all(values: Floats, weights: Floats) -> Floats:
-    """Mean over texts and draws."""
     return mean(values.mean(1, keepdims=True), weights)
 
 

@@ -108,7 +108,6 @@ class Fidelity(LightningModule):
 
     @property
     def seed(self) -> int:
-        """Its own, or that of the run."""
         return run_seed(self._seed)
 
     def setup(self, stage: str) -> None:
@@ -139,7 +138,6 @@ class Fidelity(LightningModule):
         self._progress = Progress("Fidelity", batches * len(self.checkpoints))
 
     def test_step(self, batch: TextBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Measure the test split."""
         if batch.split != "test" or not len(batch.index):
             return
         with recorded_gradients():

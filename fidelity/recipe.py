@@ -39,7 +39,6 @@ class Recipe:
     seed: int
 
     def require_one_device(self, test: str) -> None:
-        """Raise FidelityError where there are several devices."""
         if self.data.trainer is not None and (world := self.data.trainer.world_size) > 1:
             raise FidelityError(
                 f"{test} trains on one device, and this run has {world}: --trainer.devices 1 --trainer.num_nodes 1."

@@ -20,7 +20,6 @@ from attention.tokenizer import TextTokenizer
 from corpora.labelled import LabelledText
 from datamodules import ClassificationDataModule, TextBatch
 from datamodules.classification import TextSplit
-from datamodules.sampling import LengthBatches
 from datamodules.tokenization import TokenOptions, Vocabulary, tokenize
 from metrics.bootstrap import Floats
 from metrics.classification import (
@@ -320,14 +319,11 @@ class TextClassifier(TrainedModule[TextSizes]):
         check_new("texts", texts)
         self.on_predict_start()
         split = tokenized(texts, self.sizes.vocabulary, self.sizes.tokenizer, self.sizes.options)
-        batches = LengthBatches(
-            split.lengths, max_cells=eval_tokens, max_sentences=max(len(split), 1), shuffle=False, cells="tokens"
-        )
         training, found = self.training, list[Prediction]()
         self.eval()
         with torch.no_grad():
-            for items in batches:
-                batch = split[items].to(self.device)
+            for batch in split.batches(eval_tokens):
+                batch = batch.to(self.device)
                 found += predictions_of(batch, self(batch))
         self.train(training)
         return prediction_table(found, split, self.sizes.labels, self.sizes.vocabulary).drop(columns="gold")

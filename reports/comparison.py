@@ -41,7 +41,7 @@ class Scored:
 
     @property
     def folder(self) -> Path:
-        """Folder of the run."""
+        """Of the run."""
         return self.record.path.parent
 
     @property
@@ -97,11 +97,7 @@ def grouped(runs: Sequence[Scored]) -> list[list[Scored]]:
 
 
 def on_same_items(runs: Sequence[Scored], common: bool) -> tuple[list[Scored], list[str]]:
-    """Bring the items of all runs into the order of the first.
-
-    Args:
-        runs: The runs.
-        common: Whether to leave out items that not all runs have.
+    """Bring the items of all runs into the order of the first; `common` leaves out items that not all runs have.
 
     Returns:
         The runs, and a warning for each that lost items.

@@ -17,8 +17,7 @@ NAN = float("nan")
 KEYS = ("document", "sentence", "id")
 """Columns that identify an item."""
 
-FIRST = 3
-"""Number of names that a message lists."""
+FIRST = 3  # names that a message lists
 
 
 class RecordError(UserError):
@@ -27,27 +26,19 @@ class RecordError(UserError):
 
 @dataclass(frozen=True)
 class Record:
-    """The results of a run.
+    """The results of a run."""
 
-    Attributes:
-        path: Its `results.json`.
-        scores: Its scores; without units, as in old files, they are plain numbers.
-        epochs: Epoch of the tested checkpoint, from 1; nan where nothing was trained, or it is unknown.
-        ratios: Numerator and denominator of scores that divide two columns of the items.
-        items: File of the items.
-        encoder: Description of the encoder.
-        data: Description of the data of each split.
-        source: Digest of the program; None where it is unknown.
-    """
-
-    path: Path
+    path: Path  # of its `results.json`
     scores: Mapping[str, Estimate]
+    """Without units, as in old files, they are plain numbers."""
     epochs: float
+    """Epoch of the tested checkpoint, from 1; nan where nothing was trained, or it is unknown."""
     ratios: Mapping[str, Sequence[str]]
+    """Numerator and denominator of scores that divide two columns of the items."""
     items: Path | None
     encoder: Mapping[str, object]
-    data: Mapping[str, object]
-    source: str | None = None
+    data: Mapping[str, object]  # by split
+    source: str | None = None  # digest of the program; None where it is unknown
 
     @property
     def splits(self) -> list[tuple[str, Mapping[str, object]]]:

@@ -31,23 +31,19 @@ class Run(Protocol):
     @property
     def key(self) -> str:
         """Its name in a mapping of results."""
-        ...
 
     @property
     def command(self) -> str:
-        """Its command."""
-        ...
+        """`fit` or another command."""
 
     @property
     def config(self) -> Path:
-        """Its config."""
-        ...
+        """Its file of settings."""
 
 
 AnyRun = TypeVar("AnyRun", bound=Run)
 
-Records = Mapping[str, Record]
-"""Results of the finished runs by their keys."""
+Records = Mapping[str, Record]  # of the finished runs by their keys
 
 
 @dataclass(frozen=True)
@@ -83,11 +79,8 @@ Rows = Sequence[Row[Any]]
 def columns_of(labels: Sequence[str], scores: Sequence[str], chosen: Sequence[str], where: str) -> dict[str, str]:
     """Full names of the columns of a table, by their names in it: plain `low`, `high`, `sd` are of the first score.
 
-    Args:
-        labels: Its first columns.
-        scores: Its scores.
-        chosen: The columns in order; empty takes all, with plain statistics where there is one score.
-        where: Place of `chosen` in a message.
+    The columns are those `chosen`, in order; if none are, `labels` and `scores` with their statistics, plain where
+    there is one score. `where` is the place of `chosen` in a message.
 
     Raises:
         RecordError: Two columns would have one name, or there is no such column.
@@ -114,7 +107,7 @@ def collect(
         name: Name of the table.
         labels: Its first columns.
         rows: Its rows, all with the same scores.
-        columns: Full names of its columns, by their names; see `columns_of`.
+        columns: See `columns_of`.
         records: Results of the finished runs.
         out: Folder of the table, in whose `runs` the runs are.
 
@@ -144,12 +137,8 @@ def collect(
     warnings = _other_data(rows, records) + _other_items(rows, records)
     if len({record.source for record in records.values()}) > 1:
         warnings.append("the program was changed between these runs: another --out runs all with what it is now")
-    result = Result(
-        name,
-        scores,
-        {name: Table(shown, known, interval), f"{name}_runs": runs_table},
-        audit={"faults": faults, "warnings": warnings},
-    )
+    tables = {name: Table(shown, known, interval), f"{name}_runs": runs_table}
+    result = Result(name, scores, tables, audit={"faults": faults, "warnings": warnings})
     encoder, data = (_shared([getattr(one, what) for one in records.values()]) for what in ("encoder", "data"))
     return result, Provenance(encoder, data, {})
 

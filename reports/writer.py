@@ -44,7 +44,6 @@ class Sourced(Protocol):
     @property
     def provenance(self) -> Provenance:
         """Encoder, data, and counts of what was left out."""
-        ...
 
 
 class ResultWriter(pl.Callback):

@@ -16,7 +16,7 @@ class Bars:
 
     Attributes:
         series: Values `[categories]` per series.
-        label: Label of the value axis.
+        label: Of the value axis.
         intervals: Low and high ends, each `[categories]`, of the series that have them; nan where there is none.
         unit: Unit of the values; fractions are shown ×100.
 
@@ -45,10 +45,7 @@ class HeatMap:
 
     Attributes:
         values: `[rows, columns]`; nan is drawn as missing. The first row is drawn at the top.
-        row_labels: Names of the rows.
-        column_labels: Names of the columns.
-        row_label: Label of all rows.
-        column_label: Label of all columns.
+        row_labels: Names of the single rows; `row_label` is that of the axis, as for columns.
         value_label: Label of the colour bar.
         diverging: Whether zero is the middle of the scale: differences and signed weights.
         unit: Unit of the values; fractions are shown ×100.
@@ -103,8 +100,7 @@ class AttentionLines:
         weights: Attention `[words, words]` from the row's word to the column's, in 0–1.
         arcs: Gold pairs (from, to) of 0-based positions in `words`, shown in colour. For a head that attends from
             dependents to heads a pair is (dependent, head).
-        from_label: Label of the words on the left, which attend.
-        to_label: Label of the words on the right.
+        from_label: Label of the words on the left, which attend; `to_label` is on the right.
 
     Raises:
         ValueError: The weights do not fit the words or are not within 0–1, or an arc leaves the sentence.
@@ -183,8 +179,7 @@ class Curves:
         lines: Coordinates x and y, of equal length, per line, in the order of the legend; nan interrupts a line.
         points: Coordinates per set of points; nan is ignored.
         log_x: Whether x is drawn on a logarithmic scale.
-        x_range: Range that the x axis covers at least.
-        y_range: Range that the y axis covers at least.
+        x_range: Range that the x axis covers at least; `y_range` likewise.
 
     Raises:
         ValueError: x and y differ in length, a coordinate or a range cannot be drawn, or there is nothing to draw.
@@ -224,9 +219,8 @@ class Histograms:
 
     Attributes:
         series: Values per series, in the order of the legend; nan is ignored.
-        low: Start of the first bin.
-        high: End of the last bin, included.
-        bins: Number of bins.
+        low: Start of the first of the `bins`.
+        high: End of the last, included.
 
     Raises:
         ValueError: There is no series or no bin, or a value lies outside the bins by more than a rounding error.

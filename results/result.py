@@ -136,7 +136,6 @@ class Result:
     """Result of an experiment. The names of tables and figures become file names.
 
     Attributes:
-        experiment: Name of the experiment.
         scores: Named estimates; nan where a score is undefined.
         audit: Counts of what was left out or changed.
         items: One row per test item, if any.
@@ -180,14 +179,8 @@ class Result:
 
 @dataclass(frozen=True, eq=False)
 class Provenance:
-    """Description of the inputs of a datamodule.
+    """Description of the inputs of a datamodule."""
 
-    Attributes:
-        encoder: The pretrained model: name, weights, layers, heads.
-        data: The corpus: file, hash and number of sentences of each split.
-        audit: Counts of what was left out or changed while reading and encoding.
-    """
-
-    encoder: Mapping[str, object]
-    data: Mapping[str, object]
-    audit: Mapping[str, object]
+    encoder: Mapping[str, object]  # name, weights, layers, heads
+    data: Mapping[str, object]  # file, hash and number of sentences of each split
+    audit: Mapping[str, object]  # counts of what was left out or changed while reading and encoding
