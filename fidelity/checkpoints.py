@@ -22,12 +22,10 @@ from training.lifecycle import config_of, instantiate, read_checkpoint
 
 Config = Mapping[str, Any]
 
+# Options of the trainer that belong to the recipe of a training, and all that it depends on.
 OPTIMISATION = ("gradient_clip_val", "gradient_clip_algorithm", "accumulate_grad_batches")
-"""Options of the trainer that belong to the recipe of a training."""
 TRAINING = ("max_epochs", "max_steps", "precision", "limit_train_batches", *OPTIMISATION)
-"""All options of the trainer that a training depends on."""
-READING = ("workers", "eval_tokens")
-"""Options of the data that it does not depend on."""
+READING = ("workers", "eval_tokens")  # options of the data that it does not depend on
 
 
 class FidelityError(UserError):

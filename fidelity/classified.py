@@ -15,10 +15,8 @@ from fidelity.checkpoints import Checkpoint, FidelityError
 from models import TextClassifier
 from models.interface import SENTENCE, Level, Output
 
-OUTSIDE = 2.0
-"""Noise of positions that get no weight: behind all others."""
-PASS = 16384
-"""Most tokens of one pass, padding included."""
+OUTSIDE = 2.0  # noise of positions that get no weight: behind all others
+PASS = 16384  # most tokens of one pass, padding included
 
 Texts = TypeVar("Texts", TextBatch, Output, Level)
 

@@ -33,8 +33,8 @@ from training import Best
 _UNITS: dict[str, Unit] = {"strength": "ratio", "tvd": "fraction", "jsd": "nats", "epochs": "count"}
 _UNITS |= {"f1": "fraction", "accuracy": "fraction"}
 
+# Compared beside the adversaries: itself, the first of its variant, the first with uniform attention.
 ITSELF, FIRST, UNIFORM = "itself", "first", "uniform"
-"""Comparisons beside the adversaries: itself, the first of its variant, the first with uniform attention."""
 
 
 class ConsistentAdversary(FidelityTest):
@@ -199,8 +199,7 @@ def _mean(values: pd.DataFrame, what: str, name: str) -> Resampled:
     return resample(mean, values[[f"{what}_{name}"]], _UNITS[what])
 
 
-def _means(values: Floats, weights: Floats) -> Floats:
-    """`[draws, columns]` of values `[texts, columns]`; nan for a draw of none of them."""
+def _means(values: Floats, weights: Floats) -> Floats:  # [draws, columns]; nan for a draw of no text
     return ratio(weights @ values, weights.sum(axis=1, keepdims=True))
 
 

@@ -18,8 +18,7 @@ from fidelity.saliency import MEASURES, Measure, Saliency
 from metrics.bootstrap import Floats, mean
 from results import Figure, Histograms, Table
 
-LEVEL = 0.05
-"""A correlation whose p-value is at most this is significant."""
+LEVEL = 0.05  # a correlation whose p-value is at most this is significant
 ROUNDING = 1e-6
 """Weights are ties if they differ by at most this share of themselves, as a softmax rounds; measures, which are sums,
 if they differ by at most this share of the largest of the text; probabilities, in leave-one-out, if they differ by at

@@ -17,13 +17,10 @@ from metrics.bootstrap import Floats, mean, median
 from metrics.distributions import jsd
 from results import Curves, Figure, Spreads, Table
 
-Last = Literal["erase", "keep"]
-"""What becomes of the last weight of a text."""
+Last = Literal["erase", "keep"]  # what becomes of the last weight of a text
 RANDOM: Literal["random"] = "random"
-CELLS = 1 << 21
-"""Most weights, or hidden values that they are multiplied with, of one pass."""
-FIRST_ROUND = 4
-"""Erased weights that are tried in the first round."""
+CELLS = 1 << 21  # most weights, or hidden values that they are multiplied with, of one pass
+FIRST_ROUND = 4  # erased weights that are tried in the first round
 
 
 class SingleWeight(FidelityTest):
@@ -202,10 +199,8 @@ def first_flips(classified: ClassifiedBatch, rankings: Tensor, last: Last = "era
     Every round tries twice as many numbers of erased weights as the one before, for all texts under all orders, in
     passes of bounded size. Texts that have flipped, or have no weight left, are left out of the next round.
 
-    Args:
-        classified: the texts.
-        rankings: `[orders, batch, positions]`, the highest goes first, and the first of equals; -inf outside the mask.
-        last: whether the last weight of a text goes too; with nothing left, the weights are zero.
+    The highest of `rankings` `[orders, batch, positions]` goes first, and the first of equals; they are -inf outside
+    the mask. Where the last weight of a text goes too, its weights are zero.
     """
     ranks = rankings.argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)
     most = classified.mask.sum(1) - int(last == "keep")

@@ -28,8 +28,7 @@ from models.base import gathered
 from results import ColouredText, ColouredTexts, Estimate, Figure, Result, Table, Unit, numbers
 from training import recorded_gradients
 
-OWN = ("gold", "predicted", "words", "correct")
-"""Columns of every text, also of a text that no test measures."""
+OWN = ("gold", "predicted", "words", "correct")  # columns of every text, also of one that no test measures
 
 
 class Example(NamedTuple):

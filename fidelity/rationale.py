@@ -132,12 +132,7 @@ def auprc(values: Tensor, gold: Tensor, words: Tensor) -> Tensor:
 
     The curve begins at recall 0 with precision 1, as scikit-learn draws it. So words that all have one value get
     halfway between 1 and the share of gold words, and a single gold word that comes second .25; `average_precision` is
-    .5 there.
-
-    Args:
-        values: `[batch, positions]`, high for gold words; words of equal value come together.
-        gold: bool `[batch, positions]`.
-        words: bool `[batch, positions]`, what is ranked.
+    .5 there. All arguments are `[batch, positions]`; words of equal value come together.
     """
     order = values.masked_fill(~words, -torch.inf).argsort(dim=-1, descending=True)
     # Behind the last word recall stays 1, so that padding adds nothing.

@@ -19,8 +19,7 @@ from fidelity.checkpoints import OPTIMISATION, Checkpoint, FidelityError
 from metrics.progress import Progress, counted
 from training import Best, load_best, save_best, train_nested
 
-VERSION = 1
-"""Of what is trained here: files of another are not found again."""
+VERSION = 1  # of what is trained here: files of another are not found again
 
 
 @dataclass(frozen=True, eq=False)

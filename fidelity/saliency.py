@@ -21,8 +21,7 @@ Measure = Literal["input_x_gradient", "gradient_norm", "integrated_gradients", "
 """What attention can be compared with. `input_x_gradient` is what Jain & Wallace (2019) call gradient."""
 MEASURES: tuple[Measure, ...] = get_args(Measure)
 
-TOKENS = 8192
-"""Most tokens of one pass of integrated gradients, padding included; but all texts of a batch go together."""
+TOKENS = 8192  # most of one pass of integrated gradients, padding included; but all texts of a batch go together
 
 
 class Saliency:

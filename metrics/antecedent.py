@@ -47,7 +47,6 @@ class Links:
     gold: Flags
 
     def __len__(self) -> int:
-        """Count the links."""
         return int(self.mention.size)
 
 
@@ -96,12 +95,10 @@ class Choices(NamedTuple):
 def antecedent_hits(weights: Tensor, links: Links) -> Choices:
     """Let every head choose the candidate with the greatest weight for every link; the last of equals wins.
 
-    Args:
-        weights: `[layers, heads, U, U]` attention from and to head words, in the order of `links.heads`.
-        links: The links of the window.
+    `weights` `[layers, heads, U, U]` is attention from and to head words, in the order of `links.heads`.
 
     Raises:
-        ValueError: `weights` does not have one row and one column per head word.
+        ValueError: `weights` has another shape.
     """
     size = links.heads.size
     if weights.ndim != 4 or weights.shape[2:] != (size, size):
@@ -118,10 +115,8 @@ def antecedent_hits_among_words(rows: Tensor, columns: Tensor, links: Links) -> 
     A gold candidate after the link's head word (the head of a longer mention that begins earlier) cannot be chosen: a
     link without another one is always wrong.
 
-    Args:
-        rows: `[layers, heads, U, n]` attention from each head word to the n words of the window.
-        columns: `[layers, heads, U, n]` attention of the n words to each head word.
-        links: Those of the window.
+    Both `[layers, heads, U, n]`: `rows` are attention from each head word to the n words of the window, `columns` that
+    of the n words to each head word.
 
     Raises:
         ValueError: The shapes differ, or do not fit the head words.
@@ -204,11 +199,7 @@ def accuracies(hits: Tensor, links: Tensor, *, draws: int = 1000, seed: int = 0)
 
     The links of one document share its clusters and are not independent.
 
-    Args:
-        hits: `[documents, ..., 3]` right choices per mention type.
-        links: `[documents, 3]` links per mention type.
-        draws: Number of resamples.
-        seed: Seed of the resampling.
+    By mention type, `hits` `[documents, ..., 3]` are right choices, and `links` `[documents, 3]` all.
 
     Raises:
         ValueError: The shapes do not fit.

@@ -75,7 +75,6 @@ class Arcs:
             )
 
     def __len__(self) -> int:
-        """Count the words."""
         return int(self.sentence.size)
 
 
@@ -176,12 +175,7 @@ def attachment_scores(
 ) -> dict[str, Estimate]:
     """`uas` and `uuas` without punctuation, and `uas_with_punctuation`, with 95 % intervals over sentences.
 
-    Args:
-        arcs: Gold arcs.
-        attached: `[words]` from `attached` or `uniform_attached`.
-        edges: `[words]` from `edges_found` or `uniform_edges_found`.
-        prefix: Prefix of the names, for instance `offset.`.
-        seed: Seed of the bootstrap.
+    `attached` is `[words]` from `attached` or `uniform_attached`, `edges` from `edges_found` or `uniform_edges_found`.
     """
     return ratio_scores(sentence_scores(arcs, attached, edges), RATIOS, prefix=prefix, seed=seed)
 
@@ -196,12 +190,8 @@ def ratio_scores(
 ) -> dict[str, Estimate]:
     """Scores that divide the sums of two columns, with 95 % intervals over the rows; nan where nothing was scored.
 
-    Args:
-        items: One row per independently sampled unit, for instance a sentence.
-        ratios: Columns of numerator and denominator, by score.
-        unit: Unit of the scores.
-        prefix: Prefix of the names.
-        seed: Seed of the bootstrap.
+    `items` have one row per independently sampled unit, for instance a sentence; `ratios` are columns of numerator and
+    denominator, by score.
     """
     right = items[[numerator for numerator, _ in ratios.values()]].to_numpy(dtype=np.float64)
     scored = items[[denominator for _, denominator in ratios.values()]].to_numpy(dtype=np.float64)

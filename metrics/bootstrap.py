@@ -25,11 +25,8 @@ The weights count how often each unit was drawn. Draws in which the statistic is
 
 _TAILS = ((1 - 0.95) / 2, 1 - (1 - 0.95) / 2)
 
-CELLS = 1 << 20
-"""Resampling weights held at once (draws × units): 8 MB, whatever the size of the split."""
-
-TIE = 1e-12
-"""Tolerance below which differences of ratios count as equal; the order of summation changes the last digit."""
+CELLS = 1 << 20  # resampling weights held at once (draws × units): 8 MB, whatever the size of the split
+TIE = 1e-12  # differences of ratios below it count as equal; the order of summation changes the last digit
 
 
 def bootstrap_ratio(
@@ -47,7 +44,7 @@ def bootstrap_ratio(
         numerator: `[units, ...]` counts, for instance the right words of each sentence.
         denominator: `[units, ...]` counts, for instance its words.
         draws: Number of resamples.
-        seed: Seed of the resampling.
+        seed: Of the resampling.
 
     Returns:
         Low and high end, each `[...]`; nan where fewer than two units have a denominator. Each column ignores the
@@ -194,14 +191,7 @@ def paired_bootstrap(
     cancels out. The p-value inverts the interval (Efron & Tibshirani 1993, §15.4): twice the share of resamples on the
     rarer side of zero, with one resample added to both counts so that it is never zero.
 
-    Args:
-        a_numerator: `[units]` counts of the first run, for instance the right words of each sentence.
-        a_denominator: `[units]` its totals.
-        b_numerator: `[units]` counts of the second run, in the same order.
-        b_denominator: `[units]` its totals.
-        unit: Unit of the ratios.
-        draws: Number of resamples.
-        seed: Seed of the resampling.
+    Counts are `[units]`, in the same order for both runs, for instance the right words and all words of each sentence.
 
     Returns:
         Nan where a denominator is zero in every unit; interval and p-value are nan where it is zero in all units but

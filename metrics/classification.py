@@ -55,14 +55,8 @@ def f1(table: NDArray[np.generic], positive: int | None) -> Floats:
 def auroc(gold: Integers, probabilities: Floats, positive: int | None, weights: Floats) -> Floats:
     """Area under the ROC curve of `positive`, or without one the mean over the classes, each against the rest.
 
-    Args:
-        gold: `[texts]`.
-        probabilities: `[texts, classes]`, or other numbers that rank the texts.
-        positive: The class, or None for all.
-        weights: `[draws, texts]` how often each text counts.
-
-    Returns:
-        `[draws]`; nan where it is undefined for every class.
+    Of `gold` `[texts]`, `probabilities` `[texts, classes]`, or other numbers that rank the texts, and `weights`
+    `[draws, texts]`, how often each text counts: `[draws]`; nan where it is undefined for every class.
     """
     classes = range(probabilities.shape[1]) if positive is None else [positive]
     return _mean(np.stack([_area(gold == one, probabilities[:, one], weights) for one in classes], axis=-1))
@@ -117,17 +111,9 @@ def accuracy_drop(values: Floats, weights: Floats) -> Floats:
 def classification_scores(
     gold: Integers, probabilities: Floats, positive: int | None, *, prefix: str = "", draws: int = 1000, seed: int = 0
 ) -> dict[str, Estimate]:
-    """`accuracy`, `f1` and `auroc` with 95 % intervals over texts.
+    """`accuracy`, `f1` and `auroc` with 95 % intervals over texts, nan with fewer than two of them or without draws.
 
-    The ends are nan with fewer than two texts, and without draws.
-
-    Args:
-        gold: `[texts]` gold classes.
-        probabilities: `[texts, classes]`; the prediction is the first maximum.
-        positive: The class of F1 and AUROC; None takes the mean over the classes.
-        prefix: Prefix of the names.
-        draws: Number of resamples.
-        seed: Seed of the resampling.
+    Of gold classes `[texts]` and probabilities `[texts, classes]`; the prediction is the first maximum.
     """
 
     def auroc_of(values: Floats, weights: Floats) -> Floats:

@@ -22,8 +22,7 @@ DIRECTIONS: tuple[Direction, Direction] = ("dependent→head", "head→dependent
 LENGTHS: Mapping[str, tuple[int, float]] = {"1": (1, 1), "2": (2, 2), "3–5": (3, 5), "6+": (6, np.inf)}
 """Classes of arcs by the distance between their ends, in words."""
 
-_FIXED = 1 << 24
-"""Factor by which weights are scaled to be summed as integers."""
+_FIXED = 1 << 24  # factor by which weights are scaled to be summed as integers
 _NOWHERE = np.int16(32767)
 _ROOM = (1, 2, 3, 4, 5, 6, 8, 10, 13, 17, 22, 28, 36, 46)
 """Lower bounds of the classes of the number of words on one side of a word: exact at first, then coarser."""
@@ -130,13 +129,8 @@ def permutation_p(
     offset keeps its accuracy and is never significant; one that follows the arcs loses. Each permutation takes the
     maximum over all predictors (max statistic of Westfall & Young 1993), which corrects for the choice.
 
-    Args:
-        arcs: Gold arcs.
-        predicted: `[words, K]` positions.
-        groups: `[words]` flags of each group.
-        observed: Hits of the chosen predictor in each group.
-        permutations: Number of shuffles; the smallest p-value is 1 / (permutations + 1).
-        seed: Seed of the shuffles.
+    Of predicted positions `[words, K]`, flags of each group `[words]`, and the hits that the chosen predictor has in
+    each (`observed`). The smallest p-value is 1 / (permutations + 1).
     """
     rng = np.random.default_rng(seed)
     # Different codes for ROOT and for no prediction: neither matches anything when shuffled.

@@ -125,13 +125,8 @@ class ArcPredictions(Rows):
     ) -> None:
         """Add a batch; only words before the sentence's length are kept.
 
-        Args:
-            sentence: `[batch]` index of the sentence in its split.
-            heads: `[batch, n]` gold heads, 0 for ROOT.
-            relations: `[batch, n]`.
-            punctuation: `[batch, n]`.
-            lengths: `[batch]`.
-            predicted: `[batch, n]` or `[batch, n, width]`.
+        `sentence`, the index in its split, and `lengths` are `[batch]`, `predicted` is `[batch, n]` or `[batch, n,
+        width]`, and the others are `[batch, n]`; heads are 0 for ROOT.
         """
         shape = heads.shape if self.width is None else (*heads.shape, self.width)
         if not heads.shape == relations.shape == punctuation.shape or predicted.shape != shape:

@@ -46,24 +46,16 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class TextSizes:
-    """What a classifier's parameters are made for, and how texts become its tokens.
-
-    Attributes:
-        classes: number of labels.
-        vocabulary: what the tokens of a batch are numbers of.
-        vectors: float32 `[vocabulary, vector_size]`; None without, and for parameters that are loaded.
-        known: bool `[vocabulary]`, words that have one; None likewise.
-        tokenizer: the pretrained model whose pieces the tokens are; None for words.
-        labels: of the classes.
-        vector_size: of the word vectors.
-        options: of the tokens.
-    """
+    """What a classifier's parameters are made for, and how texts become its tokens."""
 
     classes: int
-    vocabulary: Vocabulary
+    vocabulary: Vocabulary  # what the tokens of a batch are numbers of
     vectors: Tensor | None = None
+    """Float32 `[vocabulary, vector_size]`; None without, and for parameters that are loaded."""
     known: Tensor | None = None
+    """Bool `[vocabulary]`, words that have a vector; None likewise."""
     tokenizer: EncoderSpec | None = None
+    """The pretrained model whose pieces the tokens are; None for words."""
     labels: tuple[str, ...] = ()
     vector_size: int | None = None
     options: TokenOptions = _DEFAULT_TOKENS
@@ -87,8 +79,7 @@ class Classified(NamedTuple):
     @property
     def predicted(self) -> Integers:
         """Class of the highest probability, `[texts]`."""
-        predicted: Integers = self.probabilities.argmax(axis=1)
-        return predicted
+        return self.probabilities.argmax(axis=1)
 
 
 class Prediction(NamedTuple):
@@ -305,12 +296,8 @@ class TextClassifier(TrainedModule[TextSizes]):
     def predict_texts(self, texts: Sequence[str | tuple[str, str]], *, eval_tokens: int = 16384) -> pd.DataFrame:
         """Classify new texts, or pairs of texts; the figures are those of `train.py predict`.
 
-        Args:
-            texts: as the corpus of the training has them.
-            eval_tokens: bound of a batch, in padded tokens.
-
-        Returns:
-            A row for each text; see `prediction_table`. `id` counts them from 0.
+        The texts are as the corpus of the training has them; a batch has at most `eval_tokens`, padding included. The
+        table has a row for each, see `prediction_table`; `id` counts them from 0.
 
         Raises:
             TrainingError: the classifier is not trained.

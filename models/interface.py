@@ -17,36 +17,26 @@ class ModelError(UserError):
 
 @dataclass(frozen=True)
 class Level:
-    """One level of attention over a batch.
-
-    Attributes:
-        weights: `[batch, positions]`; sum to one over the mask, or over each group of positions, and are 0 elsewhere.
-        mask: bool `[batch, positions]`, positions that may get weight.
-        hidden: `[batch, positions, dim]`, what the weights average.
-        groups: int64 `[batch, positions]`, positions whose weights sum to one, as the words of a sentence do in a
-            hierarchical model; -1 outside the mask. None: all positions of a text are one group.
-    """
+    """One level of attention over a batch."""
 
     weights: Tensor
-    mask: Tensor
-    hidden: Tensor
+    """`[batch, positions]`; sum to one over the mask, or over each group of positions, and are 0 elsewhere."""
+    mask: Tensor  # bool [batch, positions], positions that may get weight
+    hidden: Tensor  # [batch, positions, dim], what the weights average
     groups: Tensor | None = None
+    """Int64 `[batch, positions]`, positions whose weights sum to one, as the words of a sentence do in a hierarchical
+    model; -1 outside the mask. None: all positions of a text are one group."""
 
 
 @dataclass(frozen=True)
 class Output:
-    """What a classifier says of a batch.
+    """What a classifier says of a batch."""
 
-    Attributes:
-        logits: `[batch, classes]`.
-        levels: lowest first: `word`; of a hierarchical model `word` and `sentence`; of a transformer `6-1`, layer and
-            head counted from 1.
-        embedded: `[batch, time, size]`, what the encoder read.
-    """
-
-    logits: Tensor
+    logits: Tensor  # [batch, classes]
     levels: Mapping[str, Level]
-    embedded: Tensor
+    """Lowest first: `word`; of a hierarchical model `word` and `sentence`; of a transformer `6-1`, layer and head
+    counted from 1."""
+    embedded: Tensor  # [batch, time, size], what the encoder read
 
 
 def checked_levels(imposed: Mapping[str, Tensor], levels: Collection[str], remedy: str = "") -> Mapping[str, Tensor]:

@@ -50,9 +50,6 @@ class WordEmbedding(nn.Module):
         known: bool `[vocabulary]`, rows of `vectors` that are one.
         vector_size: of the vectors.
 
-    Attributes:
-        size: of an embedded word.
-
     Raises:
         ModelError: the vectors have another size than was asked for.
     """

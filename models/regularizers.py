@@ -17,40 +17,24 @@ from models.interface import ModelError
 
 @dataclass(frozen=True)
 class RegularizerSizes:
-    """What the parameters of a regulariser depend on.
+    """What the parameters of a regulariser depend on."""
 
-    Attributes:
-        embedded: size of an embedded word.
-        hidden: size of a hidden state as the encoder makes it.
-        vocabulary: number of words.
-        mask: number of the mask token in the vocabulary; None where it has none.
-    """
-
-    embedded: int
-    hidden: int
-    vocabulary: int
-    mask: int | None
+    embedded: int  # size of an embedded word
+    hidden: int  # size of a hidden state as the encoder makes it
+    vocabulary: int  # number of words
+    mask: int | None  # number of the mask token in the vocabulary; None where it has none
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """A batch on its way from the words to attention.
+    """A batch on its way from the words to attention; each tensor begins with `[batch, time]`."""
 
-    Attributes:
-        tokens: int64 `[batch, time]`.
-        words: bool `[batch, time]`, real tokens that are no delimiters.
-        embedded: `[batch, time, embedded]`, what the encoder read.
-        hidden: `[batch, time, hidden]`, what the encoder made of it.
-        averaged: `[batch, time, averaged]`, behind all transforms: what attention averages.
-        encode: other tokens in the place of these, int64 `[batch, time]`, to their hidden states.
-    """
-
-    tokens: Tensor
-    words: Tensor
-    embedded: Tensor
-    hidden: Tensor
-    averaged: Tensor
-    encode: Callable[[Tensor], Tensor]
+    tokens: Tensor  # int64
+    words: Tensor  # bool, real tokens that are no delimiters
+    embedded: Tensor  # [..., embedded], what the encoder read
+    hidden: Tensor  # [..., hidden], what the encoder made of it
+    averaged: Tensor  # [..., averaged], behind all transforms: what attention averages
+    encode: Callable[[Tensor], Tensor]  # other tokens in the place of these to their hidden states
 
 
 class Regularizer(nn.Module):

@@ -27,18 +27,13 @@ _HEAD = re.compile(r"([1-9]\d*)(?:-([1-9]\d*))?")
 
 @dataclass(frozen=True)
 class Decision:
-    """What a classifier says of some texts, and the rows of attention that were asked for.
+    """What a classifier says of some texts, and the rows of attention that were asked for."""
 
-    Attributes:
-        logits: `[batch, classes]`.
-        weights: by head `[batch, pieces]`, attention from the position that the decision is read from; rows sum to one
-            unless they were imposed, and are 0 in the padding. Logits are computed from these tensors.
-        values: by head `[batch, pieces, dim]`, the vectors that the weights average.
-    """
-
-    logits: Tensor
+    logits: Tensor  # [batch, classes]
     weights: Mapping[Head, Tensor]
-    values: Mapping[Head, Tensor]
+    """By head `[batch, pieces]`, attention from the position that the decision is read from; rows sum to one unless
+    they were imposed, and are 0 in the padding. Logits are computed from these tensors."""
+    values: Mapping[Head, Tensor]  # by head [batch, pieces, dim], the vectors that the weights average
 
 
 class SequenceClassifier(nn.Module):
@@ -192,15 +187,10 @@ class _Rows:
 
 @dataclass(frozen=True)
 class TransformerOutput(Output):
-    """An `Output` that can be decided anew.
+    """An `Output` that can be decided anew."""
 
-    Attributes:
-        segments: int64 `[batch, time]`, as in the batch.
-        imposed: what was imposed, `[batch, time]` by level.
-    """
-
-    segments: Tensor
-    imposed: Mapping[str, Tensor]
+    segments: Tensor  # int64 [batch, time], as in the batch
+    imposed: Mapping[str, Tensor]  # what was imposed, [batch, time] by level
 
 
 class TransformerClassifier(TextClassifier):

@@ -32,19 +32,13 @@ from numpy.typing import NDArray
 
 from results import AttentionLines, Bars, Curves, HeatMap, Histograms, Spreads, Unit
 
-COLUMN = 3.4
-"""Width of one column of a two-column page, in inches."""
-PAGE = 7.0
-"""Width of both columns, in inches."""
+# Widths in inches: of one column of a two-column page, of both, of a character of a tick label and of a label.
+COLUMN, PAGE = 3.4, 7.0
 CHARACTER, LETTER = 0.058, 0.065
-"""Widths of a character of a tick label and of a label, in inches."""
-FONT = "DejaVu Sans"
-"""Ships with matplotlib: the same figure on every machine, as long as it has the characters."""
-
+FONT = "DejaVu Sans"  # ships with matplotlib: the same figure on every machine, as long as it has the characters
 
 LEGEND: dict[str, Any] = {"frameon": False, "handletextpad": 0.5, "columnspacing": 1.0}
 STYLE = rc_params_from_file(Path(__file__).with_name("print.mplstyle"), use_default_template=False)
-"""Sizes for print."""
 
 
 @contextmanager
@@ -138,26 +132,16 @@ def legend_above(
     )
 
 
-FEW = 8
-"""Most rows and columns of a heat map whose cells hold their numbers."""
-LETTERS = 16
-"""Letters of a word beside attention lines; a longer one, such as an address, ends in an ellipsis."""
-UNSEEN, FAINT = 0.01, 0.1
-"""The least attention that is drawn, and the least at which a gold arc is no dashed line."""
-FEW_VALUES = 5
-"""With fewer values than these each is drawn as a dot."""
-SHORT = 12
-"""Most coordinates of a line that has a mark at each."""
-MANY = 200
-"""From so many points on, they are small and transparent."""
-WHISKERS = (5, 95)
-"""The percentiles at which the whiskers of a box end."""
-NAME_LETTERS = 22
-"""Letters in a line of a category's name."""
-TALLEST = 7.5
-"""Greatest height of the rows, in inches: title, legend and caption take the rest of a page."""
-DASHES, MARKERS = ("-", "--", "-.", ":"), "osD^vPX*"
-"""Styles that distinguish lines and points in addition to colours."""
+FEW = 8  # most rows and columns of a heat map whose cells hold their numbers
+LETTERS = 16  # of a word beside attention lines; a longer one, such as an address, ends in an ellipsis
+UNSEEN, FAINT = 0.01, 0.1  # the least attention that is drawn, and the least at which a gold arc is no dashed line
+FEW_VALUES = 5  # with fewer values than these each is drawn as a dot
+SHORT = 12  # most coordinates of a line that has a mark at each
+MANY = 200  # from so many points on, they are small and transparent
+WHISKERS = (5, 95)  # the percentiles at which the whiskers of a box end
+NAME_LETTERS = 22  # in a line of a category's name
+TALLEST = 7.5  # greatest height of the rows, in inches: title, legend and caption take the rest of a page
+DASHES, MARKERS = ("-", "--", "-.", ":"), "osD^vPX*"  # distinguish lines and points in addition to colours
 INK = "0.15"
 
 

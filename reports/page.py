@@ -8,12 +8,10 @@ from string import Template
 
 from results import ColouredText, ColouredTexts
 
+# Red, green and blue of values above and below zero, distinguishable for the colour-blind.
 ABOVE, BELOW = "222, 143, 5", "1, 115, 178"
-"""Red, green and blue of values above and below zero, distinguishable for the colour-blind."""
-STRONGEST = 0.8
-"""Opacity of the full colour; black text is readable on it."""
-FULL = 10
-"""Multiple of the even share of a row from which a word has the full colour."""
+STRONGEST = 0.8  # opacity of the full colour; black text is readable on it
+FULL = 10  # multiple of the even share of a row from which a word has the full colour
 
 _PAGE = Template(Path(__file__).with_name("page.html").read_text(encoding="utf-8"))
 

@@ -49,9 +49,7 @@ def _cell(values: Iterable[float], unit: Unit, missing: str) -> str:
     return f"{first or missing} [{bounds[0]}, {bounds[1]}]" if bounds and all(bounds) else first or missing
 
 
-ROWS, COLUMNS, SCORES = 30, 12, 80
-"""Printed rows and columns of a table, not counting intervals, and printed scores."""
-
+ROWS, COLUMNS, SCORES = 30, 12, 80  # printed: rows and columns of a table, not counting intervals, and scores
 DASH = "–"
 
 
@@ -133,12 +131,8 @@ def _flat(entries: Mapping[str, object], above: str = "") -> Iterator[tuple[str,
 
 
 MISSING = "--"
-
-LATEX_ROWS, LATEX_COLUMNS = 60, 16
-"""Largest table that fits on a page; larger ones have no LaTeX file."""
-
-_DOT = re.compile(r"(?<=\w)\.(?=[^\W\d])|(?<=[^\W\d])\.(?=\w)")
-"""A dot between two words, not between digits."""
+LATEX_ROWS, LATEX_COLUMNS = 60, 16  # the largest table that fits on a page; larger ones have no LaTeX file
+_DOT = re.compile(r"(?<=\w)\.(?=[^\W\d])|(?<=[^\W\d])\.(?=\w)")  # between two words, not between digits
 
 _TEXT = {"~": "asciitilde", "^": "asciicircum", "\\": "backslash", "–": "endash", "—": "emdash"}
 # Other letters altogether in TeX's first font encoding.

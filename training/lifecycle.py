@@ -111,7 +111,7 @@ class TrainedModule(LightningModule, Generic[Sizes]):
         self.trained = True
 
     def on_train_end(self) -> None:
-        """Remember the number of epochs, for the audit."""
+        """Keep the number of epochs, for the audit."""
         self.epochs_run = self.trainer.current_epoch
 
     def on_validation_start(self) -> None:
@@ -177,10 +177,7 @@ class TrainedModule(LightningModule, Generic[Sizes]):
     ) -> Self:
         """The trained module of a checkpoint, in evaluation mode; neither a Trainer nor a datamodule is needed.
 
-        Args:
-            checkpoint_path: file from checkpoints/ of a run.
-            map_location: device of the parameters; None for the CPU.
-            options: arguments of the constructor in the place of those of the checkpoint.
+        `options` are arguments of the constructor in the place of those of the checkpoint.
 
         Raises:
             TrainingError: the file is damaged, or no checkpoint of this class.

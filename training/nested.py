@@ -23,27 +23,16 @@ from results.files import remove_leftovers, write_atomically
 from training.lifecycle import TrainedModule, TrainingError
 from training.resume import StopBetweenBatches, ignore_signals
 
-Mode = Literal["min", "max"]
-
 
 class Best(NamedTuple):
-    """How a training ended.
+    """How a training ended."""
 
-    Attributes:
-        state: the parameters of the best epoch, by name, on the CPU.
-        epochs: passes over the training data.
-        epoch: the best of them, counted from 1.
-        value: what was monitored, in that epoch.
-        stopped: whether training ended for lack of improvement, rather than at the most epochs.
-        part: what else a checkpoint of the module says, of one that is a `TrainedModule`.
-    """
-
-    state: Mapping[str, Tensor]
-    epochs: int
-    epoch: int
-    value: float
-    stopped: bool
-    part: Mapping[str, Any] = MappingProxyType({})
+    state: Mapping[str, Tensor]  # the parameters of the best epoch, by name, on the CPU
+    epochs: int  # passes over the training data
+    epoch: int  # the best of them, counted from 1
+    value: float  # what was monitored, in that epoch
+    stopped: bool  # for lack of improvement, rather than at the most epochs
+    part: Mapping[str, Any] = MappingProxyType({})  # what else a checkpoint says of a `TrainedModule`
 
 
 def load_best(path: Path) -> Best | None:
@@ -70,7 +59,7 @@ def train_nested(
     module: LightningModule,
     *callbacks: Callback,
     monitor: str,
-    mode: Mode,
+    mode: Literal["min", "max"],
     max_epochs: int,
     patience: int,
     seed: int,
@@ -104,16 +93,8 @@ def train_nested(
         checkpoint = ModelCheckpoint(folder, monitor=monitor, mode=mode, save_weights_only=True)
         stop = _ValidationChecks(monitor, mode=mode, patience=patience, every=every)
         epochs = max_epochs * every
-        trainer = nested_trainer(
-            device,
-            checkpoint,
-            stop,
-            StopBetweenBatches(),
-            *callbacks,
-            epochs=epochs,
-            every=every,
-            **(optimisation or {}),
-        )
+        kept = (checkpoint, stop, StopBetweenBatches(), *callbacks)
+        trainer = nested_trainer(device, *kept, epochs=epochs, every=every, **(optimisation or {}))
         with quiet():
             trainer.fit(module, **data)
         value = math.nan if checkpoint.best_model_score is None else float(checkpoint.best_model_score)
@@ -135,7 +116,7 @@ class _ValidationChecks(EarlyStopping):
     are, though every pass over a loader draws one.
     """
 
-    def __init__(self, monitor: str, *, mode: Mode, patience: int, every: int) -> None:
+    def __init__(self, monitor: str, *, mode: Literal["min", "max"], patience: int, every: int) -> None:
         super().__init__(monitor, mode=mode, patience=patience)
         self.every = every
         self._extra = False

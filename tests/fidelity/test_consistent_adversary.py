@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from datamodules import TextBatch
+from datamodules.classification import TextSplit
 from fidelity.base import CheckpointResult
 from fidelity.classified import levels_of
 from fidelity.consistent_adversary import (
@@ -186,15 +187,12 @@ def test_what_ended_before_it_was_done_is_counted(begin: Begin, checkpoints: Che
 # The training of one
 
 
-class Texts:
+class Texts(TextSplit):
     """The tiny texts as a split."""
 
     def __init__(self, kind: Kind) -> None:
         self.kind: Kind = kind
         self.lengths = tiny.texts(kind).lengths.numpy()
-
-    def __len__(self) -> int:
-        return len(self.lengths)
 
     def __getitem__(self, items: list[int]) -> TextBatch:
         return tiny.texts(self.kind, items)
