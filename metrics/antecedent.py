@@ -53,10 +53,8 @@ class Links:
 def find_links(head_words: Integers, clusters: Integers, types: Integers) -> Links:
     """Find the links of one window from columns `[mentions]`: position of the head word, cluster, and type.
 
-    A mention is no link if the earlier mentions of its cluster lie in other windows or share its head word.
-
-    Raises:
-        ValueError: The shapes differ, or a type is unknown.
+    A mention is no link if the earlier mentions of its cluster lie in other windows or share its head word. Shapes that
+    differ, and unknown types, raise ValueError.
     """
     if not head_words.shape == clusters.shape == types.shape or head_words.ndim != 1:
         raise ValueError(
@@ -95,10 +93,8 @@ class Choices(NamedTuple):
 def antecedent_hits(weights: Tensor, links: Links) -> Choices:
     """Let every head choose the candidate with the greatest weight for every link; the last of equals wins.
 
-    `weights` `[layers, heads, U, U]` is attention from and to head words, in the order of `links.heads`.
-
-    Raises:
-        ValueError: `weights` has another shape.
+    `weights` `[layers, heads, U, U]` is attention from and to head words, in the order of `links.heads`; another
+    shape raises ValueError.
     """
     size = links.heads.size
     if weights.ndim != 4 or weights.shape[2:] != (size, size):
@@ -113,13 +109,8 @@ def antecedent_hits_among_words(rows: Tensor, columns: Tensor, links: Links) -> 
     """Choose among all words before the link's head word, as `antecedent_hits` does among candidates.
 
     A gold candidate after the link's head word (the head of a longer mention that begins earlier) cannot be chosen: a
-    link without another one is always wrong.
-
-    Both `[layers, heads, U, n]`: `rows` are attention from each head word to the n words of the window, `columns` that
-    of the n words to each head word.
-
-    Raises:
-        ValueError: The shapes differ, or do not fit the head words.
+    link without another one is always wrong. Both `[layers, heads, U, n]`, `rows` are attention from each head word to
+    the n words of the window, and `columns` that of the n words to each head word; other shapes raise ValueError.
     """
     size, words = links.heads.size, rows.shape[-1]
     if rows.ndim != 4 or rows.shape != columns.shape or rows.shape[2] != size or (links.heads >= words).any():
@@ -167,10 +158,9 @@ class AntecedentCounts(ExactMetric):
         self.add_state("links", default=counts[:, 0, 0, 0].clone(), dist_reduce_fx="sum")
 
     def update(self, document: int, hits: Tensor, types: Tensor) -> None:
-        """Add a window of a document (0-based): `Choices.right` `[2, layers, heads, links]`, and the types `[links]`.
+        """Add a window of a document (0-based): `Choices.right` `[2, layers, heads, links]`, and types `[links]`.
 
-        Raises:
-            ValueError: There is no such document, a shape does not fit, or a type is unknown.
+        Another document, shape or type raises ValueError.
         """
         documents, *size, _ = self.hits.shape
         if not 0 <= document < documents:
@@ -197,12 +187,8 @@ Accuracies = tuple[Floats, Floats, Floats]
 def accuracies(hits: Tensor, links: Tensor, *, draws: int = 1000, seed: int = 0) -> Accuracies:
     """Accuracies of `ANTECEDENT_GROUPS`, nan without a link, with `bootstrap_ratio` intervals over documents.
 
-    The links of one document share its clusters and are not independent.
-
-    By mention type, `hits` `[documents, ..., 3]` are right choices, and `links` `[documents, 3]` all.
-
-    Raises:
-        ValueError: The shapes do not fit.
+    The links of one document share its clusters and are not independent. By mention type, `hits` `[documents, ..., 3]`
+    are right choices, and `links` `[documents, 3]` all; other shapes raise ValueError.
     """
     if links.ndim != 2 or hits.ndim < 2 or (hits.shape[0], hits.shape[-1]) != links.shape:
         shapes = f"{list(hits.shape)} and {list(links.shape)}"

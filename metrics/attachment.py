@@ -203,10 +203,7 @@ def ratio_scores(
 def groups_of(arcs: Arcs, relations: Sequence[str]) -> dict[str, Flags]:
     """Flags `[words]` of the groups with an accuracy of their own: `ALL`, `PLAIN`, and each relation that occurs.
 
-    The relations are ordered by frequency.
-
-    Raises:
-        ValueError: `arcs.relation` points past the labels.
+    The relations are ordered by frequency; one without a label raises ValueError.
     """
     if len(arcs) and not 0 <= arcs.relation.min() <= arcs.relation.max() < len(relations):
         raise ValueError(f"relation {arcs.relation.max()} of the arcs has no label: there are {len(relations)} labels")

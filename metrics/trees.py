@@ -37,12 +37,8 @@ def maximum_arborescence(scores: NDArray[np.floating]) -> Integers:
 def tree_heads(scores: Tensor, lengths: Tensor) -> Tensor:
     """Heads of the best tree of every sentence of a batch, int64 `[batch, n]`: 1..n, 0 for ROOT and in the padding.
 
-    Args:
-        scores: `[batch, n, n+1]` as for `maximum_arborescence`; the padding is ignored.
-        lengths: `[batch]`.
-
-    Raises:
-        ValueError: As `maximum_arborescence`, with the place in the batch.
+    The scores are `[batch, n, n+1]` as for `maximum_arborescence`, whose errors name the place in the batch;
+    the lengths are `[batch]`, and the padding is ignored.
     """
     heads = np.zeros(scores.shape[:2], dtype=np.int64)
     matrices = scores.detach().cpu().double().numpy()

@@ -184,12 +184,7 @@ class TextClassifier(TrainedModule[TextSizes]):
         self.prepare(self.data)
 
     def prepare(self, data: ClassificationDataModule) -> None:
-        """Make the parameters for a datamodule that is set up.
-
-        Raises:
-            ModelError: they do not fit the model.
-            TrainingError: the parameters were made for other data.
-        """
+        """Make the parameters for a datamodule that is set up; a ModelError or TrainingError if they do not fit it."""
         self.bind(TextSizes.of(data), data.identity)
         if self.class_weights:
             counts = torch.from_numpy(data.class_counts).float()

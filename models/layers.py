@@ -97,12 +97,9 @@ class TextEncoder(nn.Module, ABC):
 
     It is made from plain arguments, before any size is known. Subclasses fill `build`, which makes the parameters, and
     `states`.
-
-    Attributes:
-        size: of a hidden state; known once it is built.
     """
 
-    size: int
+    size: int  # of a hidden state; known once it is built
 
     @abstractmethod
     def build(self, input_size: int) -> None:
@@ -115,9 +112,7 @@ class TextEncoder(nn.Module, ABC):
     def forward(self, embedded: Tensor, mask: Tensor) -> Tensor:
         """Hidden states `[batch, time, size]`, zero in the padding; they do not depend on how far a text is padded.
 
-        Args:
-            embedded: `[batch, time, input_size]`.
-            mask: bool `[batch, time]`, real tokens; they stand before the padding.
+        Of `embedded` `[batch, time, input_size]`; the mask, bool `[batch, time]`, has real tokens before the padding.
         """
         if not mask.numel():
             return embedded.new_zeros(*mask.shape, self.size)
@@ -250,11 +245,9 @@ class Attention(nn.Module, ABC):
         """Scores `[batch, positions]` of hidden states `[batch, positions, size]`, before the softmax."""
 
     def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        """Weights `[batch, positions]`: rows sum to one, or are zero where the mask is empty; 0 outside the mask.
+        """Weights `[batch, positions]` of hidden states `[batch, positions, size]`, 0 outside the mask.
 
-        Args:
-            hidden: `[batch, positions, size]`.
-            mask: bool `[batch, positions]`, positions that may get weight.
+        Rows sum to one, or are zero where the mask, bool `[batch, positions]`, is empty.
         """
         scores = self.scores(hidden)
         # The lowest number and not -inf: a row with an empty mask would be NaN, which anomaly detection reports.

@@ -79,11 +79,7 @@ class Record:
 
 
 def find_record(run: Path) -> Record:
-    """Read the results of a run from its folder or its `results.json`.
-
-    Raises:
-        RecordError: There are none.
-    """
+    """Read the results of a run from its folder or its `results.json`; a RecordError if there are none."""
     path = run / "results.json" if run.is_dir() else run
     if path.is_file():
         return read_record(path)
@@ -101,11 +97,7 @@ def first_of(names: Sequence[str]) -> str:
 
 
 def read_record(path: Path) -> Record:
-    """Read a `results.json`.
-
-    Raises:
-        RecordError: It was not written by a run of this application.
-    """
+    """Read a `results.json`; a RecordError if it was not written by a run of this application."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         epochs = content["audit"].get("epochs")

@@ -103,13 +103,8 @@ def collect(
 ) -> tuple[Result, Provenance]:
     """Make the table `name` and one of its runs, `<name>_runs`; missing seeds are left out.
 
-    Args:
-        name: Name of the table.
-        labels: Its first columns.
-        rows: Its rows, all with the same scores.
-        columns: See `columns_of`.
-        records: Results of the finished runs.
-        out: Folder of the table, in whose `runs` the runs are.
+    The rows, whose first columns are `labels`, have the same scores; for `columns` see `columns_of`. The runs are below
+    `runs` of the folder `out`.
 
     Returns:
         The tables, with the reasons why cells are empty (`faults`) and `warnings` in the audit; what all runs share.
@@ -196,11 +191,7 @@ def _runs(labels: Sequence[str], rows: Rows, records: Records, out: Path) -> pd.
 
 
 def rows_of(folder: Path) -> dict[str, dict[str, list[Path]]]:
-    """Folders of the runs of a table in a folder, by row and seed.
-
-    Raises:
-        RecordError: There is no table of runs.
-    """
+    """Folders of the runs of a table in a folder, by row and seed; a RecordError if there is no table of runs."""
     try:
         name = json.loads((folder / "results.json").read_text(encoding="utf-8"))["experiment"]
         table = pd.read_csv(folder / f"{name}_runs.csv", dtype=str, keep_default_na=False)

@@ -162,11 +162,7 @@ def write_scores(folder: Path, result: Result, provenance: Provenance) -> dict[s
 def write_figures(
     folder: Path, figures: Mapping[str, Figure], content: Mapping[str, object], titles: bool = True
 ) -> dict[str, str]:
-    """Draw the figures into the run folder, and name them in the `content` that `write_scores` returned.
-
-    Returns:
-        Faults of figures that could not be drawn, by their names.
-    """
+    """Draw the figures into the run folder, name them in the `content` of `write_scores`; return faults by figure."""
     files, faults = dict[str, str](), dict[str, str]()
     drawn = [figure for figure in figures.values() if not isinstance(figure, ColouredTexts)]
     with fonts_for(str(drawn)):
@@ -200,9 +196,7 @@ def merged_audit(result: Result, provenance: Provenance) -> dict[str, object]:
 def plain(value: object, at: str = "result") -> object:
     """Convert numpy numbers, arrays, tuples and paths for JSON; nan becomes None.
 
-    Raises:
-        TypeError: A value has no form in JSON; the message says where it is.
-        ValueError: A number is infinite.
+    Another type raises TypeError, an infinite number ValueError; `at` is the place in the message.
     """
     if isinstance(value, np.generic | np.ndarray):
         return plain(value.tolist(), at)

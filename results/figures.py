@@ -16,7 +16,6 @@ class Bars:
 
     Attributes:
         series: Values `[categories]` per series.
-        label: Of the value axis.
         intervals: Low and high ends, each `[categories]`, of the series that have them; nan where there is none.
         unit: Unit of the values; fractions are shown ×100.
 
@@ -136,7 +135,6 @@ class Spreads:
 
     Attributes:
         series: Per series the values of each category, `[categories][values]`; may be empty; nan is ignored.
-        label: Label of the value axis.
         kind: A violin with its quartiles, or a box from quartile to quartile.
         rates: Shares `[categories]` of the series that have them, as bars in a second panel; nan where there is none.
             For instance the share of decisions that never flip.
@@ -178,7 +176,6 @@ class Curves:
     Attributes:
         lines: Coordinates x and y, of equal length, per line, in the order of the legend; nan interrupts a line.
         points: Coordinates per set of points; nan is ignored.
-        log_x: Whether x is drawn on a logarithmic scale.
         x_range: Range that the x axis covers at least; `y_range` likewise.
 
     Raises:

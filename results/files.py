@@ -24,8 +24,7 @@ def temporary(path: Path) -> Path:
 def commit(partial: Path, path: Path) -> Path:
     """Move a finished file to its place once its content is on the disk; return `path`.
 
-    Raises:
-        OSError: It cannot be written; `partial` is deleted and `path` unchanged.
+    Where it cannot be written, `partial` is deleted and `path` unchanged.
     """
     try:
         with partial.open("rb+") as file:

@@ -80,11 +80,7 @@ _Typed = TypeVar("_Typed", bound="DataclassInstance")
 
 
 def typed(kind: type[_Typed], content: object, where: str) -> _Typed:
-    """Read a mapping as a dataclass; `where` is its place in a message.
-
-    Raises:
-        SettingsError: It is no mapping, or has a name or a value that the dataclass has not, or nothing under a name.
-    """
+    """Read a mapping as a dataclass, or raise SettingsError with its place, `where`, if it does not fit."""
     if not isinstance(content, Mapping):
         raise SettingsError(f"{where} is a mapping, `name: …`, not {content!r}")
     for name, value in content.items():

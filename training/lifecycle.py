@@ -94,11 +94,7 @@ class TrainedModule(LightningModule, Generic[Sizes]):
         return {"source": dict(self.origin.source), "sizes": asdict(self.origin.sizes)}  # type: ignore[call-overload]
 
     def bind(self, sizes: Sizes, source: Mapping[str, object]) -> None:
-        """Make the parameters for the data of the run.
-
-        Raises:
-            TrainingError: they were made for other data.
-        """
+        """Make the parameters for the data of the run; a TrainingError if they were made for other data."""
         run = Origin(sizes, source)
         if self.origin is None:
             self.origin = run
@@ -115,11 +111,7 @@ class TrainedModule(LightningModule, Generic[Sizes]):
         self.epochs_run = self.trainer.current_epoch
 
     def on_validation_start(self) -> None:
-        """Refuse to score a module without training.
-
-        Raises:
-            TrainingError: it was not trained, and comes from no checkpoint.
-        """
+        """Refuse, as a TrainingError, to score a module that was not trained and comes from no checkpoint."""
         if not self.trained:
             raise TrainingError(
                 f"{type(self).__name__} was not trained: train it with `fit`, or give a checkpoint with --ckpt_path."
@@ -197,12 +189,10 @@ Module = TypeVar("Module", bound=LightningModule)
 def instantiate(
     base: type[Module], path: Path, model: Mapping[str, Any], options: Mapping[str, Any] | None = None
 ) -> Module:
-    """A module of some class as `configured_model` says that it was constructed, without parameters yet.
+    """A module as `configured_model` says that it was constructed, without parameters yet.
 
-    `options` stand in the place of the arguments of the checkpoint; `path` is that of the checkpoint, for messages.
-
-    Raises:
-        TrainingError: the checkpoint is of another class.
+    `options` replace arguments of the checkpoint; `path` is for messages. A checkpoint of another class than `base`, or
+    one derived from it, raises TrainingError.
     """
     name, arguments = model.get("class_path", ""), {**model.get("init_args", {}), **(options or {})}
     if not name:  # trained by a program, not by train.py
@@ -230,11 +220,7 @@ def _names_below(base: type) -> set[str]:
 
 
 def check_new(what: str, given: Sequence[object]) -> None:
-    """Refuse new `texts` or `sentences` that nothing can be predicted of; each is a string, or its parts.
-
-    Raises:
-        UserError: it is one string and no list, there is none, or one has no words.
-    """
+    """Raise UserError for new `texts` or `sentences` without anything to predict; each is a string, or its parts."""
     one = what.removesuffix("s")
     if isinstance(given, str):
         raise UserError(f"{what}: give a list, [{given[:40]!r}], not one {one} by itself.")
@@ -257,11 +243,7 @@ def other_model(difference: str) -> str:
 
 
 def read_checkpoint(path: Path) -> Mapping[str, Any]:
-    """The content of a checkpoint of any module, on the CPU; the tensors are mapped, not read.
-
-    Raises:
-        TrainingError: the file is damaged, or no checkpoint of Lightning.
-    """
+    """The content of a checkpoint, its tensors mapped, not read; a TrainingError if it is damaged or foreign."""
     try:
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip()  # PyTorch itself compares no checksum: a flipped weight would be loaded
