@@ -391,7 +391,7 @@ def best_bars(best: pd.DataFrame) -> Bars:
     )
 
 
-def head_map(title: str, accuracy: Floats, names: Names, marked: tuple[int, int]) -> HeatMap:
+def head_map(title: str, accuracy: Floats, names: Names, marked: tuple[int, int] | None = None) -> HeatMap:
     """Accuracies of all heads `[layers, heads]`, with a frame around one of them."""
     return HeatMap(
         title=title,

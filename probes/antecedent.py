@@ -1,7 +1,7 @@
 """Trained probes of coreference: the two scorers of Clark et al. (2019, §5) over antecedents instead of heads."""
 
 from collections.abc import Mapping, Set
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
@@ -53,10 +53,6 @@ class TrainedAntecedentProbe(FrozenProbe, AntecedentExperiment):
 
     others = (*AntecedentExperiment.others, TRAINED)
     reads: ClassVar[Set[Field]] = frozenset(("attention",))
-    monitor: ClassVar[tuple[str, Literal["min", "max"]]] = ("val_accuracy", "max")
-    """What is best at the dev optimum."""
-    headline: ClassVar[str] = f"{TRAINED}.all"
-    """The main score."""
 
     def __init__(self, learning_rate: float = 1e-2, decay: float = 1.0, seed: int = 0) -> None:
         super().__init__("held_out", seed)

@@ -11,7 +11,8 @@ from torchmetrics import Metric
 from datamodules import AttentionDataModule
 from datamodules.dependency import Field
 from heads.experiment import ExperimentError
-from results import Figure, HeatMap, on_one_scale
+from heads.single_heads import Names, head_map
+from results import Figure, on_one_scale
 from training import Origin, TrainedModule
 
 
@@ -110,18 +111,9 @@ def _describe(origin: Origin[Sizes]) -> str:
 
 def weight_maps(weight: Tensor, directions: Sequence[str], sizes: Sizes) -> Mapping[str, Figure]:
     """Learned weights `[2, layers, heads]`, one map per direction, on one scale of colours."""
-    maps = {
-        f"weights_{direction.replace(' ', '').replace('→', '_to_')}": HeatMap(
-            title=f"Learned weights, {direction}",
-            values=of_direction.double().cpu().numpy(),
-            row_labels=[str(layer + 1) for layer in sizes.layers],
-            column_labels=[str(head + 1) for head in sizes.heads],
-            row_label="layer",
-            column_label="head",
-            value_label="weight",
-            diverging=True,
-            unit="ratio",
-        )
-        for direction, of_direction in zip(directions, weight.detach(), strict=True)
-    }
+    names, maps = Names(sizes.layers, sizes.heads), {}
+    for direction, of_direction in zip(directions, weight.detach().double().cpu().numpy(), strict=True):
+        figure = head_map(f"Learned weights, {direction}", of_direction, names)
+        figure = replace(figure, value_label="weight", diverging=True, unit="ratio")
+        maps[f"weights_{direction.replace(' ', '').replace('→', '_to_')}"] = figure
     return on_one_scale(maps)

@@ -86,9 +86,7 @@ class HeadSelectionProbe(FrozenProbe, ArcExperiment):
 
     reads: ClassVar[Set[Field]] = frozenset(("attention",))
     monitor: ClassVar[tuple[str, Literal["min", "max"]]] = ("val_uas", "max")
-    """What is best at the dev optimum."""
     headline: ClassVar[str] = "uas"
-    """The main score."""
 
     def __init__(
         self,

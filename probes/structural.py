@@ -78,8 +78,7 @@ def start(pair: Pair, size: int, seed: int) -> Tensor:
     return torch.empty(pair.rank, size).uniform_(-BOUND, BOUND, generator=random)
 
 
-def describe(origin: Origin[StructuralSizes]) -> str:
-    """The encoder, and the layers and ranks."""
+def _describe(origin: Origin[StructuralSizes]) -> str:
     pairs, source = origin.sizes.pairs, origin.source
     layers, ranks = (", ".join(str(number) for number in dict.fromkeys(column)) for column in zip(*pairs, strict=True))
     return (
@@ -210,7 +209,6 @@ class StructuralProbe(TrainedModule[StructuralSizes], DependencyExperiment):
 
     reads = frozenset(("hidden",))
     monitor: ClassVar[tuple[str, Literal["min", "max"]]] = ("val_loss", "min")
-    """What is best at the dev optimum."""
     headline: ClassVar[str]
     """The main score, by which layer and rank are chosen."""
     ratio: ClassVar[tuple[str, str, str]]
@@ -377,11 +375,9 @@ class StructuralProbe(TrainedModule[StructuralSizes], DependencyExperiment):
             )
 
     def on_predict_start(self) -> None:
-        """Refuse: what it predicts are no heads."""
         raise ExperimentError(f"{type(self).__name__} predicts distances or depths, no heads: `test` scores them.")
 
     def cross_entropy(self, batch: AttentionBatch) -> Tensor:
-        """Refuse: there is no code of the tree."""
         raise ExperimentError(f"{type(self).__name__} gives candidate heads no probabilities: it has no code length.")
 
     def update(self, batch: AttentionBatch) -> None:
@@ -427,7 +423,7 @@ class StructuralProbe(TrainedModule[StructuralSizes], DependencyExperiment):
         if trained == run:
             return None
         return (
-            f"The matrices were trained on {describe(trained)}, and this run has {describe(run)}. Give "
+            f"The matrices were trained on {_describe(trained)}, and this run has {_describe(run)}. Give "
             f"--data.init_args.encoder, --data.init_args.hidden, --model.init_args.layers and --model.init_args.ranks "
             f"those of the training."
         )
