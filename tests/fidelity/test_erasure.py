@@ -177,9 +177,6 @@ def test_where_the_last_weight_stays_what_never_flips_is_one_in_the_median() -> 
     assert found["attention.median_fraction"] == pytest.approx(0.75)
     assert found["random.median_fraction"] == pytest.approx((0.95 + 0.65) / 2)
     assert found["attention.below_random"] == pytest.approx(0.05)
-    (figure,) = test.figures([result("tying", 0, VALUES)]).values()
-    assert isinstance(figure, Spreads)
-    assert figure.series["tying"][0] == [0.2, 1.0, 0.5, 1.0]
 
 
 def test_a_ranking_that_is_itself_random_is_not_above_or_below_random_orders() -> None:

@@ -15,7 +15,6 @@ from fidelity.classified import ClassifiedBatch
 from fidelity.rationale import Rationale, auprc, average_precision, rationale_lengths
 from fidelity.saliency import RANKINGS
 from fidelity.single_token import SingleToken
-from results import Spreads
 from tests.fidelity import tiny
 from tests.fidelity.tiny import SENTENCES, TEXTS, Kind, checkpoint_result, classified, classifier, measurements
 from tests.models.batches import batch_of
@@ -166,15 +165,7 @@ def test_the_decision_on_each_word_alone(kind: Kind) -> None:
     assert 0 < fmean(agreements) < 1
 
 
-def test_scores_are_means_and_the_violins_are_of_all_seeds_of_a_variant() -> None:
+def test_scores_are_means() -> None:
     numbers = measurements(SingleToken(), classified("flat")).numbers
     scores = tiny.scores_of(SingleToken(), pd.DataFrame({name: values.numpy() for name, values in numbers.items()}))
     assert scores == pytest.approx({name: float(numbers[name].mean()) for name in ("spread", "mean", "full", "agree")})
-    spreads = {("base", 0): [0.1, 0.2], ("tying", 0): [0.3, 0.4], ("base", 1): [0.5, np.nan]}
-    figures = SingleToken().figures(
-        [tiny.checkpoint_result("single_token", *of, {"spread": values}) for of, values in spreads.items()]
-    )
-    figure = figures["single_token.spread"]
-    assert isinstance(figure, Spreads)
-    assert figure.categories == ("base", "tying")
-    np.testing.assert_equal(figure.series["texts"], [[0.1, 0.2, 0.5, np.nan], [0.3, 0.4]])

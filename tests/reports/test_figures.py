@@ -290,15 +290,6 @@ class TestHeatMap:
         assert written == {(column, row): f"{100 * figure.values[row, column]:.0f}" for column, row in cells}
         assert not list(axes_of(heat_map(9, 2)).texts)
 
-    def test_missing_values_are_grey_and_do_not_count(self) -> None:
-        figure = heat_map(6, 12)
-        figure.values[2, 3] = NAN
-        axes = axes_of(figure)
-        assert np.argwhere(np.ma.getmaskarray(shown(axes))).tolist() == [[2, 3]]
-        assert axes.images[0].get_clim() == (np.nanmin(figure.values), np.nanmax(figure.values))
-        red, green, blue, _ = axes.images[0].to_rgba(shown(axes))[2, 3]
-        assert red == green == blue
-
 
 class TestAttentionLines:
     WORDS = ("[CLS]", "She", "left", "[SEP]")
@@ -334,20 +325,6 @@ class TestAttentionLines:
         np.testing.assert_allclose(np.asarray(kinds["gold arc, below 0.1"].get_colors()), [(*RED, 0.9)] * 2)
         widths = {name: np.asarray(part.get_linewidth()).item() for name, part in kinds.items()}
         assert widths["gold arc"] > widths["attention"] > widths["gold arc, below 0.1"]
-
-    def test_the_legend_names_the_lines_and_words_stand_on_both_sides(self) -> None:
-        canvas = draw(AttentionLines("3-9", self.WORDS, self.WEIGHTS, frozenset({(1, 2)}), "dependent", "head"))
-        (legend,) = canvas.legends
-        assert texts(legend.get_texts()) == ["attention", "gold arc"]
-        assert [line.get_color() for line in legend.get_lines()] == [BLUE, RED]
-        assert not draw(AttentionLines("None", ("a",), np.zeros((1, 1)))).legends
-        left, right = canvas.axes
-        for axes, label in ((left, "dependent"), (right, "head")):
-            assert texts(axes.get_yticklabels()) == list(self.WORDS)
-            assert axes.yaxis_inverted()
-            assert texts(axes.texts) == [label]
-        assert left.get_ylim() == right.get_ylim()
-        assert right.yaxis.get_ticks_position() == "right"
 
 
 class TestSpreads:
@@ -450,18 +427,6 @@ class TestCurves:
         assert legend_of(axes) == ["base", "MLM", "uniform"]
         assert drawn[1].get_zorder() > drawn[2].get_zorder()
         assert len({line.get_marker() for line in drawn}) == 3
-
-    @pytest.mark.parametrize(
-        ("x", "expected"), [((0.001, 0.3), ["0.001", "0.01", "0.1"]), ((0.01, 0.05), ["0.01", "0.02", "0.05"])]
-    )
-    def test_a_logarithmic_axis_has_plain_numbers(self, x: tuple[float, float], expected: list[str]) -> None:
-        canvas = draw(Curves("t", "x", "y", {"a": (x, (0, 1))}, log_x=True))
-        canvas.draw_without_rendering()
-        axes = canvas.axes[0]
-        assert axes.get_xscale() == "log"
-        low, high = axes.get_xlim()
-        shown = [label.get_text() for label in axes.get_xticklabels() if low <= label.get_position()[0] <= high]
-        assert shown == expected
 
 
 class TestHistograms:

@@ -144,16 +144,3 @@ def test_the_numbers_are_in_the_titles() -> None:
     assert {word.attributes["title"] for word in second["adversaryno values"]} == {"adversary: no value"}
     small = page_of(one_row([-1.234e-7, 1234.5])).every("section")[0].every("span")
     assert [word.attributes["title"] for word in small] == ["row: −1.23e-07", "row: 1.23e+03"]
-
-
-def test_the_legend_says_only_what_is_there() -> None:
-    def legend(values: list[float]) -> list[tuple[str, tuple[str, float] | None]]:
-        (line,) = (part for part in page_of(one_row(values)).every("p") if part.attributes.get("class") == "legend")
-        return [(sample.text, background(sample)) for sample in line.every("span")]
-
-    above, below = "222, 143, 5", "1, 115, 178"
-    positive = [("0×", (above, 0.0)), ("1×", (above, 0.08)), ("5×", (above, 0.4)), ("10×", (above, 0.8))]
-    assert legend([0.1, 0.2]) == positive
-    signed = [("−10×", (below, 0.8)), ("−5×", (below, 0.4)), ("−1×", (below, 0.08)), *positive]
-    assert legend([0.1, -0.2]) == signed
-    assert legend([NAN, -0.2]) == [*signed, ("no value", None)]

@@ -74,18 +74,6 @@ class TestFrames:
         assert printed[2] == ["0.02564"]
         assert data_table("short", table(frame.head(30)), "short.csv").caption is None
 
-    def test_wide_tables_are_cut_and_intervals_do_not_count(self) -> None:
-        frame = pd.DataFrame({f"c{place}": [place + 2.0] for place in range(12)}).assign(
-            **{"c0.low": 1.0, "c0.high": 3.0}
-        )
-        units: dict[str, Unit] = {f"c{place}": "count" for place in range(12)}
-        assert data_table("t", table(frame, **units), "t.csv").caption is None
-        assert cells(data_table("t", table(frame, **units), "t.csv"))[1][0] == "2 [1, 3]"
-        wide = pd.concat([frame.assign(more=1, and_more=2)] * 31)
-        shown = data_table("t", table(wide, **units), "t.csv")
-        assert str(shown.caption) == "1 more rows and 2 more columns in t.csv"
-        assert cells(shown)[0] == [f"c{number}" for number in range(12)]
-
     @pytest.mark.parametrize(("width", "fitting"), [(46, 8), (45, 7), (34, 6), (1, 2)])
     def test_what_does_not_fit_a_narrow_terminal_is_counted(self, width: int, fitting: int) -> None:
         frame = pd.DataFrame({f"{column}": [0.12345, 0.98765] for column in range(8)})
