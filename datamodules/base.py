@@ -65,11 +65,7 @@ def warn_of_shared(split: Split, shared: Mapping[str, int], total: int, unit: st
 
 
 def files_by_split(corpus: str | Mapping[str, str]) -> dict[str, Path]:
-    """The files of one path with `{split}` in it, or of a mapping from splits to paths.
-
-    Raises:
-        CorpusError: a mapping has a split of another name, or names a file that is not there.
-    """
+    """The files of one path with `{split}` in it, or of a mapping from splits to paths; else a `CorpusError`."""
     if isinstance(corpus, str):
         return {split: Path(corpus.replace("{split}", split)).expanduser() for split in SPLITS}
     if strangers := set(corpus) - set(SPLITS):
@@ -80,12 +76,6 @@ def files_by_split(corpus: str | Mapping[str, str]) -> dict[str, Path]:
             remedy = remedy_for(path)
             raise CorpusError.at(path, None, "there is no such file", f"{remedy}, or leave {split} out of the corpus")
     return files
-
-
-def sample_files(folder: Path, name: str, write: Callable[[Path], Mapping[str, Path]]) -> Mapping[str, Path]:
-    """The files of an embedded corpus, written the first time; `name` has `{split}` in it."""
-    written: dict[str, Path] = {split: folder / name.format(split=split) for split in SPLITS}
-    return written if all(path.exists() for path in written.values()) else write(folder)
 
 
 def describe_encoder(store: Store) -> dict[str, object]:
@@ -104,12 +94,14 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
         unit: what its items are called, in the plural.
         suffix: of the files of such a corpus, for messages.
         always: splits that every stage reads.
+        sample: of an embedded corpus the folder in the cache, its files' names, and what writes them there.
         vectors: the word vectors, once a stage is set up.
     """
 
     unit: ClassVar[str] = "sentences"
     suffix: ClassVar[str] = "conllu"
     always: ClassVar[tuple[Split, ...]] = ()
+    sample: ClassVar[tuple[str, str, Callable[[Path], Mapping[str, Path]]] | None] = None
 
     def __init__(
         self,
@@ -128,16 +120,20 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
         self.workers, self.seed = workers, seed
 
     def files(self) -> Mapping[str, Path]:
-        """The corpus file of every split there is.
+        """The corpus file of every split there is; a `CorpusError` if the corpus is unknown or absent.
 
-        Raises:
-            CorpusError: no such name, a corpus that is absent, or a split of another name.
+        Those of the sample are written the first time.
         """
+        if self.corpus == "sample" and self.sample is not None:
+            folder, name, write_sample = self.sample
+            files = files_by_split(str(self.cache / folder / name))
+            return files if all(path.exists() for path in files.values()) else write_sample(self.cache / folder)
         if not isinstance(self.corpus, str) or "{split}" in self.corpus:
             return files_by_split(self.corpus)
         if self.corpus not in CORPORA:
+            other = "a file" if self.sample is None else "`sample`"
             raise CorpusError(
-                f"{self.corpus}: neither `sample` nor a corpus of the registry ({', '.join(CORPORA)}). For files of "
+                f"{self.corpus}: neither {other} nor a corpus of the registry ({', '.join(CORPORA)}). For files of "
                 f"your own give a path with {{split}} in it, or a mapping: {self._mapping}."
             )
         return locate(self.corpus, self.root)

@@ -20,7 +20,7 @@ from attention.tokenizer import PIECES_VERSION, TextTokenizer
 from corpora.labelled import Columns, LabelledText, LabelledTexts, read_labelled
 from corpora.reviews import REVIEWS_VERSION, write_sample_reviews
 from corpora.sentence import CorpusError
-from datamodules.base import SPLITS, CorpusDataModule, count_shared, sample_files, warn_of_shared
+from datamodules.base import SPLITS, CorpusDataModule, count_shared, warn_of_shared
 from datamodules.batch import Split, TextBatch, padder
 from datamodules.sampling import BatchLoader, LengthBatches, check_batch
 from datamodules.tokenization import (
@@ -45,11 +45,7 @@ _SHOWN = 20  # labels that a message names
 
 
 def find_labels(path: Path, texts: Sequence[LabelledText], positive: str) -> tuple[tuple[str, ...], int | None]:
-    """The labels of train in their order, and the place of the positive one where there are two.
-
-    Raises:
-        CorpusError: one label only, nearly one for each text, or two without the positive one.
-    """
+    """The labels of train in their order, and the place of the positive one of two; else a `CorpusError`."""
     labels = tuple(sorted({text.label for text in texts}))
     if len(labels) == 1:
         wrong = f"every text has the label {labels[0]!r}, and a classifier needs two"
@@ -67,11 +63,7 @@ def find_labels(path: Path, texts: Sequence[LabelledText], positive: str) -> tup
 
 
 def label_numbers(path: Path, texts: Sequence[LabelledText], labels: Sequence[str]) -> Numbers:
-    """Place of each text's label among those of train, int64 `[texts]`.
-
-    Raises:
-        CorpusError: a label that train has not.
-    """
+    """Place of each text's label among those of train, int64 `[texts]`; a `CorpusError` for one that train has not."""
     places = {label: place for place, label in enumerate(labels)}
     for text in texts:
         if text.label not in places:
@@ -83,9 +75,6 @@ def label_numbers(path: Path, texts: Sequence[LabelledText], labels: Sequence[st
 
 class TextSplit(Dataset[TextBatch]):
     """One split, indexed by whole batches, so that a batch is gathered in one go from flat arrays.
-
-    Read from the texts, the place of each one's label, their words, what is left of them as tokens, and the number of
-    tokens that were cut from each.
 
     Attributes:
         ids: the name of each text.
@@ -222,10 +211,8 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
     Attributes:
         labels: those of train, sorted.
         positive: place of the positive label, where there are two labels; else None.
-        class_counts: int64 `[classes]`, texts of each label in train.
         vocabulary: what the tokens are numbers of.
         tokenizer_source: where the tokenizer lies; None for words.
-        vectors: the word vectors of the words that train has.
 
     Raises:
         CorpusError: an option out of range; on `setup` a corpus, labels or texts that cannot be used.
@@ -236,6 +223,7 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
     unit = "texts"
     suffix = "tsv"
     always = ("train",)
+    sample = (f"reviews-{REVIEWS_VERSION}", "reviews-{split}.tsv", write_sample_reviews)
 
     def __init__(
         self,
@@ -281,13 +269,6 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         self._pieces: TextTokenizer | None = None
         self._audit: dict[Split, dict[str, object]] = {}
         self._contents: dict[Split, pa.Array] = {}
-
-    def files(self) -> Mapping[str, Path]:
-        """The corpus file of every split there is; those of the sample are written the first time."""
-        if self.corpus == "sample":
-            folder = self.cache / f"reviews-{REVIEWS_VERSION}"
-            return sample_files(folder, "reviews-{split}.tsv", write_sample_reviews)
-        return super().files()
 
     def read(self, path: Path) -> LabelledTexts:
         """Parse one file."""

@@ -313,13 +313,7 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
         if self.corpus in CORPORA:
             return locate(self.corpus, self.root).get("all")
         path = Path(self.corpus).expanduser()
-        if not path.is_file():
-            raise CorpusError(
-                f"{self.corpus}: neither a corpus of the registry ({', '.join(CORPORA)}) nor a file. Give the path of "
-                f"a file, a path with {{split}} in it, or a mapping: --data.init_args.corpus "
-                f"'{{dev: a.conll, test: b.conll}}'."
-            )
-        return path
+        return path if path.is_file() else None
 
     def _parses(self, path: Path) -> Path | None:
         """The treebank that gives the heads of the mentions."""
@@ -372,8 +366,7 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
             count = "one document" if len(genres) == 1 else f"{len(genres)} documents"
             raise CorpusError(
                 f"{self.corpus}: {count} with mentions cannot be parted into {', '.join(names[:-1])} and {names[-1]}. "
-                f"Name the file of each: --data.init_args.corpus "
-                f"'{{{', '.join(f'{name}: {name}.conll' for name in names)}}}'."
+                f"Name the file of each: {self._mapping}."
             )
         return parts[split]
 

@@ -20,7 +20,7 @@ from corpora.conllu import READER_VERSION, read_treebank
 from corpora.document import Documents
 from corpora.sample import SAMPLE_VERSION, write_sample_treebank
 from corpora.sentence import Treebank
-from datamodules.base import STAGES, AttentionDataModule, describe_encoder, sample_files
+from datamodules.base import STAGES, AttentionDataModule, describe_encoder
 from datamodules.batch import AttentionBatch, EncoderOf, Split, padder
 from datamodules.sampling import BatchLoader, check_batch
 from datamodules.vectors import VectorSpec, WordVectors
@@ -43,17 +43,10 @@ class DependencySplit(Dataset[AttentionBatch]):
     """One split, indexed by whole batches, so that a batch is collated in one go from the mapped store.
 
     Args:
-        store: its attention and its labels.
         names: what each relation of the corpus is called here: itself, or its base label.
         vocabulary: these names, in the order of their numbers.
         punctuation: base labels that UAS leaves out.
-        split: what it is called.
-        encoder: whose attention the store holds.
-        vectors: of the words; None for none.
         heads_of: other heads than those of the corpus.
-
-    Attributes:
-        reads: what its batches hold beside the arcs.
     """
 
     def __init__(
@@ -176,6 +169,8 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
         VectorError: word vectors that are absent, malformed, or know too few of the words, on `setup`.
     """
 
+    sample = (f"sample-{SAMPLE_VERSION}", "sample-{split}.conllu", write_sample_treebank)
+
     def __init__(
         self,
         corpus: str | dict[str, str] = "sample",
@@ -206,13 +201,6 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
         self._heads_of: HeadsOf | None = None
         self._train_on: Sequence[int] | None = None
 
-    def files(self) -> Mapping[str, Path]:
-        """The corpus file of every split there is; those of the sample are written the first time."""
-        if self.corpus == "sample":
-            folder = self.cache / f"sample-{SAMPLE_VERSION}"
-            return sample_files(folder, "sample-{split}.conllu", write_sample_treebank)
-        return super().files()
-
     def extraction(self, path: Path, source: Source | None) -> Extraction:
         """Attention, and the hidden states of the layers asked for."""
         reader = {"name": "treebank", "version": READER_VERSION, "format": self.format}
@@ -229,7 +217,7 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
 
     @property
     def hidden_layers(self) -> tuple[int, ...]:
-        """Layers whose hidden states the batches hold: 0 for the embeddings, k for the output of layer k."""
+        """Layers whose hidden states the batches hold, as in `hidden`."""
         return self._any.manifest.hidden.layers
 
     @property

@@ -45,14 +45,11 @@ class LengthBatches(Sampler[list[int]]):
         shuffle: training if true.
         cells: what a batch is made of: `pairs` of words, delimiters included, or `tokens`.
         jitter: share of its length, 0–1, by which each sentence may be taken for longer or shorter in training, drawn
-            anew every epoch: else the sentences of a rare length would meet the same neighbours in every epoch. Only
-            without a bound of cells, which it would not keep.
+            anew every epoch: else the sentences of a rare length would meet the same neighbours in every epoch. With a
+            bound of cells, which it would not keep, it is a `ValueError`.
         seed: of the shuffling, together with the epoch.
         rank: of this process, from 0.
         world: number of processes.
-
-    Raises:
-        ValueError: jitter, and a bound of cells.
     """
 
     def __init__(
@@ -144,11 +141,7 @@ class BatchLoader(DataLoader[Item]):
         return {"seed": self._batches.seed}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Refuse to go on in another order.
-
-        Raises:
-            ValueError: the interrupted run shuffled with another seed.
-        """
+        """Refuse, with a `ValueError`, to go on in an order of another seed."""
         if state["seed"] != self._batches.seed:
             raise ValueError(
                 f"The interrupted run shuffled with seed {state['seed']}, this one with {self._batches.seed}: go on "
@@ -170,11 +163,7 @@ class Batches(Generic[Item]):
 
 
 def check_batch(indices: object) -> None:
-    """Refuse to read a split by anything but whole batches.
-
-    Raises:
-        TypeError: a single item was asked for.
-    """
+    """Refuse, with a `TypeError`, to read a split by anything but whole batches."""
     if not isinstance(indices, list):
         raise TypeError(
             "A split is read by whole batches. A Trainer that replaces the sampler asks for single items: give it "

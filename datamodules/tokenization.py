@@ -75,10 +75,7 @@ class Vocabulary:
 def build_vocabulary(counts: Counter[str], *, min_count: int, max_words: int | None) -> Vocabulary:
     """The specials, then the words of train by falling count; words of one count in the order of their code points.
 
-    Words that are rarer than `min_count` are left out, and those beyond the first `max_words`.
-
-    Raises:
-        CorpusError: no word is left.
+    Words rarer than `min_count` are left out, and those beyond the first `max_words`; a `CorpusError` if none is left.
     """
     frequent = (word for word, count in counts.items() if count >= min_count and word not in SPECIALS)
     words = sorted(frequent, key=lambda word: (-counts[word], word))[:max_words]
@@ -347,11 +344,8 @@ def piece_tokens(words: Words, tokenizer: TextTokenizer) -> Tokens:
 def cut(tokens: Tokens, limit: int) -> tuple[Tokens, Numbers]:
     """Leave at most `limit` tokens of each text; specials stay, and of a pair the longer text is cut first.
 
-    Returns:
-        the tokens, and how many each text lost, int64 `[texts]`.
-
-    Raises:
-        CorpusError: the limit leaves no room for a token beside the specials.
+    Returns the tokens, and how many each text lost, int64 `[texts]`. It is a `CorpusError` if the specials leave no
+    room for another token.
     """
     owners, texts = tokens.owners, len(tokens.offsets) - 1
     first, second = (np.bincount(owners[tokens.sources == source], minlength=texts) for source in (0, 1))

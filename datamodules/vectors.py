@@ -365,11 +365,8 @@ def read_vectors(path: Path, wanted: Collection[str]) -> Found:
 
     The content decides the format: gzip or plain, word2vec's text or binary format, with or without the header of
     counts, which GloVe's files lack. Only the wanted lines of a text file are parsed, but all are counted and checked.
-    Of lines for the same wanted word the first is taken, and the others are counted as `repeated_rows`.
-
-    Raises:
-        VectorError: the file is cut off or malformed.
-        OSError: it cannot be read.
+    Of lines for the same wanted word the first is taken, and the others are counted as `repeated_rows`. A file that is
+    cut off or malformed is a `VectorError`.
     """
     if (kind := _format(path)) == "text":
         return _read_text(path, wanted)

@@ -264,12 +264,12 @@ def test_shares_that_cannot_be_are_named(parts: tuple[float, ...]) -> None:
     ("count", "stage", "options", "message"),
     [
         (7, "fit", {}, r"no train split.*Part its documents in three: --data.init_args.parts"),
-        (1, "test", {}, r"few.conll: one document with mentions cannot be parted into dev and test.*dev: dev.con"),
+        (1, "test", {}, r"few.conll: one document with mentions cannot be parted into dev and test.*dev: b.con"),
         (
             2,
             "test",
             {"parts": THIRDS},
-            r"2 documents with mentions cannot be parted into train, dev and test\..*train: tra",
+            r"2 documents with mentions cannot be parted into train, dev and test\..*train: a.con",
         ),
         (7, "test", {"parses": "absent.conllu"}, r"absent\.conllu"),
         (7, "test", {"parses": "other.conllu"}, r"other\.conllu"),
