@@ -249,36 +249,39 @@ def fitted(
     return run, probe.result
 
 
-def test_a_trained_probe_is_scored_on_test_beside_the_same_baselines(make_data: MakeData) -> None:
+def test_a_trained_probe_and_its_trees_are_scored_beside_the_same_baselines(
+    data: DependencyDataModule, make_data: MakeData
+) -> None:
     probe = AttentionOnlyProbe(learning_rate=0.1)
-    trainer(3).fit(probe, datamodule=make_data())
-    result, baselines = scored(probe, make_data()), scored(Baselines(), make_data(encoder=None))
+    trainer(3).fit(probe, datamodule=data)
+    [validated] = trainer().validate(probe, datamodule=data, verbose=False)
+    result, baselines = scored(probe, data), scored(Baselines(), make_data(encoder=None))
+    shares = {}
+    for split in ("dev", "test"):
+        right = in_trees = total = 0
+        for batch in data.batches(split):
+            for row, n in enumerate(batch.lengths.tolist()):
+                scores = probe(batch)[row, :n, : n + 1].detach().double().numpy()
+                plain, gold = ~batch.punctuation[row, :n].numpy(), batch.heads[row, :n].numpy()
+                right += int((scores.argmax(1) == gold)[plain].sum())
+                in_trees += int((maximum_arborescence(scores) == gold)[plain].sum())
+                total += int(plain.sum())
+        shares[split] = right / total, in_trees / total
+    assert validated["val_uas"] == pytest.approx(shares["dev"][0])
+    assert (result.numbers["uas"], result.numbers["tree.uas"]) == pytest.approx(shares["test"])
+    assert result.items is not None
+    assert list(result.items["id"]) == [f"tiny-test-{index}" for index in range(17)]
+    for score, (numerator, denominator) in result.ratios.items():
+        assert result.numbers[score] == result.items[numerator].sum() / result.items[denominator].sum()
+        assert result.numbers[f"{score}.low"] <= result.numbers[score] <= result.numbers[f"{score}.high"]
+    assert {"uas", "uuas", "tree.uas"} <= set(result.ratios)
+    assert "epochs" not in result.audit
+    assert set(result.figures) == {"relations", "weights_dependent_to_head", "weights_head_to_dependent"}
     assert {name: result.numbers[name] for name in baselines.numbers} == baselines.numbers
     assert baselines.items is None
-    assert baselines.tables["relations"].frame["probe"].isna().all()
-    items = result.items
-    assert items is not None
-    assert list(items["id"]) == [f"tiny-test-{index}" for index in range(17)]
-    assert result.numbers["uas"] == items["correct"].sum() / items["scored"].sum()
-    assert result.numbers["uas.low"] <= result.numbers["uas"] <= result.numbers["uas.high"]
-    assert set(result.figures) == {"relations", "weights_dependent_to_head", "weights_head_to_dependent"}
-    pd.testing.assert_series_equal(
-        result.tables["relations"].frame["offset"], baselines.tables["relations"].frame["offset"], check_names=False
-    )
-
-
-def test_validation_logs_uas_without_punctuation(make_data: MakeData) -> None:
-    probe, module = AttentionOnlyProbe(), make_data()
-    run = trainer(2)
-    run.fit(probe, datamodule=module)
-    metrics = run.validate(probe, datamodule=module, verbose=False)[0]
-    right = total = 0
-    for batch in module.val_dataloader():
-        predicted = probe.predict(batch, tree=False).heads
-        scored = batch.mask & ~batch.punctuation
-        right += int((predicted == batch.heads)[scored].sum())
-        total += int(scored.sum())
-    assert metrics["val_uas"] == pytest.approx(right / total)
+    beside, alone = (one.tables["relations"].frame for one in (result, baselines))
+    pd.testing.assert_series_equal(beside["offset"], alone["offset"])
+    assert alone["probe"].isna().all()
 
 
 def test_the_relations_that_are_named_are_in_table_and_figure(make_data: MakeData) -> None:
@@ -292,24 +295,6 @@ def test_the_relations_that_are_named_are_in_table_and_figure(make_data: MakeDat
     bars = some.figures["relations"]
     assert isinstance(bars, Bars)
     assert list(bars.categories) == names
-
-
-def test_trees_are_the_best_of_the_scores_and_are_scored_beside(data: DependencyDataModule, tmp_path: Path) -> None:
-    probe = AttentionOnlyProbe(learning_rate=0.1)
-    _, result = fitted(probe, data, tmp_path)
-    right = total = 0
-    for batch in data.batches("test"):
-        for row, n in enumerate(batch.lengths.tolist()):
-            tree = maximum_arborescence(probe(batch)[row, :n, : n + 1].detach().double().numpy())
-            plain = ~batch.punctuation[row, :n].numpy()
-            right += int((tree == batch.heads[row, :n].numpy())[plain].sum())
-            total += int(plain.sum())
-    assert result.numbers["tree.uas"] == pytest.approx(right / total)
-    assert result.numbers["tree.uas.low"] <= result.numbers["tree.uas"] <= result.numbers["tree.uas.high"]
-    assert result.items is not None
-    for score, (numerator, denominator) in result.ratios.items():
-        assert result.numbers[score] == result.items[numerator].sum() / result.items[denominator].sum()
-    assert {"uas", "uuas", "tree.uas"} <= set(result.ratios)
 
 
 def test_labels_are_scored_where_the_head_is_right(data: DependencyDataModule, tmp_path: Path) -> None:
