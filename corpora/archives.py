@@ -54,7 +54,7 @@ def read_imdb(archive: Path) -> dict[str, list[Row]]:
 def _members(
     archive: Path, wanted: re.Pattern[str], encoding: str, clean: Callable[[str], str]
 ) -> dict[str, list[Row]]:
-    """Read label and text of the members whose whole name fits, by the folder they are in; a text may be empty."""
+    """Read label and text, maybe empty, of the members whose whole name fits, by split."""
     found: dict[str, list[Row]] = {"train": [], "test": []}
     try:
         with tarfile.open(archive, "r:gz") as members:
@@ -90,10 +90,9 @@ def _split(archive: Path, found: dict[str, list[Row]]) -> dict[str, list[Row]]:
 
 
 def _post(text: str) -> str:
-    """Return a post without headers, footer and quotes, in this order.
+    """Return a post without headers, footer and quotes.
 
-    Headers end at the first empty line. The footer is what follows the last line that is blank or of hyphens alone,
-    but never all of the post. A quote is a line with the mark of one, or one that says who is quoted.
+    The footer follows the last line that is blank or of hyphens alone, but is never all of the post.
     """
     body = text.partition("\n\n")[2]
     lines = body.strip().split("\n")

@@ -16,6 +16,7 @@ from corpora.conllu import Block, blocks
 from corpora.document import Document, Documents, Mention
 from corpora.mentions import WAYS, ParseBitError, Tokens, attach_parses, find_head, find_type
 from corpora.sentence import CorpusError
+from corpora.tables import words
 
 # Part of the key under which attention over documents is stored. Raise it with every change that makes the same files
 # give other documents, heads or types; else stores made before the change would be taken for current ones.
@@ -29,19 +30,10 @@ _BRACKET = re.compile(r"\(([0-9]+)\)?|([0-9]+)\)")
 _BLANKS = re.compile(" +")
 _GENRES = (re.compile(r"(?:AMAL)?GUM_([^_]+)_"), re.compile(r"([a-z]{2})/"))  # GUM_academic_art, bc/cctv/00/cctv_0001
 _COUNTS = (
-    "documents",
-    "sentences",
-    "words",
-    "mentions",
-    "clusters",
-    "singletons",
-    "crossing",
-    "spans_in_two_clusters",
-    "repeated_mentions",
+    *words("documents sentences words mentions clusters singletons crossing spans_in_two_clusters repeated_mentions"),
     "documents_without_mentions",
     *(f"heads_by_{way}" for way in WAYS),
-    "several_heads",
-    "types_by_heuristic",
+    *words("several_heads types_by_heuristic"),
 )
 
 
@@ -54,8 +46,6 @@ class _Span(NamedTuple):
 
 @dataclass
 class _Text:
-    """A document as it stands between its two marks."""
-
     name: str
     part: str
     line: int
@@ -147,17 +137,14 @@ def _crossing(places: Counter[tuple[int, int, int]]) -> int:
 
 
 class _Brackets:
-    """The mentions of one sentence as (start, end, cluster): those that are closed, and by cluster those still open."""
+    """The mentions of one sentence: those closed, as (start, end, cluster), and those still open."""
 
     def __init__(self) -> None:
         self.closed: list[tuple[int, int, int]] = []
         self._open: dict[int, list[tuple[int, int]]] = defaultdict(list)  # first word and line of each
 
     def read(self, cell: str, word: int, line: int) -> tuple[str, str] | None:
-        """Take in the cell of one word, from left to right; return what is wrong with it and the remedy, if anything.
-
-        A bracket closes the mention of its cluster that was opened last.
-        """
+        """Take in the cell of one word; return what is wrong with it and the remedy. The last opened closes first."""
         for bracket in cell.split("|"):
             found = _BRACKET.fullmatch(bracket)
             if found is None:
@@ -175,13 +162,11 @@ class _Brackets:
         return None
 
     def left_open(self) -> list[tuple[int, int]]:
-        """Return line and cluster of every mention still open, the first opened first."""
+        """Return line and cluster of every mention still open, in the order of the lines."""
         return sorted((line, cluster) for cluster, opened in self._open.items() for _, line in opened)
 
 
 class _Reader:
-    """The state of reading one file: the open document, the documents seen, and what was interned."""
-
     def __init__(self, path: Path) -> None:
         self.path = path
         self._open: _Text | None = None

@@ -19,6 +19,7 @@ from conllu.parser import parse_comment_line, parse_id_value, parse_int_value, p
 
 from corpora.lines import format_of, numbered_lines
 from corpora.sentence import CorpusError, Sentence, Treebank, find_cycle
+from corpora.tables import words
 
 # Part of the key under which attention over a corpus is stored. Raise it with every change that makes the same file
 # give other sentences; else stores made before the change would be taken for current ones.
@@ -30,16 +31,8 @@ Block = list[tuple[int, str]]  # line number, counted from 1, and text of each l
 
 _SUFFIXES: dict[str, Format] = {".conllu": "conllu", ".conll": "conllx", ".conllx": "conllx"}
 _COLUMNS = 10
-_COUNTS = (
-    "sentences",
-    "words",
-    "range_rows",
-    "empty_rows",
-    "multiple_roots",
-    "duplicates",
-    "generated_ids",
-    "repeated_ids",
-    "comment_blocks",
+_COUNTS = words(
+    "sentences words range_rows empty_rows multiple_roots duplicates generated_ids repeated_ids comment_blocks"
 )
 # What the library is given of a row: these columns alone, so that FEATS, DEPS and MISC are never taken apart.
 _FIELDS: dict[Format, dict[str, int]] = {
@@ -91,8 +84,6 @@ def blocks(path: Path) -> Iterator[Block]:
 
 
 class _Reader:
-    """The state of reading one file: what was interned, which names and texts were seen, what was counted."""
-
     def __init__(self, path: Path, format: Format) -> None:
         self.path = path
         self.format = format
@@ -129,12 +120,9 @@ class _Reader:
                     span_end, span_line = end, number
                 continue
             if head is None or relation == "_":
-                column = "HEAD" if head is None else "DEPREL"
-                raise self._error(
-                    number,
-                    f"word {position} ({form}) has no {'head' if head is None else 'relation'}",
-                    f"Fill column {column}; a root has head 0 and relation root",
-                )
+                missing, column = ("head", "HEAD") if head is None else ("relation", "DEPREL")
+                remedy = f"Fill column {column}; a root has head 0 and relation root"
+                raise self._error(number, f"word {position} ({form}) has no {missing}", remedy)
             words.append(intern(form, form))
             heads.append(head)
             relations.append(intern(relation, relation))
@@ -143,9 +131,8 @@ class _Reader:
         if not words:
             raise self._error(rows[0][0], "the sentence has no words", "Number its words 1, 2, 3, …, or remove it")
         if span_end > len(words):
-            raise self._error(
-                span_line, f"the multiword token ends at word {span_end} of {len(words)}", "Correct its range"
-            )
+            wrong = f"the multiword token ends at word {span_end} of {len(words)}"
+            raise self._error(span_line, wrong, "Correct its range")
         self._check_tree(words, heads, numbers)
         text = tuple(words)
         self.audit["duplicates"] += text in self._texts
@@ -169,10 +156,9 @@ class _Reader:
         try:
             position, form, tag, head, relation = parse_line("\t".join(wanted), self.fields, _PARSERS).values()
         except ParseException as error:
+            wrong, remedy = f"id {columns[0]!r} is not valid", "Write 1, 2, 3, …; 3-4 for a multiword token"
             if "'head'" in str(error):
                 wrong, remedy = f"head {columns[6]!r} is not a number", "Write the position of the head, 0 for a root"
-            else:
-                wrong, remedy = f"id {columns[0]!r} is not valid", "Write 1, 2, 3, …; 3-4 for a multiword token"
             raise self._error(number, wrong, remedy) from None
         return position, form, tag, head, relation
 
@@ -186,22 +172,19 @@ class _Reader:
                 self.audit["empty_rows"] += 1
                 return 0
             case (tuple(), "conllx"):
-                raise self._error(
-                    number, "CoNLL-X has no multiword tokens or empty nodes", "Read the file with format conllu"
-                )
+                wrong = "CoNLL-X has no multiword tokens or empty nodes"
+                raise self._error(number, wrong, "Read the file with format conllu")
         shown = "".join(map(str, position)) if isinstance(position, tuple) else "_" if position is None else position
-        raise self._error(
-            number, f"the id is {shown} after word {last}", f"Number the words 1, 2, 3, …: the next one is {last + 1}"
-        )
+        remedy = f"Number the words 1, 2, 3, …: the next one is {last + 1}"
+        raise self._error(number, f"the id is {shown} after word {last}", remedy)
 
     def _check_tree(self, words: list[str], heads: list[int], numbers: list[int]) -> None:
         """Refuse heads out of range, cycles and rootless sentences, at the line of the word concerned."""
         n = len(words)
         for i, head in enumerate(heads):
             if not 0 <= head <= n:
-                raise self._error(
-                    numbers[i], f"word {i + 1} ({words[i]}) has head {head}, out of 0..{n}", "Correct column HEAD"
-                )
+                wrong = f"word {i + 1} ({words[i]}) has head {head}, out of 0..{n}"
+                raise self._error(numbers[i], wrong, "Correct column HEAD")
         roots = heads.count(0)
         if cycle := find_cycle(heads):
             if len(cycle) == 1:

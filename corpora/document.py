@@ -77,7 +77,6 @@ class Documents:
     audit: Mapping[str, int]
 
     def __len__(self) -> int:
-        """Return the number of documents."""
         return len(self.documents)
 
 
@@ -99,7 +98,6 @@ class Window:
     text: Document
 
     def __len__(self) -> int:
-        """Return the number of words."""
         return sum(map(len, self.text.sentences))
 
     @property

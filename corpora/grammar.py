@@ -1,6 +1,5 @@
 """The grammar of the sample treebank: phrases, clauses and sentences as trees in the manner of Universal Dependencies.
 
-A `Node` is a word with the words that depend on it before and after; reading a tree in order gives the sentence.
 Arguments, adjuncts, auxiliaries, copula and markers depend on the lexical verb or on the nonverbal predicate. Each
 class adds a layer to the one before it: noun phrases, what surrounds a verb, clauses, sentences.
 """
@@ -124,13 +123,7 @@ def verb_chain(
     The first agrees with the subject, and each next one takes the form that the one before it governs. "do" comes in
     where a negation or a question has no other auxiliary. `verb` may be BE, which is then the copula.
     """
-    parts = []
-    if mood.perfect:
-        parts.append((HAVE, "aux"))
-    if mood.progressive:
-        parts.append((BE, "aux"))
-    if passive:
-        parts.append((BE, "aux:pass"))
+    parts = [(HAVE, "aux")] * mood.perfect + [(BE, "aux")] * mood.progressive + [(BE, "aux:pass")] * passive
     if not parts and not mood.modal and verb is not BE and (mood.negative or mood.question):
         parts.append((DO, "aux"))
     parts.append((verb, "cop" if verb is BE else ""))
@@ -142,8 +135,7 @@ def verb_chain(
         governed = "participle" if part is HAVE or relation == "aux:pass" else "gerund" if part is BE else "base"
     if mood.negative:
         first = chain[0]
-        contract = contract and first.form not in _NEVER_NT
-        if contract:
+        if contract := contract and first.form not in _NEVER_NT:
             first.form = _BEFORE_NT.get(first.form, first.form)
         chain.insert(1, word("n't" if contract else "not", "PART", "advmod", "not"))
     return chain
@@ -205,9 +197,8 @@ class Phrases(ABC):
         if kind != "person":
             weights = {"it": 3, "they": 2}
         person = dict.fromkeys(weights, 3) | {"I": 1, "we": 1, "you": 2}
-        base = self.dice.weigh(
-            {base: n for base, n in weights.items() if not_person == 3 or person[base] != not_person}
-        )
+        allowed = {base: n for base, n in weights.items() if not_person == 3 or person[base] != not_person}
+        base = self.dice.weigh(allowed)
         node = word(PRONOUNS[base][0 if subject else 1], "PRON", relation, base)
         return Nominal(node, kind, person[base], base in ("we", "they", "you"))
 
@@ -257,17 +248,10 @@ class Phrases(ABC):
 
     def determiner(self, *, plural: bool, owners: float, owner_noun: bool) -> list[Node]:
         """Return what opens a noun phrase: article, demonstrative, quantifier, number or possessor; maybe nothing."""
+        weights: dict[str, float]
         if plural:
-            weights = {
-                "the": 36,
-                "": 9,
-                "some": 9,
-                "these": 3,
-                "those": 2,
-                "number": 12,
-                "quantity": 9,
-                "owner": owners,
-            }
+            weights = {"the": 36, "": 9, "some": 9, "these": 3, "those": 2, "number": 12, "quantity": 9}
+            weights["owner"] = owners
         else:
             weights = {"the": 42, "a": 28, "owner": owners, "this": 3, "that": 2, "every": 2, "another": 2}
         match self.dice.weigh(weights):

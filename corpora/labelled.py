@@ -65,7 +65,6 @@ class LabelledTexts:
     audit: Mapping[str, int]
 
     def __len__(self) -> int:
-        """Return the number of texts."""
         return len(self.texts)
 
 

@@ -17,6 +17,8 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
     Raises:
         CorpusError: The file is missing or cannot be read, or a line is not UTF-8.
     """
+    if "\0" in str(path):
+        raise CorpusError.at(path, None, "the path holds a NUL byte", "Check the path")
     try:
         # Read as bytes: a line that is not UTF-8 is then known by its number, and only \n ends a line.
         with path.open("rb") as lines:

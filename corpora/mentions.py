@@ -1,12 +1,11 @@
 """The head word and the type of a span that refers to something, by the best evidence a corpus has.
 
-Which evidence was used is counted by the reader: heads found by a parse and heads found by a list of prepositions are
-not the same data. The parse bits of CoNLL-2012, one a word, are the bracketed tree of a sentence with every word and
+The parse bits of CoNLL-2012, one a word, are the bracketed tree of a sentence with every word and
 its tag replaced by `*`: `(TOP(S(NP*`, `*)`, `(VP*)))`.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -53,21 +52,13 @@ class ParseBitError(ValueError):
 
 @dataclass
 class Tokens:
-    """A sentence of n ≥ 1 words as a CoNLL-2012 file has it; every column has n entries.
-
-    Attributes:
-        words: Word forms.
-        tags: Parts of speech; `_` for none.
-        bits: The parse column, as it stands.
-        lines: The line of each word in the file, counted from 1.
-        parse: The sentence's dependency tree, where one is at hand.
-    """
+    """A sentence of n ≥ 1 words as a CoNLL-2012 file has it; every column has n entries."""
 
     words: tuple[str, ...]
-    tags: tuple[str, ...]
-    bits: tuple[str, ...]
-    lines: tuple[int, ...]
-    parse: Sentence | None = None
+    tags: tuple[str, ...]  # _ for none
+    bits: tuple[str, ...]  # the parse column
+    lines: tuple[int, ...]  # of the file, counted from 1
+    parse: Sentence | None = None  # the dependency tree, where one is at hand
 
     @cached_property
     def tree(self) -> Constituent | None:
@@ -119,9 +110,11 @@ def find_type(sentence: Tokens, start: int, end: int, head: int) -> tuple[Mentio
     The heuristic: a pronoun is one of a closed list; a capitalised head that does not begin its sentence is proper.
     """
     word = sentence.words[head]
+    tag = sentence.tags[head]
+    if tag == "_" and sentence.parse is not None:
+        tag = sentence.parse.upos[head]
     if end - start == 1 and word.lower() in _WORDS["demonstratives"]:
-        return "pronoun", _tag(sentence, head) == "_"
-    tag = _tag(sentence, head)
+        return "pronoun", tag == "_"
     if tag != "_":
         return ("pronoun" if tag in _PRONOUN_TAGS else "proper" if tag in _PROPER_TAGS else "nominal"), False
     if word.lower() in _WORDS["pronouns"]:
@@ -133,11 +126,6 @@ def _is_noun(tag: str) -> bool:
     return tag.startswith("NN") or tag in {"NOUN", "PROPN"}
 
 
-def _tag(sentence: Tokens, word: int) -> str:
-    tag = sentence.tags[word]
-    return sentence.parse.upos[word] if tag == "_" and sentence.parse is not None else tag
-
-
 def _head_by_heuristic(words: Sequence[str]) -> int:
     stops, clitics = _WORDS["stops"], _WORDS["clitics"]
     stop = next((place for place in range(1, len(words)) if words[place].lower() in stops), len(words))
@@ -146,11 +134,7 @@ def _head_by_heuristic(words: Sequence[str]) -> int:
 
 
 def attach_parses(path: Path, sentences: Sequence[Tokens], parses: Path) -> None:
-    """Give every sentence of the file `path` its dependency tree of the file `parses`.
-
-    Raises:
-        CorpusError: `parses` is no treebank, or the two files differ; the message names both places.
-    """
+    """Give every sentence of the file `path` its dependency tree of the file `parses`, or name where they differ."""
     trees = read_treebank(parses).sentences
     remedy = "Heads are taken from the parses of the very same sentences and words: correct one file, or move it away"
     for number, (sentence, tree) in enumerate(zip(sentences, trees, strict=False)):
@@ -212,9 +196,9 @@ def read_constituents(bits: Sequence[str]) -> Constituent:
 def constituent_head(tree: Constituent, tags: Sequence[str], start: int, end: int) -> int:
     """Return the head word of the words `start` to `end` (exclusive) of a sentence, one of them.
 
-    The smallest constituent that spans them is taken, what lies outside the span is cut off it, and the head child is
-    followed down to a word. A short form of the rules of Collins 1999, "Head-Driven Statistical Models for Natural
-    Language Parsing", appendix A; the head child of a phrase is the first found of
+    The head child of the smallest constituent that spans them, cut to the span, is followed down to a word. A short
+    form of the rules of Collins 1999, "Head-Driven Statistical Models for Natural Language Parsing", appendix A; the
+    head child of a phrase is the first found of
 
     1. the last noun or pronoun before any postmodifier (PP, S, SBAR, VP, RRC, PRN, …); of nouns joined by a
        conjunction or comma the first (*cats* in *cats and dogs*), which Collins does for conjunctions;
@@ -248,27 +232,24 @@ def _end(child: Constituent | int) -> int:
 def _head_child(label: str, children: list[Constituent | int], tags: Sequence[str]) -> Constituent | int:
     # A phrase goes by its label in angle brackets, so that no tag of a word is taken for one.
     names = [tags[child] if isinstance(child, int) else f"<{child.label}>" for child in children]
+    return children[next(place for place in _head_places(label, names) if place is not None)]
+
+
+def _head_places(label: str, names: list[str]) -> Iterator[int | None]:
+    """Yield the place that each rule of `constituent_head` gives, or None; the last always gives one."""
 
     def first(wanted: set[str]) -> int | None:
         return next((i for i, name in enumerate(names) if name[1:-1] in wanted and name[0] == "<"), None)
 
-    place: int | None = None
     if label == "VP" or label in _CLAUSES:
-        place = first({"VP"})
-        if place is None and label != "VP":
-            place = first(_CLAUSES)
-        if place is None:
-            place = next((i for i, name in enumerate(names) if name.startswith("VB") or name == "VERB"), None)
+        yield first({"VP"})
+        yield first(_CLAUSES) if label != "VP" else None
+        yield next((i for i, name in enumerate(names) if name.startswith("VB") or name == "VERB"), None)
     cut = next((i for i in range(1, len(names)) if names[i][1:-1] in _POSTMODIFIERS and names[i][0] == "<"), len(names))
-    if place is None:
-        place = _last_noun(names[:cut])
-    if place is None:
-        place = first(_NP_LIKE)
-    if place is None:
-        place = next((i for i in reversed(range(cut)) if names[i] in {"CD", "NUM", "<QP>"}), None)
-    if place is None:
-        place = next((i for i in reversed(range(cut)) if names[i] not in _PUNCTUATION), cut - 1)
-    return children[place]
+    yield _last_noun(names[:cut])
+    yield first(_NP_LIKE)
+    yield next((i for i in reversed(range(cut)) if names[i] in {"CD", "NUM", "<QP>"}), None)
+    yield next((i for i in reversed(range(cut)) if names[i] not in _PUNCTUATION), cut - 1)
 
 
 def _last_noun(names: list[str]) -> int | None:

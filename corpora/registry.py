@@ -58,7 +58,7 @@ class Corpus:
 
     @property
     def files(self) -> tuple[RemoteFile, ...]:
-        """All its files."""
+        """Those of the splits and those beside."""
         return (*self.splits.values(), *self.beside)
 
     @property
@@ -86,11 +86,7 @@ def data_root(root: str | Path | None) -> Path:
 
 
 def find(name: str) -> Corpus:
-    """Return the corpus of that name.
-
-    Raises:
-        CorpusError: There is none; the message lists those there are.
-    """
+    """Return the corpus of that name; a CorpusError lists those there are."""
     if name not in CORPORA:
         raise CorpusError(f"{name}: no corpus has this name. The registry knows: {', '.join(sorted(CORPORA))}.")
     return CORPORA[name]

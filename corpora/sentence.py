@@ -46,7 +46,6 @@ class Sentence:
             )
 
     def __len__(self) -> int:
-        """Return the number of words."""
         return len(self.words)
 
 
@@ -64,7 +63,6 @@ class Treebank:
     audit: Mapping[str, int]
 
     def __len__(self) -> int:
-        """Return the number of sentences."""
         return len(self.sentences)
 
 

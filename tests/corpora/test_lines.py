@@ -76,6 +76,7 @@ def test_files_that_cannot_be_read_say_what_to_do(reader: Reader, tmp_path: Path
         (tmp_path / f"my{suffix}", r"there is no such file\. Check the path\.$"),
         (tmp_path, "this is a folder"),
         (folder, "this is a folder"),
+        (tmp_path / f"\0{suffix}", "the path holds a NUL byte"),
         (tmp_path / f"{'x' * 300}{suffix}", r"the file cannot be read \(.*Check the path"),
     ]:
         with pytest.raises(CorpusError, match=f"^{path}: {wrong}"):
