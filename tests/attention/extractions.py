@@ -32,13 +32,7 @@ _processes.set_forkserver_preload([__name__])
 
 @dataclass
 class Extraction:
-    """A specification, and what was called on its behalf.
-
-    Attributes:
-        root: gets the corpus file and the cache.
-        encoder: folder of the encoder; None for labels alone.
-        calls: `load` and `cut`, in the order they came.
-    """
+    """A specification whose corpus and cache lie in `root`, and the calls of `load` and `cut` on its behalf."""
 
     root: Path
     encoder: Path | None
@@ -49,11 +43,7 @@ class Extraction:
 
     def __post_init__(self) -> None:
         self.root.mkdir(parents=True, exist_ok=True)
-        self.corpus.write_text(self.text)
-
-    @property
-    def text(self) -> str:
-        return "\n".join(" ".join(sentence.words) for sentence in self.treebank.sentences)
+        self.corpus.write_text("\n".join(" ".join(sentence.words) for sentence in self.treebank.sentences))
 
     @property
     def corpus(self) -> Path:

@@ -142,12 +142,6 @@ def test_parts_hold_all_words_whole_and_overlap_by_about_half(words: int, limit:
         assert chosen[word] == min(index for index, depth in depths.items() if depth == max(depths.values()))
 
 
-def test_what_fits_is_one_part_and_unchanged() -> None:
-    whole = random_pieces(np.random.default_rng(0), 10)
-    assert overlapping(whole, len(whole)) == [whole]
-    assert len(overlapping(whole, len(whole) - 1)) > 1
-
-
 def test_a_word_too_long_for_any_part_is_an_error() -> None:
     whole = Pieces(np.arange(9, dtype=np.int32), np.array([0, 1, 2, 2, 2, 2, 2, 3, 4], np.int32), 3)
     assert len(overlapping(whole, 7)) == 3

@@ -93,10 +93,7 @@ def test_a_changed_file_is_hashed_again(change: Callable[[Path], None], file: Pa
         assert seen.one(file) == sha(file.read_bytes()) != sha(b"pretrained")
 
 
-@pytest.mark.parametrize(
-    "content",
-    [b"", b"{", b"\xff\xfe\x00", b"[]", b"null", b'{"a": 1}', b'{"a": {}}', b'{"a": ["stamp", "sha256"]}'],
-)
+@pytest.mark.parametrize("content", [b"{", b"\xff\xfe\x00", b"[]", b'{"a": 1}', b'{"a": ["stamp", "sha256"]}'])
 def test_a_damaged_index_is_ignored_and_written_anew(
     content: bytes, file: Path, cache: Path, hashed: list[str]
 ) -> None:

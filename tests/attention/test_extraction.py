@@ -50,8 +50,14 @@ def stems(files: Iterable[str]) -> list[str]:
     return sorted(re.split(r"[-.]", name)[0] for name in files)
 
 
-def test_a_store_is_labels_shards_and_a_manifest(extraction: Extraction) -> None:
+def test_a_store_is_labels_shards_and_a_manifest_that_a_second_run_opens(
+    extraction: Extraction, extracted: list[int]
+) -> None:
+    prepared = extraction.prepare()
+    before = {path: path.stat() for path in extraction.folder.iterdir()}
     store = extraction.prepare()
+    assert {path: path.stat() for path in extraction.folder.iterdir()} == before
+    assert (extraction.calls, extracted) == (["load", "cut"], [0, 1, 2])
     assert stems(extraction.files()) == [*SHARDS, "labels", "manifest"]
     assert store.folder == extraction.folder
     assert len(store) == 10
@@ -69,16 +75,7 @@ def test_a_store_is_labels_shards_and_a_manifest(extraction: Extraction) -> None
         assert attention.shape == (2, 4, len(sentence) + 2, len(sentence) + 2)
         assert attention.dtype == torch.float32
         torch.testing.assert_close(attention.sum(-1), torch.ones(2, 4, len(sentence) + 2), rtol=0, atol=5e-3)
-
-
-def test_a_second_run_reads_and_loads_nothing(extraction: Extraction, extracted: list[int]) -> None:
-    extraction.prepare()
-    assert (extraction.calls, extracted) == (["load", "cut"], [0, 1, 2])
-    before = {path: path.stat() for path in extraction.folder.iterdir()}
-    store = extraction.prepare()
-    assert (extraction.calls, extracted) == (["load", "cut"], [0, 1, 2])
-    assert {path: path.stat() for path in extraction.folder.iterdir()} == before
-    assert len(store) == 10
+        assert torch.equal(attention, prepared.read("attention", item))
 
 
 def test_what_is_needed_is_printed_before_it_starts(extraction: Extraction, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,15 +266,6 @@ def test_a_store_that_cannot_fit_is_refused_before_it_begins(
     assert stems(extraction.files()) == ["labels"]
     extraction.prepare()
     assert extraction.files() == undisturbed
-
-
-def test_only_what_is_missing_must_fit(extraction: Extraction, monkeypatch: pytest.MonkeyPatch) -> None:
-    shards = extraction.prepare().manifest.shards
-    extraction.file("00001").unlink()
-    free = shards[1].bytes + 4 * 100
-    assert free < sum(part.bytes for part in shards)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(10**9, 10**9 - free, free))
-    assert len(extraction.prepare()) == 10
 
 
 def no_space(*_: object) -> None:

@@ -1,5 +1,4 @@
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -18,7 +17,6 @@ from attention.forward import (
     BATCH_PIECES,
     MEMORY,
     Allowance,
-    _workers,
     batches,
     extract,
     forward,
@@ -213,21 +211,6 @@ def test_batches_of_much_that_is_kept_are_bounded_by_memory(what: str, monkeypat
         assert [len(batch) for batch in found] == sizes
 
 
-@pytest.mark.parametrize("what", LARGE)
-def test_fewer_passes_run_at_once_when_one_is_large(
-    what: str, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kept, one = LARGE[what]
-    items = fake_items([3], [100], [7], **kept)  # type: ignore[arg-type]
-    monkeypatch.setattr("attention.forward.torch.get_num_threads", lambda: 64)
-    for budget, workers in ((2 * one * 64, 8), (2 * one * 5, 5), (2 * one * 5 - 1, 4), (one, 1)):
-        monkeypatch.setitem(MEMORY, "cpu", budget)
-        assert _workers(encoder, items) == workers
-    monkeypatch.setattr("attention.forward.torch.get_num_threads", lambda: 3)
-    monkeypatch.setitem(MEMORY, "cpu", 2 * one * 64)
-    assert _workers(encoder, items) == 3
-
-
 def test_parts_of_a_sentence_follow_one_another() -> None:
     [batch] = batches(fake_items([5], [9, 3], [9, 9, 1], [7]), 0, "cpu")
     assert batch == [(1, 0), (1, 1), (2, 0), (2, 1), (2, 2), (3, 0), (0, 0)]
@@ -290,15 +273,6 @@ def _four_threads() -> Iterator[None]:
     torch.set_num_threads(4)
     yield
     torch.set_num_threads(before)
-
-
-@pytest.mark.usefixtures("_four_threads")
-def test_results_come_in_order_though_later_ones_are_ready_first() -> None:
-    def compute(job: int) -> int:
-        time.sleep(0.02 * (job % 3 == 0))
-        return job**2
-
-    assert list(in_order(compute, range(10), 3)) == [(job, job**2) for job in range(10)]
 
 
 @pytest.mark.usefixtures("_four_threads")

@@ -15,7 +15,7 @@ from attention.specification import Extraction, Items, Options, Precision, store
 from attention.store import Hidden, StoreError, write_shard
 from corpora.sentence import Sentence, Treebank, to_table
 from tests import tiny
-from tests.attention.extractions import LENGTHS, items_of, small_shards
+from tests.attention.extractions import LENGTHS, items_of
 
 LIMIT = 14
 
@@ -27,10 +27,6 @@ LIMIT = 14
 def test_numbers_that_mean_nothing_are_refused(name: str, chosen: tuple[int, ...]) -> None:
     with pytest.raises(StoreError, match=rf"{name}: .*from 1 on, in ascending order"):
         Options(**{name: chosen})  # type: ignore[arg-type]
-
-
-def test_precision_is_a_dtype() -> None:
-    assert (Options().dtype, Options(precision="float32").dtype) == (torch.float16, torch.float32)
 
 
 # The key
@@ -235,15 +231,6 @@ def test_hidden_states_of_layers_that_there_are_not_are_refused(hidden: tuple[in
 def test_delimiters_are_what_the_tokenizer_writes(name: str, start: bool, end: bool, folders: dict[str, Path]) -> None:
     items = items_of(treebank(SHORT), Encoder(resolve(EncoderSpec(str(folders[name])))))
     assert items.delimiters == {"start": start, "end": end}
-
-
-@pytest.mark.parametrize("count", [1, 3, 4, 5, 8, 9])
-def test_shards_part_the_sentences(count: int, encoder: Encoder) -> None:
-    with small_shards():
-        shards = items_of(treebank(*[SHORT] * count), encoder).shards
-    assert [item for shard in shards for item in shard] == list(range(count))
-    assert all(len(shard) == 4 for shard in shards[:-1])
-    assert 1 <= len(shards[-1]) <= 4
 
 
 @pytest.mark.parametrize("hidden", [(), (0, 1, 2)])

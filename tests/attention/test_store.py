@@ -32,7 +32,6 @@ from attention.store import (
     unpack_weights,
     write_shard,
 )
-from corpora.sentence import to_table
 from metrics.heads import most_attended
 from tests import tiny
 from tests.attention.extractions import LENGTHS, Extraction
@@ -114,14 +113,6 @@ def write_part(folder: Path, content: bytes) -> None:
     seal_part(folder / "partial", digest(content), "00000", ".safetensors", Digests(folder / "index"))
 
 
-def test_a_part_carries_its_digest_in_its_name(tmp_path: Path, digests: Digests) -> None:
-    write_part(tmp_path, b"content")
-    sha = digest(b"content")
-    assert find_part(tmp_path, "00000", ".safetensors", digests) == Part(f"00000-{sha[:16]}.safetensors", 7, sha)
-    assert find_part(tmp_path, "00001", ".safetensors", digests) is None
-    assert find_part(tmp_path, "00000", ".parquet", digests) is None
-
-
 def test_the_undamaged_one_of_two_is_found(tmp_path: Path, digests: Digests, caplog: pytest.LogCaptureFixture) -> None:
     damaged = tmp_path / "00000-0000000000000000.safetensors"  # sorts before the sound one
     damaged.write_bytes(b"damaged")
@@ -181,15 +172,6 @@ def test_tensors_begin_at_a_multiple_of_eight_bytes(tmp_path: Path) -> None:
         assert json.loads(content[8 : 8 + length])["x" * count]["data_offsets"] == [36, 40]
 
 
-def test_a_disk_that_is_full_is_an_error(tmp_path: Path) -> None:
-    full = Path("/dev/full")
-    if not full.exists():
-        pytest.skip("this system has no /dev/full")
-    (tmp_path / "shard").symlink_to(full)
-    with pytest.raises(OSError, match="No space left on device"):
-        write_shard(tmp_path / "shard", SHAPES, torch.float32, drawn(SHAPES, torch.float32))
-
-
 @pytest.mark.parametrize(
     ("tensors", "named"),
     [
@@ -214,18 +196,6 @@ def test_no_store_is_none_without_a_word(tmp_path: Path, digests: Digests, caplo
     caplog.set_level(logging.DEBUG)
     assert Store.open(tmp_path / "nowhere", digests) is None
     assert caplog.records == []
-
-
-def test_a_store_opens_to_what_was_prepared(extraction: Extraction, digests: Digests) -> None:
-    prepared = extraction.prepare()
-    opened = Store.open(extraction.folder, digests)
-    assert opened is not None
-    assert (len(opened), opened.manifest) == (len(prepared), prepared.manifest)
-    assert opened.labels.equals(to_table(extraction.treebank.sentences))
-    for item in (9, 0, 4, 3, 8, 7, 1, 2, 6, 5):
-        found = opened.read("attention", item)
-        assert found.size(-1) == extraction.lengths[item] + 2
-        assert torch.equal(found, prepared.read("attention", item))
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

@@ -45,13 +45,6 @@ def test_the_limit_delimiters_and_padding_are_the_encoders(
     assert (own._tokenizer.pad_token is None) == (name in ("gpt2", "llama"))
 
 
-def test_no_weights_are_read(bert: Path, tmp_path: Path) -> None:
-    for path in bert.iterdir():
-        if path.suffix != ".safetensors":
-            (tmp_path / path.name).write_bytes(path.read_bytes())
-    assert tokenizer(tmp_path).pieces == tokenizer(bert).pieces
-
-
 def test_a_text_without_a_piece_becomes_the_unknown_one(bert: Path) -> None:
     own = tokenizer(bert)
     [found] = own.split(["\u200d"], [None])

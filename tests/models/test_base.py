@@ -140,11 +140,11 @@ def test_of_three_labels_f1_is_the_mean(tmp_path: Path) -> None:
 def test_predictions_hold_tokens_and_their_attention(run: Run, texts: str) -> None:
     trainer, model, data, _ = run
     trainer.predict(model, datamodule=data)
-    found = model.predictions
+    found, result = model.predictions, model.result
     assert found is not None
-    assert model.result is not None
-    assert model.result.items is not None
-    items = model.result.items
+    assert result is not None
+    items = result.items
+    assert items is not None
     assert found["id"].tolist() == items["id"].tolist()
     assert found["predicted"].tolist() == items["predicted"].tolist()
     np.testing.assert_allclose(found["probability.good"], items["probability.good"], atol=1e-6)
@@ -153,9 +153,8 @@ def test_predictions_hold_tokens_and_their_attention(run: Run, texts: str) -> No
     assert found["gold"].tolist() == items["gold"].tolist()
     assert found["words"].tolist() == rows["text"].str.split().tolist()
     assert found["sentences"].map(len).tolist() == found["words"].map(len).tolist()
-    for tokens, text in zip(found["tokens"], rows["text"], strict=True):
+    for tokens, text, weights in zip(found["tokens"], rows["text"], found["attention.word"], strict=True):
         assert tokens == [word if word in known else "<unk>" for word in text.split()]
-    for tokens, weights in zip(found["tokens"], found["attention.word"], strict=True):
         assert weights.shape == (len(tokens),)
         assert sum(weights) == pytest.approx(1, abs=1e-5)
 

@@ -291,13 +291,6 @@ def test_the_same_regularizer_twice_is_refused() -> None:
         flat(None, None, Tying(), Concat(), Tying(2.0))
 
 
-def test_frozen_embeddings_are_not_trained() -> None:
-    frozen = AttentionClassifier(NoEncoder(), UniformAttention(), EmbeddingSpec(size=4, trainable=False))
-    built(frozen)
-    (alone,) = frozen.parameter_groups()
-    assert alone["params"] == [frozen.decision.weight, frozen.decision.bias]
-
-
 def test_dropout_reaches_what_the_encoder_reads_but_not_the_word_that_is_tied() -> None:
     model = AttentionClassifier(NoEncoder(), UniformAttention(), EmbeddingSpec(size=50, dropout=0.5), [Tying()])
     batch = texts()

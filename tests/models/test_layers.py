@@ -221,13 +221,6 @@ def test_hidden_states_outside_the_mask_change_nothing_and_get_no_gradient(name:
         assert (gradient[0] != 0).any()
 
 
-def test_scores_too_large_for_an_exponential_are_no_matter() -> None:
-    attention = built_attention("dot")
-    assert isinstance(attention, DotAttention)
-    weights = attention(torch.tensor([[[1e6] * SIZE, [0.0] * SIZE, [-1e6] * SIZE]]), torch.ones(1, 3, dtype=torch.bool))
-    assert sorted(weights[0].tolist()) == [0.0, 0.0, 1.0]
-
-
 @pytest.mark.parametrize("name", [*ENCODERS, *ATTENTIONS])
 def test_a_batch_without_a_text_has_no_states_and_no_weights(name: str) -> None:
     module = built(name) if name in ENCODERS else built_attention(name)

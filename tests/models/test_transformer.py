@@ -61,21 +61,13 @@ def rows(*shape: int, time: int | None = None) -> Tensor:
 
 @dataclass(frozen=True)
 class Architecture:
-    """Where a model keeps what the slow reference needs.
-
-    Attributes:
-        save: writes the bare transformer.
-        mixed: the module, by layer, that takes what attention has mixed: `[batch, pieces, heads · dim]`.
-        projection: the module, by layer, whose output ends with the values: `[batch, pieces, … + key heads · dim]`.
-        key_heads: each serves as many heads as there are more of those.
-        last: whether the decision is read from the last piece.
-    """
+    """Where a model keeps what the slow reference needs, with the number of the layer to be filled in."""
 
     save: Callable[[Path], Path]
-    mixed: str
-    projection: str
+    mixed: str  # the module that takes what attention has mixed: `[batch, pieces, heads · dim]`
+    projection: str  # the module whose output ends with the values: `[batch, pieces, … + key heads · dim]`
     key_heads: int = HEADS
-    last: bool = False
+    last: bool = False  # whether the decision is read from the last piece
 
 
 def save_distilbert(folder: Path) -> Path:
