@@ -114,7 +114,6 @@ def save_roberta(folder: Path, *, max_length: int = 64, seed: int = 0) -> Path:
 
 
 def save_gpt2(folder: Path, *, seed: int = 0) -> Path:
-    """Write a tiny GPT-2; returns the folder."""
     tokenizer = gpt2_tokenizer()
     sizes = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "bos_token_id": 0, "eos_token_id": 0}
     return save(folder, build("gpt2", seed, vocab_size=len(tokenizer), **sizes), tokenizer)

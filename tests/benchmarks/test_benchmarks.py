@@ -1,36 +1,73 @@
 """Each benchmark as the command line runs it, on a few sentences of the sample."""
 
 import json
+from functools import partial
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
 import torch
 
 from attention import Encoder, EncoderSpec, resolve
-from benchmarks import classifier_training, extraction, heads, job, probe_training, store
+from benchmarks import adversary, classifier_training, erasure, extraction, heads, job, probe_training, store
 from benchmarks.extraction import TimedExtraction
 from benchmarks.heads import HeadByHead, OnePass, check
 from benchmarks.memory import Ended
 from benchmarks.probe_training import DataPass
-from benchmarks.reference import Reference, merge
+from benchmarks.reference import Reference
 from corpora.conllu import read_treebank
 from datamodules import AttentionBatch, DependencyDataModule
+from fidelity.adversary import Adversary
 from models import RecurrentEncoder
-from tests.benchmarks.conftest import Measured
+from tests.benchmarks.conftest import Measured, Numbers
 
 pytestmark = pytest.mark.usefixtures("_bundle")
+# Of each benchmark its ratios, as quotients of figures where these are reported, and what it counted.
+BENCHMARKS: dict[ModuleType, tuple[dict[str, str], Numbers]] = {
+    extraction: (
+        {
+            "to_bare_forward": "extraction_s / bare_forward_s",
+            "to_bare_side_by_side": "",
+            "over_reference": "",
+            "bytes": "",
+        },
+        {"sentences": 30, "reference_sentences": 30},
+    ),
+    probe_training: (
+        {
+            "epoch_over_data_pass": "epoch_s / data_pass_s",
+            "words_epoch_over_data_pass": "words_epoch_s / words_data_pass_s",
+            "over_batch_of_one": "batch_of_one_s / batches_s",
+        },
+        {"sentences": 30},
+    ),
+    classifier_training: ({"packed_over_epoch": "packed_epoch_s / epoch_s"}, {"texts": 30}),
+    store: ({"reads_to_numpy_memmap": "memmap_reads_per_s / reads_per_s"}, {}),
+    heads: ({"over_reference": "reference_s / one_pass_s"}, {"sentences": 30, "predictors": 144}),
+    adversary: ({"over_reference": "reference_s / search_s"}, {"texts": 30, "reference_texts": 24}),
+    erasure: (
+        {"over_reference": "reference_s / erasure_s", "over_forwards": "forwards_s / erasure_s"},
+        {"texts": 30, "orders": 10, "different_flips": 0},
+    ),
+}
 
 
 @pytest.mark.slow
-def test_extraction(measured: Measured) -> None:
-    name, ratios, figures = measured(extraction.main, "--limit", "30", "--no-memory")
-    assert name == "extraction"
-    assert ratios.keys() == {"to_bare_forward", "to_bare_side_by_side", "over_reference", "bytes"}
-    assert 1 < ratios["bytes"] < 1.05  # a few sentences weigh little beside the labels and the manifest
-    assert ratios["to_bare_forward"] == pytest.approx(figures["extraction_s"] / figures["bare_forward_s"])
-    assert figures["sentences"] == figures["reference_sentences"] == 30
-    assert 0 < figures["reference_difference"] < 1e-3
+@pytest.mark.parametrize("module", BENCHMARKS, ids=lambda module: module.__name__.rpartition(".")[2])
+def test_a_benchmark_reports_its_ratios(
+    module: ModuleType, measured: Measured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(adversary, "Adversary", partial(Adversary, steps=15))
+    name, ratios, figures = measured(module.main, "--limit", "30", *([] if module is store else ["--no-memory"]))
+    quotients, counts = BENCHMARKS[module]
+    assert name == module.__name__.rpartition(".")[2]
+    assert ratios.keys() >= quotients.keys()
+    for ratio, (above, slash, below) in ((ratio, quotient.partition(" / ")) for ratio, quotient in quotients.items()):
+        assert not slash or ratios[ratio] == pytest.approx(figures[above] / figures[below])
+    assert figures.items() >= counts.items()
+    assert all(value > 0 for figure, value in figures.items() if figure.endswith("_s"))
+    assert all(value < 1e-3 for figure, value in figures.items() if figure.endswith("_difference"))
 
 
 def test_peaks_are_compared(measured: Measured, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,26 +84,6 @@ def test_peaks_are_compared(measured: Measured, monkeypatch: pytest.MonkeyPatch)
     assert (figures["peak_rss_mb_small"], figures["peak_rss_mb_large"]) == (400, 420)
 
 
-def test_probe_training(measured: Measured) -> None:
-    name, ratios, figures = measured(probe_training.main, "--limit", "30", "--no-memory")
-    assert name == "probe_training"
-    assert ratios.keys() == {"epoch_over_data_pass", "words_epoch_over_data_pass", "over_batch_of_one"}
-    for kind in ("", "words_"):
-        ratio = figures[f"{kind}epoch_s"] / figures[f"{kind}data_pass_s"]
-        assert ratios[f"{kind}epoch_over_data_pass"] == pytest.approx(ratio)
-        assert figures[f"{kind}epoch_gb_per_s"] > 0
-    assert ratios["over_batch_of_one"] == pytest.approx(figures["batch_of_one_s"] / figures["batches_s"])
-    assert figures["sentences"] == 30
-
-
-def test_classifier_training(measured: Measured) -> None:
-    name, ratios, figures = measured(classifier_training.main, "--limit", "40", "--no-memory")
-    assert name == "classifier_training"
-    assert ratios == {"packed_over_epoch": pytest.approx(figures["packed_epoch_s"] / figures["epoch_s"])}
-    assert figures["texts"] == 40
-    assert figures["tokens_per_s"] > 40 / figures["epoch_s"]
-
-
 def test_packed_sequences_give_the_same_states() -> None:
     """Both sides of the ratio do the same."""
     ours, packed = RecurrentEncoder(hidden=classifier_training.HIDDEN), classifier_training.PackedEncoder()
@@ -78,17 +95,6 @@ def test_packed_sequences_give_the_same_states() -> None:
     embedded, mask = torch.randn(3, 7, 5), torch.arange(7) < torch.tensor([[7], [2], [5]])
     with torch.no_grad():
         torch.testing.assert_close(packed(embedded, mask), ours(embedded, mask), atol=1e-6, rtol=0)
-
-
-@pytest.mark.slow
-def test_store(measured: Measured) -> None:
-    name, ratios, figures = measured(store.main, "--limit", "30")
-    assert name == "store"
-    assert ratios["reads_to_numpy_memmap"] == pytest.approx(figures["memmap_reads_per_s"] / figures["reads_per_s"])
-    assert min(figures["ready_s"], figures["first_ready_s"]) > 0
-    assert figures["startup_s"] > 0.5  # importing PyTorch
-    assert figures["sequential_gb_per_s"] > 0
-    assert figures["labels_bytes"] > 0
 
 
 @pytest.mark.slow
@@ -123,14 +129,6 @@ def test_a_data_pass_reads_every_training_batch(few: Path, tmp_path: Path, monke
     monkeypatch.setattr(DataPass, "training_step", counted)
     assert probe_training.epoch(DataPass, data)() > 0
     assert sorted(seen) == list(range(6))
-
-
-@pytest.mark.slow
-def test_heads(measured: Measured) -> None:
-    name, ratios, figures = measured(heads.main, "--limit", "30", "--no-memory")
-    assert name == "heads"
-    assert ratios == {"over_reference": pytest.approx(figures["reference_s"] / figures["one_pass_s"])}
-    assert (figures["corpus"], figures["sentences"], figures["predictors"]) == ("sample", 30, 144)
 
 
 def test_both_sides_equal_a_count_word_by_word(few: Path, tmp_path: Path) -> None:
@@ -171,20 +169,6 @@ def test_a_single_different_count_is_refused() -> None:
     for message, counts in other.items():
         with pytest.raises(RuntimeError, match=message):
             check(ours, ours | counts)
-
-
-def test_merging_equals_a_triple_loop() -> None:
-    attention = np.random.default_rng(0).dirichlet(np.ones(7), 7).astype(np.float32)
-    words = [[0], [1, 2, 3], [4], [5], [6]]
-    expected = np.zeros((5, 5))
-    for i, sources in enumerate(words):
-        for j, targets in enumerate(words):
-            for source in sources:
-                for target in targets:
-                    expected[i, j] += attention[source, target] / len(sources)
-    merged = merge(attention, words)
-    np.testing.assert_allclose(merged, expected, atol=1e-6)
-    np.testing.assert_allclose(merged.sum(1), 1, atol=1e-6)
 
 
 def test_a_store_that_differs_is_refused(few: Path, tmp_path: Path) -> None:
