@@ -30,11 +30,9 @@ Given = Callable[..., list[str]]
 HEADS = "clark2019/heads.yaml"
 # Those on documents, the sweeps, and those that train inside a test are tried where these are tested.
 NESTED = ("control.yaml", "mdl.yaml")
-CONFIGS = [
-    path
-    for path in sorted((ROOT / "configs").rglob("*.yaml"))
-    if "class_path: DependencyDataModule" in path.read_text(encoding="utf-8") and path.name not in NESTED
-]
+YAMLS = {path: path.read_text(encoding="utf-8") for path in sorted((ROOT / "configs").rglob("*.yaml"))}
+CONFIGS = [path for path in YAMLS if "class_path: DependencyData" in YAMLS[path] and path.name not in NESTED]
+CLASSIFIERS = [path for path in YAMLS if "class_path: ClassificationDataModule" in YAMLS[path]]
 # Lightning 2.6 calls what jsonargparse 4.53 deprecates, and gives advice on workers and small data.
 pytestmark = [
     pytest.mark.filterwarnings("ignore::jsonargparse._deprecated.JsonargparseDeprecationWarning"),
@@ -54,7 +52,7 @@ def arguments(config: Path, corpus: str, bert: Path, cache: str, runs: Path) -> 
         forms = sorted({word.lower() for word in (*FAMILIAR, *BROKEN)})
         rows = (f"{form} {number % 3} {number % 5} 1\n" for number, form in enumerate(forms))
         vectors.write_text("".join(rows), encoding="utf-8")
-    text = config.read_text(encoding="utf-8")
+    text = YAMLS[config]
     trains = "train.py fit" in text
     encoder = [] if "encoder: null" in text else ["name", str(bert)]
     return [
@@ -104,49 +102,35 @@ def test_every_config_runs_and_leaves_whole_results(config: Path, of_config: Giv
     for name in [name for name in scores if f"{name}.low" in scores]:
         bottom = -1 if name.startswith("spearman") else 0
         assert bottom <= scores[f"{name}.low"] <= scores[name] <= scores[f"{name}.high"] <= 1
-    main, columns = TABLES[found["experiment"]]
+    main, columns, names = EXPERIMENTS[found["experiment"]]
     table = pd.read_csv(folder / found["tables"][main])
-    assert columns <= set(table)
-    assert set(SCORED[found["experiment"]]) <= scores.keys()
+    assert {*columns} <= {*table}
+    assert {*names} <= scores.keys()
     if main != "sweep":
         assert found["audit"]["test"]["words"] == table["n"][0]
         for prefix in ("offset.", "right_branching.", "left_branching.", "uniform."):
             assert {f"{prefix}{score}.low" for score in ("uas", "uuas", "uas_with_punctuation")} <= scores.keys()
 
 
-_RELATIONS = ("relations", {"relation", "n", "probe", "offset", "best_offset"})
-_SWEEP = ("sweep", {"layer", "rank", "epochs", "dev", "test", "low", "high"})
-TABLES = {
-    "attention_only": _RELATIONS,
-    "attention_words": _RELATIONS,
-    "distances_words": _RELATIONS,
-    "baselines": _RELATIONS,
-    "heads": ("best_heads", {"relation", "n", "head", "direction", "dev", "test", "offset", "random_init", "p"}),
-    "structural_distance": _SWEEP,
-    "structural_depth": _SWEEP,
-}
+_RELATIONS = ("relations", ["relation", "n", "probe", "offset", "best_offset"])
 _ARCS = ["uas.low", "uuas.low", "uas_with_punctuation.low", "tree.uas.low"]
-SCORED = {
-    "attention_only": _ARCS,
-    "attention_words": _ARCS,
-    "distances_words": _ARCS,
-    "baselines": [],
-    "heads": ["heads.uas.low", "heads.uuas.low", "random_init.uas.low"],
-    "structural_distance": ["uuas.low", "spearman_distance.low"],
-    "structural_depth": ["root_accuracy.low", "spearman_depth.low"],
+_SWEEP = ("sweep", ["layer", "rank", "epochs", "dev", "test", "low", "high"])
+_HEADS = ["relation", "n", "head", "direction", "dev", "test", "offset", "random_init", "p"]
+# Of each experiment the main table, columns of it, and scores.
+EXPERIMENTS: dict[str, tuple[str, list[str], list[str]]] = {
+    "attention_only": (*_RELATIONS, _ARCS),
+    "attention_words": (*_RELATIONS, _ARCS),
+    "distances_words": (*_RELATIONS, _ARCS),
+    "baselines": (*_RELATIONS, []),
+    "heads": ("best_heads", _HEADS, ["heads.uas.low", "heads.uuas.low", "random_init.uas.low"]),
+    "structural_distance": (*_SWEEP, ["uuas.low", "spearman_distance.low"]),
+    "structural_depth": (*_SWEEP, ["root_accuracy.low", "spearman_depth.low"]),
 }
-
-
-CLASSIFIERS = [
-    path
-    for path in sorted((ROOT / "configs").rglob("*.yaml"))
-    if "class_path: ClassificationDataModule" in path.read_text(encoding="utf-8")
-]
 
 
 def classifier_arguments(config: Path, folder: Path, bert: Path, *extra: str) -> list[str]:
     """The command line of a shipped config on tiny texts, with vectors for their words and a tiny encoder."""
-    text = config.read_text(encoding="utf-8")
+    text = YAMLS[config]
     vectors = write_vectors(folder / "vectors.txt")
     return [
         "fit",
@@ -186,11 +170,8 @@ def test_every_classifier_runs_and_leaves_whole_results(config: Path, bert: Path
 
 
 def test_variants_of_tutek_differ_in_what_they_say_and_nothing_else() -> None:
-    folder = ROOT / "configs" / "tutek2020"
-    base, *others = (
-        yaml.safe_load((folder / f"{name}.yaml").read_text(encoding="utf-8"))
-        for name in ("base", "concat", "residual", "tying", "mlm")
-    )
+    names = ("base", "concat", "residual", "tying", "mlm")
+    base, *others = (yaml.safe_load(YAMLS[ROOT / "configs" / "tutek2020" / f"{name}.yaml"]) for name in names)
     for other, project in zip(others, (None, 300, 300, None), strict=True):
         assert len(other["model"]["init_args"].pop("regularizers")) == 1
         assert other["model"]["init_args"]["embedding"].pop("project", None) == project
@@ -201,16 +182,13 @@ def test_variants_of_tutek_differ_in_what_they_say_and_nothing_else() -> None:
 def test_a_fault_found_by_a_constructor_is_told_in_a_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The command line's parser wraps what a constructor raises; what is no fault of the input stays as it is."""
+    """The command line's parser wraps what a constructor raises."""
     monkeypatch.setenv("PROBING_CACHE", str(tmp_path))
     command = ["fit", f"--config={ROOT / 'configs' / 'demo_classifier.yaml'}", "--trainer.logger=false"]
     assert train.run([*command, "--data.init_args.max_length=0"]) == 1
     told = capsys.readouterr().err
     assert told.startswith("Error: max_length: 0 is less than 1. Give --data.init_args.max_length a positive")
     assert len(told.splitlines()) == 1
-    with pytest.raises(SystemExit, match="2"):
-        train.run([*command, "--model.init_args.encoder.init_args.layers=x"])
-    assert "Error: " not in capsys.readouterr().err
 
 
 def test_command_lines_are_checked_before_anything_is_computed(of_config: Given, corpus: str, tmp_path: Path) -> None:
@@ -402,8 +380,7 @@ def test_a_typo_is_told_in_a_line_with_what_is_closest(
     typo: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """On the command line, or in a config, where `a -> b` replaces a by b."""
-    config = tmp_path / "typo.yaml"
-    text = (ROOT / "configs" / "demo.yaml").read_text(encoding="utf-8")
+    config, text = tmp_path / "typo.yaml", YAMLS[ROOT / "configs" / "demo.yaml"]
     right, arrow, wrong = typo.partition(" -> ")
     config.write_text(text.replace(right, wrong) if arrow else text, encoding="utf-8")
     assert (config.read_text(encoding="utf-8") == text) == (not arrow)
