@@ -280,6 +280,11 @@ def test_predictions_are_written(checkpoint: Path, corpus: str, of_config: Given
     assert sum(right) / len(right) == pytest.approx(found["scores"]["uas_with_punctuation"])
 
 
+def test_a_probe_without_training_is_refused(of_config: Given) -> None:
+    with pytest.raises(TrainingError, match=r"AttentionOnlyProbe was not trained.*--ckpt_path"):
+        train.main(["test", *of_config()[1:]])
+
+
 def test_a_corpus_without_a_test_split_is_trained_on(
     corpus: str, of_config: Given, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -547,7 +552,6 @@ def test_a_checkpoint_of_something_else_is_refused(checkpoint: Path, of_config: 
     ("stage", "config", "option", "message"),
     [
         ("test", HEADS, "--ckpt_path={checkpoint}", "SingleHeads trains nothing, and takes no --ckpt"),
-        ("test", "demo.yaml", "--seed_everything=0", r"AttentionOnlyProbe was not trained.*--ckpt_path"),
         ("test", "demo.yaml", "--ckpt_path=best", "--ckpt_path best: a new run has none yet"),
         ("fit", HEADS, "--seed_everything=0", r"SingleHeads trains nothing\. Run it with `python train\.py test`"),
         ("validate", HEADS, "--seed_everything=0", r"SingleHeads cannot validate\. Run it with `python train"),

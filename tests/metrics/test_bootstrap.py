@@ -74,10 +74,8 @@ def test_resamples_without_a_denominator_are_left_out() -> None:
     low, high = bootstrap_ratio(right, totals)
     assert [float(low), float(high)] == [0.0, 1.0]
     # A single resample may have none at all.
-    assert {bool(np.isnan(bootstrap_ratio(right, totals, draws=1, seed=seed)[0])) for seed in range(30)} == {
-        False,
-        True,
-    }
+    lone = [bootstrap_ratio(right, totals, draws=1, seed=seed)[0] for seed in range(30)]
+    assert 0 < np.isnan(lone).sum() < 30
 
 
 def test_the_paired_bootstrap_is_a_loop_over_shared_resamples() -> None:
