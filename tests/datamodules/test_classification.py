@@ -160,26 +160,21 @@ def test_pieces_come_with_their_own_numbers_delimiters_and_limit(tmp_path: Path,
     assert shorter.splits["dev"][[2]].tokens.shape == (1, 10)
 
 
-def vectors_file(folder: Path, words: str) -> Path:
-    path = folder / "vectors.txt"
-    lines = [f"{word} {number}.5 {-number}.25" for number, word in enumerate(words.split())]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return path
-
-
 def test_word_vectors_stand_beside_the_words_of_the_vocabulary(tmp_path: Path) -> None:
-    path = vectors_file(tmp_path, "good <pad> bad unseen fox . a coffee the")
+    words = enumerate(("good", "<pad>", "bad", "unseen", "fox", ".", "a", "coffee", "the"))
+    lines = {word: [number + 0.5, -number - 0.25] for number, word in words}
+    path = tmp_path / "vectors.txt"
+    path.write_text("".join(f"{word} {x} {y}\n" for word, (x, y) in lines.items()), encoding="utf-8")
     module = opened(tmp_path, vectors=VectorSpec(str(path)))
     found = module.word_vectors()
     assert found is not None
     matrix, known = found
     assert matrix.shape == (len(module.vocabulary), 2)
     assert matrix.dtype == torch.float32
-    lines = dict(line.split(" ", 1) for line in path.read_text("utf-8").splitlines())
     for word, vector, is_known in zip(module.vocabulary.words, matrix.tolist(), known.tolist(), strict=True):
         has = word in lines and not word.startswith("<")
         assert is_known == has, word
-        assert vector == ([float(value) for value in lines[word].split()] if has else [0, 0])
+        assert vector == (lines[word] if has else [0, 0])
     coverage = cast(dict[str, Any], module.provenance.audit["vectors"])
     tokens = [word for _, text, _ in TRAIN for word in text.lower().split()]
     assert (coverage["tokens"], coverage["tokens_covered"]) == (len(tokens), sum(word in lines for word in tokens))
