@@ -57,11 +57,6 @@ def test_an_unchanged_file_is_hashed_once(file: Path, cache: Path, hashed: list[
     assert hashed == ["weights.bin"]
 
 
-def test_an_absent_file_is_an_error(cache: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        Digests(cache).one(cache / "nowhere")
-
-
 def rewrite(path: Path) -> None:
     path.write_bytes(b"fine-tuned")
 

@@ -2,7 +2,6 @@ import errno
 import hashlib
 import itertools
 import json
-import logging
 import math
 import os
 import pickle
@@ -190,12 +189,6 @@ def test_other_tensors_than_announced_are_refused(
 
 
 # The store
-
-
-def test_no_store_is_none_without_a_word(tmp_path: Path, digests: Digests, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG)
-    assert Store.open(tmp_path / "nowhere", digests) is None
-    assert caplog.records == []
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

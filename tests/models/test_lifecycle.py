@@ -33,7 +33,6 @@ json.dump(found.drop(columns=["attention.word"]).to_dict("list"), sys.stdout)
 
 
 def fit(folder: Path, kind: str) -> tuple[type[TextClassifier], Path]:
-    """A classifier of the kind and the folder of its run."""
     if kind == "hierarchical":
         return HierarchicalClassifier, fitted(folder, kind, *HIERARCHICAL, epochs=1)
     if kind == "transformer":
