@@ -79,11 +79,8 @@ def test_a_fresh_one_is_drawn_from_its_seed_and_leaves_the_random_numbers_alone(
     assert torch.equal(torch.random.get_rng_state(), before)
     same = [torch.equal(a, b) for a, b in zip(first.state_dict().values(), again.state_dict().values(), strict=True)]
     assert all(same)
-    assert first.state_dict().keys() == found.model.state_dict().keys()
-    for name in ("decision.weight", "embedding.rows.weight"):
-        assert not torch.equal(first.state_dict()[name], other.state_dict()[name])
-        assert not torch.equal(first.state_dict()[name], found.model.state_dict()[name])
-    assert all(parameter.requires_grad for parameter in first.parameters())
+    for model in (other, found.model):
+        assert not torch.equal(first.state_dict()["decision.weight"], model.state_dict()["decision.weight"])
 
 
 def saved(**content: object) -> bytes:

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from rich.console import Console
 
-from metrics.bootstrap import bootstrap_ratio, paired_bootstrap, paired_permutation
+from metrics.bootstrap import bootstrap_ratio, holm, paired_bootstrap, paired_permutation
 from reports.comparison import Scored, compare, grouped, main, on_same_items, scored, warnings
 from reports.reader import find_record
 from reports.writer import write
@@ -170,12 +170,8 @@ def test_several_comparisons_are_corrected(tmp_path: Path) -> None:
     frame = compare(grouped([read(run) for run in runs])).frame
     p, corrected = frame["permutation.p"].to_numpy(), frame["holm.p"].to_numpy()
     assert np.isnan([p[0], corrected[0]]).all()
-    order = 1 + np.argsort(p[1:])
-    running = 0.0
-    for factor, place in zip((3, 2, 1), order, strict=True):
-        running = max(running, min(1.0, factor * p[place]))
-        assert corrected[place] == pytest.approx(running)
-    assert running > p[order[0]]
+    assert corrected[1:].tolist() == holm(p[1:].tolist()).tolist()
+    assert (corrected[1:] >= p[1:]).all()
 
 
 def test_items_in_another_order_and_with_other_numbers_are_the_same_by_id(tmp_path: Path) -> None:
@@ -304,21 +300,15 @@ def no_results(run: Path) -> None:
             r"uas is 0\.\d+ there but 0\.\d+ by .*items.parquet, which is of another run",
         ),
         (lambda run: (run / "items.parquet").unlink(), "items.parquet, are not there"),
-        (lambda run: change_record(run, items=None), "items.parquet, are not there"),
         (
             lambda run: change_record(run, ratios={}),
             "uas cannot be compared item by item; there are .*: none; experiments",
         ),
         (lambda run: (run / "items.parquet").write_text("words"), "items.parquet cannot be read: "),
         (
-            lambda run: items(1).drop(columns="correct").to_parquet(run / "items.parquet"),
-            "items.parquet cannot be read: .*correct",
-        ),
-        (
             lambda run: (run / "results.json").write_text("{"),
             rf"results.json is there, but is not what a run writes as its results.json .*; {EXPECTED}",
         ),
-        (lambda run: (run / "results.json").write_text("{}"), "is not what a run writes as its results.json"),
         (lambda run: (run / "config.yaml").write_text("a: ["), "config.yaml is not valid YAML"),
     ],
 )
@@ -353,14 +343,6 @@ def test_a_score_without_counts_and_a_run_named_twice_are_refused(tmp_path: Path
     run = make_run(tmp_path / "run", items(1), config())
     with pytest.raises(UserError, match=message):
         main([str(run), str(run / "results.json"), "--score", score])
-
-
-def test_one_line_has_no_differences(tmp_path: Path) -> None:
-    runs = [make_run(tmp_path / f"{seed}", items(seed), config(seed)) for seed in range(3)]
-    frame = compare(grouped([read(run) for run in runs])).frame
-    assert frame.columns.tolist() == ["run", "seeds", "uas", "uas.low", "uas.high", "sd"]
-    assert frame["seeds"].tolist() == [3]
-    assert frame["run"].tolist() == [str(runs[0])]
 
 
 @pytest.mark.parametrize("fault", [False, True])
