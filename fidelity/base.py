@@ -61,9 +61,8 @@ class CheckpointResult:
 class FidelityTest(ABC):
     """One published test: what it measures on every text, and the scores of a test set.
 
-    Subclasses fill `columns`, `measure` and `scores`; those with tables or figures also `tables` and `figures`. The
-    experiment puts the name of the test before the names of columns and scores; names of tables and figures begin with
-    it.
+    Subclasses fill `columns`, `measure` and `scores`; those with tables or figures also `tables` and `figures`, whose
+    names begin with that of the test. The experiment puts it before the names of columns and scores.
     """
 
     name: ClassVar[str]

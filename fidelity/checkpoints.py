@@ -67,11 +67,7 @@ def seed_of(config: Config) -> int:
 
 
 def read(path: Path) -> tuple[Config, Mapping[str, Any]]:
-    """How the run of a checkpoint was made, and the content of its file.
-
-    Raises:
-        FidelityError: there is no such file, or it is none that a classifier's `fit` has left.
-    """
+    """How the run of a checkpoint was made, and the content of its file; a FidelityError if it is no classifier's."""
     if not path.is_file():
         raise FidelityError(
             f"{path}: there is no such checkpoint. Training leaves them in checkpoints/ of its run; name them with "
@@ -120,11 +116,8 @@ def load(paths: Sequence[Path], data: ClassificationDataModule) -> list[Checkpoi
     """The classifiers of files, and of folders that stand for all checkpoints below them, for data that are set up.
 
     Those of one variant come together, by their seeds; variants in the order of their first files, and those of one
-    folder by their names.
-
-    Raises:
-        FidelityError: a file is absent, damaged, of something else, there twice, of the same training as another, or
-            was trained on other data.
+    folder by their names. A file that is damaged, of something else, there twice, of the same training as another, or
+    trained on other data raises FidelityError.
     """
     files = [(file, place) for place, path in enumerate(paths) for file in files_of(path)]
     digests: dict[str, Path] = {}

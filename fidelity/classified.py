@@ -197,10 +197,7 @@ def select_texts(texts: Texts, rows: Tensor) -> Texts:
 
 
 def shortened(batch: TextBatch, rows: Tensor, keep: Tensor, pad: int) -> TextBatch:
-    """Texts of a batch, by their places int64 `[rows]`, reduced to the tokens of `keep`, bool `[rows, time]`.
-
-    Sentences without a token are no longer counted.
-    """
+    """Texts, by their places int64 `[rows]`, of the tokens of `keep`, bool `[rows, time]`; empty sentences go."""
     lengths = keep.sum(1)
     time = int(lengths.max())
     places = (~keep).to(torch.int8).argsort(dim=1, stable=True)[:, :time]

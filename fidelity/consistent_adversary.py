@@ -117,11 +117,7 @@ class ConsistentAdversary(FidelityTest):
         return {"area": Score((*tvds, *jsds), _area, "ratio"), "max_jsd": Score(jsds, _highest, "nats")}
 
     def tables(self, results: Sequence[CheckpointResult]) -> Mapping[str, Table]:
-        """A row for each pair of models: the checkpoint, and `other`.
-
-        `tvd` and `jsd` are means over the texts; `f1` and `accuracy` are those of the other model, and `epochs` how
-        long it was trained.
-        """
+        """A row for each checkpoint and `other` model: mean `tvd` and `jsd`, and its `f1`, `accuracy`, `epochs`."""
         rows = []
         for result in results:
             values = result.of(self.name)

@@ -17,8 +17,8 @@ from metrics.classification import accuracy_drop, f1_drop
 from metrics.distributions import tvd
 from results import Figure, Spreads, Table, Unit
 
+# Of the highest attention weight of a text (Jain & Wallace 2019, fig. 6).
 BINS = ("0–.25", ".25–.5", ".5–.75", ".75–1")
-"""Of the highest attention weight of a text (Jain & Wallace 2019, fig. 6)."""
 
 
 class Perturbation(FidelityTest):

@@ -18,11 +18,8 @@ Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
-ALL, PLAIN = "all", "all (no punctuation)"
-"""Groups of words."""
-
-OFFSETS = (-3, -2, -1, 1, 2, 3)
-"""The offsets of the fixed-offset baseline (Clark et al. 2019, §4.2)."""
+ALL, PLAIN = "all", "all (no punctuation)"  # groups of words
+OFFSETS = (-3, -2, -1, 1, 2, 3)  # of the fixed-offset baseline (Clark et al. 2019, §4.2)
 
 
 @dataclass(frozen=True, eq=False)

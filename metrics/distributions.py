@@ -53,15 +53,8 @@ def area(tvd: ArrayLike, jsd: ArrayLike) -> NDArray[np.float64]:
     The area lies in 0 – ln 2 and is high where attention could change much while the decisions stayed the same.
     Wiegreffe & Pinter (2019, Figure 5) draw such curves; the area is ours.
 
-    Args:
-        tvd: `[..., points]`, in 0–1, in any order.
-        jsd: `[..., points]`, in 0 – ln 2.
-
-    Returns:
-        `[...]`; nan where a point is nan.
-
-    Raises:
-        ValueError: the shapes differ, or there is no point.
+    Of `tvd` `[..., points]`, in 0–1 and any order, and `jsd` of the same shape (else ValueError): `[...]`, nan where a
+    point is nan.
     """
     x, y = np.asarray(tvd, np.float64), np.asarray(jsd, np.float64)
     if x.shape != y.shape or not x.shape or not x.shape[-1]:

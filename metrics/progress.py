@@ -6,8 +6,7 @@ from datetime import timedelta
 
 from pytorch_lightning.utilities import rank_zero_only
 
-EVERY = 10.0
-"""Seconds between two lines, and before the first."""
+EVERY = 10.0  # seconds between two lines, and before the first
 
 # A child of Lightning's logger, which shows it, but not the one that nested trainings silence.
 _log = logging.getLogger("pytorch_lightning.progress")

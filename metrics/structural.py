@@ -7,8 +7,7 @@ from torch import Tensor
 
 from metrics.attachment import Floats, Integers
 
-LENGTHS = (5, 50)
-"""Shortest and longest sentences whose rank correlations are averaged (Hewitt & Manning 2019)."""
+LENGTHS = (5, 50)  # shortest and longest sentences whose rank correlations are averaged (Hewitt & Manning 2019)
 
 
 def tree_distances(heads: Tensor, lengths: Tensor) -> Tensor:

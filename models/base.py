@@ -37,8 +37,7 @@ from results import Estimate, HeatMap, Result
 from training import Origin, TrainedModule, TrainingError, check_new
 from training.lifecycle import other_model
 
-CROSS_ENTROPY = "cross_entropy"
-"""Name of the term that every classifier has."""
+CROSS_ENTROPY = "cross_entropy"  # the term that every classifier has
 _DEFAULT_TOKENS = TokenOptions()
 
 Item = TypeVar("Item")
@@ -110,8 +109,7 @@ class TextClassifier(TrainedModule[TextSizes]):
 
     checkpoint_key = "classifier"
     experiment = "classification"
-    term_names: Sequence[str] = ()
-    """Names of the terms beside the cross-entropy."""
+    term_names: Sequence[str] = ()  # beside the cross-entropy
 
     def __init__(
         self,

@@ -7,8 +7,7 @@ from torch import Tensor
 
 from results.errors import UserError
 
-WORD, SENTENCE = "word", "sentence"
-"""Names of the attention over words, and over the sentences of a hierarchical model."""
+WORD, SENTENCE = "word", "sentence"  # attention over words, and over the sentences of a hierarchical model
 
 
 class ModelError(UserError):

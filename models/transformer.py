@@ -18,8 +18,7 @@ from training import recorded_gradients
 
 PIECES = 16384  # most pieces of one pass of `decide`, padding included
 
-Head = tuple[int, int]
-"""A layer and a head of it, both 0-based."""
+Head = tuple[int, int]  # a layer and a head of it, both 0-based
 
 _TOLERANCE = 1e-4
 _HEAD = re.compile(r"([1-9]\d*)(?:-([1-9]\d*))?")

@@ -23,10 +23,7 @@ from results.errors import near
 from training.config import read_yaml, seeds, settings
 
 EXPECTED = "the folder of a run, its results.json, or DIR:ROW, a row of the sweep in DIR,"
-"""Forms of RUN."""
-
-DRAWS = 10_000
-"""Resamples and random swaps of the tests."""
+DRAWS = 10_000  # resamples and random swaps of the tests
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,9 +61,7 @@ class Scored:
 def scored(record: Record, score: str | None, label: str = "") -> Scored:
     """Read the counts of a score; None takes the first score that has counts.
 
-    Raises:
-        RecordError: There are no such counts, or they do not give the score.
-        SettingsError: The config of the run cannot be read.
+    Raises RecordError if there are none or they do not give the score, SettingsError if the config cannot be read.
     """
     name = score or next(iter(record.ratios), "uas")
     counts = record.counts(name, by_id=True)
@@ -99,11 +94,8 @@ def grouped(runs: Sequence[Scored]) -> list[list[Scored]]:
 def on_same_items(runs: Sequence[Scored], common: bool) -> tuple[list[Scored], list[str]]:
     """Bring the items of all runs into the order of the first; `common` leaves out items that not all runs have.
 
-    Returns:
-        The runs, and a warning for each that lost items.
-
-    Raises:
-        RecordError: The runs were scored on different items, or have none in common.
+    Returns the runs, and a warning for each that lost items. Without `common` other items, and with it none in common,
+    raise RecordError.
     """
     first = runs[0]
     order = first.counts.index
@@ -187,11 +179,7 @@ def warnings(runs: Sequence[Scored]) -> list[str]:
 
 
 def read_runs(name: str, score: str | None) -> list[Scored]:
-    """Read the run, or the runs of a row of a sweep, that a RUN of the command line names.
-
-    Raises:
-        RecordError: There is no such run or row, or a run cannot be read.
-    """
+    """Read the run, or the runs of a row of a sweep, that a RUN of the command line names; RecordError without any."""
     folder, _, row = name.partition(":")
     if Path(name).exists() or not Path(folder).is_dir():
         if (Path(name) / "runs").is_dir():
@@ -219,11 +207,7 @@ def _read(runs: Sequence[Path], score: str | None, label: str = "") -> Scored:
 
 
 def main(args: Sequence[str], *, console: Console | None = None) -> int:
-    """Run the command line `args`; returns the exit code.
-
-    Raises:
-        UserError: The runs cannot be compared.
-    """
+    """Run the command line `args`; returns the exit code. Runs that cannot be compared raise UserError."""
     console = console or Console()
     parser = argparse.ArgumentParser(prog="python -m sweeps.compare", description="Compare runs on the same items.")
     parser.add_argument("runs", nargs="+", metavar="RUN", help=f"{EXPECTED} all its seeds")

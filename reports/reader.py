@@ -13,10 +13,7 @@ from results.errors import UserError, near
 from results.result import ENDS
 
 NAN = float("nan")
-
-KEYS = ("document", "sentence", "id")
-"""Columns that identify an item."""
-
+KEYS = ("document", "sentence", "id")  # columns that identify an item
 FIRST = 3  # names that a message lists
 
 
@@ -121,14 +118,7 @@ def _estimates(numbers: Mapping[str, float | None], units: Mapping[str, Unit]) -
     known = {name: NAN if number is None else float(number) for name, number in numbers.items()}
     owned = {f"{name}.{end}" for name in known for end in ENDS}
     return {
-        name: Estimate(
-            value,
-            known.get(f"{name}.low"),
-            known.get(f"{name}.high"),
-            unit=units.get(name, "ratio"),
-            sd=known.get(f"{name}.sd"),
-            p=known.get(f"{name}.p"),
-        )
+        name: Estimate(value, unit=units.get(name, "ratio"), **{end: known.get(f"{name}.{end}") for end in ENDS})
         for name, value in known.items()
         if name not in owned
     }

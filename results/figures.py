@@ -138,7 +138,7 @@ class Spreads:
         kind: A violin with its quartiles, or a box from quartile to quartile.
         rates: Shares `[categories]` of the series that have them, as bars in a second panel; nan where there is none.
             For instance the share of decisions that never flip.
-        unit: Unit of the values; rates are fractions.
+        unit: Of the values; rates are fractions.
 
     Raises:
         ValueError: Parts do not fit each other, rates are not within 0–1, or a value is infinite.

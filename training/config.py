@@ -14,11 +14,9 @@ from results.errors import UserError, near
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+# Names of options that are seeds, wherever they stand, and that say where something lies, not what it is.
 SEEDS = frozenset({"seed", "seed_everything"})
-"""Names of options that are seeds, wherever they stand."""
-
 PLACES = frozenset({"default_root_dir", "save_dir", "dirpath", "cache", "root"})
-"""Names of options that say where something lies, not what it is."""
 
 
 def leaves(node: object, at: str = "") -> Iterator[tuple[str, object]]:
