@@ -35,7 +35,6 @@ class Pieces:
     Attributes:
         ids: int32 `[pieces]`.
         positions: int32 `[pieces]`, non-decreasing, each 0…words+1.
-        words: number of words.
         first: 0-based place of the first of them in its sentence.
         unknown: words that yielded no piece and were given the unknown token.
         with_unknown: words among whose pieces is the unknown token, those included.

@@ -146,12 +146,7 @@ class Encoder:
     """A loaded encoder whose attention was seen to equal that of its own eager implementation.
 
     Its attention is square and goes through transformers' attention interface; of an encoder-decoder the encoder is
-    taken. It has a fast `tokenizer`.
-
-    Attributes:
-        layers: number of attention layers.
-        heads: heads per layer.
-        max_length: most pieces of one input, delimiters included.
+    taken. It has a fast `tokenizer`; `max_length` is the most pieces of one input, delimiters included.
 
     Raises:
         EncoderError: the architecture has no attention, windowed or pooled attention, or attention of its own that

@@ -141,9 +141,6 @@ def forward(encoder: Encoder, parts: Sequence[Pieces], items: Items) -> tuple[Te
     Returns:
         Attention `[batch, layers, heads, positions, positions]`, packed as `attention.store.pack_weights` says, and
         hidden states `[batch, layers', words, size]`, which are not zero behind the words of a shorter input.
-
-    Raises:
-        StoreError: a row that does not sum to one, or a hidden state that is too large for the precision.
     """
     options, states = items.extraction.options, items.hidden
     rows, columns = reduction(parts, options.from_pieces, encoder.device)

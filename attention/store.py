@@ -76,7 +76,6 @@ class Manifest:
         encoder: what is known of the encoder, in words; empty without one.
         layers, heads: 0-based; the heads of each layer.
         delimiters: whether the tokenizer writes a start and an end delimiter; rows and columns are zero without.
-        items: number of items.
         audit: counts of what was dropped, cut or replaced on the way.
         labels: the Parquet file with one row per item.
         shards: in order, `SHARD_ITEMS` items each but the last.
