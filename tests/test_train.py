@@ -196,7 +196,6 @@ def test_command_lines_are_checked_before_anything_is_computed(of_config: Given,
     files = {split: corpus.replace("{split}", split) for split in ("train", "dev")}
     faults = {
         "max_epoch": "--trainer.max_epoch=2",
-        "NoProbe": "--model=NoProbe",
         "learning_rate": "--model.init_args.learning_rate=fast",
         "absent-train.conllu: there is no such file. Check the path.": "--data.init_args.corpus=absent-{split}.conllu",
         "There is no test split, and the run needs it": f"--data.init_args.corpus={json.dumps(files)}",

@@ -26,12 +26,7 @@ pytestmark = pytest.mark.usefixtures("_bundle")
 # Of each benchmark its ratios, as quotients of figures where these are reported, and what it counted.
 BENCHMARKS: dict[ModuleType, tuple[dict[str, str], Numbers]] = {
     extraction: (
-        {
-            "to_bare_forward": "extraction_s / bare_forward_s",
-            "to_bare_side_by_side": "",
-            "over_reference": "",
-            "bytes": "",
-        },
+        {"to_bare_forward": "extraction_s / bare_forward_s", "over_reference": "", "bytes": ""},
         {"sentences": 30, "reference_sentences": 30},
     ),
     probe_training: (
