@@ -3,7 +3,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from metrics.progress import Progress, counted
+from metrics.progress import Progress
 
 
 @pytest.fixture
@@ -28,8 +28,3 @@ def test_a_line_now_and_then_with_the_time_to_go(lines: list[str], monkeypatch: 
     assert lines[-1] == "Something long: 98% in 0:02:36, about 0:00:04 to go."
     Progress("Something short", 3).advance()
     assert len(lines) == 13
-
-
-def test_one_of_a_thing_is_not_several() -> None:
-    assert [counted(number, "text") for number in (0, 1, 2, 1821)] == ["0 texts", "1 text", "2 texts", "1,821 texts"]
-    assert [counted(number, "batch", "batches") for number in (1, 2)] == ["1 batch", "2 batches"]
