@@ -167,16 +167,11 @@ class Adversary(FidelityTest):
         seeds = over_seeds(results, self.name)
         lines = {variant: (self.epsilons, self._curve(values)) for variant, values in seeds.items()}
         values = by_max_attention(results, self.name, "max_jsd")
+        title = "Adversarial attention, by what is accepted"
+        axes = (f"accepted TVD of the output (searched at ε = {self.epsilon:g})", "mean ε-max JSD")
         return {
             self.name: violins("Adversarial attention", values, "ε-max JSD"),
-            f"{self.name}.curve": Curves(
-                "Adversarial attention, by what is accepted",
-                f"accepted TVD of the output (searched at ε = {self.epsilon:g})",
-                "mean ε-max JSD",
-                lines,
-                log_x=True,
-                y_range=(0.0, math.log(2)),
-            ),
+            f"{self.name}.curve": Curves(title, *axes, lines, log_x=True, y_range=(0.0, math.log(2))),
         }
 
     def _curve(self, values: pd.DataFrame) -> Sequence[float]:

@@ -308,17 +308,13 @@ def examples_of(
         return []
     rows = {"attention": classified.attention, "input_x_gradient": saliency.input_x_gradient, **highlights}
     tokens = {name: classified.to_tokens(values.detach()).tolist() for name, values in rows.items()}
-    return [
-        Example(
-            text,
-            classified.checkpoint.name,
-            int(classified.predicted[place]),
-            float(classified.confidence[place]),
-            {name: values[place][: int(classified.batch.lengths[place])] for name, values in tokens.items()},
-        )
-        for place, text in enumerate(classified.batch.index.tolist())
-        if text in chosen
-    ]
+    found = []
+    for place, text in enumerate(classified.batch.index.tolist()):
+        if text in chosen:
+            shown = {name: values[place][: int(classified.batch.lengths[place])] for name, values in tokens.items()}
+            decision = int(classified.predicted[place]), float(classified.confidence[place])
+            found.append(Example(text, classified.checkpoint.name, *decision, shown))
+    return found
 
 
 def example_page(

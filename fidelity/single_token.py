@@ -50,12 +50,6 @@ class SingleToken(FidelityTest):
     def figures(self, results: Sequence[CheckpointResult]) -> Mapping[str, Figure]:
         """Violins of the spread within a text, one for each variant over all its seeds."""
         spreads = {variant: values["spread"].tolist() for variant, values in over_seeds(results, self.name).items()}
-        return {
-            "single_token.spread": Spreads(
-                "Each word alone",
-                tuple(spreads),
-                {"texts": list(spreads.values())},
-                "standard deviation of P(class) over the words of a text",
-                unit="ratio",
-            )
-        }
+        label = "standard deviation of P(class) over the words of a text"
+        texts = {"texts": list(spreads.values())}
+        return {"single_token.spread": Spreads("Each word alone", tuple(spreads), texts, label, unit="ratio")}

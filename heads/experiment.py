@@ -1,7 +1,7 @@
 """Experiments over gold arcs: what is predicted of dev and test, scored beside the fixed baselines."""
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -267,7 +267,7 @@ def rows_of(table: Table, relations: Sequence[str]) -> Table:
     order = [ALL, PLAIN, *relations]
     shown = table.frame[table.frame["relation"].isin(order)]
     place = shown["relation"].map(order.index)
-    return table.rows(shown.loc[place.sort_values(kind="stable").index].reset_index(drop=True))
+    return replace(table, frame=shown.loc[place.sort_values(kind="stable").index].reset_index(drop=True))
 
 
 def relation_bars(table: Table) -> Bars:

@@ -139,18 +139,13 @@ def majority_scores(train_counts: Integers, gold: Integers, positive: int | None
     return {name: Estimate(float(score), unit="fraction") for name, score in scores.items()}
 
 
-def class_table(
-    gold: Integers, predicted: Integers, labels: Sequence[str], *, draws: int = 1000, seed: int = 0
-) -> Table:
+def class_table(gold: Integers, predicted: Integers, labels: Sequence[str]) -> Table:
     """One row per class: `label, n, predicted, precision, recall, f1, low, high`; the interval belongs to F1."""
     classes = len(labels)
     table = confusion(gold, predicted, classes)
     right, golds, found = np.diag(table), table.sum(axis=1), table.sum(axis=0)
     both = np.column_stack([gold, predicted])
-    scores = [
-        resample(f1_score(label, classes), both, "fraction", draws=draws, seed=seed).estimate
-        for label in range(classes)
-    ]
+    scores = [resample(f1_score(label, classes), both, "fraction").estimate for label in range(classes)]
     frame = pd.DataFrame(
         {
             "label": list(labels),

@@ -78,7 +78,8 @@ class Classified(NamedTuple):
     @property
     def predicted(self) -> Integers:
         """Class of the highest probability, `[texts]`."""
-        return self.probabilities.argmax(axis=1)
+        predicted: Integers = self.probabilities.argmax(axis=1)
+        return predicted
 
 
 class Prediction(NamedTuple):
@@ -395,6 +396,7 @@ def classification_result(
         }
     )
     table = confusion(gold, predicted, len(labels))
+    shares = table / np.maximum(table.sum(axis=1, keepdims=True), 1)
     return Result(
         experiment=experiment,
         scores={
@@ -407,14 +409,7 @@ def classification_result(
         tables={"classes": class_table(gold, predicted, labels)},
         figures={
             "confusion": HeatMap(
-                title="Confusion",
-                values=table / np.maximum(table.sum(axis=1, keepdims=True), 1),
-                row_labels=labels,
-                column_labels=labels,
-                row_label="gold",
-                column_label="predicted",
-                value_label="share of the class",
-                unit="fraction",
+                "Confusion", shares, labels, labels, "gold", "predicted", "share of the class", unit="fraction"
             )
         },
         audit=audit,

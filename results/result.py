@@ -126,10 +126,6 @@ class Table:
                 of_columns |= dict.fromkeys(ends.values(), of_columns[name])
         return of_columns
 
-    def rows(self, chosen: pd.DataFrame) -> "Table":
-        """The same table with another choice of its rows; units must be those of whole columns."""
-        return Table(chosen, self.units, self.interval, self.shown)
-
 
 @dataclass(frozen=True, eq=False)
 class Result:
