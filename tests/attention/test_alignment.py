@@ -93,9 +93,6 @@ def test_a_tokenizer_that_cuts_and_pads_by_itself_does_neither(tmp_path: Path) -
     assert (len(long), len(short)) == (22, 3)
 
 
-# Parts of long sentences
-
-
 def random_pieces(random: np.random.Generator, words: int, delimiters: bool = True) -> Pieces:
     sizes = random.integers(1, 5, words).tolist()
     positions = [position + 1 for position, size in enumerate(sizes) for _ in range(size)]
@@ -147,9 +144,6 @@ def test_a_word_too_long_for_any_part_is_an_error() -> None:
     assert len(overlapping(whole, 7)) == 3
     with pytest.raises(AlignmentError, match="word 2 alone has 5 pieces; the limit is 4"):
         overlapping(whole, 6)
-
-
-# Reduction
 
 
 def random_weights(random: np.random.Generator, batch: Sequence[Pieces], heads: int) -> Tensor:

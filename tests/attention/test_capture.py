@@ -245,9 +245,6 @@ def test_a_model_that_goes_round_the_interface_is_counted(model: PreTrainedModel
     assert found.keys() == {1}
 
 
-# Interventions
-
-
 @each_architecture
 def test_an_intervention_sees_what_each_layer_would_use(model: PreTrainedModel) -> None:
     expected = captured(model, (9, 4), EVERY_LAYER)
@@ -289,9 +286,6 @@ def test_the_weights_of_an_intervention_are_mixed_and_those_it_spares_are_not_dr
     assert exact == 40 if not training else exact < 40
 
 
-# By the book
-
-
 def looped(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float, softcap: float | None, bias: Tensor
 ) -> Iterator[tuple[int, int, int, Tensor, Tensor]]:
@@ -324,9 +318,6 @@ def test_attention_by_the_book(key_heads: int, softcap: float | None, scaling: f
         torch.testing.assert_close(mixed[batch, source, head], out)
 
 
-# Hidden states
-
-
 @pytest.mark.parametrize("name", ["bert", "albert"])
 def test_passes_side_by_side_do_not_mix(model: PreTrainedModel) -> None:
     """ALBERT's layers are one module, called again and again: the calls of a pass are its own."""
@@ -345,9 +336,6 @@ def test_passes_side_by_side_do_not_mix(model: PreTrainedModel) -> None:
     for single, both in zip(alone, together, strict=True):
         assert list(single) == list(both)
         assert all(torch.equal(single[name], both[name]) for name in single)
-
-
-# What cannot be kept
 
 
 def test_states_of_several_sizes_are_refused() -> None:
@@ -394,9 +382,6 @@ def test_a_state_that_is_seen_nowhere_or_changes_later_is_refused(
     monkeypatch.setattr(model, "forward", altered)
     with pytest.raises(StoreError, match=rf"tiny: hidden state 1 cannot be captured \(it differs .* by {gap}\)"):
         found_in(model)
-
-
-# Through the encoder
 
 
 def test_of_an_encoder_decoder_the_states_are_the_encoders(tmp_path: Path) -> None:

@@ -67,9 +67,6 @@ def captured(encoder: Encoder, ids: list[int]) -> list[Tensor]:
     return [found[layer] for layer in sorted(found)]
 
 
-# What loads
-
-
 @pytest.mark.parametrize("name", ENCODERS)
 def test_a_folder_written_by_save_pretrained_is_an_encoder(name: str, folders: dict[str, Path]) -> None:
     encoder = load(folders[name])
@@ -99,9 +96,6 @@ def test_the_shorter_of_the_two_limits_holds(folder: Path) -> None:
 def test_a_vocabulary_as_large_as_the_position_table_is_no_position_table(tmp_path: Path) -> None:
     size = len(tiny.bert_tokenizer())
     assert load(tiny.save_bert(tmp_path, max_length=size)).max_length == size
-
-
-# What is refused
 
 
 @pytest.mark.parametrize("model_type", GAPS)
@@ -256,9 +250,6 @@ def test_a_failure_of_the_network_without_words_is_refused_in_words(monkeypatch:
         resolve(EncoderSpec("some/encoder"))
 
 
-# Random weights
-
-
 def weights_of(encoder: Encoder) -> dict[str, Tensor]:
     return dict(encoder._model.named_parameters())
 
@@ -296,9 +287,6 @@ def test_loading_leaves_the_callers_random_numbers_alone(weights: str, pooler: b
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
-# Identity
-
-
 @pytest.mark.parametrize(
     ("change", "changed"),
     [
@@ -334,9 +322,6 @@ def test_weights_in_several_files_all_count(folder: Path, tmp_path: Path) -> Non
     first.write_bytes(second.read_bytes())
     second.write_bytes(content)
     assert source(folder).identity(digests)["weights_sha256"] != before
-
-
-# The bundle
 
 
 @pytest.fixture

@@ -91,9 +91,6 @@ def test_what_is_needed_is_printed_before_it_starts(extraction: Extraction, monk
     assert printed == [f"{expected} → {extraction.folder}", ""]
 
 
-# Damage
-
-
 def flip(path: Path) -> None:
     """Change one bit in the middle, and hide the change behind the old time of modification."""
     time.sleep(0.02)  # longer than a tick of the file system's clock
@@ -168,9 +165,6 @@ def test_a_shard_that_another_process_takes_away_is_missing(
     assert extraction.files() == before
 
 
-# Interruption
-
-
 def test_a_run_that_fails_goes_on_where_it_stopped(
     extraction: Extraction, undisturbed: dict[str, bytes], monkeypatch: pytest.MonkeyPatch, extracted: list[int]
 ) -> None:
@@ -207,9 +201,6 @@ def test_a_killed_run_goes_on_where_it_stopped(
     assert extraction.files() == undisturbed
 
 
-# Together
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("damaged", [False, True], ids=["anew", "the same damage"])
 def test_two_processes_at_once_end_well(damaged: bool, extraction: Extraction, undisturbed: dict[str, bytes]) -> None:
@@ -241,9 +232,6 @@ def test_a_rank_that_never_comes_is_waited_for_no_longer_than_patience(
     assert MANIFEST not in extraction.files()
     extraction.prepare()  # what was finished is used
     assert extraction.files() == undisturbed
-
-
-# The disk
 
 
 def test_a_store_that_cannot_fit_is_refused_before_it_begins(
@@ -286,9 +274,6 @@ def test_a_disk_that_fills_up_is_explained_and_leaves_nothing_half_written(
     assert extraction.files() == undisturbed
 
 
-# Hidden states
-
-
 def test_hidden_states_lie_in_a_store_of_their_own_beside_the_same_attention(
     bert: Path, tmp_path: Path, undisturbed: dict[str, bytes], extraction: Extraction
 ) -> None:
@@ -305,9 +290,6 @@ def test_hidden_states_lie_in_a_store_of_their_own_beside_the_same_attention(
         assert bool(states.isfinite().all())
         assert bool(states.any(-1).all())
         assert torch.equal(store.read("attention", item), plain.read("attention", item))
-
-
-# What is asked for
 
 
 def test_labels_alone_need_no_encoder(tmp_path: Path) -> None:

@@ -158,9 +158,6 @@ def test_threads_change_no_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert all(torch.equal(several[name], alone[name]) for several in found[1:] for name in alone)
 
 
-# Batches
-
-
 def fake_items(
     *lengths: Sequence[int], heads: tuple[int, ...] = (0,), layers: tuple[int, ...] = (0,), hidden: Hidden = NO_HIDDEN
 ) -> Items:
@@ -216,9 +213,6 @@ def test_parts_of_a_sentence_follow_one_another() -> None:
     assert batch == [(1, 0), (1, 1), (2, 0), (2, 1), (2, 2), (3, 0), (0, 0)]
 
 
-# Numbers that cannot be
-
-
 @pytest.mark.parametrize(
     ("broken", "named"),
     [(lambda words: words * 0.99, r"1 ± 1\.0e-02"), (lambda words: words * float("nan"), r"1 ± nan")],
@@ -262,9 +256,6 @@ def test_states_that_are_not_numbers_are_refused(folders: dict[str, Path]) -> No
     behind_the_attention.register_forward_hook(lambda module, args, output: output * float("nan"))
     with pytest.raises(StoreError, match="a hidden state of layer 2 is not a finite number"):
         extracted(encoder, items_of(tiny.treebank((3, 4)), encoder, FLOAT32, (1, 2)))
-
-
-# Passes side by side
 
 
 @pytest.fixture
@@ -313,9 +304,6 @@ def test_an_error_comes_where_its_result_would_have() -> None:
     with pytest.raises(ZeroDivisionError):
         next(results)
     assert torch.get_num_threads() == 4
-
-
-# Memory
 
 
 def test_memory_is_returned_once_it_has_grown_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,9 +29,6 @@ def test_numbers_that_mean_nothing_are_refused(name: str, chosen: tuple[int, ...
         Options(**{name: chosen})  # type: ignore[arg-type]
 
 
-# The key
-
-
 @pytest.fixture
 def extraction(bert: Path, tmp_path: Path) -> Extraction:
     corpus = tmp_path / "corpus.conllu"
@@ -117,9 +114,6 @@ def test_the_key_of_a_treebank_is_what_it_was(tmp_path: Path) -> None:
     found = Extraction(corpus, {"name": "r"}, None).identity(Digests(tmp_path))
     assert found == identity | {"corpus_sha256": found["corpus_sha256"]}
     assert store_key(identity) == "0bfdc3df3a4e11315a30858c"
-
-
-# Sentences
 
 
 @pytest.fixture(scope="module")

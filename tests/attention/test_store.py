@@ -56,9 +56,6 @@ def digests(tmp_path: Path) -> Digests:
     return Digests(tmp_path / "index")
 
 
-# The manifest
-
-
 def test_a_manifest_comes_back_as_it_was_from_json_in_a_fixed_order() -> None:
     content = MANIFEST_OF_TWO.dump()
     assert Manifest.load(content) == MANIFEST_OF_TWO
@@ -104,9 +101,6 @@ def test_a_manifest_names_nothing_but_files_of_a_store(name: str) -> None:
             Manifest.load(forged.dump())
 
 
-# Parts
-
-
 def write_part(folder: Path, content: bytes) -> None:
     (folder / "partial").write_bytes(content)
     seal_part(folder / "partial", digest(content), "00000", ".safetensors", Digests(folder / "index"))
@@ -135,9 +129,6 @@ def test_a_part_that_vanishes_while_it_is_looked_at_is_missing(
     monkeypatch.setattr(Digests, "one", vanish)
     assert find_part(tmp_path, "00000", ".safetensors", digests) is None
     assert caplog.records == []
-
-
-# Shards
 
 
 SHAPES = {"attention.0": (1, 1, 3, 3), "attention.10": (2, 3, 1, 5), "attention.2": (1, 1, 1, 1), "attention.1": (7,)}
@@ -186,9 +177,6 @@ def test_other_tensors_than_announced_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=named):
         write_shard(tmp_path / "shard", {"x": (1,), "y": (2,)}, torch.float32, tensors)
-
-
-# The store
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

@@ -114,9 +114,6 @@ def test_the_tree_tells_the_type_where_the_corpus_has_no_tag() -> None:
     assert find_type(tagged, 0, 1, 0) == ("nominal", False)  # the corpus's own tag first
 
 
-# Constituents
-
-
 def taken_apart(bracketed: str) -> tuple[list[str], list[str], list[str]]:
     """Take `(NP (DT the) (NN lid))` apart into words, tags and parse bits."""
     bits, words, tags = [""], [], []

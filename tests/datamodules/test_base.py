@@ -20,9 +20,6 @@ Make = Callable[..., Module]
 over_attention = pytest.mark.parametrize("kind", [DependencyDataModule, CoreferenceDataModule], indirect=True)
 
 
-# Files
-
-
 def test_a_template_and_a_mapping_name_the_same_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     template = files_by_split("a/{split}-{split}.conllu")
     assert template == {split: Path(f"a/{split}-{split}.conllu") for split in ("train", "dev", "test")}
@@ -85,9 +82,6 @@ def test_the_folder_of_stores_is_given_or_from_the_environment_or_here(
     assert kind(cache="other").cache == Path("other")
 
 
-# Stores
-
-
 @over_attention
 def test_a_stage_opens_its_own_splits_and_keeps_those_that_are_open(
     kind: Kind, make: Make, monkeypatch: pytest.MonkeyPatch
@@ -123,9 +117,6 @@ def test_many_words_with_the_unknown_token_are_warned_of(
         found = [message for message in messages if "unknown token" in message]
         assert len(found) == warned
         assert all(f"{corpus}: 2 of 100 words (2%) contain the unknown token of " in message for message in found)
-
-
-# Batches
 
 
 def equal(one: Movable, other: Movable) -> bool:

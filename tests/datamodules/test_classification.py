@@ -240,9 +240,6 @@ def test_a_training_reads_test_as_the_test_will(tmp_path: Path) -> None:
         module.setup("fit")
 
 
-# Labels
-
-
 def labelled(labels: str) -> list[LabelledText]:
     return [LabelledText(str(line), "a", label, line) for line, label in enumerate(labels.split(), start=2)]
 
@@ -291,9 +288,6 @@ def test_numbers_of_labels_are_places_among_those_of_train() -> None:
     with pytest.raises(CorpusError, match=r"the label 'x'; there are label0, .*, label19 and 980 more\. ") as caught:
         label_numbers(path, labelled("label7 x"), many)
     assert len(str(caught.value)) < 500
-
-
-# The sample and public corpora
 
 
 def test_the_sample_brings_its_rationale(tmp_path: Path) -> None:

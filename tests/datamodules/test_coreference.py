@@ -51,9 +51,6 @@ def ids(module: CoreferenceDataModule, split: Split) -> tuple[str, ...]:
     return module.splits[split].documents
 
 
-# Batches
-
-
 HALVES: tuple[Split, ...] = ("dev", "test")
 
 
@@ -127,9 +124,6 @@ def test_without_an_encoder_each_document_is_a_window_without_weights(by_split: 
     assert [window.text for window in module.splits["test"].windows] == [text for text in gold if text.mentions]
 
 
-# Word vectors
-
-
 VECTORS = {"the": (1, 2, 3), "fox": (4, 5, 6), "dogs": (7, 8, 9), "jumpsuit": (-1, 0, 1), "unlazy": (2, 0, 2)}
 
 
@@ -157,9 +151,6 @@ def test_batches_hold_the_vectors_of_the_head_words(by_split: str, bert: Path, c
     assert cast(dict[str, Any], provenance.data["vectors"])["file"] == "vectors.txt"
     assert 0.1 < cast(dict[str, Any], provenance.audit["vectors"])["coverage"] < 0.9
     assert {"train", "dev", "test"} <= provenance.audit.keys() & provenance.data.keys()
-
-
-# Parts of one file
 
 
 @pytest.fixture(scope="module")
@@ -286,9 +277,6 @@ def test_what_cannot_be_parted_or_does_not_match_its_parses_is_refused(
         module.setup(stage)
 
 
-# Stores
-
-
 TREE = "\n".join(
     "\n".join(
         f"{place}\t{word}\t_\tX\t_\t_\t{place - 1}\t{'dep' if place > 1 else 'root'}\t_\t_"
@@ -324,9 +312,6 @@ def test_parses_give_the_heads_and_are_part_of_the_key(tmp_path: Path) -> None:
     assert described["parses_sha256"] == beside.stores["dev"].manifest.identity["companion_sha256"]
 
 
-# Provenance
-
-
 def test_provenance_counts_documents_and_windows_of_every_split(data: CoreferenceDataModule, by_split: str) -> None:
     provenance = data.provenance
     assert provenance.encoder["layers"] == 2
@@ -341,9 +326,6 @@ def test_provenance_counts_documents_and_windows_of_every_split(data: Coreferenc
         counts = data.splits[split].counts
         assert (audit["links"], audit["lost_links"]) == (counts["links"], counts["lost_links"])
         assert audit["mentions"] == counts["mentions"]
-
-
-# Documents cut into windows
 
 
 @pytest.fixture(scope="module")
@@ -474,9 +456,6 @@ def test_links_add_up_and_the_lost_ones_are_those_of_a_count_by_brute_force(seed
     assert skipped > 0
 
 
-# What is stored of a window
-
-
 @pytest.mark.parametrize(
     ("save", "blank"),
     [(tiny.save_bert, ""), (tiny.save_roberta, " "), (tiny.save_gpt2, " "), (tiny.save_llama, "")],
@@ -524,9 +503,6 @@ def test_stored_blocks_are_slices_of_the_full_attention(
                     expected[0, ..., row, word] = whole[..., head + 1, word + 1]
                     expected[1, ..., row, word] = whole[..., word + 1, head + 1]
         np.testing.assert_allclose(found[f"antecedent.{item}"].numpy(), expected, rtol=0, atol=1e-6)
-
-
-# Public corpora
 
 
 @pytest.mark.parametrize(("name", "dev", "test"), [("ontogum", 20, 20), ("litbank", 10, 10)])

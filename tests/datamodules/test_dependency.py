@@ -227,9 +227,6 @@ def test_a_random_encoder_needs_an_encoder(corpus: str, tmp_path: Path) -> None:
         module.setup("test")
 
 
-# Hidden states, vectors, and variants
-
-
 def last(words: Sequence[str]) -> list[int]:
     return [len(words)] * len(words)
 

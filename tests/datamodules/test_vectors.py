@@ -65,9 +65,6 @@ def find(name: str, root: Path) -> Path:
     return path
 
 
-# What is read
-
-
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("header", [False, True])
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b" \n"], ids=["unix", "dos", "trailing blank"])
@@ -115,9 +112,6 @@ def test_fasttext_makes_up_no_vectors_of_words_that_it_has_not_seen(tmp_path: Pa
     assert read(tmp_path / "v.kv", {"fox", "foxes"}) == ({"fox": model.wv["fox"].tolist()}, {})
 
 
-# Pickles
-
-
 class Program:
     """Leaves a file behind when it is unpickled."""
 
@@ -159,9 +153,6 @@ def test_vectors_that_are_not_finite(tmp_path: Path, native: KeyedVectors) -> No
     assert refusal(tmp_path / "v.kv") == message
 
 
-# What is refused
-
-
 @pytest.mark.parametrize(
     ("content", "number", "shown", "size"),
     [
@@ -198,9 +189,6 @@ def test_a_file_that_is_damaged_or_of_something_else(tmp_path: Path, content: by
     assert refusal(tmp_path / "v.txt").startswith(message)
 
 
-# Where a name lies
-
-
 def test_a_path_or_the_subset_which_stands_in_until_the_full_file_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,9 +200,6 @@ def test_a_path_or_the_subset_which_stands_in_until_the_full_file_is_there(
     for name in ("glove.6B.50d.subset.txt.gz", "glove.6B.50d.txt.gz", "glove.6B.50d.txt"):
         path = write(tmp_path / "glove" / name)
         assert find("glove.6B.50d", tmp_path) == path
-
-
-# gensim's downloader
 
 
 @pytest.fixture
@@ -348,9 +333,6 @@ def test_rows_of_the_matrix(files: Files, text: str) -> None:
     assert files.load(text, {"fox": 1}).matrix.tolist() == [[1, 2, 3], [0, 0, 0]]  # of the corpus only
 
 
-# Audit
-
-
 def test_types_and_tokens_are_counted_as_they_are_looked_up(files: Files, text: str) -> None:
     write(Path(text), TEXT + b"fox 4 5 6\n")
     assert files.load(text).audit == {
@@ -389,9 +371,6 @@ def test_low_coverage_is_refused_and_the_bound_is_still_allowed(name: str, files
 def test_a_bound_that_is_no_share_is_refused(bound: float) -> None:
     with pytest.raises(VectorError, match=r"min_coverage: .* is no share of the tokens\. Give a number in 0–1\."):
         VectorSpec(min_coverage=bound)
-
-
-# Identity and conversion
 
 
 def test_identity_tells_files_apart_and_not_corpora(files: Files, text: str, conversions: list[str]) -> None:
@@ -477,9 +456,6 @@ def test_damage_is_named_and_mended(
     assert len(conversions) == 2
     files.load(text)
     assert len(conversions) == 2
-
-
-# The encoder's own
 
 
 @pytest.mark.parametrize("save", [tiny.save_bert, tiny.save_roberta, tiny.save_gpt2, tiny.save_llama])

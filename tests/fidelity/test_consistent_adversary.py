@@ -184,9 +184,6 @@ def test_what_ended_before_it_was_done_is_counted(begin: Begin, checkpoints: Che
     assert ended.audit() == {"adversaries": 1, "cut_off": 0}
 
 
-# The training of one
-
-
 class Texts(TextSplit):
     """The tiny texts as a split."""
 

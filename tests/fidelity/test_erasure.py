@@ -190,9 +190,6 @@ def test_a_ranking_that_is_itself_random_is_not_above_or_below_random_orders() -
     assert np.median(fractions[:, 1:].mean(1)) < 0.7  # which stood here once, 30 points below
 
 
-# The largest weight
-
-
 @pytest.mark.parametrize(("kind", "level"), LEVELS)
 def test_the_largest_and_a_random_other_weight_are_erased(kind: Kind, level: str | None) -> None:
     numbers = measurements(SingleWeight(), classified_of(kind, time=9, level=level)).numbers

@@ -302,9 +302,6 @@ def test_the_command_line_names_heads_and_sentences_to_draw(result: Result, corp
     np.testing.assert_allclose(best["test"], result.tables["best_heads"].frame["test"], atol=1e-3)
 
 
-# Drawings
-
-
 @pytest.fixture(scope="module")
 def split(make_data: MakeData) -> tuple[DependencySplit, Predictions, Names]:
     return opened(make_data())

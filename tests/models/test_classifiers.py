@@ -248,9 +248,6 @@ def test_no_attention_decays_and_everything_else_does(make: Callable[..., TextCl
         assert decays[id(parameter)] == (0.0 if name.startswith(("attention.", "sentence_attention.")) else 0.1)
 
 
-# Hierarchical
-
-
 @torch.no_grad()
 def test_weights_sum_to_one_in_each_sentence_and_over_the_sentences() -> None:
     word, sentence = built(hierarchical())(texts()).levels.values()
@@ -261,9 +258,6 @@ def test_weights_sum_to_one_in_each_sentence_and_over_the_sentences() -> None:
     assert sentence.groups is None
     assert sentence.mask.tolist() == [[True, True, True], [True, False, False], [True, True, False]]
     torch.testing.assert_close(sentence.weights.sum(1), torch.ones(3))
-
-
-# Flat
 
 
 def test_terms_are_named_and_only_those_of_regularizers_that_have_one() -> None:

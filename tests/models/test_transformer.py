@@ -56,9 +56,6 @@ def rows(*shape: int, time: int | None = None) -> Tensor:
     return torch.rand(*shape, *mask.shape, generator=torch.Generator().manual_seed(1)) * mask
 
 
-# The transformer under its head
-
-
 @dataclass(frozen=True)
 class Architecture:
     """Where a model keeps what the slow reference needs, with the number of the layer to be filled in."""
@@ -255,9 +252,6 @@ def test_gradients_of_imposed_rows_and_embeddings_are_finite_differences(
     assert torch.autograd.gradcheck(logits, (embedded.detach().requires_grad_(), *rows), fast_mode=True)
 
 
-# Training
-
-
 def test_dropout_spares_what_is_imposed(tmp_path: Path) -> None:
     tokenizer = tiny.bert_tokenizer()
     sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": HEADS, "intermediate_size": 40}
@@ -284,9 +278,6 @@ def test_a_decoder_reads_its_last_piece_even_where_that_is_the_one_that_pads(fol
     found = classifier(classifier.embed(tokens), mask, torch.zeros_like(tokens))
     close(found.logits[0], own(tokens[:1, :3]).logits[0])
     close(found.logits[1], own(tokens[1:]).logits[0])
-
-
-# Where the weights come from
 
 
 def test_a_head_that_comes_with_the_files_is_kept_and_another_is_drawn_from_the_runs_seed(
@@ -317,9 +308,6 @@ def test_random_weights_keep_the_embeddings_alone(folders: Mapping[str, Path], n
     equal = {name for name in drawn if torch.equal(drawn[name], pretrained[name])}
     parts = ("embeddings", "embed_", "wte", "wpe")
     assert equal == {name for name in drawn if any(part in name for part in parts)}
-
-
-# What is refused
 
 
 def test_files_of_another_head_or_without_a_layer_are_refused_by_name(folder: Path, tmp_path: Path) -> None:
@@ -363,9 +351,6 @@ def test_a_decision_that_embeddings_do_not_give_is_refused(
     monkeypatch.setattr(SequenceClassifier, "embed", lambda self, tokens: 2 * embed(self, tokens))
     with pytest.raises(EncoderError, match=r"GPT2.*differs from its own by"):
         load(folders["gpt2"])
-
-
-# Levels
 
 
 def built(folder: Path, heads: list[str] | None = None) -> TransformerClassifier:
@@ -428,9 +413,6 @@ def test_texts_that_are_cut_into_words_are_refused() -> None:
         TransformerClassifier().build(TextSizes(CLASSES, VOCABULARY))
 
 
-# Imposed attention
-
-
 @torch.no_grad()
 def test_imposed_weights_are_used_exactly_and_its_own_change_nothing(folder: Path) -> None:
     model = built(folder, ["1", "2"])
@@ -486,9 +468,6 @@ def test_a_level_that_there_is_not_is_refused(folder: Path) -> None:
         model.decide(model(batch()), {"word": rows()})
 
 
-# Training
-
-
 @pytest.mark.parametrize("warmup", [0.0, 0.1, 0.25])
 def test_the_rate_is_that_of_a_linear_schedule_with_warmup(warmup: float, folder: Path) -> None:
     model = TransformerClassifier(learning_rate=0.5, warmup=warmup)
@@ -525,9 +504,6 @@ def test_biases_and_normalisations_have_no_weight_decay(folder: Path) -> None:
     assert groups.keys() == {0.01, 0.0}
     assert {name for name in names.values() if name.endswith(".bias") or "LayerNorm" in name} == groups[0.0]
     assert set(names.values()) == groups[0.0] | groups[0.01]
-
-
-# Runs
 
 
 @pytest.fixture(scope="module")

@@ -123,9 +123,6 @@ def random_batch(mentions: int = 9, layers: int = 2, heads: int = 3, seed: int =
     return batch_of(head_words, random.integers(0, 3, mentions).tolist(), weights.half())
 
 
-# Scores
-
-
 def literal(probe: AntecedentAttentionProbe | AntecedentWordsProbe, batch: AntecedentBatch, i: int, j: int) -> float:
     """Score of antecedent j for mention i: one term per layer, head and direction, `v_i ⊕ v_j` written out."""
     layers, heads = batch.weights.shape[:2]
@@ -200,9 +197,6 @@ def test_the_choice_is_the_candidate_of_the_highest_score_and_the_later_of_equal
     assert probe.choose(batch, links).tolist() == [0, 1, 2]  # never itself, and 2 rather than 0, which has as much
 
 
-# Training and tests
-
-
 def fitted(kind: Kind, data: CoreferenceDataModule, *callbacks: Callback, epochs: int = 3) -> TrainedAntecedentProbe:
     probe = kind(learning_rate=0.1)
     trainer(epochs, *callbacks).fit(probe, datamodule=data)
@@ -269,9 +263,6 @@ def test_validation_logs_accuracy_and_loss_on_dev(kind: Kind, data: MakeData) ->
     assert metrics["val_loss"] == pytest.approx(torch.cat(nats).mean().item(), rel=1e-5)
 
 
-# Checkpoints and refusals
-
-
 def kept(kind: Kind, data: CoreferenceDataModule, folder: Path) -> tuple[TrainedAntecedentProbe, Path]:
     return fitted(kind, data, ModelCheckpoint(folder, "probe"), epochs=2), folder / "probe.ckpt"
 
@@ -313,9 +304,6 @@ def test_a_checkpoint_of_other_data_is_refused(kind: Kind, data: MakeData, glove
 def test_what_a_probe_cannot_read_is_refused(kind: Kind, options: dict[str, Any], message: str, data: MakeData) -> None:
     with pytest.raises(ExperimentError, match=message):
         fitted(kind, data(vectors=None, **options))
-
-
-# Configs
 
 
 @pytest.mark.filterwarnings("ignore::jsonargparse._deprecated.JsonargparseDeprecationWarning")

@@ -58,9 +58,6 @@ def learned(probe: HeadSelectionProbe, batch: AttentionBatch, steps: int) -> Ten
     return probe.predict(batch, tree=False).heads
 
 
-# Attention alone
-
-
 def score(model: AttentionOnlyProbe, attention: Tensor, n: int, i: int, j: int) -> float:
     """Score of head i for word j, term by term as the paper writes it; i = 0 is ROOT."""
     total, weights, start, end = 0.0, model.weight.detach(), model.start.item(), model.end.item()
@@ -115,9 +112,6 @@ def test_figures_hold_the_weights_of_each_direction_with_labels_from_one() -> No
         assert isinstance(figure, HeatMap)
         assert figure.values.tolist() == values
         assert (figure.row_labels, figure.column_labels) == (["2", "5"], ["1", "3", "6"])
-
-
-# Attention weighed by words
 
 
 def literal(model: AttentionWordsProbe, batch: AttentionBatch, row: int) -> torch.Tensor:
@@ -178,9 +172,6 @@ def test_words_tell_apart_what_attention_does_not(kind: type[HeadSelectionProbe]
     assert (learned(kind(), batch, 100) == batch.heads).all()
 
 
-# Distances and words
-
-
 def by_hand(n: int, dependent: int, head: int) -> list[float]:
     """Ahead, behind, −2…+2, ROOT."""
     if head == 0:
@@ -209,9 +200,6 @@ def test_the_sum_of_terms_is_one_layer_over_the_concatenation() -> None:
         assert (scores[row, :, n + 1 :] == -torch.inf).all()
 
 
-# Relations
-
-
 def test_the_features_are_the_attention_along_the_arc() -> None:
     torch.manual_seed(0)
     batch, classifier = random_batch([4, 2]), RelationClassifier(6, ("a", "b", "c"))
@@ -224,9 +212,6 @@ def test_the_features_are_the_attention_along_the_arc() -> None:
             alpha = batch.attention[row].flatten(0, 1).float()
             features = torch.cat([alpha[:, word, head], alpha[:, head, word], torch.tensor([float(head == 0)])])
             torch.testing.assert_close(logits[row, word - 1], classifier.linear(features))
-
-
-# Training
 
 
 @pytest.fixture

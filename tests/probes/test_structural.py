@@ -47,9 +47,6 @@ EPOCHS, RATE = 12, 0.03
 MakeData = Callable[..., DependencyDataModule]
 
 
-# Formulas
-
-
 def batch(lengths: list[int] | None = None, seed: int = 0) -> AttentionBatch:
     return random_batch(lengths or LENGTHS, seed=seed, hidden=(2, SIZE))
 
@@ -203,16 +200,10 @@ def test_there_is_no_code_of_depths_nor_of_several_pairs() -> None:
         made(StructuralDistanceProbe).cross_entropy(batch())
 
 
-# Tables
-
-
 def test_where_there_is_nothing_to_find_the_score_is_nan() -> None:
     held = Found.of(np.array([0]), np.array([[0.0, 0.0, math.nan]]), np.array([1]))
     table = sweep_table(PAIRS[:1], [1], held.counts(share=True), held.counts(share=False)).frame
     assert table[["dev", "test", "low", "high"]].isna().all(axis=None)
-
-
-# Sweeps
 
 
 def test_every_layer_goes_with_every_rank() -> None:
