@@ -73,10 +73,11 @@ def share(marker: Path, pass_on: Callable[[signal.Signals], object] | None) -> N
         marker: a file that asks all of them to stop; one that is there already was left by an earlier run.
         pass_on: sends a signal to the processes that this one has started; None where there are none.
     """
-    _process.marker, _process.stale, _process.pass_on = marker, _touched(marker), pass_on
+    _process.marker, _process.stale, _process.pass_on = marker, touched(marker), pass_on
 
 
-def _touched(marker: Path) -> int | None:
+def touched(marker: Path) -> int | None:
+    """When a file was last touched, in nanoseconds; None where there is none."""
     try:
         return marker.stat().st_mtime_ns
     except OSError:
@@ -86,8 +87,8 @@ def _touched(marker: Path) -> int | None:
 def requested() -> signal.Signals | None:
     """The signal that asks this process, or another one of its run, to stop; None without one."""
     if _process.received is None and _process.marker is not None:
-        touched = _touched(_process.marker)
-        if touched is not None and touched != _process.stale:
+        at = touched(_process.marker)
+        if at is not None and at != _process.stale:
             _process.received = signal.SIGTERM
     return _process.received
 

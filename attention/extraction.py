@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
+from threading import Event, Thread
 
 import pyarrow.parquet as pq
 from rich.console import Console
@@ -26,6 +27,7 @@ from attention.store import FORMAT, MANIFEST, Manifest, Part, Store, StoreError,
 from results.files import remove_leftovers, temporary, write_atomically
 
 _POLL_SECONDS = 0.5
+_TOUCH_SECONDS = 5.0
 
 console = Console(stderr=True)
 
@@ -34,11 +36,38 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process, number `rank` of `world`, waits `patience` seconds for the next shard of another."""
+    """This process, number `rank` of `world`; another that gives no sign of life for `patience` seconds is lost."""
 
     rank: int = 0
     world: int = 1
-    patience: float = 1800.0
+    patience: float = 120.0
+
+
+@contextmanager
+def _alive(folder: Path, ranks: Ranks) -> Iterator[None]:
+    """Give signs of life to the other ranks: a file of this one is touched while it works."""
+    if ranks.world == 1:
+        yield
+        return
+    sign, ended = _sign(folder, ranks.rank), Event()
+
+    def touch() -> None:
+        while not ended.wait(min(_TOUCH_SECONDS, ranks.patience / 4)):
+            sign.touch()
+
+    sign.touch()
+    thread = Thread(target=touch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        sign.unlink(missing_ok=True)
+
+
+def _sign(folder: Path, rank: int) -> Path:
+    return folder / f".rank-{rank}.alive"
 
 
 def open_store(extraction: Extraction, cache: Path, digests: Digests) -> Store | None:
@@ -71,13 +100,14 @@ def make_store(
         folder.mkdir(parents=True, exist_ok=True)
         remove_leftovers(folder)
     parts: list[Part] | None = None
-    while parts is None:  # twice when another process took a part of ours for damaged while we replaced it
-        if ranks.rank == 0 and find_part(folder, "labels", ".parquet", digests) is None:
-            _write_labels(items, folder, digests)
-        if items.inputs:
-            assert encoder is not None
-            _write_shards(items, folder, digests, encoder, ranks)
-        parts = _collect(folder, items, digests, ranks)
+    with _alive(folder, ranks):
+        while parts is None:  # twice when another process took a part of ours for damaged while we replaced it
+            if ranks.rank == 0 and find_part(folder, "labels", ".parquet", digests) is None:
+                _write_labels(items, folder, digests)
+            if items.inputs:
+                assert encoder is not None
+                _write_shards(items, folder, digests, encoder, ranks)
+            parts = _collect(folder, items, digests, ranks)
     labels, *shards = parts
     manifest = Manifest(
         key=folder.name,
@@ -201,18 +231,22 @@ def _collect(folder: Path, items: Items, digests: Digests, ranks: Ranks) -> list
     """The labels and all shards, once every rank has done its part; None when one of this rank's own is missing."""
     wanted = [("labels", ".parquet"), *((_stem(shard), ".safetensors") for shard in range(len(items.shards)))]
     found: list[Part] = []
-    deadline = time.monotonic() + ranks.patience
+    seen, since = None, time.monotonic()
     while len(found) < len(wanted):
+        owner = max(len(found) - 1, 0) % ranks.world
         part = find_part(folder, *wanted[len(found)], digests)
+        life = preemption.touched(_sign(folder, owner))
+        if part is not None or life != seen:
+            seen, since = life, time.monotonic()
         if part is not None:
             found.append(part)
-            deadline = time.monotonic() + ranks.patience
-        elif max(len(found) - 1, 0) % ranks.world == ranks.rank:
+        elif owner == ranks.rank:
             return None
-        elif time.monotonic() > deadline:
+        elif time.monotonic() - since > ranks.patience:
             raise StoreError(
-                f"{folder}: waited {ranks.patience:.0f} s for {wanted[len(found)][0]}, which another rank was to "
-                f"write. Look at that rank's output; a new run goes on with what is finished."
+                f"{folder}: rank {owner}, which was to write {''.join(wanted[len(found)])}, has given no sign of life "
+                f"for {ranks.patience:.0f} s (--data.init_args.rank_timeout). Look at its output; a new run goes on "
+                f"with what is finished."
             )
         else:
             preemption.check()

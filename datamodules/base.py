@@ -206,10 +206,12 @@ class AttentionDataModule(CorpusDataModule[Item]):
         vectors: VectorSpec | None,
         workers: int,
         seed: int | None,
+        rank_timeout: float,
     ) -> None:
         super().__init__(corpus, root, cache, vectors, workers, seed)
         self.encoder = encoder
         self.options = options
+        self.rank_timeout = rank_timeout
         self.stores: dict[Split, Store] = {}
         self._warned: set[Split] = set()
 
@@ -291,7 +293,8 @@ class AttentionDataModule(CorpusDataModule[Item]):
                 parsed[path] = extraction, self.read(path)
             else:
                 stores[path] = store
-        ranks = Ranks(self.trainer.global_rank, self.trainer.world_size) if self.trainer is not None else Ranks()
+        rank, world = (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)
+        ranks = Ranks(rank, world, self.rank_timeout)
         while parsed:
             path = next(iter(parsed))
             loaded = encoder() if source is not None else None

@@ -267,6 +267,7 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
         parts: shares of the documents of a corpus in one file: of dev and test, or of train, dev and test.
         split_seed: of the parting.
         seed: of the order of the training windows; None for that of the run.
+        rank_timeout: seconds without a sign of life after which another device is given up in an extraction.
 
     Raises:
         CorpusError: shares that cannot be; a corpus that is absent or malformed, on `setup`.
@@ -290,8 +291,9 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
         parts: tuple[float, ...] = (0.5, 0.5),
         split_seed: int = 0,
         seed: int | None = None,
+        rank_timeout: float = 120.0,
     ) -> None:
-        super().__init__(encoder, options, corpus, root, cache, vectors, workers, seed)
+        super().__init__(encoder, options, corpus, root, cache, vectors, workers, seed, rank_timeout)
         if len(parts) not in (2, 3) or min(parts) <= 0 or abs(sum(parts) - 1) > 1e-6:
             raise CorpusError(
                 f"parts: {list(parts)} are no shares of dev and test, or of train, dev and test, that add up to 1: "

@@ -163,6 +163,7 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
         random_init: a test also reads dev and test through the same encoder with all weights but the embeddings drawn
             anew, for experiments that ask what its training contributed.
         seed: of the order of the training batches; None for that of the run.
+        rank_timeout: seconds without a sign of life after which another device is given up in an extraction.
 
     Raises:
         CorpusError: a corpus that is absent or malformed, on `setup`.
@@ -189,8 +190,9 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
         workers: int = 0,
         random_init: bool = False,
         seed: int | None = None,
+        rank_timeout: float = 120.0,
     ) -> None:
-        super().__init__(encoder, options, corpus, root, cache, vectors, workers, seed)
+        super().__init__(encoder, options, corpus, root, cache, vectors, workers, seed, rank_timeout)
         self.format, self.relation_labels, self.punctuation = format, relations, punctuation
         self.hidden, self.random_init = hidden, random_init
         self.max_cells, self.max_sentences, self.eval_cells = max_cells, max_sentences, eval_cells

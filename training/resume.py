@@ -38,7 +38,15 @@ EVERY = 300.0
 PATIENCE = 30.0
 """Seconds that the other processes of an interrupted run have to stop by themselves."""
 
-NEUTRAL = PLACES | {"config", "resume", "logger", "profiler", "enable_progress_bar", "enable_model_summary"}
+NEUTRAL = PLACES | {
+    "config",
+    "resume",
+    "rank_timeout",
+    "logger",
+    "profiler",
+    "enable_progress_bar",
+    "enable_model_summary",
+}
 """Names of options that change no number of a run."""
 
 _NOTHING, _SAVE, _STOP = range(3)  # what all ranks do is the greatest that one of them wants

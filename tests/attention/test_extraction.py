@@ -5,6 +5,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from io import StringIO
 from pathlib import Path
 from typing import NamedTuple
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from attention.digest import Digests
 from attention.encoder import Encoder
-from attention.extraction import Ranks
+from attention.extraction import Ranks, _alive
 from attention.forward import extract, shapes
 from attention.specification import Items
 from attention.store import FORMAT, MANIFEST, Store, StoreError
@@ -219,18 +220,29 @@ def test_ranks_share_the_shards(extraction: Extraction, undisturbed: dict[str, b
     assert extraction.files() == undisturbed
 
 
-@pytest.mark.parametrize(("rank", "missing"), [(1, "labels"), (0, "00001")])
-def test_a_rank_that_never_comes_is_waited_for_no_longer_than_patience(
+@pytest.mark.parametrize(("rank", "missing"), [(1, "labels.parquet"), (0, "00001.safetensors")])
+def test_a_rank_without_a_sign_of_life_is_waited_for_no_longer_than_patience(
     rank: int, missing: str, extraction: Extraction, monkeypatch: pytest.MonkeyPatch, undisturbed: dict[str, bytes]
 ) -> None:
     monkeypatch.setattr("attention.extraction._POLL_SECONDS", 0.01)
     started = time.monotonic()
-    with pytest.raises(StoreError, match=f"waited 0 s for {missing}, which another rank was to write") as error:
+    with pytest.raises(StoreError, match=f"rank {1 - rank}, which was to write {missing}, has given no") as error:
         extraction.prepare(Ranks(rank, 2, patience=0.2))
     assert 0.2 <= time.monotonic() - started < 5
     assert str(extraction.folder) in str(error.value)
     assert MANIFEST not in extraction.files()
     extraction.prepare()  # what was finished is used
+    assert extraction.files() == undisturbed
+
+
+def test_a_slow_rank_is_waited_for(extraction: Extraction, undisturbed: dict[str, bytes]) -> None:
+    extraction.folder.mkdir(parents=True)
+    with ThreadPoolExecutor(1) as pool, _alive(extraction.folder, Ranks(1, 2, patience=0.4)):
+        waiting = pool.submit(extraction.prepare, Ranks(0, 2, patience=0.4))
+        time.sleep(2)
+        assert not waiting.done()
+        prepare_at_once(extraction, [Ranks(1, 2, patience=20)])  # in a process of its own
+        waiting.result(20)
     assert extraction.files() == undisturbed
 
 
