@@ -107,6 +107,8 @@ class Attempt:
         """Remove what an attempt without a state has left, and say what is asked."""
         if hashlib.sha256(self.config.read_bytes()).hexdigest() != self.digest:
             self._end(f"{self.config} was changed after the sweep had begun; begin the sweep again", 1)
+        for log in ("errors.txt", "output.txt"):
+            (self.folder / log).unlink(missing_ok=True)
         for left in self.folder.iterdir():
             if left.is_dir() and not any(left.glob(STATE)):
                 shutil.rmtree(left)

@@ -66,14 +66,16 @@ def _handle(number: int, frame: FrameType | None) -> None:
         _process.pass_on(_process.received)
 
 
-def share(marker: Path, pass_on: Callable[[signal.Signals], object] | None) -> None:
+def share(marker: Path | None, pass_on: Callable[[signal.Signals], object] | None) -> None:
     """Stop together with the other processes of a run: a signal may reach one of them alone.
 
     Args:
-        marker: a file that asks all of them to stop; one that is there already was left by an earlier run.
+        marker: a file that asks all of them to stop; one that is there already was left by an earlier attempt. None for
+            a process by itself.
         pass_on: sends a signal to the processes that this one has started; None where there are none.
     """
-    _process.marker, _process.stale, _process.pass_on = marker, touched(marker), pass_on
+    _process.marker, _process.pass_on = marker, pass_on
+    _process.stale = None if marker is None else touched(marker)
 
 
 def touched(marker: Path) -> int | None:

@@ -11,8 +11,10 @@ import io
 import json
 import logging
 import os
+import platform
 import re
 import shutil
+import signal
 import sys
 import warnings
 from collections.abc import Iterable, Sequence
@@ -46,6 +48,7 @@ from corpora.sentence import CorpusError
 from datamodules.base import STAGES
 from metrics.progress import counted
 from reports import ResultWriter
+from reports.writer import source_digest
 
 # LightningCLI finds by its short name whatever is imported here.
 from results.errors import UserError, near
@@ -291,10 +294,13 @@ class ProbingCLI(LightningCLI):
         Raises:
             RunError: another process is at this run, or no folder can be made.
         """
-        digest = run_digest(str(self.subcommand), self.config_dump, trainer.world_size)
+        digest = run_digest(str(self.subcommand), {**self.config_dump, "sources": self._sources()}, trainer.world_size)
         launcher = trainer.strategy.launcher
         pass_on = launcher.kill if isinstance(launcher, _SubprocessScriptLauncher) else None
-        preemption.share(parent / f".state-{digest}.stop", pass_on)
+        # The name is of this run alone: one with the same command may go on beside it.
+        job, own = os.environ.get("SLURM_JOB_ID"), f"{platform.node()}-{os.getpid()}"
+        name = f"{job}.{os.environ.get('SLURM_STEP_ID', '')}" if job else os.environ.setdefault("PROBING_RUN", own)
+        preemption.share(parent / f".stop-{name}" if trainer.world_size > 1 else None, pass_on)
         found = RunState.find(parent, digest) if self._get(self.config, "resume") == "auto" else None
         if not trainer.is_global_zero:
             return found or RunState(parent / f"state-{digest}")
@@ -305,10 +311,23 @@ class ProbingCLI(LightningCLI):
             raise RunError(
                 f"{state.run}: another process is at this run. Wait for it, or begin one beside it with --resume never."
             ) from None
+        except OSError as error:
+            raise RunError(f"{state.folder}: the state of the run cannot be kept there ({error.strerror}).") from error
+        if (state.run / "results.json").exists():  # the other process has just ended
+            os.close(self._lock)
+            state.clear()
+            return self._run_state(trainer, parent)
         if found is not None:
             rank_zero_info(f"Continues the unfinished run in {state.run}; --resume never begins another one.")
             state.tidy()
         return state
+
+    def _sources(self) -> list[object]:
+        """What a run depends on beside its options: this program, and the files of the data as they are now."""
+        data = self._get(self.config_init, "data")
+        files = data.files() if hasattr(data, "files") else {}
+        sizes = [[name, path.stat().st_size] for name, path in sorted(files.items()) if path.is_file()]
+        return [source_digest(), sizes]
 
     def fit(self, **options: Any) -> None:  # noqa: ANN401 # those of Trainer.fit
         """Train, or continue the training of an unfinished run; a training that has ended is not repeated."""
@@ -526,7 +545,9 @@ def run(args: list[str] | None = None) -> int:
     except preemption.Interrupted as interrupted:
         if rank_zero_only.rank != 0:  # type: ignore[attr-defined]
             return 0  # any other code would have Lightning kill the first process, which is at its end too
-        print(preemption.requeue() or f"Interrupted by {interrupted.signal.name}.", file=sys.stderr)
+        by_hand = interrupted.signal == signal.SIGINT  # of a terminal, which may itself be a job
+        said = None if by_hand else preemption.requeue()
+        print(said or f"Interrupted by {interrupted.signal.name}.", file=sys.stderr)
         return 128 + interrupted.signal
     return 0
 

@@ -1,6 +1,7 @@
 """Which sentences or texts go into which batch: alike in length, bounded, and on exactly one device each."""
 
 import os
+import signal
 from collections.abc import Iterator, Sequence
 from typing import Any, Generic, Literal, NotRequired, TypedDict, TypeVar
 
@@ -9,6 +10,8 @@ import torch
 from numpy.typing import NDArray
 from pytorch_lightning import Trainer
 from torch.utils.data import DataLoader, Dataset, Sampler
+
+import preemption
 
 Lengths = NDArray[np.int64]
 Item = TypeVar("Item")
@@ -130,6 +133,7 @@ class BatchLoader(DataLoader[Item]):
             sampler=batches,
             batch_size=None,  # the sampler yields whole batches: nothing to stack
             collate_fn=_unchanged,
+            worker_init_fn=_leave_signals_to_the_main_process,
             num_workers=workers,
             persistent_workers=workers > 0,
             pin_memory=torch.cuda.is_available(),
@@ -169,6 +173,12 @@ def check_batch(indices: object) -> None:
             "A split is read by whole batches. A Trainer that replaces the sampler asks for single items: give it "
             "use_distributed_sampler=False; the datamodule shares the batches between devices itself."
         )
+
+
+def _leave_signals_to_the_main_process(_: int) -> None:
+    """A signal to the whole group must not end the workers: the main process stops between two batches."""
+    for number in preemption.SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _unchanged(batch: Any) -> Any:  # noqa: ANN401 # DataLoader types it for lists of items only

@@ -107,6 +107,7 @@ def classifier_of(path: Path, config: Config) -> TextClassifier:
 def files_of(path: Path) -> list[Path]:
     """The checkpoint itself, or all below a folder; raises FidelityError where there is none."""
     found = sorted(path.rglob("*.ckpt")) if path.is_dir() else [path]
+    found = [file for file in found if not any(part.startswith("state-") for part in file.parts)]  # of unfinished runs
     if not found:
         raise FidelityError(f"{path}: there is no checkpoint (*.ckpt) in this folder or below.")
     return found

@@ -158,8 +158,7 @@ class Sweeper:
 
     def _attempt(self, key: str) -> Attempt:
         run, folder = self.runs[key], self.folders[key]
-        for log in ("ended.txt", "errors.txt", "output.txt"):
-            (folder / log).unlink(missing_ok=True)  # of an attempt before
+        (folder / "ended.txt").unlink(missing_ok=True)  # of an attempt before
         verb, config, *options = self._arguments(key)
         quiet = "--trainer.enable_progress_bar=false"  # the options of the run come later and override it
         command = [*self.program, verb, config, quiet, *options, f"--trainer.default_root_dir={folder}"]

@@ -6,12 +6,13 @@ import hashlib
 import json
 import math
 import os
+import platform
 import random
 import shutil
 import subprocess
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ import torch
 import torch.distributed as dist
 from lightning_fabric.loggers.logger import rank_zero_experiment
 from pytorch_lightning import Callback, LightningModule, Trainer
+from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.loggers import CSVLogger
 from pytorch_lightning.loggers.csv_logs import ExperimentWriter
 from pytorch_lightning.strategies.launchers import _SubprocessScriptLauncher
@@ -84,6 +86,10 @@ class StopBetweenBatches(Callback):
         preemption.check()
 
 
+def _job() -> str:
+    return os.environ.get("SLURM_JOB_ID") or f"{platform.node()} {os.getpid()}"
+
+
 class RunInUse(Exception):
     """Another process is at the same run."""
 
@@ -102,7 +108,9 @@ class RunState:
     def find(cls, parent: Path, digest: str) -> "RunState | None":
         """The state of the latest run of this digest below a folder that has no results yet; None without one."""
         found = [
-            path for path in parent.glob(f"version_*/state-{digest}") if not (path.parent / "results.json").exists()
+            path
+            for path in parent.glob(f"version_*/state-{digest}")
+            if path.parent.name.removeprefix("version_").isdigit() and not (path.parent / "results.json").exists()
         ]
         return cls(max(found, key=lambda path: int(path.parent.name.removeprefix("version_")))) if found else None
 
@@ -144,27 +152,47 @@ class RunState:
         except BlockingIOError:
             os.close(lock)
             raise RunInUse(str(self.folder)) from None
-        except OSError:  # a file system without locks tells nothing of other processes
-            pass
+        except OSError:  # a file system without locks: only a requeued job knows that its first attempt has ended
+            if self._owner.exists() and self._owner.read_text(encoding="utf-8") != _job():
+                os.close(lock)
+                raise RunInUse(str(self.folder)) from None
+        self._owner.write_text(_job(), encoding="utf-8")
         return lock
 
+    @property
+    def _owner(self) -> Path:
+        return self.folder / "owner.txt"
+
     def tidy(self) -> None:
-        """Remove what the interrupted run has written after its state: all of it comes again."""
+        """Put the checkpoints back as they were in the state; what was written after it comes again."""
         if self.trained.exists():
             return
-        kept: set[str] = set()
-        if self.training.exists():
-            content = torch.load(self.training, map_location="cpu", weights_only=True, mmap=True)
-            for state in content["callbacks"].values():
-                kept.update(state.get("best_k_models", ()), [state.get("last_model_path", "")])
-        else:
+        if not self.training.exists():
             for path in self.run.iterdir():
                 if path.is_file():
                     path.unlink()
-        names = {Path(path).name for path in kept}
         for path in self.run.glob("checkpoints/*.ckpt"):
+            path.unlink()
+        for path in self._best.glob("*.ckpt"):
+            _link(path, self.run / "checkpoints" / path.name)
+
+    def keep_best(self, checkpoints: Iterable[str]) -> None:
+        """Keep the checkpoints that callbacks hold for best now: they remove them as soon as another is better."""
+        for path in map(Path, checkpoints):
+            (self._best / path.name).unlink(missing_ok=True)
+            if path.is_file():
+                _link(path, self._best / path.name)
+
+    def drop_others(self, checkpoints: Iterable[str]) -> None:
+        """Keep no others, now that the state is written which names these."""
+        names = {Path(path).name for path in checkpoints}
+        for path in self._best.glob("*.ckpt"):
             if path.name not in names:
                 path.unlink()
+
+    @property
+    def _best(self) -> Path:
+        return self.folder / "checkpoints"
 
     def keep_trained(self, best: str, epochs: int | None) -> None:
         """Note that the training has ended, and how."""
@@ -173,6 +201,14 @@ class RunState:
     def clear(self) -> None:
         """Remove it: the run is done."""
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _link(path: Path, other: Path) -> None:
+    other.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(path, other)
+    except OSError:  # a file system without links
+        shutil.copyfile(path, other)
 
 
 class ContinuedCSVLogger(CSVLogger):
@@ -205,7 +241,7 @@ def _rows(path: Path, steps: float) -> list[dict[str, Any]]:
         return []
     with path.open(newline="", encoding="utf-8") as file:
         rows = [{name: text for name, text in row.items() if text} for row in csv.DictReader(file)]
-    return [row for row in rows if int(row["step"]) < steps]
+    return [row for row in rows if row.get("step", "").isdigit() and int(row["step"]) < steps]
 
 
 class Resume(StopBetweenBatches):
@@ -253,7 +289,8 @@ class Resume(StopBetweenBatches):
             trainer.fit_loop.epoch_loop._batches_that_stepped = self._restored["steps"]
             trainer.fit_loop.restarting = False
             self._restored = None
-        wanted = self._agreed()
+        # Gradients that wait for further batches are in no checkpoint.
+        wanted = self._agreed() if batch_idx % trainer.accumulate_grad_batches == 0 else _NOTHING
         if wanted != _NOTHING:
             self._save(trainer, pl_module)
             self._written = time.monotonic()
@@ -265,9 +302,13 @@ class Resume(StopBetweenBatches):
             preemption.stop()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """End the processes that Lightning started and that do not stop: one may wait for this one for ever."""
+        """Forget the state of a run that fails; end the processes that Lightning started and that do not stop."""
         launcher = trainer.strategy.launcher
-        if not isinstance(exception, preemption.Interrupted) or not isinstance(launcher, _SubprocessScriptLauncher):
+        if not isinstance(exception, preemption.Interrupted):
+            if trainer.is_global_zero and preemption.requested() is None:  # else another process has stopped
+                self.state.clear()
+            return
+        if not isinstance(launcher, _SubprocessScriptLauncher):
             return
         deadline = time.monotonic() + PATIENCE
         for process in launcher.procs:
@@ -299,6 +340,10 @@ class Resume(StopBetweenBatches):
         trainer.save_checkpoint(partial, weights_only=False)
         self._saving = None
         if trainer.is_global_zero:
+            keepers = [one for one in trainer.checkpoint_callbacks if isinstance(one, ModelCheckpoint)]
+            self.state.keep_best(
+                {path for one in keepers for path in (*one.best_k_models, one.last_model_path) if path}
+            )
             commit(partial, self.state.training)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:

@@ -16,7 +16,8 @@ import torch
 
 import preemption
 import train
-from probes import nested
+from fidelity.checkpoints import FidelityError, files_of
+from probes import AttentionOnlyProbe, nested
 from tests.test_train import ROOT, arguments, classifier_arguments, pytestmark  # noqa: F401 # expected warnings
 from training import Best, save_best
 from training.resume import RunState, random_states, run_digest, set_random_states
@@ -184,6 +185,36 @@ def test_the_digest_of_a_run_leaves_out_where_it_lies() -> None:
         run_digest("fit", {**config, "trainer": {"max_epochs": 3}}, 1),
     ]
     assert len({digest, *others}) == 5
+
+
+def test_checkpoints_are_put_back_as_they_were_in_the_state(tmp_path: Path) -> None:
+    state = RunState(tmp_path / "version_0" / "state-1")
+    os.close(state.lock())
+    best, later = (tmp_path / "version_0" / "checkpoints" / f"epoch={epoch}.ckpt" for epoch in (1, 2))
+    best.parent.mkdir()
+    best.write_text("best of the state")
+    state.keep_best([str(best)])
+    state.drop_others([str(best)])
+    state.training.write_text("the state")
+    best.unlink()  # as its callback does when another is better
+    later.write_text("written after the state")
+    state.tidy()
+    assert {path.name: path.read_text() for path in best.parent.iterdir()} == {best.name: "best of the state"}
+    with pytest.raises(FidelityError, match="there is no checkpoint"):
+        files_of(state.folder)  # nothing of an unfinished run is taken for a trained classifier
+
+
+def test_a_run_that_fails_is_not_continued(
+    corpus: str, bert: Path, cache: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    command = [*arguments(ROOT / "configs/clark2019/attention_only.yaml", corpus, bert, cache, tmp_path), *SHORT]
+    with monkeypatch.context() as patched:
+        patched.setattr(AttentionOnlyProbe, "on_train_epoch_end", lambda _: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            train.run(command)
+    assert not list(tmp_path.rglob("state-*"))
+    assert train.run(command) == 0
+    assert [path.parent.name for path in tmp_path.rglob("results.json")] == ["version_1"]
 
 
 def test_random_numbers_go_on_where_they_were() -> None:
