@@ -138,6 +138,11 @@ class RunState:
         """What the test needs of a training that has ended."""
         return self.folder / "trained.json"
 
+    @property
+    def holds_work(self) -> bool:
+        """Whether anything would be lost with it."""
+        return any(path.name not in ("lock", self._owner.name) for path in self.folder.glob("*"))
+
     def lock(self) -> int:
         """Make the folder, and hold it until the file descriptor that is returned is closed, or this process ends.
 
@@ -302,10 +307,10 @@ class Resume(StopBetweenBatches):
             preemption.stop()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Forget the state of a run that fails; end the processes that Lightning started and that do not stop."""
+        """Forget the state of a run that fails before there is work in it; end processes that do not stop."""
         launcher = trainer.strategy.launcher
         if not isinstance(exception, preemption.Interrupted):
-            if trainer.is_global_zero and preemption.requested() is None:  # else another process has stopped
+            if trainer.is_global_zero and preemption.requested() is None and not self.state.holds_work:
                 self.state.clear()
             return
         if not isinstance(launcher, _SubprocessScriptLauncher):

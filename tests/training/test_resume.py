@@ -198,6 +198,7 @@ def test_checkpoints_are_put_back_as_they_were_in_the_state(tmp_path: Path) -> N
     state.training.write_text("the state")
     best.unlink()  # as its callback does when another is better
     later.write_text("written after the state")
+    assert state.holds_work
     state.tidy()
     assert {path.name: path.read_text() for path in best.parent.iterdir()} == {best.name: "best of the state"}
     with pytest.raises(FidelityError, match="there is no checkpoint"):
