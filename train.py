@@ -1,7 +1,7 @@
 """Run an experiment: `python train.py {fit,validate,test,predict} --config configs/….yaml`."""
 
-import preemption
-import threads  # noqa: F401 # before torch
+import processes.threads  # noqa: F401 # before torch
+from processes import preemption
 
 if __name__ == "__main__":
     preemption.install()  # torch takes seconds to load
@@ -47,6 +47,7 @@ from corpora.registry import remedy_for
 from corpora.sentence import CorpusError
 from datamodules.base import STAGES
 from metrics.progress import counted
+from processes.ranks import LostRank, run_name
 from reports import ResultWriter
 from reports.writer import source_digest
 
@@ -298,9 +299,8 @@ class ProbingCLI(LightningCLI):
         launcher = trainer.strategy.launcher
         pass_on = launcher.kill if isinstance(launcher, _SubprocessScriptLauncher) else None
         # The name is of this run alone: one with the same command may go on beside it.
-        job, own = os.environ.get("SLURM_JOB_ID"), f"{platform.node()}-{os.getpid()}"
-        name = f"{job}.{os.environ.get('SLURM_STEP_ID', '')}" if job else os.environ.setdefault("PROBING_RUN", own)
-        preemption.share(parent / f".stop-{name}" if trainer.world_size > 1 else None, pass_on)
+        os.environ.setdefault("PROBING_RUN", f"{platform.node()}-{os.getpid()}")
+        preemption.share(parent / f".stop-{run_name()}" if trainer.world_size > 1 else None, pass_on)
         found = RunState.find(parent, digest) if self._get(self.config, "resume") == "auto" else None
         if not trainer.is_global_zero:
             return found or RunState(parent / f"state-{digest}")
@@ -527,8 +527,8 @@ def main(args: list[str] | None = None, *, cli: type[ProbingCLI] = ProbingCLI) -
 
 
 def fault(error: BaseException | None) -> BaseException | None:
-    """The `UserError` behind an error; the parser of the command line wraps what a constructor raises."""
-    while error is not None and not isinstance(error, UserError):
+    """What a user is told of an error without a traceback; the command line's parser wraps what constructors raise."""
+    while error is not None and not isinstance(error, UserError | LostRank):
         error = error.__cause__ or error.__context__
     return error
 

@@ -1,16 +1,14 @@
 """A corpus through an encoder into a store: shared between ranks, resumable; on one kind of device always the same."""
 
+import functools
 import logging
 import shutil
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from threading import Event, Thread
 
 import pyarrow.parquet as pq
 from rich.console import Console
@@ -18,56 +16,18 @@ from rich.filesize import decimal
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
-import preemption
 from attention.digest import Digests, file_digest
 from attention.encoder import Encoder
 from attention.forward import extract, return_free_memory, shapes
 from attention.specification import Extraction, Items, store_key
 from attention.store import FORMAT, MANIFEST, Manifest, Part, Store, StoreError, find_part, seal_part, write_shard
+from processes import preemption
+from processes.ranks import Ranks
 from results.files import remove_leftovers, temporary, write_atomically
-
-_POLL_SECONDS = 0.5
-_TOUCH_SECONDS = 5.0
 
 console = Console(stderr=True)
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Ranks:
-    """This process, number `rank` of `world`; another that gives no sign of life for `patience` seconds is lost."""
-
-    rank: int = 0
-    world: int = 1
-    patience: float = 120.0
-
-
-@contextmanager
-def _alive(folder: Path, ranks: Ranks) -> Iterator[None]:
-    """Give signs of life to the other ranks: a file of this one is touched while it works."""
-    if ranks.world == 1:
-        yield
-        return
-    sign, ended = _sign(folder, ranks.rank), Event()
-
-    def touch() -> None:
-        while not ended.wait(min(_TOUCH_SECONDS, ranks.patience / 4)):
-            sign.touch()
-
-    sign.touch()
-    thread = Thread(target=touch, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-        sign.unlink(missing_ok=True)
-
-
-def _sign(folder: Path, rank: int) -> Path:
-    return folder / f".rank-{rank}.alive"
 
 
 def open_store(extraction: Extraction, cache: Path, digests: Digests) -> Store | None:
@@ -89,7 +49,8 @@ def make_store(
     labels alone are kept.
 
     Raises:
-        StoreError: it does not fit on the disk or cannot be written there, or another rank stopped.
+        LostRank: another rank gives no sign of life.
+        StoreError: it does not fit on the disk or cannot be written there.
     """
     ranks = ranks or Ranks()
     identity = items.extraction.identity(digests)
@@ -100,7 +61,7 @@ def make_store(
         folder.mkdir(parents=True, exist_ok=True)
         remove_leftovers(folder)
     parts: list[Part] | None = None
-    with _alive(folder, ranks):
+    with ranks.alive(folder):
         while parts is None:  # twice when another process took a part of ours for damaged while we replaced it
             if ranks.rank == 0 and find_part(folder, "labels", ".parquet", digests) is None:
                 _write_labels(items, folder, digests)
@@ -231,24 +192,11 @@ def _collect(folder: Path, items: Items, digests: Digests, ranks: Ranks) -> list
     """The labels and all shards, once every rank has done its part; None when one of this rank's own is missing."""
     wanted = [("labels", ".parquet"), *((_stem(shard), ".safetensors") for shard in range(len(items.shards)))]
     found: list[Part] = []
-    seen, since = None, time.monotonic()
-    while len(found) < len(wanted):
-        owner = max(len(found) - 1, 0) % ranks.world
-        part = find_part(folder, *wanted[len(found)], digests)
-        life = preemption.touched(_sign(folder, owner))
-        if part is not None or life != seen:
-            seen, since = life, time.monotonic()
-        if part is not None:
-            found.append(part)
-        elif owner == ranks.rank:
+    for place, (stem, suffix) in enumerate(wanted):
+        owner = max(place - 1, 0) % ranks.world
+        look = functools.partial(find_part, folder, stem, suffix, digests)
+        part = look() if owner == ranks.rank else ranks.wait_for(look, owner, folder / f"{stem}{suffix}")
+        if part is None:
             return None
-        elif time.monotonic() - since > ranks.patience:
-            raise StoreError(
-                f"{folder}: rank {owner}, which was to write {''.join(wanted[len(found)])}, has given no sign of life "
-                f"for {ranks.patience:.0f} s (--data.init_args.rank_timeout). Look at its output; a new run goes on "
-                f"with what is finished."
-            )
-        else:
-            preemption.check()
-            time.sleep(_POLL_SECONDS)
+        found.append(part)
     return found

@@ -20,7 +20,7 @@ from torch.utils.data import Dataset
 from attention.alignment import AlignmentError
 from attention.digest import Digests
 from attention.encoder import Encoder, EncoderSpec, Source, resolve
-from attention.extraction import Ranks, make_store, open_store
+from attention.extraction import make_store, open_store
 from attention.specification import UNKNOWN, Extraction, Items, Options
 from attention.store import Store, StoreError
 from corpora.document import Documents
@@ -29,6 +29,7 @@ from corpora.sentence import CorpusError, Treebank
 from datamodules.batch import Split
 from datamodules.sampling import Batches, BatchLoader, Bounds, Item, LengthBatches, Lengths, run_seed
 from datamodules.vectors import ENCODER, VectorSpec, WordVectors, find_vectors, load_vectors
+from processes.ranks import Ranks
 from results import Provenance
 
 log = logging.getLogger(__name__)

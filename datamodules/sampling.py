@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pytorch_lightning import Trainer
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-import preemption
+from processes import preemption
 
 Lengths = NDArray[np.int64]
 Item = TypeVar("Item")

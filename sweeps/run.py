@@ -22,8 +22,8 @@ from jsonargparse.typing import PositiveInt
 from rich.console import Console
 from rich.text import Text
 
-from jobs import PATIENCE, Attempt, Jobs, Slurm, environment, results_of
 from metrics.progress import counted
+from processes.jobs import PATIENCE, Attempt, Jobs, Slurm, environment, results_of
 from reports.reader import Record, RecordError, read_record
 from reports.runs import Row, collect
 from reports.tables import DASH, data_table, number

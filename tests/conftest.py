@@ -1,4 +1,4 @@
-import threads  # noqa: F401 # before torch
+import processes.threads  # noqa: F401 # before torch
 
 # isort: split
 import json

@@ -30,7 +30,7 @@ from pytorch_lightning.utilities import rank_zero_info
 from torch import Tensor
 from torchmetrics import Metric
 
-import preemption
+from processes import preemption
 from results.files import commit, temporary, write_atomically
 from training.config import PLACES, leaves
 

@@ -15,11 +15,12 @@ import torch
 
 from attention.digest import Digests
 from attention.encoder import Encoder, EncoderSpec, resolve
-from attention.extraction import Ranks, make_store, open_store
+from attention.extraction import make_store, open_store
 from attention.specification import Extraction as Specification
 from attention.specification import Items, Options, cut_sentences, store_key
 from attention.store import Store, seal_part
 from corpora.sentence import Treebank
+from processes.ranks import Ranks
 from tests import tiny
 
 LENGTHS = (5, 1, 9, 3, 7, 2, 12, 4, 6, 8)

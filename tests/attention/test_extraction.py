@@ -18,11 +18,11 @@ from torch import Tensor
 
 from attention.digest import Digests
 from attention.encoder import Encoder
-from attention.extraction import Ranks, _alive
 from attention.forward import extract, shapes
 from attention.specification import Items
 from attention.store import FORMAT, MANIFEST, Store, StoreError
 from corpora.sentence import to_table
+from processes.ranks import LostRank, Ranks
 from tests.attention.extractions import Extraction, before_fsync, prepare_and_die, prepare_at_once
 
 SHARDS = ("00000", "00001", "00002")
@@ -224,9 +224,9 @@ def test_ranks_share_the_shards(extraction: Extraction, undisturbed: dict[str, b
 def test_a_rank_without_a_sign_of_life_is_waited_for_no_longer_than_patience(
     rank: int, missing: str, extraction: Extraction, monkeypatch: pytest.MonkeyPatch, undisturbed: dict[str, bytes]
 ) -> None:
-    monkeypatch.setattr("attention.extraction._POLL_SECONDS", 0.01)
+    monkeypatch.setattr("processes.ranks._POLL_SECONDS", 0.01)
     started = time.monotonic()
-    with pytest.raises(StoreError, match=f"rank {1 - rank}, which was to write {missing}, has given no") as error:
+    with pytest.raises(LostRank, match=f"rank {1 - rank}, which was to write {missing}, has given no") as error:
         extraction.prepare(Ranks(rank, 2, patience=0.2))
     assert 0.2 <= time.monotonic() - started < 5
     assert str(extraction.folder) in str(error.value)
@@ -237,7 +237,7 @@ def test_a_rank_without_a_sign_of_life_is_waited_for_no_longer_than_patience(
 
 def test_a_slow_rank_is_waited_for(extraction: Extraction, undisturbed: dict[str, bytes]) -> None:
     extraction.folder.mkdir(parents=True)
-    with ThreadPoolExecutor(1) as pool, _alive(extraction.folder, Ranks(1, 2, patience=0.4)):
+    with ThreadPoolExecutor(1) as pool, Ranks(1, 2, patience=0.4).alive(extraction.folder):
         waiting = pool.submit(extraction.prepare, Ranks(0, 2, patience=0.4))
         time.sleep(2)
         assert not waiting.done()

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from jobs import Jobs
+from processes.jobs import Jobs
 from sweeps.run import PROGRAM, main
 from tests.cluster.conftest import Slurm
 from tests.sweeps.sweeps import write_program, write_spec

@@ -18,7 +18,7 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from jobs import Attempt, Jobs
+from processes.jobs import Attempt, Jobs
 from results.errors import UserError
 from sweeps.plan import read_sweep
 from sweeps.run import Sweeper, main

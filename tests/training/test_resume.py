@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 import torch
 
-import preemption
 import train
 from fidelity.checkpoints import FidelityError, files_of
 from probes import AttentionOnlyProbe, nested
+from processes import preemption
 from tests.test_train import ROOT, arguments, classifier_arguments, pytestmark  # noqa: F401 # expected warnings
 from training import Best, save_best
 from training.resume import RunState, random_states, run_digest, set_random_states
@@ -234,7 +234,7 @@ def test_random_numbers_go_on_where_they_were() -> None:
 
 SCRIPT = """
 import sys, time
-import preemption
+from processes import preemption
 preemption.install()
 preemption.share({marker!r}, None)
 print("ready", flush=True)
