@@ -112,13 +112,20 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
         vectors: VectorSpec | None,
         workers: int,
         seed: int | None,
+        rank_timeout: float,
     ) -> None:
         super().__init__()
         self.corpus, self.root = corpus, data_root(root)
         self.cache = Path(cache or os.environ.get("PROBING_CACHE") or "stores").expanduser()
         self.vector_spec = vectors
         self.vectors: WordVectors | None = None
-        self.workers, self.seed = workers, seed
+        self.workers, self.seed, self.rank_timeout = workers, seed, rank_timeout
+
+    @property
+    def ranks(self) -> Ranks:
+        """This process among those of the run; alone without a trainer."""
+        rank, world = (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)
+        return Ranks(rank, world, self.rank_timeout)
 
     def files(self) -> Mapping[str, Path]:
         """The corpus file of every split there is; a `CorpusError` if the corpus is unknown or absent.
@@ -171,7 +178,7 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
         self, data: Dataset[Item], lengths: Lengths, *, shuffle: bool, **bounds: Unpack[Bounds]
     ) -> BatchLoader[Item]:
         """The batches of this rank; a training that was interrupted skips those that it has seen."""
-        rank, world = (self.trainer.global_rank, self.trainer.world_size) if self.trainer is not None else (0, 1)
+        rank, world = self.ranks.rank, self.ranks.world
         batches = LengthBatches(lengths, shuffle=shuffle, seed=run_seed(self.seed), rank=rank, world=world, **bounds)
         if shuffle and self.trainer is not None:
             batches.resume(self.trainer)
@@ -209,10 +216,9 @@ class AttentionDataModule(CorpusDataModule[Item]):
         seed: int | None,
         rank_timeout: float,
     ) -> None:
-        super().__init__(corpus, root, cache, vectors, workers, seed)
+        super().__init__(corpus, root, cache, vectors, workers, seed, rank_timeout)
         self.encoder = encoder
         self.options = options
-        self.rank_timeout = rank_timeout
         self.stores: dict[Split, Store] = {}
         self._warned: set[Split] = set()
 
@@ -294,8 +300,6 @@ class AttentionDataModule(CorpusDataModule[Item]):
                 parsed[path] = extraction, self.read(path)
             else:
                 stores[path] = store
-        rank, world = (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)
-        ranks = Ranks(rank, world, self.rank_timeout)
         while parsed:
             path = next(iter(parsed))
             loaded = encoder() if source is not None else None
@@ -303,7 +307,7 @@ class AttentionDataModule(CorpusDataModule[Item]):
                 items = self.items(*parsed.pop(path), loaded)
             except (AlignmentError, StoreError) as error:
                 raise type(error)(f"{path}: {error}") from error
-            stores[path] = make_store(items, self.cache, digests, loaded, ranks)
+            stores[path] = make_store(items, self.cache, digests, loaded, self.ranks)
         return stores
 
     def _warn(self, files: Mapping[str, Path], stores: Mapping[Split, Store]) -> None:

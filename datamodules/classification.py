@@ -207,6 +207,7 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         cache: folder of what is converted or written once; else `$PROBING_CACHE`, else `./stores`.
         workers: processes that read batches ahead; 0 reads in the training process.
         seed: of the order of the training batches; None for that of the run.
+        rank_timeout: seconds without a sign of life after which another device is given up.
 
     Attributes:
         labels: those of train, sorted.
@@ -249,8 +250,9 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         cache: str | None = None,
         workers: int = 0,
         seed: int | None = None,
+        rank_timeout: float = 120.0,
     ) -> None:
-        super().__init__(corpus, root, cache, vectors, workers, seed)
+        super().__init__(corpus, root, cache, vectors, workers, seed, rank_timeout)
         bounds = {"min_count": min_count, "max_words": max_words, "max_length": max_length, "batch_size": batch_size}
         for name, value in {**bounds, "eval_tokens": eval_tokens}.items():
             if value is not None and value < 1:

@@ -267,7 +267,7 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
         parts: shares of the documents of a corpus in one file: of dev and test, or of train, dev and test.
         split_seed: of the parting.
         seed: of the order of the training windows; None for that of the run.
-        rank_timeout: seconds without a sign of life after which another device is given up in an extraction.
+        rank_timeout: seconds without a sign of life after which another device is given up.
 
     Raises:
         CorpusError: shares that cannot be; a corpus that is absent or malformed, on `setup`.

@@ -163,7 +163,7 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
         random_init: a test also reads dev and test through the same encoder with all weights but the embeddings drawn
             anew, for experiments that ask what its training contributed.
         seed: of the order of the training batches; None for that of the run.
-        rank_timeout: seconds without a sign of life after which another device is given up in an extraction.
+        rank_timeout: seconds without a sign of life after which another device is given up.
 
     Raises:
         CorpusError: a corpus that is absent or malformed, on `setup`.
