@@ -105,6 +105,12 @@ def check() -> None:
         stop()
 
 
+def tell() -> None:
+    """Let the other processes of the run know of a signal that has come."""
+    if requested() is not None and _process.marker is not None:
+        _process.marker.touch()
+
+
 def stop() -> None:
     """Stop here, and let the other processes of the run know.
 

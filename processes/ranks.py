@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 from typing import TypeVar
@@ -54,13 +55,14 @@ class Ranks:
             thread.join()
             sign.unlink(missing_ok=True)
 
-    def wait_for(self, found: Callable[[], Found | None], owner: int, file: Path) -> Found:
+    def wait_for(self, found: Callable[[], Found | None], owner: int, file: Path, stop: bool = True) -> Found:
         """What another rank makes, once it is there.
 
         Args:
             found: looks for it.
             owner: who makes it, and gives signs of life in the folder of `file`.
             file: what is waited for, for the message.
+            stop: whether a signal stops this rank here; else it only lets the others know.
 
         Raises:
             LostRank: the owner gives no sign of life.
@@ -77,15 +79,44 @@ class Ranks:
                     f"{self.patience:.0f} s (--data.init_args.rank_timeout). Look at its output; a new run goes on "
                     f"with what is finished."
                 )
-            preemption.check()
+            if stop:
+                preemption.check()
+            else:
+                preemption.tell()
             time.sleep(_POLL_SECONDS)
         return one
+
+    def come(self, place: Path) -> None:
+        """Tell the others that this rank is at a place of the program; the name of its sign begins with `place`."""
+        if self.world > 1:
+            _at(place, self.rank).touch()
+
+    def meet(self, place: Path, left: Path) -> bool:
+        """Come to a place, and wait for all others there; false if one is at `left`, from where none comes.
+
+        All that come get the same answer, so that what begins behind it, a collective for instance, all begin or none:
+        a signal stops nobody here.
+
+        Raises:
+            LostRank: another rank gives no sign of life.
+        """
+
+        def answer(rank: int) -> bool | None:
+            return True if _at(place, rank).exists() else False if _at(left, rank).exists() else None
+
+        self.come(place)
+        others = [rank for rank in range(self.world) if rank != self.rank]
+        return all([self.wait_for(partial(answer, rank), rank, _at(place, rank), stop=False) for rank in others])
 
 
 def run_name() -> str:
     """Names this run among those that work at the same time; the same in all its processes."""
     job = os.environ.get("SLURM_JOB_ID")
     return f"{job}.{os.environ.get('SLURM_STEP_ID', '')}" if job else os.environ.get("PROBING_RUN", "")
+
+
+def _at(place: Path, rank: int) -> Path:
+    return place.with_name(f"{place.name}-{rank}")
 
 
 def _sign(folder: Path, rank: int) -> Path:

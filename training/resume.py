@@ -13,9 +13,11 @@ import subprocess
 import time
 import warnings
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import torch
@@ -30,9 +32,12 @@ from pytorch_lightning.utilities import rank_zero_info
 from torch import Tensor
 from torchmetrics import Metric
 
+from datamodules.base import CorpusDataModule
 from processes import preemption
+from processes.ranks import Ranks
 from results.files import commit, temporary, write_atomically
 from training.config import PLACES, leaves
+from training.lifecycle import TrainingError
 
 EVERY = 300.0
 """Seconds of training after which the state is written without a signal: SIGKILL leaves no time for it."""
@@ -140,8 +145,8 @@ class RunState:
 
     @property
     def holds_work(self) -> bool:
-        """Whether anything would be lost with it."""
-        return any(path.name not in ("lock", self._owner.name) for path in self.folder.glob("*"))
+        """Whether anything would be lost with it: more than the lock and the signs that ranks give each other."""
+        return any(path.name not in ("lock", self._owner.name) for path in self.folder.glob("[!.]*"))
 
     def lock(self) -> int:
         """Make the folder, and hold it until the file descriptor that is returned is closed, or this process ends.
@@ -253,7 +258,8 @@ class Resume(StopBetweenBatches):
     """Keeps the state of a run, and stops it between two batches when a signal asks for it.
 
     All ranks agree on the batch before which a training stops. A validation is finished first. A test keeps no state
-    and begins again.
+    and begins again. Its ranks stop one by one, and meet before they gather what they have found: one may need an hour
+    more than another for its share, and a collective waits for none that long.
 
     Args:
         state: where the state is kept.
@@ -262,19 +268,62 @@ class Resume(StopBetweenBatches):
     def __init__(self, state: RunState) -> None:
         self.state = state
         self._group: dist.ProcessGroup | None = None
+        self._ranks = Ranks()
+        self._attempt = ""
+        self._alive = ExitStack()
         self._saving: dict[str, Any] | None = None
         self._restored: Mapping[str, Any] | None = None
         self._written = time.monotonic()
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Stop if a signal has come.
+        """Stop if a signal has come; let all ranks know the folder of the state, which the first has made.
 
         Raises:
             Interrupted: a signal has come.
+            TrainingError: a rank does not see the folder.
         """
-        if trainer.world_size > 1 and self._group is None:
-            self._group = dist.new_group(backend="gloo")  # a question on the GPU would wait for all that it has to do
-        preemption.check()
+        if trainer.world_size > 1:
+            if self._group is None:
+                # A question on the GPU would wait for all that it has to do.
+                self._group = dist.new_group(backend="gloo")
+            own = str(self.state.folder.absolute()), uuid4().hex[:8]
+            folder, self._attempt = trainer.strategy.broadcast(own)
+            self.state = RunState(Path(folder))
+            data = trainer.datamodule  # type: ignore[attr-defined]
+            alone = Ranks(trainer.global_rank, trainer.world_size)
+            self._ranks = data.ranks if isinstance(data, CorpusDataModule) else alone
+            if not self.state.folder.is_dir():
+                raise TrainingError(
+                    f"{folder}: rank {trainer.global_rank} does not see this folder of rank 0. Give "
+                    f"--trainer.default_root_dir a folder on a file system that all nodes share."
+                )
+        if self._agreed() == _STOP:
+            preemption.stop()
+
+    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Give signs of life to the other ranks from here on."""
+        self._alive.enter_context(self._ranks.alive(self.state.folder))
+
+    def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Meet the other ranks, before what they have found is gathered.
+
+        Raises:
+            Interrupted: a signal has stopped another rank.
+            LostRank: another rank gives no sign of life.
+        """
+        if not self._ranks.meet(self._place("tested"), self._place("left")):
+            preemption.stop()
+
+    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Have the first rank wait for the others, who may still read the state that it removes."""
+        self._alive.close()
+        if trainer.is_global_zero:
+            self._ranks.meet(self._place("done"), self._place("left"))
+        else:
+            self._ranks.come(self._place("done"))
+
+    def _place(self, name: str) -> Path:
+        return self.state.folder / f".{name}-{self._attempt}"
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Count the time to the next state from here."""
@@ -309,6 +358,9 @@ class Resume(StopBetweenBatches):
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Forget the state of a run that fails before there is work in it; end processes that do not stop."""
         launcher = trainer.strategy.launcher
+        self._alive.close()
+        if isinstance(exception, preemption.Interrupted) and self._attempt:
+            self._ranks.come(self._place("left"))
         if not isinstance(exception, preemption.Interrupted):
             if trainer.is_global_zero and preemption.requested() is None and not self.state.holds_work:
                 self.state.clear()

@@ -268,6 +268,68 @@ def test_a_signal_stops_at_the_next_question_and_the_others_of_the_run_too(
     assert number.name in said[0]
 
 
+TEST = """
+import os, signal, sys, time
+from datetime import timedelta
+from pathlib import Path
+import torch
+from pytorch_lightning import LightningModule, Trainer
+from processes import preemption
+from training.resume import Resume, RunState, ignore_signals
+
+folder, interrupted = Path(sys.argv[1]), sys.argv[2] == "interrupted"
+
+class Gather(LightningModule):
+    def setup(self, stage):
+        self.group = torch.distributed.new_group(timeout=timedelta(seconds=1))
+
+    def test_dataloader(self):
+        return [0, 1, 2]
+
+    def test_step(self, batch, batch_idx):
+        if self.global_rank == 1 and batch == 1:
+            time.sleep(4)
+            if interrupted:
+                os.kill(os.getpid(), signal.SIGUSR1)
+
+    def on_test_epoch_end(self):
+        total = torch.ones(())
+        torch.distributed.all_reduce(total, group=self.group)
+        (folder / f"sum-{self.global_rank}").write_text(str(int(total)))
+
+preemption.install()
+preemption.share(folder / ".stop", None)
+trainer = Trainer(
+    accelerator="cpu", devices=2, strategy="ddp", logger=False, enable_progress_bar=False,
+    use_distributed_sampler=False, callbacks=[Resume(RunState(folder / f"state-of-{os.environ.get('LOCAL_RANK', 0)}"))],
+)
+ignore_signals(trainer)
+if trainer.is_global_zero:
+    (folder / "state-of-0").mkdir()
+try:
+    trainer.test(Gather(), verbose=False)
+except preemption.Interrupted as stop:
+    sys.exit(100 if trainer.is_global_zero else 0)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("how", "code", "sums"), [("slow", 0, ["2", "2"]), ("interrupted", 100, [])])
+def test_ranks_of_a_test_wait_for_a_slower_one_and_not_for_one_that_has_stopped(
+    how: str, code: int, sums: list[str], tmp_path: Path
+) -> None:
+    """Beyond the time after which a collective gives up."""
+    script = tmp_path / "script.py"
+    script.write_text(TEST, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, script, tmp_path, how],
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=180, check=False,
+    )  # fmt: skip
+    assert done.returncode == code, done.stderr
+    assert [path.read_text() for path in sorted(tmp_path.glob("sum-*"))] == sums
+    assert not list(tmp_path.glob("state-*/.alive-*"))
+
+
 def test_only_a_job_that_runs_is_requeued(monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[tuple[str, ...]] = []
 
