@@ -7,13 +7,14 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scontrol", "scancel", "srun")
+PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 
 CONFIG = """ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
@@ -103,15 +104,9 @@ def free_ports(number: int) -> list[int]:
     return ports
 
 
-@pytest.fixture(scope="session")
-def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
-    """A SLURM with two cores and the partitions `low` and `high`, for the tests of this process."""
-    path = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
-    if missing := [program for program in PROGRAMS if shutil.which(program, path=path) is None]:
-        pytest.skip(f"SLURM is not installed ({', '.join(missing)}): `make cluster-test` installs it")
-    if os.geteuid() != 0:
-        pytest.skip("slurmd starts jobs as their users, which only root may")
-    at = tmp_path_factory.mktemp("slurm")
+@contextmanager
+def running_slurm(at: Path) -> Iterator[Slurm]:
+    """A SLURM with two cores and the partitions `low` and `high`, which keeps its files in a folder."""
     for name in ("state", "spool", "log", "munge"):
         (at / name).mkdir(mode=0o700 if name == "munge" else 0o755)
     key = at / "munge" / "key"
@@ -121,7 +116,7 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
     host = socket.gethostname().partition(".")[0]
     config = at / "slurm.conf"
     config.write_text(CONFIG.format(host=host, ports=free_ports(2), at=at, memory=memory), encoding="utf-8")
-    found = Slurm(at, {**os.environ, "PATH": path, "SLURM_CONF": str(config)})
+    found = Slurm(at, {**os.environ, "PATH": PATH, "SLURM_CONF": str(config)})
     munge = [f"--{name}-file={at}/munge/{name}" for name in ("key", "pid", "log", "seed")]
     try:
         found.run("munged", "--force", f"--socket={at}/munge/socket", *munge)
@@ -146,3 +141,14 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
         for pid in (at / "slurmd.pid", at / "slurmctld.pid", at / "munge" / "pid"):
             with suppress(OSError, ValueError):
                 os.kill(int(pid.read_text()), signal.SIGTERM)
+
+
+@pytest.fixture(scope="session")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
+    """A SLURM for the tests of this process."""
+    if missing := [program for program in PROGRAMS if shutil.which(program, path=PATH) is None]:
+        pytest.skip(f"SLURM is not installed ({', '.join(missing)}): `make cluster-test` installs it")
+    if os.geteuid() != 0:
+        pytest.skip("slurmd starts jobs as their users, which only root may")
+    with running_slurm(tmp_path_factory.mktemp("slurm")) as found:
+        yield found

@@ -1,0 +1,433 @@
+"""Signals at random moments of real runs: `python -m tests.cluster.interruptions [--stages …] [--out table.csv]`.
+
+Each trial starts a command, sends a signal at a random moment, gives the same command again until it has results (on
+SLURM only where the job was not requeued), and compares all that lies on the disk then with a run that was left alone:
+scores, tables, items, weights, stores, and the names of all files. One row a trial; exit code 1 if any trial differs
+or hangs.
+"""
+
+import argparse
+import csv
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from tests.cluster.conftest import Slurm, running_slurm
+
+ROOT = Path(__file__).parent.parent.parent
+SIGNALS = (signal.SIGUSR1, signal.SIGTERM, signal.SIGKILL)
+ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED")
+HANGS = 240.0
+"""Seconds without an end after which a run hangs."""
+PLAN = """
+name: sweep
+scores: [uas]
+seeds: [0, 1]
+rows:
+  fast: {config: CONFIG}
+  slow: {config: CONFIG, set: {model.init_args.learning_rate: 0.01}}
+"""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What is interrupted.
+
+    Attributes:
+        command: of train.py; empty for a sweep.
+        module: what is run, which has a finished run in `version_0` already.
+        begins, ends: texts in the output between which signals are sent; no end: until the program ends.
+        extracts: whether the stores are made by the run itself.
+    """
+
+    module: str
+    command: tuple[str, ...]
+    begins: str
+    ends: str = ""
+    extracts: bool = False
+
+    @property
+    def sweeps(self) -> bool:
+        return not self.command
+
+
+PROBE = ("--data.init_args.corpus=sample", "--data.init_args.max_sentences=16", "--data.init_args.rank_timeout=15")
+ADVERSARIES = "[{class_path: ConsistentAdversary, init_args: {strengths: [0.0, 0.01], max_epochs: 4}}]"
+STAGES = {
+    "extraction": Stage(
+        "AttentionOnlyProbe",
+        ("fit", "--config=configs/clark2019/attention_only.yaml", *PROBE, "--trainer.max_epochs=1"),
+        "Extracting",
+        "Training",
+        extracts=True,
+    ),
+    "training": Stage(
+        "AttentionOnlyProbe",
+        ("fit", "--config=configs/clark2019/attention_only.yaml", *PROBE, "--trainer.max_epochs=10"),
+        "Training",
+    ),
+    "nested": Stage(
+        "ControlTask",
+        ("test", "--config=configs/hewitt2019/control.yaml", *PROBE, "--model.init_args.max_epochs=3"),
+        "Ready",
+    ),
+    "adversary": Stage(
+        "Fidelity",
+        (
+            "test",
+            "--config=configs/wiegreffe2019/fidelity.yaml",
+            "--model.init_args.checkpoints=CLASSIFIER",
+            f"--model.init_args.tests={ADVERSARIES}",
+        ),
+        "Ready",
+        extracts=True,  # adversaries are kept beside the stores
+    ),
+    "sweep": Stage("", (), "begun"),
+}
+
+
+class Process(NamedTuple):
+    """A process of a run: `rank 0` …, `job` for one of submitit's, or `sweeper`."""
+
+    role: str
+    pid: int
+
+
+@dataclass
+class Run:
+    """A command in a folder of its own, which is given until it has results."""
+
+    stage: Stage
+    ranks: int
+    folder: Path
+    shared: Path  # stores and a classifier
+    slurm: Slurm | None
+    process: subprocess.Popen[bytes] | None = None
+    jobs: list[str] = field(default_factory=list)
+
+    @property
+    def _submits(self) -> bool:
+        return self.slurm is not None and not self.stage.sweeps
+
+    def __post_init__(self) -> None:
+        if not self.stage.sweeps:
+            finished = self.folder / "runs" / self.stage.module / "version_0" / "results.json"
+            finished.parent.mkdir(parents=True)
+            finished.write_text("{}")
+
+    def start(self) -> None:
+        """Give the command."""
+        cache = self.folder / "stores" if self.stage.extracts else self.shared / "stores"
+        environment = self.slurm.environment if self.slurm else dict(os.environ)
+        own = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PROBING_CACHE": str(cache), "COLUMNS": "200"}
+        environment = {**environment, **own}
+        environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
+        several = ["--trainer.strategy=ddp"] if self.ranks > 1 else []
+        devices = ["--trainer.num_nodes=1", f"--trainer.devices={self.ranks}"]
+        if self.stage.sweeps:
+            executor = ["--jobs=2"]
+            if self.slurm:
+                limits = f"--slurm.cpus_per_task={self.ranks}", f"--slurm.array_parallelism={2 // self.ranks}"
+                executor = ["--executor=slurm", "--slurm.partition=low", *limits]
+            options = [*PROBE, "--trainer.accelerator=cpu", "--trainer.max_epochs=5", *devices, *several]
+            out = f"--out={self.folder / 'runs'}"
+            command = ["-m", "sweeps.run", str(self.shared / "sweep.yaml"), out, *executor, "--", *options]
+        else:
+            command = [word.replace("CLASSIFIER", str(self.shared / "classifier")) for word in self.stage.command]
+            command += ["--trainer.accelerator=cpu", f"--trainer.default_root_dir={self.folder / 'runs'}", *several]
+        if self.slurm is not None and self._submits:
+            options = [f"--output={self.folder}/%j.log", f"--ntasks-per-node={self.ranks}", "--partition=low"]
+            script = str(ROOT / "configs/trainer/slurm.sh")
+            submit = ["sbatch", "--parsable", f"--chdir={ROOT}", *options, script, *command]
+            done = subprocess.run(submit, env=environment, capture_output=True, text=True, check=True)
+            self.jobs.append(done.stdout.strip())
+            return
+        command = command if self.stage.sweeps else ["train.py", *command, *devices]
+        with (self.folder / "here.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, *command], cwd=ROOT, env=environment, stdout=log, stderr=log, start_new_session=True
+            )
+
+    def ended(self) -> str | None:
+        """How the command ended; None while it goes on, or waits for SLURM."""
+        if self.slurm is not None and self._submits:
+            state = self.slurm.state(self.jobs[-1])
+            return state if state in ENDED else None
+        assert self.process is not None
+        code = self.process.poll()
+        return None if code is None else f"exit {code}"
+
+    def said(self) -> str:
+        """What the command has said so far."""
+        logs = sorted(self.folder.glob("*.log"), key=lambda path: path.stat().st_mtime)
+        return "".join(log.read_text(errors="replace") for log in logs)
+
+    def doing(self) -> str:
+        """The last line of what was printed last, and the file that was written last."""
+        logs = [*self.folder.glob("*.log"), *self.folder.glob("runs/runs/*/*.txt")]
+        texts = (log.read_text(errors="replace") for log in sorted(logs, key=lambda log: -log.stat().st_mtime))
+        lines = ([line for line in re.split(r"[\r\n]", text) if line.strip()] for text in texts)
+        last = next((found[-1] for found in lines if found), "")
+        last = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|[━╸╺]+", "", last).replace(str(self.folder), "")[:70].strip()
+        files = {}
+        for path in (path for path in self.folder.rglob("*") if "tensorboard" not in str(path)):
+            with suppress(FileNotFoundError):
+                files[path] = path.stat().st_mtime
+        return f"{last}; {max(files, key=lambda path: files[path]).name}"
+
+    def processes(self) -> Iterator[Process]:
+        """Those that belong to the run and are no shells."""
+        for path in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                words = (path / "cmdline").read_text(errors="replace").split("\0")
+                if "python" not in words[0] or str(self.folder) not in " ".join(words):
+                    continue
+                known = (path / "environ").read_text(errors="replace").split("\0")
+                at = dict(word.split("=", 1) for word in known if "=" in word)
+                role = "job" if "submitit.core._submit" in words else "sweeper" if "sweeps.run" in words else ""
+                rank = at.get("LOCAL_RANK") or at.get("SLURM_PROCID") or "0"
+                yield Process(role or f"rank {rank}", int(path.name))
+
+    def wait(self, seconds: float = HANGS) -> str:
+        """Wait for the end of the command; return how it ended, or `hangs`."""
+        end = time.monotonic() + seconds
+        while (how := self.ended()) is None:
+            if time.monotonic() > end:
+                return "hangs"
+            time.sleep(0.1)
+        return how
+
+    def wait_for(self, text: str) -> bool:
+        """Wait until it has said something; False if it ended before."""
+        end = time.monotonic() + HANGS
+        while text not in self.said():
+            if self.ended() is not None or time.monotonic() > end:
+                return False
+            time.sleep(0.05)
+        return True
+
+    def stop(self) -> None:
+        """End all that is left of it."""
+        for job in self.jobs if self.slurm else ():
+            subprocess.run(["scancel", job], env=self.slurm.environment if self.slurm else None, check=False)
+        for process in self.processes():
+            with suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGKILL)
+
+    def done(self) -> bool:
+        """Whether it has all its results."""
+        return (self.folder / "runs" / "results.json").exists() or any(
+            self.folder.glob("runs/*/version_1/results.json")
+        )
+
+
+def send(run: Run, number: signal.Signals, draw: random.Random) -> str:
+    """Send a signal to some process, or by SLURM's means; return to whom, or nothing where there was nobody."""
+    found = sorted(run.processes())
+    roles = sorted({process.role for process in found})
+    if run.slurm is not None:
+        roles += ["SLURM"]
+        roles += ["preemption"] if number == signal.SIGTERM else []
+    elif len(found) > 1 and number == signal.SIGKILL:
+        roles += ["all"]
+    role = draw.choice(roles)
+    if role == "preemption" and run.slurm is not None:
+        run.slurm.submit("sleep 1", "--partition=high", "--ntasks=2")
+        return role
+    if role == "SLURM" and run.slurm is not None:
+        shown = run.slurm.run("squeue", "--noheader", "--array", "--states=RUNNING", "--format=%i").split()
+        if not shown:
+            return ""
+        job = draw.choice(shown)
+        subprocess.run(["scancel", f"--signal={number.name}", job], env=run.slurm.environment, check=False)
+        return f"scancel {job}" if run.stage.sweeps else "scancel"
+    chosen = [process for process in found if role in (process.role, "all")]
+    if role != "all":
+        chosen = [draw.choice(chosen)]
+    for process in chosen:
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, number)
+    return role
+
+
+def outcome(folder: Path) -> dict[str, object]:
+    """What a run has left, by file and entry: all names, and the content of what holds numbers."""
+    found: dict[str, object] = {}
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        name = str(path.relative_to(folder))
+        if re.search(r"\.log$|tensorboard|^runs/jobs/|/(job|output|errors)\.txt$|/lock$", name):
+            continue
+        found[name] = None
+        if path.name == "results.json":
+            content = json.loads(path.read_text().replace(str(folder), ""))
+            content.pop("versions", None)
+            found |= {f"{name}: {key} {one}": value for key, of in content.items() for one, value in _items(of)}
+        elif path.suffix in (".csv", ".parquet", ".tex", ".yaml") or path.name == "manifest.json":
+            found[name] = path.read_bytes().replace(str(folder).encode(), b"")
+        elif path.suffix == ".ckpt":
+            content = torch.load(path, map_location="cpu", weights_only=True)
+            weights = content.get("state_dict", content.get("state", {}))
+            found |= {f"{name}: {key}": value.tolist() for key, value in weights.items()}
+    return found
+
+
+def _items(value: object) -> Iterator[tuple[str, object]]:
+    yield from value.items() if isinstance(value, Mapping) else [("", value)]
+
+
+def differences(one: Mapping[str, object], other: Mapping[str, object]) -> list[str]:
+    """What is not the same in both."""
+    texts = [{key: json.dumps(value, sort_keys=True, default=repr) for key, value in of.items()} for of in (one, other)]
+    return sorted(key for key in one.keys() | other.keys() if texts[0].get(key) != texts[1].get(key))
+
+
+@dataclass
+class Reference:
+    """A run that was left alone: what it left, and the seconds in which a signal may come."""
+
+    outcome: dict[str, object]
+    window: float
+    seconds: float
+
+
+def reference(run: Run) -> Reference:
+    """Run a command and leave it alone.
+
+    Raises:
+        RuntimeError: it fails.
+    """
+    began = time.monotonic()
+    run.start()
+    if not run.wait_for(run.stage.begins):
+        raise RuntimeError(run.said()[-3000:])
+    since = time.monotonic()
+    if run.stage.ends:
+        run.wait_for(run.stage.ends)
+        window = time.monotonic() - since
+        run.wait()
+    else:
+        run.wait()
+        window = time.monotonic() - since
+    if not run.done():
+        raise RuntimeError(run.said()[-3000:])
+    return Reference(outcome(run.folder), window, time.monotonic() - began)
+
+
+def trial(run: Run, number: signal.Signals, left_alone: Reference, draw: random.Random) -> dict[str, object] | None:
+    """Send one signal; None where it came too late."""
+    began = time.monotonic()
+    run.start()
+    if not run.wait_for(run.stage.begins):
+        raise RuntimeError(run.said()[-3000:])
+    time.sleep(draw.uniform(0, left_alone.window))
+    at, doing = time.monotonic() - began, run.doing()
+    if run.done() or not (to := send(run, number, draw)):
+        run.stop()
+        return None
+    ways = [run.wait()]
+    while not run.done() and ways[-1] != "hangs" and len(ways) < 4:
+        run.start()
+        ways.append(run.wait())
+    end = time.monotonic() + 60
+    while (alive := list(run.processes())) and time.monotonic() < end:
+        time.sleep(0.1)
+    said = run.said()
+    if alive:
+        ways.append(f"{alive} never end")
+    if "Traceback" in said:
+        ways.append("traceback")
+    differ = differences(left_alone.outcome, outcome(run.folder)) if run.done() else ["no results"]
+    run.stop()
+    stopped = re.findall(r"Stopped in (epoch \d+, before batch \d+)", said)
+    return {
+        "signal": number.name.removeprefix("SIG"),
+        "to": to,
+        "at_s": f"{at:.1f}",
+        "doing": doing,
+        "ended": ", then ".join(ways),
+        "continued": ", ".join([*stopped, "continued" if "Continues the unfinished run" in said else "begun again"]),
+        "requeued": said.count("is requeued"),
+        "seconds": f"{time.monotonic() - began:.0f}",
+        "undisturbed_s": f"{left_alone.seconds:.0f}",
+        "outcome": "equal" if not differ else f"{len(differ)} differ: {'; '.join(differ[:3])}",
+        "fault": bool(differ or alive or "hangs" in ways or "Traceback" in said),
+    }
+
+
+def prepare(shared: Path) -> None:
+    """Make the stores, the classifier and the plan that the trials share."""
+    environment = {**os.environ, "PROBING_CACHE": str(shared / "stores"), "OMP_NUM_THREADS": "1"}
+    common = ("--trainer.accelerator=cpu", "--trainer.max_epochs=2")
+    for config, root in (("clark2019/attention_only", "probe"), ("demo_classifier", "classifier")):
+        corpus = ["--data.init_args.corpus=sample", f"--trainer.default_root_dir={shared / root}"]
+        command = ["train.py", "fit", f"--config=configs/{config}.yaml", *corpus, *common]
+        subprocess.run([sys.executable, *command], cwd=ROOT, env=environment, check=True, capture_output=True)
+    config = str(ROOT / "configs/clark2019/attention_only.yaml")
+    (shared / "sweep.yaml").write_text(PLAN.replace("CONFIG", config), encoding="utf-8")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.cluster.interruptions", description=__doc__)
+    parser.add_argument("--stages", nargs="+", choices=STAGES, default=list(STAGES))
+    parser.add_argument("--schedulers", nargs="+", choices=("none", "slurm"), default=["none", "slurm"])
+    parser.add_argument("--ranks", nargs="+", type=int, default=[1, 2])
+    parser.add_argument("--signals", type=int, default=5, help="of each stage, scheduler and number of ranks")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, help="the table, as CSV")
+    parser.add_argument("--keep", type=Path, help="where the folders of faulty trials are kept")
+    given = parser.parse_args(arguments)
+    rows: list[dict[str, object]] = []
+    with ExitStack() as stack:
+        work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="interruptions-")))
+        (work / "slurm").mkdir()
+        slurm = stack.enter_context(running_slurm(work / "slurm")) if "slurm" in given.schedulers else None
+        (work / "shared").mkdir()
+        prepare(work / "shared")
+
+        def new(stage: str, ranks: int, cluster: Slurm | None) -> Run:
+            folder = Path(tempfile.mkdtemp(prefix=f"{stage}-", dir=work))
+            return Run(STAGES[stage], ranks, folder, work / "shared", cluster)
+
+        for stage, ranks in ((stage, ranks) for stage in given.stages for ranks in given.ranks):
+            left_alone = reference(run := new(stage, ranks, None))
+            shutil.rmtree(run.folder)
+            for scheduler in given.schedulers:
+                draw = random.Random(f"{given.seed} {stage} {ranks} {scheduler}")
+                for place in range(given.signals):
+                    row = None
+                    while row is None:
+                        run = new(stage, ranks, slurm if scheduler == "slurm" else None)
+                        row = trial(run, SIGNALS[place % len(SIGNALS)], left_alone, draw)
+                    rows.append({"stage": stage, "scheduler": scheduler, "ranks": ranks, **row})
+                    print(*rows[-1].values(), sep=" | ", flush=True)
+                    if row["fault"] and given.keep:
+                        shutil.copytree(run.folder, given.keep / run.folder.name)
+                        print(f"kept in {given.keep / run.folder.name}", flush=True)
+                    shutil.rmtree(run.folder)
+                    if given.out:
+                        with given.out.open("w", newline="", encoding="utf-8") as file:
+                            table = csv.DictWriter(file, rows[0])
+                            table.writeheader()
+                            table.writerows(rows)
+    faults = sum(bool(row["fault"]) for row in rows)
+    print(f"{len(rows)} signals, {faults} faults")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
