@@ -37,6 +37,7 @@ from pytorch_lightning.utilities import rank_zero_info, rank_zero_only, rank_zer
 from pytorch_lightning.utilities.model_helpers import is_overridden
 from rich.console import Console
 from rich.text import Text
+from torch.distributed import is_initialized
 
 import datamodules
 import fidelity
@@ -82,6 +83,8 @@ _CLASS = re.compile(r"(?:Expected a dot import path string: |has no attribute ')
 _KEY = re.compile(r'Parser key "([^"]+)":\s*')
 _IN_CLASS = re.compile(r"Problem with given class_path '[\w.]*?(\w+)':")
 _TYPE = re.compile(r"<class '[\w.]*?(\w+)'>")
+_LOST = re.compile(r"(?i)connection (was )?(closed|reset|refused)|broken pipe|timed? ?out|remote process exited")
+"""What gloo, NCCL and their store say of a process that is gone."""
 _FRAME = re.compile(r"(?m)^[ -]*(Expected a <class 'NoneType'>|Does not validate .*|Subtypes: .*|Errors:|Given .*)$")
 """Lines of a message of jsonargparse that do not say what is wrong."""
 
@@ -346,7 +349,8 @@ class ProbingCLI(LightningCLI):
             RunError: what the trainer finds only now, such as a fraction of batches that leaves none.
         """
         try:
-            preemption.check()
+            if self.trainer.world_size == 1:  # otherwise another process may wait for this one to get in touch
+                preemption.check()
             super()._run_subcommand(subcommand)
             if self.trainer.is_global_zero:
                 self._state.clear()
@@ -529,6 +533,11 @@ def main(args: list[str] | None = None, *, cli: type[ProbingCLI] = ProbingCLI) -
 def fault(error: BaseException | None) -> BaseException | None:
     """What a user is told of an error without a traceback; the command line's parser wraps what constructors raise."""
     while error is not None and not isinstance(error, UserError | LostRank):
+        if isinstance(error, RuntimeError) and _LOST.search(str(error)) and is_initialized():
+            return LostRank(
+                f"Another process of the run has ended or does not answer: look at its output. The same command goes "
+                f"on from what is kept. ({str(error).splitlines()[0]})"
+            )
         error = error.__cause__ or error.__context__
     return error
 
@@ -538,18 +547,26 @@ def run(args: list[str] | None = None) -> int:
     try:
         main(args)
     except Exception as error:
-        if (found := fault(error)) is None:
+        found = fault(error)
+        # Where one process has stopped for a signal, those that wait for it in a collective lose their connection.
+        if isinstance(found, LostRank) and (number := preemption.requested()) is not None:
+            return _interrupted(number)
+        if found is None:
             raise
         Console(stderr=True).print(Text.assemble(("Error: ", "bold red"), str(found)), soft_wrap=True)
         return 1
     except preemption.Interrupted as interrupted:
-        if rank_zero_only.rank != 0:  # type: ignore[attr-defined]
-            return 0  # any other code would have Lightning kill the first process, which is at its end too
-        by_hand = interrupted.signal == signal.SIGINT  # of a terminal, which may itself be a job
-        said = None if by_hand else preemption.requeue()
-        print(said or f"Interrupted by {interrupted.signal.name}.", file=sys.stderr)
-        return 128 + interrupted.signal
+        return _interrupted(interrupted.signal)
     return 0
+
+
+def _interrupted(number: signal.Signals) -> int:
+    if rank_zero_only.rank != 0:  # type: ignore[attr-defined]
+        return 0  # any other code would have Lightning kill the first process, which is at its end too
+    by_hand = number == signal.SIGINT  # of a terminal, which may itself be a job
+    said = None if by_hand else preemption.requeue()
+    print(said or f"Interrupted by {number.name}.", file=sys.stderr)
+    return 128 + number
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 Every job loads this again: it imports little.
 """
 
-import fcntl
 import hashlib
 import json
 import os
@@ -21,6 +20,8 @@ from typing import Any
 import submitit
 from submitit.core.utils import JobPaths
 from submitit.helpers import DelayedSubmission
+
+from processes import locks
 
 STATE = "*/state-*"
 """What an unfinished run leaves in its folder, and from which the same command goes on."""
@@ -68,36 +69,42 @@ class Attempt:
         handlers[signal.SIGALRM] = lambda *_: os.killpg(children[0].pid, signal.SIGKILL) if children else None
         before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
         signal.pthread_sigmask(signal.SIG_UNBLOCK, handlers)
-        with (self.folder / "lock").open("w") as lock:
-            while not stopped and not _locked(lock.fileno()):
-                time.sleep(1)
-            if stopped or results_of(self.folder) is not None:
-                return
-            self._prepare()
-            with (self.folder / "output.txt").open("ab") as output, (self.folder / "errors.txt").open("ab") as errors:
-                children.append(
-                    subprocess.Popen(
-                        self.command,
-                        stdin=subprocess.DEVNULL,
-                        stdout=output,
-                        stderr=errors,
-                        env=environment(self.changes),
-                        pass_fds=(lock.fileno(),),  # train.py holds the lock, should this process be killed
-                        start_new_session=True,
-                    )
-                )
-            for number in stopped:
-                children[0].send_signal(number)
-            code = children[0].wait()
+        while (lock := locks.acquire(self.folder / "lock")) is None and not stopped:
+            time.sleep(1)
+        code, begun = 0, lock is not None and not stopped and results_of(self.folder) is None
+        if lock is not None:
+            if begun:
+                code = self._train(lock, stopped, children)
+            os.close(lock)
         signal.alarm(0)
         for number, handler in before.items():
             signal.signal(number, handler)
-        if stopped and results_of(self.folder) is None and _is_running_on_slurm():
+        done = results_of(self.folder) is not None
+        if stopped and not done and _is_running_on_slurm():
             # submitit's handler asks for the checkpoint and requeues the job.
             signal.raise_signal(getattr(signal, "SIG" + os.environ.get("SUBMITIT_PREEMPT_SIGNAL", "USR2")))
-        if code or results_of(self.folder) is None:
+        if not begun and not done:
+            self._end(f"stopped by {signal.Signals(stopped[0]).name} before it began", 128 + stopped[0])
+        if code or not done:
             killed = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
             self._end(killed + (" (often: out of memory)" if code == -signal.SIGKILL else ""), code)
+
+    def _train(self, lock: int, stopped: list[int], children: list[subprocess.Popen[bytes]]) -> int:
+        self._prepare()
+        with (self.folder / "output.txt").open("ab") as output, (self.folder / "errors.txt").open("ab") as errors:
+            child = subprocess.Popen(
+                self.command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=errors,
+                env=environment({**self.changes, "PROBING_OWNER": locks.owner()}),
+                pass_fds=(lock,),  # train.py holds the lock, should this process be killed
+                start_new_session=True,
+            )
+        children.append(child)
+        for number in stopped:
+            child.send_signal(number)
+        return child.wait()
 
     def checkpoint(self) -> DelayedSubmission:
         """What submitit requeues."""
@@ -118,14 +125,6 @@ class Attempt:
     def _end(self, how: str, code: int) -> None:
         (self.folder / "ended.txt").write_text(how, encoding="utf-8")
         sys.exit(code if code > 0 else 128 - code)
-
-
-def _locked(file: int) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _is_running_on_slurm() -> bool:

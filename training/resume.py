@@ -1,12 +1,10 @@
 """An interrupted run is continued by the same command, to the same numbers."""
 
 import csv
-import fcntl
 import hashlib
 import json
 import math
 import os
-import platform
 import random
 import shutil
 import subprocess
@@ -33,7 +31,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from datamodules.base import CorpusDataModule
-from processes import preemption
+from processes import locks, preemption
 from processes.ranks import Ranks
 from results.files import commit, temporary, write_atomically
 from training.config import PLACES, leaves
@@ -91,10 +89,6 @@ class StopBetweenBatches(Callback):
         preemption.check()
 
 
-def _job() -> str:
-    return os.environ.get("SLURM_JOB_ID") or f"{platform.node()} {os.getpid()}"
-
-
 class RunInUse(Exception):
     """Another process is at the same run."""
 
@@ -146,7 +140,7 @@ class RunState:
     @property
     def holds_work(self) -> bool:
         """Whether anything would be lost with it: more than the lock and the signs that ranks give each other."""
-        return any(path.name not in ("lock", self._owner.name) for path in self.folder.glob("[!.]*"))
+        return any(path.name != "lock" for path in self.folder.glob("[!.]*"))
 
     def lock(self) -> int:
         """Make the folder, and hold it until the file descriptor that is returned is closed, or this process ends.
@@ -156,22 +150,10 @@ class RunState:
             OSError: the folder cannot be made.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o666)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(lock)
-            raise RunInUse(str(self.folder)) from None
-        except OSError:  # a file system without locks: only a requeued job knows that its first attempt has ended
-            if self._owner.exists() and self._owner.read_text(encoding="utf-8") != _job():
-                os.close(lock)
-                raise RunInUse(str(self.folder)) from None
-        self._owner.write_text(_job(), encoding="utf-8")
+        lock = locks.acquire(self.folder / "lock")
+        if lock is None:
+            raise RunInUse(str(self.folder))
         return lock
-
-    @property
-    def _owner(self) -> Path:
-        return self.folder / "owner.txt"
 
     def tidy(self) -> None:
         """Put the checkpoints back as they were in the state; what was written after it comes again."""

@@ -18,6 +18,7 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
+from processes import locks
 from processes.jobs import Attempt, Jobs
 from results.errors import UserError
 from sweeps.plan import read_sweep
@@ -392,6 +393,30 @@ def test_a_signal_reaches_the_run(tmp_path: Path, patience: int, monkeypatch: py
     assert (one.folder / "ended.txt").read_text() == how
     assert ended.value.code == 128 + (signal.SIGKILL if patience else signal.SIGUSR1)
     assert one.checkpoint().function is one
+
+
+def test_a_job_stopped_while_another_process_is_at_its_run_is_requeued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("processes.jobs._is_running_on_slurm", lambda: True)
+    requeued: list[int] = []
+    before = signal.signal(signal.SIGUSR2, lambda number, _: requeued.append(number))  # as submitit's
+    one = attempt(tmp_path)
+    lock = locks.acquire(one.folder / "lock")
+    assert lock is not None
+
+    def end() -> None:
+        time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with meanwhile(end), pytest.raises(SystemExit) as ended:
+        one()
+    signal.signal(signal.SIGUSR2, before)
+    os.close(lock)
+    assert requeued
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert (one.folder / "ended.txt").read_text() == "stopped by SIGTERM before it began"
+    assert not (tmp_path / "calls.txt").exists()
 
 
 LOGS = {

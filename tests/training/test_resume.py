@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from pytorch_lightning.utilities import rank_zero_only
 
 import train
 from fidelity.checkpoints import FidelityError, files_of
@@ -328,6 +329,35 @@ def test_ranks_of_a_test_wait_for_a_slower_one_and_not_for_one_that_has_stopped(
     assert done.returncode == code, done.stderr
     assert [path.read_text() for path in sorted(tmp_path.glob("sum-*"))] == sums
     assert not list(tmp_path.glob("state-*/.alive-*"))
+
+
+@pytest.mark.parametrize(("asked", "rank", "code"), [(True, 0, 128 + signal.SIGTERM), (True, 1, 0), (False, 0, 1)])
+def test_a_lost_connection_is_an_interruption_where_another_process_was_asked_to_stop(
+    asked: bool,
+    rank: int,
+    code: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def main(_: list[str]) -> None:
+        raise RuntimeError("[pair.cc:553] Connection closed by peer [127.0.0.1]:7059. This is typically …\nmore")
+
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    monkeypatch.setattr(rank_zero_only, "rank", rank)
+    monkeypatch.setattr(train, "main", main)
+    with pytest.raises(RuntimeError):
+        train.run([])  # there are no other processes
+    monkeypatch.setattr(train, "is_initialized", lambda: True)
+    preemption.share(tmp_path / "stop", None)
+    if asked:
+        (tmp_path / "stop").touch()  # by the process that has got the signal
+    assert train.run([]) == code
+    said = capsys.readouterr().err
+    assert said.startswith(
+        {0: "", 1: "Error: Another process of the run has ended", 143: "Interrupted by SIGTERM"}[code]
+    )
+    assert len(said.splitlines()) == (code != 0)
 
 
 def test_only_a_job_that_runs_is_requeued(monkeypatch: pytest.MonkeyPatch) -> None:
