@@ -280,7 +280,7 @@ class ProbingCLI(LightningCLI):
         trainer.callbacks.append(Resume(self._state))  # type: ignore[attr-defined]
         if own_loggers and not trainer.fast_dev_run:  # type: ignore[attr-defined]
             # The progress bar shows the version of a logger.
-            log = ContinuedCSVLogger(folder, self._state.steps)
+            log = ContinuedCSVLogger(self._state)
             trainer.loggers = [log, TensorBoardLogger(folder / "tensorboard", "", "")]
         for callback in trainer.callbacks:  # type: ignore[attr-defined]
             if isinstance(callback, RunConfig) and trainer.is_global_zero:
@@ -461,6 +461,8 @@ warnings.filterwarnings("ignore", message="The `srun` command is available")
 warnings.filterwarnings("ignore", message="The number of training batches .* logging interval")
 # That of a run that is continued.
 warnings.filterwarnings("ignore", message="Checkpoint directory .* exists and is not empty")
+# What is logged is of all devices already.
+warnings.filterwarnings("ignore", message="It is recommended to use .* when logging on epoch level in distributed")
 # Advertisements, and hardware that is not there.
 logging.getLogger("pytorch_lightning.utilities.rank_zero").addFilter(
     lambda record: not record.getMessage().startswith(("💡 Tip", "TPU available: False"))

@@ -27,7 +27,7 @@ from corpora.document import Documents
 from corpora.registry import CORPORA, data_root, locate, remedy_for
 from corpora.sentence import CorpusError, Treebank
 from datamodules.batch import Split
-from datamodules.sampling import Batches, BatchLoader, Bounds, Item, LengthBatches, Lengths, run_seed
+from datamodules.sampling import Batches, BatchLoader, BatchOf, Bounds, Item, LengthBatches, Lengths, run_seed
 from datamodules.vectors import ENCODER, VectorSpec, WordVectors, find_vectors, load_vectors
 from processes.ranks import Ranks
 from results import Provenance
@@ -113,13 +113,15 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
         workers: int,
         seed: int | None,
         rank_timeout: float,
+        batch_of: BatchOf,
     ) -> None:
         super().__init__()
         self.corpus, self.root = corpus, data_root(root)
         self.cache = Path(cache or os.environ.get("PROBING_CACHE") or "stores").expanduser()
         self.vector_spec = vectors
         self.vectors: WordVectors | None = None
-        self.workers, self.seed, self.rank_timeout = workers, seed, rank_timeout
+        self.workers, self.seed = workers, seed
+        self.rank_timeout, self.batch_of = rank_timeout, batch_of
 
     @property
     def ranks(self) -> Ranks:
@@ -178,8 +180,15 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
         self, data: Dataset[Item], lengths: Lengths, *, shuffle: bool, **bounds: Unpack[Bounds]
     ) -> BatchLoader[Item]:
         """The batches of this rank; a training that was interrupted skips those that it has seen."""
-        rank, world = self.ranks.rank, self.ranks.world
-        batches = LengthBatches(lengths, shuffle=shuffle, seed=run_seed(self.seed), rank=rank, world=world, **bounds)
+        batches = LengthBatches(
+            lengths,
+            shuffle=shuffle,
+            seed=run_seed(self.seed),
+            rank=self.ranks.rank,
+            world=self.ranks.world,
+            batch_of=self.batch_of,
+            **bounds,
+        )
         if shuffle and self.trainer is not None:
             batches.resume(self.trainer)
         return BatchLoader(data, batches, self.workers)
@@ -215,8 +224,9 @@ class AttentionDataModule(CorpusDataModule[Item]):
         workers: int,
         seed: int | None,
         rank_timeout: float,
+        batch_of: BatchOf,
     ) -> None:
-        super().__init__(corpus, root, cache, vectors, workers, seed, rank_timeout)
+        super().__init__(corpus, root, cache, vectors, workers, seed, rank_timeout, batch_of)
         self.encoder = encoder
         self.options = options
         self.stores: dict[Split, Store] = {}

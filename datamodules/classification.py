@@ -22,7 +22,7 @@ from corpora.reviews import REVIEWS_VERSION, write_sample_reviews
 from corpora.sentence import CorpusError
 from datamodules.base import SPLITS, CorpusDataModule, count_shared, warn_of_shared
 from datamodules.batch import Split, TextBatch, padder
-from datamodules.sampling import BatchLoader, LengthBatches, check_batch
+from datamodules.sampling import BatchLoader, BatchOf, LengthBatches, check_batch
 from datamodules.tokenization import (
     SPECIALS,
     Numbers,
@@ -208,6 +208,8 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         workers: processes that read batches ahead; 0 reads in the training process.
         seed: of the order of the training batches; None for that of the run.
         rank_timeout: seconds without a sign of life after which another device is given up.
+        batch_of: what a training batch is one of: the `run`, whose devices divide it, so that a step is the same on any
+            number of devices; or each `device`, so that a step is of as many batches as there are devices.
 
     Attributes:
         labels: those of train, sorted.
@@ -251,8 +253,9 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         workers: int = 0,
         seed: int | None = None,
         rank_timeout: float = 120.0,
+        batch_of: BatchOf = "run",
     ) -> None:
-        super().__init__(corpus, root, cache, vectors, workers, seed, rank_timeout)
+        super().__init__(corpus, root, cache, vectors, workers, seed, rank_timeout, batch_of)
         bounds = {"min_count": min_count, "max_words": max_words, "max_length": max_length, "batch_size": batch_size}
         for name, value in {**bounds, "eval_tokens": eval_tokens}.items():
             if value is not None and value < 1:

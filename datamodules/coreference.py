@@ -31,7 +31,7 @@ from corpora.registry import CORPORA, locate
 from corpora.sentence import CorpusError, Treebank
 from datamodules.base import SPLITS, AttentionDataModule
 from datamodules.batch import AntecedentBatch, Split
-from datamodules.sampling import BatchLoader, check_batch
+from datamodules.sampling import BatchLoader, BatchOf, check_batch
 from datamodules.vectors import VectorSpec, WordVectors
 from results import Provenance
 
@@ -268,6 +268,8 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
         split_seed: of the parting.
         seed: of the order of the training windows; None for that of the run.
         rank_timeout: seconds without a sign of life after which another device is given up.
+        batch_of: what a training batch, which is one window, is one of: the `run`, so that a step is the same on any
+            number of devices, and takes as long; or each `device`, so that a step is of one window for each device.
 
     Raises:
         CorpusError: shares that cannot be; a corpus that is absent or malformed, on `setup`.
@@ -292,8 +294,9 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
         split_seed: int = 0,
         seed: int | None = None,
         rank_timeout: float = 120.0,
+        batch_of: BatchOf = "run",
     ) -> None:
-        super().__init__(encoder, options, corpus, root, cache, vectors, workers, seed, rank_timeout)
+        super().__init__(encoder, options, corpus, root, cache, vectors, workers, seed, rank_timeout, batch_of)
         if len(parts) not in (2, 3) or min(parts) <= 0 or abs(sum(parts) - 1) > 1e-6:
             raise CorpusError(
                 f"parts: {list(parts)} are no shares of dev and test, or of train, dev and test, that add up to 1: "

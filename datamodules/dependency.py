@@ -22,7 +22,7 @@ from corpora.sample import SAMPLE_VERSION, write_sample_treebank
 from corpora.sentence import Treebank
 from datamodules.base import STAGES, AttentionDataModule, describe_encoder
 from datamodules.batch import AttentionBatch, EncoderOf, Split, padder
-from datamodules.sampling import BatchLoader, check_batch
+from datamodules.sampling import BatchLoader, BatchOf, check_batch
 from datamodules.vectors import VectorSpec, WordVectors
 from results import Provenance
 
@@ -164,6 +164,8 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
             anew, for experiments that ask what its training contributed.
         seed: of the order of the training batches; None for that of the run.
         rank_timeout: seconds without a sign of life after which another device is given up.
+        batch_of: what a training batch is one of: the `run`, whose devices divide it, so that a step is the same on any
+            number of devices; or each `device`, so that a step is of as many batches as there are devices.
 
     Raises:
         CorpusError: a corpus that is absent or malformed, on `setup`.
@@ -191,8 +193,9 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
         random_init: bool = False,
         seed: int | None = None,
         rank_timeout: float = 120.0,
+        batch_of: BatchOf = "run",
     ) -> None:
-        super().__init__(encoder, options, corpus, root, cache, vectors, workers, seed, rank_timeout)
+        super().__init__(encoder, options, corpus, root, cache, vectors, workers, seed, rank_timeout, batch_of)
         self.format, self.relation_labels, self.punctuation = format, relations, punctuation
         self.hidden, self.random_init = hidden, random_init
         self.max_cells, self.max_sentences, self.eval_cells = max_cells, max_sentences, eval_cells

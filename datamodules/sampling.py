@@ -15,6 +15,8 @@ from processes import preemption
 
 Lengths = NDArray[np.int64]
 Item = TypeVar("Item")
+BatchOf = Literal["run", "device"]
+"""What a training batch is one of: the run, whose devices divide it, or each device, whose batches make a step."""
 
 
 def run_seed(seed: int | None) -> int:
@@ -35,9 +37,11 @@ class Bounds(TypedDict):
 class LengthBatches(Sampler[list[int]]):
     """Batches of sentences of like length.
 
-    In training the sentences of one length are drawn anew every epoch, and so is the order of the batches; every rank
-    gets equally many, the first batches serving twice when they do not divide evenly, because a rank without a batch
-    would halt the others. In evaluation each sentence comes exactly once, on one rank.
+    In training the sentences of one length are drawn anew every epoch, and so is the order of the batches. Every rank
+    gets its share of each batch, which is empty where there are fewer sentences than ranks: a step is the same on any
+    number of devices. With `batch_of` device the ranks get whole batches instead, equally many, the first serving twice
+    when they do not divide evenly, because a rank without a batch would halt the others. In evaluation each sentence
+    comes exactly once, on one rank, in a whole batch.
 
     Args:
         lengths: words of every sentence.
@@ -53,6 +57,7 @@ class LengthBatches(Sampler[list[int]]):
         seed: of the shuffling, together with the epoch.
         rank: of this process, from 0.
         world: number of processes.
+        batch_of: what a training batch is one of.
     """
 
     def __init__(
@@ -68,6 +73,7 @@ class LengthBatches(Sampler[list[int]]):
         seed: int = 0,
         rank: int = 0,
         world: int = 1,
+        batch_of: BatchOf = "run",
     ) -> None:
         if jitter and max_cells is not None:
             raise ValueError("batches of jittered lengths cannot be bounded in cells: give max_cells None")
@@ -76,6 +82,7 @@ class LengthBatches(Sampler[list[int]]):
         self._shuffle, self._jitter = shuffle, jitter
         self.seed = seed
         self._rank, self._world = rank, world
+        self._divided = shuffle and batch_of == "run"
         self._skip = 0
         self._epoch = 0
         ascending = np.sort(self._lengths, kind="stable")
@@ -110,12 +117,15 @@ class LengthBatches(Sampler[list[int]]):
         skip, self._skip = self._skip, 0
         for number in mine[skip:]:
             start, stop = self._bounds[places[number]]
-            yield order[start:stop].tolist()
+            batch = order[start:stop]
+            yield (batch[self._rank :: self._world] if self._divided else batch).tolist()
         if not mine:
             yield []  # a rank that never ran its loop would miss the collective at the end of the epoch
 
     def _mine(self) -> list[int]:
         count = len(self._bounds)
+        if self._divided:
+            return list(range(count))
         if self._shuffle:
             count = -(-count // self._world) * self._world
         return [number % len(self._bounds) for number in range(self._rank, count, self._world)]

@@ -273,7 +273,9 @@ class AdversarialTraining(LightningModule):
         output, terms = self.model.outcome(batch) if self.regularized else (self.model(batch), {})
         weights = attention_of(output)
         base = self.base.of(batch.index, weights.size(-1))
-        loss = adversarial_loss(output.logits.softmax(-1), weights, *base, self.strength) + sum(terms.values())
+        loss = adversarial_loss(output.logits.softmax(-1), weights, *base, self.strength) + sum(
+            term.value for term in terms.values()
+        )
         self.log("train_loss", loss, on_step=False, on_epoch=True, batch_size=len(batch.index))
         return loss
 

@@ -67,7 +67,7 @@ class AntecedentExperiment(LightningModule):
         self._counts = nn.ModuleDict()
 
     @property
-    def trained_for(self) -> Mapping[str, int]:
+    def trained_for(self) -> Mapping[str, object]:
         """What a trained probe says of its epochs."""
         return {}
 

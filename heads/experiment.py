@@ -164,7 +164,7 @@ class ArcExperiment(DependencyExperiment):
         return {}
 
     @property
-    def trained_for(self) -> Mapping[str, int]:
+    def trained_for(self) -> Mapping[str, object]:
         """What a trained probe says of its epochs."""
         return {}
 

@@ -34,7 +34,7 @@ from metrics.classification import (
 from metrics.rows import ItemRows
 from models.interface import SENTENCE, ModelError, Output
 from results import Estimate, HeatMap, Result
-from training import Origin, TrainedModule, TrainingError, check_new
+from training import Mean, Origin, TrainedModule, TrainingError, check_new, over_devices
 from training.lifecycle import other_model
 
 CROSS_ENTROPY = "cross_entropy"  # the term that every classifier has
@@ -151,8 +151,8 @@ class TextClassifier(TrainedModule[TextSizes]):
                 their weights, and those above the lowest replaced level recompute their attention.
         """
 
-    def outcome(self, batch: TextBatch) -> tuple[Output, Mapping[str, Tensor]]:
-        """What `forward` says, and the terms of the loss beside the cross-entropy, each a scalar times its weight."""
+    def outcome(self, batch: TextBatch) -> tuple[Output, Mapping[str, Mean]]:
+        """What `forward` says, and the terms of the loss beside the cross-entropy, each a mean times its weight."""
         return self(batch), {}
 
     def parameter_groups(self) -> list[dict[str, Any]]:
@@ -204,17 +204,29 @@ class TextClassifier(TrainedModule[TextSizes]):
     def _names(self) -> Sequence[str]:
         return (CROSS_ENTROPY, *self.term_names)
 
-    def _terms(self, batch: TextBatch, losses: MetricCollection) -> tuple[Output, Mapping[str, Tensor]]:
+    def _terms(self, batch: TextBatch) -> tuple[Output, Mapping[str, Mean]]:
         output, extra = self.outcome(batch)
         weights = None if self._weights is None else self._weights.to(output.logits)
-        terms = {CROSS_ENTROPY: nn.functional.cross_entropy(output.logits, batch.labels, weights), **extra}
-        for name, term in terms.items():
-            losses[name].update(term.detach(), len(batch.labels))
-        return output, terms
+        count = len(batch.labels) if weights is None else weights[batch.labels].sum()
+        loss = nn.functional.cross_entropy(output.logits, batch.labels, weights)
+        return output, {CROSS_ENTROPY: Mean(loss, count), **extra}
 
     def training_step(self, batch: TextBatch, batch_idx: int) -> Tensor:
-        _, terms = self._terms(batch, self._train_losses)
-        return torch.stack(list(terms.values())).sum()
+        count = len(batch.labels)
+        terms = self._terms(batch)[1] if count else dict.fromkeys(self._names, Mean(self.no_loss, 0))
+        texts, *means = over_devices([Mean(torch.zeros((), device=self.device), count), *terms.values()], self.devices)
+        for name, mean in zip(terms, means, strict=True):
+            self._train_losses[name].update(mean.value.detach(), texts.count)
+        return torch.stack([mean.value for mean in means]).sum()
+
+    def _evaluate(self, batch: TextBatch, rows: ItemRows) -> None:
+        """Gather the losses and probabilities of a batch, which may be empty."""
+        terms: Mapping[str, Mean] = dict.fromkeys(self._names, Mean(torch.zeros((), device=self.device), 0))
+        if len(batch.labels):
+            output, terms = self._terms(batch)
+            self._gather(rows, batch, output.logits)
+        for name, term in terms.items():
+            self._eval_losses[name].update(term.value, len(batch.labels))
 
     def on_train_epoch_end(self) -> None:
         """Log `train_loss` and each of its terms as `train_loss.<name>`."""
@@ -233,9 +245,7 @@ class TextClassifier(TrainedModule[TextSizes]):
         metric.update(batch.index, torch.cat([batch.labels[:, None], logs], dim=1))
 
     def validation_step(self, batch: TextBatch, batch_idx: int) -> None:
-        if len(batch.index):  # else this device has none
-            output, _ = self._terms(batch, self._eval_losses)
-            self._gather(self._val, batch, output.logits)
+        self._evaluate(batch, self._val)
 
     def on_validation_epoch_end(self) -> None:
         """Log `val_accuracy`, `val_f1`, `val_auroc` and `val_loss`."""
@@ -246,12 +256,9 @@ class TextClassifier(TrainedModule[TextSizes]):
         self.log_dict({**means, "val_loss": sum(self._means(self._eval_losses).values())}, sync_dist=True)
 
     def test_step(self, batch: TextBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
-        if not len(batch.index):
-            return
         if batch.split == "test":
-            output, _ = self._terms(batch, self._eval_losses)
-            self._gather(self._test, batch, output.logits)
-        else:
+            self._evaluate(batch, self._test)
+        elif len(batch.labels):
             self._gather(self._dev, batch, self(batch).logits)
 
     def on_test_epoch_end(self) -> None:

@@ -11,6 +11,7 @@ from models.base import TextClassifier, TextSizes
 from models.interface import WORD, Level, ModelError, Output, checked_levels
 from models.layers import DEFAULT_EMBEDDING, Attention, EmbeddingSpec, TextEncoder, WordEmbedding
 from models.regularizers import Encoded, Regularizer, RegularizerSizes
+from training import Mean
 
 
 class AttentionClassifier(TextClassifier):
@@ -112,7 +113,7 @@ class AttentionClassifier(TextClassifier):
         level = output.levels[WORD]
         return self._decide(level.hidden, checked_levels(imposed, (WORD,)).get(WORD, level.weights))
 
-    def outcome(self, batch: TextBatch) -> tuple[Output, Mapping[str, Tensor]]:
+    def outcome(self, batch: TextBatch) -> tuple[Output, Mapping[str, Mean]]:
         output, encoded = self._run(batch)
         terms = {regularizer.name: regularizer.term(encoded) for regularizer in self._regularizers}
         return output, {name: term for name, term in terms.items() if term is not None}

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, cross_entropy
 
 from models.interface import ModelError
+from training import Mean
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,8 @@ class Regularizer(nn.Module):
         """Hidden states `[batch, time, output_size]` out of embedded words and the hidden states so far."""
         return hidden
 
-    def term(self, state: Encoded) -> Tensor | None:
-        """A scalar, its weight included; None where there is no term."""
+    def term(self, state: Encoded) -> Mean | None:
+        """A mean, its weight included; None where there is no term."""
         return None
 
 
@@ -109,8 +110,8 @@ class Tying(Regularizer):
     def build(self, sizes: RegularizerSizes) -> None:
         _one_size(self, sizes.embedded, sizes.hidden)
 
-    def term(self, state: Encoded) -> Tensor:
-        return self.weight * _over_words((state.hidden - state.embedded).square().sum(2), state.words)
+    def term(self, state: Encoded) -> Mean:
+        return _over_words(self.weight, (state.hidden - state.embedded).square().sum(2), state.words)
 
 
 class MaskedLanguageModel(Regularizer):
@@ -162,12 +163,13 @@ class MaskedLanguageModel(Regularizer):
         self.mask_token = sizes.mask
         self.decoder = nn.Linear(sizes.hidden, sizes.vocabulary)
 
-    def term(self, state: Encoded) -> Tensor:
+    def term(self, state: Encoded) -> Mean:
         chosen = self.chosen(state.tokens, state.words)
         hidden = state.encode(self.replaced(state.tokens, state.words, chosen))
         # A sum, because the mean over no word would be NaN.
         nats = cross_entropy(self.decoder(hidden[chosen]), state.tokens[chosen], reduction="sum")
-        return self.weight * nats / chosen.sum().clamp(min=1)
+        count = chosen.sum()
+        return Mean(self.weight * nats / count.clamp(min=1), count)
 
     def chosen(self, tokens: Tensor, words: Tensor) -> Tensor:
         """Bool `[batch, time]`, the words that are chosen."""
@@ -212,10 +214,10 @@ class Conicity(Regularizer):
         super().__init__()
         self.weight = weight
 
-    def term(self, state: Encoded) -> Tensor:
+    def term(self, state: Encoded) -> Mean:
         words = state.words[..., None]
         mean = (state.averaged * words).sum(1, keepdim=True) / words.sum(1, keepdim=True).clamp(min=1)
-        return self.weight * _over_words(cosine_similarity(state.averaged, mean, dim=2), state.words)
+        return _over_words(self.weight, cosine_similarity(state.averaged, mean, dim=2), state.words)
 
 
 def _one_size(regularizer: Regularizer, embedded: int, hidden: int) -> None:
@@ -227,7 +229,7 @@ def _one_size(regularizer: Regularizer, embedded: int, hidden: int) -> None:
         )
 
 
-def _over_words(values: Tensor, words: Tensor) -> Tensor:
-    """The mean over the words of each text, then over the texts; a text without a word counts as 0."""
+def _over_words(weight: float, values: Tensor, words: Tensor) -> Mean:
+    """A weight times the mean over the words of each text, then over the texts; a text without a word counts as 0."""
     means = values.masked_fill(~words, 0).sum(1) / words.sum(1).clamp(min=1)
-    return means.sum() / max(len(means), 1)
+    return Mean(weight * (means.sum() / max(len(means), 1)), len(means))

@@ -70,10 +70,13 @@ class TrainedAntecedentProbe(FrozenProbe, AntecedentExperiment):
         self.bind_to(data, self.reads)
 
     def training_step(self, batch: AntecedentBatch, batch_idx: int) -> Tensor:
+        if not len(batch.index):
+            self._loss.update(torch.zeros((), device=self.device), 0)
+            return self.no_loss
         links = links_of(batch)
         loss = antecedent_loss(self(batch), links).sum()
         self._loss.update(loss.detach(), len(links))
-        return loss
+        return self.devices * loss  # a sum over all devices, whose gradients are averaged
 
     def choose(self, batch: AntecedentBatch, links: Links) -> Tensor:
         """The candidate of the highest score for every link; of equals the later one, as for a single head."""

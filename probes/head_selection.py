@@ -131,7 +131,7 @@ class HeadSelectionProbe(FrozenProbe, ArcExperiment):
         self._loss.update(loss.detach(), batch.lengths.sum())
         if self.labels:
             loss = loss + self.classifier.loss(batch, self.data.relations)
-        return loss
+        return self.devices * loss  # a sum over all devices, whose gradients are averaged
 
     def predict(self, batch: AttentionBatch, tree: bool) -> PredictedArcs:
         """The candidate of the highest score for every word, and the tree of the highest score."""

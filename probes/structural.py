@@ -21,7 +21,7 @@ from metrics.structural import depth_losses, distance_losses, length_weights, sp
 from metrics.trees import gold_in_trees
 from probes.base import Average
 from results import HeatMap, Result, Table
-from training import Origin, TrainedModule
+from training import Mean, Origin, TrainedModule, over_devices
 
 BOUND = 0.05
 """The matrices start uniform within ±BOUND as in Hewitt & Manning (2019)."""
@@ -312,7 +312,8 @@ class StructuralProbe(TrainedModule[StructuralSizes], DependencyExperiment):
         """The loss of every pair, averaged over the sentences; their sum, since none feels the others."""
         losses = self.losses(self._predictions(batch, self.matrices, self._active), batch)
         self._loss.update(losses.detach().mean(1).sum(), len(losses))
-        return losses.mean(0).sum()
+        loss = Mean(losses.mean(0).sum() if len(losses) else losses.sum(), len(losses))
+        return over_devices([loss], self.devices)[0].value
 
     def on_train_epoch_end(self) -> None:
         """Log `train_loss`, the mean over sentences and pairs; without a dev split, keep the last weights."""
@@ -404,7 +405,7 @@ class StructuralProbe(TrainedModule[StructuralSizes], DependencyExperiment):
             scores=ratio_scores(items, ratios),
             tables={"sweep": table},
             figures={"sweep": sweep_map(table.frame, chosen, self.headline)} if len(table.frame) > 1 else {},
-            audit={"epochs": int(self.best_epoch[chosen]), "layer": layer, "rank": rank},
+            audit={"epochs": int(self.best_epoch[chosen]), "layer": layer, "rank": rank, **self.trained_on},
             items=items,
             ratios=ratios,
         )

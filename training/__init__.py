@@ -1,5 +1,6 @@
 """What every trained module shares, probes and classifiers alike, and the one training inside a test."""
 
+from training.devices import Mean, over_devices
 from training.lifecycle import Origin, TrainedModule, TrainingError, check_new
 from training.nested import Best, load_best, nested_trainer, quiet, recorded_gradients, save_best, train_nested
 from training.resume import kept_file

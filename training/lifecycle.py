@@ -14,6 +14,7 @@ import yaml
 from pytorch_lightning import LightningModule
 from pytorch_lightning.cli import LightningArgumentParser
 from pytorch_lightning.utilities.seed import isolate_rng
+from torch import Tensor
 
 from results import UserError
 
@@ -54,6 +55,7 @@ class TrainedModule(LightningModule, Generic[Sizes]):
         trained: whether the parameters mean something.
         epochs: the epoch of the checkpoint that was loaded, from 1; None without one.
         epochs_run: number of epochs of the training, if it took place in this process.
+        trained_on: how many devices, and what a batch was one of, where there were several.
         extra_check: whether the validation under way may keep better weights and counts for nothing else.
     """
 
@@ -69,6 +71,7 @@ class TrainedModule(LightningModule, Generic[Sizes]):
         self.epochs: int | None = None
         self.epochs_run: int | None = None
         self.extra_check = False
+        self.trained_on: dict[str, object] = {}
 
     @abstractmethod
     def build(self, sizes: Sizes) -> None:
@@ -103,8 +106,21 @@ class TrainedModule(LightningModule, Generic[Sizes]):
             raise TrainingError(reason)
 
     def on_fit_start(self) -> None:
-        """From here on the parameters mean something."""
+        """From here on the parameters mean something; devices that share a batch draw other random numbers."""
         self.trained = True
+        if self.trainer.global_rank:
+            torch.manual_seed(torch.initial_seed() + self.trainer.global_rank)
+
+    @property
+    def devices(self) -> int:
+        """How many devices share a batch; 1 without a trainer."""
+        return 1 if self._trainer is None else self.trainer.world_size
+
+    @property
+    def no_loss(self) -> Tensor:
+        """The loss of a device that has nothing of a batch: 0, whose gradients are 0."""
+        sums = [parameter.sum() for parameter in self.parameters() if parameter.requires_grad]
+        return 0 * torch.stack(sums).sum()
 
     def on_train_end(self) -> None:
         """Keep the number of epochs, for the audit."""
@@ -120,14 +136,17 @@ class TrainedModule(LightningModule, Generic[Sizes]):
     on_test_start = on_predict_start = on_validation_start
 
     @property
-    def trained_for(self) -> dict[str, int]:
-        """For the audit: `epochs`, the epoch that is tested, and `epochs_run`, those of the training, where known."""
+    def trained_for(self) -> dict[str, object]:
+        """For the audit, where known: the epoch that is tested, and of the training epochs, devices and batches."""
         known = {"epochs": self.epochs, "epochs_run": self.epochs_run}
-        return {name: epochs for name, epochs in known.items() if epochs is not None}
+        return {**{name: epochs for name, epochs in known.items() if epochs is not None}, **self.trained_on}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add what the parameters belong to."""
+        """Add what the parameters belong to, and the devices of the training if there are several."""
         checkpoint[self.checkpoint_key] = self.checkpoint_part()
+        if self.devices > 1:
+            self.trained_on = {"devices": self.devices, "batch_of": self.trainer.datamodule.batch_of}  # type: ignore[attr-defined]
+        checkpoint["trained_on"] = self.trained_on
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Make the parameters of the checkpoint, or compare them with those of the run.
@@ -150,7 +169,7 @@ class TrainedModule(LightningModule, Generic[Sizes]):
         for name, value in checkpoint["state_dict"].items():
             if name in own and value.shape != own[name].shape:
                 raise TrainingError(other_model(f"whose {name} is {list(value.shape)} and not {list(own[name].shape)}"))
-        self.epochs = checkpoint["epoch"] + 1
+        self.epochs, self.trained_on = checkpoint["epoch"] + 1, checkpoint.get("trained_on", {})
         self.trained = True
 
     def restore(self, part: Mapping[str, Any]) -> None:

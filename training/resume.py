@@ -204,26 +204,26 @@ def _link(path: Path, other: Path) -> None:
 
 
 class ContinuedCSVLogger(CSVLogger):
-    """Continues the `metrics.csv` of an interrupted run, which Lightning's own logger would remove.
+    """Continues the `metrics.csv` of a run, which Lightning's own logger would remove.
 
     Args:
-        folder: of the run.
-        steps: rows of earlier steps of the training are kept.
+        state: of the run; rows of the steps that are not repeated are kept.
     """
 
-    def __init__(self, folder: Path, steps: float) -> None:
-        super().__init__(folder, "", "")
-        self._kept = _rows(folder / "metrics.csv", steps)
+    def __init__(self, state: RunState) -> None:
+        super().__init__(state.run, "", "")
+        self._state = state
 
     @property
     @rank_zero_experiment
     def experiment(self) -> ExperimentWriter:
         """The writer of the file, which has the rows that are kept."""
-        if self._experiment is None:
+        if self._experiment is None:  # as in a forked process, whose parent knows nothing of the rows either
+            kept = _rows(self._state.run / "metrics.csv", self._state.steps)
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message="Experiment logs directory .* exists and is not empty")
                 self._experiment = ExperimentWriter(self.log_dir)
-            self._experiment.metrics.extend(self._kept)
+            self._experiment.metrics.extend(kept)
         assert isinstance(self._experiment, ExperimentWriter)
         return self._experiment
 

@@ -1,19 +1,23 @@
 from collections import Counter
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from datamodules.sampling import LengthBatches
+from datamodules.sampling import BatchOf, LengthBatches
 from tests.datamodules.conftest import trainer
 
 LENGTHS = np.random.default_rng(0).integers(1, 60, 501)
 LENGTHS[17] = 400
 
 
-def batches(shuffle: bool, rank: int = 0, world: int = 1, epoch: int = 0, cells: int = 4000) -> list[list[int]]:
-    sampler = LengthBatches(LENGTHS, max_cells=cells, max_sentences=16, shuffle=shuffle, seed=3, rank=rank, world=world)
+def batches(
+    shuffle: bool, rank: int = 0, world: int = 1, epoch: int = 0, cells: int = 4000, batch_of: BatchOf = "run"
+) -> list[list[int]]:
+    bounds: dict[str, Any] = {"max_cells": cells, "max_sentences": 16, "shuffle": shuffle, "seed": 3}
+    sampler = LengthBatches(LENGTHS, **bounds, rank=rank, world=world, batch_of=batch_of)
     sampler.set_epoch(epoch)
     found = list(sampler)
     assert len(found) == len(sampler)
@@ -39,8 +43,17 @@ def test_evaluation_is_shared_without_repetition(world: int) -> None:
 
 
 @pytest.mark.parametrize("world", [2, 3, 7])
-def test_training_gives_every_rank_equally_many_batches(world: int) -> None:
-    ranks = [batches(True, rank, world) for rank in range(world)]
+def test_ranks_divide_every_batch_of_a_training(world: int) -> None:
+    shares = zip(*(batches(True, rank, world) for rank in range(world)), strict=True)
+    for batch, of_ranks in zip(batches(True), shares, strict=True):
+        assert sorted(batch) == sorted(item for share in of_ranks for item in share)
+        sizes = [len(share) for share in of_ranks]
+        assert max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.parametrize("world", [2, 3, 7])
+def test_batches_of_devices_are_equally_many_on_every_rank(world: int) -> None:
+    ranks = [batches(True, rank, world, batch_of="device") for rank in range(world)]
     assert len({len(found) for found in ranks}) == 1
     seen = Counter(index for found in ranks for batch in found for index in batch)
     assert set(seen) == set(range(len(LENGTHS)))

@@ -26,7 +26,7 @@ TEXT = "the 0.5 -1 2e-1\nfox 1 2 3\ncafé 0.25 0 -0.125\nThe 9 9 9\nfiller no nu
 
 def write(path: Path, content: bytes = TEXT, *, packed: bool = False) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(gzip.compress(content) if packed else content)
+    path.write_bytes(gzip.compress(content, mtime=0) if packed else content)
     return path
 
 
@@ -180,8 +180,8 @@ def test_a_malformed_line(tmp_path: Path, content: bytes, number: int, shown: st
         (b"\n", ":1: no vector, but ''. Name a text file of GloVe or word2vec"),
         (b"", ": the file holds no vectors. Name a text file of GloVe or word2vec"),
         (b"PK\x03\x04 and more\n", ": this is a zip archive. Unpack it, and name one of the files in it."),
-        (gzip.compress(TEXT)[:-12], ": the file is cut off or damaged ("),
-        (gzip.compress(TEXT)[:-8] + bytes(8), ": the file is cut off or damaged ("),
+        (gzip.compress(TEXT, mtime=0)[:-12], ": the file is cut off or damaged ("),
+        (gzip.compress(TEXT, mtime=0)[:-8] + bytes(8), ": the file is cut off or damaged ("),
     ],
 )
 def test_a_file_that_is_damaged_or_of_something_else(tmp_path: Path, content: bytes, message: str) -> None:

@@ -265,10 +265,10 @@ def test_terms_are_named_and_only_those_of_regularizers_that_have_one() -> None:
     assert list(model.term_names) == ["tying", "mlm", "conicity"]
     output, terms = model.outcome(texts())
     assert list(terms) == ["tying", "mlm", "conicity"]
-    assert all(term.shape == () for term in terms.values())
+    assert all(term.value.shape == () for term in terms.values())
     embedded = output.embedded.detach()
     hidden = model.get_submodule("encoder")(embedded, texts().mask).detach()
-    assert float(terms["tying"].detach()) == pytest.approx(2 * tied(hidden - embedded), rel=1e-5)
+    assert float(terms["tying"].value.detach()) == pytest.approx(2 * tied(hidden - embedded), rel=1e-5)
 
 
 def tied(differences: Tensor) -> float:
@@ -294,4 +294,4 @@ def test_dropout_reaches_what_the_encoder_reads_but_not_the_word_that_is_tied() 
     read = output.levels["word"].hidden[batch.mask]
     assert 0.3 < float((read == 0).float().mean()) < 0.7
     # Dropped entries are off by the word's own, the others, which are doubled, by as much again.
-    assert float(terms["tying"].detach()) == pytest.approx(tied(words), rel=1e-5)
+    assert float(terms["tying"].value.detach()) == pytest.approx(tied(words), rel=1e-5)

@@ -103,7 +103,7 @@ def test_tying_squares_the_distance_and_counts_words_alone() -> None:
                 squares += float((state.hidden[row, place, entry] - state.embedded[row, place, entry]).detach()) ** 2
         total += squares / len(places) if places else 0.0
     found = built(Tying(weight=0.7)).term(state)
-    assert float(found.detach()) == pytest.approx(0.7 * total / len(LENGTHS), rel=1e-5)
+    assert float(found.value.detach()) == pytest.approx(0.7 * total / len(LENGTHS), rel=1e-5)
 
 
 def test_conicity_is_the_mean_cosine_to_the_mean_state_of_the_words() -> None:
@@ -119,7 +119,7 @@ def test_conicity_is_the_mean_cosine_to_the_mean_state_of_the_words() -> None:
             product = sum(a * b for a, b in zip(one, mean, strict=True))
             total += product / math.hypot(*one) / math.hypot(*mean) / len(states)
     found = built(Conicity(weight=0.3)).term(state)
-    assert float(found.detach()) == pytest.approx(0.3 * total / len(LENGTHS), rel=1e-5)
+    assert float(found.value.detach()) == pytest.approx(0.3 * total / len(LENGTHS), rel=1e-5)
 
 
 @pytest.mark.parametrize("regularizer", [Tying(), Conicity(), MaskedLanguageModel()])
@@ -128,8 +128,8 @@ def test_terms_of_texts_without_a_word_are_zero_and_so_is_their_gradient(regular
     state = model.state
     term = built(regularizer).term(replace(state, words=torch.zeros_like(state.words)))
     assert term is not None
-    assert float(term.detach()) == 0
-    gradients = torch.autograd.grad(term, list(model.encoder.parameters()), allow_unused=True)
+    assert float(term.value.detach()) == 0
+    gradients = torch.autograd.grad(term.value, list(model.encoder.parameters()), allow_unused=True)
     assert all(gradient is None or (gradient == 0).all() for gradient in gradients)
 
 
@@ -155,7 +155,7 @@ def test_the_language_model_predicts_the_chosen_words_alone_from_what_it_reads(
         states = model.encoder(model.embedding(read[row : row + 1, :length]), torch.ones(1, length, dtype=torch.bool))
         scores = (language.decoder.weight @ states[0, place] + language.decoder.bias).tolist()
         nats.append(math.log(sum(map(math.exp, scores))) - scores[int(model.tokens[row, place])])
-    assert float(found.detach()) == pytest.approx(0.4 * sum(nats) / len(nats), rel=1e-5)
+    assert float(found.value.detach()) == pytest.approx(0.4 * sum(nats) / len(nats), rel=1e-5)
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -187,7 +187,7 @@ def test_the_language_model_trains_embedding_and_encoder_of_the_classifier() -> 
     language = built(MaskedLanguageModel())
     term = language.term(model.state)
     shared = [model.embedding.weight, *model.encoder.parameters()]
-    gradients = torch.autograd.grad(term, [*shared, *language.parameters()])
+    gradients = torch.autograd.grad(term.value, [*shared, *language.parameters()])
     assert all((gradient != 0).any() for gradient in gradients)
     assert not {id(own) for own in language.parameters()} & {id(parameter) for parameter in shared}
     assert sum(own.numel() for own in language.parameters()) == SIZE * VOCABULARY + VOCABULARY

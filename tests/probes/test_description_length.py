@@ -31,7 +31,7 @@ class Uniform(HeadSelectionProbe):
     """All candidates are alike to it; keeps what it was trained on and what it coded, in the order of the copies."""
 
     experiment = "uniform"
-    trained_on: list[set[int]] = []
+    sentences_seen: list[set[int]] = []
     coded: list[list[int]] = []
 
     def build(self, sizes: Sizes) -> None:
@@ -44,11 +44,11 @@ class Uniform(HeadSelectionProbe):
 
     def on_fit_start(self) -> None:
         super().on_fit_start()
-        self.trained_on.append(set())
+        self.sentences_seen.append(set())
         self.coded.append([])
 
     def training_step(self, batch: AttentionBatch, batch_idx: int) -> Tensor:
-        self.trained_on[-1] |= set(batch.index.tolist())
+        self.sentences_seen[-1] |= set(batch.index.tolist())
         return super().training_step(batch, batch_idx)
 
     def cross_entropy(self, batch: AttentionBatch) -> Tensor:
@@ -75,15 +75,15 @@ def test_blocks_end_where_a_whole_sentence_still_fits_into_the_share() -> None:
 
 
 def test_portions_partition_the_corpus_and_each_is_coded_before_it_is_learned(data: DependencyDataModule) -> None:
-    Uniform.trained_on, Uniform.coded = [], []
+    Uniform.sentences_seen, Uniform.coded = [], []
     result = scored(DescriptionLength(Uniform(), max_epochs=1, patience=1, batches=1, seed=4), data)
     order = np.random.default_rng(4).permutation(41).tolist()
     ends = [1, 2, 5, 10, 20, 41]  # eleven portions of 41 sentences: the first six of them hold one
     for place, (start, stop) in enumerate(pairwise(ends)):
-        assert Uniform.trained_on[place] == set(order[:start])
+        assert Uniform.sentences_seen[place] == set(order[:start])
         assert sorted(Uniform.coded[place][-(stop - start) :]) == sorted(order[start:stop])
-    assert Uniform.trained_on[-1] == set(range(41))
-    assert len(Uniform.trained_on) == len(ends)
+    assert Uniform.sentences_seen[-1] == set(range(41))
+    assert len(Uniform.sentences_seen) == len(ends)
     table = result.tables["blocks"].frame
     assert table["sentences"].tolist() == [1, 1, 3, 5, 10, 21]
     assert table["words"].sum() == data.splits["train"].lengths.sum()

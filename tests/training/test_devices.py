@@ -1,0 +1,130 @@
+"""One training on one device and on three: the same steps, losses and parameters."""
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import train
+from models.regularizers import MaskedLanguageModel
+from tests.models.corpora import write_texts
+from tests.test_train import pytestmark as expected
+
+pytestmark = [*expected, pytest.mark.filterwarnings("ignore:It is recommended to use .* on epoch level in distributed")]
+Train = Callable[..., tuple[dict[str, Any], list[dict[str, str]], dict[str, Tensor]]]
+
+
+@pytest.fixture
+def trained(tmp_path: Path, cache: str) -> Train:
+    """Trains on some devices; gives `results.json`, the rows of `metrics.csv`, and the parameters."""
+
+    def fit(*options: str, devices: int) -> tuple[dict[str, Any], list[dict[str, str]], dict[str, Tensor]]:
+        runs = tmp_path / f"on_{devices}"
+        train.main(
+            [
+                "fit",
+                *options,
+                f"--data.init_args.cache={cache}",
+                f"--trainer.default_root_dir={runs}",
+                "--trainer.enable_progress_bar=false",
+                "--trainer.accelerator=cpu",
+                "--trainer.max_epochs=3",
+                *([f"--trainer.devices={devices}", "--trainer.strategy=ddp_fork"] if devices > 1 else []),
+            ]
+        )
+        (found,), (checkpoint,) = runs.rglob("results.json"), runs.rglob("*.ckpt")
+        with (found.parent / "metrics.csv").open(encoding="utf-8") as rows:
+            logged = list(csv.DictReader(rows))
+        state: dict[str, Tensor] = torch.load(checkpoint, weights_only=True)["state_dict"]
+        return json.loads(found.read_text(encoding="utf-8")), logged, state
+
+    return fit
+
+
+def compare(trained: Train, *options: str) -> None:
+    (one, rows, state), (three, others, shared) = (trained(*options, devices=devices) for devices in (1, 3))
+    assert (three["audit"]["devices"], three["audit"]["batch_of"]) == (3, "run")
+    assert "devices" not in one["audit"]
+    assert [row["step"] for row in rows] == [row["step"] for row in others]
+    for row, other in zip(rows, others, strict=True):
+        logged = {name for name, text in row.items() if text}
+        assert logged == {name for name, text in other.items() if text}
+        for name in logged:
+            assert float(row[name]) == pytest.approx(float(other[name]), abs=2e-6), name
+    for name, parameter in state.items():
+        torch.testing.assert_close(shared[name], parameter, atol=1e-5, rtol=1e-5, equal_nan=True)
+    assert one["scores"] == pytest.approx(three["scores"], abs=1e-6, nan_ok=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "model",
+    [
+        ["AttentionOnlyProbe", "--model.init_args.labels=true", "--data.init_args.max_sentences=2"],
+        ["AttentionWordsProbe", "--data.init_args.vectors.name=encoder", "--model.init_args.decay=0.5"],
+        [
+            "probes.structural.StructuralDistanceProbe",
+            "--data.init_args.hidden=[0,2]",
+            "--checkpoint.monitor=val_loss",
+            "--checkpoint.mode=min",
+        ],
+    ],
+    ids=lambda model: model[0].rpartition(".")[2],
+)
+def test_probes(model: list[str], trained: Train, corpus: str, bert: Path) -> None:
+    data = ["--data=DependencyDataModule", f"--data.init_args.corpus={corpus}"]
+    sizes = ["--data.init_args.max_sentences=4", f"--data.init_args.encoder.name={bert}"]
+    compare(trained, f"--model={model[0]}", *data, *sizes, *model[1:], "--trainer.gradient_clip_val=0.5")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["AttentionClassifier", "HierarchicalClassifier", "TransformerClassifier"])
+def test_classifiers(kind: str, trained: Train, bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without dropout, and with masks that the texts decide: what is drawn in training is drawn on each device."""
+    draws = MaskedLanguageModel._draws
+
+    def by_text(self: MaskedLanguageModel, tokens: Tensor, words: Tensor, choice: int) -> Tensor:
+        training, self.training = self.training, False
+        try:
+            return draws(self, tokens, words, choice)
+        finally:
+            self.training = training
+
+    monkeypatch.setattr(MaskedLanguageModel, "_draws", by_text)
+    monkeypatch.setattr(torch.nn.functional, "dropout", lambda states, *_, **__: states)
+    corpus = write_texts(tmp_path, ("bad", "good"), (22, 11, 13))
+    parts = ["--model.init_args.embedding={size: 8}"]
+    parts += [f"--model.init_args.{part}" for part in ("encoder=RecurrentEncoder", "attention=AdditiveAttention")]
+    parts += ["--model.init_args.encoder.init_args.hidden=4"]
+    options = {
+        "AttentionClassifier": [
+            *parts,
+            "--model.init_args.class_weights=true",
+            "--model.init_args.regularizers=[Tying, MaskedLanguageModel]",
+        ],
+        "HierarchicalClassifier": [
+            *parts,
+            "--model.init_args.sentence_encoder=AverageEncoder",
+            "--model.init_args.sentence_attention=AdditiveAttention",
+        ],
+        "TransformerClassifier": [f"--data.init_args.tokenizer.name={bert}"],
+    }[kind]
+    data = ["--data=ClassificationDataModule", f"--data.init_args.corpus={corpus}", "--data.init_args.positive=good"]
+    compare(trained, f"--model={kind}", *data, *options, "--data.init_args.batch_size=5", "--checkpoint.monitor=val_f1")
+
+
+def test_batches_of_each_device_are_another_convention_which_the_results_tell(
+    trained: Train, corpus: str, bert: Path
+) -> None:
+    data = ["--data=DependencyDataModule", f"--data.init_args.corpus={corpus}", "--data.init_args.max_sentences=4"]
+    options = ["--model=AttentionOnlyProbe", *data, f"--data.init_args.encoder.name={bert}"]
+    (_, rows, _), (three, others, _) = (
+        trained(*options, "--data.init_args.batch_of=device", devices=devices) for devices in (1, 3)
+    )
+    assert three["audit"]["batch_of"] == "device"
+    assert int(others[-1]["step"]) < int(rows[-1]["step"])
