@@ -66,7 +66,7 @@ class Stage:
 
 
 PROBE = ("--data.init_args.corpus=sample", "--data.init_args.max_sentences=16", "--data.init_args.rank_timeout=15")
-ADVERSARIES = "[{class_path: ConsistentAdversary, init_args: {strengths: [0.0, 0.01], max_epochs: 4}}]"
+ADVERSARIES = "[{class_path: ConsistentAdversary, init_args: {strengths: [0.0, 0.01], max_epochs: 3}}]"
 STAGES = {
     "extraction": Stage(
         "AttentionOnlyProbe",
@@ -77,7 +77,7 @@ STAGES = {
     ),
     "training": Stage(
         "AttentionOnlyProbe",
-        ("fit", "--config=configs/clark2019/attention_only.yaml", *PROBE, "--trainer.max_epochs=10"),
+        ("fit", "--config=configs/clark2019/attention_only.yaml", *PROBE, "--trainer.max_epochs=5"),
         "Training",
     ),
     "nested": Stage(
@@ -118,6 +118,7 @@ class Run:
     slurm: Slurm | None
     process: subprocess.Popen[bytes] | None = None
     jobs: list[str] = field(default_factory=list)
+    spent: dict[int, float] = field(default_factory=dict)  # seconds of CPU of each process
 
     @property
     def _submits(self) -> bool:
@@ -143,7 +144,7 @@ class Run:
             if self.slurm:
                 limits = f"--slurm.cpus_per_task={self.ranks}", f"--slurm.array_parallelism={2 // self.ranks}"
                 executor = ["--executor=slurm", "--slurm.partition=low", *limits]
-            options = [*PROBE, "--trainer.accelerator=cpu", "--trainer.max_epochs=5", *devices, *several]
+            options = [*PROBE, "--trainer.accelerator=cpu", "--trainer.max_epochs=3", *devices, *several]
             out = f"--out={self.folder / 'runs'}"
             command = ["-m", "sweeps.run", str(self.shared / "sweep.yaml"), out, *executor, "--", *options]
         else:
@@ -202,12 +203,21 @@ class Run:
                 rank = at.get("LOCAL_RANK") or at.get("SLURM_PROCID") or "0"
                 yield Process(role or f"rank {rank}", int(path.name))
 
+    def cpu(self) -> float:
+        """Seconds of CPU that all its processes have spent, which other programs on the machine do not change."""
+        for process in self.processes():
+            with suppress(OSError):
+                fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+                self.spent[process.pid] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return sum(self.spent.values())
+
     def wait(self, seconds: float = HANGS) -> str:
         """Wait for the end of the command; return how it ended, or `hangs`."""
         end = time.monotonic() + seconds
         while (how := self.ended()) is None:
             if time.monotonic() > end:
                 return "hangs"
+            self.cpu()
             time.sleep(0.1)
         return how
 
@@ -297,7 +307,7 @@ def differences(one: Mapping[str, object], other: Mapping[str, object]) -> list[
 
 @dataclass
 class Reference:
-    """A run that was left alone: what it left, and the seconds in which a signal may come."""
+    """A run that was left alone: what it left, and the seconds of CPU in which a signal may come."""
 
     outcome: dict[str, object]
     window: float
@@ -314,14 +324,13 @@ def reference(run: Run) -> Reference:
     run.start()
     if not run.wait_for(run.stage.begins):
         raise RuntimeError(run.said()[-3000:])
-    since = time.monotonic()
+    since = run.cpu()
     if run.stage.ends:
         run.wait_for(run.stage.ends)
-        window = time.monotonic() - since
-        run.wait()
-    else:
-        run.wait()
-        window = time.monotonic() - since
+        window = run.cpu() - since
+    run.wait()
+    if not run.stage.ends:
+        window = run.cpu() - since
     if not run.done():
         raise RuntimeError(run.said()[-3000:])
     return Reference(outcome(run.folder), window, time.monotonic() - began)
@@ -333,7 +342,9 @@ def trial(run: Run, number: signal.Signals, left_alone: Reference, draw: random.
     run.start()
     if not run.wait_for(run.stage.begins):
         raise RuntimeError(run.said()[-3000:])
-    time.sleep(draw.uniform(0, left_alone.window))
+    moment = run.cpu() + draw.uniform(0, left_alone.window)
+    while run.cpu() < moment and run.ended() is None:
+        time.sleep(0.05)
     at, doing = time.monotonic() - began, run.doing()
     if run.done() or not (to := send(run, number, draw)):
         run.stop()
@@ -391,6 +402,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, help="the table, as CSV")
     parser.add_argument("--keep", type=Path, help="where the folders of faulty trials are kept")
     given = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # SLURM is to end with this program
     rows: list[dict[str, object]] = []
     with ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="interruptions-")))
@@ -413,6 +425,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     while row is None:
                         run = new(stage, ranks, slurm if scheduler == "slurm" else None)
                         row = trial(run, SIGNALS[place % len(SIGNALS)], left_alone, draw)
+                        if row is None:
+                            shutil.rmtree(run.folder)
                     rows.append({"stage": stage, "scheduler": scheduler, "ranks": ranks, **row})
                     print(*rows[-1].values(), sep=" | ", flush=True)
                     if row["fault"] and given.keep:

@@ -155,6 +155,7 @@ def test_another_run_is_not_continued(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     command = [*arguments(ROOT / "configs/clark2019/attention_only.yaml", corpus, bert, cache, tmp_path), *SHORT]
+    assert train.run([*command, f"--trainer.default_root_dir={tmp_path / 'whole'}"]) == 0  # the stores are made
     signalled(4)
     assert train.run(command) != 0
     signalled(0)
