@@ -25,7 +25,7 @@ Config = Mapping[str, Any]
 # Options of the trainer that belong to the recipe of a training, and all that it depends on.
 OPTIMISATION = ("gradient_clip_val", "gradient_clip_algorithm", "accumulate_grad_batches")
 TRAINING = ("max_epochs", "max_steps", "precision", "limit_train_batches", *OPTIMISATION)
-READING = ("workers", "eval_tokens", "rank_timeout")  # options of the data that it does not depend on
+READING = ("eval_tokens",)  # options of the data that it does not depend on
 
 
 class FidelityError(UserError):

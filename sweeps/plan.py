@@ -13,10 +13,7 @@ from jsonargparse.typing import NonNegativeInt
 
 from reports.runs import Row, columns_of
 from results.errors import UserError, near
-from training.config import read_yaml, typed
-
-NEUTRAL = {"data.init_args.cache", "trainer.enable_progress_bar", "trainer.enable_model_summary", "trainer.logger"}
-"""Options that change places or what is printed, but no number."""
+from training.config import is_neutral, read_yaml, typed
 
 OWN = {
     "config": "`config` names the one config of a run",
@@ -53,7 +50,7 @@ class Run:
     @property
     def identity(self) -> dict[str, object]:
         """All that determines the numbers of the run; names of configs and rows do not."""
-        options = [pair for pair in self.options if pair[0] not in NEUTRAL]
+        options = [pair for pair in self.options if not is_neutral(pair[0])]
         known = {"command": self.command, "config_sha256": self.digest, "options": options, "seed": self.seed}
         return {**known, "checkpoints": [run.key for run in self.trained]} if self.trained else known
 

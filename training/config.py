@@ -14,9 +14,18 @@ from results.errors import UserError, near
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-# Names of options that are seeds, wherever they stand, and that say where something lies, not what it is.
+# Names of options that are seeds, wherever they stand.
 SEEDS = frozenset({"seed", "seed_everything"})
-PLACES = frozenset({"default_root_dir", "save_dir", "dirpath", "cache", "root"})
+DATA_ROOT = "data.init_args.root"
+# Options that change no number: where something is written, what is printed, and how long is waited.
+NEUTRAL = (
+    "config",
+    "resume",
+    "preflight",
+    *(f"data.init_args.{name}" for name in ("cache", "rank_timeout", "workers")),
+    *(f"trainer.{name}" for name in ("default_root_dir", "logger", "profiler")),
+    *(f"trainer.enable_{name}" for name in ("progress_bar", "model_summary")),
+)
 
 
 def leaves(node: object, at: str = "") -> Iterator[tuple[str, object]]:
@@ -28,9 +37,16 @@ def leaves(node: object, at: str = "") -> Iterator[tuple[str, object]]:
         yield at, node
 
 
+def is_neutral(name: str) -> bool:
+    """Whether an option, or what it is a part of, changes no number of a run."""
+    return name.endswith(".dirpath") or any(f"{name}.".startswith(f"{one}.") for one in NEUTRAL)
+
+
 def settings(config: object) -> dict[str, object]:
-    """What two runs have in common that differ in nothing but seeds and folders, which are None, by dotted names."""
-    return {name: None if name.rpartition(".")[2] in SEEDS | PLACES else value for name, value in leaves(config)}
+    """What two runs have in common that differ in their seeds alone, which are None, by dotted names."""
+    # Which data were read is known by their digests.
+    changing = ((name, value) for name, value in leaves(config) if name != DATA_ROOT and not is_neutral(name))
+    return {name: None if name.rpartition(".")[2] in SEEDS else value for name, value in changing}
 
 
 def seeds(config: object) -> dict[str, object]:

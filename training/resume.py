@@ -34,7 +34,7 @@ from datamodules.base import CorpusDataModule
 from processes import locks, preemption
 from processes.ranks import Ranks
 from results.files import commit, temporary, write_atomically
-from training.config import PLACES, leaves
+from training.config import is_neutral, leaves
 from training.lifecycle import TrainingError
 
 EVERY = 300.0
@@ -43,23 +43,12 @@ EVERY = 300.0
 PATIENCE = 30.0
 """Seconds that the other processes of an interrupted run have to stop by themselves."""
 
-NEUTRAL = PLACES | {
-    "config",
-    "resume",
-    "rank_timeout",
-    "logger",
-    "profiler",
-    "enable_progress_bar",
-    "enable_model_summary",
-}
-"""Names of options that change no number of a run."""
-
 _NOTHING, _SAVE, _STOP = range(3)  # what all ranks do is the greatest that one of them wants
 
 
 def run_digest(command: str, config: Mapping[str, object], world: int) -> str:
     """What tells a run from every other: the command, the options that change its numbers, the number of devices."""
-    options = [(name, value) for name, value in leaves(config) if not NEUTRAL.intersection(name.split("."))]
+    options = [(name, value) for name, value in leaves(config) if not is_neutral(name)]
     text = json.dumps([command, sorted(options), world], default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

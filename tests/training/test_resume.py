@@ -185,8 +185,9 @@ def test_the_digest_of_a_run_leaves_out_where_it_lies() -> None:
         run_digest("fit", config, 2),
         run_digest("fit", {**config, "model": {"init_args": {"seed": 2}}}, 1),
         run_digest("fit", {**config, "trainer": {"max_epochs": 3}}, 1),
+        run_digest("fit", {**config, "model": {"init_args": {"seed": 1, "root": "learned"}}}, 1),
     ]
-    assert len({digest, *others}) == 5
+    assert len({digest, *others}) == 6
 
 
 def test_checkpoints_are_put_back_as_they_were_in_the_state(tmp_path: Path) -> None:
