@@ -144,7 +144,6 @@ def _write_shards(items: Items, folder: Path, digests: Digests, encoder: Encoder
                 sha = write_shard(partial, shapes(items, shard), dtype, _counted(group, progress, task))
                 if sealed is not None:
                     sealed.result()
-            return_free_memory()
             # Waiting for the disk goes on while the next shard is computed.
             sealed = writer.submit(seal_part, partial, sha, _stem(shard), ".safetensors", digests)
         with _failed_writes_explained(folder):

@@ -40,7 +40,7 @@ def shapes(items: Items, shard: int) -> dict[str, tuple[int, ...]]:
     """The tensors of a shard in their order: shapes by the name `<quantity>.<item>`."""
     return {
         tensor_name(quantity, item): shape
-        for item in _longest_first(items, shard)
+        for item in items.shards[shard]
         for quantity, shape in items.shapes(item).items()
     }
 
@@ -108,7 +108,7 @@ def batches(items: Items, shard: int, device: str) -> Iterator[list[tuple[int, i
     room = memory // (2 * (WORKERS if device == "cpu" else 1))
     batch: list[tuple[int, int]] = []
     longest = 0
-    for item in _longest_first(items, shard):
+    for item in items.shards[shard]:
         for part, pieces in enumerate(items.inputs[item]):
             longest = max(longest, len(pieces))
             size = (len(batch) + 1) * longest
@@ -118,11 +118,6 @@ def batches(items: Items, shard: int, device: str) -> Iterator[list[tuple[int, i
                 batch, longest = [], len(pieces)
             batch.append((item, part))
     yield batch
-
-
-def _longest_first(items: Items, shard: int) -> list[int]:
-    """So that the items of a forward pass are of about one length."""
-    return sorted(items.shards[shard], key=lambda item: -max(map(len, items.inputs[item])))
 
 
 def pad(parts: Sequence[Pieces], encoder: Encoder) -> dict[str, Tensor]:

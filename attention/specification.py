@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from math import prod
 from pathlib import Path
 from typing import Literal
@@ -16,7 +17,7 @@ from torch import Tensor
 from attention.alignment import ALIGNMENT_VERSION, AlignmentError, FromPieces, Pieces, overlapping, split_words
 from attention.digest import Digests, digest
 from attention.encoder import Encoder, Source
-from attention.store import FORMAT, NO_HIDDEN, Hidden, StoreError, shard_ranges
+from attention.store import FORMAT, NO_HIDDEN, Hidden, StoreError
 from corpora.sentence import Sentence, Treebank, to_table
 
 TooLong = Literal["error", "skip", "window"]
@@ -25,6 +26,9 @@ Candidates = Literal["mentions", "words"]
 
 UNKNOWN = "words_with_unknown_token"
 """Name in the audit for the number of words that the tokenizer cuts into pieces among which is the unknown token."""
+SHARDS = 32
+"""Of a store; fewer where they would hold less than `LEAST` pieces of words, more where they would hold over `MOST`."""
+LEAST, MOST = 128, 15_000  # a forward pass loses little by being as small; with its padding about one pass of a GPU
 _HEADER = 100  # bytes of a shard's header per tensor: name, shape and offsets
 _ENCODED_AT_ONCE = 1024  # sentences
 
@@ -172,10 +176,20 @@ class Items:
         """Number of items, also without an encoder."""
         return len(self.labels)
 
-    @property
-    def shards(self) -> list[range]:
-        """The items of each shard."""
-        return shard_ranges(len(self.inputs))
+    @cached_property
+    def shards(self) -> list[list[int]]:
+        """The items of each shard, longest first. The shards hold equally many pieces, so that ranks can share them.
+
+        A forward pass is over items of one shard, and its padding small because those are of like length.
+        """
+        if not self.inputs:
+            return []
+        order = np.argsort([-max(map(len, cut)) for cut in self.inputs], kind="stable")
+        upto = np.cumsum([sum(map(len, self.inputs[item])) for item in order])
+        total = int(upto[-1])
+        count = max(min(SHARDS, total // LEAST), -(-total // MOST))
+        ends = np.flatnonzero(np.diff((upto - 1) * count // total)) + 1
+        return [shard.tolist() for shard in np.split(order, ends)]
 
     def words(self, item: int) -> int:
         """Number of words."""

@@ -26,9 +26,8 @@ from attention.digest import Digests, digest
 from results.errors import UserError
 from results.files import commit
 
-FORMAT = 3
+FORMAT = 4
 """Part of every store's key: raise it when the layout on disk, or what its numbers mean, changes."""
-SHARD_ITEMS = 512
 MANIFEST = "manifest.json"
 _NAMED = 16  # hexadecimal digits of its digest in a file's name
 _ALIGNMENT = 8
@@ -78,7 +77,7 @@ class Manifest:
         delimiters: whether the tokenizer writes a start and an end delimiter; rows and columns are zero without.
         audit: counts of what was dropped, cut or replaced on the way.
         labels: the Parquet file with one row per item.
-        shards: in order, `SHARD_ITEMS` items each but the last.
+        shards: in order; their headers say which items they hold.
         hidden: the hidden states beside the attention.
     """
 
@@ -154,7 +153,7 @@ class Store:
         self.folder = folder
         self.manifest = manifest
         self.labels: pa.Table = pq.read_table(folder / manifest.labels.file)
-        self._open: dict[int, safe_open] = {}
+        self._open: dict[str, safe_open] = {}  # the shard of every tensor
 
     @classmethod
     def open(cls, folder: Path, digests: Digests) -> "Store | None":
@@ -204,16 +203,13 @@ class Store:
         head words of mentions `antecedent` is `[layers, heads, U, U]`, axes from and to, or, where all words are
         candidates, `[2, layers, heads, U, n]`: attention from the head words to all words, and to them from all.
         """
-        shard = item // SHARD_ITEMS
-        if shard not in self._open:
-            self._open[shard] = safe_open(self.folder / self.manifest.shards[shard].file, "pt")
-        tensor: Tensor = self._open[shard].get_tensor(tensor_name(quantity, item))  # type: ignore[no-untyped-call]
+        if not self._open:
+            for part in self.manifest.shards:
+                shard = safe_open(self.folder / part.file, "pt")
+                self._open |= dict.fromkeys(shard.keys(), shard)  # type: ignore[no-untyped-call]
+        name = tensor_name(quantity, item)
+        tensor: Tensor = self._open[name].get_tensor(name)  # type: ignore[no-untyped-call]
         return tensor[at] if quantity == "hidden" else unpack_weights(tensor[at])
-
-
-def shard_ranges(items: int) -> list[range]:
-    """The items of each shard."""
-    return [range(start, min(start + SHARD_ITEMS, items)) for start in range(0, items, SHARD_ITEMS)]
 
 
 def write_shard(

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from attention import Store
-from attention.store import SHARD_ITEMS, tensor_name, unpack_weights
+from attention.store import tensor_name, unpack_weights
 from benchmarks.harness import Report, Settings, Treebanks, alternate, run, timed
 from benchmarks.job import datamodule
 from benchmarks.memory import run_job
@@ -26,22 +26,21 @@ class PlainMap:
     """The same tensors through `numpy.memmap`, their places in the files looked up beforehand."""
 
     def __init__(self, store: Store) -> None:
-        self._places: list[tuple[np.memmap[tuple[int], np.dtype[np.float16]], int, int, list[int]]] = []
-        for number, part in enumerate(store.manifest.shards):
+        self._places: dict[str, tuple[np.memmap[tuple[int], np.dtype[np.float16]], int, int, list[int]]] = {}
+        for part in store.manifest.shards:
             path = store.folder / part.file
             with path.open("rb") as file:
                 size = int.from_bytes(file.read(8), "little")
                 header = json.loads(file.read(size))
             # Copy-on-write, because PyTorch warns of arrays that cannot be written; reading copies nothing.
             values = np.memmap(path, np.float16, "c", offset=8 + size)
-            items = range(number * SHARD_ITEMS, min((number + 1) * SHARD_ITEMS, len(store)))
-            for entry in (header[tensor_name("attention", item)] for item in items):
+            for name, entry in header.items():
                 start, stop = (offset // 2 for offset in entry["data_offsets"])
-                self._places.append((values, start, stop, entry["shape"]))
+                self._places[name] = values, start, stop, entry["shape"]
 
     def read(self, item: int) -> Tensor:
         """What `Store.read("attention", item)` gives."""
-        values, start, stop, shape = self._places[item]
+        values, start, stop, shape = self._places[tensor_name("attention", item)]
         return unpack_weights(torch.from_numpy(values[start:stop].reshape(shape)))
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.attention.extractions import Extraction, small_shards
+from tests.attention.extractions import Extraction
 from tests.attention.reference import ENCODERS
 
 
@@ -24,16 +24,14 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture
-def extraction(bert: Path, tmp_path: Path) -> Iterator[Extraction]:
+def extraction(bert: Path, tmp_path: Path) -> Extraction:
     """Ten sentences through the tiny BERT, in three shards."""
-    with small_shards():
-        yield Extraction(tmp_path / "run", bert)
+    return Extraction(tmp_path / "run", bert)
 
 
 @pytest.fixture
 def undisturbed(bert: Path, tmp_path: Path) -> dict[str, bytes]:
     """The files of the same store, made in one go."""
-    with small_shards():
-        other = Extraction(tmp_path / "undisturbed", bert)
-        other.prepare()
-        return other.files()
+    other = Extraction(tmp_path / "undisturbed", bert)
+    other.prepare()
+    return other.files()

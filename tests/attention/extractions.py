@@ -23,8 +23,7 @@ from corpora.sentence import Treebank
 from processes.ranks import Ranks
 from tests import tiny
 
-LENGTHS = (5, 1, 9, 3, 7, 2, 12, 4, 6, 8)
-SHARD_ITEMS = 4  # so that the ten sentences fill three shards
+LENGTHS = (19, 1, 22, 12, 21, 8, 23, 16, 20, 18)  # words of ten sentences, enough for three shards
 
 # The server has imported everything once; each process is a fork of it.
 _processes = multiprocessing.get_context("forkserver")
@@ -104,12 +103,6 @@ def items_of(
     return cut_sentences(Specification(Path("corpus"), {}, None, options or Options(), hidden), treebank, encoder)
 
 
-@contextmanager
-def small_shards() -> Iterator[None]:
-    with patch("attention.store.SHARD_ITEMS", SHARD_ITEMS):
-        yield
-
-
 def prepare_and_record(extraction: Extraction, ranks: Ranks) -> tuple[list[str], int]:
     """Stems of the files that this process wrote, in order, and the number of items of the store it returned."""
     written: list[str] = []
@@ -119,7 +112,7 @@ def prepare_and_record(extraction: Extraction, ranks: Ranks) -> tuple[list[str],
         seal_part(partial, sha256, stem, suffix, digests)
 
     torch.set_num_threads(1)
-    with small_shards(), patch("attention.extraction.seal_part", record):
+    with patch("attention.extraction.seal_part", record):
         store = extraction.prepare(ranks)
         return written, sum(bool(store.read("attention", item).any()) for item in range(len(store)))
 

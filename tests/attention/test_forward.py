@@ -1,6 +1,7 @@
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +29,7 @@ from attention.store import NO_HIDDEN, Hidden, StoreError, unpack_weights
 from corpora.sentence import Treebank
 from tests import tiny
 from tests.attention import reference
-from tests.attention.extractions import LENGTHS, items_of, small_shards
+from tests.attention.extractions import LENGTHS, items_of
 from tests.attention.reference import ENCODERS, load
 
 FLOAT32 = Options(precision="float32")
@@ -37,6 +38,11 @@ FLOAT32 = Options(precision="float32")
 @pytest.fixture(scope="module")
 def encoder(folders: dict[str, Path]) -> Encoder:
     return load(folders["bert"])
+
+
+@pytest.fixture(autouse=True)
+def _one_shard(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attention.specification.SHARDS", 1)
 
 
 def extracted(encoder: Encoder, items: Items, shard: int = 0) -> dict[str, Tensor]:
@@ -127,15 +133,20 @@ def test_a_subset_is_the_slice_of_the_whole(folders: dict[str, Path]) -> None:
                 torch.testing.assert_close(part[f"hidden.{item}"], states, rtol=0, atol=1e-6)
 
 
-def test_a_shard_depends_on_its_own_sentences_alone_and_its_attention_not_on_hidden_states(encoder: Encoder) -> None:
+def test_a_shard_depends_on_its_own_sentences_alone_and_its_attention_not_on_hidden_states(
+    encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("attention.specification.SHARDS", 3)
     sentences = tiny.treebank(LENGTHS).sentences
-    others = (*tiny.treebank((11, 11, 2, 1), seed=5).sentences, *sentences[4:])
-    with small_shards():
-        first, second, beside = (
-            extracted(encoder, items_of(Treebank(some, {}), encoder, FLOAT32, hidden), 1)
-            for some, hidden in ((sentences, ()), (others, ()), (sentences, EVERY_STATE))
-        )
-    assert first.keys() == second.keys() == {f"attention.{item}" for item in (4, 5, 6, 7)}
+    others = tuple(
+        sentence if item in (0, 4, 8) else replace(sentence, words=sentence.words[::-1])
+        for item, sentence in enumerate(sentences)
+    )
+    first, second, beside = (
+        extracted(encoder, items_of(Treebank(some, {}), encoder, FLOAT32, hidden), 1)
+        for some, hidden in ((sentences, ()), (others, ()), (sentences, EVERY_STATE))
+    )
+    assert first.keys() == second.keys() == {f"attention.{item}" for item in (0, 4, 8)}
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert all(torch.equal(first[name], beside[name]) for name in first)
 
@@ -165,6 +176,21 @@ def fake_items(
     inputs = tuple(tuple(Pieces(np.zeros(n, np.int32), np.zeros(n, np.int32), 1) for n in each) for each in lengths)
     extraction = Extraction(Path("corpus"), {}, None)
     return Items(extraction, "sentences", pa.table({}), {}, inputs, (), layers, heads, hidden)
+
+
+@pytest.mark.parametrize(
+    ("sentences", "shards"), [(0, 0), (1, 1), (40, 4), (300, 32), (20_000, 32), (100_000, 107)]
+)  # of about 16 pieces
+def test_shards_hold_equally_many_pieces_in_items_of_like_length(
+    sentences: int, shards: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("attention.specification.SHARDS", 32)
+    lengths = np.random.default_rng(0).integers(3, 30, sentences)
+    found = fake_items(*([n] for n in lengths.tolist())).shards
+    assert len(found) == shards
+    assert [item for shard in found for item in shard] == np.argsort(-lengths, kind="stable").tolist()
+    for shard in found:
+        assert abs(lengths[shard].sum() - lengths.sum() / shards) < 2 * lengths.max()
 
 
 @pytest.mark.parametrize("most", [8, 40, 512])
