@@ -199,9 +199,10 @@ class Run:
                     continue
                 known = (path / "environ").read_text(errors="replace").split("\0")
                 at = dict(word.split("=", 1) for word in known if "=" in word)
-                role = "job" if "submitit.core._submit" in words else "sweeper" if "sweeps.run" in words else ""
-                rank = at.get("LOCAL_RANK") or at.get("SLURM_PROCID") or "0"
-                yield Process(role or f"rank {rank}", int(path.name))
+                role = f"rank {at.get('LOCAL_RANK') or at.get('SLURM_PROCID') or 0}"
+                if not words[1].endswith("train.py"):
+                    role = "sweeper" if "sweeps.run" in words else "job"
+                yield Process(role, int(path.name))
 
     def cpu(self) -> float:
         """Seconds of CPU that all its processes have spent, which other programs on the machine do not change."""
