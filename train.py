@@ -303,7 +303,7 @@ class ProbingCLI(LightningCLI):
         pass_on = launcher.kill if isinstance(launcher, _SubprocessScriptLauncher) else None
         # The name is of this run alone: one with the same command may go on beside it.
         os.environ.setdefault("PROBING_RUN", f"{platform.node()}-{os.getpid()}")
-        preemption.share(parent / f".stop-{run_name()}" if trainer.world_size > 1 else None, pass_on)
+        preemption.share(parent / f".stop-{digest}.{run_name()}" if trainer.world_size > 1 else None, pass_on)
         found = RunState.find(parent, digest) if self._get(self.config, "resume") == "auto" else None
         if not trainer.is_global_zero:
             return found or RunState(parent / f"state-{digest}")
@@ -354,7 +354,9 @@ class ProbingCLI(LightningCLI):
             super()._run_subcommand(subcommand)
             if self.trainer.is_global_zero:
                 self._state.clear()
-                preemption.forget()
+                name = self._state.folder.name.replace("state-", ".stop-")
+                for marker in self._state.run.parent.glob(f"{name}.*"):  # those of earlier attempts too
+                    marker.unlink(missing_ok=True)
         except MisconfigurationException as error:
             raise RunError(_trainer_fault("auto", error)) from error
         finally:

@@ -122,12 +122,6 @@ def stop() -> None:
     raise Interrupted(_process.received or signal.SIGTERM)
 
 
-def forget() -> None:
-    """Remove the marker: the run is done."""
-    if _process.marker is not None:
-        _process.marker.unlink(missing_ok=True)
-
-
 def requeue() -> str | None:
     """Put the SLURM job of this process back into the queue, and say what was done; None outside SLURM.
 

@@ -53,7 +53,11 @@ class Ranks:
         finally:
             ended.set()
             thread.join()
-            sign.unlink(missing_ok=True)
+            # Signs of ranks that were killed, of whatever run; who lives will touch its own again.
+            last = preemption.touched(sign) or 0
+            for old in folder.glob(".alive-*"):
+                if old == sign or last - (preemption.touched(old) or last) > 2e9 * _TOUCH_SECONDS:
+                    old.unlink(missing_ok=True)
 
     def wait_for(self, found: Callable[[], Found | None], owner: int, file: Path, stop: bool = True) -> Found:
         """What another rank makes, once it is there.

@@ -26,6 +26,8 @@ from typing import NamedTuple
 
 import torch
 
+from benchmarks.harness import first_sentences
+from corpora.sample import write_sample_treebank
 from tests.cluster.conftest import Slurm, running_slurm
 
 ROOT = Path(__file__).parent.parent.parent
@@ -36,7 +38,6 @@ HANGS = 240.0
 PLAN = """
 name: sweep
 scores: [uas]
-seeds: [0, 1]
 rows:
   fast: {config: CONFIG}
   slow: {config: CONFIG, set: {model.init_args.learning_rate: 0.01}}
@@ -65,7 +66,11 @@ class Stage:
         return not self.command
 
 
-PROBE = ("--data.init_args.corpus=sample", "--data.init_args.max_sentences=16", "--data.init_args.rank_timeout=15")
+PROBE = (
+    "--data.init_args.corpus=SHARED/{split}.conllu",
+    "--data.init_args.max_sentences=16",
+    "--data.init_args.rank_timeout=15",
+)
 ADVERSARIES = "[{class_path: ConsistentAdversary, init_args: {strengths: [0.0, 0.01], max_epochs: 3}}]"
 STAGES = {
     "extraction": Stage(
@@ -77,7 +82,7 @@ STAGES = {
     ),
     "training": Stage(
         "AttentionOnlyProbe",
-        ("fit", "--config=configs/clark2019/attention_only.yaml", *PROBE, "--trainer.max_epochs=5"),
+        ("fit", "--config=configs/clark2019/attention_only.yaml", *PROBE, "--trainer.max_epochs=15"),
         "Training",
     ),
     "nested": Stage(
@@ -90,7 +95,7 @@ STAGES = {
         (
             "test",
             "--config=configs/wiegreffe2019/fidelity.yaml",
-            "--model.init_args.checkpoints=CLASSIFIER",
+            "--model.init_args.checkpoints=SHARED/classifier",
             f"--model.init_args.tests={ADVERSARIES}",
         ),
         "Ready",
@@ -144,12 +149,20 @@ class Run:
             if self.slurm:
                 limits = f"--slurm.cpus_per_task={self.ranks}", f"--slurm.array_parallelism={2 // self.ranks}"
                 executor = ["--executor=slurm", "--slurm.partition=low", *limits]
-            options = [*PROBE, "--trainer.accelerator=cpu", "--trainer.max_epochs=3", *devices, *several]
-            out = f"--out={self.folder / 'runs'}"
-            command = ["-m", "sweeps.run", str(self.shared / "sweep.yaml"), out, *executor, "--", *options]
+            options = [*PROBE, "--trainer.accelerator=cpu", "--trainer.max_epochs=8", *devices, *several]
+            command = [
+                "-m",
+                "sweeps.run",
+                "SHARED/sweep.yaml",
+                f"--out={self.folder / 'runs'}",
+                *executor,
+                "--",
+                *options,
+            ]
         else:
-            command = [word.replace("CLASSIFIER", str(self.shared / "classifier")) for word in self.stage.command]
+            command = [*self.stage.command]
             command += ["--trainer.accelerator=cpu", f"--trainer.default_root_dir={self.folder / 'runs'}", *several]
+        command = [word.replace("SHARED", str(self.shared)) for word in command]
         if self.slurm is not None and self._submits:
             options = [f"--output={self.folder}/%j.log", f"--ntasks-per-node={self.ranks}", "--partition=low"]
             script = str(ROOT / "configs/trainer/slurm.sh")
@@ -382,14 +395,17 @@ def trial(run: Run, number: signal.Signals, left_alone: Reference, draw: random.
 
 def prepare(shared: Path) -> None:
     """Make the stores, the classifier and the plan that the trials share."""
+    for split, path in write_sample_treebank(shared / "sample").items():
+        first_sentences([path], shared / f"{split}.conllu", 600 if split == "train" else 100)
     environment = {**os.environ, "PROBING_CACHE": str(shared / "stores"), "OMP_NUM_THREADS": "1"}
-    common = ("--trainer.accelerator=cpu", "--trainer.max_epochs=2")
-    for config, root in (("clark2019/attention_only", "probe"), ("demo_classifier", "classifier")):
-        corpus = ["--data.init_args.corpus=sample", f"--trainer.default_root_dir={shared / root}"]
-        command = ["train.py", "fit", f"--config=configs/{config}.yaml", *corpus, *common]
-        subprocess.run([sys.executable, *command], cwd=ROOT, env=environment, check=True, capture_output=True)
-    config = str(ROOT / "configs/clark2019/attention_only.yaml")
-    (shared / "sweep.yaml").write_text(PLAN.replace("CONFIG", config), encoding="utf-8")
+    probe, classifier = (
+        str(ROOT / "configs" / f"{name}.yaml") for name in ("clark2019/attention_only", "demo_classifier")
+    )
+    for config, options in ((probe, [f"--data.init_args.corpus={shared}/{{split}}.conllu"]), (classifier, [])):
+        root = f"--trainer.default_root_dir={shared / ('classifier' if config == classifier else 'probe')}"
+        command = ["train.py", "fit", f"--config={config}", root, "--trainer.accelerator=cpu", "--trainer.max_epochs=2"]
+        subprocess.run([sys.executable, *command, *options], cwd=ROOT, env=environment, check=True, capture_output=True)
+    (shared / "sweep.yaml").write_text(PLAN.replace("CONFIG", probe), encoding="utf-8")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -414,7 +430,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         def new(stage: str, ranks: int, cluster: Slurm | None) -> Run:
             folder = Path(tempfile.mkdtemp(prefix=f"{stage}-", dir=work))
-            return Run(STAGES[stage], ranks, folder, work / "shared", cluster)
+            run = Run(STAGES[stage], ranks, folder, work / "shared", cluster)
+            stack.callback(run.stop)
+            return run
 
         for stage, ranks in ((stage, ranks) for stage in given.stages for ranks in given.ranks):
             left_alone = reference(run := new(stage, ranks, None))

@@ -1,0 +1,17 @@
+"""How the processes of a run wait for each other."""
+
+import os
+import time
+from pathlib import Path
+
+from processes.ranks import Ranks
+
+
+def test_signs_of_killed_ranks_are_removed_and_those_of_living_ones_stay(tmp_path: Path) -> None:
+    killed, living = tmp_path / ".alive-other-0", tmp_path / ".alive-other-1"
+    for sign, age in ((killed, 60), (living, 1)):
+        sign.touch()
+        os.utime(sign, (time.time() - age, time.time() - age))
+    with Ranks(0, 2).alive(tmp_path):
+        assert len(list(tmp_path.iterdir())) == 3
+    assert list(tmp_path.iterdir()) == [living]
