@@ -204,7 +204,7 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
         self.relations: tuple[str, ...] = ()
         self._reads: Set[Field] = FIELDS
         self._heads_of: HeadsOf | None = None
-        self._train_on: Sequence[int] | None = None
+        self.train_on: Sequence[int] | None = None
 
     def extraction(self, path: Path, source: Source | None) -> Extraction:
         """Attention, and the hidden states of the layers asked for."""
@@ -285,7 +285,7 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
         changed.stores, changed.splits, changed.random_splits = dict(self.stores), {}, {}
         changed.random_init = False
         changed._heads_of = heads or self._heads_of
-        changed._train_on = train
+        changed.train_on = train
         return changed
 
     @property
@@ -310,7 +310,7 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
         return self._bounded(self.splits[split], items)
 
     def _loader(self, split: Split, *, shuffle: bool = False) -> BatchLoader[AttentionBatch]:
-        return self._bounded(self.splits[split], self._train_on if shuffle else None, shuffle=shuffle)
+        return self._bounded(self.splits[split], self.train_on if shuffle else None, shuffle=shuffle)
 
     def _bounded(
         self, data: DependencySplit, items: Sequence[int] | None = None, *, shuffle: bool = False

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -27,8 +28,9 @@ from metrics.classification import f1_score
 from metrics.distributions import area, jsd, kl, tvd
 from models import AttentionClassifier, HierarchicalClassifier, TextClassifier, UniformAttention
 from models.interface import Output
+from processes.ranks import Ranks
 from results import Curves, Figure, Table, Unit
-from training import Best
+from training import Best, Training, share
 
 _UNITS: dict[str, Unit] = {"strength": "ratio", "tvd": "fraction", "jsd": "nats", "epochs": "count"}
 _UNITS |= {"f1": "fraction", "accuracy": "fraction"}
@@ -85,16 +87,16 @@ class ConsistentAdversary(FidelityTest):
         self, checkpoints: Sequence[Checkpoint], data: ClassificationDataModule, device: torch.device, seed: int
     ) -> None:
         self._begun, self._adversaries = tuple(checkpoints), {}
+        wanted: list[tuple[Adversaries, str]] = []
         for checkpoint in checkpoints:
             variant = [one for one in checkpoints if one.variant == checkpoint.variant]
-            if checkpoint not in variant[: self.seeds] or has_uniform_attention(checkpoint):
-                continue
-            recipe = Recipe(checkpoint, data, device, self.max_epochs, self.patience, seed)
-            recipe.require_one_device(type(self).__name__)
-            adversaries = Adversaries(recipe, self.regularized)
-            self._adversaries[checkpoint.name] = {
-                name: adversaries.of(strength) for name, strength in self.strengths.items()
-            }
+            if checkpoint in variant[: self.seeds] and not has_uniform_attention(checkpoint):
+                recipe = Recipe(checkpoint, data, device, self.max_epochs, self.patience, seed)
+                wanted += product([Adversaries(recipe, self.regularized)], self.strengths)
+        found = share([adversaries.training(self.strengths[name]) for adversaries, name in wanted], data.ranks)
+        for (adversaries, name), best in zip(wanted, found, strict=True):
+            of_checkpoint = self._adversaries.setdefault(adversaries.recipe.checkpoint.name, {})
+            of_checkpoint[name] = adversaries.trained(best)
 
     def columns(self, classes: int) -> Sequence[str]:
         others = (*self.strengths, ITSELF, FIRST, UNIFORM)
@@ -306,8 +308,8 @@ class Adversaries:
         recipe = self.recipe
         return collect_outputs(recipe.checkpoint.model.to(recipe.device), recipe.data, recipe.device)
 
-    def of(self, strength: float) -> TrainedAdversary:
-        """Train the adversary of one λ, or find it."""
+    def training(self, strength: float) -> Training:
+        """The training of the adversary of one λ."""
         recipe = self.recipe
 
         def train() -> Best:
@@ -316,11 +318,18 @@ class Adversaries:
             found = recipe.fit(module, "train_loss", "min", train_dataloaders=recipe.own_data.train_dataloader())
             return found._replace(state={name.removeprefix("model."): of for name, of in found.state.items()})
 
-        name = f"Adversary λ = {strength:g}"
-        best = recipe.load_or_train("adversaries", ["adversary", strength, self.regularized], name, train)
-        model = recipe.checkpoint.untrained(recipe.data, recipe.training_seed)
+        options = ["adversary", strength, self.regularized]
+        return recipe.training("adversaries", options, f"Adversary λ = {strength:g}", train)
+
+    def trained(self, best: Best) -> TrainedAdversary:
+        """The adversary that a training has made."""
+        model = self.recipe.checkpoint.untrained(self.recipe.data, self.recipe.training_seed)
         model.load_state_dict(best.state)
-        return TrainedAdversary(model.to(recipe.device).eval().requires_grad_(False), best)
+        return TrainedAdversary(model.to(self.recipe.device).eval().requires_grad_(False), best)
+
+    def of(self, strength: float) -> TrainedAdversary:
+        """The adversary of one λ, which is found, or trained by this rank alone."""
+        return self.trained(*share([self.training(strength)], Ranks()))
 
 
 def has_uniform_attention(checkpoint: Checkpoint) -> bool:

@@ -23,6 +23,7 @@ from models import AttentionClassifier, AverageEncoder, TextClassifier, UniformA
 from models.interface import WORD, Output
 from models.regularizers import Encoded
 from results import Table
+from training import Best, Training, share
 
 Source = Literal["uniform", "own", "base", "adversary"]
 """Whose attention: even, learned by the token-wise model itself, the checkpoint's, or its adversary's."""
@@ -96,46 +97,52 @@ class GuidedMLP(FidelityTest):
         # One distribution over the words of a text is imposed: classifiers that have none are left out, and counted.
         flat = [checkpoint for checkpoint in checkpoints if isinstance(checkpoint.model, AttentionClassifier)]
         self._models, self._cut_off, self._left_out = {}, 0, len(checkpoints) - len(flat)
+        wanted: list[tuple[Recipe, Source]] = []
         for checkpoint in flat:
             recipe = Recipe(checkpoint, data, device, self.max_epochs, self.patience, seed)
-            recipe.require_one_device(type(self).__name__)
-            without = {"adversary"} if has_uniform_attention(checkpoint) else set()
-            sources = [source for source in self.sources if source not in without]
-            self._models[checkpoint.name] = {source: self._trained(recipe, source) for source in sources}
+            uniform = has_uniform_attention(checkpoint)
+            wanted += [(recipe, source) for source in self.sources if source != "adversary" or not uniform]
+        with isolate_rng():
+            found = share([self._training(recipe, source) for recipe, source in wanted], data.ranks)
+            for (recipe, source), best in zip(wanted, found, strict=True):
+                model = self._untrained(recipe, source)
+                model.prepare(data)
+                model.load_state_dict(best.state)
+                model.to(device).eval().requires_grad_(False)
+                self._models.setdefault(recipe.checkpoint.name, {})[source] = model
+                self._cut_off += not best.stopped
 
-    def _trained(self, recipe: Recipe, source: Source) -> TextClassifier:
+    def _training(self, recipe: Recipe, source: Source) -> Training:
+        dev = Digests(recipe.data.cache).one(recipe.data.files()["dev"])
+        options: list[object] = [source, self.size, dev]
+        before = 0
+        if source == "adversary":
+            before = self.adversary_epochs
+            options += [self.strength, self.adversary_epochs, self.adversary_patience]
+
+        def train() -> Best:
+            return recipe.fit(self._untrained(recipe, source), "val_f1", "max", datamodule=recipe.own_data)
+
+        # In the folder where former versions kept them.
+        return recipe.training("diagnostics", options, f"Token-wise model with attention `{source}`", train, before)
+
+    def _untrained(self, recipe: Recipe, source: Source) -> AttentionClassifier:
+        """The model of a source; the adversary that guides it is trained where it is not found."""
         base = recipe.checkpoint.model.to(recipe.device)
         assert isinstance(base, AttentionClassifier)
         optimisation = ("learning_rate", "optimizer", "weight_decay", "decay", "class_weights")
         parts: dict[str, Any] = {name: getattr(base, name) for name in optimisation}
         parts |= {"encoder": AverageEncoder(self.size), "embedding": base.spec, "dropout": base.dropout.p}
-        dev = Digests(recipe.data.cache).one(recipe.data.files()["dev"])
-        options: list[object] = [source, self.size, dev]
+        parts = deepcopy(parts)
+        if source == "uniform":
+            return AttentionClassifier(attention=UniformAttention(), **parts)
+        if source == "own":  # of the kind of the checkpoint's: it is made anew for the size of these states
+            return AttentionClassifier(attention=deepcopy(base.attention).train(), **parts)
         guide: TextClassifier = base
         if source == "adversary":
-            trained = replace(recipe, max_epochs=self.adversary_epochs, patience=self.adversary_patience)
-            guide = Adversaries(trained).of(self.strength).model
-            options += [self.strength, self.adversary_epochs, self.adversary_patience]
-
-        def untrained() -> AttentionClassifier:
-            if source == "uniform":
-                return AttentionClassifier(attention=UniformAttention(), **deepcopy(parts))
-            if source == "own":  # of the kind of the checkpoint's: it is made anew for the size of these states
-                return AttentionClassifier(attention=deepcopy(base.attention).train(), **deepcopy(parts))
-            return GuidedClassifier(guide, **deepcopy(parts))
-
-        with isolate_rng():
-            best = recipe.load_or_train(
-                "diagnostics",  # where former versions kept them
-                options,
-                f"Token-wise model with attention `{source}`",
-                lambda: recipe.fit(untrained(), "val_f1", "max", datamodule=recipe.own_data),
-            )
-            model = untrained()
-            model.prepare(recipe.data)
-            model.load_state_dict(best.state)
-        self._cut_off += not best.stopped
-        return model.to(recipe.device).eval().requires_grad_(False)
+            own = replace(recipe, max_epochs=self.adversary_epochs, patience=self.adversary_patience)
+            guide = Adversaries(own).of(self.strength).model
+        return GuidedClassifier(guide, **parts)
 
     def columns(self, classes: int) -> Sequence[str]:
         return ["gold", *(f"predicted_{source}" for source in self.sources)]

@@ -1,7 +1,6 @@
 """Training inside a test, by the recipe of a checkpoint: what is trained once is kept as a file."""
 
 import json
-import time
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -11,13 +10,12 @@ from typing import Any, Literal
 import torch
 from pytorch_lightning import LightningModule
 from pytorch_lightning.callbacks import LambdaCallback
-from pytorch_lightning.utilities import rank_zero_info
 
 from attention.digest import Digests, digest
 from datamodules import ClassificationDataModule
-from fidelity.checkpoints import OPTIMISATION, Checkpoint, FidelityError
-from metrics.progress import Progress, counted
-from training import Best, load_best, save_best, train_nested
+from fidelity.checkpoints import OPTIMISATION, Checkpoint
+from metrics.progress import Progress
+from training import Best, Training, train_nested
 
 VERSION = 1  # of what is trained here: files of another are not found again
 
@@ -36,12 +34,6 @@ class Recipe:
     max_epochs: int
     patience: int
     seed: int
-
-    def require_one_device(self, test: str) -> None:
-        if self.data.trainer is not None and (world := self.data.trainer.world_size) > 1:
-            raise FidelityError(
-                f"{test} trains on one device, and this run has {world}: --trainer.devices 1 --trainer.num_nodes 1."
-            )
 
     @cached_property
     def training_seed(self) -> int:
@@ -81,24 +73,17 @@ class Recipe:
             **texts,
         )
 
-    def load_or_train(self, kind: str, options: Sequence[object], name: str, train: Callable[[], Best]) -> Best:
-        """What an earlier run has trained, or else is trained now and kept, whole or not at all, for later runs.
+    def training(
+        self, kind: str, options: Sequence[object], name: str, train: Callable[[], Best], before: int = 0
+    ) -> Training:
+        """A training that this or an earlier run makes, and keeps for later ones.
 
         The file is in the folder `kind` of the datamodule's cache, under a digest of the recipe and of `options`, all
-        else that the outcome depends on. `name` is for the log.
+        else that the outcome depends on. `name` is for the log, `before` the epochs of another training that this one
+        begins with.
         """
         path = self.data.cache / kind / f"{digest(json.dumps([*self._identity, *options]).encode())}.ckpt"
-        began, best = time.perf_counter(), load_best(path)
-        how = "found" if best else "trained"
-        if best is None:
-            best = train()
-            save_best(path, best)
-        end = "" if best.stopped else ", cut off by max_epochs"
-        rank_zero_info(
-            f"{name} of {self.checkpoint.name}: {how}, {counted(best.epochs, 'epoch')}{end}, "
-            f"{time.perf_counter() - began:.1f} s; best is {best.value:.4f} in epoch {best.epoch}."
-        )
-        return best
+        return Training(f"{name} of {self.checkpoint.name}", path, train, before + self.max_epochs)
 
     @cached_property
     def _identity(self) -> list[object]:

@@ -6,13 +6,10 @@ from hashlib import blake2b
 from typing import Literal
 
 import pandas as pd
-from pytorch_lightning.utilities import rank_zero_info
 
-from datamodules import DependencyDataModule
-from heads.experiment import DependencyExperiment
 from metrics.bootstrap import paired_bootstrap
 from probes.head_selection import HeadSelectionProbe
-from probes.nested import NestedExperiment, Trained, result_of
+from probes.nested import NestedExperiment, result_of
 from results import Estimate, Result, Table
 
 Behaviour = Literal["self", "first", "last"]
@@ -62,8 +59,10 @@ class ControlTask(NestedExperiment):
     def outcome(self) -> Result:
         arcs = isinstance(self.probe, HeadSelectionProbe)
         heads = partial(control_arcs if arcs else control_tree, seed=self.seed)
-        on_task, task = self._scored("task", self.data.variant())
-        on_control, control = self._scored("control", self.data.variant(heads=heads))
+        tasks = {"task": self.data.variant(), "control": self.data.variant(heads=heads)}
+        on_task, on_control = copies = self.trained_copies(tasks, *self.contract.monitor)
+        results = (result_of(copy.probe, data, self.device) for copy, data in zip(copies, tasks.values(), strict=True))
+        task, control = results
         headline = self.contract.headline
         # Where the arcs of the control make no tree, scores of trees say nothing of it.
         names = [headline] if arcs else list(dict.fromkeys((headline, *task.ratios)))
@@ -87,17 +86,10 @@ class ControlTask(NestedExperiment):
             **task.audit,
             "epochs": on_task.epochs,
             "control_epochs": on_control.epochs,
-            "cut_off": sum(not copy.stopped for copy in (on_task, on_control)),
+            "cut_off": sum(not copy.stopped for copy in copies),
             **self._unseen(),
         }
         return Result(self.experiment, scores, {"selectivity": table}, audit=audit, items=items, ratios=ratios)
-
-    def _scored(self, name: str, data: DependencyDataModule) -> tuple[Trained[DependencyExperiment], Result]:
-        copy = self.train_copy(data, *self.contract.monitor)
-        result = result_of(copy.probe, data, self.device)
-        headline = self.contract.headline
-        rank_zero_info(f"{name}: {headline} {result.scores[headline].value:.4f} at epoch {copy.epochs}{copy.note}.")
-        return copy, result
 
     def _unseen(self) -> dict[str, int]:
         """Words whose behaviour cannot have been learned."""

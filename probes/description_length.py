@@ -1,7 +1,6 @@
 """Description length: how many bits the heads of a treebank cost someone who has the probe (Voita & Titov 2020)."""
 
 import math
-import time
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -10,13 +9,13 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
-from pytorch_lightning.utilities import rank_zero_info
 
 from datamodules import AttentionBatch
 from datamodules.sampling import BatchLoader
 from heads.experiment import DependencyExperiment, ExperimentError
 from metrics.attachment import ratio_scores
-from probes.nested import NestedExperiment, Trained, TrainedProbe, result_of
+from metrics.progress import counted
+from probes.nested import NestedExperiment, TrainedProbe, result_of
 from results import Bars, Estimate, Result, Table, Unit
 
 PORTIONS = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.0625, 0.125, 0.25, 0.5, 1.0)
@@ -100,14 +99,19 @@ class DescriptionLength(NestedExperiment):
         ends = borders(self.portions, len(train))
         order = np.random.default_rng(self.seed).permutation(len(train))
         uniform: NDArray[np.float64] = train.lengths * np.log2(train.lengths + 1)
-        bits, copies = uniform.copy(), list[Trained[DependencyExperiment]]()
-        blocks = []
-        for start, stop in pairwise((0, *ends)):
+        on = {counted(end, "sentence"): self.data.variant(train=order[:end].tolist()) for end in ends[:-1]}
+        if self.final:
+            on["All sentences"] = self.data.variant()
+        copies = self.trained_copies(on, "val_loss", "min")
+        data = self.data.variant()
+        data.read_only(self.probe.reads)
+        data.setup("fit")
+        bits, blocks = uniform.copy(), []
+        for copy, (start, stop) in zip([None, *copies[: len(ends) - 1]], pairwise((0, *ends)), strict=True):
             block = order[start:stop]
-            copy = None
-            if start:
-                copy = self._coded(order[:start], block, bits)
-                copies.append(copy)
+            if copy is not None:
+                loader = data.batches("train", block.tolist())
+                bits[block] = code_bits(copy.probe, loader, len(bits), self.device)[block]
             words, cost = int(train.lengths[block].sum()), float(bits[block].sum())
             blocks.append(
                 {
@@ -135,9 +139,10 @@ class DescriptionLength(NestedExperiment):
         scores = {"codelength_bits": _bits(bits.sum()), "uniform_bits": _bits(uniform.sum())}
         scores |= ratio_scores(items, ratios, unit="ratio")
         if self.final:
-            copy, final = self._final()
-            copies.append(copy)
-            scores |= final | {"model_bits": _bits(scores["codelength_bits"].value - final["data_bits"].value)}
+            data_bits = code_bits(copies[-1].probe, data.batches("train"), len(train), self.device).sum()
+            headline = self.contract.headline
+            scores[headline] = result_of(copies[-1].probe, data, self.device).scores[headline]
+            scores |= {"data_bits": _bits(data_bits), "model_bits": _bits(bits.sum() - data_bits)}
         return Result(
             experiment=self.experiment,
             scores=scores,
@@ -151,31 +156,6 @@ class DescriptionLength(NestedExperiment):
             items=items,
             ratios=ratios,
         )
-
-    def _coded(
-        self, before: NDArray[np.int64], block: NDArray[np.int64], bits: NDArray[np.float64]
-    ) -> Trained[DependencyExperiment]:
-        """A copy trained on the sentences before a block, whose own bits under it are filled in."""
-        began = time.perf_counter()
-        data = self.data.variant(train=before.tolist())
-        copy = self.train_copy(data, "val_loss", "min")
-        bits[block] = code_bits(copy.probe, data.batches("train", block.tolist()), len(bits), self.device)[block]
-        per_word = bits[block].sum() / self.data.splits["train"].lengths[block].sum()
-        rank_zero_info(
-            f"{len(before)} sentences: best on dev at epoch {copy.epochs}{copy.note}; the next {len(block)} cost "
-            f"{per_word:.3f} bits a word ({time.perf_counter() - began:.1f} s)."
-        )
-        return copy
-
-    def _final(self) -> tuple[Trained[DependencyExperiment], dict[str, Estimate]]:
-        """A copy trained on the whole split: its main score on test, and the bits of train under it."""
-        data = self.data.variant()
-        copy = self.train_copy(data, "val_loss", "min")
-        data_bits = code_bits(copy.probe, data.batches("train"), len(data.splits["train"]), self.device).sum()
-        result, headline = result_of(copy.probe, data, self.device), self.contract.headline
-        score = result.scores[headline]
-        rank_zero_info(f"All sentences: {headline} {score.value:.4f} at epoch {copy.epochs}{copy.note}.")
-        return copy, {headline: score, "data_bits": _bits(data_bits)}
 
 
 def _bits(number: float) -> Estimate:

@@ -1,9 +1,10 @@
 """Training inside a test: copies of one probe, each on data of its own, as control tasks and online codes need them."""
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from copy import deepcopy
-from pathlib import Path
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
+from functools import partial
+from typing import ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import torch
 from pytorch_lightning.utilities.seed import isolate_rng
@@ -14,13 +15,15 @@ from datamodules.sampling import run_seed
 from heads.experiment import DependencyExperiment, ExperimentError
 from results import Result
 from training import (
+    Best,
     TrainedModule,
+    Training,
+    alone,
     kept_file,
-    load_best,
     nested_trainer,
     quiet,
     recorded_gradients,
-    save_best,
+    share,
     train_nested,
 )
 
@@ -57,14 +60,22 @@ class Trained(NamedTuple, Generic[Probe]):
     dev: float
     stopped: bool
 
-    @property
-    def note(self) -> str:
-        """What is to be told of a training that was cut off."""
-        return "" if self.stopped else ", cut off by max_epochs before dev got no better"
+    @classmethod
+    def of(cls, probe: Probe, best: Best) -> "Trained[Probe]":
+        """A copy of an untrained probe, with what a training has made of another copy."""
+        # The test around is in inference mode, and what is made in it can never be trained.
+        with isolate_rng(), recorded_gradients():
+            fresh = deepcopy(probe)
+            fresh.on_load_checkpoint({"epoch": best.epoch - 1, "state_dict": best.state, "probe": best.part})
+            fresh.load_state_dict(best.state)
+        if isinstance(fresh, TrainedModule):
+            # mypy takes the two bases for incompatible
+            fresh.epochs, fresh.epochs_run = best.epoch, best.epochs  # type: ignore[unreachable]
+        return cls(fresh, best.epoch, best.value, best.stopped)
 
 
-def trained(
-    probe: Probe,
+def train_copy(
+    probe: DependencyExperiment,
     data: DependencyDataModule,
     *,
     monitor: str,
@@ -74,53 +85,42 @@ def trained(
     seed: int,
     batches: int = 1,
     device: torch.device | None = None,
-    kept: Path | None = None,
-) -> Trained[Probe]:
+) -> Best:
     """Train a copy of a probe to its optimum on dev; the probe itself and the random numbers outside stay as they are.
 
     The data must be a variant of their own, because a trainer is attached to them. Validation runs after every epoch;
     on small data only after as many as make `batches` batches, and schedules of the learning rate that count epochs
     count validation checks then. Before the first check, validation also runs after 1, 2, 4, … epochs, only to keep
-    better weights. Where the file `kept` holds the training already it is read, else written. Other arguments are those
-    of `train_nested`.
+    better weights. Other arguments are those of `train_nested`.
 
     Raises:
         TrainingError: nothing was monitored, or what was is not a finite number.
     """
-    # The test around is in inference mode, and what is made in it can never be trained.
     with isolate_rng(), recorded_gradients():
-        fresh = deepcopy(probe)
         data.setup("fit")
-        best = None if kept is None else load_best(kept)
-        if best is not None:
-            content: dict[str, Any] = {"epoch": best.epoch - 1, "state_dict": best.state, "probe": best.part}
-            fresh.on_load_checkpoint(content)
-        else:
-            best = train_nested(
-                fresh,
-                monitor=monitor,
-                mode=mode,
-                max_epochs=max_epochs,
-                patience=patience,
-                seed=seed,
-                remedy="A lower learning rate may help; dev must have a sentence, and every gold head must be among "
-                "the candidates.",
-                device=device,
-                every=-(-batches // len(data.train_dataloader())),
-                datamodule=data,
-            )
-            if kept is not None:
-                save_best(kept, best)
-        fresh.load_state_dict(best.state)
-        if isinstance(fresh, TrainedModule):
-            # mypy takes the two bases for incompatible
-            fresh.epochs, fresh.epochs_run = best.epoch, best.epochs  # type: ignore[unreachable]
-    return Trained(fresh, best.epoch, best.value, best.stopped)
+        return train_nested(
+            deepcopy(probe),
+            monitor=monitor,
+            mode=mode,
+            max_epochs=max_epochs,
+            patience=patience,
+            seed=seed,
+            remedy="A lower learning rate may help; dev must have a sentence, and every gold head must be among "
+            "the candidates.",
+            device=device,
+            every=epochs_between_checks(data, batches),
+            datamodule=data,
+        )
+
+
+def epochs_between_checks(data: DependencyDataModule, batches: int) -> int:
+    """After how many epochs validation runs on data that are set up: one, or as many as make so many batches."""
+    return -(-batches // len(data.train_dataloader()))
 
 
 def result_of(probe: DependencyExperiment, data: DependencyDataModule, device: torch.device | None = None) -> Result:
     """The result of a trained probe on dev and test of these data."""
-    with isolate_rng(), quiet():
+    with isolate_rng(), quiet(), alone():
         nested_trainer(device).test(probe, datamodule=data, verbose=False)
     assert probe.result is not None
     return probe.result
@@ -157,7 +157,6 @@ class NestedExperiment(DependencyExperiment):
         self._untrained = (probe,)
         self.max_epochs, self.patience, self.batches = max_epochs, patience, batches
         self._seed = seed
-        self._copies = 0
 
     @abstractmethod
     def outcome(self) -> Result:
@@ -182,23 +181,21 @@ class NestedExperiment(DependencyExperiment):
         return self.probe
 
     def setup(self, stage: str) -> None:
-        """Open the train split beside dev and test; refuse several devices."""
-        if self.trainer.world_size > 1:
-            raise ExperimentError(
-                f"{type(self).__name__} trains on one device, and this run has {self.trainer.world_size}: "
-                f"--trainer.devices 1 --trainer.num_nodes 1."
-            )
+        """Open the train split beside dev and test."""
         assert self.contract
-        self._copies = 0
         super().setup(stage)
         self.data.setup("fit")
 
-    def train_copy(self, data: DependencyDataModule, monitor: str, mode: Mode) -> Trained[DependencyExperiment]:
-        """A copy of the probe at its dev optimum on these data; an interrupted run keeps those that it has trained."""
-        self._copies += 1
-        return trained(
+    def trained_copies(
+        self, on: Mapping[str, DependencyDataModule], monitor: str, mode: Mode
+    ) -> list[Trained[DependencyExperiment]]:
+        """A copy of the probe for each of these data, by what it is called, at its dev optimum on them.
+
+        The ranks share the trainings; an interrupted run keeps those that have ended.
+        """
+        train = partial(
+            train_copy,
             self.probe,
-            data,
             monitor=monitor,
             mode=mode,
             max_epochs=self.max_epochs,
@@ -206,8 +203,15 @@ class NestedExperiment(DependencyExperiment):
             batches=self.batches,
             seed=self.seed,
             device=self.device,
-            kept=kept_file(self.trainer, f"copy-{self._copies}.ckpt"),
         )
+        trainings = []
+        for number, (name, data) in enumerate(on.items(), start=1):
+            data.setup("fit")
+            sentences = len(data.splits["train"] if data.train_on is None else data.train_on)
+            check = epochs_between_checks(data, self.batches) * sentences + len(data.splits["dev"])
+            file = kept_file(self.trainer, f"copy-{number}.ckpt")
+            trainings.append(Training(name, file, partial(train, data), cost=check))
+        return [Trained.of(self.probe, best) for best in share(trainings, self.data.ranks)]
 
     def update(self, batch: AttentionBatch) -> None:
         """Nothing: the copies are tested by trainers of their own."""

@@ -1,14 +1,18 @@
 """A Trainer that prints nothing, and writes checkpoints alone, where a callback asks for them."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pytorch_lightning import Callback, LightningDataModule, Trainer
 from pytorch_lightning.callbacks import ModelCheckpoint
 
+from datamodules import DependencyDataModule
 from heads.antecedent import AntecedentExperiment
 from heads.experiment import DependencyExperiment
+from probes.nested import Trained, train_copy
 from results import Result
+
+Probe = TypeVar("Probe", bound=DependencyExperiment)
 
 
 def trainer(epochs: int = 1, *callbacks: Callback, **options: Any) -> Trainer:  # noqa: ANN401
@@ -32,3 +36,8 @@ def scored(
     trainer().test(module, datamodule=data, verbose=False, ckpt_path=checkpoint, weights_only=True)
     assert module.result is not None
     return module.result
+
+
+def trained(probe: Probe, data: DependencyDataModule, **options: Any) -> Trained[Probe]:  # noqa: ANN401
+    """A copy of a probe at its optimum on dev."""
+    return Trained.of(probe, train_copy(probe, data, **options))

@@ -2,5 +2,5 @@
 
 from training.devices import Mean, over_devices
 from training.lifecycle import Origin, TrainedModule, TrainingError, check_new
-from training.nested import Best, load_best, nested_trainer, quiet, recorded_gradients, save_best, train_nested
+from training.nested import Best, Training, alone, nested_trainer, quiet, recorded_gradients, share, train_nested
 from training.resume import kept_file

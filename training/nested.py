@@ -4,14 +4,17 @@ import io
 import logging
 import math
 import pickle
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import torch
+import torch.distributed as dist
 from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 from pytorch_lightning import Callback, LightningModule, Trainer
 from pytorch_lightning.callbacks import EarlyStopping, ModelCheckpoint
@@ -19,9 +22,13 @@ from pytorch_lightning.utilities import rank_zero_info
 from pytorch_lightning.utilities.seed import isolate_rng
 from torch import Tensor
 
+from metrics.progress import counted
+from processes.ranks import Ranks
 from results.files import remove_leftovers, write_atomically
 from training.lifecycle import TrainedModule, TrainingError
 from training.resume import StopBetweenBatches, ignore_signals
+
+log = logging.getLogger(__name__)
 
 
 class Best(NamedTuple):
@@ -42,7 +49,6 @@ def load_best(path: Path) -> Best | None:
     try:
         return Best(**torch.load(path, map_location="cpu", weights_only=True))
     except (RuntimeError, pickle.UnpicklingError, EOFError, TypeError):
-        rank_zero_info(f"{path} is damaged, and is made again.")
         return None
 
 
@@ -50,9 +56,66 @@ def save_best(path: Path, best: Best) -> None:
     """Keep a training that has ended; the file appears whole or not at all."""
     content = io.BytesIO()
     torch.save({**best._asdict(), "part": dict(best.part)}, content)
-    path.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(path.parent)
     write_atomically(path, content.getvalue())
+
+
+class Training(NamedTuple):
+    """One of the trainings inside a test, of which none depends on another."""
+
+    name: str  # for the log
+    file: Path | None  # keeps the outcome; None for nowhere
+    train: Callable[[], Best]
+    cost: float = 1.0  # about how long it takes, in proportion to the others
+
+
+def share(trainings: Sequence[Training], ranks: Ranks) -> list[Best]:
+    """The outcome of each training, which is made by one rank as a single device makes it, or was kept earlier.
+
+    Each training falls to the rank that has the least to do, the longest ones first. What is kept nowhere cannot be
+    shared: every rank makes it.
+
+    Raises:
+        LostRank: another rank gives no sign of life.
+        Interrupted: a signal has come; what has ended is kept.
+    """
+    loads, owners = [0.0] * ranks.world, [ranks.rank] * len(trainings)
+    for place in sorted(range(len(trainings)), key=lambda place: -trainings[place].cost):
+        if trainings[place].file is not None:
+            owners[place] = loads.index(min(loads))
+            loads[owners[place]] += trainings[place].cost
+    found: dict[int, Best] = {}
+    with ExitStack() as alive:
+        for folder in {training.file.parent for training in trainings if training.file is not None}:
+            folder.mkdir(parents=True, exist_ok=True)
+            alive.enter_context(ranks.alive(folder))
+        for place in sorted(range(len(trainings)), key=lambda place: owners[place] != ranks.rank):  # own ones first
+            name, file, train, _ = trainings[place]
+            if owners[place] == ranks.rank:
+                found[place], how = _made(file, train)
+            else:
+                assert file is not None
+                found[place] = ranks.wait_for(partial(load_best, file), owners[place], file)
+                how = f"by rank {owners[place]}"
+            best = found[place]
+            cut = "" if best.stopped else ", cut off by max_epochs"
+            rank_zero_info(
+                f"{name}: {how}, {counted(best.epochs, 'epoch')}{cut}; best is {best.value:.4f} in epoch {best.epoch}."
+            )
+    return [found[place] for place in range(len(trainings))]
+
+
+def _made(file: Path | None, train: Callable[[], Best]) -> tuple[Best, str]:
+    """The outcome of a training of this rank, and whence it comes."""
+    if file is not None and (kept := load_best(file)) is not None:
+        return kept, "found"
+    if file is not None and file.is_file():
+        log.warning("%s is damaged, and is made again.", file)
+    began = time.perf_counter()
+    best = train()
+    if file is not None:
+        save_best(file, best)
+    return best, f"trained in {time.perf_counter() - began:.1f} s"
 
 
 def train_nested(
@@ -95,7 +158,7 @@ def train_nested(
         epochs = max_epochs * every
         kept = (checkpoint, stop, StopBetweenBatches(), *callbacks)
         trainer = nested_trainer(device, *kept, epochs=epochs, every=every, **(optimisation or {}))
-        with quiet():
+        with quiet(), alone():
             trainer.fit(module, **data)
         value = math.nan if checkpoint.best_model_score is None else float(checkpoint.best_model_score)
         if not math.isfinite(value):
@@ -187,10 +250,25 @@ def recorded_gradients() -> Iterator[None]:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Keep back what every Trainer prints of devices and of the end of training."""
-    log = logging.getLogger("pytorch_lightning.utilities.rank_zero")
-    level = log.level
-    log.setLevel(logging.WARNING)
+    lightning = logging.getLogger("pytorch_lightning.utilities.rank_zero")
+    level = lightning.level
+    lightning.setLevel(logging.WARNING)
     try:
         yield
     finally:
-        log.setLevel(level)
+        lightning.setLevel(level)
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Keep a trainer inside a test from the other ranks, which are at something else.
+
+    Metrics gather from all processes, and Lightning warns of values that are not reduced, wherever `torch.distributed`
+    is initialised, whatever trainer they belong to.
+    """
+    initialised = dist.is_initialized
+    dist.is_initialized = lambda: False
+    try:
+        yield
+    finally:
+        dist.is_initialized = initialised

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -185,17 +186,32 @@ def test_a_part_of_the_texts_can_be_read(runs: Path, tmp_path: Path) -> None:
     np.testing.assert_allclose(found[column], every.loc[found.index, column], atol=1e-5)
 
 
+TRAINED = (
+    "--model.init_args.tests=[{class_path: Permutation, init_args: {permutations: 7}}, "
+    "{class_path: ConsistentAdversary, init_args: {strengths: [0, 0.1], max_epochs: 2}}, "
+    "{class_path: GuidedMLP, init_args: {max_epochs: 2, adversary_epochs: 1}}]"
+)
+
+
+@pytest.mark.slow
 def test_two_processes_find_what_one_does(runs: Path, tmp_path: Path) -> None:
-    _, _, one = run_over([runs / "base-0"], *SHORT, folder=tmp_path / "one")
+    _, _, one = run_over([runs / "base-0"], QUICK, TRAINED, folder=tmp_path / "one")
+    for kind in ("adversaries", "diagnostics"):  # where other runs would find what this one has trained
+        shutil.rmtree(runs.parent / "stores" / kind)
     options = [f"--model.init_args.checkpoints={runs / 'base-0'}", f"--trainer.default_root_dir={tmp_path / 'two'}"]
     options += ["--trainer.enable_progress_bar=false", "--trainer.accelerator=cpu"]
     options += ["--trainer.devices=2", "--trainer.strategy=ddp"]
-    command = [sys.executable, "train.py", "test", *SHORT, *options]
+    command = [sys.executable, "train.py", "test", QUICK, TRAINED, *options]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     (path,) = (tmp_path / "two").rglob("results.json")
     two = json.loads(path.read_text(encoding="utf-8"))
     assert two["scores"] == pytest.approx(one["scores"], nan_ok=True)
+    trained = {name for name in one["scores"] if name.startswith(("consistent_adversary", "guided_mlp"))}
+    assert {name: two["scores"][name] for name in trained} == {name: one["scores"][name] for name in trained}
+    assert two["audit"] == one["audit"]
+    shared = {how: len(re.findall(rf" of base, seed 0: {how}", done.stderr)) for how in ("trained in", "by rank 1")}
+    assert shared == {"trained in": 4, "by rank 1": 3}  # two adversaries, four models, and that which guides the last
     pages = [next((tmp_path / name).rglob("examples.html")).read_text(encoding="utf-8") for name in ("one", "two")]
     assert pages[0] == pages[1]
 

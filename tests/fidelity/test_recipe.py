@@ -12,10 +12,10 @@ from pytorch_lightning import LightningModule
 from torch import Tensor, nn
 
 from datamodules import TextBatch
-from fidelity.checkpoints import FidelityError
 from fidelity.recipe import Recipe
+from processes.ranks import Ranks
 from tests.fidelity.trained import BATCH_SIZE, CLIP, Checkpoints, Data, recipe_of
-from training import Best, TrainingError
+from training import Best, TrainingError, share
 
 
 @pytest.fixture
@@ -127,7 +127,7 @@ def keep(recipe: Recipe, *options: object, best: Best | None = BEST) -> Best:
             raise KeyboardInterrupt
         return best
 
-    return recipe.load_or_train("things", options, "Thing", train)
+    return share([recipe.training("things", options, "Thing", train)], Ranks())[0]
 
 
 def test_what_is_kept_is_found_and_not_trained_again(recipe: Recipe) -> None:
@@ -185,11 +185,3 @@ def test_a_damaged_file_is_made_again(recipe: Recipe, damage: str) -> None:
         keep(recipe, 1, best=None)
     keep(recipe, 1)
     assert path.read_bytes() == content
-
-
-def test_several_devices_are_refused(recipe: Recipe) -> None:
-    recipe.require_one_device("Test")
-    trainer: Any = SimpleNamespace(world_size=2)
-    recipe.data.trainer = trainer
-    with pytest.raises(FidelityError, match=r"Test trains on one device, and this run has 2: --trainer.devices 1"):
-        recipe.require_one_device("Test")

@@ -1,7 +1,7 @@
 """Codes whose length is known, and an online code computed sentence by sentence."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,7 @@ from probes import AttentionOnlyProbe
 from probes.base import Sizes
 from probes.description_length import PORTIONS, DescriptionLength, borders
 from probes.head_selection import HeadSelectionProbe
-from probes.nested import trained
-from tests.trainers import scored
+from tests.trainers import scored, trained
 
 CONFIG = Path(__file__).parent.parent.parent / "configs" / "voita2020" / "mdl.yaml"
 
@@ -28,11 +27,14 @@ TO_ITS_OPTIMUM: dict[str, Any] = {"monitor": "val_loss", "mode": "min", "max_epo
 
 
 class Uniform(HeadSelectionProbe):
-    """All candidates are alike to it; keeps what it was trained on and what it coded, in the order of the copies."""
+    """All candidates are alike to it; keeps which sentences each copy coded, by those that it was trained on."""
 
     experiment = "uniform"
-    sentences_seen: list[set[int]] = []
-    coded: list[list[int]] = []
+    coded: dict[frozenset[int], list[int]] = {}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: frozenset[int] = frozenset()
 
     def build(self, sizes: Sizes) -> None:
         self.nothing = nn.Parameter(torch.zeros(()))
@@ -42,18 +44,20 @@ class Uniform(HeadSelectionProbe):
         absent = torch.arange(scores.size(-1)) > batch.lengths[:, None]
         return scores.masked_fill(absent[:, None], -torch.inf)
 
-    def on_fit_start(self) -> None:
-        super().on_fit_start()
-        self.sentences_seen.append(set())
-        self.coded.append([])
-
     def training_step(self, batch: AttentionBatch, batch_idx: int) -> Tensor:
-        self.sentences_seen[-1] |= set(batch.index.tolist())
+        self.seen |= set(batch.index.tolist())
         return super().training_step(batch, batch_idx)
 
+    def checkpoint_part(self) -> dict[str, Any]:
+        return {**super().checkpoint_part(), "seen": sorted(self.seen)}
+
+    def restore(self, part: Mapping[str, Any]) -> None:
+        super().restore(part)
+        self.seen = frozenset(part["seen"])
+
     def cross_entropy(self, batch: AttentionBatch) -> Tensor:
-        if not torch.is_grad_enabled():
-            self.coded[-1] += batch.index.tolist()
+        if batch.split == "train" and not torch.is_grad_enabled():
+            self.coded.setdefault(self.seen, []).extend(batch.index.tolist())
         return super().cross_entropy(batch)
 
 
@@ -75,15 +79,13 @@ def test_blocks_end_where_a_whole_sentence_still_fits_into_the_share() -> None:
 
 
 def test_portions_partition_the_corpus_and_each_is_coded_before_it_is_learned(data: DependencyDataModule) -> None:
-    Uniform.sentences_seen, Uniform.coded = [], []
+    Uniform.coded.clear()
     result = scored(DescriptionLength(Uniform(), max_epochs=1, patience=1, batches=1, seed=4), data)
     order = np.random.default_rng(4).permutation(41).tolist()
     ends = [1, 2, 5, 10, 20, 41]  # eleven portions of 41 sentences: the first six of them hold one
-    for place, (start, stop) in enumerate(pairwise(ends)):
-        assert Uniform.sentences_seen[place] == set(order[:start])
-        assert sorted(Uniform.coded[place][-(stop - start) :]) == sorted(order[start:stop])
-    assert Uniform.sentences_seen[-1] == set(range(41))
-    assert len(Uniform.sentences_seen) == len(ends)
+    expected = {frozenset(order[:start]): sorted(order[start:stop]) for start, stop in pairwise(ends)}
+    expected[frozenset(order)] = sorted(order)
+    assert {seen: sorted(coded) for seen, coded in Uniform.coded.items()} == expected
     table = result.tables["blocks"].frame
     assert table["sentences"].tolist() == [1, 1, 3, 5, 10, 21]
     assert table["words"].sum() == data.splits["train"].lengths.sum()

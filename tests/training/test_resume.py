@@ -17,10 +17,10 @@ from pytorch_lightning.utilities import rank_zero_only
 
 import train
 from fidelity.checkpoints import FidelityError, files_of
-from probes import AttentionOnlyProbe, nested
+from probes import AttentionOnlyProbe
 from processes import preemption
 from tests.test_train import ROOT, arguments, classifier_arguments, pytestmark  # noqa: F401 # expected warnings
-from training import Best, save_best
+from training import Best, nested
 from training.resume import RunState, random_states, run_digest, set_random_states
 
 
@@ -121,6 +121,7 @@ def test_an_experiment_stopped_within_its_trainings_keeps_those_that_have_ended(
         ended.append(kept)
         save_best(kept, best)
 
+    save_best = nested.save_best
     monkeypatch.setattr(nested, "save_best", saved)
     times = interrupt_everywhere(
         lambda runs: [*arguments(path, corpus, bert, cache, runs), *short], signalled, tmp_path, every=3

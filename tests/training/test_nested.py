@@ -1,0 +1,63 @@
+"""Trainings that ranks share, as threads: who makes what, and that all have the same in the end."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+
+from processes.ranks import LostRank, Ranks
+from training import Best, Training, share
+
+COSTS = [1.0, 5.0, 2.0, 2.0, 4.0]
+
+
+def best(place: int) -> Best:
+    return Best({"weight": torch.full((2,), float(place))}, 3, 2, 0.5 * place, True)
+
+
+@pytest.fixture
+def trainings(tmp_path: Path) -> Callable[[list[int]], list[Training]]:
+    """Trainings that note in a list which of them take place."""
+
+    def make(made: list[int]) -> list[Training]:
+        def train(place: int) -> Callable[[], Best]:
+            return lambda: made.append(place) or best(place)  # type: ignore[func-returns-value]
+
+        return [
+            Training(f"number {place}", tmp_path / f"{place}.ckpt", train(place), cost)
+            for place, cost in enumerate(COSTS)
+        ]
+
+    return make
+
+
+def test_each_training_is_made_by_one_rank_and_had_by_all(trainings: Callable[[list[int]], list[Training]]) -> None:
+    made: list[list[int]] = [[], []]
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(lambda rank: share(trainings(made[rank]), Ranks(rank, 2, patience=20)), range(2)))
+    assert made == [[1, 3], [0, 2, 4]]  # 5 + 2, and 4 + 2 + 1
+    for bests in found:
+        assert [one.state["weight"].tolist() for one in bests] == [[place, place] for place in range(5)]
+        assert [one[1:] for one in bests] == [best(place)[1:] for place in range(5)]
+    again: list[int] = []
+    share(trainings(again), Ranks())
+    assert again == []
+
+
+def test_a_lost_rank_is_named_and_what_this_one_has_made_is_kept(
+    trainings: Callable[[list[int]], list[Training]], tmp_path: Path
+) -> None:
+    made: list[int] = []
+    with pytest.raises(LostRank, match=r"rank 1, which was to write 0\.ckpt, has given no sign of life for 0 s"):
+        share(trainings(made), Ranks(0, 2, patience=0.2))
+    assert made == [1, 3]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["1.ckpt", "3.ckpt"]
+
+
+def test_without_files_every_rank_makes_all(trainings: Callable[[list[int]], list[Training]]) -> None:
+    made: list[int] = []
+    found = share([one._replace(file=None) for one in trainings(made)], Ranks(1, 2, patience=0.2))
+    assert made == [0, 1, 2, 3, 4]
+    assert [one.value for one in found] == [0.0, 0.5, 1.0, 1.5, 2.0]
