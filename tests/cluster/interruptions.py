@@ -377,14 +377,16 @@ def trial(run: Run, number: signal.Signals, left_alone: Reference, draw: random.
         ways.append("traceback")
     differ = differences(left_alone.outcome, outcome(run.folder)) if run.done() else ["no results"]
     run.stop()
-    stopped = re.findall(r"Stopped in (epoch \d+, before batch \d+)", said)
+    kept = re.findall(r"Stopped in (epoch \d+, before batch \d+)|(\d+ of \d+ shards)|(λ = \S+) of .*: found", said)
     return {
         "signal": number.name.removeprefix("SIG"),
         "to": to,
         "at_s": f"{at:.1f}",
         "doing": doing,
         "ended": ", then ".join(ways),
-        "continued": ", ".join([*stopped, "continued" if "Continues the unfinished run" in said else "begun again"]),
+        "continued": "; ".join(
+            filter(None, sum(kept, ("continued" if "Continues the unfinished run" in said else "",)))
+        ),
         "requeued": said.count("is requeued"),
         "seconds": f"{time.monotonic() - began:.0f}",
         "undisturbed_s": f"{left_alone.seconds:.0f}",
