@@ -37,7 +37,6 @@ from pytorch_lightning.utilities import rank_zero_info, rank_zero_only, rank_zer
 from pytorch_lightning.utilities.model_helpers import is_overridden
 from rich.console import Console
 from rich.text import Text
-from torch.distributed import is_initialized
 
 import datamodules
 import fidelity
@@ -56,7 +55,7 @@ from reports.writer import source_digest
 from results.errors import UserError, near
 from training.config import leaves
 from training.lifecycle import configured_model, read_checkpoint
-from training.resume import ContinuedCSVLogger, Resume, RunInUse, RunState, ignore_signals, run_digest
+from training.resume import ContinuedCSVLogger, Resume, RunInUse, RunState, ignore_signals, is_of_another, run_digest
 
 
 class RunError(UserError):
@@ -83,8 +82,6 @@ _CLASS = re.compile(r"(?:Expected a dot import path string: |has no attribute ')
 _KEY = re.compile(r'Parser key "([^"]+)":\s*')
 _IN_CLASS = re.compile(r"Problem with given class_path '[\w.]*?(\w+)':")
 _TYPE = re.compile(r"<class '[\w.]*?(\w+)'>")
-_LOST = re.compile(r"(?i)connection (was )?(closed|reset|refused)|broken pipe|timed? ?out|remote process exited")
-"""What gloo, NCCL and their store say of a process that is gone."""
 _FRAME = re.compile(r"(?m)^[ -]*(Expected a <class 'NoneType'>|Does not validate .*|Subtypes: .*|Errors:|Given .*)$")
 """Lines of a message of jsonargparse that do not say what is wrong."""
 
@@ -309,17 +306,17 @@ class ProbingCLI(LightningCLI):
             return found or RunState(parent / f"state-{digest}")
         state = found or RunState(new_folder(parent) / f"state-{digest}")
         try:
+            if found is None:
+                state.folder.mkdir()
             self._lock = state.lock()
         except RunInUse:
             raise RunError(
                 f"{state.run}: another process is at this run. Wait for it, or begin one beside it with --resume never."
             ) from None
         except OSError as error:
+            if found is not None and isinstance(error, FileNotFoundError):  # the other process has just ended
+                return self._run_state(trainer, parent)
             raise RunError(f"{state.folder}: the state of the run cannot be kept there ({error.strerror}).") from error
-        if (state.run / "results.json").exists():  # the other process has just ended
-            os.close(self._lock)
-            state.clear()
-            return self._run_state(trainer, parent)
         if found is not None:
             rank_zero_info(f"Continues the unfinished run in {state.run}; --resume never begins another one.")
             state.tidy()
@@ -537,7 +534,7 @@ def main(args: list[str] | None = None, *, cli: type[ProbingCLI] = ProbingCLI) -
 def fault(error: BaseException | None) -> BaseException | None:
     """What a user is told of an error without a traceback; the command line's parser wraps what constructors raise."""
     while error is not None and not isinstance(error, UserError | LostRank):
-        if isinstance(error, RuntimeError) and _LOST.search(str(error)) and is_initialized():
+        if is_of_another(error):
             return LostRank(
                 f"Another process of the run has ended or does not answer: look at its output. The same command goes "
                 f"on from what is kept. ({str(error).splitlines()[0]})"

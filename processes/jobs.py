@@ -30,8 +30,9 @@ PATIENCE = 60
 
 
 def results_of(folder: Path) -> Path | None:
-    """The `results.json` in the folder of a run, which holds its scores and tables; None while it is unfinished."""
-    return next(iter(sorted(folder.glob("*/*/results.json"))), None)
+    """The `results.json` in the folder of a run, which names its scores, tables and figures; None while it goes on."""
+    found = sorted(folder.glob("*/*/results.json"))
+    return next((path for path in found if not any(path.parent.glob("state-*"))), None)
 
 
 def environment(changes: Mapping[str, str | None]) -> dict[str, str]:

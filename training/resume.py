@@ -6,12 +6,13 @@ import json
 import math
 import os
 import random
+import re
 import shutil
 import subprocess
 import time
 import warnings
 from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ from torchmetrics import Metric
 
 from datamodules.base import CorpusDataModule
 from processes import locks, preemption
-from processes.ranks import Ranks
+from processes.ranks import LostRank, Ranks
 from results.files import commit, temporary, write_atomically
 from training.config import is_neutral, leaves
 from training.lifecycle import TrainingError
@@ -44,6 +45,10 @@ PATIENCE = 30.0
 """Seconds that the other processes of an interrupted run have to stop by themselves."""
 
 _NOTHING, _SAVE, _STOP = range(3)  # what all ranks do is the greatest that one of them wants
+
+
+_LOST = re.compile(r"(?i)connection (was )?(closed|reset|refused)|broken pipe|timed? ?out|remote process exited")
+"""What gloo, NCCL and their store say of a process that is gone."""
 
 
 def run_digest(command: str, config: Mapping[str, object], world: int) -> str:
@@ -78,6 +83,13 @@ class StopBetweenBatches(Callback):
         preemption.check()
 
 
+def is_of_another(error: BaseException) -> bool:
+    """Whether an error says that another process of the run has ended, or does not answer."""
+    return isinstance(error, LostRank) or (
+        isinstance(error, RuntimeError) and dist.is_initialized() and _LOST.search(str(error)) is not None
+    )
+
+
 class RunInUse(Exception):
     """Another process is at the same run."""
 
@@ -94,11 +106,11 @@ class RunState:
 
     @classmethod
     def find(cls, parent: Path, digest: str) -> "RunState | None":
-        """The state of the latest run of this digest below a folder that has no results yet; None without one."""
+        """The state of the latest run of this digest below a folder that is not done; None without one."""
         found = [
             path
             for path in parent.glob(f"version_*/state-{digest}")
-            if path.parent.name.removeprefix("version_").isdigit() and not (path.parent / "results.json").exists()
+            if path.parent.name.removeprefix("version_").isdigit()
         ]
         return cls(max(found, key=lambda path: int(path.parent.name.removeprefix("version_")))) if found else None
 
@@ -132,16 +144,18 @@ class RunState:
         return any(path.name != "lock" for path in self.folder.glob("[!.]*"))
 
     def lock(self) -> int:
-        """Make the folder, and hold it until the file descriptor that is returned is closed, or this process ends.
+        """Hold the folder until the file descriptor that is returned is closed, or this process ends.
 
         Raises:
             RunInUse: another process has it.
-            OSError: the folder cannot be made.
+            OSError: it is not there, or can hold no file.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
         lock = locks.acquire(self.folder / "lock")
         if lock is None:
             raise RunInUse(str(self.folder))
+        if not (self.folder / "lock").exists():  # the other process has removed it
+            os.close(lock)
+            raise FileNotFoundError(str(self.folder))
         return lock
 
     def tidy(self) -> None:
@@ -180,8 +194,12 @@ class RunState:
         write_atomically(self.trained, json.dumps({"best": best, "epochs_run": epochs}))
 
     def clear(self) -> None:
-        """Remove it: the run is done."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        """Remove it, at once for other processes: the run is done."""
+        removed = self.folder.with_name(f".{self.folder.name}")
+        with suppress(OSError):
+            self.folder.rename(removed)
+        for folder in (removed, self.folder):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _link(path: Path, other: Path) -> None:
@@ -333,7 +351,8 @@ class Resume(StopBetweenBatches):
         if isinstance(exception, preemption.Interrupted) and self._attempt:
             self._ranks.come(self._place("left"))
         if not isinstance(exception, preemption.Interrupted):
-            if trainer.is_global_zero and preemption.requested() is None and not self.state.holds_work:
+            known = is_of_another(exception) or preemption.requested() is not None or self.state.holds_work
+            if trainer.is_global_zero and not known:
                 self.state.clear()
             return
         if not isinstance(launcher, _SubprocessScriptLauncher):

@@ -254,9 +254,9 @@ class Run:
 
     def done(self) -> bool:
         """Whether it has all its results."""
-        return (self.folder / "runs" / "results.json").exists() or any(
-            self.folder.glob("runs/*/version_1/results.json")
-        )
+        if self.stage.sweeps:
+            return self.ended() == "exit 0"
+        return any(self.folder.glob("runs/*/version_1/results.json")) and not any(self.folder.glob("runs/*/*/state-*"))
 
 
 def send(run: Run, number: signal.Signals, draw: random.Random) -> str:
@@ -293,7 +293,7 @@ def outcome(folder: Path) -> dict[str, object]:
     found: dict[str, object] = {}
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         name = str(path.relative_to(folder))
-        if re.search(r"\.log$|tensorboard|^runs/jobs/|/(job|output|errors)\.txt$|/lock$", name):
+        if re.search(r"\.log$|tensorboard|^runs/jobs/|/(job|output|errors|ended)\.txt$|/lock$", name):
             continue
         found[name] = None
         if path.name == "results.json":

@@ -19,6 +19,8 @@ import train
 from fidelity.checkpoints import FidelityError, files_of
 from probes import AttentionOnlyProbe
 from processes import preemption
+from processes.jobs import results_of
+from processes.ranks import LostRank
 from tests.test_train import ROOT, arguments, classifier_arguments, pytestmark  # noqa: F401 # expected warnings
 from training import Best, nested
 from training.resume import RunState, random_states, run_digest, set_random_states
@@ -193,6 +195,7 @@ def test_the_digest_of_a_run_leaves_out_where_it_lies() -> None:
 
 def test_checkpoints_are_put_back_as_they_were_in_the_state(tmp_path: Path) -> None:
     state = RunState(tmp_path / "version_0" / "state-1")
+    state.folder.mkdir(parents=True)
     os.close(state.lock())
     best, later = (tmp_path / "version_0" / "checkpoints" / f"epoch={epoch}.ckpt" for epoch in (1, 2))
     best.parent.mkdir()
@@ -222,6 +225,55 @@ def test_a_run_that_fails_is_not_continued(
     assert [path.parent.name for path in tmp_path.rglob("results.json")] == ["version_1"]
 
 
+class Killed(BaseException):
+    """Leaves everything as SIGKILL does."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("config", ["attention_only.yaml", "heads.yaml"])
+def test_a_run_killed_while_it_draws_is_completed(
+    config: str, corpus: str, bert: Path, cache: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    command = arguments(ROOT / "configs/clark2019" / config, corpus, bert, cache, tmp_path)
+
+    def killed(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr("reports.writer._save_figure", killed)
+        patched.setattr("training.resume.Resume.on_exception", lambda *_: None)
+        with pytest.raises(Killed):
+            train.run(command)
+    (record,) = tmp_path.rglob("results.json")
+    first = json.loads(record.read_text())
+    assert results_of(tmp_path) is None, "a sweep has it run again"
+    assert train.run(command) == 0
+    (record,) = tmp_path.rglob("results.json")
+    whole = json.loads(record.read_text())
+    assert results_of(tmp_path) == record
+    assert all((record.parent / file).stat().st_size for file in whole["figures"].values())
+    assert whole.pop("figures")
+    assert first.pop("figures") == {}
+    assert whole == first
+    assert not list(tmp_path.rglob("*state-*"))
+
+
+def test_the_state_outlives_the_loss_of_another_process(
+    corpus: str, bert: Path, cache: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    command = [*arguments(ROOT / "configs/clark2019/attention_only.yaml", corpus, bert, cache, tmp_path), *SHORT]
+
+    def lost(_: object) -> None:
+        raise LostRank("rank 1")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(AttentionOnlyProbe, "on_train_epoch_end", lost)
+        assert train.run(command) == 1
+    assert list(tmp_path.rglob("state-*"))
+    assert train.run(command) == 0
+    assert [path.parent.name for path in tmp_path.rglob("results.json")] == ["version_0"]
+
+
 def test_random_numbers_go_on_where_they_were() -> None:
     def drawn() -> list[float]:
         return [random.random(), random.gauss(0, 1), float(np.random.normal()), float(torch.rand(()))]
@@ -239,6 +291,8 @@ def test_random_numbers_go_on_where_they_were() -> None:
 SCRIPT = """
 import sys, time
 from processes import preemption
+from processes.jobs import results_of
+from processes.ranks import LostRank
 preemption.install()
 preemption.share({marker!r}, None)
 print("ready", flush=True)
@@ -279,6 +333,8 @@ from pathlib import Path
 import torch
 from pytorch_lightning import LightningModule, Trainer
 from processes import preemption
+from processes.jobs import results_of
+from processes.ranks import LostRank
 from training.resume import Resume, RunState, ignore_signals
 
 folder, interrupted = Path(sys.argv[1]), sys.argv[2] == "interrupted"
@@ -351,7 +407,7 @@ def test_a_lost_connection_is_an_interruption_where_another_process_was_asked_to
     monkeypatch.setattr(train, "main", main)
     with pytest.raises(RuntimeError):
         train.run([])  # there are no other processes
-    monkeypatch.setattr(train, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     preemption.share(tmp_path / "stop", None)
     if asked:
         (tmp_path / "stop").touch()  # by the process that has got the signal
