@@ -44,3 +44,4 @@ bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.erasure
 	$(BIN)/python -m benchmarks.heads
 	$(BIN)/python -m benchmarks.store
+	$(BIN)/python -m benchmarks.devices

@@ -20,6 +20,7 @@ from benchmarks.harness import Report, Settings, Treebanks, alternate, first_sen
 from benchmarks.memory import run_job
 from benchmarks.reference import Reference
 from corpora.conllu import read_treebank
+from processes.ranks import Ranks
 
 REFERENCE_SENTENCES = 400
 
@@ -36,7 +37,7 @@ class TimedExtraction:
 
     def __init__(self, corpus: Path, encoder: Encoder, folder: Path) -> None:
         self.treebank = read_treebank(corpus)
-        self._encoder, self._folder = encoder, folder
+        self.encoder, self._folder = encoder, folder
         self._extraction = Extraction(corpus, {"name": "benchmark"}, encoder.source)
         self._digests = Digests(folder)
         self._extraction.identity(self._digests)
@@ -44,12 +45,16 @@ class TimedExtraction:
 
     def __call__(self) -> None:
         """Extract once more."""
-        cache = Path(tempfile.mkdtemp(dir=self._folder))
-        self.store = make_store(self.items(), cache, self._digests, self._encoder)
+        self.make(Path(tempfile.mkdtemp(dir=self._folder)))
+
+    def make(self, cache: Path, ranks: Ranks | None = None) -> Store:
+        """Extract to this folder, or take part in that as one of several ranks."""
+        self.store = make_store(self.items(), cache, self._digests, self.encoder, ranks)
+        return self.store
 
     def items(self) -> Items:
         """Tokenise and align."""
-        return cut_sentences(self._extraction, self.treebank, self._encoder)
+        return cut_sentences(self._extraction, self.treebank, self.encoder)
 
 
 def shard_batches(items: Items) -> list[list[tuple[int, int]]]:
@@ -72,9 +77,9 @@ class BareForward:
         ]
 
     @torch.inference_mode()
-    def __call__(self) -> None:
-        """Run all batches once, one after the other, each on all cores: what a script does."""
-        for inputs in self._inputs:
+    def __call__(self, share: slice = slice(None)) -> None:
+        """Run all batches once, or a share of them, one after the other, each on all cores: what a script does."""
+        for inputs in self._inputs[share]:
             self._model(**inputs)
 
     def side_by_side(self) -> None:

@@ -10,6 +10,7 @@ import logging
 import time
 from pathlib import Path
 
+from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 from pytorch_lightning import Callback, LightningDataModule, LightningModule, Trainer
 
 from attention.encoder import EncoderSpec
@@ -27,12 +28,17 @@ def datamodule(
     )
 
 
-def fit(module: LightningModule, data: LightningDataModule, *callbacks: Callback, validate: bool) -> None:
-    """One epoch on the CPU, nothing written and, but for warnings, nothing said."""
-    logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
+def fit(
+    module: LightningModule, data: LightningDataModule, *callbacks: Callback, validate: bool, devices: int = 1
+) -> None:
+    """One epoch on the CPU, nothing written and, but for warnings, nothing said; with several devices under DDP."""
+    for name in ("pytorch_lightning", "lightning_fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
     Trainer(
         accelerator="cpu",
-        devices=1,
+        strategy="ddp" if devices > 1 else "auto",
+        devices=devices,
+        plugins=LightningEnvironment(),
         max_epochs=1,
         callbacks=list(callbacks),
         limit_val_batches=None if validate else 0,

@@ -69,7 +69,9 @@ def measure(settings: Settings, folder: Path, report: Report) -> None:
     cache = folder / "cache"
     large, small = (datamodule(cache, train, treebanks.dev) for train in (treebanks.large, treebanks.small))
     single = datamodule(cache, treebanks.small, treebanks.dev, max_sentences=1)
-    worded = datamodule(cache, treebanks.large, treebanks.dev, vectors=_vectors(treebanks, folder / "vectors.txt"))
+    worded = datamodule(
+        cache, treebanks.large, treebanks.dev, vectors=random_vectors(treebanks, folder / "vectors.txt")
+    )
     for data in (large, small, single, worded):
         data.setup("fit")
     if settings.memory:
@@ -104,7 +106,7 @@ def measure(settings: Settings, folder: Path, report: Report) -> None:
     report.ratio("over_batch_of_one", part["single"], part["batches"], "the one ÷ the other", wanted="≥ 10")
 
 
-def _vectors(treebanks: Treebanks, path: Path) -> VectorSpec:
+def random_vectors(treebanks: Treebanks, path: Path) -> VectorSpec:
     """Random vectors, of as many numbers as those the configs name, for every word of the treebanks."""
     rows = (
         line.split("\t") for file in (treebanks.large, treebanks.dev) for line in file.read_text("utf-8").split("\n")

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from processes import preemption
 
-_POLL_SECONDS = 0.5
+_POLL_SECONDS = 0.5  # at most; what comes soon is found sooner
 _TOUCH_SECONDS = 5.0
 
 Found = TypeVar("Found")
@@ -72,7 +72,7 @@ class Ranks:
             LostRank: the owner gives no sign of life.
             Interrupted: a signal has come.
         """
-        seen, since = None, time.monotonic()
+        seen, since, pause = None, time.monotonic(), 0.01
         while (one := found()) is None:
             life = preemption.touched(_sign(file.parent, owner))
             if life != seen:
@@ -87,7 +87,8 @@ class Ranks:
                 preemption.check()
             else:
                 preemption.tell()
-            time.sleep(_POLL_SECONDS)
+            time.sleep(pause)
+            pause = min(1.5 * pause, _POLL_SECONDS)
         return one
 
     def come(self, place: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from attention import Encoder, EncoderSpec, resolve
-from benchmarks import adversary, classifier_training, erasure, extraction, heads, job, probe_training, store
+from benchmarks import adversary, classifier_training, devices, erasure, extraction, heads, job, probe_training, store
 from benchmarks.extraction import TimedExtraction
 from benchmarks.heads import HeadByHead, OnePass, check
 from benchmarks.memory import Ended
@@ -38,6 +38,13 @@ BENCHMARKS: dict[ModuleType, tuple[dict[str, str], Numbers]] = {
         {"sentences": 30},
     ),
     classifier_training: ({"packed_over_epoch": "packed_epoch_s / epoch_s"}, {"texts": 30}),
+    devices: (
+        {
+            **{f"{what}_2_processes": f"{what}_1_s / {what}_2_s" for what in ("extraction", "bare", "training")},
+            "extraction_of_bare": "extraction_2_processes / bare_2_processes",
+        },
+        {"sentences": 30},
+    ),
     store: ({"reads_to_numpy_memmap": "memmap_reads_per_s / reads_per_s"}, {}),
     heads: ({"over_reference": "reference_s / one_pass_s"}, {"sentences": 30, "predictors": 144}),
     adversary: ({"over_reference": "reference_s / search_s"}, {"texts": 30, "reference_texts": 24}),
@@ -59,7 +66,7 @@ def test_a_benchmark_reports_its_ratios(
     assert name == module.__name__.rpartition(".")[2]
     assert ratios.keys() >= quotients.keys()
     for ratio, (above, slash, below) in ((ratio, quotient.partition(" / ")) for ratio, quotient in quotients.items()):
-        assert not slash or ratios[ratio] == pytest.approx(figures[above] / figures[below])
+        assert not slash or ratios[ratio] == pytest.approx((ratios | figures)[above] / (ratios | figures)[below])
     assert figures.items() >= counts.items()
     assert all(value > 0 for figure, value in figures.items() if figure.endswith("_s"))
     assert all(value < 1e-3 for figure, value in figures.items() if figure.endswith("_difference"))

@@ -4,6 +4,8 @@ import os
 import time
 from pathlib import Path
 
+import pytest
+
 from processes.ranks import Ranks
 
 
@@ -15,3 +17,14 @@ def test_signs_of_killed_ranks_are_removed_and_those_of_living_ones_stay(tmp_pat
     with Ranks(0, 2).alive(tmp_path):
         assert len(list(tmp_path.iterdir())) == 3
     assert list(tmp_path.iterdir()) == [living]
+
+
+def test_what_comes_soon_is_found_soon_and_what_comes_late_is_looked_for_twice_a_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    answers = iter([*[None] * 100, "found"])
+    assert Ranks(0, 2).wait_for(lambda: next(answers), 1, tmp_path / "file") == "found"
+    assert sum(pauses[:4]) < 0.1
+    assert max(pauses) == pauses[-1] == 0.5
