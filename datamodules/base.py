@@ -5,7 +5,7 @@ import os
 import time
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache as once
 from pathlib import Path
 from typing import ClassVar, Generic, Unpack
@@ -158,7 +158,7 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
     def _missing_remedy(self) -> str:
         return f"Name its file: {self._mapping}"
 
-    def _splits_of(self, stage: str, files: Mapping[str, Path]) -> tuple[list[Split], list[Split]]:
+    def splits_of(self, stage: str, files: Mapping[str, Path]) -> tuple[list[Split], list[Split]]:
         """The splits that a stage reads, and those that it looks at although its test reads them, after a training.
 
         Raises:
@@ -171,6 +171,18 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
         tested = stage == "fit" and validates and "test" in files and files["test"].is_file()
         read = [split for split in dict.fromkeys((*self.always, *STAGES[stage])) if split in files]
         return read, ["test"] if tested else []
+
+    def absent(self, stages: Iterable[str]) -> list[CorpusError]:
+        """A fault for each file that these stages read and that is not there; raises as `splits_of`."""
+        files = self.files()
+        paths = dict.fromkeys(files[split] for stage in stages for split in self.splits_of(stage, files)[0])
+        remedies = {path: remedy_for(path) for path in paths if not path.is_file()}
+        return [CorpusError.at(path, None, "there is no such file", remedy) for path, remedy in remedies.items()]
+
+    @property
+    @abstractmethod
+    def needed_encoder(self) -> EncoderSpec | None:
+        """The encoder that is read or whose tokenizer is; None for none."""
 
     @abstractmethod
     def _loader(self, split: Split, *, shuffle: bool = False) -> BatchLoader[Item]:
@@ -211,7 +223,11 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
 
 
 class AttentionDataModule(CorpusDataModule[Item]):
-    """Opens, and where needed makes, one store per split, in `stores`; splits of one file share its store."""
+    """Opens, and where needed makes, one store per split, in `stores`; splits of one file share its store.
+
+    Attributes:
+        make: makes a store that is not there: `attention.make_store`, or what takes its place in a rehearsal.
+    """
 
     def __init__(
         self,
@@ -230,7 +246,13 @@ class AttentionDataModule(CorpusDataModule[Item]):
         self.encoder = encoder
         self.options = options
         self.stores: dict[Split, Store] = {}
+        self.make = make_store
         self._warned: set[Split] = set()
+
+    @property
+    def needed_encoder(self) -> EncoderSpec | None:
+        """The encoder whose attention is read."""
+        return self.encoder
 
     @abstractmethod
     def extraction(self, path: Path, source: Source | None) -> Extraction:
@@ -255,7 +277,7 @@ class AttentionDataModule(CorpusDataModule[Item]):
             StoreError: a store cannot be made.
         """
         files = self.files()
-        reads, tested = self._splits_of(stage, files)
+        reads, tested = self.splits_of(stage, files)
         wanted = [split for split in reads if split not in self.stores]
         ahead = [split for split in tested if split not in self.stores]
         if not wanted:
@@ -317,7 +339,7 @@ class AttentionDataModule(CorpusDataModule[Item]):
                 items = self.items(*parsed.pop(path), loaded)
             except (AlignmentError, StoreError) as error:
                 raise type(error)(f"{path}: {error}") from error
-            stores[path] = make_store(items, self.cache, digests, loaded, self.ranks)
+            stores[path] = self.make(items, self.cache, digests, loaded, self.ranks)
         return stores
 
     def _warn(self, files: Mapping[str, Path], stores: Mapping[Split, Store]) -> None:

@@ -35,7 +35,7 @@ from datamodules.tokenization import (
     piece_vocabulary,
     tokenize,
 )
-from datamodules.vectors import VectorSpec, vocabulary_vectors
+from datamodules.vectors import ENCODER, VectorSpec, vocabulary_vectors
 from results import Provenance
 
 _DEFAULT_COLUMNS = Columns()
@@ -275,6 +275,12 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         self._audit: dict[Split, dict[str, object]] = {}
         self._contents: dict[Split, pa.Array] = {}
 
+    @property
+    def needed_encoder(self) -> EncoderSpec | None:
+        """The encoder whose pieces the tokens are, or whose embeddings are the vectors of words."""
+        embedded = self.vector_spec is not None and self.vector_spec.name == ENCODER
+        return EncoderSpec() if self.tokenizer is None and embedded else self.tokenizer
+
     def read(self, path: Path) -> LabelledTexts:
         """Parse one file."""
         columns = replace(self.columns, rationale="rationale") if self.corpus == "sample" else self.columns
@@ -283,7 +289,7 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
     def setup(self, stage: str) -> None:
         """Read the splits of a stage; the first time, find labels, vocabulary and vectors in train."""
         files = self.files()
-        reads, tested = self._splits_of(stage, files)
+        reads, tested = self.splits_of(stage, files)
         wanted = [split for split in (*reads, *tested) if split not in self.splits]
         if not wanted:
             return

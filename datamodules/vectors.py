@@ -295,13 +295,14 @@ def _reopen(path: Path) -> Found | None:
     return Found({word: row for row, word in enumerate(words)}, matrix, counted)
 
 
-def find_vectors(spec: VectorSpec, root: Path) -> list[Path]:
+def find_vectors(spec: VectorSpec, root: Path, *, fetch: bool = True) -> list[Path]:
     """The file of word vectors, found by its name, and the arrays that gensim has stored beside a `.kv`.
 
     Raises:
-        VectorError: there is none, it cannot be downloaded, or it is a pickle that is not allowed.
+        VectorError: there is none, it cannot be downloaded, or must not be (`fetch`), or it is a pickle that is not
+            allowed.
     """
-    path = _locate(spec.name, root)
+    path = _locate(spec.name, root, fetch)
     if not spec.allow_pickle and _format(path) == "pickle":
         raise VectorError.at(
             path,
@@ -313,7 +314,7 @@ def find_vectors(spec: VectorSpec, root: Path) -> list[Path]:
     return [path, *sorted(path.parent.glob(f"{glob.escape(path.name)}.*npy"))]
 
 
-def _locate(name: str, root: Path) -> Path:
+def _locate(name: str, root: Path, fetch: bool) -> Path:
     path = Path(name).expanduser()
     if path.is_file():
         return path
@@ -331,15 +332,19 @@ def _locate(name: str, root: Path) -> Path:
         )
     if path.suffix or len(path.parts) > 1 or path.exists():
         raise VectorError.at(path, None, "there is no such file of word vectors", _ACCEPTED)
-    return _download(name)
+    return _download(name, fetch)
 
 
-def _download(name: str) -> Path:
+def _download(name: str, fetch: bool) -> Path:
     from gensim import downloader
 
     folder = Path(downloader.BASE_DIR) / name
     if there := sorted(folder.glob("*.gz")):
         return there[0]  # gensim would ask the network for its index again
+    if not fetch:
+        wrong = "no file has this name, and a run would ask gensim's downloader for it"
+        remedy = f"Fetch it where there is a network (`python -m gensim.downloader --download {name}`). {_ACCEPTED}"
+        raise VectorError.at(name, None, wrong, remedy)
     rank_zero_info(f"{name}: asking gensim's downloader for it.")
     its_log = logging.getLogger(downloader.__name__)
     level = its_log.level

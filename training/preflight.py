@@ -1,0 +1,302 @@
+"""Whether a run can be made, and what it will take, as far as that can be known without running it."""
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from pytorch_lightning import LightningModule, Trainer
+from rich import box
+from rich.filesize import decimal
+from rich.table import Table
+from rich.text import Text
+
+from attention.digest import Digests
+from attention.encoder import Encoder, offline, resolve
+from attention.forward import extract
+from attention.specification import Items, store_key
+from attention.store import Manifest, Part, Store
+from datamodules.base import AttentionDataModule, CorpusDataModule
+from datamodules.vectors import ENCODER, find_vectors
+from metrics.progress import counted
+from processes import preemption
+from processes.ranks import Ranks, run_name
+from results.errors import UserError
+from results.files import write_atomically
+
+SMALLEST = 8
+"""Items of the smallest sample whose extraction is timed."""
+ENOUGH = 1.0
+"""Seconds that the extraction of a sample takes, unless it is the whole corpus."""
+_POLL_SECONDS = 0.1
+
+
+class PreflightError(UserError):
+    """Something that stands in the way of a run."""
+
+
+class Report:
+    """What was looked at, as rows of a table, and all faults that were found."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[str, str]] = []
+        self.faults: list[str] = []
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[list[str]]:
+        """A row of what is added to the list. An error of the input is a fault, and goes no further."""
+        found: list[str] = []
+        before = len(self.faults)
+        try:
+            yield found
+        except (UserError, OSError) as error:
+            self.faults.append(str(error))
+        self.rows.append((name, "\n".join(found) if len(self.faults) == before else "fault: see below"))
+
+    def table(self, title: str) -> Table:
+        """The rows, for the terminal."""
+        table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+        table.add_column("checked")
+        table.add_column("found", overflow="fold")
+        for row in self.rows:
+            table.add_row(*map(Text, row))
+        return table
+
+
+def inspect(
+    report: Report,
+    module: LightningModule,
+    data: CorpusDataModule[Any],
+    trainer: Trainer | None,
+    stage: str,
+    tasks: tuple[int, int],
+    runs: Path,
+) -> None:
+    """Add to a report what is known of a run beforehand; nothing is fetched, and neither a run nor a store is left.
+
+    Where all is at hand the first task goes through the set-up as the run will, with a sample of the extraction.
+
+    Args:
+        report: what is found is added to it.
+        module: the model of the run.
+        data: its data; neither has been set up.
+        trainer: None where none can be made.
+        stage: the command.
+        tasks: number of this process, and of all that were started for the run.
+        runs: the folder of runs.
+    """
+    data.trainer, before = trainer, len(report.faults)
+    with offline():
+        stages = look_for_sources(report, data, stage)
+        ranks = Ranks(*tasks, data.rank_timeout)
+        with report.part("folder of runs") as found:
+            above = _existing(runs)
+            if not (above.is_dir() and os.access(above, os.W_OK)):
+                remedy = "Give --trainer.default_root_dir a folder that can be written"
+                raise PreflightError.at(runs, None, "no folder can be made there for the run", remedy)
+            found.append(str(runs))
+        with report.part("folder of stores") as found:
+            found.append(see_folder(data.cache, ranks, report.faults))
+        if ranks.rank == 0 and trainer is not None and len(report.faults) == before:
+            rehearse(report, module, data, trainer, stages)
+
+
+def look_for_sources(report: Report, data: CorpusDataModule[Any], stage: str) -> list[str]:
+    """Look for the files, the encoder and the word vectors on this machine; return the stages of the run."""
+    stages = [stage]
+    with report.part("files") as found:
+        files = data.files()
+        if data.splits_of(stage, files)[1]:
+            stages.append("test")
+        elif stage == "fit" and data.trainer is not None:
+            found.append("the training is not tested")
+        report.faults += map(str, data.absent(stages))
+        found += [f"{split} {path.name}" for split, path in files.items()]
+    if (encoder := data.needed_encoder) is not None:
+        with report.part("encoder") as found:
+            source = resolve(encoder)
+            found.append(f"{encoder.name} ({source.origin})")
+    if (vectors := data.vector_spec) is not None and vectors.name != ENCODER:
+        with report.part("word vectors") as found:
+            found.append(str(find_vectors(vectors, data.root, fetch=False)[0]))
+    return stages
+
+
+def see_folder(folder: Path, ranks: Ranks, faults: list[str]) -> str:
+    """Whether this process can write a folder, and the first task sees what the others write there; in words.
+
+    The other tasks hand their faults to the first, which adds them to its own.
+
+    Raises:
+        PreflightError: a task sees another folder under this name, or none.
+        OSError: it cannot be written.
+    """
+    node = os.environ.get("SLURMD_NODENAME", platform.node())
+    signs = [folder / f".preflight-{run_name()}-{rank}" for rank in range(ranks.world)]
+    own = signs[ranks.rank]
+    heard: dict[int, tuple[str, list[str]]] = {}
+
+    def all_heard() -> bool:
+        for rank, sign in enumerate(signs):
+            if rank not in heard and sign.exists():
+                heard[rank] = json.loads(sign.read_text(encoding="utf-8"))
+                sign.unlink()
+        return len(heard) == len(signs)
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(own, json.dumps([node, faults]))
+        if ranks.rank:
+            if not _until(lambda: not own.exists(), ranks.patience):
+                raise PreflightError(_unseen(folder, f"the first task has not seen what node {node} wrote", ranks))
+            faults.clear()
+            return ""
+        if not _until(all_heard, ranks.patience):
+            silent = _nodes() - {name for name, _ in heard.values()}
+            who = f"node {' and '.join(sorted(silent))}" if silent else f"task {min(set(range(len(signs))) - {*heard})}"
+            raise PreflightError(_unseen(folder, f"nothing is seen of what {who} writes", ranks))
+    finally:
+        own.unlink(missing_ok=True)
+    faults += [f"node {name}: {fault}" for name, others in heard.values() for fault in others if fault not in faults]
+    if ranks.world == 1:
+        return str(folder)
+    return f"{folder}, seen by {ranks.world} tasks on {', '.join(sorted({name for name, _ in heard.values()}))}"
+
+
+def _until(done: Callable[[], bool], seconds: float) -> bool:
+    """Wait until something is done; whether it was, in this time."""
+    end = time.monotonic() + seconds
+    while not (ended := done()) and time.monotonic() < end:
+        preemption.check()
+        time.sleep(_POLL_SECONDS)
+    return ended
+
+
+def _unseen(folder: Path, what: str, ranks: Ranks) -> str:
+    return (
+        f"{folder}: {what} there, within {ranks.patience:.0f} s (--data.init_args.rank_timeout). Give "
+        f"--data.init_args.cache a folder that all nodes share, and start all {ranks.world} tasks with srun."
+    )
+
+
+def _nodes() -> set[str]:
+    """The nodes of this step of SLURM; none where they are not known."""
+    listed = os.environ.get("SLURM_STEP_NODELIST", "")
+    if not listed or shutil.which("scontrol") is None:
+        return set()
+    command = ["scontrol", "show", "hostnames", listed]
+    return set(subprocess.run(command, capture_output=True, text=True, check=False).stdout.split())
+
+
+def rehearse(
+    report: Report, module: LightningModule, data: CorpusDataModule[Any], trainer: Trainer, stages: Sequence[str]
+) -> None:
+    """Set data and model up for some stages as a run does, except that stores are not made but measured."""
+    needs = Needs()
+    if isinstance(data, AttentionDataModule):
+        data.make = needs
+    module.trainer = trainer
+    trainer.datamodule = data  # type: ignore[attr-defined]
+    with report.part("set-up") as found:
+        for stage in stages:
+            data.setup(stage)
+            module.setup(stage)
+        found.append(f"{type(module).__name__} fits the data")
+        if "fit" in stages:
+            batches = counted(len(data.train_dataloader()), "training batch", "training batches")
+            found.append(f"{batches} an epoch, max_epochs {trainer.max_epochs}")
+    with report.part("stores") as found:
+        free = shutil.disk_usage(_existing(data.cache)).free
+        if needs.bytes > free:
+            raise PreflightError(
+                f"{data.cache}: {decimal(needs.bytes)} are needed for the stores, and {decimal(free)} are free. Free "
+                f"{decimal(needs.bytes - free)} more, or put the stores elsewhere (--data.init_args.cache)."
+            )
+        found.append(f"{decimal(needs.bytes)} to be written, {decimal(free)} free")
+        if needs.bytes:
+            took = timedelta(seconds=round(needs.seconds / trainer.world_size))
+            found.append(f"about {took} of extraction on {trainer.world_size} × {needs.device}, judged by a sample")
+
+
+class Needs:
+    """Takes the place of `make_store`: gives stores of labels alone, and adds up what the others will take.
+
+    Attributes:
+        bytes: that are not on the disk yet.
+        seconds: of forward passes on one device, an estimate; writing goes on beside them.
+        device: what was timed.
+    """
+
+    def __init__(self) -> None:
+        self.bytes, self.seconds, self.device = 0, 0.0, ""
+        self._rate = 0.0  # seconds of a piece, of the first store: the others have the same encoder
+        self._stores: dict[str, Store] = {}
+
+    def __call__(
+        self, items: Items, cache: Path, digests: Digests, encoder: Encoder | None = None, ranks: Ranks | None = None
+    ) -> Store:
+        """The arguments are those of `make_store`; nothing is written."""
+        identity = items.extraction.identity(digests)
+        folder = cache / store_key(identity)
+        if folder.name in self._stores:
+            return self._stores[folder.name]
+        if encoder is not None:
+            self._rate = self._rate or seconds_of_a_piece(items, encoder)
+            total = sum(map(items.bytes, range(len(items.shards))))
+            missing = max(total - sum(path.stat().st_size for path in folder.glob("*.safetensors")), 0)
+            self.bytes += missing
+            self.seconds += missing / total * self._rate * _pieces(items)
+            self.device = encoder.device.type
+        manifest = Manifest(
+            key=folder.name,
+            identity=identity,
+            encoder=encoder.description if encoder is not None else {},
+            layers=items.layers,
+            heads=items.heads,
+            delimiters=items.delimiters,
+            items=len(items),
+            audit=items.audit,
+            labels=Part("", 0, ""),
+            shards=(),
+            hidden=items.hidden,
+        )
+        self._stores[folder.name] = LabelStore(items, manifest)
+        return self._stores[folder.name]
+
+
+class LabelStore(Store):
+    """The labels of some items, and nothing on the disk."""
+
+    def __init__(self, items: Items, manifest: Manifest) -> None:
+        self.labels, self.manifest = items.labels, manifest
+
+
+def seconds_of_a_piece(items: Items, encoder: Encoder) -> float:
+    """How long the forward passes over a sample of some items take, for each piece of their words."""
+    step = max(len(items.inputs) // SMALLEST, 1)
+    while True:
+        sample = replace(items, inputs=items.inputs[::step], head_words=items.head_words[::step])
+        began = time.perf_counter()
+        for _ in extract(encoder, sample, range(len(sample.shards))):
+            pass
+        passed = time.perf_counter() - began
+        if passed > ENOUGH or step == 1:
+            return passed / _pieces(sample)
+        step = max(step // 4, 1)
+
+
+def _pieces(items: Items) -> int:
+    return sum(len(part) for parts in items.inputs for part in parts)
+
+
+def _existing(folder: Path) -> Path:
+    """The folder, or the nearest above it that is there."""
+    return next(path for path in (folder, *folder.absolute().parents) if path.exists())
