@@ -1,7 +1,7 @@
 #!/bin/bash
 # A run on the devices of a SLURM allocation, continued after preemption and at the time limit. From the checkout:
 #   sbatch configs/trainer/slurm.sh fit --config configs/clark2019/attention_only.yaml
-# One task for each device; adapt partition, nodes, devices, cores and time.
+# One task for each device; adapt partition, nodes, devices, cores and time. Two GPUs of a node: --gpus-per-node=2.
 #SBATCH --job-name=probe
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=2
@@ -12,6 +12,14 @@
 #SBATCH --open-mode=append
 #SBATCH --output=%x-%j.out
 
-srun --kill-on-bad-exit=1 python train.py "$@" \
-    --trainer.num_nodes "$SLURM_NNODES" --trainer.devices "$SLURM_NTASKS_PER_NODE"
+run() {
+    srun --kill-on-bad-exit=1 python train.py "$1" --config configs/trainer/slurm.yaml "${@:2}" \
+        --trainer.num_nodes "$SLURM_NNODES" --trainer.devices "$SLURM_NTASKS_PER_NODE"
+}
+
+# A fault ends the job now, and not in hours. A job that was requeued has passed.
+if [ "${SLURM_RESTART_COUNT:-0}" = 0 ]; then
+    run "$@" --preflight || exit $?
+fi
+run "$@"
 exit $?

@@ -73,6 +73,7 @@ def test_a_run_on_two_tasks_is_requeued_and_ends_with_the_same_scores(
     wait_for(slurm, job, "Continues the unfinished run")
     assert slurm.wait(job, seconds=240) == "COMPLETED", log_of(slurm, job)
     said = log_of(slurm, job)
+    assert said.count("fit: preflight") == 1, "a requeued job has passed it"
     assert f"SLURM job {job} is requeued" in said
     assert "Stopped in epoch" in said
     assert scores(tmp_path / "stopped") == scores(tmp_path / "whole")
@@ -100,3 +101,27 @@ def test_more_tasks_than_devices_are_refused_and_nothing_is_removed(
     wrapped = wrapped.replace("absent-{split}.conllu", f"'{corpus}' --data.init_args.cache {cache}")
     job = slurm.submit(wrapped, "--ntasks-per-node=1", "--nodes=1")
     assert slurm.wait(job, seconds=240) == "COMPLETED", log_of(slurm, job)  # the state of another run is not taken up
+
+
+def test_a_preflight_of_two_tasks_answers_once_and_leaves_nothing(
+    slurm: Slurm, corpus: str, bert: Path, tmp_path: Path
+) -> None:
+    cache, runs = tmp_path / "stores", tmp_path / "runs"
+    command = arguments(ROOT / "configs" / "demo.yaml", corpus, bert, str(cache), runs)
+    words = " ".join(f"'{word}'" for word in [*command, "--trainer.strategy=ddp", "--trainer.devices=2", "--preflight"])
+    job = slurm.submit(f"cd {ROOT}; srun {sys.executable} train.py {words}", "--ntasks-per-node=2", "--nodes=1")
+    assert slurm.wait(job, seconds=240) == "COMPLETED", log_of(slurm, job)
+    said = " ".join(log_of(slurm, job).split())
+    assert said.count("fit: preflight") == 1
+    assert "devices 2 × cpu on 1 node" in said
+    assert "seen by 2 tasks on" in said
+    assert not runs.exists()
+    assert {path.name for path in cache.iterdir()} == {"digests.json", "vectors.txt"}
+    # What one of them lacks is told once.
+    job = slurm.submit(
+        f"cd {ROOT}; srun {sys.executable} train.py {words.replace(corpus, 'absent-{split}.conllu')}",
+        "--ntasks-per-node=2",
+        "--nodes=1",
+    )
+    assert slurm.wait(job, seconds=240) == "FAILED"
+    assert log_of(slurm, job).count("absent-train.conllu: there is no such file") == 1
