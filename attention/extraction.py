@@ -109,10 +109,14 @@ def _write_labels(items: Items, folder: Path, digests: Digests) -> None:
     return_free_memory()
 
 
+def missing_shards(items: Items, folder: Path, digests: Digests) -> list[int]:
+    """Numbers of the shards that are not yet in the folder of a store; what is damaged is removed."""
+    return [s for s in range(len(items.shards)) if find_part(folder, _stem(s), ".safetensors", digests) is None]
+
+
 def _write_shards(items: Items, folder: Path, digests: Digests, encoder: Encoder, ranks: Ranks) -> None:
     corpus, dtype = items.extraction.corpus, items.extraction.options.dtype
-    shards = items.shards
-    missing = [s for s in range(len(shards)) if find_part(folder, _stem(s), ".safetensors", digests) is None]
+    shards, missing = items.shards, missing_shards(items, folder, digests)
     mine = [shard for shard in missing if shard % ranks.world == ranks.rank]
     needed = sum(items.bytes(shard) for shard in missing)
     free = shutil.disk_usage(folder).free

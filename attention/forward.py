@@ -21,6 +21,9 @@ from attention.encoder import Encoder
 from attention.specification import Items, Options
 from attention.store import StoreError, pack_weights, tensor_name
 
+Pass = tuple[int, list[tuple[int, int]]]
+Kept = list[tuple[Tensor, ...]]
+
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 
@@ -51,22 +54,9 @@ def extract(encoder: Encoder, items: Items, shards: Iterable[int]) -> Generator[
     Raises:
         StoreError: a row that does not sum to one, or a hidden state that is too large for the precision.
     """
-    on_gpu = encoder.device.type == "cuda"
-
-    def compute(job: tuple[int, list[tuple[int, int]]]) -> list[tuple[Tensor, ...]]:
-        _, batch = job
-        parts = [items.inputs[item][part] for item, part in batch]
-        # The current GPU is a thread's own, and some kernels look at nothing else.
-        with torch.cuda.device(encoder.device) if on_gpu else nullcontext():
-            attention, hidden = forward(encoder, parts, items)
-            kept = [items.select(batch, attention)]
-            if items.hidden.layers:
-                kept.append([of[:, : part.words] for of, part in zip(hidden.cpu(), parts, strict=True)])
-            return list(zip(*kept, strict=True))
-
     jobs = ((shard, batch) for shard in shards for batch in batches(items, shard, encoder.device.type))
     allowance = Allowance()
-    for (shard, batch), found in in_order(compute, jobs, _workers(encoder, items)):
+    for (shard, batch), found in passes(encoder, items, jobs):
         for (item, part), blocks in zip(batch, found, strict=True):
             cut, kept = items.inputs[item], items.shapes(item)
             if len(cut) > 1:
@@ -82,6 +72,24 @@ def extract(encoder: Encoder, items: Items, shards: Iterable[int]) -> Generator[
                 for quantity, block in zip(kept, blocks, strict=True):
                     yield shard, tensor_name(quantity, item), block
         allowance.check()
+
+
+def passes(encoder: Encoder, items: Items, jobs: Iterable[Pass]) -> Generator[tuple[Pass, Kept], None, None]:
+    """Forward passes over (item, part) pairs of shards: what is kept of each, in order, on the CPU."""
+    on_gpu = encoder.device.type == "cuda"
+
+    def compute(job: Pass) -> Kept:
+        _, batch = job
+        parts = [items.inputs[item][part] for item, part in batch]
+        # The current GPU is a thread's own, and some kernels look at nothing else.
+        with torch.cuda.device(encoder.device) if on_gpu else nullcontext():
+            attention, hidden = forward(encoder, parts, items)
+            kept = [items.select(batch, attention)]
+            if items.hidden.layers:
+                kept.append([of[:, : part.words] for of, part in zip(hidden.cpu(), parts, strict=True)])
+            return list(zip(*kept, strict=True))
+
+    return in_order(compute, jobs, _workers(encoder, items))
 
 
 def _workers(encoder: Encoder, items: Items) -> int:

@@ -212,6 +212,30 @@ def test_command_lines_are_checked_before_anything_is_computed(of_config: Given,
     assert [path.name for path in (tmp_path / "cache").iterdir()] == ["vectors.txt"]
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "configs" / "trainer").glob("*.yaml")), ids=lambda path: path.stem)
+def test_options_of_the_trainer_are_added_to_a_config(
+    path: Path, of_config: Given, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = yaml.safe_load(YAMLS[path])["trainer"]
+    with pytest.raises(SystemExit, match="0"):
+        train.main([*of_config(), f"--config={path}", "--print_config"])
+    told = yaml.safe_load(capsys.readouterr().out)["trainer"]
+    assert {name: told[name] for name in asked} == asked
+    assert told["max_epochs"] == 2
+
+
+@pytest.mark.slow
+def test_the_demo_runs_with_the_options_of_one_and_of_several_devices(of_config: Given, tmp_path: Path) -> None:
+    found = []
+    for name, more in {"cpu": [], "ddp": ["--trainer.devices=2"]}.items():
+        config = f"--config={ROOT / 'configs' / 'trainer' / name}.yaml"
+        command = [sys.executable, "train.py", *of_config(runs=tmp_path / name), config, *more]
+        environment = {key: value for key, value in os.environ.items() if key != "PL_GLOBAL_SEED"}
+        subprocess.run(command, cwd=ROOT, check=True, env=environment, timeout=240)
+        found.append(results(tmp_path / name)[1]["scores"])
+    assert found[1] == pytest.approx(found[0], rel=1e-3)
+
+
 @pytest.mark.slow
 def test_a_classifier_on_two_processes_scores_as_on_one(bert: Path, tmp_path: Path) -> None:
     """The same checkpoint, tested and predicted with: no text is left out, and none counts twice."""

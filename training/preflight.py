@@ -3,12 +3,12 @@
 import json
 import os
 import platform
+import random
 import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import closing, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,8 @@ from rich.text import Text
 
 from attention.digest import Digests
 from attention.encoder import Encoder, offline, resolve
-from attention.forward import extract
+from attention.extraction import missing_shards
+from attention.forward import batches, passes
 from attention.specification import Items, store_key
 from attention.store import Manifest, Part, Store
 from datamodules.base import AttentionDataModule, CorpusDataModule
@@ -32,10 +33,8 @@ from processes.ranks import Ranks, run_name
 from results.errors import UserError
 from results.files import write_atomically
 
-SMALLEST = 8
-"""Items of the smallest sample whose extraction is timed."""
-ENOUGH = 1.0
-"""Seconds that the extraction of a sample takes, unless it is the whole corpus."""
+ENOUGH = 2.0
+"""Seconds of forward passes from which the time of an extraction is judged."""
 _POLL_SECONDS = 0.1
 
 
@@ -250,10 +249,10 @@ class Needs:
             return self._stores[folder.name]
         if encoder is not None:
             self._rate = self._rate or seconds_of_a_piece(items, encoder)
-            total = sum(map(items.bytes, range(len(items.shards))))
-            missing = max(total - sum(path.stat().st_size for path in folder.glob("*.safetensors")), 0)
-            self.bytes += missing
-            self.seconds += missing / total * self._rate * _pieces(items)
+            missing = missing_shards(items, folder, digests)
+            self.bytes += sum(map(items.bytes, missing))
+            inputs = (items.inputs[item] for shard in missing for item in items.shards[shard])
+            self.seconds += self._rate * sum(len(part) for parts in inputs for part in parts)
             self.device = encoder.device.type
         manifest = Manifest(
             key=folder.name,
@@ -280,21 +279,17 @@ class LabelStore(Store):
 
 
 def seconds_of_a_piece(items: Items, encoder: Encoder) -> float:
-    """How long the forward passes over a sample of some items take, for each piece of their words."""
-    step = max(len(items.inputs) // SMALLEST, 1)
-    while True:
-        sample = replace(items, inputs=items.inputs[::step], head_words=items.head_words[::step])
-        began = time.perf_counter()
-        for _ in extract(encoder, sample, range(len(sample.shards))):
-            pass
-        passed = time.perf_counter() - began
-        if passed > ENOUGH or step == 1:
-            return passed / _pieces(sample)
-        step = max(step // 4, 1)
-
-
-def _pieces(items: Items) -> int:
-    return sum(len(part) for parts in items.inputs for part in parts)
+    """How long forward passes over some of the items take, for each of their pieces of words."""
+    kind = encoder.device.type
+    jobs = [(shard, batch) for shard in range(len(items.shards)) for batch in batches(items, shard, kind)]
+    random.Random(0).shuffle(jobs)
+    pieces, began = 0, time.perf_counter()
+    with closing(passes(encoder, items, jobs)) as running:
+        for (_, batch), _ in running:
+            pieces += sum(len(items.inputs[item][part]) for item, part in batch)
+            if (passed := time.perf_counter() - began) > ENOUGH:
+                break
+    return passed / pieces
 
 
 def _existing(folder: Path) -> Path:

@@ -87,7 +87,7 @@ def test_all_faults_are_told_at_once(
         (
             "SLURM has 1 task, and the trainer wants 2",
             "c-train.conllu: there is no such file",
-            "some/encoder: it is not on this machine, and a run would fetch it from the hub. Fetch it where there",
+            "some/encoder: neither a local folder nor to be had from the hub (no network is asked, and it was not fetc",
             "absent.txt: there is no such file of word vectors",
             "c-dev.conllu",
         ),
