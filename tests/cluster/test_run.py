@@ -44,7 +44,7 @@ def log_of(slurm: Slurm, job: str) -> str:
     return path.read_text() if path.exists() else ""
 
 
-def wait_for(slurm: Slurm, job: str, text: str, seconds: float = 90) -> None:
+def wait_for(slurm: Slurm, job: str, text: str, seconds: float = 240) -> None:
     end = time.monotonic() + seconds
     while text not in log_of(slurm, job):
         assert time.monotonic() < end, log_of(slurm, job)
@@ -65,13 +65,13 @@ def test_a_run_on_two_tasks_is_requeued_and_ends_with_the_same_scores(
 ) -> None:
     config = "clark2019/attention_only.yaml"
     whole = submit(config, tmp_path / "whole", *LONG)
-    assert slurm.wait(whole, seconds=240) == "COMPLETED", log_of(slurm, whole)
+    assert slurm.wait(whole, seconds=480) == "COMPLETED", log_of(slurm, whole)
     job = submit(config, tmp_path / "stopped", *LONG)
     wait_for(slurm, job, "Training AttentionOnlyProbe")
     time.sleep(1)
     slurm.run("scancel", "--signal=USR1", job)
     wait_for(slurm, job, "Continues the unfinished run")
-    assert slurm.wait(job, seconds=240) == "COMPLETED", log_of(slurm, job)
+    assert slurm.wait(job, seconds=480) == "COMPLETED", log_of(slurm, job)
     said = log_of(slurm, job)
     assert said.count("fit: preflight") == 1, "a requeued job has passed it"
     assert f"SLURM job {job} is requeued" in said
@@ -94,13 +94,13 @@ def test_more_tasks_than_devices_are_refused_and_nothing_is_removed(
         f"--trainer.default_root_dir {runs} --data.init_args.corpus absent-{{split}}.conllu"
     )
     job = slurm.submit(wrapped, "--ntasks-per-node=2", "--nodes=1")
-    assert slurm.wait(job, seconds=240) == "FAILED"
+    assert slurm.wait(job, seconds=480) == "FAILED"
     assert "SLURM has 2 tasks, and the trainer wants 1" in log_of(slurm, job)
     assert older.exists()
     assert os.listdir(runs / "Baselines") == ["version_0"]
     wrapped = wrapped.replace("absent-{split}.conllu", f"'{corpus}' --data.init_args.cache {cache}")
     job = slurm.submit(wrapped, "--ntasks-per-node=1", "--nodes=1")
-    assert slurm.wait(job, seconds=240) == "COMPLETED", log_of(slurm, job)  # the state of another run is not taken up
+    assert slurm.wait(job, seconds=480) == "COMPLETED", log_of(slurm, job)  # the state of another run is not taken up
 
 
 def test_a_preflight_of_two_tasks_answers_once_and_leaves_nothing(
@@ -110,7 +110,7 @@ def test_a_preflight_of_two_tasks_answers_once_and_leaves_nothing(
     command = arguments(ROOT / "configs" / "demo.yaml", corpus, bert, str(cache), runs)
     words = " ".join(f"'{word}'" for word in [*command, "--trainer.strategy=ddp", "--trainer.devices=2", "--preflight"])
     job = slurm.submit(f"cd {ROOT}; srun {sys.executable} train.py {words}", "--ntasks-per-node=2", "--nodes=1")
-    assert slurm.wait(job, seconds=240) == "COMPLETED", log_of(slurm, job)
+    assert slurm.wait(job, seconds=480) == "COMPLETED", log_of(slurm, job)
     said = " ".join(log_of(slurm, job).split())
     assert said.count("fit: preflight") == 1
     assert "devices 2 × cpu on 1 node" in said
@@ -123,5 +123,5 @@ def test_a_preflight_of_two_tasks_answers_once_and_leaves_nothing(
         "--ntasks-per-node=2",
         "--nodes=1",
     )
-    assert slurm.wait(job, seconds=240) == "FAILED"
+    assert slurm.wait(job, seconds=480) == "FAILED"
     assert log_of(slurm, job).count("absent-train.conllu: there is no such file") == 1
