@@ -13,6 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import torch
 from pytorch_lightning import LightningModule, Trainer
 from rich import box
 from rich.filesize import decimal
@@ -221,7 +222,10 @@ def rehearse(
             )
         found.append(f"{decimal(needs.bytes)} to be written, {decimal(free)} free")
         if needs.bytes:
-            took = timedelta(seconds=round(needs.seconds / trainer.world_size))
+            at_once = trainer.num_devices
+            if needs.device == "cpu":  # processes of one machine share its cores
+                at_once = min(at_once, max((os.cpu_count() or 1) // torch.get_num_threads(), 1))
+            took = timedelta(seconds=round(needs.seconds / (at_once * trainer.num_nodes)))
             found.append(f"about {took} of extraction on {trainer.world_size} × {needs.device}, judged by a sample")
 
 
