@@ -116,8 +116,11 @@ class Ranks:
 
 def run_name() -> str:
     """Names this run among those that work at the same time; the same in all its processes."""
-    job = os.environ.get("SLURM_JOB_ID")
-    return f"{job}.{os.environ.get('SLURM_STEP_ID', '')}" if job else os.environ.get("PROBING_RUN", "")
+    if job := os.environ.get("SLURM_JOB_ID"):
+        return f"{job}.{os.environ.get('SLURM_STEP_ID', '')}"
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun starts all processes: none can hand a name to the others
+        return f"{os.environ['MASTER_ADDR']}-{os.environ['MASTER_PORT']}"
+    return os.environ.get("PROBING_RUN", "")
 
 
 def _at(place: Path, rank: int) -> Path:

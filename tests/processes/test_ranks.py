@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from processes.ranks import Ranks
+from processes.ranks import Ranks, run_name
 
 
 def test_signs_of_killed_ranks_are_removed_and_those_of_living_ones_stay(tmp_path: Path) -> None:
@@ -28,3 +28,15 @@ def test_what_comes_soon_is_found_soon_and_what_comes_late_is_looked_for_twice_a
     assert Ranks(0, 2).wait_for(lambda: next(answers), 1, tmp_path / "file") == "found"
     assert sum(pauses[:4]) < 0.1
     assert max(pauses) == pauses[-1] == 0.5
+
+
+def test_processes_of_torchrun_have_one_name_for_their_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = {"TORCHELASTIC_RUN_ID": "none", "MASTER_ADDR": "node1", "MASTER_PORT": "29500"}
+    for name, value in shared.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    names = set()
+    for rank in range(2):
+        monkeypatch.setenv("PROBING_RUN", f"node1-{1000 + rank}")  # each process has set its own
+        names.add(run_name())
+    assert names == {"node1-29500"}
