@@ -150,6 +150,12 @@ class BatchLoader(DataLoader[Item]):
         )
         self._batches = batches
 
+    def __iter__(self) -> Any:  # noqa: ANN401 # DataLoader's own iterators have a private type
+        """The batches; each pass draws one number of PyTorch's generator, with or without workers."""
+        if self._iterator is not None:  # workers that go on draw none, and all that is drawn later would be another
+            torch.empty((), dtype=torch.int64).random_()
+        return super().__iter__()
+
     def state_dict(self) -> dict[str, int]:
         """What the order of the batches depends on, beside the epoch."""
         return {"seed": self._batches.seed}

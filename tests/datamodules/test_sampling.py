@@ -4,9 +4,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 
-from datamodules.sampling import BatchOf, LengthBatches
+from datamodules.sampling import BatchLoader, BatchOf, LengthBatches
 from tests.datamodules.conftest import trainer
 
 LENGTHS = np.random.default_rng(0).integers(1, 60, 501)
@@ -129,3 +130,20 @@ def test_jitter_keeps_every_sentence_and_batches_of_like_length() -> None:
 def test_jitter_and_a_bound_of_cells_exclude_each_other() -> None:
     with pytest.raises(ValueError, match="cannot be bounded in cells"):
         LengthBatches(LENGTHS, max_cells=4000, max_sentences=16, shuffle=True, jitter=0.1)
+
+
+class Places(torch.utils.data.Dataset[list[int]]):
+    """Items that are their own places."""
+
+    def __getitem__(self, places: list[int]) -> list[int]:
+        return places
+
+
+def test_a_training_draws_the_same_numbers_with_and_without_workers() -> None:
+    def drawn(workers: int) -> list[float]:
+        torch.manual_seed(0)
+        sampler = LengthBatches(LENGTHS[:8], max_cells=None, max_sentences=4, shuffle=True)
+        loader = BatchLoader(Places(), sampler, workers)
+        return [float(torch.rand(())) for _ in range(3) for _ in loader]
+
+    assert drawn(workers=1) == drawn(workers=0)
