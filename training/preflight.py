@@ -140,7 +140,8 @@ def see_folder(folder: Path, ranks: Ranks, faults: list[str]) -> str:
         OSError: it cannot be written.
     """
     node = os.environ.get("SLURMD_NODENAME", platform.node())
-    signs = [folder / f".preflight-{run_name()}-{rank}" for rank in range(ranks.world)]
+    name = run_name() or f"{platform.node()}-{os.getpid()}"  # without one this process is alone
+    signs = [folder / f".preflight-{name}-{rank}" for rank in range(ranks.world)]
     own = signs[ranks.rank]
     heard: dict[int, tuple[str, list[str]]] = {}
 
