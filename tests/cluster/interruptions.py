@@ -160,12 +160,14 @@ class Run:
                 *options,
             ]
         else:
-            command = [*self.stage.command]
+            verb, *options = self.stage.command
+            command = [verb, *options] if self.slurm else [verb, "--config=configs/trainer/slurm.yaml", *options]
             command += ["--trainer.accelerator=cpu", f"--trainer.default_root_dir={self.folder / 'runs'}", *several]
         command = [word.replace("SHARED", str(self.shared)) for word in command]
         if self.slurm is not None and self._submits:
             options = [f"--output={self.folder}/%j.log", f"--ntasks-per-node={self.ranks}", "--partition=low"]
             script = str(ROOT / "configs/trainer/slurm.sh")
+            environment["SLURM_RESTART_COUNT"] = "1"  # as if requeued: no preflight, whose output is like a run's
             submit = ["sbatch", "--parsable", f"--chdir={ROOT}", *options, script, *command]
             done = subprocess.run(submit, env=environment, capture_output=True, text=True, check=True)
             self.jobs.append(done.stdout.strip())
