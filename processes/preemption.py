@@ -54,6 +54,12 @@ def install() -> None:
             signal.signal(number, _handle)
 
 
+def ignore() -> None:
+    """Ignore the signals from here on, where all is done; Python would let one that comes at its end kill it."""
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
 def _handle(number: int, frame: FrameType | None) -> None:
     if _process.received is not None:
         if number == signal.SIGINT and time.monotonic() - _process.at > _APART:

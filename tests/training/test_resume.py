@@ -326,6 +326,27 @@ def test_a_signal_stops_at_the_next_question_and_the_others_of_the_run_too(
     assert number.name in said[0]
 
 
+LATE = """
+import os, signal
+from processes import preemption
+
+class Late:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+preemption.install()
+late = Late()  # until the modules are taken down
+preemption.ignore()
+"""
+
+
+def test_a_signal_after_the_end_of_the_run_does_not_make_it_a_failure() -> None:
+    done = subprocess.run([sys.executable, "-c", LATE], cwd=ROOT, check=False)
+    assert done.returncode == 0
+    without = LATE.replace("preemption.ignore()", "")
+    assert subprocess.run([sys.executable, "-c", without], cwd=ROOT, check=False).returncode == -signal.SIGTERM
+
+
 TEST = """
 import os, signal, sys, time
 from datetime import timedelta
