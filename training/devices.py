@@ -27,7 +27,7 @@ def over_devices(means: Sequence[Mean], world: int) -> list[Mean]:
     counts = torch.stack([torch.as_tensor(mean.count, dtype=torch.float32, device=mean.value.device) for mean in means])
     totals = counts.clone()
     dist.all_reduce(totals)
-    averages = totals.clamp(min=torch.finfo(totals.dtype).tiny) / world
+    averages = (totals / world).clamp(min=torch.finfo(totals.dtype).tiny)
     return [
         Mean(mean.value * (count / average), average)
         for mean, count, average in zip(means, counts, averages, strict=True)

@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -47,7 +48,9 @@ PATIENCE = 30.0
 _NOTHING, _SAVE, _STOP = range(3)  # what all ranks do is the greatest that one of them wants
 
 
-_LOST = re.compile(r"(?i)connection (was )?(closed|reset|refused)|broken pipe|timed? ?out|remote process exited")
+_LOST = re.compile(
+    r"(?i)connection (was )?(closed|reset|refused)|broken pipe|timed out waiting|(operation|wait) timeout|remote process exited"
+)
 """What gloo, NCCL and their store say of a process that is gone."""
 
 
@@ -80,6 +83,10 @@ class StopBetweenBatches(Callback):
         Raises:
             Interrupted: a signal has come.
         """
+        preemption.check()
+
+    def on_predict_batch_start(self, *_: object) -> None:
+        """Stop if a signal asks for it; `Interrupted`."""
         preemption.check()
 
 
@@ -272,15 +279,15 @@ class Resume(StopBetweenBatches):
             TrainingError: a rank does not see the folder.
         """
         if trainer.world_size > 1:
-            if self._group is None:
-                # A question on the GPU would wait for all that it has to do.
-                self._group = dist.new_group(backend="gloo")
-            own = str(self.state.folder.absolute()), uuid4().hex[:8]
-            folder, self._attempt = trainer.strategy.broadcast(own)
-            self.state = RunState(Path(folder))
             data = trainer.datamodule  # type: ignore[attr-defined]
             alone = Ranks(trainer.global_rank, trainer.world_size)
             self._ranks = data.ranks if isinstance(data, CorpusDataModule) else alone
+            if self._group is None:
+                # A question on the GPU would wait for all that it has to do.
+                self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=self._ranks.patience))
+            own = str(self.state.folder.absolute()), uuid4().hex[:8]
+            folder, self._attempt = trainer.strategy.broadcast(own)
+            self.state = RunState(Path(folder))
             if not self.state.folder.is_dir():
                 raise TrainingError(
                     f"{folder}: rank {trainer.global_rank} does not see this folder of rank 0. Give "
