@@ -49,7 +49,8 @@ _NOTHING, _SAVE, _STOP = range(3)  # what all ranks do is the greatest that one 
 
 
 _LOST = re.compile(
-    r"(?i)connection (was )?(closed|reset|refused)|broken pipe|timed out waiting|(operation|wait) timeout|remote process exited"
+    r"(?i)connection (was )?(closed|reset|refused)|broken pipe|timed out waiting|(operation|wait) timeout|"
+    r"remote process exited"
 )
 """What gloo, NCCL and their store say of a process that is gone."""
 
