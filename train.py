@@ -396,9 +396,11 @@ class ProbingCLI(LightningCLI):
                 os.close(self._lock)
 
     def _trainer(self, **kwargs: object) -> Trainer:
+        if SLURMEnvironment.detect() and "SLURM_PROCID" not in os.environ:
+            raise RunError("This is the shell of a SLURM allocation, which has no task: start the command with srun.")
         try:
             trainer: Trainer = super().instantiate_trainer(**kwargs)
-        except (MisconfigurationException, ImportError, RuntimeError, ValueError) as error:
+        except (MisconfigurationException, ImportError, RuntimeError, TypeError, ValueError) as error:
             accelerator = self._get(self.config_init, "trainer")["accelerator"]
             raise RunError(_trainer_fault(accelerator, error)) from error
         return trainer
@@ -434,7 +436,7 @@ def _trainer_fault(accelerator: object, error: Exception) -> str:
 def started_tasks() -> tuple[int, int]:
     """Number of this process, from 0, and of all that SLURM or torchrun has started for the run."""
     names = ("RANK", "WORLD_SIZE") if TorchElasticEnvironment.detect() else ("SLURM_PROCID", "SLURM_NTASKS")
-    detected = TorchElasticEnvironment.detect() or SLURMEnvironment.detect()
+    detected = TorchElasticEnvironment.detect() or (SLURMEnvironment.detect() and "SLURM_PROCID" in os.environ)
     rank, world = (int(os.environ[name]) for name in names) if detected else (0, 1)
     return rank, world
 

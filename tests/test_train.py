@@ -486,6 +486,8 @@ DDP = ["--trainer.devices=2", "--trainer.strategy=ddp"]
         (slurm(1, NNODES="2"), DDP, r"SLURM has 1 task, .* Give srun --nodes 1 --ntasks-per-node 2\.$"),
         (slurm(2, NTASKS_PER_NODE=""), ["--trainer.devices=2"], r"`--ntasks=2`.*Use `--ntasks-per-node=2`"),
         (slurm(4, JOB_NAME="bash", STEP_NUM_TASKS="4"), [], "4 tasks, .* the job is named bash,"),
+        ({"SLURM_NTASKS": "2", "SLURM_JOB_NAME": "probe"}, DDP, "which has no task: start the command with srun"),
+        (slurm(2), ["--trainer.devices=two"], "options of --trainer cannot be met: .devices. selected"),
     ],
 )
 def test_tasks_of_slurm_that_the_trainer_does_not_want_are_refused_before_anything_is_made(
