@@ -38,6 +38,7 @@ from pytorch_lightning.utilities.model_helpers import is_overridden
 from rich.console import Console
 from rich.text import Text
 
+import analysis
 import datamodules
 import fidelity
 import heads
@@ -120,7 +121,7 @@ def in_a_line(message: str) -> str:
     keys = ".".join(_KEY.findall(message))
     inside = f" ({classes[-1]})" if (classes := _IN_CLASS.findall(message)) else ""
     if found := _CLASS.search(message):
-        rooms = (datamodules, fidelity, heads, models, probes)
+        rooms = (analysis, datamodules, fidelity, heads, models, probes)
         known = (name for room in rooms for name, value in vars(room).items() if isinstance(value, type))
         fault = f"there is no class {found[1]}{near(found[1], known)}"
     else:

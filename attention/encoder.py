@@ -159,7 +159,8 @@ class Encoder:
     """A loaded encoder whose attention was seen to equal that of its own eager implementation.
 
     Its attention is square and goes through transformers' attention interface; of an encoder-decoder the encoder is
-    taken. It has a fast `tokenizer`; `max_length` is the most pieces of one input, delimiters included.
+    taken. It has a fast `tokenizer`; `max_length` is the most pieces of one input, delimiters included; it is `causal`
+    where no token attends to a later one.
 
     Raises:
         EncoderError: the architecture has no attention, windowed or pooled attention, or attention of its own that
@@ -173,6 +174,7 @@ class Encoder:
         self._model = _load(source)
         self._model.eval().to(self.device)  # type: ignore[no-untyped-call]
         self.layers, self.heads = check(self._model, source.spec.name)
+        self.causal = self._is_causal()
         self.max_length = longest_input(self._model, self.tokenizer)
         self.pad_id = int(self.tokenizer.pad_token_id or 0)  # without one, any: the mask hides it
 
@@ -189,6 +191,26 @@ class Encoder:
             "heads": self.heads,
             "max_length": self.max_length,
         }
+
+    def _is_causal(self) -> bool:
+        """Whether no token attends to a later one."""
+        pieces, later = 6, torch.zeros((), device=self.device)
+
+        def receive(_: int, weights: Tensor) -> None:
+            later.add_(weights.triu(1).sum())
+
+        inputs = {"input_ids": torch.arange(1, 1 + pieces, device=self.device)[None]}
+        self.capture(inputs, receive, frozenset(range(self.layers)))
+        return not float(later)
+
+    def inputs(self, tokens: Tensor, mask: Tensor, segments: Tensor) -> dict[str, Tensor]:
+        """What its forward takes, of tokens, real tokens, and segments where it was shown two; `[batch, pieces]`."""
+        inputs = {"input_ids": tokens, "attention_mask": mask.long()}
+        # A RoBERTa may have two segments too, and was never shown the second.
+        shown = "token_type_ids" in self.tokenizer.model_input_names
+        if shown and getattr(self._model.config, "type_vocab_size", 0) > 1:
+            inputs["token_type_ids"] = segments
+        return inputs
 
     @property
     def reentrant(self) -> bool:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache as once
 from pathlib import Path
-from typing import ClassVar, Generic, Unpack
+from typing import ClassVar, Generic, TypeVar, Unpack
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -33,6 +33,8 @@ from processes.ranks import Ranks
 from results import Provenance
 
 log = logging.getLogger(__name__)
+
+Data = TypeVar("Data")
 
 SPLITS: tuple[Split, ...] = ("train", "dev", "test")
 STAGES: dict[str, tuple[Split, ...]] = {
@@ -86,6 +88,11 @@ def describe_encoder(store: Store) -> dict[str, object]:
     if described.get("weights") == "random":  # of the file only the embeddings were kept
         described["embeddings_of_sha256"] = described.pop("weights_sha256")
     return described
+
+
+def part_of(data: object, kind: type[Data]) -> Data | None:
+    """The datamodule itself where it is of a kind, else that of its `parts` which is; None without."""
+    return next((one for one in (data, *getattr(data, "parts", ())) if isinstance(one, kind)), None)
 
 
 class CorpusDataModule(LightningDataModule, Generic[Item]):

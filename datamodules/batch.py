@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from corpora.document import Window
+from corpora.texts import Passage
 
 Split = Literal["train", "dev", "test"]
 EncoderOf = Literal["given", "random_init"]
@@ -159,3 +160,43 @@ class TextBatch(Movable):
     def words(self) -> Tensor:
         """Bool `[batch, time]`, True on real tokens that are no delimiters: what attention may look at."""
         return self.mask & ~self.special
+
+
+@dataclass(frozen=True)
+class SegmentBatch(Movable):
+    """Some text segments as an encoder reads them, padded on the right to the longest; one at least, or none.
+
+    A segment is a passage, or two: `[CLS] a [SEP] b [SEP]`, with the delimiters of the tokenizer.
+
+    Attributes:
+        index: int64 `[batch]`, numbers of the segments among all of the run.
+        lengths: int64 `[batch]`, tokens of each segment, delimiters included.
+        tokens: int64 `[batch, time]`, ids of the encoder's tokenizer; its padding id in the padding.
+        segments: int64 `[batch, time]`, 0 in the first passage and its delimiters, 1 in the second and its last one; 0
+            in the padding.
+        start: bool `[batch, time]`, the delimiter before the first token.
+        end: bool `[batch, time]`, the delimiters behind each passage.
+        punctuation: bool `[batch, time]`, tokens that are `.` or `,`.
+        words: int64 `[batch, time]`, 0-based word of the segment that each token is, or is a piece of, those of the
+            second passage behind those of the first; -1 for delimiters and in the padding.
+        passages: what was read, one tuple for each segment, of one or two; they stay where they are.
+        corpus: name of the corpus that all of them are of.
+        encoder: whose attention is to be read.
+    """
+
+    index: Tensor
+    lengths: Tensor
+    tokens: Tensor
+    segments: Tensor
+    start: Tensor
+    end: Tensor
+    punctuation: Tensor
+    words: Tensor
+    passages: tuple[tuple[Passage, ...], ...]
+    corpus: str
+    encoder: EncoderOf = "given"
+
+    @property
+    def mask(self) -> Tensor:
+        """Bool `[batch, time]`, True where a token is real, delimiters included."""
+        return torch.arange(self.tokens.size(1), device=self.lengths.device) < self.lengths[:, None]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from corpora.document import MENTION_TYPES
 from datamodules import AntecedentBatch, CoreferenceDataModule
-from datamodules.base import STAGES
+from datamodules.base import STAGES, part_of
 from datamodules.batch import Split
 from heads.experiment import ExperimentError
 from heads.rule_baselines import head_match, nearest, sieve
@@ -82,10 +82,11 @@ class AntecedentExperiment(LightningModule):
     @property
     def data(self) -> CoreferenceDataModule:
         """The datamodule of the run; refuses one without mentions or without an encoder."""
-        data, name = self.trainer.datamodule, type(self).__name__  # type: ignore[attr-defined]
-        if not isinstance(data, CoreferenceDataModule):
+        given, name = self.trainer.datamodule, type(self).__name__  # type: ignore[attr-defined]
+        data = part_of(given, CoreferenceDataModule)
+        if data is None:
             raise ExperimentError(
-                f"{name} needs mentions, and {type(data).__name__} has none: use CoreferenceDataModule."
+                f"{name} needs mentions, and {type(given).__name__} has none: use CoreferenceDataModule."
             )
         if data.encoder_identity is None:
             raise ExperimentError(f"{name} needs attention: --data.init_args.encoder must not be null.")

@@ -11,6 +11,7 @@ from pytorch_lightning import LightningModule
 from torch import Tensor, nn
 
 from datamodules import AttentionBatch, DependencyDataModule
+from datamodules.base import part_of
 from datamodules.dependency import Field
 from metrics.attachment import (
     ALL,
@@ -34,7 +35,7 @@ from metrics.attachment import (
     uniform_edges_found,
 )
 from metrics.rows import ArcPredictions
-from results import Bars, Estimate, Figure, Result, Table, UserError
+from results import Bars, Estimate, Figure, Result, Table, UserError, free_name, merged
 
 
 class ExperimentError(UserError):
@@ -90,10 +91,11 @@ class DependencyExperiment(LightningModule):
     @property
     def data(self) -> DependencyDataModule:
         """The datamodule of the run; refuses one without dependencies."""
-        data = self.trainer.datamodule  # type: ignore[attr-defined]
-        if not isinstance(data, DependencyDataModule):
+        data = part_of(self.trainer.datamodule, DependencyDataModule)  # type: ignore[attr-defined]
+        if data is None:
+            given = type(self.trainer.datamodule).__name__  # type: ignore[attr-defined]
             raise ExperimentError(
-                f"{type(self).__name__} needs gold arcs, and {type(data).__name__} has none: use DependencyDataModule."
+                f"{type(self).__name__} needs gold arcs, and {given} has none: use DependencyDataModule."
             )
         return data
 
@@ -340,24 +342,16 @@ class Analyses(DependencyExperiment):
         """All results as one."""
         # All of them before any is left out: each gathers from every process.
         results = [(analysis.experiment, analysis.outcome()) for analysis in self.analyses]
-        scores, tables, figures = dict[str, Estimate](), dict[str, Table](), dict[str, Figure]()
-        audit, ratios, items = dict[str, object](), dict[str, tuple[str, str]](), list[pd.DataFrame]()
+        items, ratios = list[pd.DataFrame](), dict[str, tuple[str, str]]()
+        found = dict[str, Result]()
         for name, result in results:
             if result is None:
                 return None
-            fresh = {key: value for key, value in result.scores.items() if scores.get(key) != value}
-            scores |= {_free(key, name, scores): value for key, value in fresh.items()}
-            tables |= {_free(key, name, tables): table for key, table in result.tables.items()}
-            figures |= {_free(key, name, figures): figure for key, figure in result.figures.items()}
-            audit |= {f"{name}.{key}": value for key, value in result.audit.items()}
+            found[name] = result
             if result.items is not None:
                 columns = {key: f"{name}.{key}" for key in result.items if key not in ("sentence", "id")}
                 items.append(result.items.set_index(["sentence", "id"]).rename(columns=columns))
                 pairs = {key: (columns[over], columns[under]) for key, (over, under) in result.ratios.items()}
-                ratios |= {_free(key, name, ratios): pair for key, pair in pairs.items()}
+                ratios |= {free_name(key, name, ratios): pair for key, pair in pairs.items()}
         joined = pd.concat(items, axis=1).reset_index() if items else None
-        return Result(self.experiment, scores, tables, figures, audit, joined, ratios)
-
-
-def _free(key: str, experiment: str, taken: Mapping[str, object]) -> str:
-    return f"{experiment}.{key}" if key in taken else key
+        return replace(merged(self.experiment, found), items=joined, ratios=ratios)

@@ -13,4 +13,4 @@ from results.figures import (
     Spreads,
     on_one_scale,
 )
-from results.result import Estimate, Provenance, Result, Table, Unit, estimates, numbers
+from results.result import Estimate, Provenance, Result, Table, Unit, estimates, free_name, merged, numbers

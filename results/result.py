@@ -173,6 +173,28 @@ class Result:
         return numbers(self.scores)
 
 
+def merged(experiment: str, results: Mapping[str, Result]) -> Result:
+    """Several results as one, by name; their items are left out.
+
+    A score, table or figure keeps its name; another one of that name is called `<name>.<its name>`, as are all entries
+    of the audit. Scores that are equal are one.
+    """
+    scores, tables, figures = dict[str, Estimate](), dict[str, Table](), dict[str, "Figure"]()
+    audit = dict[str, object]()
+    for name, result in results.items():
+        fresh = {key: value for key, value in result.scores.items() if scores.get(key) != value}
+        scores |= {free_name(key, name, scores): value for key, value in fresh.items()}
+        tables |= {free_name(key, name, tables): table for key, table in result.tables.items()}
+        figures |= {free_name(key, name, figures): figure for key, figure in result.figures.items()}
+        audit |= {f"{name}.{key}": value for key, value in result.audit.items()}
+    return Result(experiment, scores, tables, figures, audit)
+
+
+def free_name(key: str, owner: str, taken: Mapping[str, object]) -> str:
+    """The key itself, or `<owner>.<key>` where it is taken."""
+    return f"{owner}.{key}" if key in taken else key
+
+
 @dataclass(frozen=True, eq=False)
 class Provenance:
     """Description of the inputs of a datamodule."""

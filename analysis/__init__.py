@@ -1,0 +1,3 @@
+"""What attention looks like: statistics, clusters, patterns and roles of heads, from one pass over some texts."""
+
+from analysis.experiment import AttentionAnalyses

@@ -1,0 +1,45 @@
+"""What every analysis of attention is: an object that sees the weights of each layer as they pass, and sums."""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from attention import Encoder
+from datamodules import SegmentBatch, TextDataModule
+from results import Result, UserError
+
+
+class AnalysisError(UserError):
+    """An analysis that cannot be made of these texts, or with this encoder."""
+
+
+class Analysis(nn.Module):
+    """Sees attention pass, layer by layer, and keeps sums of it in metrics, which are its submodules.
+
+    Subclasses have a `name` and fill `begin`, `update` or `end`, and `result`. What is kept does not grow with the
+    number of inputs.
+
+    Attributes:
+        name: of the analysis, unique in a run.
+        needs: names of the analyses that must be named before it: their results are made of the same pass.
+    """
+
+    name: ClassVar[str]
+    needs: ClassVar[tuple[str, ...]] = ()
+
+    def begin(self, data: TextDataModule, encoder: Encoder) -> None:
+        """Make the states for this encoder; refuse texts or an encoder that do not fit with an AnalysisError."""
+
+    def update(self, batch: SegmentBatch, layer: int, weights: Tensor) -> None:
+        """Take in the weights of a 0-based layer, `[batch, heads, from, to]`, valid during the call alone.
+
+        Rows of real tokens sum to one; rows and columns of the padding hold real-looking rows and zeros.
+        """
+
+    def end(self, batch: SegmentBatch) -> None:
+        """Take in what is left of a batch, once all layers have passed."""
+
+    def result(self, others: Mapping[str, "Analysis"]) -> Result:
+        """Scores, tables and figures; every process takes part. `others` are those that were named before, by name."""
+        raise TypeError(f"{type(self).__name__} does not say what comes out.")
