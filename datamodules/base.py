@@ -6,6 +6,7 @@ import time
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache as once
 from pathlib import Path
 from typing import ClassVar, Generic, TypeVar, Unpack
@@ -19,7 +20,7 @@ from torch.utils.data import Dataset
 
 from attention.alignment import AlignmentError
 from attention.digest import Digests
-from attention.encoder import Encoder, EncoderSpec, Source, resolve
+from attention.encoder import Encoder, EncoderError, EncoderSpec, Source, resolve
 from attention.extraction import make_store, open_store
 from attention.specification import UNKNOWN, Extraction, Items, Options
 from attention.store import Store, StoreError
@@ -234,6 +235,8 @@ class AttentionDataModule(CorpusDataModule[Item]):
 
     Attributes:
         make: makes a store that is not there: `attention.make_store`, or what takes its place in a rehearsal.
+        random_init: whether a test reads the attention of the same encoder with random weights too.
+        random_stores: of dev and test through that encoder, once a test is set up.
     """
 
     def __init__(
@@ -254,6 +257,8 @@ class AttentionDataModule(CorpusDataModule[Item]):
         self.options = options
         self.stores: dict[Split, Store] = {}
         self.make = make_store
+        self.random_init = False
+        self.random_stores: dict[Split, Store] = {}
         self._warned: set[Split] = set()
 
     @property
@@ -349,6 +354,16 @@ class AttentionDataModule(CorpusDataModule[Item]):
             stores[path] = self.make(items, self.cache, digests, loaded, self.ranks)
         return stores
 
+    def _open_random(self) -> dict[Split, Store]:
+        """Fill and return `random_stores`: the encoder with all weights but the embeddings drawn anew."""
+        if self.encoder is None:
+            raise EncoderError("random_init needs an encoder: --data.init_args.encoder must not be null.")
+        source = resolve(replace(self.encoder, weights="random"))
+        files = {split: self.files()[split] for split in STAGES["test"]}
+        stores = self._stores(list(dict.fromkeys(files.values())), source, self._loaded(source))
+        self.random_stores = {split: stores[path] for split, path in files.items()}
+        return self.random_stores
+
     def _warn(self, files: Mapping[str, Path], stores: Mapping[Split, Store]) -> None:
         """Warn, once for each split, of unknown words, and of items that an earlier split has too."""
         texts = self._texts(stores)
@@ -415,4 +430,7 @@ class AttentionDataModule(CorpusDataModule[Item]):
                 "store": store.manifest.key,
             }
             audit[split] = counts[split]
-        return Provenance(describe_encoder(self._any), data, audit)
+        encoder = describe_encoder(self._any)
+        if self.random_stores:
+            encoder["random_init"] = describe_encoder(self.random_stores["test"])
+        return Provenance(encoder, data, audit)

@@ -107,6 +107,7 @@ class AntecedentBatch(Movable):
             size 0 where there are none.
         window: the text, which stays where it is.
         split: the window is of.
+        encoder: whose attention it is: `random_init` for that of an encoder with random weights, beside the given one.
     """
 
     index: Tensor
@@ -118,6 +119,7 @@ class AntecedentBatch(Movable):
     vectors: Tensor
     window: Window | None
     split: Split
+    encoder: EncoderOf = "given"
 
 
 @dataclass(frozen=True)

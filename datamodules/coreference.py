@@ -30,7 +30,7 @@ from corpora.document import (
 from corpora.registry import CORPORA, locate
 from corpora.sentence import CorpusError, Treebank
 from datamodules.base import SPLITS, AttentionDataModule
-from datamodules.batch import AntecedentBatch, Split
+from datamodules.batch import AntecedentBatch, EncoderOf, Split
 from datamodules.sampling import BatchLoader, BatchOf, check_batch
 from datamodules.vectors import VectorSpec, WordVectors
 from results import Provenance
@@ -162,9 +162,10 @@ class CoreferenceSplit(Dataset[AntecedentBatch]):
         windows: Sequence[Window],
         documents: frozenset[int] | None,
         candidates: Candidates,
+        encoder: EncoderOf = "given",
         vectors: WordVectors | None = None,
     ) -> None:
-        self.split, self.store = split, store
+        self.split, self.store, self.encoder = split, store, encoder
         self._candidates = candidates
         self._items = [item for item, window in enumerate(windows) if documents is None or window.number in documents]
         self.windows = [windows[item] for item in self._items]
@@ -208,6 +209,7 @@ class CoreferenceSplit(Dataset[AntecedentBatch]):
             vectors=vectors,
             window=windows[0] if windows else None,
             split=self.split,
+            encoder=self.encoder,
         )
 
     @property
@@ -266,6 +268,7 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
         workers: processes that read batches ahead; 0 reads in the training process.
         parts: shares of the documents of a corpus in one file: of dev and test, or of train, dev and test.
         split_seed: of the parting.
+        random_init: whether a test reads the attention of the same encoder with random weights too.
         seed: of the order of the training windows; None for that of the run.
         rank_timeout: seconds without a sign of life after which another device is given up.
         batch_of: what a training batch, which is one window, is one of: the `run`, so that a step is the same on any
@@ -292,6 +295,7 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
         workers: int = 0,
         parts: tuple[float, ...] = (0.5, 0.5),
         split_seed: int = 0,
+        random_init: bool = False,
         seed: int | None = None,
         rank_timeout: float = 120.0,
         batch_of: BatchOf = "run",
@@ -304,7 +308,9 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
             )
         self.parses, self.candidates = parses, candidates
         self.parts, self.split_seed = parts, split_seed
+        self.random_init = random_init
         self.splits: dict[Split, CoreferenceSplit] = {}
+        self.random_splits: dict[Split, CoreferenceSplit] = {}
 
     def files(self) -> Mapping[str, Path]:
         """The corpus file of every split there is; splits that are parts of one file share it."""
@@ -346,12 +352,18 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
     def setup(self, stage: str) -> None:
         """Open the stores of a stage, and part the documents of a corpus in one file."""
         super().setup(stage)
-        single = self._single() is not None
-        for split, store in self.stores.items():
-            if split not in self.splits:
-                windows = windows_from_table(store.labels)
-                documents = self._part(split, windows) if single else None
-                self.splits[split] = CoreferenceSplit(split, store, windows, documents, self.candidates, self.vectors)
+        fresh = {split: store for split, store in self.stores.items() if split not in self.splits}
+        self.splits |= self._split(fresh, "given")
+        if self.random_init and stage == "test" and not self.random_splits:
+            self.random_splits = self._split(self._open_random(), "random_init")
+
+    def _split(self, stores: Mapping[Split, Store], encoder: EncoderOf) -> dict[Split, CoreferenceSplit]:
+        single, found = self._single() is not None, dict[Split, CoreferenceSplit]()
+        for split, store in stores.items():
+            windows = windows_from_table(store.labels)
+            documents = self._part(split, windows) if single else None
+            found[split] = CoreferenceSplit(split, store, windows, documents, self.candidates, encoder, self.vectors)
+        return found
 
     @property
     def _missing_remedy(self) -> str:
@@ -397,8 +409,14 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
                 audit[split], audit["file"] = held.counts, dict(manifest.audit)
         return Provenance(known.encoder, data, audit)
 
+    def test_dataloader(self) -> list[BatchLoader[AntecedentBatch]]:
+        """The dev split, for what is chosen, and the test split, for what is reported; then those of `random_init`."""
+        return [*super().test_dataloader(), *map(self._windows, self.random_splits.values())]
+
     def _loader(self, split: Split, *, shuffle: bool = False) -> BatchLoader[AntecedentBatch]:
-        data = self.splits[split]
+        return self._windows(self.splits[split], shuffle=shuffle)
+
+    def _windows(self, data: CoreferenceSplit, *, shuffle: bool = False) -> BatchLoader[AntecedentBatch]:
         lengths = np.array([len(window) for window in data.windows], np.int64)
         # Windows share no words: nothing is gained by padding them together.
         return self._serve(data, lengths, shuffle=shuffle, max_cells=0, max_sentences=1)

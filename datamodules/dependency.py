@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from copy import copy
-from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -13,18 +12,17 @@ from pytorch_lightning.utilities import rank_zero_only
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from attention.encoder import Encoder, EncoderError, EncoderSpec, Source, resolve
+from attention.encoder import Encoder, EncoderSpec, Source
 from attention.specification import Extraction, Items, Options, cut_sentences
 from attention.store import Store
 from corpora.conllu import READER_VERSION, read_treebank
 from corpora.document import Documents
 from corpora.sample import SAMPLE_VERSION, write_sample_treebank
 from corpora.sentence import Treebank
-from datamodules.base import STAGES, AttentionDataModule, describe_encoder
+from datamodules.base import AttentionDataModule
 from datamodules.batch import AttentionBatch, EncoderOf, Split, padder
 from datamodules.sampling import BatchLoader, BatchOf, check_batch
 from datamodules.vectors import VectorSpec, WordVectors
-from results import Provenance
 
 log = logging.getLogger(__name__)
 
@@ -243,7 +241,7 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
                 f"without punctuation leave nothing out. Name the relation with --data.init_args.punctuation."
             )
         if self.random_init and stage == "test":
-            self.random_splits = self._numbered(self._random_stores(), names, "random_init")
+            self.random_splits = self._numbered(self._open_random(), names, "random_init")
 
     def _numbered(
         self, stores: Mapping[Split, Store], names: Mapping[str, str], encoder: EncoderOf = "given"
@@ -257,15 +255,6 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
         for data in numbered.values():
             data.reads = self._reads
         return numbered
-
-    def _random_stores(self) -> dict[Split, Store]:
-        """Dev and test through the same encoder with all weights but the embeddings drawn anew."""
-        if self.encoder is None:
-            raise EncoderError("random_init needs an encoder: --data.init_args.encoder must not be null.")
-        source = resolve(replace(self.encoder, weights="random"))
-        files = {split: self.files()[split] for split in STAGES["test"]}
-        stores = self._stores(list(dict.fromkeys(files.values())), source, self._loaded(source))
-        return {split: stores[path] for split, path in files.items()}
 
     def read_only(self, reads: Set[Field]) -> None:
         """Leave out of the batches what a probe has no use for."""
@@ -287,15 +276,6 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
         changed._heads_of = heads or self._heads_of
         changed.train_on = train
         return changed
-
-    @property
-    def provenance(self) -> Provenance:
-        """Which encoder, which files, what was dropped, cut or replaced, and what stands in an earlier split too."""
-        known = super().provenance
-        if not self.random_splits:
-            return known
-        random_init = describe_encoder(self.random_splits["test"].store)
-        return Provenance({**known.encoder, "random_init": random_init}, known.data, known.audit)
 
     def _counts(self) -> dict[Split, Mapping[str, int]]:
         words = {split: {"punctuation_words": data.punctuation_words} for split, data in self.splits.items()}

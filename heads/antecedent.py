@@ -1,6 +1,8 @@
 """Every single head as a resolver of coreference (Clark et al. 2019, §4.3), whose code was never released."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import product
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -9,10 +11,10 @@ import torch
 from pytorch_lightning import LightningModule
 from torch import Tensor, nn
 
-from corpora.document import MENTION_TYPES
+from corpora.document import MENTION_TYPES, Window
 from datamodules import AntecedentBatch, CoreferenceDataModule
 from datamodules.base import STAGES, part_of
-from datamodules.batch import Split
+from datamodules.batch import EncoderOf, Split
 from heads.experiment import ExperimentError
 from heads.rule_baselines import head_match, nearest, sieve
 from heads.single_heads import Names, head_map, heads_table
@@ -95,9 +97,12 @@ class AntecedentExperiment(LightningModule):
     def setup(self, stage: str) -> None:
         data = self.data
         if stage == "test":
-            predictors = 2 * len(data.layers) * len(data.heads) + len(self.others)  # see `_counted`
-            for split in STAGES[stage]:
-                self._counts[split] = AntecedentCounts(len(data.splits[split].documents), 1, predictors)
+            heads = 2 * len(data.layers) * len(data.heads)  # see `_counted`
+            columns: dict[EncoderOf, int] = {"given": heads + len(self.others)}
+            columns |= {"random_init": heads} if data.random_init else {}
+            for split, (encoder, width) in product(STAGES[stage], columns.items()):
+                documents = len(data.splits[split].documents)
+                self._counts[_name(split, encoder)] = AntecedentCounts(documents, 1, width)
 
     def test_step(self, batch: AntecedentBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
         if batch.window is None:
@@ -107,7 +112,15 @@ class AntecedentExperiment(LightningModule):
             hits, idle = antecedent_hits_among_words(batch.weights[0], batch.weights[1], links)
         else:
             hits, idle = antecedent_hits(batch.weights, links)
-        text = batch.window.text
+        of_heads = torch.cat([hits.flatten(1, 2), idle.flatten(1, 2)], dim=1)
+        others = self._of_others(batch, batch.window, links) if batch.encoder == "given" else of_heads[0, :0].cpu()
+        counted = torch.cat([of_heads, others.to(hits.device).expand(2, -1, -1)], dim=1)[:, None]
+        metric = self._counts[_name(batch.split, batch.encoder)]
+        metric.update(int(batch.document), counted, torch.from_numpy(links.type))  # type: ignore[operator]
+
+    def _of_others(self, batch: AntecedentBatch, window: Window, links: Links) -> Tensor:
+        """Whether the baselines, and a trained probe, are right, bool `[others, links]`."""
+        text = window.text
         head_words = batch.head_words.cpu().numpy()
         chosen = []
         for predict in BASELINES.values():
@@ -116,24 +129,19 @@ class AntecedentExperiment(LightningModule):
         if (trained := self.choose(batch, links)) is not None:
             chosen.append(trained.cpu().numpy())
         # As a head is: right if the word chosen heads an earlier mention of the cluster.
-        right = torch.tensor(np.array([links.gold[np.arange(len(links)), words] for words in chosen], dtype=np.bool_))
-        others = right.to(hits.device).expand(2, -1, -1)
-        counted = torch.cat([hits.flatten(1, 2), idle.flatten(1, 2), others], dim=1)[:, None]
-        self._counts[batch.split].update(  # type: ignore[operator]
-            int(batch.document), counted, torch.from_numpy(links.type)
-        )
+        return torch.tensor(np.array([links.gold[np.arange(len(links)), words] for words in chosen], dtype=np.bool_))
 
-    def _counted(self, split: Split) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _counted(self, name: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Counts by document and type: hits of heads, choices they do not make, hits of the others, and links.
 
         Those of heads are `[documents, 2·heads, types]`, the others' `[documents, others, types]`; on the CPU.
         """
-        metric = self._counts[split]
+        metric = self._counts[name]
         assert isinstance(metric, AntecedentCounts)
         counts, links = (found.cpu() for found in metric.compute())
         metric.reset()
         heads = len(self.data.layers) * len(self.data.heads)
-        hits, idle, others = torch.split(counts.squeeze(2), [heads, heads, len(self.others)], dim=2)
+        hits, idle, others = torch.tensor_split(counts.squeeze(2), [heads, 2 * heads], dim=2)
         return hits.flatten(1, 2), idle.flatten(1, 2), others[:, 0], links
 
     def _left_out(self, dev: Tensor, scored: Tensor) -> dict[str, dict[str, int]]:
@@ -165,16 +173,14 @@ class AntecedentExperiment(LightningModule):
         tables = {
             "antecedent": antecedent_table([overall] * len(own), dev, heads, each, totals, names, paper=paper),
             "antecedent_by_type": antecedent_table(own, dev, heads, each, totals, names, paper=paper),
-            "heads": heads_table(
-                "mentions",
-                {
-                    group: (totals[place], dev[0][:, place], np.nan if paper else heads[0][:, place])
-                    for place, group in enumerate(ANTECEDENT_GROUPS)
-                },
-                ANTECEDENT_DIRECTIONS,
-                names,
-            ),
+            "heads": all_antecedents(dev, heads, totals, names, paper=paper),
         }
+        if data.random_init:
+            random_dev, random = (
+                accuracies(found, held, seed=self.seed)
+                for found, _, _, held in (self._counted(_name(split, "random_init")) for split in ("dev", scored))
+            )
+            tables["random_init.heads"] = all_antecedents(random_dev, random, totals, names, paper=paper)
         scores, right = scores_of("antecedent", heads, overall), {"antecedent": hits[:, overall]}
         for place, name in enumerate(self.others):
             scores |= scores_of(name, others, place)
@@ -198,6 +204,23 @@ class AntecedentExperiment(LightningModule):
             items=_items(data.splits[scored].documents, links, right),
             ratios={f"{name}.{group}": (f"{name}{end}", f"links{end}") for name in right for group, end in _SUFFIXES},
         )
+
+
+def all_antecedents(dev: Accuracies, scored: Accuracies, totals: Sequence[int], names: Names, *, paper: bool) -> Table:
+    """Every head and direction: `mentions, n, direction, head, dev, test, low, high`, the interval over documents."""
+    groups = {
+        group: (totals[place], dev[0][:, place], np.nan if paper else scored[0][:, place])
+        for place, group in enumerate(ANTECEDENT_GROUPS)
+    }
+    table = heads_table("mentions", groups, ANTECEDENT_DIRECTIONS, names)
+    for end, numbers in zip(("low", "high"), scored[1:], strict=True):
+        table.frame[end] = numbers.T.flatten()
+    return replace(table, interval="dev" if paper else "test")
+
+
+def _name(split: Split, encoder: EncoderOf) -> str:
+    """What the counts of an encoder on a split are kept under."""
+    return split if encoder == "given" else f"{split}_{encoder}"
 
 
 class AntecedentHeads(AntecedentExperiment):

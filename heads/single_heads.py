@@ -245,16 +245,19 @@ def all_heads(dev: Predictions, scored: Predictions, names: Names) -> Table:
     return table
 
 
-def roles(dev: Predictions, confidence: Floats, names: Names, *, minimum: int) -> tuple[Table, dict[str, Estimate]]:
+def roles(
+    dev: Predictions, scored: Predictions, confidence: Floats, names: Names, *, minimum: int, seed: int
+) -> tuple[Table, dict[str, Estimate]]:
     """What kind of head each is (Voita et al. 2019, §5), on dev, and how many of each kind there are.
 
     A head is positional if it looks at one offset for at least 90 % of the words, and syntactic if on some relation of
     at least `minimum` words it is 10 points better than the best fixed offset, in either direction.
 
     Returns:
-        `head, confidence, offset, offset_share, positional, relation, direction, margin, syntactic`, the confidence
-        that of `RowPeaks` `[layers, heads]`, the relation that of the greatest margin; and `positional_heads`,
-        `syntactic_heads` as shares of all heads.
+        `head, confidence, offset, offset_share, positional, relation, direction, margin, syntactic, accuracy, low,
+        high, fixed_offset`, the confidence that of `RowPeaks` `[layers, heads]`, the relation that of the greatest
+        margin; on the scored split the head's accuracy on that relation, and the accuracy of its best fixed offset; and
+        `positional_heads`, `syntactic_heads` as shares of all heads.
     """
     offset, share = offset_shares(dev.arcs, dev.predicted[:, : len(names)])
     margins = {
@@ -275,10 +278,29 @@ def roles(dev: Predictions, confidence: Floats, names: Names, *, minimum: int) -
     table.insert(1, "confidence", confidence.flatten())
     table.insert(2, "offset", offset)
     table.insert(3, "offset_share", share)
+    ways = [DIRECTIONS.index(way) if way else 0 for way in table["direction"]]
+    predictors = [way * len(names) + head for head, way in enumerate(ways)]
+    numbers = [_on_relation(dev, scored, *one, seed) for one in zip(table["relation"], predictors, strict=True)]
+    for place, column in enumerate(("accuracy", "low", "high", "fixed_offset")):
+        table[column] = [float(row[place]) for row in numbers]
     shares = {
         f"{kind}_heads": Estimate(float(table[kind].mean()), unit="fraction") for kind in ("positional", "syntactic")
     }
-    return Table(table, dict.fromkeys(("confidence", "offset_share", "margin"), "fraction")), shares
+    columns = ("confidence", "offset_share", "margin", "accuracy", "fixed_offset")
+    return Table(table, dict.fromkeys(columns, "fraction"), interval="accuracy"), shares
+
+
+def _on_relation(
+    dev: Predictions, scored: Predictions, group: str, predictor: int, seed: int
+) -> tuple[float, float, float, float]:
+    """Accuracy of a predictor on a relation of the scored split, its interval, and that of the best fixed offset."""
+    if group not in scored.groups:
+        return (float("nan"),) * 4
+    words = scored.groups[group]
+    right = count(scored.arcs, words & (scored.predicted[:, predictor] == scored.arcs.head))
+    low, high = bootstrap_ratio(right, count(scored.arcs, words), seed=seed)
+    fixed = scored.by_offset.accuracy(group, dev.by_offset.best(group))
+    return scored.accuracy(group, predictor), float(low), float(high), fixed
 
 
 _CELLS = 1 << 22
@@ -532,7 +554,7 @@ class SingleHeads(DependencyExperiment):
         self.permutations, self.ensemble, self.minimum, self.maps = permutations, ensemble, minimum, maps
         self.drawings, self.relations = drawings, relations
         self.seed = seed
-        self._gathered, self._peaks = nn.ModuleDict(), nn.ModuleList()
+        self._gathered, self._peaks = nn.ModuleDict(), nn.ModuleDict()
 
     def prepare(self) -> None:
         data = self.attention
@@ -542,7 +564,7 @@ class SingleHeads(DependencyExperiment):
         self._gathered = nn.ModuleDict(
             {_name(split, encoder): ArcPredictions(k) for encoder, k in columns.items() for split in STAGES["test"]}
         )
-        self._peaks = nn.ModuleList([RowPeaks(len(data.layers), len(data.heads))])  # of dev
+        self._peaks = nn.ModuleDict({encoder: RowPeaks(len(data.layers), len(data.heads)) for encoder in columns})
         check_relations(self.relations, data.relations)
         for wanted in self.drawings:
             check_drawing(wanted, names, data.splits[self._scored], data.relations)
@@ -552,8 +574,8 @@ class SingleHeads(DependencyExperiment):
         if batch.encoder == "given":
             trees = gold_in_trees(batch.attention, batch.heads, batch.punctuation, batch.lengths)
             predicted = torch.cat([predicted, trees], dim=2)
-            if batch.split == "dev":
-                self._peaks[0].update(batch.attention, batch.lengths)  # type: ignore[operator]
+        if batch.split == "dev":
+            self._peaks[batch.encoder].update(batch.attention, batch.lengths)  # type: ignore[operator]
         self._gathered[_name(batch.split, batch.encoder)].update(  # type: ignore[operator]
             batch.index, batch.heads, batch.relations, batch.punctuation, batch.lengths, predicted
         )
@@ -561,9 +583,12 @@ class SingleHeads(DependencyExperiment):
     def outcome(self) -> Result | None:
         names = Names(self.data.layers, self.data.heads)
         parts = {name: metric.compute() for name, metric in self._gathered.items()}  # type: ignore[operator]
-        confidence: Floats = self._peaks[0].compute().cpu().numpy()  # type: ignore[operator]
-        for metric in (*self._gathered.values(), *self._peaks):
-            metric.reset()
+        confidence: dict[str, Floats] = {
+            encoder: metric.compute().cpu().numpy()  # type: ignore[operator]
+            for encoder, metric in self._peaks.items()
+        }
+        for metric in (*self._gathered.values(), *self._peaks.values()):
+            metric.reset()  # type: ignore[operator]
         if not self.trainer.is_global_zero:
             return None  # the statistics are the first process's, which writes them
         labels = self.data.relations
@@ -579,7 +604,7 @@ class SingleHeads(DependencyExperiment):
         found = scored.found(dev.best(PLAIN))
         tree_table, of_best_tree = _trees(trees[0], trees[1], names, paper=paper, seed=self.seed)
         scores = attachment_scores(scored.arcs, *found, prefix="heads.", seed=self.seed) | of_best_tree
-        role_table, shares = roles(dev, confidence, names, minimum=self.minimum)
+        role_table, shares = roles(dev, scored, confidence["given"], names, minimum=self.minimum, seed=self.seed)
         if control is not None:
             by_random = random_scored.found(random_dev.best(PLAIN))
             scores |= attachment_scores(random_scored.arcs, *by_random, prefix="random_init.", seed=self.seed)
@@ -593,6 +618,9 @@ class SingleHeads(DependencyExperiment):
             "trees": tree_table,
         }
         drawings = self.drawings or examples(scored, best.frame, names, split, self.minimum)
+        if control is not None:
+            of_random = confidence["random_init"]
+            tables["random_init.roles"], _ = roles(*control, of_random, names, minimum=self.minimum, seed=self.seed)
         if self.ensemble > 1:
             tables["ensembles"] = self._ensembles(dev, scored, names, split)
         return Result(

@@ -1,5 +1,6 @@
 """The experiment from files to tables, against a brute-force count over the stores it reads."""
 
+from itertools import product
 from pathlib import Path
 from typing import Literal, cast
 
@@ -11,6 +12,7 @@ from attention import Options
 from attention.encoder import EncoderSpec
 from corpora.document import MENTION_TYPES
 from datamodules import CoreferenceDataModule, DependencyDataModule
+from datamodules.coreference import CoreferenceSplit
 from heads import AntecedentHeads
 from heads.experiment import ExperimentError
 from metrics.antecedent import ANTECEDENT_DIRECTIONS, ANTECEDENT_GROUPS
@@ -32,16 +34,24 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def datamodule(
-    files: dict[str, str], bert: Path, cache: str, candidates: Literal["mentions", "words"] = "mentions"
+    files: dict[str, str],
+    bert: Path,
+    cache: str,
+    candidates: Literal["mentions", "words"] = "mentions",
+    random_init: bool = False,
 ) -> CoreferenceDataModule:
     return CoreferenceDataModule(
-        files, candidates=candidates, encoder=EncoderSpec(str(bert)), options=Options(precision="float32"), cache=cache
+        files,
+        candidates=candidates,
+        encoder=EncoderSpec(str(bert)),
+        options=Options(precision="float32"),
+        cache=cache,
+        random_init=random_init,
     )
 
 
-def brute_force(data: CoreferenceDataModule, split: Literal["dev", "test"]) -> tuple[pd.DataFrame, dict[str, int]]:
+def brute_force(held: CoreferenceSplit, of_words: bool) -> tuple[pd.DataFrame, dict[str, int]]:
     """Accuracy of every head by nested loops, as the table `heads` has it, and the links of each group."""
-    held = data.splits[split]
     hits: dict[tuple[str, str, str], int] = {}
     links = dict.fromkeys(ANTECEDENT_GROUPS, 0)
     for index in range(len(held)):
@@ -59,13 +69,13 @@ def brute_force(data: CoreferenceDataModule, split: Literal["dev", "test"]) -> t
             for group in ("all", mention.type):
                 links[group] += 1
             candidates = sorted({heads[e] for e in earlier})
-            if data.candidates == "words":
+            if of_words:
                 candidates = list(range(heads[m]))
             for layer, head in np.ndindex(2, 4):
                 for direction, name in enumerate(ANTECEDENT_DIRECTIONS):
                     best, chosen = -1.0, -1
                     for word in candidates:
-                        if data.candidates == "words":
+                        if of_words:
                             weight = weights[direction, layer, head, places.index(heads[m]), word]
                         else:
                             ends = (heads[m], word) if direction == 0 else (word, heads[m])
@@ -83,14 +93,15 @@ def brute_force(data: CoreferenceDataModule, split: Literal["dev", "test"]) -> t
 def test_every_accuracy_equals_a_count_by_hand(
     candidates: Literal["mentions", "words"], files: dict[str, str], bert: Path, cache: str
 ) -> None:
-    data = datamodule(files, bert, cache, candidates)
+    data = datamodule(files, bert, cache, candidates, random_init=True)
     result = scored(AntecedentHeads(), data)
-    heads = result.tables["heads"].frame
-    assert len(heads) == 4 * 2 * 2 * 4
-    for split in ("dev", "test"):
-        expected, links = brute_force(data, split)
+    heads, random = (result.tables[name].frame for name in ("heads", "random_init.heads"))
+    assert len(heads) == len(random) == 4 * 2 * 2 * 4
+    for split, of_random in product(("dev", "test"), (False, True)):
+        held = (data.random_splits if of_random else data.splits)[split]  # type: ignore[index]
+        expected, links = brute_force(held, candidates == "words")
         assert links["all"] > 30
-        merged = heads.merge(expected, on=["mentions", "direction", "head"])
+        merged = (random if of_random else heads).merge(expected, on=["mentions", "direction", "head"])
         assert len(merged) == len(expected)
         np.testing.assert_allclose(merged[split], merged["accuracy"], rtol=0, atol=1e-12)
         if split == "test":

@@ -112,6 +112,11 @@ class Counted:
         return found, total
 
 
+ROLES = (
+    "head confidence offset offset_share positional relation direction margin syntactic accuracy low high fixed_offset"
+)
+
+
 @pytest.fixture(scope="module")
 def splits(make_data: MakeData, corpus: str) -> tuple[Counted, Counted]:
     module = make_data()
@@ -124,7 +129,8 @@ def test_the_tables_have_the_columns_that_others_read(result: Result) -> None:
         "best_heads": BEST,
         "best_heads_by_length": "relation length n head direction accuracy offset",
         "heads": "relation n direction head layer number dev test",
-        "roles": "head confidence offset offset_share positional relation direction margin syntactic",
+        "roles": ROLES,
+        "random_init.roles": ROLES,
         "trees": "head dev test",
         "ensembles": "relation n direction heads dev test low high single",
     }
@@ -148,6 +154,16 @@ def test_the_best_heads_equal_counting_in_the_store(result: Result, splits: tupl
     assert (table["random_init"] != table["test"]).any()
     assert table["p"].dropna().isin([n / 10 for n in range(1, 11)]).all()
     assert table["p"].notna().any()
+
+
+def test_the_accuracy_of_a_role_is_that_of_its_head_on_test(result: Result) -> None:
+    heads = result.tables["heads"].frame.set_index(["relation", "direction", "head"])
+    roles = result.tables["roles"].frame
+    found = [heads.loc[(row["relation"], row["direction"], row["head"]), "test"] for _, row in roles.iterrows()]
+    assert roles["accuracy"].tolist() == found
+    assert (roles["low"] <= roles["accuracy"]).all()
+    assert (roles["accuracy"] <= roles["high"]).all()
+    assert (result.tables["random_init.roles"].frame["confidence"] != roles["confidence"]).all()
 
 
 def test_the_scores_are_those_of_the_head_chosen_on_dev(result: Result, splits: tuple[Counted, Counted]) -> None:
