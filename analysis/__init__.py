@@ -1,3 +1,4 @@
 """What attention looks like: statistics, clusters, patterns and roles of heads, from one pass over some texts."""
 
 from analysis.experiment import AttentionAnalyses
+from analysis.repeated import RepeatedSequences

@@ -1,0 +1,71 @@
+"""Numbers of heads as rows of tables and as cells of maps."""
+
+from collections.abc import Mapping
+from itertools import product
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from metrics.moments import Interval
+from results import Estimate, HeatMap, Unit
+
+Floats = NDArray[np.float64]
+
+
+def name_of(layer: int, head: int) -> str:
+    """`layer-head`, counted from 1, of a 0-based layer and head."""
+    return f"{layer + 1}-{head + 1}"
+
+
+def part(found: Interval, *place: int | slice) -> Interval:
+    """Some of the numbers, by their places in the arrays."""
+    return Interval(found.value[place], found.low[place], found.high[place], found.inputs[place])
+
+
+def head_rows(columns: Mapping[str, Interval | NDArray[np.generic]], **constant: object) -> pd.DataFrame:
+    """A row for each head, layer by layer: `constant` columns, `layer`, `head`, and those of `[layers, heads]` arrays.
+
+    An interval becomes the columns `<name>`, `<name>.low` and `<name>.high`.
+    """
+    first = next(iter(columns.values()))
+    layers, heads = (first.value if isinstance(first, Interval) else first).shape
+    places = np.array(list(product(range(1, layers + 1), range(1, heads + 1))))
+    frame: dict[str, object] = {**constant, "layer": places[:, 0], "head": places[:, 1]}
+    for name, column in columns.items():
+        if isinstance(column, Interval):
+            frame |= {name: column.value.ravel()}
+            frame |= {f"{name}.low": column.low.ravel(), f"{name}.high": column.high.ravel()}
+        else:
+            frame[name] = column.ravel()
+    return pd.DataFrame(frame)
+
+
+def best_head(values: Interval, unit: Unit) -> tuple[tuple[int, int], Estimate]:
+    """The 0-based layer and head of the highest mean `[layers, heads]`, the first of equals, and its estimate."""
+    place = np.unravel_index(np.nan_to_num(values.value, nan=-np.inf).argmax(), values.value.shape)
+    layer, head = (int(part) for part in place)
+    numbers = (float(part[layer, head]) for part in (values.value, values.low, values.high))
+    return (layer, head), Estimate(*numbers, unit=unit)
+
+
+def head_map(
+    title: str, values: Floats, value_label: str, unit: Unit = "fraction", marked: tuple[int, int] | None = None
+) -> HeatMap:
+    """Numbers of heads `[layers, heads]` as colours, with a frame around one of them."""
+    layers, heads = values.shape
+    return HeatMap(
+        title=title,
+        values=values,
+        row_labels=_numbers(layers),
+        column_labels=_numbers(heads),
+        row_label="layer",
+        column_label="head",
+        value_label=f"{value_label} (%)" if unit == "fraction" else value_label,
+        unit=unit,
+        marked=marked,
+    )
+
+
+def _numbers(count: int) -> list[str]:
+    return [str(number) for number in range(1, count + 1)]
