@@ -18,7 +18,9 @@ import seaborn as sns
 from matplotlib import rc_context, rc_params_from_file
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
 from matplotlib.collections import LineCollection, PolyCollection
+from matplotlib.colors import Normalize
 from matplotlib.figure import Figure as Canvas
 from matplotlib.font_manager import FontPath, findfont, findSystemFonts, fontManager, get_font
 from matplotlib.image import AxesImage
@@ -30,7 +32,7 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 from numpy.typing import NDArray
 
-from results import AttentionLines, Bars, Curves, HeatMap, Histograms, Spreads, Unit
+from results import AttentionLines, Bars, Categories, Curves, HeatMap, Histograms, Maps, Spreads, Unit
 
 # Widths in inches: of one column of a two-column page, of both, of a character of a tick label and of a label.
 COLUMN, PAGE = 3.4, 7.0
@@ -132,6 +134,7 @@ def legend_above(
     )
 
 
+DOTS = 200  # to the inch, in a PNG
 FEW = 8  # most rows and columns of a heat map whose cells hold their numbers
 LETTERS = 16  # of a word beside attention lines; a longer one, such as an address, ends in an ellipsis
 UNSEEN, FAINT = 0.01, 0.1  # the least attention that is drawn, and the least at which a gold arc is no dashed line
@@ -218,6 +221,91 @@ def _(figure: HeatMap) -> Canvas:
     bar.set_label(with_unit(figure.value_label, figure.unit))
     sns.despine(ax=axes, left=True, bottom=True)
     bar.outline.set_visible(False)
+    return canvas
+
+
+@_draw.register
+def _(figure: Maps) -> Canvas:
+    """Draw framed pictures of one size, over two columns of the page where they are many; see `_shrunk`."""
+    rows, columns = len(figure.row_labels), len(figure.column_labels)
+    around = 0.95 + CHARACTER * max(map(len, figure.row_labels))
+    caption = 0.14 if figure.names else 0.0
+    gap = 0.04
+    cell = min((PAGE - around) / columns - gap, (9.2 - 0.85) / rows - gap - caption, 1.0)
+    width = columns * (cell + gap) + around
+    canvas = _canvas(width, rows * (cell + gap + caption) + 0.85, compress=True)
+    axes = canvas.add_subplot()
+    pitch, drop = 1 + gap / cell, 1 + (gap + caption) / cell  # from one picture to the next, in pictures
+    drawn = {(y, x): one for y, row in enumerate(figure.maps) for x, one in enumerate(row) if one is not None}
+    scale, pixels = _scale(figure.unit), math.ceil(cell * DOTS)
+    most = float(max(map(np.max, drawn.values())))
+    top = most if figure.top is None else figure.top
+    norm = Normalize(0.0, scale * (top or 1.0))
+    colours = sns.color_palette("rocket_r", as_cmap=True)
+    for (y, x), one in drawn.items():
+        left, upper = x * pitch, y * drop
+        corners = (left, left + 1, upper + 1, upper)
+        axes.imshow(_shrunk(one * scale, pixels), colours, norm, extent=corners, interpolation="nearest")
+        axes.add_patch(Rectangle((left, upper), 1, 1, fill=False, edgecolor="0.6", linewidth=0.3, clip_on=False))
+        if figure.names:
+            axes.text(left + 0.5, upper - 0.02, figure.names[y][x], ha="center", va="bottom", fontsize=6)
+    axes.set(xlim=(0.0, columns * pitch - gap / cell), ylim=(rows * drop - (gap + caption) / cell, -caption / cell))
+    axes.set(xlabel=figure.column_label, ylabel=figure.row_label, title=wrapped(figure.title, width))
+    axes.set_xticks(0.5 + pitch * np.arange(columns), figure.column_labels)
+    axes.set_yticks(0.5 + drop * np.arange(rows), figure.row_labels)
+    axes.tick_params(length=0)
+    arrow: Literal["max", "neither"] = "max" if top < most else "neither"
+    across, high = columns * (cell + gap), min(1.0, 2.0 / canvas.get_figheight())
+    place = axes.inset_axes((1 + 0.07 / across, 1 - high, 0.08 / across, high))
+    bar = canvas.colorbar(ScalarMappable(norm, colours), cax=place, extend=arrow)
+    bar.locator = MaxNLocator(5)
+    bar.set_label(with_unit(figure.value_label, figure.unit))
+    bar.outline.set_visible(False)
+    sns.despine(ax=axes, left=True, bottom=True)
+    return canvas
+
+
+def _shrunk(matrix: NDArray[np.floating], most: int) -> NDArray[np.floating]:
+    """A matrix of at most so many rows and columns: the largest value of each block, so that thin lines stay."""
+    if len(matrix) <= most:
+        return matrix
+    starts = np.arange(most) * len(matrix) // most
+    return np.maximum.reduceat(np.maximum.reduceat(matrix, starts, axis=0), starts, axis=1)
+
+
+@_draw.register
+def _(figure: Categories) -> Canvas:
+    """Draw cells in the colours of their categories with the glyphs in them, and a legend of both below."""
+    rows, columns = len(figure.row_labels), len(figure.column_labels)
+    around = 0.5 + CHARACTER * max(map(len, figure.row_labels))
+    wide = next((width for width in (COLUMN, PAGE) if (width - around) / columns >= 0.17), PAGE)
+    cell = min((wide - around) / columns, 0.3, 9.0 / rows)
+    width = max(columns * cell + around, 2.2)
+    names = list(figure.glyphs)
+    colours = dict(zip(names, sns.color_palette("colorblind", len(names)), strict=True))
+    entries = [f"{glyph}  {name}" for name, glyph in figure.glyphs.items()]
+    room = max(1, int((width - 0.1) / (max(map(len, entries)) * CHARACTER + 0.3)))
+    lines = math.ceil(len(entries) / room)
+    canvas = _canvas(width, rows * cell + 0.75 + 0.15 * lines, compress=True)
+    axes = canvas.add_subplot()
+    letters = min(6.5, 72 * cell / 1.6)
+    for y, row in enumerate(figure.cells):
+        for x, name in enumerate(row):
+            if name is None:
+                continue
+            colour = colours[name]
+            axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=colour, edgecolor="white", linewidth=0.5))
+            ink = "white" if _is_dark(*colour) else INK
+            axes.text(x, y, figure.glyphs[name], ha="center", va="center", color=ink, fontsize=letters)
+    axes.set(xlim=(-0.5, columns - 0.5), ylim=(rows - 0.5, -0.5), aspect="equal")
+    axes.set(xlabel=figure.column_label, ylabel=figure.row_label, title=wrapped(figure.title, width))
+    _name_columns(axes, figure.column_labels, cell)
+    step = math.ceil(0.11 / cell)
+    axes.set_yticks(range(0, rows, step), list(figure.row_labels)[::step])
+    axes.tick_params(length=0)
+    sns.despine(ax=axes, left=True, bottom=True)
+    handles = [Patch(facecolor=colours[name]) for name in names]
+    canvas.legend(handles, entries, loc="outside lower center", ncols=room, handlelength=1.0, **LEGEND)
     return canvas
 
 
@@ -311,10 +399,13 @@ def _number_cells(axes: Axes, values: np.ma.MaskedArray, image: AxesImage) -> No
     """Write each value into its cell, pale on dark colours."""
     digits = 0 if np.abs(values).max() >= 10 else 2
     for row, column in zip(*(~np.ma.getmaskarray(values)).nonzero(), strict=True):
-        red, green, blue, _ = image.cmap(image.norm(values[row, column]))
-        dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.5
+        ink = "white" if _is_dark(*image.cmap(image.norm(values[row, column]))[:3]) else INK
         text = f"{values[row, column]:.{digits}f}"
-        axes.text(column, row, text, ha="center", va="center", color="white" if dark else INK, fontsize=6.5)
+        axes.text(column, row, text, ha="center", va="center", color=ink, fontsize=6.5)
+
+
+def _is_dark(red: float, green: float, blue: float) -> bool:
+    return 0.299 * red + 0.587 * green + 0.114 * blue < 0.5
 
 
 def _mark(axes: Axes, row: int, column: int) -> None:

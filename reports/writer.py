@@ -19,7 +19,7 @@ from matplotlib import rc_context
 from rich.console import Console
 from rich.text import Text
 
-from reports.figures import draw, fonts_for
+from reports.figures import DOTS, draw, fonts_for
 from reports.page import html_page
 from reports.tables import audit_table, data_table, latex_table, scores_table
 from results import ColouredTexts, Figure, Provenance, Result
@@ -225,7 +225,7 @@ def _save_figure(stem: Path, figure: Figure, title: bool) -> str:
     # Type 42 keeps text in a PDF as text; publishers refuse the default. Without dates and versions equal data give
     # equal bytes.
     with rc_context({"pdf.fonttype": 42}):
-        canvas.savefig(f"{stem}.png", dpi=200, metadata={"Software": None})
+        canvas.savefig(f"{stem}.png", dpi=DOTS, metadata={"Software": None})
         canvas.savefig(f"{stem}.pdf", metadata={"CreationDate": None, "Creator": None, "Producer": None})
     return f"{stem.name}.png"
 

@@ -4,12 +4,14 @@ from results.errors import UserError
 from results.figures import (
     AttentionLines,
     Bars,
+    Categories,
     ColouredText,
     ColouredTexts,
     Curves,
     Figure,
     HeatMap,
     Histograms,
+    Maps,
     Spreads,
     on_one_scale,
 )

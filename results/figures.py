@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -287,7 +287,94 @@ class ColouredTexts:
             raise ValueError(f"coloured texts {self.title!r} have no texts")
 
 
-Figure = Bars | HeatMap | AttentionLines | Spreads | Curves | Histograms | ColouredTexts
+@dataclass(frozen=True, eq=False)
+class Maps:
+    """Square matrices as small pictures in a grid, on one colour scale from zero: for instance layers × heads.
+
+    Attributes:
+        maps: `[rows][columns]` matrices `[size, size]` of any sizes; None leaves a place empty. The first row of a
+            matrix is drawn at the top.
+        row_labels: Names of the single rows; `row_label` is that of the axis, as for columns.
+        value_label: Label of the colour bar.
+        names: Captions of the single pictures, `[rows][columns]`; empty without any.
+        top: Value at the end of the colour scale, which larger ones share; None takes the largest of all.
+        unit: Unit of the values; fractions are shown ×100.
+
+    Raises:
+        ValueError: There is nothing to draw, shapes do not fit, a matrix is not square, or a value is below zero,
+            infinite or nan.
+    """
+
+    title: str
+    maps: Sequence[Sequence[NDArray[np.floating] | None]]
+    row_labels: Sequence[str]
+    column_labels: Sequence[str]
+    row_label: str
+    column_label: str
+    value_label: str
+    names: Sequence[Sequence[str]] = ()
+    top: float | None = None
+    unit: Unit = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        what = f"maps {self.title!r}"
+        _check_grid(what, self.maps, self.row_labels, self.column_labels)
+        if self.names:
+            _check_grid(f"{what}: names", self.names, self.row_labels, self.column_labels)
+        drawn = [one for row in self.maps for one in row if one is not None]
+        if not drawn or not (self.top is None or 0 < self.top < np.inf):
+            raise ValueError(f"{what} have no matrix, or a scale that ends at {self.top}")
+        for one in drawn:
+            if one.ndim != 2 or one.shape[0] != one.shape[1] or not one.size:
+                raise ValueError(f"{what} have a matrix of shape {one.shape}, not square")
+            if not ((one >= 0) & np.isfinite(one)).all():
+                raise ValueError(f"{what} have values from {np.min(one)} to {np.max(one)}, not from zero on")
+
+
+@dataclass(frozen=True, eq=False)
+class Categories:
+    """A grid whose cells belong to categories, for instance the role of each head, as colours and letters.
+
+    Attributes:
+        cells: Category of each cell, `[rows][columns]`; None is drawn empty. The first row is drawn at the top.
+        glyphs: One or two letters for each category, in the order of the legend; no two are equal.
+        row_labels: Names of the single rows; `row_label` is that of the axis, as for columns.
+
+    Raises:
+        ValueError: Shapes do not fit, a cell has no known category, there are more than `MOST` categories, or a glyph
+            is not one or two letters of its own.
+    """
+
+    MOST: ClassVar[int] = 10
+
+    title: str
+    cells: Sequence[Sequence[str | None]]
+    glyphs: Mapping[str, str]
+    row_labels: Sequence[str]
+    column_labels: Sequence[str]
+    row_label: str
+    column_label: str
+
+    def __post_init__(self) -> None:
+        what = f"categories {self.title!r}"
+        _check_grid(what, self.cells, self.row_labels, self.column_labels)
+        glyphs = list(self.glyphs.values())
+        if not 0 < len(glyphs) <= self.MOST or len(set(glyphs)) < len(glyphs) or {*map(len, glyphs)} - {1, 2}:
+            raise ValueError(f"{what} have glyphs {glyphs}: give each of 1–{self.MOST} categories its own 1–2 letters")
+        if strange := {cell for row in self.cells for cell in row if cell is not None} - self.glyphs.keys():
+            raise ValueError(f"{what} have cells of categories without a glyph: {sorted(strange)}")
+
+
+Figure = Bars | HeatMap | Maps | Categories | AttentionLines | Spreads | Curves | Histograms | ColouredTexts
+
+
+def _check_grid(what: str, grid: Sequence[Sequence[object]], rows: Sequence[str], columns: Sequence[str]) -> None:
+    """Refuse a grid that is empty or has other sizes than its labels."""
+    if not rows or not columns or [len(row) for row in grid] != [len(columns)] * len(rows):
+        raise ValueError(
+            f"{what} have rows of lengths {[len(row) for row in grid]} for {len(rows)} row labels and {len(columns)} "
+            "column labels"
+        )
 
 
 def _check_groups(

@@ -17,7 +17,7 @@ from matplotlib.patches import PathPatch, Rectangle, StepPatch
 from matplotlib.text import Annotation, Text
 
 from reports.figures import COLUMN, PAGE, draw
-from results import AttentionLines, Bars, Curves, HeatMap, Histograms, Spreads, on_one_scale
+from results import AttentionLines, Bars, Categories, Curves, HeatMap, Histograms, Maps, Spreads, on_one_scale
 from results import Figure as Data
 
 RELATIONS = tuple(f"relation:{number}" for number in range(30))
@@ -36,6 +36,21 @@ def heat_map(rows: int, columns: int, **changes: object) -> HeatMap:
     names = ([str(row + 1) for row in range(rows)], [str(column + 1) for column in range(columns)])
     changes = {"unit": "ratio", **changes}
     return HeatMap("Weights", values, *names, "Layer", "Head", "Weight", **changes)  # type: ignore[arg-type]
+
+
+def maps(rows: int, columns: int, size: int, **changes: object) -> Maps:
+    random = np.random.default_rng(0)
+    drawn = [[random.dirichlet(np.full(size, 0.1), size) for _ in range(columns)] for _ in range(rows)]
+    names = ([str(row + 1) for row in range(rows)], [str(column + 1) for column in range(columns)])
+    figure = Maps("Maps of all heads", drawn, *names, "Layer", "Head", "Weight", unit="fraction")
+    return dataclasses.replace(figure, **changes)  # type: ignore[arg-type]
+
+
+def roles(rows: int, columns: int, glyphs: dict[str, str]) -> Categories:
+    names = (list(glyphs) * rows * columns)[: rows * columns]
+    cells = [names[row * columns : (row + 1) * columns] for row in range(rows)]
+    labels = ([str(row + 1) for row in range(rows)], [str(column + 1) for column in range(columns)])
+    return Categories("Roles", cells, glyphs, *labels, "Layer", "Head")
 
 
 def sentence(words: int, arcs: int = 0, **changes: object) -> AttentionLines:
@@ -157,6 +172,12 @@ def assert_readable(canvas: Canvas) -> None:
         dataclasses.replace(
             heat_map(9, 9), title="Far too long a title " * 2, row_labels=RELATIONS[:9], column_labels=RELATIONS[:9]
         ),
+        maps(1, 1, 1),
+        maps(5, 6, 30, names=[["12-16 wikitext"] * 6] * 5, row_labels=("vertical", "vertical_diagonal", *"345")),
+        maps(24, 16, 8, top=0.5, title="Far too long a title " * 8),
+        roles(1, 1, {"broad": "B"}),
+        roles(24, 16, {f"a role of a head {one}": f"{one}x" for one in range(10)}),
+        roles(32, 32, {"broad": "B", "next": "N"}),
         sentence(1),
         sentence(20, 15, from_label="the words that attend", to_label="the words attended to"),
         sentence(90, 3),
@@ -177,14 +198,14 @@ def test_figures_are_readable_at_their_printed_size(figure: Data) -> None:
     canvas = draw(figure)
     assert_readable(canvas)
     width, height = canvas.get_size_inches()
-    assert width <= (PAGE if isinstance(figure, HeatMap | AttentionLines) else COLUMN)
+    assert width <= (PAGE if isinstance(figure, HeatMap | Maps | Categories | AttentionLines) else COLUMN)
     assert height <= (13 if isinstance(figure, AttentionLines) else 11)
 
 
 def test_drawing_leaves_nothing_behind() -> None:
     before = dict(mpl.rcParams)
     charts = spreads("ab", "c", rates=True), lines("a", 8), histograms("a")
-    for figure in (bars("ab"), heat_map(2, 3), sentence(5), *charts):
+    for figure in (bars("ab"), heat_map(2, 3), maps(2, 2, 3), roles(1, 2, {"a": "A"}), sentence(5), *charts):
         draw(figure)
     assert plt.get_fignums() == []
     assert dict(mpl.rcParams) == before
@@ -289,6 +310,64 @@ class TestHeatMap:
         cells = [(column, row) for row in range(2) for column in range(3) if (row, column) != (1, 2)]
         assert written == {(column, row): f"{100 * figure.values[row, column]:.0f}" for column, row in cells}
         assert not list(axes_of(heat_map(9, 2)).texts)
+
+
+class TestMaps:
+    def test_pictures_lie_in_their_rows_and_columns_on_one_scale(self) -> None:
+        figure = maps(2, 3, 4)
+        figure = dataclasses.replace(figure, maps=[figure.maps[0], [None, *figure.maps[1][1:]]], names=["abc", "def"])
+        axes = axes_of(figure)
+        drawn = [one for row in figure.maps for one in row if one is not None]
+        assert len(axes.images) == len(drawn) == 5
+        places = []
+        for image, one in zip(axes.images, drawn, strict=True):
+            np.testing.assert_allclose(np.asarray(image.get_array()), 100 * one)
+            left, right, bottom, upper = image.get_extent()
+            assert (right - left, bottom - upper) == pytest.approx((1, 1))  # the first row on top
+            places.append(((left + right) / 2, (upper + bottom) / 2))
+            assert image.get_clim() == pytest.approx((0, 100 * max(map(np.max, drawn))))
+        columns, rows = axes.get_xticks(), axes.get_yticks()
+        expected = [(columns[x], rows[y]) for y, x in ((0, 0), (0, 1), (0, 2), (1, 1), (1, 2))]
+        np.testing.assert_allclose(places, expected)
+        assert axes.yaxis_inverted()
+        assert (texts(axes.get_yticklabels()), texts(axes.get_xticklabels())) == (["1", "2"], ["1", "2", "3"])
+        assert texts(axes.texts) == ["a", "b", "c", "e", "f"]
+        assert axes.child_axes[0].get_ylabel() == "Weight (%)"
+        assert axes_of(dataclasses.replace(figure, top=0.25)).images[0].get_clim() == (0, 25)
+
+    def test_a_large_map_is_made_small_and_keeps_every_line(self) -> None:
+        large = np.zeros((700, 700))
+        large[np.arange(1, 700), np.arange(699)] = 0.5
+        large[:, 333] = 0.9
+        [image] = axes_of(dataclasses.replace(maps(1, 1, 1), maps=[[large]])).images
+        small = np.asarray(image.get_array())
+        assert small.shape == (200, 200)
+        assert (small[:, 333 * 200 // 700] == 90).all()
+        assert (small.diagonal() >= 50).all()
+        assert set(np.unique(small)) == {0, 50, 90}
+
+
+class TestCategories:
+    def test_cells_have_the_colour_and_the_letter_of_their_category(self) -> None:
+        glyphs = {"previous": "P", "next": "N", "broad": "B"}
+        cells: list[list[str | None]] = [["next", "previous", None], ["broad", "next", "next"]]
+        canvas = draw(Categories("Roles", cells, glyphs, "12", "123", "Layer", "Head"))
+        [axes] = canvas.axes
+        drawn = {
+            (int(patch.get_y() + 0.5), int(patch.get_x() + 0.5)): to_rgb(patch.get_facecolor())
+            for patch in axes.patches
+            if isinstance(patch, Rectangle)
+        }
+        written = {(int(label.get_position()[1]), int(label.get_position()[0])): label for label in axes.texts}
+        known = {(y, x): name for y, row in enumerate(cells) for x, name in enumerate(row) if name}
+        assert drawn == {place: to_rgb(colours(3)[list(glyphs).index(name)]) for place, name in known.items()}
+        assert {place: label.get_text() for place, label in written.items()} == {
+            place: glyphs[name] for place, name in known.items()
+        }
+        assert axes.yaxis_inverted()
+        [legend] = canvas.legends
+        assert texts(legend.get_texts()) == ["P  previous", "N  next", "B  broad"]
+        assert [to_rgb(patch.get_facecolor()) for patch in legend.get_patches()] == [to_rgb(one) for one in colours(3)]
 
 
 class TestAttentionLines:

@@ -3,13 +3,28 @@ import dataclasses
 import numpy as np
 import pytest
 
-from results import AttentionLines, Bars, ColouredText, ColouredTexts, Curves, HeatMap, Histograms, Spreads
+from results import (
+    AttentionLines,
+    Bars,
+    Categories,
+    ColouredText,
+    ColouredTexts,
+    Curves,
+    HeatMap,
+    Histograms,
+    Maps,
+    Spreads,
+)
 
 NAN, INF = float("nan"), float("inf")
 BARS = Bars(
     "Relations", ("det", "obj"), {"probe": [0.5, 0.6]}, "Accuracy", {"probe": ([0.4, 0.5], [0.6, 0.7])}, unit="fraction"
 )
 HEADS = HeatMap("Heads", np.zeros((2, 3)), ["1", "2"], ["1", "2", "3"], "Layer", "Head", "Weight", unit="fraction")
+MAPS = Maps(
+    "Raw", [[np.eye(2), None], [np.zeros((3, 3)), np.eye(1)]], "12", "12", "Layer", "Head", "Weight", unit="fraction"
+)
+ROLES = Categories("Roles", [["broad", None]], {"broad": "B", "next": "N"}, "1", "12", "Layer", "Head")
 LINES = AttentionLines("Head 3-9", ("[CLS]", "Go", "[SEP]"), np.eye(3), frozenset({(1, 0)}), "dependent", "head")
 SPREADS = Spreads(
     "Flips",
@@ -22,7 +37,9 @@ SPREADS = Spreads(
 CURVES = Curves("Adversaries", "TVD", "JSD", {"base": ([0, 0.1], [0, NAN])}, {"seeds": ([0.05], [0.2])})
 HISTOGRAMS = Histograms("Agreement", "τ", {"base": [-1.0, 1.0, NAN], "tying": []}, -1, 1)
 TEXT = ColouredText("7", "gold 1", ("a", "film"), {"attention": [0.1, 0.9], "gradient": [-2.0, NAN]})
-Drawable = Bars | HeatMap | AttentionLines | Spreads | Curves | Histograms | ColouredText | ColouredTexts
+Drawable = (
+    Bars | HeatMap | Maps | Categories | AttentionLines | Spreads | Curves | Histograms | ColouredText | ColouredTexts
+)
 
 
 @pytest.mark.parametrize(
@@ -35,6 +52,21 @@ Drawable = Bars | HeatMap | AttentionLines | Spreads | Curves | Histograms | Col
         *((HEADS, {"values": np.zeros(shape)}, r"shape .* for 2 row labels and 3") for shape in ((3, 2), 6, (2, 3, 1))),
         *((HEADS, {"marked": cell}, r"shape \(2, 3\) has no cell") for cell in ((2, 0), (0, 3), (-1, 0), (0, -1))),
         *((HEADS, {"limits": ends}, "do not lie within") for ends in ((1, 2), (-2, -1), (0, NAN), (1, -1))),
+        (MAPS, {"maps": [[np.eye(2), None]]}, r"lengths \[2\] for 2 row labels and 2"),
+        (MAPS, {"maps": [[np.eye(2)], [None]]}, r"lengths \[1, 1\] for 2 row labels and 2"),
+        (MAPS, {"maps": [[None] * 2] * 2}, "have no matrix"),
+        *((MAPS, {"top": top}, f"ends at {top}") for top in (0, -1.0, NAN, INF)),
+        (MAPS, {"names": ["ab"]}, r"names have rows of lengths \[2\] for 2"),
+        *(
+            (MAPS, {"maps": [[np.zeros(shape)] * 2] * 2}, r"shape .* not square")
+            for shape in ((2, 3), 4, (2, 2, 1), (0, 0))
+        ),
+        *((MAPS, {"maps": [[np.full((2, 2), one)] * 2] * 2}, "not from zero on") for one in (-0.1, NAN, INF)),
+        (ROLES, {"cells": [["broad"]]}, r"lengths \[1\] for 1 row labels and 2"),
+        (ROLES, {"cells": [["broad", "previous"]]}, r"without a glyph: \['previous'\]"),
+        (ROLES, {"glyphs": {"broad": "B", "next": "B"}}, r"glyphs \['B', 'B'\]: give each of 1–10"),
+        (ROLES, {"glyphs": {"broad": "B", "next": "next"}}, "its own 1–2 letters"),
+        (ROLES, {"glyphs": {"broad": "B"} | {str(one): str(one) for one in range(10)}}, "1–10 categories"),
         *((LINES, {"weights": np.zeros(shape)}, "weights of shape .* for 3 words") for shape in (3, (3, 4), (3, 3, 1))),
         (LINES, {"words": (), "weights": np.zeros((0, 0)), "arcs": frozenset()}, "for 0 words"),
         *(
