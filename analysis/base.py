@@ -1,17 +1,39 @@
 """What every analysis of attention is: an object that sees the weights of each layer as they pass, and sums."""
 
-from collections.abc import Mapping
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Self
 
 from torch import Tensor, nn
 
 from attention import Encoder
 from datamodules import SegmentBatch, TextDataModule
-from results import Result, UserError
+from metrics.moments import Floats, Interval, Means
+from results import Result, Unit, UserError
 
 
 class AnalysisError(UserError):
     """An analysis that cannot be made of these texts, or with this encoder."""
+
+
+@dataclass(frozen=True, eq=False)
+class ByHead:
+    """A number of every head, `[layers, heads]`.
+
+    Attributes:
+        interval: The means over all inputs, with their intervals.
+        unit: Of the number.
+        halves: The means over each half of the inputs, where they were taken apart.
+    """
+
+    interval: Interval
+    unit: Unit
+    halves: tuple[Floats, Floats] | None = None
+
+    @classmethod
+    def of(cls, means: Means, unit: Unit) -> Self:
+        """Of numbers whose groups are the two halves."""
+        return cls(means.over(), unit, (means.over([0]).value, means.over([1]).value))
 
 
 class Analysis(nn.Module):
@@ -39,6 +61,14 @@ class Analysis(nn.Module):
 
     def end(self, batch: SegmentBatch) -> None:
         """Take in what is left of a batch, once all layers have passed."""
+
+    def by_head(self) -> Mapping[str, ByHead]:
+        """What it knows of each head, for the atlas; every process takes part."""
+        return {}
+
+    def classes(self) -> Mapping[str, Sequence[str]]:
+        """Names of the kind that each head is of, layer by layer, for the atlas; every process takes part."""
+        return {}
 
     def result(self, others: Mapping[str, "Analysis"]) -> Result:
         """Scores, tables and figures; every process takes part. `others` are those that were named before, by name."""

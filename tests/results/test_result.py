@@ -1,8 +1,10 @@
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
 
-from results import Estimate, HeatMap, Result, Table, Unit, numbers
+from results import Estimate, HeatMap, Result, Table, Unit, merged, numbers
 
 HEADS = HeatMap("Heads", np.zeros((2, 3)), ["1", "2"], ["1", "2", "3"], "Layer", "Head", "Weight", unit="fraction")
 
@@ -71,3 +73,15 @@ class TestResult:
         assert Result("probe", uas(0.5), items=items, ratios={"uas": ("right", "all")}).ratios
         with pytest.raises(ValueError, match=r"is no score, or .* are no columns of its items"):
             Result("probe", uas(0.5), items=items, ratios=ratios)
+
+
+def test_results_are_merged_and_keep_what_another_has_taken() -> None:
+    frame = pd.DataFrame({"layer": [1]})
+    one = Result("a", {"uas": Estimate(0.5, unit="fraction")}, {"layers": Table(frame)}, audit={"cut": 1})
+    two = Result(
+        "b", {"uas": Estimate(0.6, unit="fraction"), "p": Estimate(0.1, unit="p")}, {"layers": Table(frame)}, audit={}
+    )
+    found = merged("all", {"a": one, "b": two, "c": replace(one, tables={})})
+    assert found.numbers == {"uas": 0.5, "b.uas": 0.6, "p": 0.1}
+    assert list(found.tables) == ["layers", "b.layers"]
+    assert found.audit == {"a.cut": 1, "c.cut": 1}

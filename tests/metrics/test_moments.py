@@ -1,0 +1,57 @@
+from itertools import chain
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from metrics.moments import Moments
+
+
+def test_means_and_intervals_equal_those_of_all_numbers_kept() -> None:
+    random = np.random.default_rng(0)
+    values = random.normal(3.0, 2.0, (41, 2, 3))
+    values[random.random(values.shape) < 0.2] = np.nan
+    group = torch.from_numpy(random.integers(0, 2, 41))
+    moments = Moments(2, (2, 3))
+    for start in range(0, 41, 7):
+        moments.update(group[start : start + 7], torch.from_numpy(values[start : start + 7]))
+    means = moments.compute()
+    for groups in ([0], [1], [0, 1]):
+        found = means.over(groups)
+        for place in np.ndindex(2, 3):
+            own = values[np.isin(group.numpy(), groups)][(..., *place)]
+            own = own[~np.isnan(own)]
+            interval = stats.ttest_1samp(own, 0.0).confidence_interval(0.95)
+            assert found.inputs[place] == len(own)
+            np.testing.assert_allclose([part[place] for part in found[:3]], [own.mean(), *interval], atol=1e-8)
+
+
+def test_sums_are_the_same_in_any_order() -> None:
+    values = torch.randn(30, 5, generator=torch.Generator().manual_seed(0))
+    orders = [list(range(30)), [*range(1, 30, 2), *range(0, 30, 2)]]
+    found = []
+    for order in orders:
+        moments = Moments(1, (5,))
+        for item in order:
+            moments.update(torch.zeros(1, dtype=torch.long), values[[item]])
+        found.append(moments.compute())
+    assert (found[0].sums == found[1].sums).all()
+    assert (found[0].squares == found[1].squares).all()
+
+
+def test_one_input_has_no_interval_and_none_no_mean() -> None:
+    moments = Moments(2, (1,))
+    moments.update(torch.tensor([0]), torch.tensor([[0.5]]))
+    means = moments.compute()
+    one, none = means.over([0]), means.over([1])
+    assert one.value == [0.5]
+    assert np.isnan([one.low, one.high, none.value]).all()
+    assert list(chain(one.inputs, none.inputs)) == [1, 0]
+
+
+@pytest.mark.parametrize("scale", [32, 48])
+def test_the_scale_decides_how_tiny_a_number_counts(scale: int) -> None:
+    moments = Moments(1, (1,), scale=scale)
+    moments.update(torch.tensor([0]), torch.tensor([[3e-12]]))
+    assert bool(moments.compute().over().value[0] > 0) == (scale == 48)
