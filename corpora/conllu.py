@@ -70,6 +70,14 @@ def read_treebank(path: Path, *, format: Format | None = None) -> Treebank:
     return Treebank(sentences, reader.audit)
 
 
+def sentences_with_rows(path: Path, *, format: Format | None = None) -> Iterator[tuple[Sentence, Block]]:
+    """Yield the sentences of a file as they are read, each with its rows, and keep none of them.
+
+    Arguments and errors are those of `read_treebank`; a `sent_id` may come twice, and there may be no sentence.
+    """
+    return _Reader(path, format or format_of(path, _SUFFIXES, "the option `format`"), unique=False).with_rows()
+
+
 def blocks(path: Path) -> Iterator[Block]:
     """Cut a file into its runs of lines between blank lines, decoded, without line ends."""
     block: Block = []
@@ -84,8 +92,11 @@ def blocks(path: Path) -> Iterator[Block]:
 
 
 class _Reader:
-    def __init__(self, path: Path, format: Format) -> None:
+    """Reads one file; with `unique` it remembers names and texts, to find those that repeat."""
+
+    def __init__(self, path: Path, format: Format, *, unique: bool = True) -> None:
         self.path = path
+        self._unique = unique
         self.format = format
         self.fields = tuple(_FIELDS[format])
         self._wanted = itemgetter(*_FIELDS[format].values())
@@ -95,13 +106,17 @@ class _Reader:
         self._texts: set[tuple[str, ...]] = set()
 
     def sentences(self) -> Iterator[Sentence]:
-        """Yield the sentences of the file; one block is held at a time."""
+        """Yield the sentences of the file."""
+        return (sentence for sentence, _ in self.with_rows())
+
+    def with_rows(self) -> Iterator[tuple[Sentence, Block]]:
+        """Yield the sentences of the file, each with its rows; one block is held at a time."""
         for block in blocks(self.path):
             rows = [(number, line) for number, line in block if not line.startswith("#")]
             if rows:
                 self.audit["sentences"] += 1
                 self.audit["words"] += len(sentence := self._sentence(block, rows))
-                yield sentence
+                yield sentence, rows
             else:
                 self.audit["comment_blocks"] += 1
 
@@ -135,8 +150,9 @@ class _Reader:
             raise self._error(span_line, wrong, "Correct its range")
         self._check_tree(words, heads, numbers)
         text = tuple(words)
-        self.audit["duplicates"] += text in self._texts
-        self._texts.add(text)
+        if self._unique:
+            self.audit["duplicates"] += text in self._texts
+            self._texts.add(text)
         return Sentence(self._name(block), text, tuple(heads), tuple(relations), tuple(tags))
 
     def _values(self, number: int, line: str) -> tuple[Id, str, str, int | None, str]:
@@ -206,6 +222,8 @@ class _Reader:
         ]
         name = given[0] if given else f"{self.path.stem}-{self.audit['sentences']}"
         self.audit["generated_ids"] += not given
+        if not self._unique:
+            return name
         if name in self._names:
             self.audit["repeated_ids"] += 1
             name = next(new for k in count(2) if (new := f"{name}.{k}") not in self._names)

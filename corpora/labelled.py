@@ -38,7 +38,7 @@ class LabelledText:
     Attributes:
         id: What the id column says, else the number of the line; unique within the file.
         text: The text, not empty, without white space at its ends.
-        label: The label, not empty, likewise.
+        label: The label, not empty, likewise; empty where the file has no labels.
         line: The line of the file at which the record starts, counted from 1.
         pair: The second sentence of a pair, as `text`.
         rationale: Places, counted from 0 and ascending, of those words of `text` that decide the label; words are what
@@ -76,7 +76,7 @@ class Columns:
     """
 
     text: str = "text"
-    label: str = "label"
+    label: str | None = "label"
     pair: str | None = None
     id: str | None = None
     rationale: str | None = None
@@ -108,15 +108,13 @@ def read_labelled(
             an id twice, or a rationale outside its text; the message names file, line and remedy.
     """
     path = Path(path)
-    form = format or format_of(path, _SUFFIXES, f"`{_OPTION}.format`")
-    wanted = {field: name for field, name in asdict(columns).items() if name is not None}
-    records = _objects(path, wanted) if form == "jsonl" else _table(path, form, wanted, header)
+    wanted = _wanted(columns)
     audit = dict.fromkeys(("texts", "duplicates", "conflicting", "empty"), 0)
     texts: list[LabelledText] = []
     labels: dict[tuple[str, str | None], str] = {}  # of the first of equal texts
     lines: dict[str, int] = {}  # of the ids
-    for line, values in records:
-        found = _text(path, line, values, wanted)
+    for found in labelled_texts(path, columns=columns, format=format, header=header):
+        line = found.line
         if not found.text or found.pair == "":
             if empty == "error":
                 field = "pair" if found.text else "text"
@@ -134,6 +132,23 @@ def read_labelled(
     if not texts:
         raise CorpusError.at(path, None, "the file holds no text", "Check that it is the file you meant")
     return LabelledTexts(tuple(texts), audit | {"texts": len(texts), "duplicates": len(texts) - len(labels)})
+
+
+def labelled_texts(
+    path: Path, *, columns: Columns = Columns(), format: Format | None = None, header: bool = True
+) -> Iterator[LabelledText]:
+    """Yield the texts of a file as they are read, empty ones too, and keep none of them.
+
+    Arguments and errors are those of `read_labelled`; ids may come twice, and there may be no text.
+    """
+    form = format or format_of(path, _SUFFIXES, f"`{_OPTION}.format`")
+    wanted = _wanted(columns)
+    records = _objects(path, wanted) if form == "jsonl" else _table(path, form, wanted, header)
+    return (_text(path, line, values, wanted) for line, values in records)
+
+
+def _wanted(columns: Columns) -> dict[str, str]:
+    return {field: name for field, name in asdict(columns).items() if name is not None}
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -241,10 +256,10 @@ def _text(path: Path, line: int, values: Mapping[str, object], wanted: Mapping[s
             raise CorpusError.at(path, line, wrong, "Remove NUL and half surrogate pairs from it")
         return value.strip()
 
-    text, label = string("text"), sys.intern(string("label", bool, int))
+    text, label = string("text"), sys.intern(string("label", bool, int)) if "label" in values else ""
     name = string("id", int) if "id" in values else str(line)
     for field, value in (("label", label), ("id", name)):
-        if not value:
+        if not value and field in values:
             raise CorpusError.at(path, line, f"the {field} (column {wanted[field]!r}) is empty", "Fill it")
     rationale = _rationale(path, line, values["rationale"], len(text.split())) if "rationale" in values else None
     return LabelledText(name, text, label, line, string("pair") if "pair" in values else None, rationale)

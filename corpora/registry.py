@@ -10,7 +10,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -45,7 +45,11 @@ class Archive:
 
 @dataclass(frozen=True)
 class Corpus:
-    """A public corpus: its files by split, whom to thank, files that lie beside, how what has no address is made."""
+    """A public corpus: its files by split, whom to thank, files that lie beside, how what has no address is made.
+
+    `columns` of labelled texts are by the fields of `Columns`; empty for its defaults. `header` is whether they have
+    names.
+    """
 
     name: str
     splits: Mapping[Split, RemoteFile]
@@ -55,6 +59,8 @@ class Corpus:
     beside: tuple[RemoteFile, ...] = ()
     recipe: str = ""
     archive: Archive | None = None
+    columns: Mapping[str, str] = field(default_factory=dict)
+    header: bool = True
 
     @property
     def files(self) -> tuple[RemoteFile, ...]:
@@ -73,7 +79,8 @@ def _corpus(name: str, entry: dict[str, Any]) -> Corpus:
     archive = None
     if file := dict(entry.get("archive", {})):
         archive = Archive(read=_READERS[file.pop("read")], file=RemoteFile(**file))
-    return Corpus(name, **entry | {"splits": splits, "beside": beside, "archive": archive})
+    header = entry.get("header") != "none"
+    return Corpus(name, **entry | {"splits": splits, "beside": beside, "archive": archive, "header": header})
 
 
 _READERS = {"read_imdb": read_imdb, "read_newsgroups": read_newsgroups}

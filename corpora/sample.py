@@ -15,6 +15,8 @@ from results.files import write_atomically
 # Raise it with every change that makes a seed give other files.
 SAMPLE_VERSION: int = 1
 
+PARAGRAPHS, SENTENCES = 72, 6  # of the sample text
+
 # Sentences of each split; they are dealt out in turn, so that the splits are alike.
 SIZES = {"train": 2000, "dev": 250, "test": 250}
 SHORTEST, LONGEST = 3, 30  # words, punctuation included
@@ -39,6 +41,18 @@ def write_sample_treebank(folder: Path, *, seed: int = 0) -> dict[str, Path]:
     return {
         split: write_atomically(folder / f"sample-{split}.conllu", "".join(found)) for split, found in blocks.items()
     }
+
+
+def write_sample_text(folder: Path, *, seed: int = 1) -> Path:
+    """Write the sample text, a paragraph of sentences of the same grammar on each line; return its file.
+
+    A seed gives the same bytes on every machine. The file appears whole or not at all.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    texts = [text for text, _ in _distinct(seed, PARAGRAPHS * SENTENCES)]
+    lines = [" ".join(texts[start : start + SENTENCES]) for start in range(0, len(texts), SENTENCES)]
+    return write_atomically(folder / "sample.txt", "".join(f"{line}\n" for line in lines))
 
 
 def _distinct(seed: int, count: int) -> Iterator[tuple[str, str]]:

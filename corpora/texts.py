@@ -1,8 +1,19 @@
-"""Passages of text in words, of whatever is read."""
+"""Passages of text in words, of whatever is read: plain text, labelled texts, treebanks. Nothing read is kept."""
 
+import re
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
-from corpora.sentence import Sentence
+from corpora.conllu import Format as TreebankFormat
+from corpora.conllu import sentences_with_rows
+from corpora.labelled import Columns, labelled_texts
+from corpora.labelled import Format as LabelledFormat
+from corpora.lines import numbered_lines
+from corpora.sentence import CorpusError, Sentence
+
+_HEADING = re.compile(r"\s*=( .*)? =\s*")  # of WikiText: ` = = Career = = `
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +36,7 @@ class Passage:
     """A stretch of text in words, with what is known of them.
 
     Attributes:
-        id: Its name, unique within its file.
+        id: Its name; unique within its file, unless the file names two of its texts alike.
         words: One at least.
         line: The line of the file at which it starts, counted from 1.
         label: Of a labelled text; None without.
@@ -39,3 +50,55 @@ class Passage:
     label: str | None = None
     sentence: Sentence | None = None
     links: tuple[Link, ...] = ()
+
+    @property
+    def whole(self) -> bool:
+        """Whether it must not be cut: what is known of its words would be lost."""
+        return self.sentence is not None or bool(self.links)
+
+
+Text = tuple[Passage, ...]
+"""One passage, or the two of a pair."""
+
+
+def read_plain(path: Path, audit: Counter[str]) -> Iterator[Text]:
+    """Yield the paragraphs of a text file, one a line, in words that stand between white space.
+
+    Headings as WikiText writes them, ` = Title = `, are no paragraphs. `headings` and `empty_lines` are counted.
+
+    Raises:
+        CorpusError: The file is missing, in another encoding, or binary.
+    """
+    for number, line in numbered_lines(path):
+        if "\0" in line:
+            remedy = "The file may be binary, or in UTF-16: convert it to UTF-8 text"
+            raise CorpusError.at(path, number, "the line holds a NUL byte", remedy)
+        if not (words := tuple(line.split())):
+            audit["empty_lines"] += 1
+        elif _HEADING.fullmatch(line):
+            audit["headings"] += 1
+        else:
+            yield (Passage(str(number), words, number),)
+
+
+def read_texts(
+    path: Path, audit: Counter[str], *, columns: Columns, format: LabelledFormat | None, header: bool
+) -> Iterator[Text]:
+    """Yield the texts of a TSV, CSV or JSONL file, or its pairs, in words that stand between white space.
+
+    Texts without a word, or with a pair that has none, are left out and counted as `empty_texts`. Errors are those of
+    `corpora.labelled.labelled_texts`.
+    """
+    for text in labelled_texts(path, columns=columns, format=format, header=header):
+        both = [text.text] if text.pair is None else [text.text, text.pair]
+        found = tuple(Passage(text.id, tuple(one.split()), text.line, text.label or None) for one in both)
+        if all(passage.words for passage in found):
+            yield found
+        else:
+            audit["empty_texts"] += 1
+
+
+def read_sentences(path: Path, format: TreebankFormat) -> Iterator[Text]:
+    """Yield the sentences of a CoNLL-U or CoNLL-X file; errors are those of `corpora.conllu.read_treebank`."""
+    for sentence, rows in sentences_with_rows(path, format=format):
+        yield (Passage(sentence.id, sentence.words, rows[0][0], sentence=sentence),)

@@ -260,6 +260,8 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         for name, value in {**bounds, "eval_tokens": eval_tokens}.items():
             if value is not None and value < 1:
                 raise CorpusError(f"{name}: {value} is less than 1. Give --data.init_args.{name} a positive number.")
+        if columns.label is None:
+            raise CorpusError("columns.label: a classifier needs labels. Name their column, and not null.")
         self.format, self.columns, self.header, self.empty = format, columns, header, empty
         self.tokenizer, self.too_long = tokenizer, too_long
         self.token_options = TokenOptions(lowercase, punctuation, delimiters, sentence_separator, max_length)

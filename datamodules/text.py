@@ -1,15 +1,52 @@
 """Texts of any kind as segments that an encoder reads, streamed: nothing of them is kept."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
 
-from attention import Encoder
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pytorch_lightning.utilities import rank_zero_info
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset
+
+from attention import AlignmentError, Encoder, EncoderSpec, resolve
+from attention.digest import Digests
+from attention.segments import Segment, Segmenter, WordPieces
 from corpora.labelled import Columns
+from corpora.lines import format_of
+from corpora.registry import CORPORA, data_root, remedy_for
+from corpora.registry import Split as CorpusSplit
+from corpora.sample import SAMPLE_VERSION, write_sample_text
+from corpora.sentence import CorpusError
+from corpora.texts import Passage, Text, read_plain, read_sentences, read_texts
 from datamodules.base import CorpusDataModule
-from datamodules.batch import EncoderOf, SegmentBatch
+from datamodules.batch import EncoderOf, SegmentBatch, Split, padder
+from datamodules.sampling import BatchLoader
+from results import Provenance
 
-_DEFAULT_COLUMNS = Columns()
+Format = Literal["text", "tsv", "csv", "jsonl", "conllu", "conllx"]
+
+_DEFAULT_ENCODER = EncoderSpec()
+_SUFFIXES: dict[str, Format] = {
+    ".txt": "text",
+    ".raw": "text",
+    ".tsv": "tsv",
+    ".csv": "csv",
+    ".jsonl": "jsonl",
+    ".conllu": "conllu",
+    ".conll": "conllx",
+    ".conllx": "conllx",
+}
+_SPLITS: tuple[CorpusSplit, ...] = ("test", "dev", "all", "train")  # that which is preferred first
+_AT_ONCE = 64  # texts that the tokenizer is given
+_WINDOW = 1024  # segments that are sorted by length
+_SHORTEST = 2  # words of a segment
 
 
 @dataclass(frozen=True)
@@ -17,13 +54,15 @@ class TextSource:
     """One corpus of texts, and how it is read.
 
     Args:
-        corpus: `sample` for the embedded text, a name of the registry, or a file: plain text (`.txt`, `.raw`), labelled
-            texts (`.tsv`, `.csv`, `.jsonl`), a treebank (`.conllu`) or word links (`format: links`).
+        corpus: `sample` for the embedded text, a name of the registry, or a file: plain text, a paragraph on each line
+            (`.txt`, `.raw`), labelled texts or pairs of texts (`.tsv`, `.csv`, `.jsonl`), or a treebank (`.conllu`,
+            `.conllx`).
         name: of the corpus in tables; by default that of the registry, or the stem of the file.
-        split: of a corpus of the registry.
+        split: of a corpus of the registry; by default test where there is one, else dev, else all.
         format: by default what the suffix says.
-        columns: of labelled texts.
-        header: whether TSV and CSV name their columns.
+        columns: of labelled texts; by default those of the registry, else `text` and `label`. With `label: null` texts
+            need no label.
+        header: whether TSV and CSV name their columns; by default what the registry says, else true.
         packing: each passage is a segment of its own (`single`), or two that follow one another are packed into one, as
             in BERT's pre-training (`pairs`).
         limit: most segments; None for all.
@@ -31,21 +70,435 @@ class TextSource:
 
     corpus: str = "sample"
     name: str | None = None
-    split: Literal["train", "dev", "test", "all"] = "test"
-    format: Literal["text", "tsv", "csv", "jsonl", "conllu", "links"] | None = None
-    columns: Columns = _DEFAULT_COLUMNS
-    header: bool = True
+    split: Literal["train", "dev", "test", "all"] | None = None
+    format: Format | None = None
+    columns: Columns | None = None
+    header: bool | None = None
     packing: Literal["single", "pairs"] = "single"
     limit: int | None = None
+
+
+@dataclass(frozen=True)
+class _Corpus:
+    """A source with its name, its file, and its options filled in."""
+
+    source: TextSource
+    name: str
+    path: Path
+
+    @classmethod
+    def of(cls, source: TextSource, root: str | Path | None, cache: Path) -> "_Corpus":
+        """Where a corpus lies; a CorpusError if it is neither embedded, nor of the registry, nor a path."""
+        if source.corpus == "sample":
+            return cls(source, source.name or "sample", cache / f"text-{SAMPLE_VERSION}" / "sample.txt")
+        if (known := CORPORA.get(source.corpus)) is None:
+            path = Path(source.corpus).expanduser()
+            if not path.suffix and not path.exists():
+                raise CorpusError(
+                    f"{source.corpus}: neither `sample`, nor a file, nor a corpus of the registry "
+                    f"({', '.join(CORPORA)}). Give --data.init_args.corpora one of them."
+                )
+            return cls(source, source.name or path.stem, path)
+        preferred = (source.split,) if source.split else ("test", "dev", "all")
+        if not (found := [known.splits[split] for split in _SPLITS if split in preferred and split in known.splits]):
+            raise CorpusError(
+                f"{known.name}: the corpus has no split {' or '.join(preferred)}; there are {', '.join(known.splits)}. "
+                f"Name one of them with `split` in --data.init_args.corpora."
+            )
+        columns = replace(Columns(label=None), **known.columns) if known.columns else Columns()
+        header = known.header if source.header is None else source.header
+        filled = replace(source, columns=source.columns or columns, header=header)
+        return cls(filled, source.name or known.name, data_root(root) / found[0].path)
+
+    def texts(self, audit: Counter[str]) -> Iterator[Text]:
+        """The texts of the file, as they are read; what is left out is counted."""
+        form: Format = self.source.format or format_of(self.path, _SUFFIXES, "`format` in --data.init_args.corpora")
+        match form:
+            case "text":
+                return read_plain(self.path, audit)
+            case "conllu" | "conllx":
+                return read_sentences(self.path, form)
+        columns, header = self.source.columns or Columns(), self.source.header in (None, True)
+        return read_texts(self.path, audit, columns=columns, format=form, header=header)
+
+
+Stretch = tuple[Passage, WordPieces]
+"""Consecutive words of one passage, and their pieces."""
+
+
+@dataclass(frozen=True)
+class TextSegment:
+    """A segment and what it was made of."""
+
+    passages: Text
+    segment: Segment
+
+
+class Segments:
+    """The segments of one corpus, in the order of its file.
+
+    A passage with more pieces than fit is cut at word boundaries into consecutive stretches. Packed in pairs, a stretch
+    takes half of a segment, and the last one of an odd number is cut in two. A sentence whose tree or links are known,
+    and a pair of texts, are not cut: too long, they are left out.
+
+    Counted are `passages` read, `segments`, their `words`, `tokens` and `words_with_unknown`; `too_long` and
+    `too_short` (fewer than two words) what was left out; `words_cut` what alone had more pieces than fit; and what the
+    reader counts.
+    """
+
+    def __init__(self, corpus: _Corpus, segmenter: Segmenter, max_length: int) -> None:
+        self._corpus, self._segmenter = corpus, segmenter
+        self._most = max_length
+        self._pairs = corpus.source.packing == "pairs"
+        passages = 2 if self._pairs else 1
+        if self._room(passages) < 2 * passages:
+            raise CorpusError(f"max_length: {max_length} leaves no room for two words. Give a larger number.")
+
+    def read(self, audit: Counter[str]) -> Iterator[TextSegment]:
+        """Read the file, and count."""
+        packed = self._packed(audit) if self._pairs else self._stretches(audit)
+        for stretches in islice(packed, self._corpus.source.limit):
+            passages, pieces = zip(*stretches, strict=True)
+            segment = self._segmenter.write(pieces)
+            audit["segments"] += 1
+            audit["words"] += sum(part.words for part in pieces)
+            audit["tokens"] += len(segment)
+            audit["words_with_unknown"] += segment.unknown
+            yield TextSegment(passages, segment)
+
+    def _room(self, passages: int) -> int:
+        """Pieces that a segment has room for, beside its delimiters."""
+        return self._most - self._segmenter.delimiters(passages)
+
+    def _pieces(self, audit: Counter[str]) -> Iterator[tuple[Stretch, ...]]:
+        """The texts as they are read, in pieces."""
+        texts = self._corpus.texts(audit)
+        while chunk := list(islice(texts, _AT_ONCE)):
+            passages = [passage for text in chunk for passage in text]
+            audit["passages"] += len(passages)
+            try:
+                pieces = iter(self._segmenter.split([passage.words for passage in passages]))
+            except AlignmentError as error:
+                raise AlignmentError(f"{self._corpus.path}: {error}") from error
+            for text in chunk:
+                yield tuple((passage, next(pieces)) for passage in text)
+
+    def _stretches(self, audit: Counter[str]) -> Iterator[tuple[Stretch, ...]]:
+        """One stretch for each segment, or for half of it; or the two of a pair."""
+        for text in self._pieces(audit):
+            if len(text) == 2 and self._pairs:
+                wrong = "a pair of texts is a segment of its own, and cannot be packed with another"
+                raise CorpusError.at(self._corpus.path, text[0][0].line, wrong, "Give this corpus `packing: single`")
+            room = self._room(2) // 2 if self._pairs else self._room(len(text))
+            if len(text) == 2 or text[0][0].whole:
+                too_long = sum(len(pieces) for _, pieces in text) > room
+                too_short = sum(pieces.words for _, pieces in text) < _SHORTEST
+                audit["too_long"] += too_long
+                audit["too_short"] += too_short
+                if not (too_long or too_short):
+                    yield text
+                continue
+            for stretch in self._cut(*text[0], room, audit):
+                audit["too_short"] += (too_short := stretch[1].words < _SHORTEST)
+                if not too_short:
+                    yield (stretch,)
+
+    def _cut(self, passage: Passage, pieces: WordPieces, room: int, audit: Counter[str]) -> list[Stretch]:
+        """The stretches of a passage that fit into the room."""
+        pieces, cut = pieces.shortened(room)
+        audit["words_cut"] += cut
+        return _parted(passage, pieces, pieces.stretches(room))
+
+    def _packed(self, audit: Counter[str]) -> Iterator[tuple[Stretch, ...]]:
+        """Two stretches that follow one another for each segment."""
+        stretches = (stretch for (stretch,) in self._stretches(audit))
+        for first in stretches:
+            if (second := next(stretches, None)) is not None:
+                yield first, second
+            elif not first[0].whole:
+                middle = first[1].words // 2
+                yield tuple(_parted(*first, [(0, middle), (middle, first[1].words)]))
+            else:
+                audit["unpaired"] += 1
+
+
+def _parted(passage: Passage, pieces: WordPieces, places: Sequence[tuple[int, int]]) -> list[Stretch]:
+    """The words between these places, each part a passage of its own where there are several."""
+    if len(places) == 1:
+        return [(passage, pieces)]
+    return [
+        (replace(passage, id=f"{passage.id}:{number}", words=passage.words[first:last]), pieces.between(first, last))
+        for number, (first, last) in enumerate(places, start=1)
+    ]
+
+
+def segment_batch(
+    segments: Sequence[TextSegment],
+    index: Sequence[int],
+    corpus: str,
+    *,
+    pad: int,
+    encoder: EncoderOf = "given",
+) -> SegmentBatch:
+    """The batch of some segments with these numbers, padded to the longest; there may be none."""
+    written = [one.segment for one in segments]
+    lengths = np.array([len(segment) for segment in written], np.int64)
+    padded = padder(np.append(0, lengths.cumsum()), range(len(written)))
+
+    def side_by_side(field: str, dtype: type[np.generic], blank: int) -> Tensor:
+        parts: list[NDArray[Any]] = [np.empty(0, dtype), *(getattr(segment, field) for segment in written)]
+        return padded(np.concatenate(parts), blank) if written else torch.from_numpy(parts[0].reshape(0, 0))
+
+    return SegmentBatch(
+        index=torch.tensor(index, dtype=torch.int64),
+        lengths=torch.from_numpy(lengths),
+        tokens=side_by_side("ids", np.int64, pad),
+        segments=side_by_side("segments", np.int64, 0),
+        start=side_by_side("start", np.bool_, 0),
+        end=side_by_side("end", np.bool_, 0),
+        punctuation=side_by_side("punctuation", np.bool_, 0),
+        words=side_by_side("words", np.int64, -1),
+        passages=tuple(one.passages for one in segments),
+        corpus=corpus,
+        encoder=encoder,
+    )
+
+
+class TextStream(IterableDataset[SegmentBatch]):
+    """The batches of this rank, one corpus after the other, of segments of like length.
+
+    Every rank reads all texts, and takes its share of the batches: these are the same on any number of ranks. A window
+    of segments is held at a time. A rank without a batch gets one without a segment, because one that never ran its
+    loop would miss the collective at the end.
+
+    Args:
+        corpora: the segments of each, by its name.
+        audits: of each corpus; filled anew by every pass.
+        max_cells: bound of batch · longest²; a segment that exceeds it alone makes a batch of its own.
+        pad: id of the padding.
+    """
+
+    def __init__(
+        self,
+        corpora: Mapping[str, Segments],
+        audits: dict[str, Counter[str]],
+        *,
+        max_cells: int,
+        pad: int,
+        encoder: EncoderOf,
+        rank: int,
+        world: int,
+    ) -> None:
+        super().__init__()
+        self._corpora, self._audits = corpora, audits
+        self._max_cells, self._pad, self._encoder = max_cells, pad, encoder
+        self._rank, self._world = rank, world
+
+    def __iter__(self) -> Iterator[SegmentBatch]:
+        mine = 0
+        for number, (name, batch) in enumerate(self._batches()):
+            if number % self._world == self._rank:
+                mine += 1
+                index, segments = zip(*batch, strict=True)
+                yield segment_batch(segments, index, name, pad=self._pad, encoder=self._encoder)
+        if not mine:
+            yield segment_batch((), (), next(iter(self._corpora)), pad=self._pad, encoder=self._encoder)
+
+    def _batches(self) -> Iterator[tuple[str, list[tuple[int, TextSegment]]]]:
+        """The batches of all ranks: a corpus, and segments with their numbers."""
+        before = 0
+        for name, corpus in self._corpora.items():
+            audit = self._audits[name] = Counter()
+            numbered = enumerate(corpus.read(audit), start=before)
+            while window := list(islice(numbered, _WINDOW)):
+                before = window[-1][0] + 1
+                window.sort(key=lambda each: len(each[1].segment))
+                for start, stop in self._bounds([len(each.segment) for _, each in window]):
+                    yield name, window[start:stop]
+
+    def _bounds(self, lengths: Sequence[int]) -> Iterator[tuple[int, int]]:
+        """Start and stop of every batch among segments of ascending length."""
+        start = 0
+        for stop in range(1, len(lengths) + 1):
+            if stop == len(lengths) or (stop + 1 - start) * lengths[stop] ** 2 > self._max_cells:
+                yield start, stop
+                start = stop
 
 
 class TextDataModule(CorpusDataModule[SegmentBatch]):
     """Text segments of one or more corpora, through one encoder, at the level of its tokens.
 
+    Texts are streamed: no store is made, and memory does not grow with a corpus. They are for `test` alone.
+
+    Args:
+        corpora: what is read: `sample` for the embedded text, a name of the registry, a file, or a mapping; see
+            `TextSource`. Several as a list.
+        encoder: the encoder.
+        root: folder of the public corpora; else `$PROBING_DATA`, else `./data`.
+        cache: folder of the embedded text; else `$PROBING_CACHE`, else `./stores`.
+        max_length: most pieces of a segment, delimiters included; the encoder's own limit where that is less.
+        max_cells: bound of a batch, in padded cells: batch · longest².
+        random_init: everything is read through the same encoder with all weights but the embeddings drawn anew too.
+        seed: of what analyses draw; None for that of the run.
+        rank_timeout: seconds without a sign of life after which another device is given up.
+
     Attributes:
         encoders: the given one, and with `random_init` that of random weights; filled by `setup`.
         names: of the corpora, in their order; as in the batches.
+
+    Raises:
+        CorpusError: an option out of range, an unknown corpus; on `setup`, one that is absent or has no segment.
+        EncoderError: on `setup`, the encoder cannot be had, or separates no two passages.
     """
 
-    encoders: Mapping[EncoderOf, Encoder]
-    names: tuple[str, ...]
+    unit = "segments"
+
+    def __init__(
+        self,
+        corpora: str | TextSource | list[str | TextSource] = "sample",
+        encoder: EncoderSpec = _DEFAULT_ENCODER,
+        root: str | None = None,
+        cache: str | None = None,
+        max_length: int = 128,
+        max_cells: int = 65536,
+        random_init: bool = False,
+        seed: int | None = None,
+        rank_timeout: float = 120.0,
+    ) -> None:
+        given = corpora if isinstance(corpora, list) else [corpora]
+        self.sources = tuple(TextSource(one) if isinstance(one, str) else one for one in given)
+        super().__init__(
+            ", ".join(source.corpus for source in self.sources), root, cache, None, 0, seed, rank_timeout, "run"
+        )
+        self._corpora = tuple(_Corpus.of(source, root, self.cache) for source in self.sources)
+        self.names = tuple(corpus.name for corpus in self._corpora)
+        if len(set(self.names)) < max(len(self.names), 1):
+            raise CorpusError(
+                f"corpora: {', '.join(self.names) or 'none'}. Name one or more, and give those that are called alike a "
+                f"`name` each."
+            )
+        bounds = {"max_length": max_length, "max_cells": max_cells}
+        limits = {f"limit of {corpus.name}": corpus.source.limit for corpus in self._corpora}
+        for name, value in {**bounds, **limits}.items():
+            if value is not None and value < 1:
+                raise CorpusError(f"{name}: {value} is less than 1. Give a positive number.")
+        self.encoder, self.max_length, self.max_cells, self.random_init = encoder, max_length, max_cells, random_init
+        self.encoders: dict[EncoderOf, Encoder] = {}
+        self._segments: dict[str, Segments] = {}
+        self._audits: dict[str, Counter[str]] = {}
+        self._digests: dict[Path, str] = {}
+        self._identities: dict[EncoderOf, Mapping[str, object]] = {}
+
+    @property
+    def needed_encoder(self) -> EncoderSpec:
+        """The encoder whose attention is read."""
+        return self.encoder
+
+    def files(self) -> Mapping[str, Path]:
+        """The file of every corpus, by its name; that of the sample is written the first time."""
+        for corpus in self._corpora:
+            if corpus.source.corpus == "sample" and not corpus.path.exists():
+                write_sample_text(corpus.path.parent)
+        return {corpus.name: corpus.path for corpus in self._corpora}
+
+    def splits_of(self, stage: str, files: Mapping[str, Path]) -> tuple[list[Split], list[Split]]:
+        """None: a corpus of texts is read as a whole; a CorpusError where the stage is not `test`."""
+        if stage != "test":
+            raise CorpusError(
+                f"{type(self).__name__}: its texts are for experiments without training. Run `python train.py test`."
+            )
+        return [], []
+
+    def absent(self, stages: Iterable[str]) -> list[CorpusError]:
+        """A fault for each file that is not there."""
+        paths = dict.fromkeys(path for path in self.files().values() if not path.is_file())
+        return [CorpusError.at(path, None, "there is no such file", remedy_for(path)) for path in paths]
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """0-based layers of the encoder."""
+        return tuple(range(self.encoders["given"].layers))
+
+    @property
+    def heads(self) -> tuple[int, ...]:
+        """0-based heads of each layer."""
+        return tuple(range(self.encoders["given"].heads))
+
+    def setup(self, stage: str) -> None:
+        """Load the encoders, and read the first segment of every corpus.
+
+        Raises:
+            CorpusError: a file is absent or malformed, or holds no segment of two words.
+            EncoderError: the encoder cannot be had, or separates no two passages.
+        """
+        self.splits_of(stage, {})
+        if self.encoders:
+            return
+        entered = time.perf_counter()
+        if absent := self.absent([stage]):
+            raise absent[0]
+        device = self.trainer.strategy.root_device if self.trainer is not None else torch.device("cpu")
+        digests = Digests(self.cache)
+        specs: dict[EncoderOf, EncoderSpec] = {"given": self.encoder}
+        if self.random_init:
+            specs["random_init"] = replace(self.encoder, weights="random")
+        for which, spec in specs.items():
+            source = resolve(spec)
+            self.encoders[which] = Encoder(source, device)
+            self._identities[which] = source.identity(digests)
+        given = self.encoders["given"]
+        segmenter, most = Segmenter(given), min(self.max_length, given.max_length)
+        self._segments = {corpus.name: Segments(corpus, segmenter, most) for corpus in self._corpora}
+        for corpus in self._corpora:
+            audit: Counter[str] = Counter()
+            if next(self._segments[corpus.name].read(audit), None) is None:
+                raise CorpusError.at(corpus.path, None, "the file holds no segment of two words", _why(audit))
+        self._digests = digests.of(dict.fromkeys(self.files().values()))
+        rank_zero_info(
+            f"Ready {time.perf_counter() - entered:.1f} s after entering setup: {', '.join(self.names)} in segments of "
+            f"at most {most} tokens."
+        )
+
+    @property
+    def provenance(self) -> Provenance:
+        """Which encoders, which files, and what of them was read, cut and left out."""
+        described: dict[str, dict[str, object]] = {
+            which: {**encoder.description, **self._identities[which]} for which, encoder in self.encoders.items()
+        }
+        given = described.pop("given")
+        data = {
+            corpus.name: {
+                "file": corpus.path.name,
+                "sha256": self._digests[corpus.path],
+                "segments": self._audits.get(corpus.name, Counter())["segments"],
+            }
+            for corpus in self._corpora
+        }
+        return Provenance({**given, **described}, data, {name: dict(audit) for name, audit in self._audits.items()})
+
+    def _loader(self, split: Split, *, shuffle: bool = False) -> BatchLoader[SegmentBatch]:
+        raise CorpusError(f"{type(self).__name__} has no split {split}. Run `python train.py test`.")
+
+    def test_dataloader(self) -> list[DataLoader[SegmentBatch]]:  # type: ignore[override]
+        """All texts, each once, through the given encoder; then through that of `random_init`."""
+        return [
+            DataLoader(
+                TextStream(
+                    self._segments,
+                    self._audits,
+                    max_cells=self.max_cells,
+                    pad=encoder.pad_id,
+                    encoder=which,
+                    rank=self.ranks.rank,
+                    world=self.ranks.world,
+                ),
+                batch_size=None,
+                pin_memory=torch.cuda.is_available(),
+            )
+            for which, encoder in self.encoders.items()
+        ]
+
+
+def _why(audit: Counter[str]) -> str:
+    read = ", ".join(f"{name} {count}" for name, count in sorted(audit.items()) if count)
+    return f"Check that it is the file you meant, and the option max_length ({read or 'nothing was read'})"

@@ -19,7 +19,7 @@ from corpora.sentence import CorpusError
 from tests.corpora.conftest import Quiet
 
 ROW = "1\tGo\tgo\tVERB\tVB\t_\t0\troot\t_\t_\n\n"
-KNOWN = "20newsgroups, ag_news, imdb, litbank, ontogum, sst2, trec, ud_english_ewt"
+KNOWN = "20newsgroups, ag_news, cola, imdb, litbank, ontogum, sst2, trec, ud_english_ewt, wikitext, wikitext_raw, wnli"
 FILES: dict[Split, str] = {"train": ROW * 3, "dev": ROW * 2, "test": ROW}
 
 
