@@ -64,9 +64,7 @@ def surface_statistics(weights: Tensor, tokens: Tokens, smoothed: bool = False) 
 
     # Sums of what is left, not differences from what is taken away: exact where a sink takes nearly all.
     wanted = kept[:, :, :, None] * kinds[:, None, None]
-    masses = (wanted.flatten(2, 3) @ weights.mT).unflatten(
-        2, wanted.shape[2:4]
-    )  # [batch, heads, variants, kinds, from]
+    masses = (wanted.flatten(2, 3) @ weights.mT).reshape(*wanted.shape[:4], -1)  # [batch, heads, variants, kinds, from]
     near = _near(weights.diagonal(0, 2, 3), weights.diagonal(-1, 2, 3), weights.diagonal(1, 2, 3))
     near = near[:, :, None] * _near(kept, kept[..., :-1], kept[..., 1:])
     left = masses[:, :, :, 3]
