@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 from copy import deepcopy
+from dataclasses import replace
+from typing import Any
 
 import torch
 from pytorch_lightning import LightningModule
@@ -22,15 +24,17 @@ class AttentionAnalyses(LightningModule):
 
     Args:
         analyses: what is analysed.
+        corpora: names of the corpora that an analysis reads, by its name; one that is not named reads all.
 
     Raises:
-        AnalysisError: there is none, one is named twice, or before another that it needs.
+        AnalysisError: there is none, one is named twice, or before another that it needs; or, later, there is no such
+            analysis or corpus.
     """
 
     experiment = "attention"
     example_input_array = None
 
-    def __init__(self, analyses: list[Analysis]) -> None:
+    def __init__(self, analyses: list[Analysis], corpora: dict[str, list[str]] | None = None) -> None:
         super().__init__()
         names = [analysis.name for analysis in analyses]
         if not names or len(set(names)) < len(names):
@@ -41,6 +45,11 @@ class AttentionAnalyses(LightningModule):
                     f"--model.init_args.analyses: {type(analysis).__name__} needs {' and '.join(missing)}: name it "
                     f"before."
                 )
+        self.corpora = dict(corpora or {})
+        if strange := sorted(self.corpora.keys() - set(names)):
+            raise AnalysisError(
+                f"--model.init_args.corpora: there is no analysis {' or '.join(strange)} among {names}."
+            )
         self.result: Result | None = None
         self._named = nn.ModuleDict({analysis.name: analysis for analysis in analyses})
         self._of: dict[EncoderOf, Mapping[str, Analysis]] = {}
@@ -60,6 +69,12 @@ class AttentionAnalyses(LightningModule):
         """Let every analysis begin, once for each encoder."""
         if self._of:
             return
+        for name, corpora in self.corpora.items():
+            if strange := [corpus for corpus in corpora if corpus not in self.data.names]:
+                raise AnalysisError(
+                    f"--model.init_args.corpora.{name}: there is no corpus {' or '.join(strange)}; the data have "
+                    f"{', '.join(self.data.names)}."
+                )
         given: Mapping[str, Analysis] = dict(self._named.items())  # type: ignore[arg-type]
         for which, encoder in self.data.encoders.items():
             copies = given if which == "given" else {name: deepcopy(one) for name, one in given.items()}
@@ -71,7 +86,13 @@ class AttentionAnalyses(LightningModule):
     def test_step(self, batch: SegmentBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
         if not len(batch.index):
             return
-        analyses = self._of[batch.encoder].values()
+        analyses = [
+            analysis
+            for name, analysis in self._of[batch.encoder].items()
+            if batch.corpus in self.corpora.get(name, [batch.corpus])
+        ]
+        if not analyses:
+            return
 
         def receive(layer: int, weights: Tensor) -> None:
             for analysis in analyses:
@@ -86,12 +107,22 @@ class AttentionAnalyses(LightningModule):
 
     def on_test_epoch_end(self) -> None:
         """Sum up, and fill `result`."""
-        results = {which: self._results(analyses) for which, analyses in self._of.items()}
-        random = {f"random_init.{name}": result for name, result in results.get("random_init", {}).items()}
-        self.result = merged(self.experiment, results["given"] | random)
+        results = {which: merged(which, self._results(analyses)) for which, analyses in self._of.items()}
+        self.result = replace(results["given"], experiment=self.experiment)
+        if "random_init" in results:
+            self.result = _joined(self.result, results["random_init"])
 
     def _results(self, analyses: Mapping[str, Analysis]) -> dict[str, Result]:
         found: dict[str, Result] = {}
         for place, (name, analysis) in enumerate(analyses.items()):
             found[name] = analysis.result(dict(list(analyses.items())[:place]))
         return found
+
+
+def _joined(given: Result, random: Result) -> Result:
+    """Both results as one, all names of the second behind `random_init.`."""
+
+    def named(part: str) -> dict[str, Any]:
+        return {**getattr(given, part), **{f"random_init.{name}": one for name, one in getattr(random, part).items()}}
+
+    return Result(given.experiment, named("scores"), named("tables"), named("figures"), named("audit"))

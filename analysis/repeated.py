@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from analysis.base import Analysis, AnalysisError
+from analysis.base import Analysis, AnalysisError, ByHead
 from analysis.tables import best_head, head_map, head_rows, name_of, part
 from attention import Encoder
 from datamodules import TextDataModule
@@ -141,6 +141,11 @@ class RepeatedSequences(Analysis):
         found = self._moments.compute().over()
         place = MEASURES.index(measure)
         return {role: part(found, _ALL, _ALL, number, place) for number, role in enumerate(ROLES)}
+
+    def by_head(self) -> Mapping[str, ByHead]:
+        shares = self.scores()
+        names = {"repeated_previous": "previous", "duplicate": "duplicate", "induction": "induction"}
+        return {name: ByHead(shares[role], "fraction") for name, role in names.items()}
 
     def result(self, others: Mapping[str, Analysis]) -> Result:
         shares, apart = self.scores("mul"), self.scores("abs")

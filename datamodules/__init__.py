@@ -1,5 +1,6 @@
 """Corpora and their attention, as batches."""
 
+from datamodules.atlas import AtlasDataModule
 from datamodules.base import AttentionDataModule
 from datamodules.batch import AntecedentBatch, AttentionBatch, SegmentBatch, TextBatch
 from datamodules.classification import ClassificationDataModule

@@ -93,7 +93,12 @@ def describe_encoder(store: Store) -> dict[str, object]:
 
 def part_of(data: object, kind: type[Data]) -> Data | None:
     """The datamodule itself where it is of a kind, else that of its `parts` which is; None without."""
-    return next((one for one in (data, *getattr(data, "parts", ())) if isinstance(one, kind)), None)
+    return next(iter(parts_of(data, kind)), None)
+
+
+def parts_of(data: object, kind: type[Data]) -> list[Data]:
+    """The datamodule and its `parts`, those of a kind."""
+    return [one for one in (data, *getattr(data, "parts", ())) if isinstance(one, kind)]
 
 
 class CorpusDataModule(LightningDataModule, Generic[Item]):
@@ -191,6 +196,11 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
     @abstractmethod
     def needed_encoder(self) -> EncoderSpec | None:
         """The encoder that is read or whose tokenizer is; None for none."""
+
+    @property
+    @abstractmethod
+    def provenance(self) -> Provenance:
+        """Which encoder, which files, and what was dropped, cut or replaced."""
 
     @abstractmethod
     def _loader(self, split: Split, *, shuffle: bool = False) -> BatchLoader[Item]:

@@ -26,7 +26,7 @@ from attention.extraction import missing_shards
 from attention.forward import batches, passes
 from attention.specification import Items, store_key
 from attention.store import Manifest, Part, Store
-from datamodules.base import AttentionDataModule, CorpusDataModule
+from datamodules.base import AttentionDataModule, CorpusDataModule, parts_of
 from datamodules.vectors import ENCODER, find_vectors
 from metrics.progress import counted
 from processes import preemption
@@ -202,8 +202,8 @@ def rehearse(
 ) -> None:
     """Set data and model up for some stages as a run does, except that stores are not made but measured."""
     needs = Needs()
-    if isinstance(data, AttentionDataModule):
-        data.make = needs
+    for part in parts_of(data, AttentionDataModule):  # type: ignore[type-abstract]
+        part.make = needs
     module.trainer = trainer
     trainer.datamodule = data  # type: ignore[attr-defined]
     with report.part("set-up") as found:

@@ -1,0 +1,320 @@
+"""What is known of each head, in one table: how it looks, what it predicts, and which of it random weights share."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from analysis.base import Analysis, ByHead
+from analysis.experiment import AttentionAnalyses
+from analysis.tables import head_rows, name_of
+from datamodules import AntecedentBatch, AttentionBatch, CoreferenceDataModule, DependencyDataModule, SegmentBatch
+from datamodules.atlas import TREEBANK
+from datamodules.base import part_of
+from datamodules.batch import EncoderOf
+from heads import AntecedentHeads, SingleHeads
+from heads.experiment import ExperimentError
+from heads.single_heads import MARGIN
+from metrics.moments import Floats, Interval
+from results import Categories, Estimate, Figure, Result, Table, Unit, merged
+
+LOOKS, DELIMITERS, BROAD = 0.5, 0.6, 3.8
+"""What makes a head look at a neighbour, at delimiters or punctuation (shares), or broadly (nats): Clark et al. 2019,
+§6, of segments of at most 128 tokens."""
+REPEATS = 0.4
+"""Share of attention on repeated tokens from which a head is an induction or a duplicate-token head; our choice."""
+
+Row = Mapping[str, Any]
+
+
+def _above(column: str, threshold: float) -> Callable[[Row], bool]:
+    return lambda row: bool(row.get(column, np.nan) > threshold)
+
+
+ROLES: Mapping[str, tuple[str, Callable[[Row], bool]]] = {
+    # On dev 10 points better than the best fixed offset (Voita et al. 2019, §5), and better on test beyond chance.
+    "syntactic": ("S", lambda row: bool(row.get("syntactic")) and row["relation_accuracy.low"] > row["fixed_offset"]),
+    # As much better than the nearest mention, and better beyond chance.
+    "coreference": (
+        "C",
+        lambda row: (
+            row.get("antecedent", np.nan) >= row.get("nearest_mention", np.nan) + MARGIN
+            and row["antecedent.low"] > row["nearest_mention"]
+        ),
+    ),
+    "induction": ("I", _above("induction", REPEATS)),
+    "duplicate": ("D", _above("duplicate", REPEATS)),
+    "previous": ("←", _above("previous", LOOKS)),
+    "next": ("→", _above("next", LOOKS)),
+    "start": ("[", _above("start", DELIMITERS)),
+    "end": ("]", _above("end", DELIMITERS)),
+    "punctuation": (".", _above("punctuation", DELIMITERS)),
+    "broad": ("b", _above("entropy", BROAD)),
+}
+"""The roles in the order in which the first that fits is a head's own, each with its letter in the figure."""
+NO_ROLE = "–"
+
+
+def roles_of(row: Row) -> list[str]:
+    """The roles of a head, of a row of the atlas."""
+    return [role for role, (_, fits) in ROLES.items() if fits(row)]
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """What is known of the heads of one encoder: numbers with intervals, and classes, layer by layer."""
+
+    numbers: Mapping[str, ByHead]
+    classes: Mapping[str, Sequence[Any]]
+
+    def rows(self, half: int | None = None) -> pd.DataFrame:
+        """A row for each head; with the numbers of one half of the inputs, where they were taken apart."""
+        numbers = {
+            name: _whole(one.halves[half]) if half is not None and one.halves else one.interval
+            for name, one in self.numbers.items()
+        }
+        frame = head_rows(numbers)
+        for name, column in self.classes.items():
+            frame[name] = list(column)
+        found = [roles_of(row) for row in frame.to_dict("records")]  # type: ignore[arg-type]
+        frame.insert(2, "role", [roles[0] if roles else NO_ROLE for roles in found])
+        frame.insert(3, "roles", [" ".join(roles) for roles in found])
+        return frame
+
+    @property
+    def units(self) -> dict[str, Unit]:
+        """Of the numbers."""
+        return {name: one.unit for name, one in self.numbers.items()}
+
+
+def _whole(values: Floats) -> Interval:
+    nothing = np.full_like(values, np.nan)
+    return Interval(values, nothing, nothing, np.zeros(values.shape, np.int64))
+
+
+def outside(given: Mapping[str, ByHead], random: Mapping[str, ByHead]) -> dict[str, NDArray[np.bool_]]:
+    """Heads whose interval lies wholly outside what all heads of random weights span, by number, `[layers, heads]`.
+
+    What they span is from the lowest to the highest end of all their intervals.
+    """
+    found = {}
+    for name in given.keys() & random.keys():
+        own, span = given[name].interval, random[name].interval
+        low, high = np.fmin.reduce(span.low, axis=None), np.fmax.reduce(span.high, axis=None)
+        found[name] = (own.low > high) | (own.high < low)
+    return {name: found[name] for name in given if name in found}
+
+
+def control_table(given: Known, random: Known) -> Table:
+    """How each number differs from random weights.
+
+    Columns: `statistic, unit, mean, random_mean, random_low, random_high, heads, share, outside`: the means over heads;
+    what the random heads span; and how many heads lie `outside` of it, by name.
+    """
+    apart, rows = outside(given.numbers, random.numbers), []
+    for name, flags in apart.items():
+        own, span = given.numbers[name].interval, random.numbers[name].interval
+        rows.append(
+            {
+                "statistic": name,
+                "mean": _mean(own.value),
+                "random_mean": _mean(span.value),
+                "random_low": float(np.fmin.reduce(span.low, axis=None)),
+                "random_high": float(np.fmax.reduce(span.high, axis=None)),
+                "heads": int(flags.sum()),
+                "share": float(flags.mean()),
+                "outside": " ".join(name_of(*place) for place in np.argwhere(flags).tolist()),
+            }
+        )
+    units: list[Unit] = [given.numbers[name].unit for name in apart]
+    columns = ("mean", "random_mean", "random_low", "random_high")
+    return Table(pd.DataFrame(rows), {**dict.fromkeys(columns, units), "share": "fraction"})
+
+
+def _mean(values: Floats) -> float:
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if len(known) else float("nan")
+
+
+def stability_table(known: Known) -> tuple[Table, dict[str, Estimate]]:
+    """How alike the numbers of the heads are in two halves of the inputs.
+
+    Returns:
+        `statistic, correlation, difference`: Pearson's correlation over heads, and the mean |difference|; and the score
+        `stability.role`, the share of heads whose role is the same in both halves.
+    """
+    rows, units = [], list[Unit]()
+    for name, one in known.numbers.items():
+        if one.halves is None:
+            continue
+        first, second = (half.ravel() for half in one.halves)
+        sound = np.isfinite(first) & np.isfinite(second)
+        varies = sound.any() and np.ptp(first[sound]) > 0 and np.ptp(second[sound]) > 0
+        correlation = float(np.corrcoef(first[sound], second[sound])[0, 1]) if varies else float("nan")
+        apart = float(np.abs(first - second)[sound].mean()) if sound.any() else float("nan")
+        rows.append({"statistic": name, "correlation": correlation, "difference": apart})
+        units.append(one.unit)
+    frame = pd.DataFrame(rows, columns=["statistic", "correlation", "difference"])
+    halves = [known.rows(half)["role"] for half in (0, 1)]
+    same = Estimate(float((halves[0] == halves[1]).mean()), unit="fraction")
+    return Table(frame, {"correlation": "fraction", "difference": units}), {"stability.role": same}
+
+
+def of_dependencies(result: Result, prefix: str, shape: tuple[int, int]) -> Known:
+    """What `SingleHeads` knows of each head: its own relation, its confidence, and the offset that it looks at."""
+    table = result.tables[f"{prefix}roles"].frame
+
+    def number(*columns: str) -> ByHead:
+        value, low, high = (table[name].to_numpy(np.float64).reshape(shape) for name in columns)
+        return ByHead(Interval(value, low, high, np.zeros(shape, np.int64)), "fraction")
+
+    nothing = [float("nan")] * len(table)
+    table = table.assign(nothing=nothing)
+    numbers = {
+        "relation_accuracy": number("accuracy", "low", "high"),
+        "fixed_offset": number("fixed_offset", "nothing", "nothing"),
+        "confidence": number("confidence", "nothing", "nothing"),
+        "offset_share": number("offset_share", "nothing", "nothing"),
+    }
+    names = {"relation": "relation", "direction": "direction", "syntactic": "syntactic", "offset": "offset"}
+    return Known(numbers, {name: table[column].tolist() for name, column in names.items()})
+
+
+def of_antecedents(result: Result, prefix: str, shape: tuple[int, int]) -> Known:
+    """What `AntecedentHeads` knows of each head: its accuracy in the direction that is better on dev."""
+    table = result.tables[f"{prefix}heads"].frame
+    table = table[table["mentions"] == "all"]
+    own = "test" if table["test"].notna().any() else "dev"
+    best = table.loc[table.groupby("head", sort=False)["dev"].idxmax()]
+    value, low, high = (best[name].to_numpy(np.float64).reshape(shape) for name in (own, "low", "high"))
+    nearest, nothing = np.full(shape, result.numbers["nearest.all"]), np.full(shape, np.nan)
+    none = np.zeros(shape, np.int64)
+    numbers = {
+        "antecedent": ByHead(Interval(value, low, high, none), "fraction"),
+        "nearest_mention": ByHead(Interval(nearest, nothing, nothing, none), "fraction"),
+    }
+    return Known(numbers, {})
+
+
+class Atlas(AttentionAnalyses):
+    """One table with a row for each head: surface, pattern, cluster, roles, its own relation, antecedents.
+
+    Beside the analyses it runs `SingleHeads` on the treebank and `AntecedentHeads` on the documents, where the data
+    have them. The same table is made of random weights, with a table of what differs, and one of how stable each number
+    is over two halves of the texts. Run it with `python train.py test`.
+
+    Args:
+        analyses: what is analysed; those named `linguistic` and `relations` read the treebank, the others the texts.
+        seed: of intervals and permutations.
+    """
+
+    experiment = "atlas"
+
+    def __init__(self, analyses: list[Analysis], seed: int = 0) -> None:
+        annotated = [one.name for one in analyses if one.name in ("linguistic", "relations")]
+        super().__init__(analyses, corpora={name: [TREEBANK] for name in annotated})
+        self.seed = seed
+        self._dependencies: SingleHeads | None = None
+        self._antecedents: AntecedentHeads | None = None
+
+    def setup(self, stage: str) -> None:
+        if self._of:
+            return
+        texts = [name for name in self.data.names if name != TREEBANK]
+        self.corpora = {name: self.corpora.get(name, texts) for name in self._named}
+        super().setup(stage)
+        data = self.trainer.datamodule  # type: ignore[attr-defined]
+        if part_of(data, DependencyDataModule) is not None:
+            # Neither p-values nor ensembles are shown.
+            self._dependencies = SingleHeads(permutations=1, ensemble=1, seed=self.seed)
+            self._dependencies.trainer = self.trainer
+            self._dependencies.setup(stage)
+        if part_of(data, CoreferenceDataModule) is not None:
+            self._antecedents = AntecedentHeads(seed=self.seed)
+            self._antecedents.trainer = self.trainer
+            self._antecedents.setup(stage)
+
+    def test_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:  # noqa: ANN401
+        match batch:
+            case SegmentBatch():
+                super().test_step(batch, batch_idx, dataloader_idx)
+            case AttentionBatch():
+                assert self._dependencies is not None
+                self._dependencies.test_step(batch, batch_idx, dataloader_idx)
+            case AntecedentBatch():
+                assert self._antecedents is not None
+                self._antecedents.test_step(batch, batch_idx, dataloader_idx)
+            case _:
+                raise ExperimentError(f"{type(self).__name__} has no use for a {type(batch).__name__}.")
+
+    def on_test_epoch_end(self) -> None:
+        """Sum up, and fill `result`."""
+        super().on_test_epoch_end()
+        results: dict[str, Result] = {}
+        if self._dependencies is not None:
+            self._dependencies.on_test_epoch_end()
+            if self._dependencies.result is not None:  # of the first process alone
+                results["heads"] = self._dependencies.result
+        if self._antecedents is not None:
+            self._antecedents.on_test_epoch_end()
+            assert self._antecedents.result is not None
+            results["antecedent"] = self._antecedents.result
+        known = {encoder: self._known(encoder, results) for encoder in self._of}
+        assert self.result is not None
+        whole = merged(self.experiment, {"atlas": (own := atlas_of(known)), "attention": self.result} | results)
+        others = {name: replace(table, shown=False) for name, table in whole.tables.items() if name not in own.tables}
+        self.result = replace(whole, tables={**whole.tables, **others})
+
+    def _known(self, encoder: EncoderOf, results: Mapping[str, Result]) -> Known:
+        numbers, classes = dict[str, ByHead](), dict[str, Sequence[Any]]()
+        for analysis in self._of[encoder].values():
+            numbers |= analysis.by_head()
+            classes |= analysis.classes()
+        shape = self.data.encoders[encoder].layers, self.data.encoders[encoder].heads
+        prefix = "" if encoder == "given" else f"{encoder}."
+        for name, read in (("heads", of_dependencies), ("antecedent", of_antecedents)):
+            if name in results:
+                found = read(results[name], prefix, shape)
+                numbers |= found.numbers
+                classes |= found.classes
+        return Known(numbers, classes)
+
+
+def atlas_of(known: Mapping[EncoderOf, Known]) -> Result:
+    """The tables `atlas`, `stability`, and where there are random weights `random_init.atlas` and `control`."""
+    scores, tables, figures = dict[str, Estimate](), dict[str, Table](), dict[str, Figure]()
+    given, random = known["given"], known.get("random_init")
+    for encoder, one in known.items():
+        prefix = "" if encoder == "given" else f"{encoder}."
+        frame = one.rows()
+        if encoder == "given" and random is not None:
+            flags = outside(given.numbers, random.numbers)
+            frame["outside_random"] = [
+                " ".join(name for name, of in flags.items() if of.ravel()[row]) for row in range(len(frame))
+            ]
+        tables[f"{prefix}atlas"] = Table(frame, one.units, shown=encoder == "given")
+        figures[f"{prefix}roles"] = role_figure(frame, "random weights" if prefix else "")
+        for role in (*ROLES, NO_ROLE):
+            share = float((frame["role"] == role).mean())
+            scores[f"{prefix}role.{'none' if role == NO_ROLE else role}"] = Estimate(share, unit="fraction")
+    tables["stability"], same = stability_table(given)
+    if random is not None:
+        tables["control"] = control_table(given, random)
+    return Result("atlas", scores | same, tables, figures)
+
+
+def role_figure(atlas: pd.DataFrame, of: str) -> Categories:
+    """The role of each head, of a table `atlas`; heads without one are left empty."""
+    grid = atlas.pivot(index="layer", columns="head", values="role")
+    return Categories(
+        title="Roles of heads" + (f", {of}" if of else ""),
+        cells=[[None if role == NO_ROLE else role for role in row] for row in grid.to_numpy().tolist()],
+        glyphs={role: glyph for role, (glyph, _) in ROLES.items()},
+        row_labels=[str(layer) for layer in grid.index],
+        column_labels=[str(head) for head in grid.columns],
+        row_label="layer",
+        column_label="head",
+    )

@@ -1,0 +1,123 @@
+"""A text, a treebank and documents through one encoder, for what is known of each of its heads."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from attention.encoder import EncoderSpec
+from corpora.sentence import CorpusError
+from datamodules.base import AttentionDataModule, CorpusDataModule
+from datamodules.batch import Split
+from datamodules.coreference import CoreferenceDataModule
+from datamodules.dependency import DependencyDataModule
+from datamodules.sampling import BatchLoader
+from datamodules.text import TextDataModule, TextSource
+from results import Provenance
+
+TREEBANK = "treebank"
+"""Name of the treebank's test split among the texts, where it is read at the level of tokens."""
+
+_DEFAULT_ENCODER = EncoderSpec()
+
+
+class AtlasDataModule(CorpusDataModule[Any]):
+    """Batches of texts, of a treebank, and of documents with coreference, one after the other, for `test` alone.
+
+    Args:
+        text: as `corpora` of `TextDataModule`.
+        treebank: as `corpus` of `DependencyDataModule`; None for none. Its test split is read as a text too.
+        documents: as `corpus` of `CoreferenceDataModule`; None for none.
+        encoder: the encoder.
+        root: folder of the public corpora; else `$PROBING_DATA`, else `./data`.
+        cache: folder of stores and samples; else `$PROBING_CACHE`, else `./stores`.
+        max_length: most pieces of a segment of text, delimiters included.
+        random_init: everything is read through the same encoder with all weights but the embeddings drawn anew too.
+        seed: of what analyses draw; None for that of the run.
+        rank_timeout: seconds without a sign of life after which another device is given up.
+    """
+
+    unit = "segments, sentences and windows"
+
+    def __init__(
+        self,
+        text: str | TextSource | list[str | TextSource] = "sample",
+        treebank: str | dict[str, str] | None = "sample",
+        documents: str | dict[str, str] | None = None,
+        encoder: EncoderSpec = _DEFAULT_ENCODER,
+        root: str | None = None,
+        cache: str | None = None,
+        max_length: int = 128,
+        random_init: bool = True,
+        seed: int | None = None,
+        rank_timeout: float = 120.0,
+    ) -> None:
+        super().__init__("", root, cache, None, 0, seed, rank_timeout, "run")
+        self.text, self.treebank, self.documents = text, treebank, documents
+        self.encoder, self.max_length, self.random_init = encoder, max_length, random_init
+        self._shared: dict[str, Any] = {
+            **{"encoder": encoder, "root": root, "cache": cache, "random_init": random_init},
+            **{"seed": seed, "rank_timeout": rank_timeout},
+        }
+
+    @cached_property
+    def parts(self) -> tuple[CorpusDataModule[Any], ...]:
+        """The datamodules, that of the texts first; a CorpusError for a treebank without a test split."""
+        texts = list(self.text) if isinstance(self.text, list) else [self.text]
+        others: list[AttentionDataModule[Any]] = []
+        if self.treebank is not None:
+            arcs = DependencyDataModule(self.treebank, **self._shared)
+            files = arcs.files()
+            if "test" not in files:
+                raise CorpusError(f"The treebank has no test split. {arcs._missing_remedy}.")
+            texts.append(TextSource(str(files["test"]), name=TREEBANK))
+            others.append(arcs)
+        if self.documents is not None:
+            others.append(CoreferenceDataModule(self.documents, **self._shared))
+        return TextDataModule(texts, max_length=self.max_length, **self._shared), *others
+
+    @property
+    def needed_encoder(self) -> EncoderSpec:
+        """The encoder whose attention is read."""
+        return self.encoder
+
+    def files(self) -> Mapping[str, Path]:
+        """The files of all parts, by the name of the text, or by part and split."""
+        texts, *others = self.parts
+        named = {f"{type(part).__name__}.{split}": path for part in others for split, path in part.files().items()}
+        return {**texts.files(), **named}
+
+    def splits_of(self, stage: str, files: Mapping[str, Path]) -> tuple[list[Split], list[Split]]:
+        """None: the parts have splits of their own; a CorpusError where the stage is not `test`."""
+        return self.parts[0].splits_of(stage, files)
+
+    def absent(self, stages: Iterable[str]) -> list[CorpusError]:
+        """A fault for each file that is not there."""
+        return [fault for part in self.parts for fault in part.absent(stages)]
+
+    def setup(self, stage: str) -> None:
+        """Set up all parts; raises what they raise."""
+        for part in self.parts:
+            part.trainer = self.trainer
+            part.setup(stage)
+
+    @property
+    def provenance(self) -> Provenance:
+        """Those of all parts: the encoder, and by part the files and what was left out."""
+        found = {type(part).__name__.removesuffix("DataModule").lower(): part.provenance for part in self.parts}
+        return Provenance(
+            next(iter(found.values())).encoder,
+            {name: one.data for name, one in found.items()},
+            {name: one.audit for name, one in found.items()},
+        )
+
+    def test_dataloader(self) -> list[Any]:
+        """The batches of all parts."""
+        return list(self._loaders())
+
+    def _loaders(self) -> Iterator[Any]:
+        for part in self.parts:
+            yield from part.test_dataloader()
+
+    def _loader(self, split: Split, *, shuffle: bool = False) -> BatchLoader[Any]:
+        raise CorpusError(f"{type(self).__name__} has no split {split}. Run `python train.py test`.")
