@@ -3,3 +3,4 @@
 from analysis.atlas import Atlas
 from analysis.experiment import AttentionAnalyses
 from analysis.repeated import RepeatedSequences
+from analysis.surface import Surface

@@ -1,0 +1,165 @@
+"""Surface statistics of every head (Clark et al. 2019, §3): neighbours, delimiters, punctuation, sinks, and breadth."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from analysis.base import Analysis, ByHead
+from attention import Encoder
+from datamodules import SegmentBatch, TextDataModule
+from metrics.moments import Floats, Interval, Means, Moments
+from metrics.surface import ENTROPIES, MASSES, SINKS, STATISTICS, UNITS, Tokens, surface_statistics
+from results import Curves, Estimate, Figure, HeatMap, Result, Table, on_one_scale
+
+PLAIN = (*MASSES, *SINKS, *ENTROPIES)
+"""The statistics with no sink removed."""
+
+_BY_LAYER = {
+    "delimiters": ("Attention to delimiters and punctuation", ("start", "end", "punctuation")),
+    "end_delimiters": ("Attention to end delimiters", ("end_to_end", "other_to_end")),
+    "sinks": ("Attention to sinks", ("first", "heaviest")),
+    "entropy": ("Entropy of attention", ("entropy", "start_entropy")),
+}
+_BY_HEAD = ("previous", "next", "self", "heaviest")
+_LABELS = {
+    "start": "start delimiter",
+    "end": "end delimiters",
+    "punctuation": "full stops and commas",
+    "end_to_end": "from end delimiters",
+    "other_to_end": "from other tokens",
+    "first": "first position",
+    "heaviest": "heaviest column",
+    "entropy": "all tokens",
+    "start_entropy": "start delimiter",
+    "previous": "previous token",
+    "next": "next token",
+    "self": "the token itself",
+}
+
+
+class Surface(Analysis):
+    """Where the attention of each head goes, and how broad it is: the `STATISTICS` of `metrics.surface` over inputs.
+
+    They stand beside those of uniform attention over what each token sees. The inputs are halved by their numbers, even
+    and odd, for whoever asks how stable a mean is.
+
+    Args:
+        smoothed: take entropies of smoothed weights, as the code released with the paper does.
+    """
+
+    name = "surface"
+
+    def __init__(self, smoothed: bool = False) -> None:
+        super().__init__()
+        self.smoothed = smoothed
+        self._passed: list[Tensor] = []
+
+    def begin(self, data: TextDataModule, encoder: Encoder) -> None:
+        self._causal = encoder.causal
+        count = len(STATISTICS)
+        self._of_heads = Moments(2, (encoder.layers, encoder.heads, count))
+        self._of_layers = Moments(2, (encoder.layers, count))
+        self._of_model, self._of_uniform = Moments(2, (count,)), Moments(2, (count,))
+
+    def update(self, batch: SegmentBatch, layer: int, weights: Tensor) -> None:
+        self._passed.append(surface_statistics(weights, _tokens(batch), self.smoothed))
+
+    def end(self, batch: SegmentBatch) -> None:
+        found = torch.stack(self._passed, 1).double()  # [batch, layers, heads, statistics]
+        self._passed.clear()
+        half = batch.index % 2
+        self._of_heads.update(half, found)
+        self._of_layers.update(half, found.nanmean(2))
+        self._of_model.update(half, found.nanmean((1, 2)))
+        seen = batch.mask[:, None, None].expand(-1, 1, batch.mask.size(1), -1)
+        seen = (seen.tril() if self._causal else seen).float()
+        uniform = seen / seen.sum(-1, keepdim=True)
+        self._of_uniform.update(half, surface_statistics(uniform, _tokens(batch), self.smoothed)[:, 0])
+
+    def by_head(self) -> Mapping[str, ByHead]:
+        """Every statistic of `metrics.surface`."""
+        means = self._of_heads.compute()
+        return {
+            name: ByHead.of(
+                Means(means.counts[..., place], means.sums[..., place], means.squares[..., place]), UNITS[name]
+            )
+            for place, name in enumerate(STATISTICS)
+        }
+
+    def result(self, others: Mapping[str, Analysis]) -> Result:
+        """Tables `surface`, by head, and `layers`; scores of the whole model; figures by layer and by head."""
+        heads, layers, model, uniform = (
+            _by_name(moments.compute().over())
+            for moments in (self._of_heads, self._of_layers, self._of_model, self._of_uniform)
+        )
+        number, width = heads["self"].value.shape
+        places = {"layer": np.arange(1, number + 1).repeat(width), "head": np.tile(np.arange(1, width + 1), number)}
+        even = {f"uniform.{name}": float(interval.value) for name, interval in uniform.items()}
+        units = UNITS | {f"uniform.{name}": unit for name, unit in UNITS.items()}
+        tables = {
+            "surface": Table(pd.DataFrame(places | _columns(heads, STATISTICS) | even), units, shown=False),
+            "layers": Table(
+                pd.DataFrame({"layer": np.arange(1, number + 1)} | _columns(layers, PLAIN)),
+                {name: UNITS[name] for name in PLAIN},
+            ),
+        }
+        scores = {f"surface.{name}": Estimate(*map(float, model[name][:3]), unit=UNITS[name]) for name in STATISTICS}
+        counts = {name: int(model[name].inputs) for name in ("first", "start", "end", "punctuation")}
+        audit = {"inputs": counts.pop("first")} | {f"inputs with {name}": count for name, count in counts.items()}
+        return Result("surface", scores, tables, _figures(heads, layers, uniform), audit)
+
+
+def _tokens(batch: SegmentBatch) -> Tokens:
+    return Tokens(batch.mask, batch.start, batch.end, batch.punctuation)
+
+
+def _by_name(interval: Interval) -> dict[str, Interval]:
+    """The intervals of each statistic, which are on the last axis."""
+    value, low, high, inputs = (np.moveaxis(end, -1, 0) for end in interval)
+    return {
+        name: Interval(value[place], low[place], high[place], inputs[place]) for place, name in enumerate(STATISTICS)
+    }
+
+
+def _columns(found: Mapping[str, Interval], names: Sequence[str]) -> dict[str, Floats]:
+    return {
+        name + end: numbers.ravel()
+        for name in names
+        for end, numbers in zip(("", ".low", ".high"), found[name][:3], strict=True)
+    }
+
+
+def _figures(
+    heads: Mapping[str, Interval], layers: Mapping[str, Interval], uniform: Mapping[str, Interval]
+) -> dict[str, Figure]:
+    """As in the paper's figures 2 to 4: every head a point over its layer, the mean of the layer a line; and maps."""
+    number, width = heads["self"].value.shape
+    rows, places = np.arange(1, number + 1), np.arange(1, number + 1).repeat(width)
+    figures: dict[str, Figure] = {}
+    for file, (title, names) in _BY_LAYER.items():
+        known = [name for name in names if not np.isnan(heads[name].value).all()]
+        if not known:
+            continue  # an encoder without delimiters
+        scale, label = (1.0, "entropy (nats)") if file == "entropy" else (100.0, "share of attention (%)")
+        lines = {_LABELS[name]: (rows.tolist(), (scale * layers[name].value).tolist()) for name in known}
+        if file == "entropy":
+            lines["uniform attention"] = ([1, number], [float(uniform["entropy"].value)] * 2)
+        points = {_LABELS[name]: (places.tolist(), (scale * heads[name].value).ravel().tolist()) for name in known}
+        figures[file] = Curves(f"{title}, by layer", "layer", label, lines, points, y_range=(0.0, scale / 100))
+    maps = {
+        f"{name}_by_head": HeatMap(
+            f"Attention to the {_LABELS[name].removeprefix('the ')}",
+            heads[name].value,
+            [str(row) for row in rows],
+            [str(column) for column in range(1, width + 1)],
+            "layer",
+            "head",
+            "share of attention",
+            unit="fraction",
+        )
+        for name in _BY_HEAD
+    }
+    return figures | dict(on_one_scale(maps))

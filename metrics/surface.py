@@ -1,0 +1,102 @@
+"""Where attention goes, by kinds of tokens, and how broad it is (Clark et al. 2019, §3), with its sink and without."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from results import Unit
+
+MASSES = ("self", "previous", "next", "start", "end", "punctuation", "rest", "end_to_end", "other_to_end")
+"""Mean mass of a row on its own token, on both neighbours, on the start delimiter, the end delimiters, `.` and `,`, and
+on all but these three kinds; then on end delimiters, of their rows alone and of all other rows."""
+ENTROPIES = ("entropy", "start_entropy")
+"""Mean entropy of a row, and that of the start delimiter's."""
+SINKS = ("first", "heaviest")
+"""Mean mass on the first position, and on the column that gets most of this input and head (Xiao et al. 2023)."""
+VARIANTS = ("", *(f"_without_{sink}" for sink in SINKS))
+
+STATISTICS = (*SINKS, *(name + variant for variant in VARIANTS for name in (*MASSES, *ENTROPIES)))
+"""In the order in which they are returned."""
+UNITS: dict[str, Unit] = {name: "nats" if "entropy" in name else "fraction" for name in STATISTICS}
+
+NOTHING = 2.0**-23
+"""What is left of a row without its sink is nothing up to here, where float32 no longer tells the sink from one."""
+
+_TINY = 2.0**-126  # the least normal float32: 0 ln 0 is 0 without a branch
+_SMOOTHING = 1e-4
+
+
+@dataclass(frozen=True, eq=False)
+class Tokens:
+    """Which tokens of some inputs are real, and of which kind; bool `[batch, time]`, real tokens first."""
+
+    real: Tensor
+    start: Tensor
+    end: Tensor
+    punctuation: Tensor
+
+
+def surface_statistics(weights: Tensor, tokens: Tokens, smoothed: bool = False) -> Tensor:
+    """The `STATISTICS` of every input and head.
+
+    A mean is over the real rows of an input; a row that has no such neighbour has no mass on it. Without a sink, the
+    rest of a row is divided by its sum; rows of which nothing is left are left out, such as the first of a decoder.
+
+    Args:
+        weights: float32 `[batch, heads, from, to]`, zero in the columns of the padding.
+        tokens: their kinds.
+        smoothed: take entropies of .9999 α + .0001 / n over n tokens, as the released code does, and not the paper.
+
+    Returns:
+        float32 `[batch, heads, statistics]`, masses as fractions and entropies in nats; nan where an input has no
+        token of a kind, or no row.
+    """
+    start, end, punctuation, real = (
+        kind.to(weights.dtype) for kind in (tokens.start, tokens.end, tokens.punctuation, tokens.real)
+    )
+    kinds = torch.stack([start, end, punctuation, real], 1)
+    received = (real[:, None, None] @ weights).squeeze(2)  # [batch, heads, to]
+    sinks = torch.stack([received[..., 0], received.amax(-1)], -1) / real.sum(-1)[:, None, None]
+    kept = real[:, None, None].repeat(1, weights.size(1), len(VARIANTS), 1)  # [batch, heads, variants, to]
+    kept[:, :, 1, 0] = 0
+    kept[:, :, 2].scatter_(-1, received.argmax(-1, keepdim=True), 0)
+
+    # Sums of what is left, not differences from what is taken away: exact where a sink takes nearly all.
+    wanted = kept[:, :, :, None] * kinds[:, None, None]
+    masses = (wanted.flatten(2, 3) @ weights.mT).reshape(*wanted.shape[:4], -1)  # [batch, heads, variants, kinds, from]
+    near = _near(weights.diagonal(0, 2, 3), weights.diagonal(-1, 2, 3), weights.diagonal(1, 2, 3))
+    near = near[:, :, None] * _near(kept, kept[..., :-1], kept[..., 1:])
+    left = masses[:, :, :, 3]
+    broad = left * _entropies(weights, kept, left, smoothed)
+
+    # Rows in the mean: all, those of end delimiters, all others, and the start delimiter's.
+    rows = torch.stack([real, end, real - end, start], 1)[:, None, None] * (left > NOTHING)[:, :, :, None]
+    shares = rows / left.clamp_min(NOTHING)[:, :, :, None]
+    sums = torch.cat([masses[:, :, :, :3], near, broad[:, :, :, None]], 3) @ shares.mT
+    means = sums / rows.sum(-1)[:, :, :, None]  # [batch, heads, variants, numbers, rows]
+
+    absent = torch.where(kinds[:, :3].any(-1), 0.0, torch.nan)[:, None, None]
+    mass, to_end = means[..., :3, 0], means[..., 1, 1:3] + absent[..., 1:2]
+    rest = 1 - mass.sum(-1, keepdim=True)
+    found = [means[..., 3:6, 0], mass + absent, rest, to_end, means[..., 6, 0:4:3]]
+    return torch.cat([sinks, torch.cat(found, -1).flatten(2)], -1)
+
+
+def _near(own: Tensor, previous: Tensor, following: Tensor) -> Tensor:
+    """What a row has at its own token, the one before and the one behind, `[…, 3, from]`, 0 where there is none."""
+    near = own.new_zeros(*own.shape[:-1], 3, own.size(-1))
+    near[..., 0, :] = own
+    near[..., 1, 1:] = previous
+    near[..., 2, :-1] = following
+    return near
+
+
+def _entropies(weights: Tensor, kept: Tensor, left: Tensor, smoothed: bool) -> Tensor:
+    """Of every row in every variant, `[batch, heads, variants, from]`: ln s - Σ p ln p / s, where s is the sum of p."""
+    if smoothed:
+        added = _SMOOTHING / kept[:, :1, :1].sum(-1, keepdim=True)
+        weights, left = (1 - _SMOOTHING) * weights + added, (1 - _SMOOTHING) * left + added * kept.sum(-1, keepdim=True)
+    products = kept @ weights.clamp_min(_TINY).log_().mul_(weights).mT
+    left = left.clamp_min(NOTHING)
+    return left.log() - products / left
