@@ -1,6 +1,7 @@
 """What attention looks like: statistics, clusters, patterns and roles of heads, from one pass over some texts."""
 
 from analysis.atlas import Atlas
+from analysis.base import Analysis, AnalysisError
 from analysis.experiment import AttentionAnalyses
 from analysis.repeated import RepeatedSequences
 from analysis.surface import Surface
