@@ -38,7 +38,7 @@ class Passage:
     Attributes:
         id: Its name; unique within its file, unless the file names two of its texts alike.
         words: One at least.
-        line: The line of the file at which it starts, counted from 1.
+        line: The line of the file at which it starts, counted from 1; of a corpus of several files a number.
         label: Of a labelled text; None without.
         sentence: Tags and tree of the words, where they come from a treebank.
         links: Labelled links between the words, where the corpus has such.

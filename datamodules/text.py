@@ -20,6 +20,7 @@ from attention.digest import Digests
 from attention.segments import Segment, Segmenter, WordPieces
 from corpora.labelled import Columns
 from corpora.lines import format_of
+from corpora.links import read_enhanced, read_framenet, read_links
 from corpora.registry import CORPORA, data_root, remedy_for
 from corpora.registry import Split as CorpusSplit
 from corpora.sample import SAMPLE_VERSION, write_sample_text
@@ -30,7 +31,7 @@ from datamodules.batch import EncoderOf, SegmentBatch, Split, padder
 from datamodules.sampling import BatchLoader
 from results import Provenance
 
-Format = Literal["text", "tsv", "csv", "jsonl", "conllu", "conllx"]
+Format = Literal["text", "tsv", "csv", "jsonl", "conllu", "conllx", "links", "enhanced", "framenet"]
 
 _DEFAULT_ENCODER = EncoderSpec()
 _SUFFIXES: dict[str, Format] = {
@@ -55,11 +56,13 @@ class TextSource:
 
     Args:
         corpus: `sample` for the embedded text, a name of the registry, or a file: plain text, a paragraph on each line
-            (`.txt`, `.raw`), labelled texts or pairs of texts (`.tsv`, `.csv`, `.jsonl`), or a treebank (`.conllu`,
-            `.conllx`).
+            (`.txt`, `.raw`), labelled texts or pairs of texts (`.tsv`, `.csv`, `.jsonl`), a treebank (`.conllu`,
+            `.conllx`), or word links.
         name: of the corpus in tables; by default that of the registry, or the stem of the file.
         split: of a corpus of the registry; by default test where there is one, else dev, else all.
-        format: by default what the suffix says.
+        format: by default what the suffix says. Word links have none of their own: `links` for a TSV of them,
+            `enhanced` for those of column DEPS of a CoNLL-U file, `framenet` for `frameIndex.xml` in the folder of
+            FrameNet; see `corpora.links`.
         columns: of labelled texts; by default those of the registry, else `text` and `label`. With `label: null` texts
             need no label.
         header: whether TSV and CSV name their columns; by default what the registry says, else true.
@@ -118,6 +121,12 @@ class _Corpus:
                 return read_plain(self.path, audit)
             case "conllu" | "conllx":
                 return read_sentences(self.path, form)
+            case "links":
+                return read_links(self.path)
+            case "enhanced":
+                return read_enhanced(self.path, audit)
+            case "framenet":
+                return read_framenet(self.path, audit)
         columns, header = self.source.columns or Columns(), self.source.header in (None, True)
         return read_texts(self.path, audit, columns=columns, format=form, header=header)
 

@@ -1,0 +1,154 @@
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from corpora.links import read_enhanced, read_framenet, read_links
+from corpora.sentence import CorpusError
+from corpora.texts import Link, Passage, Text
+from tests.corpora.conftest import writer
+
+HEADER = "sentence\tlabel\tfrom\tto\n"
+FOX = "The fox saw the dog ."
+
+write = writer("links.tsv")
+
+
+def test_rows_of_one_sentence_are_one_passage(tmp_path: Path) -> None:
+    content = (
+        f"note\t{HEADER.strip()}\nx\t{FOX}\tAgent\tsaw\t1,2\n\nx\t{FOX}\tTheme\t3\t5, 4\nx\tIt slept .\tAgent\t2\tIt\n"
+    )
+    assert list(read_links(write(tmp_path, content))) == [
+        (Passage("2", tuple(FOX.split()), 2, links=(Link("Agent", (2,), (0, 1)), Link("Theme", (2,), (3, 4)))),),
+        (Passage("5", ("It", "slept", "."), 5, links=(Link("Agent", (1,), (0,)),)),),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (f"{HEADER}{FOX}\tAgent\tsaw\tcat\n", r":2: column 'to': the word 'cat' is not in the sentence\. Write"),
+        (
+            f"{HEADER}the fox saw the dog\tA\tthe\t2\n",
+            r":2: column 'from': the word 'the' is in the sentence 2 times\. Write its number: 1 or 4\.",
+        ),
+        (f"{HEADER}{FOX}\tA\t3\t2\n{FOX}\tA\t3\t2,7\n", r":3: column 'to' names word 7 of a sentence of 6 words\."),
+        (f"{HEADER}{FOX}\tA\t0\t2\n", r":2: column 'from' names word 0 "),
+        (f"{HEADER}{FOX}\tA\t\t2\n", r":2: column 'from' is empty\."),
+        (f"{HEADER}{FOX}\tA\t1\n", r":2: the row has 3 fields instead of 4\."),
+        ("sentence\tlabel\tstart\tto\n", r":1: the header has no column 'from'\. Write sentence, label, from, to "),
+        (b"\xff\xfes\0\n", r":1: byte 0xff .*UTF-16"),
+    ],
+)
+def test_a_faulty_row_is_named_by_its_line(tmp_path: Path, content: str | bytes, message: str) -> None:
+    with pytest.raises(CorpusError, match=rf"links\.tsv{message}"):
+        list(read_links(write(tmp_path, content)))
+
+
+def row(word: str, form: str, head: int | str, deps: str) -> str:
+    relation = "root" if head == 0 else "dep"
+    return f"{word}\t{form}\t_\tX\t_\t_\t{head}\t{relation if head != '_' else '_'}\t{deps}\t_\n"
+
+
+SHARED_SUBJECT = (
+    row("1", "Foxes", 2, "2:nsubj|4:nsubj")
+    + row("2", "run", 0, "0:root")
+    + row("3", "and", 4, "4:cc")
+    + row("4", "jump", 2, "2:conj:and|4.1:dep")
+    + row("4.1", "jump", "_", "2:conj:and|4:dep")
+)
+
+
+def test_enhanced_edges_lead_from_the_dependent_to_its_heads(tmp_path: Path) -> None:
+    audit: Counter[str] = Counter()
+    [(passage,)] = read_enhanced(write(tmp_path, SHARED_SUBJECT + "\n", "a.conllu"), audit)
+    assert passage.words == ("Foxes", "run", "and", "jump")
+    assert passage.links == (
+        Link("nsubj", (0,), (1,)),
+        Link("nsubj", (0,), (3,)),
+        Link("cc", (2,), (3,)),
+        Link("conj:and", (3,), (1,)),
+    )
+    assert passage.sentence is not None
+    assert passage.sentence.heads == (2, 0, 4, 2)
+    assert audit == {"root_edges": 1, "empty_node_edges": 3}
+
+
+@pytest.mark.parametrize(
+    ("deps", "message"),
+    [
+        ("_", r":1: word 1 \(Fox\) has no enhanced edge in column DEPS: '_'\."),
+        ("nsubj", r":1: word 1 \(Fox\) has no enhanced edge in column DEPS: 'nsubj'\."),
+        ("9:nsubj", r":1: word 1 \(Fox\) has the enhanced head 9 of 1 words\."),
+    ],
+)
+def test_a_treebank_without_enhanced_edges_is_refused(tmp_path: Path, deps: str, message: str) -> None:
+    with pytest.raises(CorpusError, match=message):
+        list(read_enhanced(write(tmp_path, row("1", "Fox", 0, deps) + "\n", "a.conllu"), Counter()))
+
+
+def test_every_edge_of_ewt_is_read_or_counted(public_data: Callable[..., Path]) -> None:
+    path = public_data("ud", "en_ewt-ud-dev.conllu")
+    audit: Counter[str] = Counter()
+    links = sum(len(passage.links) for (passage,) in read_enhanced(path, audit))
+    rows = [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines() if "\t" in line]
+    assert links + audit.total() == sum(columns[8].count("|") + 1 for columns in rows if "-" not in columns[0])
+
+
+# As NLTK's reader gives it: the first set of a sentence is of parts of speech, and has no frame.
+FRAME = {"FE": {"Agent": {"coreType": "Core"}, "Theme": {"coreType": "Core"}, "Time": {"coreType": "Peripheral"}}}
+SENTENCES = [
+    {
+        "ID": 17,
+        "text": "The fox gave it up yesterday.",
+        "annotationSet": [
+            {"POS": []},
+            {
+                "Target": [(8, 12), (16, 18)],
+                "FE": ([(0, 7, "Agent"), (13, 15, "Theme"), (19, 28, "Time")], {"Recipient": "INI"}),
+                "frame": FRAME,
+            },
+        ],
+    },
+    {"ID": 18, "text": "Nothing is annotated.", "annotationSet": [{"POS": []}, {"frame": FRAME}]},
+]
+
+
+def framenet(folder: Path) -> Path:
+    for name in ("frRelation.xml", "frameIndex.xml", "fulltextIndex.xml", "luIndex.xml", "semTypes.xml"):
+        (folder / name).touch()
+    return folder / "frameIndex.xml"
+
+
+def test_framenet_links_a_target_with_its_core_elements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Reader:
+        def __init__(self, root: str, files: Sequence[str]) -> None:
+            assert all(Path(root, name).is_file() for name in files)
+
+        def sents(self) -> Sequence[object]:
+            return SENTENCES
+
+    module = ModuleType("nltk.corpus.reader.framenet")
+    module.FramenetCorpusReader = Reader  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    for name in ("nltk", "nltk.corpus", "nltk.corpus.reader"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    audit: Counter[str] = Counter()
+    found: list[Text] = list(read_framenet(framenet(tmp_path), audit))
+    words = ("The", "fox", "gave", "it", "up", "yesterday", ".")
+    assert found == [
+        (Passage("17", words, 1, links=(Link("Agent", (2, 4), (0, 1)), Link("Theme", (2, 4), (3,)))),),
+    ]
+    assert audit == {"unlinked_sentences": 1}
+    (tmp_path / "luIndex.xml").unlink()
+    with pytest.raises(CorpusError, match=r"frameIndex\.xml: there is no luIndex\.xml beside it\. .*framenet_v17"):
+        list(read_framenet(tmp_path / "frameIndex.xml", audit))
+
+
+def test_framenet_needs_nltk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "nltk", None)
+    with pytest.raises(CorpusError, match=r"NLTK, which is not installed\. Install it: `pip install nltk`"):
+        list(read_framenet(framenet(tmp_path), Counter()))

@@ -1,0 +1,70 @@
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from corpora.conllu import read_treebank
+from corpora.labelled import Columns
+from corpora.sample import PARAGRAPHS, write_sample_text
+from corpora.sentence import CorpusError
+from corpora.texts import Passage, read_plain, read_sentences, read_texts
+from tests.corpora.conftest import writer
+from tests.tiny import write_treebank
+
+write = writer("corpus.txt")
+
+
+def test_a_paragraph_is_a_line_and_headings_of_wikitext_are_counted(tmp_path: Path) -> None:
+    content = " = Fox = \n \n The fox , =  sleeps = . \n\n = = Early life = = \nx = y\n = \n"
+    audit: Counter[str] = Counter()
+    assert list(read_plain(write(tmp_path, content), audit)) == [
+        (Passage("3", ("The", "fox", ",", "=", "sleeps", "=", "."), 3),),
+        (Passage("6", ("x", "=", "y"), 6),),
+        (Passage("7", ("=",), 7),),
+    ]
+    assert audit == {"headings": 2, "empty_lines": 2}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("one\nt\0wo\n", r"corpus\.txt:2: the line holds a NUL byte\. .*binary"),
+        ("one two\n".encode("utf-16"), r"corpus\.txt:1: byte 0xff .*iconv -f UTF-16"),
+        ("un café\n".encode("latin1"), r"corpus\.txt:1: byte 0xe9 .*iconv -f LATIN1"),
+    ],
+)
+def test_what_is_no_utf8_text_is_refused_at_its_line(tmp_path: Path, content: str | bytes, message: str) -> None:
+    with pytest.raises(CorpusError, match=message):
+        list(read_plain(write(tmp_path, content), Counter()))
+
+
+def test_texts_of_a_table_have_labels_pairs_or_neither(tmp_path: Path) -> None:
+    path = write(tmp_path, "title\ttext\tother\tlabel\nT\tThe  fox .\tIt sleeps .\t1\nT\t \tx\t0\n", "corpus.tsv")
+    audit: Counter[str] = Counter()
+    single, pair = Columns(), Columns(pair="other")
+    fox = Passage("2", ("The", "fox", "."), 2, "1")
+    assert list(read_texts(path, audit, columns=single, format=None, header=True)) == [(fox,)]
+    [both] = read_texts(path, audit, columns=pair, format=None, header=True)
+    assert both == (fox, Passage("2", ("It", "sleeps", "."), 2, "1"))
+    [(unlabelled,)] = read_texts(path, audit, columns=Columns(label=None), format=None, header=True)
+    assert unlabelled == Passage("2", fox.words, 2, None)
+    assert audit == {"empty_texts": 3}
+
+
+def test_sentences_of_a_treebank_bring_their_trees(tmp_path: Path) -> None:
+    path = write_treebank(tmp_path / "tiny.conllu", 20)
+    lines = path.read_text(encoding="utf-8").splitlines()
+    passages = [passage for (passage,) in read_sentences(path, "conllu")]
+    assert tuple(passage.sentence for passage in passages) == read_treebank(path).sentences
+    assert all(passage.sentence and passage.words == passage.sentence.words for passage in passages)
+    assert [lines[passage.line - 1].split("\t")[:2] for passage in passages] == [
+        ["1", passage.words[0]] for passage in passages
+    ]
+
+
+def test_the_sample_text_is_the_same_everywhere_and_its_paragraphs_differ(tmp_path: Path) -> None:
+    first, second = (write_sample_text(tmp_path / name).read_bytes() for name in ("a", "b"))
+    lines = first.decode("utf-8").splitlines()
+    assert first == second
+    assert len(set(lines)) == len(lines) == PARAGRAPHS
+    assert min(len(line.split()) for line in lines) > 20

@@ -1,0 +1,366 @@
+import gc
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+import torch
+from jsonargparse import ArgumentParser
+
+from attention import EncoderError, EncoderSpec
+from corpora import texts
+from corpora.labelled import Columns
+from corpora.sentence import CorpusError
+from corpora.texts import Passage
+from datamodules import SegmentBatch, TextDataModule, TextSource
+from tests.tiny import BROKEN, FAMILIAR, save_bert, save_gpt2, save_llama, save_roberta, write_treebank
+
+Corpora = str | TextSource | list[str | TextSource]
+SAVE = {"bert": save_bert, "roberta": save_roberta, "gpt2": save_gpt2, "llama": save_llama}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A tiny encoder of each kind."""
+    return {name: save(tmp_path_factory.mktemp(name)) for name, save in SAVE.items()}
+
+
+@pytest.fixture
+def make(folders: dict[str, Path], cache: str) -> Callable[..., TextDataModule]:
+    """Makes a datamodule of texts, set up."""
+
+    def made(
+        corpora: Corpora,
+        encoder: str = "bert",
+        *,
+        rank: int = 0,
+        world: int = 1,
+        **options: Any,  # noqa: ANN401
+    ) -> TextDataModule:
+        data = TextDataModule(corpora, EncoderSpec(str(folders[encoder])), cache=cache, **options)
+        device = SimpleNamespace(root_device=torch.device("cpu"))
+        data.trainer = SimpleNamespace(global_rank=rank, world_size=world, strategy=device)  # type: ignore[assignment]
+        data.setup("test")
+        return data
+
+    return made
+
+
+def write(path: Path, paragraphs: int = 60, seed: int = 0) -> Path:
+    """Write paragraphs of 1 to 30 words."""
+    random = np.random.default_rng(seed)
+    words = [random.choice([*FAMILIAR, *BROKEN], random.integers(1, 31)) for _ in range(paragraphs)]
+    path.write_text("".join(f"{' '.join(line)}\n\n" for line in words), encoding="utf-8")
+    return path
+
+
+def batches(data: TextDataModule, loader: int = 0) -> list[SegmentBatch]:
+    return list(data.test_dataloader()[loader])
+
+
+def rows(data: TextDataModule) -> list[tuple[SegmentBatch, int]]:
+    """Batch and row of every segment, in the order of their numbers."""
+    found = {int(index): (batch, row) for batch in batches(data) for row, index in enumerate(batch.index)}
+    assert list(sorted(found)) == list(range(len(found)))
+    return [found[index] for index in range(len(found))]
+
+
+def greedy(paragraphs: list[list[str]], sizes: Callable[[str], int], room: int) -> list[list[str]]:
+    """The slow way: word by word, a new stretch where one does not fit."""
+    found: list[list[str]] = []
+    for words in paragraphs:
+        found.append([])
+        left = room
+        for word in words:
+            if sizes(word) > left:
+                found.append([])
+                left = room
+            found[-1].append(word)
+            left -= sizes(word)
+    return [stretch for stretch in found if len(stretch) > 1]
+
+
+@pytest.mark.parametrize(
+    ("name", "packing"), [*((name, "single") for name in SAVE), ("bert", "pairs"), ("roberta", "pairs")]
+)
+def test_segments_are_what_the_tokenizer_writes_of_stretches_cut_word_by_word(
+    make: Callable[..., TextDataModule], tmp_path: Path, name: str, packing: Literal["single", "pairs"]
+) -> None:
+    path = write(tmp_path / "text.txt")
+    data = make(TextSource(str(path), packing=packing), name, max_length=40)
+    tokenizer = data.encoders["given"].tokenizer
+    blank = " " if name in ("roberta", "gpt2") else ""  # what a word in the middle of a text has before it
+
+    def pieces(word: str) -> list[int]:
+        ids: list[int] = tokenizer([blank + word], is_split_into_words=True, add_special_tokens=False)["input_ids"]
+        return ids
+
+    passages = 1 if packing == "single" else 2
+    ends = {"bert": ["[SEP]", "[SEP]"], "roberta": ["</s>", "</s></s></s>"], "gpt2": ["", ""], "llama": ["", ""]}
+    begins = {"bert": "[CLS]", "roberta": "<s>", "gpt2": "", "llama": "<s>"}[name]
+    delimiters = {"bert": [2, 3], "roberta": [2, 4], "gpt2": [0], "llama": [1]}[name][passages - 1]
+    paragraphs = [line.split() for line in path.read_text(encoding="utf-8").splitlines()]
+    stretches = greedy(paragraphs, lambda word: len(pieces(word)), (40 - delimiters) // passages)
+    expected = [stretches[place : place + passages] for place in range(0, len(stretches), passages)]
+    if len(expected[-1]) < passages:  # an odd one is cut in the middle
+        [[last]] = expected[-1:]
+        expected[-1] = [last[: len(last) // 2], last[len(last) // 2 :]]
+
+    found = rows(data)
+    assert len(found) == len(expected) > 30
+    for (batch, row), words in zip(found, expected, strict=True):
+        assert [list(passage.words) for passage in batch.passages[row]] == words
+        length = int(batch.lengths[row])
+        assert length <= 40
+        given = tokenizer(*[[blank + word for word in part] for part in words], is_split_into_words=True)
+        assert batch.tokens[row, :length].tolist() == given["input_ids"]
+        spelled = tokenizer.convert_ids_to_tokens(batch.tokens[row, :length].tolist())
+        start, end = (mask[row, :length].tolist() for mask in (batch.start, batch.end))
+        assert "".join(token for token, is_start in zip(spelled, start, strict=True) if is_start) == begins
+        last = ends[name][passages - 1] if name != "bert" else "[SEP]" * passages
+        assert "".join(token for token, is_end in zip(spelled, end, strict=True) if is_end) == last
+        assert [token.strip("▁Ġ") in (".", ",") for token in spelled] == batch.punctuation[row, :length].tolist()
+        if name == "bert":
+            assert batch.segments[row, :length].tolist() == given["token_type_ids"]
+        every = [word for part in words for word in part]
+        of_words = [batch.tokens[row][batch.words[row] == place].tolist() for place in range(len(every))]
+        assert of_words == [pieces(word) for word in every]
+        real = (batch.words[row] >= 0) | batch.start[row] | batch.end[row]
+        assert torch.equal(real, batch.mask[row])
+    audit: Any = data.provenance.audit["text"]
+    left_out = sum(map(len, paragraphs)) - audit["words"]
+    assert left_out == audit["too_short"]  # each of one word
+    assert audit["empty_lines"] == audit["passages"] == 60
+    assert audit["tokens"] == sum(int(batch.lengths[row]) for batch, row in found)
+    assert audit["segments"] == len(found)
+
+
+def test_a_word_that_does_not_fit_is_cut_and_a_tree_that_does_not_is_left_out(
+    make: Callable[..., TextDataModule], tmp_path: Path
+) -> None:
+    long = tmp_path / "long.txt"
+    long.write_text(f"The fox {'x' * 50} sleeps .\n", encoding="utf-8")
+    trees = write_treebank(tmp_path / "tiny.conllu", 40)
+    data = make([str(long), str(trees)], max_length=16)
+    found = rows(data)
+    of_long = [batch.passages[row][0].words for batch, row in found if batch.corpus == "long"]
+    assert [word for words in of_long for word in words] == ["The", "fox", "x" * 50, "sleeps", "."]
+    audit: Any = data.provenance.audit
+    assert audit["long"]["words_cut"] == 1
+    assert audit["tiny"]["too_long"] > 0 < audit["tiny"]["too_short"]
+    assert audit["tiny"]["segments"] == 40 - audit["tiny"]["too_long"] - audit["tiny"]["too_short"]
+    for batch, row in found:
+        [passage] = batch.passages[row]
+        assert batch.corpus == "long" or (passage.sentence and passage.sentence.words == passage.words)
+
+
+def test_a_pair_of_texts_is_one_segment_with_its_label(make: Callable[..., TextDataModule], tmp_path: Path) -> None:
+    path = tmp_path / "pairs.tsv"
+    path.write_text(f"text\tother\tlabel\nThe fox sleeps\tdogs .\tyes\n{'fox ' * 70}\tdogs\tno\n", encoding="utf-8")
+    data = make(TextSource(str(path), columns=Columns(pair="other")))
+    [(batch, row)] = rows(data)
+    assert [(passage.words, passage.label) for passage in batch.passages[row]] == [
+        (("The", "fox", "sleeps"), "yes"),
+        (("dogs", "."), "yes"),
+    ]
+    assert batch.words[row].tolist()[-3:] == [3, 4, -1]
+    assert data.provenance.audit["pairs"]["too_long"] == 1  # type: ignore[index]
+
+
+def test_several_ranks_together_have_the_batches_of_one(make: Callable[..., TextDataModule], tmp_path: Path) -> None:
+    corpora = [str(write(tmp_path / "a.txt")), TextSource(str(write(tmp_path / "b.txt", seed=1)), limit=20)]
+    options = {"max_length": 40, "max_cells": 4000}
+    alone = make(corpora, **options)
+    expected = batches(alone)
+    assert [batch.corpus for batch in expected] == sorted(batch.corpus for batch in expected)
+    assert sum(batch.corpus == "b" for batch in expected for _ in batch.index) == 20
+    assert all(len(batch.index) * batch.tokens.size(1) ** 2 <= 4000 for batch in expected)
+    assert sorted(int(index) for batch in expected for index in batch.index) == list(range(rows_of(expected)))
+    for world in (2, 3):
+        parts = [make(corpora, rank=rank, world=world, **options) for rank in range(world)]
+        shares = [batches(part) for part in parts]
+        for number, batch in enumerate(expected):
+            assert_equal(shares[number % world][number // world], batch)
+        assert sum(map(len, shares)) == len(expected)
+        assert all(vars(part.provenance) == vars(alone.provenance) for part in parts)
+    [empty] = batches(make(corpora, rank=999, world=1000, **options))
+    assert (len(empty.index), tuple(empty.tokens.shape), empty.passages) == (0, (0, 0), ())
+
+
+def rows_of(found: list[SegmentBatch]) -> int:
+    return sum(len(batch.index) for batch in found)
+
+
+def assert_equal(one: SegmentBatch, other: SegmentBatch) -> None:
+    for name, value in vars(one).items():
+        expected = getattr(other, name)
+        assert torch.equal(value, expected) if isinstance(value, torch.Tensor) else value == expected, name
+
+
+def test_a_corpus_is_read_as_it_is_needed_and_not_kept(
+    make: Callable[..., TextDataModule], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = Counter[str]()
+    lines = texts.numbered_lines
+
+    def counted(path: Path) -> Iterator[tuple[int, str]]:
+        for line in lines(path):
+            read["lines"] += 1
+            yield line
+
+    monkeypatch.setattr(texts, "numbered_lines", counted)
+    path = tmp_path / "long.txt"
+    path.write_text("The fox sleeps .\n" * 5000, encoding="utf-8")
+    data = make(str(path))
+    assert read["lines"] < 100  # in setup
+    read.clear()
+    stream = iter(data.test_dataloader()[0])
+    next(stream)
+    assert read["lines"] < 1100
+    most = 0
+    for number, _ in enumerate(stream):
+        if number % 5 == 0:
+            most = max(most, sum(type(one) is Passage for one in gc.get_objects()))
+    assert read["lines"] == 5000
+    assert most < 1024 + 200
+
+
+def test_random_init_reads_the_same_texts_through_other_weights(
+    make: Callable[..., TextDataModule], tmp_path: Path
+) -> None:
+    data = make(str(write(tmp_path / "text.txt")), random_init=True)
+    given, random = batches(data), batches(data, 1)
+    assert {batch.encoder for batch in given} == {"given"}
+    assert {batch.encoder for batch in random} == {"random_init"}
+    for one, other in zip(given, random, strict=True):
+        assert_equal(one.to(torch.device("cpu")), SegmentBatch(**{**vars(other), "encoder": "given"}))
+    encoders = data.encoders
+    assert torch.equal(encoders["given"].embeddings, encoders["random_init"].embeddings)
+    weights: dict[str, torch.Tensor] = {}
+    for which, encoder in encoders.items():
+        inputs = encoder.inputs(given[0].tokens, given[0].mask, given[0].segments)
+        encoder.capture(inputs, lambda _, seen, which=which: weights.setdefault(which, seen), frozenset((0,)))  # type: ignore[misc]
+    assert not torch.allclose(weights["given"], weights["random_init"], atol=0.01)
+    provenance = data.provenance
+    assert provenance.encoder["weights"] == "pretrained"
+    assert provenance.encoder["random_init"]["weights"] == "random"  # type: ignore[index]
+
+
+def test_the_sample_is_written_once_and_read(make: Callable[..., TextDataModule]) -> None:
+    data = make("sample", "llama", max_length=64)
+    assert data.names == ("sample",)
+    assert data.absent(["test"]) == []
+    written = data.files()["sample"].stat().st_mtime_ns
+    assert len(rows(data)) > 72
+    assert make("sample").files()["sample"].stat().st_mtime_ns == written
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "message"),
+    [
+        ("", {}, r"text\.txt: the file holds no segment of two words\. .*nothing was read"),
+        ("one\n\ntwo\n", {}, r"the file holds no segment of two words\. .*empty_lines 1, passages 2, too_short 2"),
+        ("a b\n".encode("utf-16"), {}, r"text\.txt:1: byte 0xff .*UTF-16"),
+        ("a b\n", {"max_length": 3}, r"max_length: 3 leaves no room for two words"),
+        ("a b\n", {"max_cells": 0}, r"max_cells: 0 is less than 1"),
+    ],
+)
+def test_a_text_that_cannot_be_used_is_refused_before_the_pass(
+    make: Callable[..., TextDataModule], tmp_path: Path, content: str | bytes, options: dict[str, int], message: str
+) -> None:
+    path = tmp_path / "text.txt"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(CorpusError, match=message) as caught:
+        make(str(path), **options)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_two_passages_need_a_delimiter_between_them(
+    make: Callable[..., TextDataModule], tmp_path: Path, name: str
+) -> None:
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("text\tlabel\nThe fox\tsleeps\n", encoding="utf-8")
+    for source in (TextSource(packing="pairs"), TextSource(str(pairs), columns=Columns("text", None, "label"))):
+        with pytest.raises(EncoderError, match=r"no delimiter behind a text.*`packing: single`"):
+            make(source, name)
+    with pytest.raises(CorpusError, match=r"pairs\.tsv:2: a pair of texts is a segment of its own"):
+        make(TextSource(str(pairs), columns=Columns("text", None, "label"), packing="pairs"))
+
+
+@pytest.mark.parametrize(
+    ("corpora", "message"),
+    [
+        ("wikitext103", r"wikitext103: neither `sample`, nor a file, nor a corpus of the registry \(.*wikitext,"),
+        ([TextSource("cola", split="test")], r"cola: the corpus has no split test; there are train, dev\."),
+        (["a.txt", "b/a.txt"], r"corpora: a, a\. .*a `name` each"),
+        ([], r"corpora: none\. Name one or more"),
+        (TextSource(limit=0), r"limit of sample: 0 is less than 1"),
+    ],
+)
+def test_corpora_that_are_not_are_named(corpora: Corpora, message: str) -> None:
+    with pytest.raises(CorpusError, match=message):
+        TextDataModule(corpora)
+
+
+def test_absent_files_are_named_with_their_remedy(make: Callable[..., TextDataModule], tmp_path: Path) -> None:
+    corpora = [str(tmp_path / "none.txt"), "imdb"]
+    faults = [str(fault) for fault in TextDataModule(corpora, root=str(tmp_path)).absent(["test"])]
+    assert faults[0] == f"{tmp_path}/none.txt: there is no such file. Check the path."
+    assert "python -m corpora.registry imdb" in faults[1]
+    with pytest.raises(CorpusError, match=r"none\.txt: there is no such file"):
+        make(corpora)
+
+
+def test_only_a_test_reads_texts() -> None:
+    with pytest.raises(CorpusError, match=r"Run `python train\.py test`"):
+        TextDataModule().setup("fit")
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("wikitext", (TextSource("wikitext"),)),
+        ("my.txt", (TextSource("my.txt"),)),
+        ("[sample, cola]", (TextSource("sample"), TextSource("cola"))),
+        ("{corpus: sst2, packing: pairs}", (TextSource("sst2", packing="pairs"),)),
+        (
+            "[{corpus: a.tsv, columns: {text: t, label: null}, limit: 5}, sample]",
+            (TextSource("a.tsv", columns=Columns("t", None), limit=5), TextSource("sample")),
+        ),
+    ],
+)
+def test_corpora_are_given_on_the_command_line(given: str, expected: tuple[TextSource, ...]) -> None:
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(TextDataModule, "data")
+    assert parser.instantiate(parser.parse_args(["--data.corpora", given])).data.sources == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "folder", "first", "label"),
+    [
+        ("wikitext", "wiki", "Robert Boulter is an English film,", None),
+        ("wikitext_raw", "wiki", "Robert Boulter is an English film", None),
+        ("cola", "glue", "The sailors rode the breeze clear", "1"),
+        ("wnli", "glue", "The drain is clogged with hair.", "0"),
+        ("sst2", "cls", "If you sometimes like to go", "1"),
+        ("ud_english_ewt", "ud", "What if Google Morphed Into GoogleOS", None),
+    ],
+)
+def test_corpora_of_the_registry_need_no_options(
+    make: Callable[..., TextDataModule],
+    public_data: Callable[..., Path],
+    name: str,
+    folder: str,
+    first: str,
+    label: str | None,
+) -> None:
+    public_data(folder)
+    data = make(TextSource(name, limit=3))
+    passages = [passage for batch, row in rows(data) for passage in batch.passages[row]]
+    assert " ".join(passages[0].words[:6]) == first
+    assert passages[0].label == label
+    assert len(passages) == (6 if name == "wnli" else 3)
