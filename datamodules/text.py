@@ -364,7 +364,7 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
 
     def __init__(
         self,
-        corpora: str | TextSource | list[str | TextSource] = "sample",
+        corpora: str | TextSource | Sequence[str | TextSource] = "sample",
         encoder: EncoderSpec = _DEFAULT_ENCODER,
         root: str | None = None,
         cache: str | None = None,
@@ -374,7 +374,7 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         seed: int | None = None,
         rank_timeout: float = 120.0,
     ) -> None:
-        given = corpora if isinstance(corpora, list) else [corpora]
+        given = [corpora] if isinstance(corpora, str | TextSource) else corpora
         self.sources = tuple(TextSource(one) if isinstance(one, str) else one for one in given)
         super().__init__(
             ", ".join(source.corpus for source in self.sources), root, cache, None, 0, seed, rank_timeout, "run"

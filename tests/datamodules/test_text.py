@@ -1,6 +1,6 @@
 import gc
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -13,12 +13,13 @@ from jsonargparse import ArgumentParser
 from attention import EncoderError, EncoderSpec
 from corpora import texts
 from corpora.labelled import Columns
+from corpora.lines import numbered_lines
 from corpora.sentence import CorpusError
 from corpora.texts import Passage
 from datamodules import SegmentBatch, TextDataModule, TextSource
 from tests.tiny import BROKEN, FAMILIAR, save_bert, save_gpt2, save_llama, save_roberta, write_treebank
 
-Corpora = str | TextSource | list[str | TextSource]
+Corpora = str | TextSource | Sequence[str | TextSource]
 SAVE = {"bert": save_bert, "roberta": save_roberta, "gpt2": save_gpt2, "llama": save_llama}
 
 
@@ -99,7 +100,7 @@ def test_segments_are_what_the_tokenizer_writes_of_stretches_cut_word_by_word(
         return ids
 
     passages = 1 if packing == "single" else 2
-    ends = {"bert": ["[SEP]", "[SEP]"], "roberta": ["</s>", "</s></s></s>"], "gpt2": ["", ""], "llama": ["", ""]}
+    closed = {"bert": ["[SEP]", "[SEP][SEP]"], "roberta": ["</s>", "</s></s></s>"], "gpt2": [""], "llama": [""]}[name]
     begins = {"bert": "[CLS]", "roberta": "<s>", "gpt2": "", "llama": "<s>"}[name]
     delimiters = {"bert": [2, 3], "roberta": [2, 4], "gpt2": [0], "llama": [1]}[name][passages - 1]
     paragraphs = [line.split() for line in path.read_text(encoding="utf-8").splitlines()]
@@ -120,8 +121,7 @@ def test_segments_are_what_the_tokenizer_writes_of_stretches_cut_word_by_word(
         spelled = tokenizer.convert_ids_to_tokens(batch.tokens[row, :length].tolist())
         start, end = (mask[row, :length].tolist() for mask in (batch.start, batch.end))
         assert "".join(token for token, is_start in zip(spelled, start, strict=True) if is_start) == begins
-        last = ends[name][passages - 1] if name != "bert" else "[SEP]" * passages
-        assert "".join(token for token, is_end in zip(spelled, end, strict=True) if is_end) == last
+        assert "".join(token for token, is_end in zip(spelled, end, strict=True) if is_end) == closed[passages - 1]
         assert [token.strip("▁Ġ") in (".", ",") for token in spelled] == batch.punctuation[row, :length].tolist()
         if name == "bert":
             assert batch.segments[row, :length].tolist() == given["token_type_ids"]
@@ -204,7 +204,7 @@ def test_a_corpus_is_read_as_it_is_needed_and_not_kept(
     make: Callable[..., TextDataModule], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read = Counter[str]()
-    lines = texts.numbered_lines
+    lines = numbered_lines
 
     def counted(path: Path) -> Iterator[tuple[int, str]]:
         for line in lines(path):
@@ -239,11 +239,15 @@ def test_random_init_reads_the_same_texts_through_other_weights(
         assert_equal(one.to(torch.device("cpu")), SegmentBatch(**{**vars(other), "encoder": "given"}))
     encoders = data.encoders
     assert torch.equal(encoders["given"].embeddings, encoders["random_init"].embeddings)
-    weights: dict[str, torch.Tensor] = {}
+    weights: dict[tuple[str, int], torch.Tensor] = {}
     for which, encoder in encoders.items():
+
+        def receive(layer: int, seen: torch.Tensor, which: str = which) -> None:
+            weights[which, layer] = seen
+
         inputs = encoder.inputs(given[0].tokens, given[0].mask, given[0].segments)
-        encoder.capture(inputs, lambda _, seen, which=which: weights.setdefault(which, seen), frozenset((0,)))  # type: ignore[misc]
-    assert not torch.allclose(weights["given"], weights["random_init"], atol=0.01)
+        encoder.capture(inputs, receive, frozenset((0,)))
+    assert not torch.allclose(weights["given", 0], weights["random_init", 0], atol=0.01)
     provenance = data.provenance
     assert provenance.encoder["weights"] == "pretrained"
     assert provenance.encoder["random_init"]["weights"] == "random"  # type: ignore[index]
