@@ -46,5 +46,6 @@ bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.adversary
 	$(BIN)/python -m benchmarks.erasure
 	$(BIN)/python -m benchmarks.heads
+	$(BIN)/python -m benchmarks.surface
 	$(BIN)/python -m benchmarks.store
 	$(BIN)/python -m benchmarks.devices

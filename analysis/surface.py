@@ -20,8 +20,11 @@ PLAIN = (*MASSES, *SINKS, *ENTROPIES)
 _BY_LAYER = {
     "delimiters": ("Attention to delimiters and punctuation", ("start", "end", "punctuation")),
     "end_delimiters": ("Attention to end delimiters", ("end_to_end", "other_to_end")),
-    "sinks": ("Attention to sinks", ("first", "heaviest")),
-    "entropy": ("Entropy of attention", ("entropy", "start_entropy")),
+    "without_first": (
+        "Attention, the first position removed",
+        ("previous_without_first", "next_without_first", "end_without_first", "punctuation_without_first"),
+    ),
+    "entropy": ("Entropy of attention", ("entropy", "start_entropy", "entropy_without_first")),
 }
 _BY_HEAD = ("previous", "next", "self", "heaviest")
 _LABELS = {
@@ -30,10 +33,10 @@ _LABELS = {
     "punctuation": "full stops and commas",
     "end_to_end": "from end delimiters",
     "other_to_end": "from other tokens",
-    "first": "first position",
     "heaviest": "heaviest column",
     "entropy": "all tokens",
     "start_entropy": "start delimiter",
+    "entropy_without_first": "first position removed",
     "previous": "previous token",
     "next": "next token",
     "self": "the token itself",
@@ -144,11 +147,15 @@ def _figures(
         if not known:
             continue  # an encoder without delimiters
         scale, label = (1.0, "entropy (nats)") if file == "entropy" else (100.0, "share of attention (%)")
-        lines = {_LABELS[name]: (rows.tolist(), (scale * layers[name].value).tolist()) for name in known}
+        lines, points = {}, {}
+        for at, name in enumerate(known):
+            shown = _LABELS.get(name) or _LABELS[name.removesuffix("_without_first")]
+            lines[shown] = (rows.tolist(), (scale * layers[name].value).tolist())
+            beside = 0.14 * (at - (len(known) - 1) / 2)  # so that no points hide those of another name
+            points[shown] = ((places + beside).tolist(), (scale * heads[name].value).ravel().tolist())
         if file == "entropy":
             lines["uniform attention"] = ([1, number], [float(uniform["entropy"].value)] * 2)
-        points = {_LABELS[name]: (places.tolist(), (scale * heads[name].value).ravel().tolist()) for name in known}
-        figures[file] = Curves(f"{title}, by layer", "layer", label, lines, points, y_range=(0.0, scale / 100))
+        figures[file] = Curves(title, "layer", label, lines, points, y_range=(0.0, scale / 100))
     maps = {
         f"{name}_by_head": HeatMap(
             f"Attention to the {_LABELS[name].removeprefix('the ')}",

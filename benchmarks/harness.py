@@ -28,6 +28,7 @@ from attention.encoder import EncoderError
 from corpora.registry import locate
 from corpora.sample import write_sample_treebank
 from corpora.sentence import CorpusError
+from datamodules import TextDataModule, TextSource
 
 CorpusName = Literal["ud_english_ewt", "sample"]
 SMALL, LARGE = 2000, 12544
@@ -113,6 +114,25 @@ def first_sentences(sources: Iterable[Path], target: Path, most: int) -> Path:
                     if not left:
                         return target
     return target
+
+
+def texts(settings: Settings, folder: Path, most: int) -> TextDataModule:
+    """The first `most` segments of WikiText, two passages each, or of the embedded text; set up for `test`.
+
+    Raises:
+        CorpusError: another corpus is asked for, and not under the data root.
+    """
+    corpus: str | None = settings.corpus
+    if corpus is None:
+        try:
+            locate("wikitext", None)
+            corpus = "wikitext"
+        except CorpusError:
+            corpus = "sample"
+    source = TextSource(corpus, packing="pairs", limit=min(most, settings.limit or most))
+    data = TextDataModule(source, cache=str(folder))
+    data.setup("test")
+    return data
 
 
 def timed(action: Callable[[], object]) -> Callable[[], float]:
@@ -227,7 +247,7 @@ def run(benchmark: str, measure: Callable[[Settings, Path, Report], None], argum
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{benchmark}", description=measure.__doc__)
     parser.add_argument("--json", type=Path, help="write the figures to this file too")
     parser.add_argument(
-        "--corpus", choices=("ud_english_ewt", "sample"), help="default: UD English EWT if there, else the sample"
+        "--corpus", choices=("ud_english_ewt", "sample"), help="default: the public one if there, else the sample"
     )
     parser.add_argument("--limit", type=int, help="most sentences of any file, for a quick look")
     parser.add_argument("--rounds", type=int, default=Settings.rounds, help="of every timing (%(default)s)")

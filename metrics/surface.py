@@ -7,9 +7,9 @@ from torch import Tensor
 
 from results import Unit
 
-MASSES = ("self", "previous", "next", "start", "end", "punctuation", "rest", "end_to_end", "other_to_end")
-"""Mean mass of a row on its own token, on both neighbours, on the start delimiter, the end delimiters, `.` and `,`, and
-on all but these three kinds; then on end delimiters, of their rows alone and of all other rows."""
+MASSES = ("start", "end", "punctuation", "rest", "previous", "next", "self", "end_to_end", "other_to_end")
+"""Mean mass of a row on the start delimiter, the end delimiters, `.` and `,`, all but these three kinds; on both
+neighbours, on its own token; then on the end delimiters, of their rows alone and of all other rows."""
 ENTROPIES = ("entropy", "start_entropy")
 """Mean entropy of a row, and that of the start delimiter's."""
 SINKS = ("first", "heaviest")
@@ -65,8 +65,8 @@ def surface_statistics(weights: Tensor, tokens: Tokens, smoothed: bool = False) 
     # Sums of what is left, not differences from what is taken away: exact where a sink takes nearly all.
     wanted = kept[:, :, :, None] * kinds[:, None, None]
     masses = (wanted.flatten(2, 3) @ weights.mT).reshape(*wanted.shape[:4], -1)  # [batch, heads, variants, kinds, from]
-    near = _near(weights.diagonal(0, 2, 3), weights.diagonal(-1, 2, 3), weights.diagonal(1, 2, 3))
-    near = near[:, :, None] * _near(kept, kept[..., :-1], kept[..., 1:])
+    near = _near(weights.diagonal(-1, 2, 3), weights.diagonal(1, 2, 3), weights.diagonal(0, 2, 3))
+    near = near[:, :, None] * _near(kept[..., :-1], kept[..., 1:], kept)
     left = masses[:, :, :, 3]
     broad = left * _entropies(weights, kept, left, smoothed)
 
@@ -79,16 +79,16 @@ def surface_statistics(weights: Tensor, tokens: Tokens, smoothed: bool = False) 
     absent = torch.where(kinds[:, :3].any(-1), 0.0, torch.nan)[:, None, None]
     mass, to_end = means[..., :3, 0], means[..., 1, 1:3] + absent[..., 1:2]
     rest = 1 - mass.sum(-1, keepdim=True)
-    found = [means[..., 3:6, 0], mass + absent, rest, to_end, means[..., 6, 0:4:3]]
+    found = [mass + absent, rest, means[..., 3:6, 0], to_end, means[..., 6, 0:4:3]]
     return torch.cat([sinks, torch.cat(found, -1).flatten(2)], -1)
 
 
-def _near(own: Tensor, previous: Tensor, following: Tensor) -> Tensor:
-    """What a row has at its own token, the one before and the one behind, `[…, 3, from]`, 0 where there is none."""
+def _near(previous: Tensor, following: Tensor, own: Tensor) -> Tensor:
+    """What a row has at the token before, the one behind and its own, `[…, 3, from]`, 0 where there is none."""
     near = own.new_zeros(*own.shape[:-1], 3, own.size(-1))
-    near[..., 0, :] = own
-    near[..., 1, 1:] = previous
-    near[..., 2, :-1] = following
+    near[..., 0, 1:] = previous
+    near[..., 1, :-1] = following
+    near[..., 2, :] = own
     return near
 
 

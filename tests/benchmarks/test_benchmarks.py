@@ -10,7 +10,18 @@ import pytest
 import torch
 
 from attention import Encoder, EncoderSpec, resolve
-from benchmarks import adversary, classifier_training, devices, erasure, extraction, heads, job, probe_training, store
+from benchmarks import (
+    adversary,
+    classifier_training,
+    devices,
+    erasure,
+    extraction,
+    heads,
+    job,
+    probe_training,
+    store,
+    surface,
+)
 from benchmarks.extraction import TimedExtraction
 from benchmarks.heads import HeadByHead, OnePass, check
 from benchmarks.memory import Ended
@@ -45,6 +56,7 @@ BENCHMARKS: dict[ModuleType, tuple[dict[str, str], Numbers]] = {
         },
         {"sentences": 30},
     ),
+    surface: ({"to_bare_forward": "surface_s / bare_forward_s", "capture_to_bare_forward": ""}, {"segments": 30}),
     store: ({"reads_to_numpy_memmap": "memmap_reads_per_s / reads_per_s"}, {}),
     heads: ({"over_reference": "reference_s / one_pass_s"}, {"sentences": 30, "predictors": 144}),
     adversary: ({"over_reference": "reference_s / search_s"}, {"texts": 30, "reference_texts": 24}),

@@ -1,0 +1,94 @@
+"""Surface statistics of all heads in one pass over texts, against a bare forward pass.
+
+`python -m benchmarks.surface [--json FILE]`
+"""
+
+from pathlib import Path
+
+import torch
+from transformers import AutoModel
+
+from analysis import Surface
+from benchmarks.harness import Report, Settings, alternate, run, texts, timed
+from datamodules import TextDataModule
+
+SEGMENTS = 256
+
+
+class OnePass:
+    """What the experiment does with its batches: a pass in which the analysis sees every layer.
+
+    Attributes:
+        batches: of all segments, in memory beforehand.
+    """
+
+    def __init__(self, data: TextDataModule) -> None:
+        self._data, self._encoder = data, data.encoders["given"]
+        self.batches = list(data.test_dataloader()[0])
+
+    @torch.inference_mode()
+    def capture(self, analysis: Surface | None = None) -> None:
+        """Run all batches once, for an analysis or for none."""
+        for batch in self.batches:
+            inputs = self._encoder.inputs(batch.tokens, batch.mask, batch.segments)
+
+            def receive(layer: int, weights: torch.Tensor) -> None:
+                if analysis is not None:
+                    analysis.update(batch, layer, weights)  # noqa: B023 - called within this turn of the loop
+
+            self._encoder.capture(inputs, receive, frozenset(range(self._encoder.layers)))
+            if analysis is not None:
+                analysis.end(batch)
+
+    def __call__(self) -> None:
+        """From the batches to tables and figures."""
+        surface = Surface()
+        surface.begin(self._data, self._encoder)
+        self.capture(surface)
+        surface.result({})
+
+
+class BareForward:
+    """Forward passes of the same batches with transformers alone, and nothing else done."""
+
+    def __init__(self, ours: OnePass, data: TextDataModule) -> None:
+        encoder = data.encoders["given"]
+        self._model = AutoModel.from_pretrained(
+            encoder.source.folder, attn_implementation="sdpa", dtype=torch.float32
+        ).eval()
+        self._inputs = [encoder.inputs(batch.tokens, batch.mask, batch.segments) for batch in ours.batches]
+
+    @torch.inference_mode()
+    def __call__(self) -> None:
+        """Run all batches once."""
+        for inputs in self._inputs:
+            self._model(**inputs)
+
+
+def measure(settings: Settings, folder: Path, report: Report) -> None:
+    """Surface statistics of all heads in one pass over texts, against a bare forward pass."""
+    data = texts(settings, folder, SEGMENTS)
+    ours = OnePass(data)
+    bare = BareForward(ours, data)
+    seconds = alternate(settings.rounds, bare=timed(bare), ours=timed(ours), capture=timed(ours.capture))
+    report.figure("corpus", data.names[0], "segments of two passages, at most 128 tokens")
+    report.ratio(
+        "to_bare_forward",
+        seconds["ours"],
+        seconds["bare"],
+        "all surface statistics ÷ bare sdpa forward passes over the same batches",
+        wanted="≤ 1.6",
+    )
+    report.ratio("capture_to_bare_forward", seconds["capture"], seconds["bare"], "the same pass without any statistics")
+    report.figure("segments", sum(len(batch.index) for batch in ours.batches), "each read once")
+    report.seconds("bare_forward_s", seconds["bare"], "the bare forward passes")
+    report.seconds("surface_s", seconds["ours"], "from the batches to tables and figures")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line; return the exit code."""
+    return run("surface", measure, arguments)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
