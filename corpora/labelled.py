@@ -135,15 +135,21 @@ def read_labelled(
 
 
 def labelled_texts(
-    path: Path, *, columns: Columns = Columns(), format: Format | None = None, header: bool = True
+    path: Path,
+    *,
+    columns: Columns = Columns(),
+    format: Format | None = None,
+    header: bool = True,
+    option: str = _OPTION,
 ) -> Iterator[LabelledText]:
     """Yield the texts of a file as they are read, empty ones too, and keep none of them.
 
-    Arguments and errors are those of `read_labelled`; ids may come twice, and there may be no text.
+    Arguments and errors are those of `read_labelled`; ids may come twice, and there may be no text. In messages
+    `option` is what holds the options `columns`, `format` and `header`.
     """
-    form = format or format_of(path, _SUFFIXES, f"`{_OPTION}.format`")
+    form = format or format_of(path, _SUFFIXES, f"`{option}.format`")
     wanted = _wanted(columns)
-    records = _objects(path, wanted) if form == "jsonl" else _table(path, form, wanted, header)
+    records = _objects(path, wanted, option) if form == "jsonl" else _table(path, form, wanted, header, option)
     return (_text(path, line, values, wanted) for line, values in records)
 
 
@@ -163,7 +169,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
         raise CorpusError.at(path, None, "the file is empty", "Check that it is the file you meant")
 
 
-def _objects(path: Path, wanted: Mapping[str, str]) -> Iterator[Record]:
+def _objects(path: Path, wanted: Mapping[str, str], option: str) -> Iterator[Record]:
     """Yield the records of a JSONL file."""
     for number, line in _lines(path):
         if not line.strip():
@@ -176,11 +182,13 @@ def _objects(path: Path, wanted: Mapping[str, str]) -> Iterator[Record]:
             raise CorpusError.at(path, number, f"this is {_kind(found)}, not an object", "Write one object a line")
         for field, name in wanted.items():
             if name not in found:
-                raise _no_column(path, number, f"the object has no key {name!r}", field, found)
+                raise _no_column(path, number, f"the object has no key {name!r}", field, found, option)
         yield number, {field: found[name] for field, name in wanted.items()}
 
 
-def _table(path: Path, form: Literal["tsv", "csv"], wanted: Mapping[str, str], header: bool) -> Iterator[Record]:
+def _table(
+    path: Path, form: Literal["tsv", "csv"], wanted: Mapping[str, str], header: bool, option: str
+) -> Iterator[Record]:
     """Yield the records of a TSV or CSV file."""
     places: dict[str, int] = {}
     width = 0
@@ -190,7 +198,7 @@ def _table(path: Path, form: Literal["tsv", "csv"], wanted: Mapping[str, str], h
             continue
         if not places:
             width = len(row)
-            places = _places(path, number, row, wanted, header)
+            places = _places(path, number, row, wanted, header, option)
             if header:
                 continue
         if len(row) != width:
@@ -217,27 +225,30 @@ def _comma_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
         yield start, row
 
 
-def _places(path: Path, number: int, first: list[str], wanted: Mapping[str, str], header: bool) -> dict[str, int]:
+def _places(
+    path: Path, number: int, first: list[str], wanted: Mapping[str, str], header: bool, option: str
+) -> dict[str, int]:
     """Return the place of each wanted column in a row, from the first row."""
     names = [name.strip() for name in first] if header else [str(place) for place in range(1, len(first) + 1)]
     for field, name in wanted.items():
         if name not in names and header:
-            raise _no_column(path, number, f"the header has no column {name!r}", field, names, may_lack_header=True)
+            wrong = f"the header has no column {name!r}"
+            raise _no_column(path, number, wrong, field, names, option, may_lack_header=True)
         if name not in names:
             wrong = f"without a header columns have numbers, and there is no column {name!r}"
-            raise _no_column(path, number, wrong, field, names)
+            raise _no_column(path, number, wrong, field, names, option)
         if names.count(name) > 1:
             raise CorpusError.at(path, number, f"the header has two columns {name!r}", "Give one of them another name")
     return {field: names.index(name) for field, name in wanted.items()}
 
 
 def _no_column(
-    path: Path, number: int, wrong: str, field: str, names: Iterable[str], *, may_lack_header: bool = False
+    path: Path, number: int, wrong: str, field: str, names: Iterable[str], option: str, *, may_lack_header: bool = False
 ) -> CorpusError:
     shown = ", ".join(name if len(name) <= _SHOWN else f"{name[:_SHOWN]}…" for name in names)
-    remedy = f"Name one of them with `{_OPTION}.columns.{field}`"
+    remedy = f"Name one of them with `{option}.columns.{field}`"
     if may_lack_header:
-        remedy += f"; if the file has no header, set `{_OPTION}.header false` and number the columns from 1"
+        remedy += f"; if the file has no header, set `{option}.header false` and number the columns from 1"
     return CorpusError.at(path, number, f"{wrong}; there are {shown or 'none'}", remedy)
 
 

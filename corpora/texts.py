@@ -13,6 +13,9 @@ from corpora.labelled import Format as LabelledFormat
 from corpora.lines import numbered_lines
 from corpora.sentence import CorpusError, Sentence
 
+OPTION = "--data.init_args.corpora"
+"""What holds the options of a corpus, for messages."""
+
 _HEADING = re.compile(r"\s*=( .*)? =\s*")  # of WikiText: ` = = Career = = `
 
 
@@ -89,7 +92,7 @@ def read_texts(
     Texts without a word, or with a pair that has none, are left out and counted as `empty_texts`. Errors are those of
     `corpora.labelled.labelled_texts`.
     """
-    for text in labelled_texts(path, columns=columns, format=format, header=header):
+    for text in labelled_texts(path, columns=columns, format=format, header=header, option=OPTION):
         both = [text.text] if text.pair is None else [text.text, text.pair]
         found = tuple(Passage(text.id, tuple(one.split()), text.line, text.label or None) for one in both)
         if all(passage.words for passage in found):

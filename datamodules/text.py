@@ -25,7 +25,7 @@ from corpora.registry import CORPORA, data_root, remedy_for
 from corpora.registry import Split as CorpusSplit
 from corpora.sample import SAMPLE_VERSION, write_sample_text
 from corpora.sentence import CorpusError
-from corpora.texts import Passage, Text, read_plain, read_sentences, read_texts
+from corpora.texts import OPTION, Passage, Text, read_plain, read_sentences, read_texts
 from datamodules.base import CorpusDataModule
 from datamodules.batch import EncoderOf, SegmentBatch, Split, padder
 from datamodules.sampling import BatchLoader
@@ -63,8 +63,8 @@ class TextSource:
         format: by default what the suffix says. Word links have none of their own: `links` for a TSV of them,
             `enhanced` for those of column DEPS of a CoNLL-U file, `framenet` for `frameIndex.xml` in the folder of
             FrameNet; see `corpora.links`.
-        columns: of labelled texts; by default those of the registry, else `text` and `label`. With `label: null` texts
-            need no label.
+        columns: of labelled texts; by default those of the registry, else `text` alone. Labels are read where they are
+            named: `{text: text, label: label}`.
         header: whether TSV and CSV name their columns; by default what the registry says, else true.
         packing: each passage is a segment of its own (`single`), or two that follow one another are packed into one, as
             in BERT's pre-training (`pairs`).
@@ -99,14 +99,14 @@ class _Corpus:
             if not path.suffix and not path.exists():
                 raise CorpusError(
                     f"{source.corpus}: neither `sample`, nor a file, nor a corpus of the registry "
-                    f"({', '.join(CORPORA)}). Give --data.init_args.corpora one of them."
+                    f"({', '.join(CORPORA)}). Give {OPTION} one of them."
                 )
             return cls(source, source.name or path.stem, path)
         preferred = (source.split,) if source.split else ("test", "dev", "all")
         if not (found := [known.splits[split] for split in _SPLITS if split in preferred and split in known.splits]):
             raise CorpusError(
                 f"{known.name}: the corpus has no split {' or '.join(preferred)}; there are {', '.join(known.splits)}. "
-                f"Name one of them with `split` in --data.init_args.corpora."
+                f"Name one of them with `{OPTION}.split`."
             )
         columns = replace(Columns(label=None), **known.columns) if known.columns else Columns()
         header = known.header if source.header is None else source.header
@@ -115,7 +115,7 @@ class _Corpus:
 
     def texts(self, audit: Counter[str]) -> Iterator[Text]:
         """The texts of the file, as they are read; what is left out is counted."""
-        form: Format = self.source.format or format_of(self.path, _SUFFIXES, "`format` in --data.init_args.corpora")
+        form: Format = self.source.format or format_of(self.path, _SUFFIXES, f"`{OPTION}.format`")
         match form:
             case "text":
                 return read_plain(self.path, audit)
@@ -127,7 +127,7 @@ class _Corpus:
                 return read_enhanced(self.path, audit)
             case "framenet":
                 return read_framenet(self.path, audit)
-        columns, header = self.source.columns or Columns(), self.source.header in (None, True)
+        columns, header = self.source.columns or Columns(label=None), self.source.header in (None, True)
         return read_texts(self.path, audit, columns=columns, format=form, header=header)
 
 

@@ -310,6 +310,18 @@ def test_corpora_that_are_not_are_named(corpora: Corpora, message: str) -> None:
         TextDataModule(corpora)
 
 
+def test_a_table_needs_a_text_alone(make: Callable[..., TextDataModule], tmp_path: Path) -> None:
+    path = tmp_path / "table.tsv"
+    path.write_text("title\ttext\nFoxes\tThe fox sleeps\n", encoding="utf-8")
+    [(batch, row)] = rows(make(str(path)))
+    assert batch.passages[row] == (Passage("2", ("The", "fox", "sleeps"), 2),)
+    remedy = r"table\.tsv:1: the header has no column 'body'; .*`--data\.init_args\.corpora\.columns\.text`"
+    with pytest.raises(CorpusError, match=remedy):
+        make(TextSource(str(path), columns=Columns("body")))
+    with pytest.raises(CorpusError, match=r"`--data\.init_args\.corpora\.format`"):
+        make(str(path.rename(tmp_path / "table.dat")))
+
+
 def test_absent_files_are_named_with_their_remedy(make: Callable[..., TextDataModule], tmp_path: Path) -> None:
     corpora = [str(tmp_path / "none.txt"), "imdb"]
     faults = [str(fault) for fault in TextDataModule(corpora, root=str(tmp_path)).absent(["test"])]
