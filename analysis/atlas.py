@@ -264,7 +264,9 @@ class Atlas(AttentionAnalyses):
             results["antecedent"] = self._antecedents.result
         known = {encoder: self._known(encoder, results) for encoder in self._of}
         assert self.result is not None
-        whole = merged(self.experiment, {"atlas": (own := atlas_of(known)), "attention": self.result} | results)
+        # Their figures are those of configs/clark2019/heads.yaml and coreference.yaml.
+        plain = {name: replace(result, figures={}) for name, result in results.items()}
+        whole = merged(self.experiment, {"atlas": (own := atlas_of(known)), "attention": self.result} | plain)
         others = {name: replace(table, shown=False) for name, table in whole.tables.items() if name not in own.tables}
         self.result = replace(whole, tables={**whole.tables, **others})
 

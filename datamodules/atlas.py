@@ -84,7 +84,7 @@ class AtlasDataModule(CorpusDataModule[Any]):
     def files(self) -> Mapping[str, Path]:
         """The files of all parts, by the name of the text, or by part and split."""
         texts, *others = self.parts
-        named = {f"{type(part).__name__}.{split}": path for part in others for split, path in part.files().items()}
+        named = {f"{_name(part)}.{split}": path for part in others for split, path in part.files().items()}
         return {**texts.files(), **named}
 
     def splits_of(self, stage: str, files: Mapping[str, Path]) -> tuple[list[Split], list[Split]]:
@@ -104,7 +104,7 @@ class AtlasDataModule(CorpusDataModule[Any]):
     @property
     def provenance(self) -> Provenance:
         """Those of all parts: the encoder, and by part the files and what was left out."""
-        found = {type(part).__name__.removesuffix("DataModule").lower(): part.provenance for part in self.parts}
+        found = {_name(part): part.provenance for part in self.parts}
         return Provenance(
             next(iter(found.values())).encoder,
             {name: one.data for name, one in found.items()},
@@ -121,3 +121,8 @@ class AtlasDataModule(CorpusDataModule[Any]):
 
     def _loader(self, split: Split, *, shuffle: bool = False) -> BatchLoader[Any]:
         raise CorpusError(f"{type(self).__name__} has no split {split}. Run `python train.py test`.")
+
+
+def _name(part: CorpusDataModule[Any]) -> str:
+    """`text`, `dependency` or `coreference`."""
+    return type(part).__name__.removesuffix("DataModule").lower()
