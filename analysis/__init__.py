@@ -3,5 +3,6 @@
 from analysis.atlas import Atlas
 from analysis.base import Analysis, AnalysisError
 from analysis.experiment import AttentionAnalyses
+from analysis.importance import Importance
 from analysis.repeated import RepeatedSequences
 from analysis.surface import Surface

@@ -12,17 +12,16 @@ import torch
 from torch import Tensor
 
 from analysis.base import Analysis, AnalysisError, ByHead
-from analysis.tables import best_head, head_map, head_rows, name_of, part
+from analysis.tables import best_head, head_map, head_rows, name_of
 from attention import Encoder
 from datamodules import TextDataModule
-from metrics.moments import Interval, Moments
+from metrics.moments import Means, Moments
 from results import Result, Table
 
 ROLES = ("previous", "duplicate", "induction")
-MEASURES = ("mul", "abs")
+MEASURES: tuple[Literal["mul"], Literal["abs"]] = ("mul", "abs")
 
 _BATCH = 10  # sequences of one pass
-_ALL = slice(None)
 
 
 def role_patterns(tokens: Tensor) -> Tensor:
@@ -93,7 +92,7 @@ class RepeatedSequences(Analysis):
     def begin(self, data: TextDataModule, encoder: Encoder) -> None:
         """Read the sequences; each process takes whole passes in turn, so that sums are the same on any number."""
         inputs = self.tokens(encoder)
-        self._moments = Moments(1, (encoder.layers, encoder.heads, len(ROLES), len(MEASURES)))
+        self._moments = Moments(2, (encoder.layers, encoder.heads, len(ROLES), len(MEASURES)))
         for tokens in torch.split(inputs, _BATCH)[data.ranks.rank :: data.ranks.world]:
             patterns = role_patterns(tokens)
             found: list[Tensor] = []
@@ -105,13 +104,11 @@ class RepeatedSequences(Analysis):
             encoder.capture(
                 encoder.inputs(tokens, whole, torch.zeros_like(tokens)), receive, frozenset(range(encoder.layers))
             )
-            self._moments.update(torch.zeros(len(tokens), dtype=torch.int64), torch.stack(found, 1))
+            self._moments.update(torch.arange(len(tokens)) % 2, torch.stack(found, 1))
 
     def tokens(self, encoder: Encoder) -> Tensor:
         """The sequences that are read, int64 `[sequences, tokens]`, on the device of the encoder."""
-        tokenizer = encoder.tokenizer
-        ordinary = np.setdiff1d(np.arange(len(tokenizer)), tokenizer.all_special_ids)
-        drawn = np.random.default_rng(self.seed).choice(ordinary, (self.sequences, self.length))
+        drawn = np.random.default_rng(self.seed).choice(encoder.ordinary, (self.sequences, self.length))
         start = self._start(encoder)
         columns = [drawn, drawn] if start is None else [np.full((self.sequences, 1), start), drawn, drawn]
         tokens = np.concatenate(columns, axis=1).astype(np.int64)
@@ -136,24 +133,24 @@ class RepeatedSequences(Analysis):
             )
         return int(known[0])
 
-    def scores(self, measure: Literal["mul", "abs"] = "mul") -> Mapping[str, Interval]:
-        """The mean score of every head by role, `[layers, heads]`, with intervals over the sequences."""
-        found = self._moments.compute().over()
-        place = MEASURES.index(measure)
-        return {role: part(found, _ALL, _ALL, number, place) for number, role in enumerate(ROLES)}
+    def scores(self, measure: Literal["mul", "abs"] = "mul") -> Mapping[str, Means]:
+        """The score of every head by role, means over sequences `[layers, heads]`."""
+        found = self._moments.compute().at(MEASURES.index(measure))
+        return {role: found.at(place) for place, role in enumerate(ROLES)}
 
     def by_head(self) -> Mapping[str, ByHead]:
-        shares = self.scores()
+        """The scores, as shares of all mass; the halves are of the sequences."""
         names = {"repeated_previous": "previous", "duplicate": "duplicate", "induction": "induction"}
-        return {name: ByHead(shares[role], "fraction") for name, role in names.items()}
+        scores = self.scores()
+        return {name: ByHead.of(scores[role], "fraction") for name, role in names.items()}
 
     def result(self, others: Mapping[str, Analysis]) -> Result:
-        shares, apart = self.scores("mul"), self.scores("abs")
+        shares, apart = ({role: means.over() for role, means in self.scores(one).items()} for one in MEASURES)
         best = {role: best_head(share, "fraction") for role, share in shares.items()}
         columns = {**shares, **{f"{role}_abs": found for role, found in apart.items()}}
         return Result(
             experiment=self.name,
-            scores={role: estimate for role, (_, estimate) in best.items()},
+            scores={f"{self.name}.{role}": estimate for role, (_, estimate) in best.items()},
             tables={"repeated": Table(head_rows(columns), dict.fromkeys(columns, "fraction"))},
             figures={
                 f"repeated_{role}": head_map(

@@ -18,20 +18,15 @@ def name_of(layer: int, head: int) -> str:
     return f"{layer + 1}-{head + 1}"
 
 
-def part(found: Interval, *place: int | slice) -> Interval:
-    """Some of the numbers, by their places in the arrays."""
-    return Interval(found.value[place], found.low[place], found.high[place], found.inputs[place])
-
-
 def head_rows(columns: Mapping[str, Interval | NDArray[np.generic]], **constant: object) -> pd.DataFrame:
-    """A row for each head, layer by layer: `constant` columns, `layer`, `head`, and those of `[layers, heads]` arrays.
+    """A row for each head, layer by layer: `layer`, `head`, `constant` columns, and those of `[layers, heads]` arrays.
 
     An interval becomes the columns `<name>`, `<name>.low` and `<name>.high`.
     """
     first = next(iter(columns.values()))
     layers, heads = (first.value if isinstance(first, Interval) else first).shape
     places = np.array(list(product(range(1, layers + 1), range(1, heads + 1))))
-    frame: dict[str, object] = {**constant, "layer": places[:, 0], "head": places[:, 1]}
+    frame: dict[str, object] = {"layer": places[:, 0], "head": places[:, 1], **constant}
     for name, column in columns.items():
         if isinstance(column, Interval):
             frame |= {name: column.value.ravel()}
@@ -39,6 +34,18 @@ def head_rows(columns: Mapping[str, Interval | NDArray[np.generic]], **constant:
         else:
             frame[name] = column.ravel()
     return pd.DataFrame(frame)
+
+
+def by_class(found: Mapping[str, Interval], value: str, label: str = "class") -> pd.DataFrame:
+    """A row for each class and head, of intervals `[layers, heads]` by class.
+
+    Columns are `layer`, `head`, the class, its value, `low`, `high`, and the number of `inputs` that the mean is over.
+    """
+    frames = []
+    for name, each in found.items():
+        frame = head_rows({value: each, "inputs": each.inputs}, **{label: name})
+        frames.append(frame.rename(columns={f"{value}.low": "low", f"{value}.high": "high"}))
+    return pd.concat(frames, ignore_index=True)[["layer", "head", label, value, "low", "high", "inputs"]]
 
 
 def best_head(values: Interval, unit: Unit) -> tuple[tuple[int, int], Estimate]:

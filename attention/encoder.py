@@ -20,11 +20,17 @@ from torch import Tensor, nn
 from transformers import (
     AutoConfig,
     AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
     AutoTokenizer,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerFast,
+)
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
 )
 from transformers.utils.logging import disable_progress_bar, get_verbosity, set_verbosity
 
@@ -172,7 +178,7 @@ class Encoder:
         self.device = torch.device(device)
         self.tokenizer = load_tokenizer(source)
         self._model = _load(source)
-        self._model.eval().to(self.device)  # type: ignore[no-untyped-call]
+        self._model.eval().requires_grad_(False).to(self.device)  # type: ignore[no-untyped-call]
         self.layers, self.heads = check(self._model, source.spec.name)
         self.causal = self._is_causal()
         self.max_length = longest_input(self._model, self.tokenizer)
@@ -222,6 +228,26 @@ class Encoder:
     def states(self) -> States:
         """Its hidden states; a StoreError where the architecture has none that can be kept."""
         return States(self._model, self.layers, f"{self.source.spec.name} ({type(self._model).__name__})")
+
+    @cached_property
+    def language_model(self) -> PreTrainedModel | None:
+        """This encoder under the head that predicts masked tokens, or the next if it is causal.
+
+        It goes through the same attention, has no gradients of parameters, and shares the encoder's memory. None where
+        the files hold no such head.
+        """
+        model = _language_model(self.source, self._model, causal=self.causal)
+        return None if model is None else model.eval().requires_grad_(False).to(self.device)  # type: ignore[no-untyped-call]
+
+    def last_hidden(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        """The last hidden states `[batch, pieces, size]`, by which gradients reach the attention weights."""
+        hidden: Tensor = self._model(**inputs).last_hidden_state
+        return hidden
+
+    @property
+    def ordinary(self) -> NDArray[np.int64]:
+        """Ids of the pieces of its vocabulary that are no special tokens, ascending."""
+        return np.setdiff1d(np.arange(len(self.tokenizer)), self.tokenizer.all_special_ids)
 
     @property
     def embeddings(self) -> Tensor:
@@ -364,7 +390,7 @@ def _load(source: Source) -> PreTrainedModel:
 
 
 def _pretrained(
-    kind: type[AutoModel] | type[AutoModelForSequenceClassification],
+    kind: type[AutoModel | AutoModelForCausalLM | AutoModelForMaskedLM | AutoModelForSequenceClassification],
     source: Source,
     config: PreTrainedConfig,
     purpose: str = "",
@@ -375,12 +401,13 @@ def _pretrained(
     try:
         # What the files lack, a pooler or a head, is drawn from the run's seed, and moves no numbers of the caller.
         with torch.random.fork_rng(devices=[]):
-            model, report = kind.from_pretrained(
+            loaded: Any = kind.from_pretrained(
                 source.folder, config=config, **_EAGER, output_loading_info=True, **options
             )
     except Exception as error:  # the unpickler raises almost anything on bytes that are not its own
         reason = _fault_of(error, source.folder)
         raise EncoderError(f"{source.spec.name} cannot be loaded{purpose}: {reason}") from error
+    model, report = loaded
     assert isinstance(model, PreTrainedModel)
     return model, report
 
@@ -411,6 +438,27 @@ def _is_embedding(name: str, model: PreTrainedModel) -> bool:
         return name.startswith(f"{block}.")
     child = name.partition(".")[0]
     return isinstance(getattr(model, child), nn.Embedding)
+
+
+def _language_model(source: Source, body: PreTrainedModel, *, causal: bool) -> PreTrainedModel | None:
+    """The body under its head for language modelling; None where the files do not hold the whole head."""
+    config = load_config(source)
+    kind = AutoModelForCausalLM if causal else AutoModelForMaskedLM
+    known = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES if causal else MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    if config.model_type not in known or config.is_encoder_decoder:
+        return None
+    with _quiet():
+        model, report = _pretrained(kind, source, config, " as a language model")
+    if report["missing_keys"] or type(model.base_model) is not type(body):
+        return None
+    if source.spec.weights == "random":
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(source.spec.seed)
+            model = kind.from_config(config, **_EAGER)  # type: ignore[no-untyped-call]
+        # Through memory that they share this reaches a head that is tied to the embeddings.
+        model.base_model.load_state_dict(body.state_dict(), strict=False)  # the body may have a pooler more
+    setattr(model, model.base_model_prefix, body)
+    return model
 
 
 def load_classifier(source: Source, classes: int) -> tuple[PreTrainedModel, tuple[str, ...]]:

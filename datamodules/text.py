@@ -273,6 +273,15 @@ def segment_batch(
     )
 
 
+def _bounds(lengths: Sequence[int], max_cells: int) -> Iterator[tuple[int, int]]:
+    """Start and stop of every batch among segments of ascending length."""
+    start = 0
+    for stop in range(1, len(lengths) + 1):
+        if stop == len(lengths) or (stop + 1 - start) * lengths[stop] ** 2 > max_cells:
+            yield start, stop
+            start = stop
+
+
 class TextStream(IterableDataset[SegmentBatch]):
     """The batches of this rank, one corpus after the other, of segments of like length.
 
@@ -322,16 +331,8 @@ class TextStream(IterableDataset[SegmentBatch]):
             while window := list(islice(numbered, _WINDOW)):
                 before = window[-1][0] + 1
                 window.sort(key=lambda each: len(each[1].segment))
-                for start, stop in self._bounds([len(each.segment) for _, each in window]):
+                for start, stop in _bounds([len(each.segment) for _, each in window], self._max_cells):
                     yield name, window[start:stop]
-
-    def _bounds(self, lengths: Sequence[int]) -> Iterator[tuple[int, int]]:
-        """Start and stop of every batch among segments of ascending length."""
-        start = 0
-        for stop in range(1, len(lengths) + 1):
-            if stop == len(lengths) or (stop + 1 - start) * lengths[stop] ** 2 > self._max_cells:
-                yield start, stop
-                start = stop
 
 
 class TextDataModule(CorpusDataModule[SegmentBatch]):
@@ -487,6 +488,33 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
 
     def _loader(self, split: Split, *, shuffle: bool = False) -> BatchLoader[SegmentBatch]:
         raise CorpusError(f"{type(self).__name__} has no split {split}. Run `python train.py test`.")
+
+    def drawn(self, split: CorpusSplit, most: int, seed: int) -> Iterator[SegmentBatch]:
+        """At most so many segments of another split of each corpus, the same on every rank: to fit something to them.
+
+        Raises:
+            CorpusError: a corpus is a file of its own, or has no such split.
+        """
+        for source in self.sources:
+            if source.corpus not in CORPORA:
+                raise CorpusError(
+                    f"{source.corpus}: a file has no {split} split. Name a corpus of the registry "
+                    f"({', '.join(CORPORA)}) in --data.init_args.corpora."
+                )
+        given = self.encoders["given"]
+        segmenter, longest = Segmenter(given), min(self.max_length, given.max_length)
+        for source in self.sources:
+            corpus = _Corpus.of(replace(source, split=split, limit=None), self.root, self.cache)
+            random, kept = np.random.default_rng(seed), list[TextSegment]()
+            # Vitter's algorithm R: each segment is kept with one probability, and nothing but these is held.
+            for number, segment in enumerate(Segments(corpus, segmenter, longest).read(Counter())):
+                if number < most:
+                    kept.append(segment)
+                elif (place := int(random.integers(number + 1))) < most:
+                    kept[place] = segment
+            kept.sort(key=lambda one: len(one.segment))
+            for start, stop in _bounds([len(one.segment) for one in kept], self.max_cells):
+                yield segment_batch(kept[start:stop], range(start, stop), corpus.name, pad=given.pad_id)
 
     def test_dataloader(self) -> list[DataLoader[SegmentBatch]]:  # type: ignore[override]
         """All texts, each once, through the given encoder; then through that of `random_init`."""

@@ -49,6 +49,10 @@ class Means:
         margin = np.where(count > 1, margin, np.nan)
         return Interval(mean, mean - margin, mean + margin, count)
 
+    def at(self, place: int) -> "Means":
+        """Those of one place of the last axis."""
+        return Means(self.counts[..., place], self.sums[..., place], self.squares[..., place])
+
 
 class Moments(ExactMetric):
     """Sums numbers of inputs, and their squares, apart for each group: for instance two halves of a corpus.

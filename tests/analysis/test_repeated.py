@@ -12,9 +12,9 @@ from transformers import AutoModel
 
 from analysis import RepeatedSequences
 from analysis.base import AnalysisError
-from attention import Encoder, EncoderSpec, resolve
+from attention import Encoder
 from processes.ranks import Ranks
-from tests.tiny import save_bert, save_gpt2, save_llama
+from tests.analysis.passes import ENCODERS, encoder, summed
 
 ALONE = Ranks()
 
@@ -24,10 +24,6 @@ Maps = list[NDArray[np.float32]]
 def begun(analysis: RepeatedSequences, encoder: Encoder, ranks: Ranks = ALONE) -> RepeatedSequences:
     analysis.begin(SimpleNamespace(ranks=ranks), encoder)  # type: ignore[arg-type] # it reads no texts
     return analysis
-
-
-def encoder_in(folder: Path) -> Encoder:
-    return Encoder(resolve(EncoderSpec(str(folder))))
 
 
 def maps_of(encoder: Encoder, tokens: Tensor) -> Maps:
@@ -61,45 +57,45 @@ def by_hand(weights: NDArray[np.float32], tokens: list[int]) -> list[tuple[float
     return found
 
 
-@pytest.mark.parametrize("save", [save_bert, save_gpt2, save_llama])
-def test_scores_are_those_of_a_loop_over_pairs_of_tokens(save: Callable[[Path], Path], tmp_path: Path) -> None:
-    encoder = encoder_in(save(tmp_path))
-    analysis = begun(RepeatedSequences(sequences=12, length=6, seed=3), encoder)
+@pytest.mark.parametrize("kind", ENCODERS)
+def test_scores_are_those_of_a_loop_over_pairs_of_tokens(kind: str, tmp_path: Path) -> None:
+    one = encoder(kind, tmp_path)
+    analysis = begun(RepeatedSequences(sequences=12, length=6, seed=3), one)
 
-    tokens = analysis.tokens(encoder)
+    tokens = analysis.tokens(one)
     expected = np.array(
-        [[[by_hand(head, row.tolist()) for head in layer] for layer in maps_of(encoder, row)] for row in tokens]
+        [[[by_hand(head, row.tolist()) for head in layer] for layer in maps_of(one, row)] for row in tokens]
     )
     assert (tokens[:, -12:-6] == tokens[:, -6:]).all()
-    assert len(tokens[0]) == (12 if save is save_gpt2 else 13)  # it alone writes no start delimiter
+    assert len(tokens[0]) == (12 if kind == "gpt2" else 13)  # it alone writes no start delimiter
     for place, measure in enumerate(("mul", "abs")):
         for role, found in zip(range(3), analysis.scores(measure).values(), strict=True):  # type: ignore[arg-type]
             values = expected[..., role, place]
             error = values.std(0, ddof=1) / np.sqrt(12)
-            assert np.allclose(found.value, values.mean(0), atol=1e-6)
-            assert np.allclose(found.high - found.value, 2.200985 * error, atol=1e-6)  # Student's t, 11 degrees
+            mean = found.over()
+            assert np.allclose(mean.value, values.mean(0), atol=1e-6)
+            assert np.allclose(mean.high - mean.value, 2.200985 * error, atol=1e-6)  # Student's t, 11 degrees
 
 
 def test_two_processes_sum_what_one_does(tmp_path: Path) -> None:
-    encoder = encoder_in(save_bert(tmp_path))
-    alone = begun(RepeatedSequences(sequences=25, length=5), encoder)
-    shares = [begun(RepeatedSequences(sequences=25, length=5), encoder, Ranks(rank, 2)) for rank in range(2)]
+    one = encoder("bert", tmp_path)
+    alone = begun(RepeatedSequences(sequences=25, length=5), one)
+    shares = [begun(RepeatedSequences(sequences=25, length=5), one, Ranks(rank, 2)) for rank in range(2)]
 
-    for name in ("counts", "sums", "squares"):
-        whole, first, second = (getattr(one._moments, name) for one in (alone, *shares))
+    for whole, first, second in zip(*map(summed, (alone, *shares)), strict=True):
         assert whole.any()
         assert torch.equal(whole, first + second)
 
 
 def test_best_heads_are_named(tmp_path: Path) -> None:
-    analysis = begun(RepeatedSequences(sequences=4, length=5), encoder_in(save_llama(tmp_path)))
+    analysis = begun(RepeatedSequences(sequences=4, length=5), encoder("llama", tmp_path))
     result = analysis.result({})
     frame = result.tables["repeated"].frame
 
     for role in ("previous", "duplicate", "induction"):
         best = frame.sort_values(role).iloc[-1]
-        assert result.scores[role].value == best[role] > 0
-        assert result.scores[role].low == best[f"{role}.low"] < best[role]
+        assert result.scores[f"repeated.{role}"].value == best[role] > 0
+        assert result.scores[f"repeated.{role}"].low == best[f"{role}.low"] < best[role]
         assert result.audit[f"best_{role}"] == f"{int(best['layer'])}-{int(best['head'])}"
 
 
@@ -111,16 +107,16 @@ def test_best_heads_are_named(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_drawn_is_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:
-    encoder = encoder_in(save_gpt2(tmp_path))
+    one = encoder("gpt2", tmp_path)
     with pytest.raises(AnalysisError, match=message):
-        begun(RepeatedSequences(**options), encoder)
+        begun(RepeatedSequences(**options), one)
 
 
 def test_scores_are_those_of_transformer_lens(tmp_path: Path) -> None:
     detector = pytest.importorskip("transformer_lens.head_detector", reason="transformer_lens is not installed")
-    encoder = encoder_in(save_gpt2(tmp_path))
-    analysis = begun(RepeatedSequences(sequences=5, length=20, start="always"), encoder)
-    tokens = analysis.tokens(encoder)
+    one = encoder("gpt2", tmp_path)
+    analysis = begun(RepeatedSequences(sequences=5, length=20, start="always"), one)
+    tokens = analysis.tokens(one)
     model = AutoModel.from_pretrained(tmp_path, attn_implementation="eager")
     config = SimpleNamespace(device="cpu", n_ctx=64, n_layers=2, n_heads=4, dtype=torch.float32)
 
@@ -139,4 +135,4 @@ def test_scores_are_those_of_transformer_lens(tmp_path: Path) -> None:
     for measure, tolerance in (("mul", 1e-4), ("abs", 6e-4)):
         for role, ours in analysis.scores(measure).items():  # type: ignore[arg-type]
             theirs = np.mean([detected(names[role], measure, row) for row in tokens], axis=0)
-            assert np.abs(theirs - ours.value).max() < tolerance
+            assert np.abs(theirs - ours.over().value).max() < tolerance
