@@ -5,7 +5,6 @@ Attention TO a word is the sum over its pieces, attention FROM a word the mean o
 position `n+1` is the end delimiter.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -65,9 +64,7 @@ def split_words(tokenizer: PreTrainedTokenizerFast, sentences: Sequence[Sequence
         AlignmentError: a word without any piece, and a tokenizer without an unknown token.
     """
     # Byte-level BPE marks a word's beginning by the blank before it; is_split_into_words would leave it out.
-    blank = (
-        " " if '"ByteLevel"' in json.dumps(json.loads(tokenizer.backend_tokenizer.to_str())["pre_tokenizer"]) else ""
-    )
+    blank = " " if "ByteLevel(" in str(tokenizer.backend_tokenizer.pre_tokenizer) else ""
     words = [[blank + word for word in sentence] for sentence in sentences]
     encoded = _encode(tokenizer, words)
     missing = [sorted(set(range(len(s))) - set(encoded.word_ids(index))) for index, s in enumerate(words)]
