@@ -2,6 +2,7 @@
 
 from analysis.atlas import Atlas
 from analysis.base import Analysis, AnalysisError
+from analysis.clusters import Clusters
 from analysis.experiment import AttentionAnalyses
 from analysis.importance import Importance
 from analysis.repeated import RepeatedSequences

@@ -17,6 +17,16 @@ from results import Curves, Estimate, Figure, HeatMap, Result, Table, on_one_sca
 PLAIN = (*MASSES, *SINKS, *ENTROPIES)
 """The statistics with no sink removed."""
 
+BEHAVIOURS = {
+    "previous token": ("previous", 0.5),
+    "next token": ("next", 0.5),
+    "start delimiter": ("start", 0.6),
+    "end delimiters": ("end", 0.6),
+    "punctuation": ("punctuation", 0.6),
+    "broad": ("entropy", 3.8),
+}
+"""A head's behaviour is the first whose statistic is above its bound (Clark et al. 2019, figure 6)."""
+
 _BY_LAYER = {
     "delimiters": ("Attention to delimiters and punctuation", ("start", "end", "punctuation")),
     "end_delimiters": ("Attention to end delimiters", ("end_to_end", "other_to_end")),
@@ -91,6 +101,14 @@ class Surface(Analysis):
             )
             for place, name in enumerate(STATISTICS)
         }
+
+    def classes(self) -> Mapping[str, list[str]]:
+        """What each head does most, by the thresholds with which the paper colours its clusters."""
+        means = _by_name(self._of_heads.compute().over())
+        names = np.full(means["entropy"].value.size, "other", dtype=object)
+        for name, (statistic, least) in reversed(BEHAVIOURS.items()):  # the first that fits counts
+            names[means[statistic].value.ravel() > least] = name
+        return {"behaviour": names.tolist()}
 
     def result(self, others: Mapping[str, Analysis]) -> Result:
         """Tables `surface`, by head, and `layers`; scores of the whole model; figures by layer and by head."""

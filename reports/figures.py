@@ -20,7 +20,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.collections import LineCollection, PolyCollection
-from matplotlib.colors import Normalize
+from matplotlib.colors import BoundaryNorm, ListedColormap, Normalize
 from matplotlib.figure import Figure as Canvas
 from matplotlib.font_manager import FontPath, findfont, findSystemFonts, fontManager, get_font
 from matplotlib.image import AxesImage
@@ -32,7 +32,7 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 from numpy.typing import NDArray
 
-from results import AttentionLines, Bars, Categories, Curves, HeatMap, Histograms, Maps, Spreads, Unit
+from results import AttentionLines, Bars, Categories, Curves, HeatMap, Histograms, Maps, Scatter, Spreads, Unit
 
 # Widths in inches: of one column of a two-column page, of both, of a character of a tick label and of a label.
 COLUMN, PAGE = 3.4, 7.0
@@ -507,6 +507,36 @@ def _(figure: Curves) -> Canvas:
     if len(names) > 1:
         for handle in legend_above(axes, names, length=1.8).get_lines():
             handle.set(alpha=1.0, markersize=max(handle.get_markersize(), 4))
+    canvas.suptitle(wrapped(figure.title, COLUMN))
+    return canvas
+
+
+@_draw.register
+def _(figure: Scatter) -> Canvas:
+    """Draw points without axes, alike in both directions; steps of a scale have a colour bar, other groups a legend."""
+    names = list(dict.fromkeys(figure.groups))
+    colours = sns.color_palette("rocket_r" if figure.ordered else "colorblind", len(names))
+    canvas = _canvas(COLUMN, 3.0)
+    axes = canvas.add_subplot()
+    groups, size = np.asarray(figure.groups), 2.5 if len(figure.groups) >= MANY else 4.5
+    for index, name in enumerate(names):
+        x, y = figure.points[groups == name].T
+        marker = "o" if figure.ordered else MARKERS[index % len(MARKERS)]
+        style: dict[str, Any] = {"markersize": size, "markeredgewidth": 0.4, "markeredgecolor": INK}
+        axes.plot(x, y, marker, label=name, color=colours[index], **style)
+    axes.set(xticks=(), yticks=(), aspect="equal", adjustable="datalim")
+    axes.margins(0.08)
+    if figure.ordered:
+        steps = ScalarMappable(BoundaryNorm(np.arange(len(names) + 1) - 0.5, len(names)), ListedColormap(colours))
+        bar = canvas.colorbar(steps, ax=axes, shrink=0.8)
+        shown = range(0, len(names), math.ceil(len(names) / 16))
+        bar.set_ticks(list(shown), labels=[names[index] for index in shown])
+        bar.ax.tick_params(length=0)
+        bar.outline.set_visible(False)
+        bar.minorticks_off()
+        bar.set_label(figure.group_label)
+    else:
+        legend_above(axes, names)
     canvas.suptitle(wrapped(figure.title, COLUMN))
     return canvas
 

@@ -12,6 +12,7 @@ from results.figures import (
     HeatMap,
     Histograms,
     Maps,
+    Scatter,
     Spreads,
     on_one_scale,
 )

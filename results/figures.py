@@ -365,7 +365,36 @@ class Categories:
             raise ValueError(f"{what} have cells of categories without a glyph: {sorted(strange)}")
 
 
-Figure = Bars | HeatMap | Maps | Categories | AttentionLines | Spreads | Curves | Histograms | ColouredTexts
+@dataclass(frozen=True, eq=False)
+class Scatter:
+    """Points on a plane of which distances alone mean something, for instance heads by multidimensional scaling.
+
+    Attributes:
+        points: Both coordinates of each point, `[points, 2]`.
+        groups: Group of each point, which has a colour; groups are in the order in which they come.
+        group_label: What groups are, for instance layers.
+        ordered: Whether the groups are steps of a scale: their colours are then from light to dark.
+
+    Raises:
+        ValueError: There are no points, shapes do not fit, or a coordinate is infinite or nan.
+    """
+
+    title: str
+    points: NDArray[np.floating]
+    groups: Sequence[str]
+    group_label: str
+    ordered: bool = False
+
+    def __post_init__(self) -> None:
+        if not len(self.groups) or np.shape(self.points) != (len(self.groups), 2):
+            raise ValueError(
+                f"scatter {self.title!r} has points of shape {np.shape(self.points)} for {len(self.groups)} groups"
+            )
+        if not np.isfinite(self.points).all():
+            raise ValueError(f"scatter {self.title!r} has points that are not finite")
+
+
+Figure = Bars | HeatMap | Maps | Categories | Scatter | AttentionLines | Spreads | Curves | Histograms | ColouredTexts
 
 
 def _check_grid(what: str, grid: Sequence[Sequence[object]], rows: Sequence[str], columns: Sequence[str]) -> None:

@@ -17,7 +17,7 @@ from matplotlib.patches import PathPatch, Rectangle, StepPatch
 from matplotlib.text import Annotation, Text
 
 from reports.figures import COLUMN, PAGE, draw
-from results import AttentionLines, Bars, Categories, Curves, HeatMap, Histograms, Maps, Spreads, on_one_scale
+from results import AttentionLines, Bars, Categories, Curves, HeatMap, Histograms, Maps, Scatter, Spreads, on_one_scale
 from results import Figure as Data
 
 RELATIONS = tuple(f"relation:{number}" for number in range(30))
@@ -51,6 +51,12 @@ def roles(rows: int, columns: int, glyphs: dict[str, str]) -> Categories:
     cells = [names[row * columns : (row + 1) * columns] for row in range(rows)]
     labels = ([str(row + 1) for row in range(rows)], [str(column + 1) for column in range(columns)])
     return Categories("Roles", cells, glyphs, *labels, "Layer", "Head")
+
+
+def plane(count: int, each: int, **changes: object) -> Scatter:
+    points = np.random.default_rng(0).standard_normal((count * each, 2))
+    names = [str(1 + point // each) for point in range(count * each)]
+    return dataclasses.replace(Scatter("Heads", points, names, "layer"), **changes)  # type: ignore[arg-type]
 
 
 def sentence(words: int, arcs: int = 0, **changes: object) -> AttentionLines:
@@ -178,6 +184,9 @@ def assert_readable(canvas: Canvas) -> None:
         roles(1, 1, {"broad": "B"}),
         roles(24, 16, {f"a role of a head {one}": f"{one}x" for one in range(10)}),
         roles(32, 32, {"broad": "B", "next": "N"}),
+        plane(7, 3, groups=[f"a behaviour of heads {point // 3}" for point in range(21)]),
+        plane(32, 32, ordered=True, title="Far too long a title " * 3),
+        plane(2, 1, ordered=True),
         sentence(1),
         sentence(20, 15, from_label="the words that attend", to_label="the words attended to"),
         sentence(90, 3),
@@ -368,6 +377,24 @@ class TestCategories:
         [legend] = canvas.legends
         assert texts(legend.get_texts()) == ["P  previous", "N  next", "B  broad"]
         assert [to_rgb(patch.get_facecolor()) for patch in legend.get_patches()] == [to_rgb(one) for one in colours(3)]
+
+
+class TestScatter:
+    def test_points_have_the_colour_of_their_group(self) -> None:
+        figure = plane(3, 4)
+        axes = axes_of(dataclasses.replace(figure, groups=["other", "broad", *figure.groups[:10]]))
+        drawn = {line.get_label(): line for line in axes.lines}
+        assert list(drawn) == ["other", "broad", "1", "2", "3"]
+        np.testing.assert_array_equal(drawn["2"].get_xydata(), figure.points[6:10])
+        assert [to_rgb(line.get_color()) for line in drawn.values()] == [to_rgb(one) for one in colours(5)]
+        assert axes.get_aspect() == 1
+
+    def test_steps_of_a_scale_go_from_light_to_dark_beside_a_bar(self) -> None:
+        axes, bar = draw(plane(6, 2, ordered=True)).axes
+        brightness = [sum(to_rgb(line.get_color())) for line in axes.lines]
+        assert brightness == sorted(brightness, reverse=True)
+        assert texts(bar.get_yticklabels()) == list("123456")
+        assert bar.get_ylabel() == "layer"
 
 
 class TestAttentionLines:

@@ -13,6 +13,7 @@ from results import (
     HeatMap,
     Histograms,
     Maps,
+    Scatter,
     Spreads,
 )
 
@@ -25,6 +26,7 @@ MAPS = Maps(
     "Raw", [[np.eye(2), None], [np.zeros((3, 3)), np.eye(1)]], "12", "12", "Layer", "Head", "Weight", unit="fraction"
 )
 ROLES = Categories("Roles", [["broad", None]], {"broad": "B", "next": "N"}, "1", "12", "Layer", "Head")
+PLANE = Scatter("Heads", np.zeros((2, 2)), ("1", "2"), "layer")
 LINES = AttentionLines("Head 3-9", ("[CLS]", "Go", "[SEP]"), np.eye(3), frozenset({(1, 0)}), "dependent", "head")
 SPREADS = Spreads(
     "Flips",
@@ -38,7 +40,17 @@ CURVES = Curves("Adversaries", "TVD", "JSD", {"base": ([0, 0.1], [0, NAN])}, {"s
 HISTOGRAMS = Histograms("Agreement", "τ", {"base": [-1.0, 1.0, NAN], "tying": []}, -1, 1)
 TEXT = ColouredText("7", "gold 1", ("a", "film"), {"attention": [0.1, 0.9], "gradient": [-2.0, NAN]})
 Drawable = (
-    Bars | HeatMap | Maps | Categories | AttentionLines | Spreads | Curves | Histograms | ColouredText | ColouredTexts
+    Bars
+    | HeatMap
+    | Maps
+    | Categories
+    | Scatter
+    | AttentionLines
+    | Spreads
+    | Curves
+    | Histograms
+    | ColouredText
+    | ColouredTexts
 )
 
 
@@ -67,6 +79,9 @@ Drawable = (
         (ROLES, {"glyphs": {"broad": "B", "next": "B"}}, r"glyphs \['B', 'B'\]: give each of 1–10"),
         (ROLES, {"glyphs": {"broad": "B", "next": "next"}}, "its own 1–2 letters"),
         (ROLES, {"glyphs": {"broad": "B"} | {str(one): str(one) for one in range(10)}}, "1–10 categories"),
+        *((PLANE, {"points": np.zeros(shape)}, "points of shape .* for 2 groups") for shape in ((3, 2), (2, 3), 2)),
+        (PLANE, {"points": np.zeros((0, 2)), "groups": ()}, "for 0 groups"),
+        (PLANE, {"points": np.array([[0, NAN], [0, 0]])}, "not finite"),
         *((LINES, {"weights": np.zeros(shape)}, "weights of shape .* for 3 words") for shape in (3, (3, 4), (3, 3, 1))),
         (LINES, {"words": (), "weights": np.zeros((0, 0)), "arcs": frozenset()}, "for 0 words"),
         *(

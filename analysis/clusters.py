@@ -1,0 +1,180 @@
+"""Which heads behave alike (Clark et al. 2019, §6): distances between heads, a map of them, and clusters."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from pytorch_lightning.utilities import rank_zero_info
+from scipy.cluster.hierarchy import fcluster, leaves_list, linkage
+from scipy.spatial.distance import squareform
+from sklearn.manifold import MDS
+from torch import Tensor
+
+from analysis.base import Analysis, AnalysisError
+from attention import Encoder
+from datamodules import SegmentBatch, TextDataModule
+from datamodules.sampling import run_seed
+from metrics.head_distances import HeadDistances, scaled_rows, summed_divergences
+from metrics.moments import Floats
+from results import Estimate, Figure, HeatMap, Result, Scatter, Table
+
+CLUSTERS = 8
+"""Into how many the tree of heads is cut; the paper draws no borders."""
+PERMUTATIONS = 1000
+
+
+class Clusters(Analysis):
+    """Distances between heads: the Jensen–Shannon divergence of their rows, averaged over tokens.
+
+    It tells whether heads of one layer are nearer to each other than heads of different layers, and places all heads
+    on a plane. Memory: see the line that it logs; it grows with the square of the heads, and not with the texts.
+    """
+
+    name = "clusters"
+    needs = ("surface",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._rows: list[Tensor] = []  # of each input of the batch, `[all heads, n · n]`
+
+    def begin(self, data: TextDataModule, encoder: Encoder) -> None:
+        self._shape = encoder.layers, encoder.heads
+        self._seed = run_seed(data.seed)
+        if (count := encoder.layers * encoder.heads) < 3:
+            raise AnalysisError(
+                f"{type(self).__name__}: an encoder of {count} heads has no clusters. Leave it out, or name another."
+            )
+        self._distances = HeadDistances(count)
+        cells = max(data.max_cells, min(data.max_length, encoder.max_length) ** 2)
+        rank_zero_info(
+            f"Distances of {count:,} heads: {count * (count - 1) // 2:,} pairs, {8e-6 * count**2:,.1f} MB for their "
+            f"sums, and up to {4e-6 * count * cells:,.0f} MB for the weights of a batch (less with a lower "
+            f"--data.init_args.max_cells)."
+        )
+
+    def update(self, batch: SegmentBatch, layer: int, weights: Tensor) -> None:
+        heads, lengths = weights.size(1), batch.lengths.tolist()
+        if layer == 0:
+            self._rows = [weights.new_empty(self._shape[0] * heads, n * n) for n in lengths]
+        for item, (rows, n) in enumerate(zip(self._rows, lengths, strict=True)):
+            scaled_rows(weights[item, :, :n, :n], rows[layer * heads : (layer + 1) * heads])
+
+    def end(self, batch: SegmentBatch) -> None:
+        for rows, n in zip(self._rows, batch.lengths.tolist(), strict=True):
+            self._distances.update(summed_divergences(rows, n), n)
+        self._rows = []
+
+    def classes(self) -> Mapping[str, list[str]]:
+        """The number of each head's cluster."""
+        return {"cluster": [str(number) for number in cut(tree_of(self._distances.compute()))]}
+
+    def result(self, others: Mapping[str, Analysis]) -> Result:
+        """Tables `head_distances` and `clusters`, scores `within_layer`, `between_layer` and `p`, and three figures."""
+        distances = self._distances.compute()
+        layers, heads = (index.ravel() for index in np.indices(self._shape))
+        tree, points = tree_of(distances), places(distances)
+        frame = pd.DataFrame(
+            {
+                "layer": layers + 1,
+                "head": heads + 1,
+                "x": points[:, 0],
+                "y": points[:, 1],
+                "cluster": cut(tree),
+                "behaviour": list(others["surface"].classes()["behaviour"]),
+            }
+        )
+        one, other = np.triu_indices(len(distances), 1)
+        pairs = pd.DataFrame(
+            {
+                "layer": layers[one] + 1,
+                "head": heads[one] + 1,
+                "other_layer": layers[other] + 1,
+                "other_head": heads[other] + 1,
+                "distance": distances[one, other],
+            }
+        )
+        within, between, p = layer_test(distances, layers, self._seed)
+        scores = {
+            "within_layer": Estimate(within, unit="nats"),
+            "between_layer": Estimate(between, unit="nats"),
+            "p": Estimate(p, unit="p"),
+        }
+        tables = {
+            "head_distances": Table(pairs, {"distance": "nats"}, shown=False),
+            "clusters": Table(frame, {"x": "nats", "y": "nats"}),
+        }
+        return Result("clusters", scores, tables, _figures(frame, distances, leaves_list(tree)))
+
+
+def tree_of(distances: Floats) -> Floats:
+    """The hierarchy of heads by average linkage, as scipy has it, of distances `[heads, heads]`."""
+    tree: Floats = linkage(squareform(distances, checks=False), "average")
+    return tree
+
+
+def cut(tree: Floats) -> NDArray[np.int64]:
+    """The cluster of each head, from 1 on, where the tree is cut into `CLUSTERS`, or fewer where merges are at once."""
+    numbers: NDArray[np.int64] = fcluster(tree, CLUSTERS, "maxclust").astype(np.int64)
+    return numbers
+
+
+def places(distances: Floats) -> Floats:
+    """A point for each head, `[heads, 2]`, whose distances are as near to the given ones as a plane allows."""
+    if not distances.any():
+        return np.zeros((len(distances), 2))  # the scaling divides by their sum
+    scaling = MDS(2, metric="precomputed", init="classical_mds", n_init=1, random_state=0)
+    points: Floats = scaling.fit_transform(distances)
+    return points
+
+
+def layer_test(distances: Floats, layers: NDArray[np.int64], seed: int) -> tuple[float, float, float]:
+    """Whether heads of one layer are near each other.
+
+    Args:
+        distances: `[heads, heads]`.
+        layers: of each head.
+        seed: of the permutations.
+
+    Returns:
+        The mean distance of pairs of one layer, that of pairs of different layers, and the share of `PERMUTATIONS` of
+        the layers over the heads, and of the order found, in which the first is no greater; nan where there are no
+        pairs of either kind.
+    """
+    one, other = np.triu_indices(len(layers), 1)
+    found = distances[one, other]
+
+    def within(order: NDArray[np.int64]) -> float:
+        return float(found[order[one] == order[other]].mean())
+
+    same = layers[one] == layers[other]
+    if same.all() or not same.any():
+        mean = float(found.mean())
+        return (mean, np.nan, np.nan) if same.all() else (np.nan, mean, np.nan)
+    observed = within(layers)
+    random = np.random.default_rng(seed)
+    # As many pairs of one layer in any order: a mean that is not greater is a difference that is not smaller.
+    least = observed * (1 + 1e-12)  # the same pairs summed in another order are as good
+    hits = sum(within(random.permutation(layers)) <= least for _ in range(PERMUTATIONS))
+    return observed, float(found[~same].mean()), (1 + hits) / (1 + PERMUTATIONS)
+
+
+def _figures(heads: pd.DataFrame, distances: Floats, order: NDArray[np.int64]) -> dict[str, Figure]:
+    names = [f"{layer}-{head}" for layer, head in zip(heads["layer"], heads["head"], strict=True)]
+    points, layers = heads[["x", "y"]].to_numpy(), heads["layer"].astype(str).tolist()
+    return {
+        "clusters_by_layer": Scatter("Heads by distance and layer", points, layers, "layer", ordered=True),
+        "clusters_by_behaviour": Scatter(
+            "Heads by distance and behaviour", points, heads["behaviour"].tolist(), "behaviour"
+        ),
+        "head_distances": HeatMap(
+            "Distances between heads, in the order of the tree",
+            distances[np.ix_(order, order)],
+            [names[place] for place in order],
+            [names[place] for place in order],
+            "layer-head",
+            "layer-head",
+            "distance (nats)",
+            unit="nats",
+        ),
+    }

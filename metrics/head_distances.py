@@ -1,0 +1,78 @@
+"""How much the attention of two heads differs: the Jensen–Shannon divergence of their rows (Clark et al. 2019, §6)."""
+
+import torch
+from torch import Tensor
+
+from metrics.moments import Floats
+from metrics.rows import ExactMetric
+
+_SMOOTHING = 1e-3
+_COLUMNS, _HEADS = 4096, 64  # of a block, so that the buffers of its pairs stay in the cache
+_SCALE = 2.0**32  # of the integer sums: room for 2³¹ nats
+
+
+def scaled_rows(weights: Tensor, out: Tensor) -> None:
+    """Write what `summed_divergences` takes, n/2 · (.999 α + .001/n) as in the paper's code, into `out`.
+
+    Args:
+        weights: `[heads, n, n]`, those of real tokens.
+        out: float32 `[heads, n · n]`, contiguous.
+    """
+    n = weights.size(-1)
+    torch.mul(weights, (1 - _SMOOTHING) * n / 2, out=out.view_as(weights)).add_(_SMOOTHING / 2)
+
+
+def summed_divergences(rows: Tensor, n: int) -> Tensor:
+    """Sum over the tokens of an input of the divergence, in nats, between the rows of every two heads.
+
+    With a and b the scaled rows of p and q, JSD(p, q) = H((p + q)/2) - (H(p) + H(q))/2
+    = Σ (a ln 2a + b ln 2b - (a + b) ln(a + b)) / n: one logarithm for a pair instead of four, and none of numbers far
+    from 1 where attention is near uniform, where entropies would differ by less than they are rounded.
+
+    Args:
+        rows: float32 `[heads, n · n]`, by `scaled_rows`.
+        n: tokens.
+
+    Returns:
+        float64 `[heads, heads]`, of each pair where the second head is not before the first; zeros elsewhere.
+    """
+    heads = len(rows)
+    sums = rows.new_zeros(heads, heads, dtype=torch.float64)
+    mixed, logs = (rows.new_empty(_HEADS * _COLUMNS) for _ in range(2))
+    for columns in torch.split(rows, _COLUMNS, 1):
+        block = columns.contiguous()
+        for one in range(heads):
+            for first in range(one, heads, _HEADS):
+                others = block[first : first + _HEADS]
+                both = torch.add(others, block[one], out=mixed[: others.numel()].view_as(others))
+                products = torch.log(both, out=logs[: others.numel()].view_as(others)).mul_(both)
+                sums[one, first : first + _HEADS] += products.sum(-1)
+    own = sums.diagonal() / 2
+    return ((own[:, None] + own - sums) / n).triu_()
+
+
+class HeadDistances(ExactMetric):
+    """Mean divergence between the rows of every two heads, over the tokens of all inputs.
+
+    The sums are of integers, so that they are the same in any order and on any number of devices.
+    """
+
+    sums: Tensor
+    tokens: Tensor
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        self.add_state("sums", torch.zeros(heads, heads, dtype=torch.int64), dist_reduce_fx="sum")
+        self.add_state("tokens", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
+
+    def update(self, divergences: Tensor, tokens: int) -> None:
+        """Add the `summed_divergences` of an input of so many tokens."""
+        self.sums += (divergences * _SCALE).round().long()
+        self.tokens += tokens
+
+    def compute(self) -> Floats:
+        """The distances in nats, `[heads, heads]`, symmetric, zeros on the diagonal; nan without an input."""
+        sums, tokens = self.sums.cpu().double(), float(self.tokens)
+        # The released code sums over the tokens and never divides.
+        distances = (sums / (_SCALE * tokens if tokens else torch.nan)).clamp_min(0)
+        return (distances + distances.T).numpy()
