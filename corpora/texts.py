@@ -39,7 +39,7 @@ class Passage:
     """A stretch of text in words, with what is known of them.
 
     Attributes:
-        id: Its name; unique within its file, unless the file names two of its texts alike.
+        id: Its name; unique within its file, unless the file names two of its texts alike. Those of a pair share it.
         words: One at least.
         line: The line of the file at which it starts, counted from 1; of a corpus of several files a number.
         label: Of a labelled text; None without.

@@ -23,7 +23,7 @@ from corpora.lines import format_of
 from corpora.links import read_enhanced, read_framenet, read_links
 from corpora.registry import CORPORA, data_root, remedy_for
 from corpora.registry import Split as CorpusSplit
-from corpora.sample import SAMPLE_VERSION, write_sample_text
+from corpora.sample import SAMPLE_VERSION, write_sample_text, write_sample_treebank
 from corpora.sentence import CorpusError
 from corpora.texts import OPTION, Passage, Text, read_plain, read_sentences, read_texts
 from datamodules.base import CorpusDataModule
@@ -55,9 +55,9 @@ class TextSource:
     """One corpus of texts, and how it is read.
 
     Args:
-        corpus: `sample` for the embedded text, a name of the registry, or a file: plain text, a paragraph on each line
-            (`.txt`, `.raw`), labelled texts or pairs of texts (`.tsv`, `.csv`, `.jsonl`), a treebank (`.conllu`,
-            `.conllx`), or word links.
+        corpus: `sample` for the embedded text, and with `format: conllu` for the test split of the embedded treebank; a
+            name of the registry; or a file: plain text, a paragraph on each line (`.txt`, `.raw`), labelled texts or
+            pairs of texts (`.tsv`, `.csv`, `.jsonl`), a treebank (`.conllu`, `.conllx`), or word links.
         name: of the corpus in tables; by default that of the registry, or the stem of the file.
         split: of a corpus of the registry; by default test where there is one, else dev, else all.
         format: by default what the suffix says. Word links have none of their own: `links` for a TSV of them,
@@ -92,9 +92,13 @@ class _Corpus:
     @classmethod
     def of(cls, source: TextSource, root: str | Path | None, cache: Path) -> "_Corpus":
         """Where a corpus lies; a CorpusError if it is neither embedded, nor of the registry, nor a path."""
+        known = CORPORA.get(source.corpus)
+        if known is None and source.split is not None:
+            raise CorpusError(f"{source.corpus}: only corpora of the registry have splits. Leave `{OPTION}.split` out.")
         if source.corpus == "sample":
-            return cls(source, source.name or "sample", cache / f"text-{SAMPLE_VERSION}" / "sample.txt")
-        if (known := CORPORA.get(source.corpus)) is None:
+            kind, name = ("sample", "sample-test.conllu") if source.format == "conllu" else ("text", "sample.txt")
+            return cls(source, source.name or "sample", cache / f"{kind}-{SAMPLE_VERSION}" / name)
+        if known is None:
             path = Path(source.corpus).expanduser()
             if not path.suffix and not path.exists():
                 raise CorpusError(
@@ -405,10 +409,11 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         return self.encoder
 
     def files(self) -> Mapping[str, Path]:
-        """The file of every corpus, by its name; that of the sample is written the first time."""
+        """The file of every corpus, by its name; those that are embedded are written the first time."""
         for corpus in self._corpora:
             if corpus.source.corpus == "sample" and not corpus.path.exists():
-                write_sample_text(corpus.path.parent)
+                write_sample = write_sample_treebank if corpus.path.suffix == ".conllu" else write_sample_text
+                write_sample(corpus.path.parent)
         return {corpus.name: corpus.path for corpus in self._corpora}
 
     def splits_of(self, stage: str, files: Mapping[str, Path]) -> tuple[list[Split], list[Split]]:

@@ -253,7 +253,10 @@ def test_random_init_reads_the_same_texts_through_other_weights(
     assert provenance.encoder["random_init"]["weights"] == "random"  # type: ignore[index]
 
 
-def test_the_sample_is_written_once_and_read(make: Callable[..., TextDataModule]) -> None:
+def test_the_samples_are_written_once_and_read(make: Callable[..., TextDataModule]) -> None:
+    trees = rows(make(TextSource(format="conllu")))
+    assert len(trees) > 240
+    assert all(passage.sentence is not None for batch, row in trees for passage in batch.passages[row])
     data = make("sample", "llama", max_length=64)
     assert data.names == ("sample",)
     assert data.absent(["test"]) == []
@@ -300,6 +303,7 @@ def test_two_passages_need_a_delimiter_between_them(
     [
         ("wikitext103", r"wikitext103: neither `sample`, nor a file, nor a corpus of the registry \(.*wikitext,"),
         ([TextSource("cola", split="test")], r"cola: the corpus has no split test; there are train, dev\."),
+        (TextSource("my.txt", split="dev"), r"my\.txt: only corpora of the registry have splits"),
         (["a.txt", "b/a.txt"], r"corpora: a, a\. .*a `name` each"),
         ([], r"corpora: none\. Name one or more"),
         (TextSource(limit=0), r"limit of sample: 0 is less than 1"),
