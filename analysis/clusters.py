@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
+import torch
 from numpy.typing import NDArray
 from pytorch_lightning.utilities import rank_zero_info
 from scipy.cluster.hierarchy import fcluster, leaves_list, linkage
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from analysis.base import Analysis, AnalysisError
 from attention import Encoder
+from attention.forward import in_order
 from datamodules import SegmentBatch, TextDataModule
 from datamodules.sampling import run_seed
 from metrics.head_distances import HeadDistances, scaled_rows, summed_divergences
@@ -45,7 +47,7 @@ class Clusters(Analysis):
             raise AnalysisError(
                 f"{type(self).__name__}: an encoder of {count} heads has no clusters. Leave it out, or name another."
             )
-        self._distances = HeadDistances(count)
+        self._sums = HeadDistances(count)
         cells = max(data.max_cells, min(data.max_length, encoder.max_length) ** 2)
         rank_zero_info(
             f"Distances of {count:,} heads: {count * (count - 1) // 2:,} pairs, {8e-6 * count**2:,.1f} MB for their "
@@ -61,17 +63,24 @@ class Clusters(Analysis):
             scaled_rows(weights[item, :, :n, :n], rows[layer * heads : (layer + 1) * heads])
 
     def end(self, batch: SegmentBatch) -> None:
-        for rows, n in zip(self._rows, batch.lengths.tolist(), strict=True):
-            self._distances.update(summed_divergences(rows, n), n)
+        inputs = list(zip(self._rows, batch.lengths.tolist(), strict=True))
+        # One input on each core: the threads of a single one would wait for each other at every small block.
+        workers = min(len(inputs), torch.get_num_threads()) if batch.lengths.device.type == "cpu" else 1
+        for (_, n), sums in in_order(lambda each: summed_divergences(*each), inputs, workers):
+            self._sums.update(sums, n)
         self._rows = []
+
+    def distances(self) -> Floats:
+        """Between all heads, layer by layer, in nats, `[all heads, all heads]`; every process takes part."""
+        return self._sums.compute()
 
     def classes(self) -> Mapping[str, list[str]]:
         """The number of each head's cluster."""
-        return {"cluster": [str(number) for number in cut(tree_of(self._distances.compute()))]}
+        return {"cluster": [str(number) for number in cut(tree_of(self.distances()))]}
 
     def result(self, others: Mapping[str, Analysis]) -> Result:
         """Tables `head_distances` and `clusters`, scores `within_layer`, `between_layer` and `p`, and three figures."""
-        distances = self._distances.compute()
+        distances = self.distances()
         layers, heads = (index.ravel() for index in np.indices(self._shape))
         tree, points = tree_of(distances), places(distances)
         frame = pd.DataFrame(

@@ -1,7 +1,9 @@
-"""One user's run in a process of its own: `python -m benchmarks.job {setup,fit} CACHE TRAIN [--dev DEV]`.
+"""One user's run in a process of its own: `python -m benchmarks.job {setup,fit,distances} CACHE TRAIN [--dev DEV]`.
 
 Prints one line of JSON: `startup_s`, from the start of the process to the first line of the job, `ready_s`, from
-entering the datamodule's `setup` to its end, and under `fit` `fit_s`, one epoch of training with its validation.
+entering the datamodule's `setup` to its end, and under `fit` `fit_s`, one epoch of training with its validation. Under
+`distances` TRAIN is a corpus of texts, of which `--limit` segments are read, and `test_s` a whole test of all distances
+between heads.
 """
 
 import argparse
@@ -9,12 +11,14 @@ import json
 import logging
 import time
 from pathlib import Path
+from typing import Any
 
 from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 from pytorch_lightning import Callback, LightningDataModule, LightningModule, Trainer
 
+from analysis import AttentionAnalyses, Clusters, Surface
 from attention.encoder import EncoderSpec
-from datamodules import DependencyDataModule, VectorSpec
+from datamodules import DependencyDataModule, TextDataModule, TextSource, VectorSpec
 from probes import AttentionOnlyProbe
 
 
@@ -32,40 +36,60 @@ def fit(
     module: LightningModule, data: LightningDataModule, *callbacks: Callback, validate: bool, devices: int = 1
 ) -> None:
     """One epoch on the CPU, nothing written and, but for warnings, nothing said; with several devices under DDP."""
-    for name in ("pytorch_lightning", "lightning_fabric"):
-        logging.getLogger(name).setLevel(logging.WARNING)
-    Trainer(
-        accelerator="cpu",
+    trainer = _quiet_trainer(
         strategy="ddp" if devices > 1 else "auto",
         devices=devices,
-        plugins=LightningEnvironment(),
         max_epochs=1,
         callbacks=list(callbacks),
         limit_val_batches=None if validate else 0,
         num_sanity_val_steps=0,
+    )
+    trainer.fit(module, datamodule=data)
+
+
+def _quiet_trainer(**options: Any) -> Trainer:  # noqa: ANN401 - a Trainer's own
+    for name in ("pytorch_lightning", "lightning_fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    return Trainer(
+        accelerator="cpu",
+        plugins=LightningEnvironment(),
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
         use_distributed_sampler=False,
-    ).fit(module, datamodule=data)
+        **options,
+    )
+
+
+def test_distances(data: TextDataModule) -> None:
+    """Distances between all heads on the CPU, nothing written and, but for warnings, nothing said."""
+    _quiet_trainer().test(AttentionAnalyses([Surface(), Clusters()]), datamodule=data, verbose=False)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.job")
-    parser.add_argument("kind", choices=("setup", "fit"))
+    parser.add_argument("kind", choices=("setup", "fit", "distances"))
     parser.add_argument("cache", type=Path)
-    parser.add_argument("train", type=Path)
+    parser.add_argument("train")
     parser.add_argument("--dev", type=Path)
+    parser.add_argument("--limit", type=int)
     parser.add_argument("--started", type=float, default=time.monotonic(), help="monotonic clock before the process")
     given = parser.parse_args(arguments)
-    data = datamodule(given.cache, given.train, given.dev)
+    data: TextDataModule | DependencyDataModule
+    if given.kind == "distances":
+        data = TextDataModule(TextSource(given.train, packing="pairs", limit=given.limit), cache=str(given.cache))
+    else:
+        data = datamodule(given.cache, Path(given.train), given.dev)
     begun = time.monotonic()
-    data.setup("fit")
+    data.setup("test" if given.kind == "distances" else "fit")
     ready = time.monotonic()
     seconds = {"startup_s": begun - given.started, "ready_s": ready - begun}
-    if given.kind == "fit":
+    if isinstance(data, TextDataModule):
+        test_distances(data)
+        seconds["test_s"] = time.monotonic() - ready
+    elif given.kind == "fit":
         fit(AttentionOnlyProbe(), data, validate=True)
         seconds["fit_s"] = time.monotonic() - ready
     print(json.dumps(seconds))

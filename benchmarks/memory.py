@@ -76,7 +76,14 @@ class Ended:
     peak_mb: float
 
 
-def run_job(kind: Literal["setup", "fit"], cache: Path, *, train: Path, dev: Path | None = None) -> Ended:
+def run_job(
+    kind: Literal["setup", "fit", "distances"],
+    cache: Path,
+    *,
+    train: Path | str,
+    dev: Path | None = None,
+    limit: int | None = None,
+) -> Ended:
     """Run `benchmarks.job` in a fresh process, as a user's run would be.
 
     Raises:
@@ -84,6 +91,7 @@ def run_job(kind: Literal["setup", "fit"], cache: Path, *, train: Path, dev: Pat
     """
     command = [sys.executable, "-m", "benchmarks.job", kind, str(cache), str(train)]
     command += ["--dev", str(dev)] if dev is not None else []
+    command += ["--limit", str(limit)] if limit is not None else []
     command += ["--started", str(time.monotonic())]
     root = Path(__file__).resolve().parent.parent
     with (

@@ -16,6 +16,7 @@ from benchmarks import (
     devices,
     erasure,
     extraction,
+    head_distances,
     heads,
     job,
     probe_training,
@@ -28,7 +29,7 @@ from benchmarks.memory import Ended
 from benchmarks.probe_training import DataPass
 from benchmarks.reference import Reference
 from corpora.conllu import read_treebank
-from datamodules import AttentionBatch, DependencyDataModule
+from datamodules import AttentionBatch, DependencyDataModule, TextDataModule, TextSource
 from fidelity.adversary import Adversary
 from models import RecurrentEncoder
 from tests.benchmarks.conftest import Measured, Numbers
@@ -56,6 +57,7 @@ BENCHMARKS: dict[ModuleType, tuple[dict[str, str], Numbers]] = {
         },
         {"sentences": 30},
     ),
+    head_distances: ({"over_reference": "reference_s / streamed_s"}, {"segments": 16, "heads": 72}),
     surface: ({"to_bare_forward": "surface_s / bare_forward_s", "capture_to_bare_forward": ""}, {"segments": 30}),
     store: ({"reads_to_numpy_memmap": "memmap_reads_per_s / reads_per_s"}, {}),
     heads: ({"over_reference": "reference_s / one_pass_s"}, {"sentences": 30, "predictors": 144}),
@@ -98,6 +100,30 @@ def test_peaks_are_compared(measured: Measured, monkeypatch: pytest.MonkeyPatch)
     assert (figures["peak_rss_mb_small"], figures["peak_rss_mb_large"]) == (400, 420)
 
 
+def test_peaks_of_distances_are_compared(measured: Measured, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(head_distances, "SEGMENTS", 1)
+    read: list[int] = []
+
+    def ran(kind: str, cache: Path, *, train: str, limit: int) -> Ended:
+        data = TextDataModule(TextSource(train, packing="pairs", limit=limit), cache=str(cache))
+        data.setup("test")
+        read.append(sum(len(batch.index) for batch in data.test_dataloader()[0]))
+        return Ended({}, 500.0 + limit / 10)
+
+    monkeypatch.setattr(head_distances, "run_job", ran)
+    _, ratios, figures = measured(head_distances.main)
+    assert read == [200, 2000]  # the embedded text is repeated until it has as many
+    assert (figures["peak_200"], figures["peak_2000"]) == (520, 700)
+    assert ratios["peak_2000_over_200"] == pytest.approx(700 / 520)
+
+
+def test_distances_that_differ_are_refused() -> None:
+    ours = np.random.default_rng(0).random((3, 3))
+    assert head_distances.check(ours * (1 + 5e-5), ours) == pytest.approx(5e-5, rel=1e-6)
+    with pytest.raises(RuntimeError, match=r"differs from the reference's by 2\.0e-04"):
+        head_distances.check(ours * (1 + 2e-4), ours)
+
+
 def test_packed_sequences_give_the_same_states() -> None:
     """Both sides of the ratio do the same."""
     ours, packed = RecurrentEncoder(hidden=classifier_training.HIDDEN), classifier_training.PackedEncoder()
@@ -129,6 +155,11 @@ def test_a_job_trains_and_prints_its_seconds(few: Path, tmp_path: Path, capsys: 
     seconds = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert seconds.keys() == {"startup_s", "ready_s", "fit_s"}
     assert min(seconds.values()) > 0
+
+
+def test_a_job_measures_distances(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert job.main(["distances", str(tmp_path), "sample", "--limit", "2", "--started", "0"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1]).keys() == {"startup_s", "ready_s", "test_s"}
 
 
 def test_a_data_pass_reads_every_training_batch(few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
