@@ -5,5 +5,7 @@ from analysis.base import Analysis, AnalysisError
 from analysis.clusters import Clusters
 from analysis.experiment import AttentionAnalyses
 from analysis.importance import Importance
+from analysis.maps import RawMaps
+from analysis.patterns import Patterns
 from analysis.repeated import RepeatedSequences
 from analysis.surface import Surface

@@ -34,9 +34,9 @@ from numpy.typing import NDArray
 
 from results import AttentionLines, Bars, Categories, Curves, HeatMap, Histograms, Maps, Scatter, Spreads, Unit
 
-# Widths in inches: of one column of a two-column page, of both, of a character of a tick label and of a label.
+# Widths in inches: of one column of a two-column page, and of both; of a letter of a tick label, a label, a caption.
 COLUMN, PAGE = 3.4, 7.0
-CHARACTER, LETTER = 0.058, 0.065
+CHARACTER, LETTER, LITTLE = 0.058, 0.065, 0.05
 FONT = "DejaVu Sans"  # ships with matplotlib: the same figure on every machine, as long as it has the characters
 
 LEGEND: dict[str, Any] = {"frameon": False, "handletextpad": 0.5, "columnspacing": 1.0}
@@ -248,7 +248,9 @@ def _(figure: Maps) -> Canvas:
         axes.imshow(_shrunk(one * scale, pixels), colours, norm, extent=corners, interpolation="nearest")
         axes.add_patch(Rectangle((left, upper), 1, 1, fill=False, edgecolor="0.6", linewidth=0.3, clip_on=False))
         if figure.names:
-            axes.text(left + 0.5, upper - 0.02, figure.names[y][x], ha="center", va="bottom", fontsize=6)
+            letters = max(1, int(cell / LITTLE))
+            name = figure.names[y][x] if len(figure.names[y][x]) <= letters else f"{figure.names[y][x][: letters - 1]}…"
+            axes.text(left + 0.5, upper - 0.02, name, ha="center", va="bottom", fontsize=6)
     axes.set(xlim=(0.0, columns * pitch - gap / cell), ylim=(rows * drop - (gap + caption) / cell, -caption / cell))
     axes.set(xlabel=figure.column_label, ylabel=figure.row_label, title=wrapped(figure.title, width))
     axes.set_xticks(0.5 + pitch * np.arange(columns), figure.column_labels)

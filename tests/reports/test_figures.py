@@ -179,7 +179,13 @@ def assert_readable(canvas: Canvas) -> None:
             heat_map(9, 9), title="Far too long a title " * 2, row_labels=RELATIONS[:9], column_labels=RELATIONS[:9]
         ),
         maps(1, 1, 1),
-        maps(5, 6, 30, names=[["12-16 wikitext"] * 6] * 5, row_labels=("vertical", "vertical_diagonal", *"345")),
+        maps(
+            5,
+            6,
+            30,
+            names=[["12-16 a_corpus_of_a_long_name"] * 6] * 5,
+            row_labels=("vertical", "vertical_diagonal", *"345"),
+        ),
         maps(24, 16, 8, top=0.5, title="Far too long a title " * 8),
         roles(1, 1, {"broad": "B"}),
         roles(24, 16, {f"a role of a head {one}": f"{one}x" for one in range(10)}),

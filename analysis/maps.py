@@ -1,0 +1,64 @@
+"""The raw attention of every head in one input, as pictures."""
+
+from collections.abc import Mapping
+from textwrap import shorten
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from analysis.base import Analysis, AnalysisError
+from attention import Encoder
+from datamodules import SegmentBatch, TextDataModule
+from models.base import gathered
+from results import Maps, Result
+
+_WIDTH = 160  # letters of the text in the title
+
+
+class RawMaps(Analysis):
+    """Attention weights of all layers and heads in one input, padding left out. It keeps these weights, and no sums.
+
+    Args:
+        input: number of the segment among all of the run, from 0.
+    """
+
+    name = "maps"
+
+    def __init__(self, input: int = 0) -> None:
+        super().__init__()
+        if input < 0:
+            raise AnalysisError(f"--model.init_args.analyses: RawMaps has input {input}. Give 0 or more.")
+        self.input = input
+
+    def begin(self, data: TextDataModule, encoder: Encoder) -> None:
+        self._layers = encoder.layers
+        self._found: list[tuple[int, str, NDArray[np.float32]]] = []  # layer, text, [heads, from, to]
+
+    def update(self, batch: SegmentBatch, layer: int, weights: Tensor) -> None:
+        for place in (batch.index == self.input).nonzero().flatten().tolist():
+            length = int(batch.lengths[place])
+            text = " | ".join(" ".join(passage.words) for passage in batch.passages[place])
+            own = weights[place, :, :length, :length].float().cpu().numpy()
+            self._found.append((layer, text, own.copy()))
+
+    def result(self, others: Mapping[str, Analysis]) -> Result:
+        """Figure `maps`, layers × heads; an AnalysisError where there is no such input."""
+        found = sorted(gathered(self._found), key=lambda one: one[0])
+        if len(found) != self._layers:
+            raise AnalysisError(
+                f"--model.init_args.analyses: RawMaps shows input {self.input}, and the texts have fewer segments. "
+                f"Give a smaller number."
+            )
+        rows = [list(weights) for _, _, weights in found]
+        figure = Maps(
+            f"Attention of every head in: {shorten(found[0][1], _WIDTH, placeholder=' …')}",
+            rows,
+            [str(row) for row in range(1, len(rows) + 1)],
+            [str(column) for column in range(1, len(rows[0]) + 1)],
+            "layer",
+            "head",
+            "attention",
+            unit="fraction",
+        )
+        return Result(self.name, {}, figures={"maps": figure}, audit={"input": self.input, "tokens": len(rows[0][0])})

@@ -1,0 +1,270 @@
+"""Which of five patterns each attention map shows (Kovaleva et al. 2019, §4.1), by rules and by a network."""
+
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from analysis.base import Analysis, ByHead
+from analysis.pattern_net import HELD_OUT, TRAINING, pictures, trained
+from analysis.tables import head_rows, name_of
+from attention import Encoder
+from datamodules import SegmentBatch, TextDataModule
+from metrics.classification import kappa
+from metrics.moments import Floats, Interval, Means, Moments
+from metrics.patterns import PATTERNS, Agreement, by_rules, structure
+from models.base import gathered
+from results import Bars, Categories, Estimate, Figure, Maps, Result, Table, Unit
+
+GLYPHS = {"vertical": "V", "diagonal": "D", "vertical + diagonal": "VD", "block": "B", "heterogeneous": "H"}
+"""Names of the patterns as they are shown, each with its letters in the figure."""
+NAMES = tuple(GLYPHS)
+FRACTION: Unit = "fraction"
+EXAMPLES = 6  # most maps of each pattern in the gallery
+
+
+Cell = TypeVar("Cell")
+
+
+Order = tuple[float, int, int, int]
+"""The clearest map comes first: minus the distance to the nearest threshold of the rules; then number, layer, head."""
+
+
+class Example(NamedTuple):
+    """A map in the gallery, `[tokens, tokens]`."""
+
+    pattern: int
+    order: Order
+    corpus: str
+    weights: NDArray[np.float32]
+
+    @property
+    def head(self) -> tuple[int, int]:
+        """Its layer and head."""
+        return self.order[2:]
+
+
+class Gallery:
+    """The clearest maps of each pattern by the rules, each of another head; at most `EXAMPLES` of a pattern are kept.
+
+    A head keeps its clearest map, so the order in which maps are offered does not matter.
+    """
+
+    def __init__(self) -> None:
+        self._kept: list[dict[tuple[int, int], Example]] = [{} for _ in PATTERNS]
+
+    def offer(self, batch: SegmentBatch, layer: int, weights: Tensor, patterns: Tensor, margins: Tensor) -> None:
+        """Show it all maps of a layer `[batch, heads, from, to]`, their patterns and margins `[batch, heads]`."""
+        numbers, of, clear = (part.cpu().numpy() for part in (batch.index, patterns, margins))
+        by_number = numbers.argsort()  # of equals argmax takes the first
+        for pattern, kept in enumerate(self._kept):
+            own = np.where(of == pattern, clear, -np.inf)[by_number]
+            for head, place in enumerate(by_number[own.argmax(0)].tolist()):
+                order = (-float(clear[place, head]), int(numbers[place]), layer, head)
+                if of[place, head] != pattern or not self._wanted(kept, order):
+                    continue
+                length = int(batch.lengths[place])
+                own_weights = weights[place, head, :length, :length].float().cpu().numpy().copy()
+                _keep(kept, Example(pattern, order, batch.corpus, own_weights))
+
+    @staticmethod
+    def _wanted(kept: Mapping[tuple[int, int], Example], order: Order) -> bool:
+        if (before := kept.get(order[2:])) is not None:
+            return order < before.order
+        return len(kept) < EXAMPLES or order < max(one.order for one in kept.values())
+
+    def of_all_devices(self) -> list[list[Example]]:
+        """The clearest of all devices, by pattern; every process takes part."""
+        best: list[dict[tuple[int, int], Example]] = [{} for _ in PATTERNS]
+        for example in gathered([example for kept in self._kept for example in kept.values()]):
+            if self._wanted(best[example.pattern], example.order):
+                _keep(best[example.pattern], example)
+        return [sorted(kept.values(), key=lambda one: one.order) for kept in best]
+
+
+def _keep(kept: dict[tuple[int, int], Example], example: Example) -> None:
+    kept[example.head] = example
+    if len(kept) > EXAMPLES:
+        del kept[max(kept, key=lambda head: kept[head].order)]
+
+
+class Patterns(Analysis):
+    """Shares of five patterns among the maps of all inputs and heads: by layer, by head and by corpus.
+
+    The rules are those of `metrics.patterns`. A small network, trained on drawn maps when the analysis begins, gives a
+    second opinion; both are scored on held-out drawn maps (`rules_f1`, `cnn_f1`: macro-F1), and their agreement on the
+    maps of the texts is Cohen's κ (`kappa`). Intervals are over inputs.
+
+    Args:
+        cnn: ask the network.
+    """
+
+    name = "patterns"
+
+    def __init__(self, cnn: bool = True) -> None:
+        super().__init__()
+        self.cnn = cnn
+
+    def begin(self, data: TextDataModule, encoder: Encoder) -> None:
+        self._corpora, self._causal = data.names, encoder.causal
+        groups, kinds = 2 * len(self._corpora), len(PATTERNS)  # a group is a half of a corpus
+        self._of_heads = Moments(groups, (encoder.layers, encoder.heads, kinds))
+        self._of_layers, self._of_model = Moments(groups, (encoder.layers, kinds)), Moments(groups, (kinds,))
+        self._agreement = Agreement(len(self._corpora))
+        self._net = deepcopy(trained(self._causal).net) if self.cnn else None
+        self._gallery = Gallery()
+        self._passed: list[Tensor] = []
+
+    def update(self, batch: SegmentBatch, layer: int, weights: Tensor) -> None:
+        delimiters = (batch.start | batch.end).sum(1)
+        found = structure(weights, batch.lengths, delimiters, batch.segments, self._causal)
+        patterns, margins = by_rules(found, batch.segments.any(1))
+        self._passed.append(patterns)
+        self._gallery.offer(batch, layer, weights, patterns, margins)
+        if self._net is not None:
+            second = self._net(pictures(weights, batch.lengths, batch.segments)).argmax(-1)
+            self._agreement.update(self._corpora.index(batch.corpus), patterns, second)
+
+    def end(self, batch: SegmentBatch) -> None:
+        shown = torch.nn.functional.one_hot(torch.stack(self._passed, 1), len(PATTERNS)).double()
+        self._passed.clear()
+        group = 2 * self._corpora.index(batch.corpus) + batch.index % 2
+        self._of_heads.update(group, shown)
+        self._of_layers.update(group, shown.mean(2))
+        self._of_model.update(group, shown.mean((1, 2)))
+
+    def by_head(self) -> Mapping[str, ByHead]:
+        """Share of the inputs in which a head shows each pattern."""
+        means = self._of_heads.compute()
+        return {name: _of_pattern(means, place) for place, name in enumerate(PATTERNS)}
+
+    def classes(self) -> Mapping[str, Sequence[str]]:
+        """The pattern that each head shows most often; the first of equals."""
+        shares = self._of_heads.compute().over().value
+        return {"pattern": [PATTERNS[place] for place in shares.argmax(-1).ravel()]}
+
+    def result(self, others: Mapping[str, Analysis]) -> Result:
+        """Tables by corpus and layer (`patterns`), by corpus, by head, and of both opinions; the gallery."""
+        heads, layers, model = (moments.compute() for moments in (self._of_heads, self._of_layers, self._of_model))
+        of_corpora = {name: [2 * place, 2 * place + 1] for place, name in enumerate(self._corpora)}  # their groups
+        by_corpus = {name: model.over(groups) for name, groups in of_corpora.items()}
+        totals = pd.DataFrame({"corpus": self._corpora} | _shares(list(by_corpus.values())))
+        units = dict.fromkeys(PATTERNS, FRACTION)
+        whole, tables = model.over(), dict[str, Table]()
+        scores = {
+            f"pattern.{name}": Estimate(*(float(end[place]) for end in whole[:3]), unit="fraction")
+            for place, name in enumerate(PATTERNS)
+        }
+        audit: dict[str, object] = {"inputs": int(whole.inputs[0])}
+        if self.cnn:
+            counts, drawn = self._agreement.compute(), trained(self._causal)
+            totals["kappa"], units["kappa"] = kappa(counts), "ratio"
+            scores["kappa"] = Estimate(float(kappa(counts.sum(0))), unit="ratio")
+            scores["rules_f1"] = Estimate(drawn.rules_f1, unit="fraction")
+            scores["cnn_f1"] = Estimate(drawn.net_f1, unit="fraction")
+            found = {f"cnn_{name}": counts.sum(0)[:, place] for place, name in enumerate(PATTERNS)}
+            tables["agreement"] = Table(pd.DataFrame({"rules": PATTERNS} | found))
+            audit |= {"drawn maps, training": TRAINING, "drawn maps, held out": HELD_OUT}
+        tables |= {
+            "patterns": _layer_table({name: layers.over(groups) for name, groups in of_corpora.items()}),
+            "patterns_total": Table(totals, units),
+            "head_patterns": _head_table(heads),
+        }
+        numbers = [str(layer) for layer in range(1, layers.sums.shape[1] + 1)]
+        figures: dict[str, Figure] = {
+            "pattern_heads": _head_figure(heads.over()),
+            "patterns_by_layer": _bars("Patterns by layer", numbers, _rows(layers.over()), "layer"),
+        }
+        if len(by_corpus) > 1:
+            figures["patterns_by_corpus"] = _bars(
+                "Patterns by corpus", self._corpora, list(by_corpus.values()), "corpus"
+            )
+        if gallery := _gallery_figure(self._gallery.of_all_devices()):
+            figures["pattern_gallery"] = gallery
+        return Result(self.name, scores, tables, figures, audit)
+
+
+def _of_pattern(means: Means, place: int) -> ByHead:
+    own = means.at(place)
+    halves = own.over(slice(0, None, 2)).value, own.over(slice(1, None, 2)).value
+    return ByHead(own.over(), "fraction", halves)
+
+
+def _shares(rows: Sequence[Interval]) -> dict[str, Floats]:
+    """Columns of the share of each pattern and of the ends of its interval, of a row each, `[patterns]`."""
+    return {
+        f"{name}{end}": np.array([interval[number][place] for interval in rows])
+        for place, name in enumerate(PATTERNS)
+        for number, end in enumerate(("", ".low", ".high"))
+    }
+
+
+def _layer_table(of_corpora: Mapping[str, Interval]) -> Table:
+    rows = [row for interval in of_corpora.values() for row in _rows(interval)]
+    layers = len(rows) // len(of_corpora)
+    places = {
+        "corpus": np.repeat(list(of_corpora), layers),
+        "layer": np.tile(np.arange(1, layers + 1), len(of_corpora)),
+    }
+    return Table(pd.DataFrame(places | _shares(rows)), dict.fromkeys(PATTERNS, FRACTION))
+
+
+def _rows(interval: Interval) -> list[Interval]:
+    """One for each place of the first axis."""
+    return [Interval(*parts) for parts in zip(*interval, strict=True)]
+
+
+def _head_table(shares: Means) -> Table:
+    frame = head_rows({name: shares.at(place).over() for place, name in enumerate(PATTERNS)})
+    frame.insert(2, "pattern", [PATTERNS[place] for place in shares.over().value.argmax(-1).ravel()])
+    return Table(frame, dict.fromkeys(PATTERNS, FRACTION), shown=False)
+
+
+def _head_figure(shares: Interval) -> Categories:
+    layers, heads = shares.value.shape[:2]
+    return Categories(
+        "Most frequent pattern of each head",
+        [[NAMES[place] for place in row] for row in shares.value.argmax(-1)],
+        GLYPHS,
+        [str(layer) for layer in range(1, layers + 1)],
+        [str(head) for head in range(1, heads + 1)],
+        "layer",
+        "head",
+    )
+
+
+def _bars(title: str, categories: Sequence[str], rows: Sequence[Interval], label: str) -> Bars:
+    columns = {shown: [row.value[place] for row in rows] for place, shown in enumerate(NAMES)}
+    ends = {
+        shown: ([row.low[place] for row in rows], [row.high[place] for row in rows])
+        for place, shown in enumerate(NAMES)
+    }
+    return Bars(title, tuple(categories), columns, "share of maps", ends, unit="fraction", category_label=label)
+
+
+def _gallery_figure(best: Sequence[Sequence[Example]]) -> Maps | None:
+    """A row for each pattern that there is, the clearest map first; None without any."""
+    rows = {NAMES[place]: examples for place, examples in enumerate(best) if examples}
+    if not rows:
+        return None
+    width = max(map(len, rows.values()))
+
+    def filled(examples: Sequence[Example], what: Callable[[Example], Cell], blank: Cell) -> list[Cell]:
+        return [*map(what, examples), *[blank] * (width - len(examples))]
+
+    return Maps(
+        "The clearest maps of each pattern",
+        [filled(examples, lambda one: one.weights, None) for examples in rows.values()],
+        list(rows),
+        [str(place) for place in range(1, width + 1)],
+        "",
+        "",
+        "attention",
+        [filled(examples, lambda one: f"{name_of(*one.head)} {one.corpus}", "") for examples in rows.values()],
+        unit="fraction",
+    )

@@ -1,0 +1,170 @@
+"""The five patterns of attention maps (Kovaleva et al. 2019, §4.1), by rules that are corrected for chance.
+
+Kovaleva et al. name the classes and show examples; they classify with a network trained on maps labelled by hand, and
+published neither. The rules here are our own.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from metrics.rows import ExactMetric
+
+PATTERNS = ("vertical", "diagonal", "vertical_diagonal", "block", "heterogeneous")
+"""Attention to a few tokens; to the token itself and its neighbours; both; within the own segment; anything else."""
+
+VERTICAL, DIAGONAL, BOTH, BLOCK, HETEROGENEOUS = range(len(PATTERNS))
+COLUMNS = 3  # most columns of a vertical pattern
+CLEAR = 0.5  # least share, beyond chance, of a pattern
+MIXED = 0.25  # least part of the weaker one of vertical and diagonal, where a map is both
+REMAINING = 0.3  # least mass within which blocks are looked for
+BOUNDARY = 0.25  # least share of a block beyond what nearness explains
+
+_NOTHING = 1e-6  # above what sums of float32 leave of nothing
+
+
+class Structure(NamedTuple):
+    """How much of each map is structured; float64 `[batch, heads]`, all but `remaining` corrected for chance."""
+
+    vertical: Tensor
+    diagonal: Tensor
+    block: Tensor
+    boundary: Tensor
+    remaining: Tensor
+
+
+class _Masses(NamedTuple):
+    """Mean mass of the rows on each column, `[batch, heads, time]`, and how much of it has |i−j| ≤ 1."""
+
+    all: Tensor
+    near: Tensor
+
+
+def structure(weights: Tensor, lengths: Tensor, delimiters: Tensor, segments: Tensor, causal: bool) -> Structure:
+    """How much of each map is vertical, diagonal, and block.
+
+    `weights` are `[batch, heads, from, to]`, zero in the columns of the padding. `lengths` and the number of
+    `delimiters` are int64 `[batch]`, `segments` 0 or 1, int64 `[batch, time]`. Masses are means over the rows of real
+    tokens, L of them:
+
+    - v: mass on the k = min(3, delimiters + 1) heaviest columns; the first of equals.
+    - d: mass on |i−j| ≤ 1 outside these columns.
+    - remaining: mass outside both.
+    - b: part of the remaining mass that stays in the own segment; zero where nothing remains.
+    - boundary: the same part, against what follows from distance alone.
+
+    Each but the remaining mass is corrected for chance as (x − e) / (1 − e), where e is what uniform attention over the
+    positions that a token can see has on the same cells: on the columns e = k / L, where all see all; of a causal
+    encoder row i counts 1 / i for each of the columns up to its own. For the boundary e takes the remaining mass as it
+    is, and of the mass at |i−j| the share of all pairs at this distance that are of one segment. Where e = 1 nothing
+    can be beyond chance: zero.
+    """
+    time = weights.size(-1)
+    places = torch.arange(time, device=weights.device)
+    real = places < lengths[:, None]
+    visible = (real[:, None] & real[:, :, None]).unsqueeze(1)
+    if causal:
+        visible = visible.tril()
+    uniform = visible / visible.sum(-1, keepdim=True).clamp(min=1)
+    rows = (real / lengths[:, None])[:, None]
+    masses = _masses(weights, rows)
+    order = masses.all.masked_fill(~real[:, None], -1.0).argsort(dim=-1, descending=True, stable=True)[..., :COLUMNS]
+    wanted = (delimiters + 1).clamp(max=COLUMNS)
+    heavy = torch.arange(order.size(-1), device=weights.device) < wanted[:, None]
+    others = torch.ones_like(masses.all).scatter(-1, order, 1.0 - heavy[:, None].expand_as(order).double())
+
+    def outside(masses: _Masses) -> Tensor:
+        return ((masses.all - masses.near) * others).sum(-1).clamp(min=0.0)
+
+    even = _masses(uniform, rows)
+    vertical, vertical_chance = ((one.all * (1 - others)).sum(-1) for one in (masses, even))
+    diagonal, diagonal_chance = ((one.near * others).sum(-1) for one in (masses, even))
+    remaining = outside(masses)
+    block = boundary = torch.zeros_like(remaining)
+    if bool(segments.any()):
+        same = (segments[:, None, :, None] == segments[:, None, None]).float()
+        stays, chance = (outside(_masses(each * same, rows)) for each in (weights, uniform))
+        by_distance = outside(_masses(weights * _near_pairs(real, segments), rows))
+        block = _beyond(stays, remaining * _part(chance, outside(even)), remaining)
+        boundary = _beyond(stays, by_distance, remaining)
+    vertical, diagonal = _beyond(vertical, vertical_chance), _beyond(diagonal, diagonal_chance)
+    return Structure(vertical, diagonal, block, boundary, remaining)
+
+
+def _near_pairs(real: Tensor, segments: Tensor) -> Tensor:
+    """Of all pairs of real tokens that are as far from each other, the share of one segment: `[batch, 1, from, to]`."""
+    places = torch.arange(real.size(1), device=real.device)
+    distance = (places[:, None] - places).abs()
+    first, second = ((real & (segments == one)).sum(1)[:, None, None] for one in (0, 1))
+    of_one = (first - distance).clamp(min=0) + (second - distance).clamp(min=0)
+    return (of_one / (first + second - distance).clamp(min=1)).unsqueeze(1)
+
+
+def _part(some: Tensor, whole: Tensor) -> Tensor:
+    """The one divided by the other; one where there is nothing, so that nothing is beyond chance."""
+    return torch.where(whole > _NOTHING, some / whole.clamp(min=_NOTHING), 1.0)
+
+
+def _beyond(mass: Tensor, chance: Tensor, most: Tensor | float = 1.0) -> Tensor:
+    """(x − e) / (1 − e) of two parts of `most`; zero where all of it is chance."""
+    room = most - chance
+    return torch.where(room > _NOTHING, (mass - chance) / room.clamp(min=_NOTHING), 0.0)
+
+
+def _masses(weights: Tensor, rows: Tensor) -> _Masses:
+    """Masses of maps `[batch, heads, from, to]`, each row counted as often as `rows` `[batch, 1, time]` say."""
+    time = weights.size(-1)
+    whole = (rows[:, :, None].to(weights.dtype) @ weights).squeeze(2).double()
+    near = torch.zeros_like(whole)
+    for offset in (-1, 0, 1):
+        start, end = max(-offset, 0), time - max(offset, 0)  # the rows that have such a column
+        near[..., start + offset : end + offset] += weights.diagonal(offset, -2, -1).double() * rows[..., start:end]
+    return _Masses(whole, near)
+
+
+def by_rules(found: Structure, pairs: Tensor) -> tuple[Tensor, Tensor]:
+    """The pattern of each map, and how clearly it is of that pattern.
+
+    With v + d ≥ .5 it is vertical and diagonal where the smaller one is at least a quarter of the sum, else the larger
+    one. Else it is a block where there are two segments (`pairs`, bool `[batch]`), b ≥ .5, the boundary ≥ .25 and the
+    remaining mass ≥ .3; else heterogeneous. Without the boundary a wide band around the diagonal would be a block, as
+    it seldom leaves a segment.
+
+    Returns:
+        int64 `[batch, heads]`, places in `PATTERNS`, and float64, the distance to the nearest threshold behind which
+        the map would be of another pattern.
+    """
+    vertical, diagonal, block, boundary, remaining = found
+    total, smaller = vertical + diagonal, torch.minimum(vertical, diagonal)
+    structured, mixed = total - CLEAR, smaller - MIXED * total
+    blocks = torch.stack([block - CLEAR, boundary - BOUNDARY, remaining - REMAINING]).amin(0)
+    blocks = blocks.masked_fill(~pairs[:, None], -torch.inf)
+    lines = torch.where(mixed >= 0, BOTH, torch.where(vertical >= diagonal, VERTICAL, DIAGONAL))
+    others = torch.where(blocks >= 0, BLOCK, HETEROGENEOUS)
+    nearest = torch.where(structured >= 0, mixed.abs(), blocks.abs())
+    return torch.where(structured >= 0, lines, others), torch.minimum(structured.abs(), nearest)
+
+
+class Agreement(ExactMetric):
+    """Counts of pairs of opinions on the pattern of a map, apart for each group, for instance for each corpus."""
+
+    counts: Tensor
+
+    def __init__(self, groups: int) -> None:
+        super().__init__()
+        self.groups = groups
+        size = len(PATTERNS)
+        self.add_state("counts", torch.zeros(groups, size, size, dtype=torch.int64), dist_reduce_fx="sum")
+
+    def update(self, group: int, one: Tensor, other: Tensor) -> None:
+        """Add maps of one group: places in `PATTERNS` by either opinion, int64 of one shape."""
+        size = len(PATTERNS)
+        self.counts[group] += torch.bincount((one * size + other).flatten(), minlength=size**2).view(size, size)
+
+    def compute(self) -> NDArray[np.int64]:
+        """Counts `[groups, patterns, patterns]`, by the one and by the other opinion."""
+        counts: NDArray[np.int64] = self.counts.cpu().numpy()
+        return counts

@@ -1,0 +1,160 @@
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from sklearn.metrics import cohen_kappa_score
+from torch import Tensor
+
+from metrics.classification import confusion, kappa
+from metrics.patterns import PATTERNS, Agreement, Structure, by_rules, structure
+
+
+def slow(weights: list[list[float]], delimiters: int, segments: list[int], causal: bool) -> tuple[list[float], str]:
+    """The five numbers of one map without padding, and its pattern, by loops over cells."""
+    size = len(weights)
+
+    def sees(i: int, j: int) -> bool:
+        return j <= i or not causal
+
+    uniform = [[sees(i, j) / sum(sees(i, other) for other in range(size)) for j in range(size)] for i in range(size)]
+    mass = [sum(weights[i][j] for i in range(size)) for j in range(size)]
+    heavy = sorted(range(size), key=lambda j: (-mass[j], j))[: min(3, delimiters + 1)]
+
+    def total(matrix: list[list[float]], kind: str, same: bool = False) -> float:
+        found = 0.0
+        for i in range(size):
+            for j in range(size):
+                of = "vertical" if j in heavy else "diagonal" if abs(i - j) <= 1 else "rest"
+                if of == kind and (not same or segments[i] == segments[j]):
+                    found += matrix[i][j] / size
+        return found
+
+    def beyond(x: float, e: float) -> float:
+        return (x - e) / (1 - e) if 1 - e > 1e-5 else 0.0
+
+    v, d = (beyond(total(weights, kind), total(uniform, kind)) for kind in ("vertical", "diagonal"))
+    rest, rest_chance = total(weights, "rest"), total(uniform, "rest")
+    block = boundary = 0.0
+    if rest > 1e-5 and any(segments):
+        share = total(weights, "rest", same=True) / rest
+        block = beyond(share, total(uniform, "rest", same=True) / rest_chance)
+        by_distance = [[0.0] * size for _ in range(size)]
+        for i in range(size):
+            for j in range(size):
+                pairs = [(a, b) for a in range(size) for b in range(size) if abs(a - b) == abs(i - j)]
+                of_one = sum(segments[a] == segments[b] for a, b in pairs)
+                by_distance[i][j] = weights[i][j] * of_one / len(pairs)
+        boundary = beyond(share, total(by_distance, "rest") / rest)
+    if v + d >= 0.5:
+        lines = "vertical" if v >= d else "diagonal"
+        pattern = "vertical_diagonal" if min(v, d) >= 0.25 * (v + d) else lines
+    elif any(segments) and block >= 0.5 and boundary >= 0.25 and rest >= 0.3:
+        pattern = "block"
+    else:
+        pattern = "heterogeneous"
+    return [v, d, block, boundary, rest], pattern
+
+
+def random_map(random: np.random.Generator, segments: NDArray[np.int64], causal: bool) -> Tensor:
+    """A map of any pattern, or of none, without padding."""
+    size = len(segments)
+    rows = random.dirichlet(np.full(size, 0.5), size) + 1e-6
+    rows[:, random.integers(size)] += random.choice([0.0, 0.5, 3.0])
+    rows += random.choice([0.0, 1.0, 6.0]) * np.eye(size, k=int(random.integers(-1, 2)))
+    if random.random() < 0.3:
+        rows = rows * (segments[:, None] == segments) + 0.02 * rows
+    rows = np.tril(rows) if causal else rows
+    return torch.from_numpy(rows / rows.sum(1, keepdims=True))
+
+
+def random_maps(random: np.random.Generator, causal: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Five padded inputs of zero to four delimiters and three heads: weights, lengths, delimiters, segments."""
+    lengths, time = [9, 2, 14, 1, 16], 16
+    weights = torch.full((5, 3, time, time), 0.7)  # rows of the padding must not matter
+    segments = torch.zeros(5, time, dtype=torch.int64)
+    for item, size in enumerate(lengths):
+        second = size // 2 if item != 2 else size
+        segments[item, second:size] = 1
+        for head in range(3):
+            weights[item, head, :size] = 0.0
+            weights[item, head, :size, :size] = random_map(random, segments[item, :size].numpy(), causal)
+    return weights, torch.tensor(lengths), torch.tensor([2, 1, 2, 0, 4]), segments
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_rules_equal_loops_over_cells(causal: bool) -> None:
+    seen = set()
+    for seed in range(40):
+        weights, lengths, delimiters, segments = random_maps(np.random.default_rng(seed), causal)
+        found = structure(weights, lengths, delimiters, segments, causal)
+        patterns, margins = by_rules(found, segments.any(1))
+        assert (margins >= 0).all()
+        for item, size in enumerate(lengths.tolist()):
+            of = segments[item, :size].tolist()
+            for head in range(3):
+                rows = weights[item, head, :size, :size].double().tolist()
+                numbers, pattern = slow(rows, int(delimiters[item]), of, causal)
+                assert [float(part[item, head]) for part in found] == pytest.approx(numbers, abs=2e-5)
+                assert PATTERNS[int(patterns[item, head])] == pattern
+                seen.add(pattern)
+    assert len(seen) >= (4 if causal else 5)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_uniform_attention_is_what_chance_is(causal: bool) -> None:
+    size = 12
+    weights = torch.ones(1, 1, size, size)
+    weights = weights.tril() if causal else weights
+    weights = weights / weights.sum(-1, keepdim=True)
+    segments = (torch.arange(size) >= 5).long()[None]
+    found = structure(weights, torch.tensor([size]), torch.tensor([3]), segments, causal)
+    for part in (found.vertical, found.diagonal, found.block):
+        assert float(part) == pytest.approx(0.0, abs=1e-6)
+    assert PATTERNS[int(by_rules(found, torch.tensor([True]))[0])] == "heterogeneous"
+
+
+def test_a_wide_band_is_no_block() -> None:
+    size, places = 60, torch.arange(60)
+    band = ((places[:, None] - places).abs() <= 8).float()
+    segments = (places >= 30).long()
+    blocks = (segments[:, None] == segments).float()
+    weights = torch.stack([band, blocks])[None]
+    weights /= weights.sum(-1, keepdim=True)
+    found = structure(weights, torch.tensor([size]), torch.tensor([3]), segments[None], causal=False)
+    assert float(found.block.min()) > 0.7
+    assert [PATTERNS[place] for place in by_rules(found, torch.tensor([True]))[0][0]] == ["heterogeneous", "block"]
+
+
+def test_the_margin_is_the_way_to_another_pattern() -> None:
+    numbers = {
+        "vertical": ([0.9, 0.1, 0, 0, 0.2], 0.15),  # .25 · 1.0 − .1
+        "diagonal": ([0.0, 0.55, 0, 0, 0.4], 0.05),
+        "vertical_diagonal": ([0.4, 0.6, 0, 0, 0.1], 0.15),
+        "block": ([0.2, 0.1, 0.9, 0.6, 0.6], 0.2),
+        "heterogeneous": ([0.1, 0.1, 0.9, 0.15, 0.8], 0.1),
+    }
+    for pattern, (parts, margin) in numbers.items():
+        found = Structure(*(torch.tensor([[part]], dtype=torch.float64) for part in parts))
+        got, by = by_rules(found, torch.tensor([True]))
+        assert PATTERNS[int(got)] == pattern
+        assert float(by) == pytest.approx(margin)
+    found = Structure(*(torch.tensor([[part]], dtype=torch.float64) for part in numbers["block"][0]))
+    got, by = by_rules(found, torch.tensor([False]))
+    assert PATTERNS[int(got)] == "heterogeneous"
+    assert float(by) == pytest.approx(0.2)
+
+
+def test_agreement_and_kappa() -> None:
+    random = np.random.default_rng(0)
+    one, other = random.integers(5, size=(2, 3, 40))
+    other = np.where(random.random(other.shape) < 0.5, one, other)
+    agreement = Agreement(3)
+    for group in range(3):
+        for part in (slice(0, 25), slice(25, None)):
+            agreement.update(group, torch.from_numpy(one[group, part]), torch.from_numpy(other[group, part]))
+    counts = agreement.compute()
+    for group in range(3):
+        np.testing.assert_array_equal(counts[group], confusion(one[group], other[group], 5))
+    expected = [cohen_kappa_score(one[group], other[group]) for group in range(3)]
+    np.testing.assert_allclose(kappa(counts), expected)
+    assert np.isnan(kappa(confusion(np.zeros(4, np.int64), np.zeros(4, np.int64), 5)))
