@@ -11,11 +11,8 @@ from analysis.base import Analysis, ByHead
 from attention import Encoder
 from datamodules import SegmentBatch, TextDataModule
 from metrics.moments import Floats, Interval, Means, Moments
-from metrics.surface import ENTROPIES, MASSES, SINKS, STATISTICS, UNITS, Tokens, surface_statistics
+from metrics.surface import PLAIN, STATISTICS, UNITS, Tokens, surface_statistics
 from results import Curves, Estimate, Figure, HeatMap, Result, Table, on_one_scale
-
-PLAIN = (*MASSES, *SINKS, *ENTROPIES)
-"""The statistics with no sink removed."""
 
 BEHAVIOURS = {
     "previous token": ("previous", 0.5),
@@ -123,11 +120,11 @@ class Surface(Analysis):
         tables = {
             "surface": Table(pd.DataFrame(places | _columns(heads, STATISTICS) | even), units, shown=False),
             "layers": Table(
-                pd.DataFrame({"layer": np.arange(1, number + 1)} | _columns(layers, PLAIN)),
-                {name: UNITS[name] for name in PLAIN},
+                pd.DataFrame({"layer": np.arange(1, number + 1)} | _columns(layers, STATISTICS)),
+                UNITS,
             ),
         }
-        scores = {f"surface.{name}": Estimate(*map(float, model[name][:3]), unit=UNITS[name]) for name in STATISTICS}
+        scores = {f"surface.{name}": Estimate(*map(float, model[name][:3]), unit=UNITS[name]) for name in PLAIN}
         counts = {name: int(model[name].inputs) for name in ("first", "start", "end", "punctuation")}
         audit = {"inputs": counts.pop("first")} | {f"inputs with {name}": count for name, count in counts.items()}
         return Result("surface", scores, tables, _figures(heads, layers, uniform), audit)

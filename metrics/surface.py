@@ -16,8 +16,10 @@ SINKS = ("first", "heaviest")
 """Mean mass on the first position, and on the column that gets most of this input and head (Xiao et al. 2023)."""
 VARIANTS = ("", *(f"_without_{sink}" for sink in SINKS))
 
-STATISTICS = (*SINKS, *(name + variant for variant in VARIANTS for name in (*MASSES, *ENTROPIES)))
-"""In the order in which they are returned."""
+PLAIN = (*MASSES, *ENTROPIES, *SINKS)
+"""The statistics with no sink removed."""
+STATISTICS = (*PLAIN, *(name + variant for variant in VARIANTS[1:] for name in (*MASSES, *ENTROPIES)))
+"""All of them, in the order in which they are returned."""
 UNITS: dict[str, Unit] = {name: "nats" if "entropy" in name else "fraction" for name in STATISTICS}
 
 NOTHING = 2.0**-23
@@ -80,7 +82,8 @@ def surface_statistics(weights: Tensor, tokens: Tokens, smoothed: bool = False) 
     mass, to_end = means[..., :3, 0], means[..., 1, 1:3] + absent[..., 1:2]
     rest = 1 - mass.sum(-1, keepdim=True)
     found = [mass + absent, rest, means[..., 3:6, 0], to_end, means[..., 6, 0:4:3]]
-    return torch.cat([sinks, torch.cat(found, -1).flatten(2)], -1)
+    plain, *others = torch.cat(found, -1).unbind(2)
+    return torch.cat([plain, sinks, *others], -1)
 
 
 def _near(previous: Tensor, following: Tensor, own: Tensor) -> Tensor:
