@@ -1,50 +1,97 @@
-"""The shipped configs of analyses on the embedded text and a tiny encoder."""
+"""Every shipped config of an analysis, on tiny data and a tiny encoder, on one process and on two."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 
-import train
-from tests.tiny import save_bert
+from tests import documents
+from tests.tiny import BROKEN, FAMILIAR
 
-CLARK = Path(__file__).parents[2] / "configs" / "clark2019"
-SURFACE = {"surface": ["layer", "head", "start", "start.low", "entropy_without_first", "uniform.entropy"]}
-SURFACE |= {"layers": ["layer", "previous", "previous.high", "first", "heaviest"]}
-DISTANCES = {"head_distances": ["layer", "head", "other_layer", "other_head", "distance"]}
-DISTANCES |= {"clusters": ["layer", "head", "x", "y", "cluster", "behaviour"]}
+ROOT = Path(__file__).parents[2] / "configs"
+CONFIGS = [
+    path for path in sorted(ROOT.rglob("*.yaml")) if "class_path: AttentionAnalyses" in path.read_text(encoding="utf-8")
+]
+ATLAS = ROOT / "atlas.yaml"
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::jsonargparse._deprecated.JsonargparseDeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:The '.*' does not have many workers"),
+    pytest.mark.filterwarnings("ignore:LightningCLI's args parameter is intended"),
+]
+
+# Of each config the tables, figures and scores that others read.
+READ: dict[str, tuple[dict[str, set[str]], int, set[str]]] = {
+    "clark2019/surface.yaml": ({"surface": {"layer", "head", "previous"}, "layers": {"layer"}}, 3, set()),
+    "clark2019/clusters.yaml": (
+        {"head_distances": {"layer", "head", "distance"}, "clusters": {"x", "y", "behaviour"}},
+        3,
+        {"within_layer", "between_layer", "p"},
+    ),
+    "clark2019/importance.yaml": ({"importance": {"layer", "head"}}, 1, set()),
+    "kovaleva2019/patterns.yaml": (
+        {"patterns": {"corpus", "layer", "vertical", "diagonal", "vertical_diagonal", "block", "heterogeneous"}},
+        2,
+        {"kappa"},
+    ),
+    "kovaleva2019/linguistic.yaml": ({"linguistic": {"layer", "head", "class"}}, 1, set()),
+    "kovaleva2019/relations.yaml": ({"relations": {"layer", "head"}}, 1, set()),
+}
 
 
-@pytest.mark.filterwarnings("ignore::jsonargparse._deprecated.JsonargparseDeprecationWarning")
-@pytest.mark.filterwarnings("ignore:The '.*' does not have many workers")
-@pytest.mark.filterwarnings("ignore:LightningCLI's args parameter is intended")
-@pytest.mark.parametrize(
-    ("config", "tables", "scores"),
-    [
-        ("surface", SURFACE, ["surface.start", "surface.entropy"]),
-        ("clusters", {**SURFACE, **DISTANCES}, ["within_layer", "between_layer", "p"]),
-    ],
-)
-def test_a_config_writes_what_others_read(
-    config: str, tables: dict[str, list[str]], scores: list[str], tmp_path: Path
+def texts(folder: Path, corpus: str) -> dict[str, list[dict[str, Any]]]:
+    """The corpora of each config in little: labelled texts, pairs of texts, a plain text, a treebank."""
+    words = [*FAMILIAR, *BROKEN]
+    rows = [f"{number % 2}\t{' '.join((words * 2)[number % 9 : number % 9 + 7])}" for number in range(23)]
+    for split in ("train", "test"):
+        (folder / f"labelled-{split}.tsv").write_text("\n".join(["label\ttext", *rows]) + "\n", encoding="utf-8")
+    pairs = [f"1\t{' '.join(words[:5])}\t{' '.join(words[number % 5 :])}" for number in range(11)]
+    (folder / "pairs.tsv").write_text("\n".join(["label\ttext\tother", *pairs]) + "\n", encoding="utf-8")
+    plain = [" ".join((words * 9)[number : number + 40]) for number in range(9)]
+    (folder / "plain.txt").write_text("\n\n".join(plain) + "\n", encoding="utf-8")
+    text = {"corpus": str(folder / "plain.txt"), "packing": "pairs"}
+    labelled, treebank = {"corpus": str(folder / "labelled-test.tsv")}, {"corpus": corpus.replace("{split}", "test")}
+    paired = {"corpus": str(folder / "pairs.tsv"), "columns": {"pair": "other"}}
+    return {
+        "surface.yaml": [text],
+        "clusters.yaml": [text],
+        "importance.yaml": [labelled],
+        "patterns.yaml": [labelled, paired, text],
+        "linguistic.yaml": [treebank],
+        "relations.yaml": [treebank],
+    }
+
+
+def tables(found: dict[str, Any], folder: Path) -> dict[str, bytes]:
+    return {name: (folder / file).read_bytes() for name, file in found["tables"].items()}
+
+
+@pytest.fixture(scope="module")
+def atlas_arguments(corpus: str, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    folder = tmp_path_factory.mktemp("atlas")
+    files = {
+        split: str(documents.write(folder / f"{split}.conll", documents.corpus([[6, 3, 5, 7], [8, 5, 9]] * 4, seed)))
+        for seed, split in enumerate(("dev", "test"))
+    }
+    return [
+        "test",
+        f"--config={ATLAS}",
+        f"--data.init_args.text={json.dumps(texts(folder, corpus)['surface.yaml'])}",
+        f"--data.init_args.treebank={corpus}",
+        f"--data.init_args.documents={json.dumps(files)}",
+        "--data.init_args.max_length=48",
+    ]
+
+
+@pytest.mark.slow
+def test_the_atlas_is_the_same_on_one_and_on_two_processes(
+    run_config: Callable[..., Any], atlas_arguments: list[str]
 ) -> None:
-    train.main(
-        [
-            "test",
-            f"--config={CLARK / config}.yaml",
-            "--data.init_args.corpora=sample",
-            f"--data.init_args.encoder.name={save_bert(tmp_path / 'bert')}",
-            f"--data.init_args.cache={tmp_path / 'cache'}",
-            f"--trainer.default_root_dir={tmp_path / 'runs'}",
-            "--trainer.enable_progress_bar=false",
-            "--trainer.accelerator=cpu",
-        ]
-    )
-    [record] = tmp_path.rglob("results.json")
-    found = json.loads(record.read_text(encoding="utf-8"))
-    assert {*scores} <= found["scores"].keys()
-    for table, columns in tables.items():
-        assert {*columns} <= {*pd.read_csv(record.parent / found["tables"][table])}
-    assert len(found["figures"]) >= (7 if config == "surface" else 10)
-    assert all((record.parent / name).stat().st_size for name in found["figures"].values())
+    _, one, at_one = run_config(*atlas_arguments)
+    _, two, at_two = run_config(*atlas_arguments, processes=2)
+    assert one["scores"] == two["scores"]
+    assert tables(one, at_one) == tables(two, at_two)
+    assert len(pd.read_csv(at_one / "atlas.csv")) == 8
+    assert {"figures", "roles"} <= {"figures", *one["figures"]}
