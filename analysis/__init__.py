@@ -7,5 +7,7 @@ from analysis.experiment import AttentionAnalyses
 from analysis.importance import Importance
 from analysis.maps import RawMaps
 from analysis.patterns import Patterns
+from analysis.linguistic import Linguistic
+from analysis.relations import Relations
 from analysis.repeated import RepeatedSequences
 from analysis.surface import Surface

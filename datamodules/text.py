@@ -59,7 +59,7 @@ class TextSource:
             name of the registry; or a file: plain text, a paragraph on each line (`.txt`, `.raw`), labelled texts or
             pairs of texts (`.tsv`, `.csv`, `.jsonl`), a treebank (`.conllu`, `.conllx`), or word links.
         name: of the corpus in tables; by default that of the registry, or the stem of the file.
-        split: of a corpus of the registry; by default test where there is one, else dev, else all.
+        split: of a corpus of the registry, or of such a path; by default test where there is one, else dev, else all.
         format: by default what the suffix says. Word links have none of their own: `links` for a TSV of them,
             `enhanced` for those of column DEPS of a CoNLL-U file, `framenet` for `frameIndex.xml` in the folder of
             FrameNet; see `corpora.links`.
@@ -99,7 +99,7 @@ class _Corpus:
             kind, name = ("sample", "sample-test.conllu") if source.format == "conllu" else ("text", "sample.txt")
             return cls(source, source.name or "sample", cache / f"{kind}-{SAMPLE_VERSION}" / name)
         if known is None:
-            path = Path(source.corpus).expanduser()
+            path = Path(source.corpus.replace("{split}", source.split or "test")).expanduser()
             if not path.suffix and not path.exists():
                 raise CorpusError(
                     f"{source.corpus}: neither `sample`, nor a file, nor a corpus of the registry "
@@ -494,6 +494,11 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
     def _loader(self, split: Split, *, shuffle: bool = False) -> BatchLoader[SegmentBatch]:
         raise CorpusError(f"{type(self).__name__} has no split {split}. Run `python train.py test`.")
 
+    def passages(self) -> Iterator[Text]:
+        """All texts of the corpora, as they are read: nothing is cut or left out yet."""
+        for corpus in self._corpora:
+            yield from corpus.texts(Counter())
+
     def drawn(self, split: CorpusSplit, most: int, seed: int) -> Iterator[SegmentBatch]:
         """At most so many segments of another split of each corpus, the same on every rank: to fit something to them.
 
@@ -501,10 +506,10 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
             CorpusError: a corpus is a file of its own, or has no such split.
         """
         for source in self.sources:
-            if source.corpus not in CORPORA:
+            if source.corpus not in CORPORA and "{split}" not in source.corpus:
                 raise CorpusError(
-                    f"{source.corpus}: a file has no {split} split. Name a corpus of the registry "
-                    f"({', '.join(CORPORA)}) in --data.init_args.corpora."
+                    f"{source.corpus}: a file has no {split} split. Give {OPTION} a path with {{split}} in it, or a "
+                    f"corpus of the registry ({', '.join(CORPORA)})."
                 )
         given = self.encoders["given"]
         segmenter, longest = Segmenter(given), min(self.max_length, given.max_length)

@@ -1,0 +1,235 @@
+"""Attention to nouns, verbs, subjects, negation and delimiters, and between them (Kovaleva et al. 2019, §4.2–4.4)."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from analysis.base import Analysis, AnalysisError, ByHead
+from analysis.cells import Cells, between, tokens_of_words, uniform_weights
+from analysis.tables import best_head, by_class, head_map, name_of
+from attention import Encoder
+from corpora.texts import Passage
+from datamodules import SegmentBatch, TextDataModule
+from metrics.moments import Interval, Moments
+from results import HeatMap, Result, Table, on_one_scale
+
+DELIMITERS = ("start", "end")
+
+_ARCS = (("subjects", "verbs"), ("objects", "verbs"))
+_FREE = (("nouns", "pronouns"),)
+
+
+@dataclass(frozen=True)
+class TokenClass:
+    """Words that have one of these tags, or relations to their head, or forms.
+
+    Args:
+        upos: universal parts of speech.
+        relations: of the word to its head, with all their subtypes: `nsubj` stands for `nsubj:pass` too.
+        words: lower-cased forms.
+    """
+
+    upos: tuple[str, ...] = ()
+    relations: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
+
+    def holds(self, upos: str, relation: str, word: str) -> bool:
+        """Whether a word is of the class."""
+        plain = relation.partition(":")[0]
+        return upos in self.upos or not {relation, plain}.isdisjoint(self.relations) or word.lower() in self.words
+
+
+CLASSES: Mapping[str, TokenClass] = {
+    "nouns": TokenClass(upos=("NOUN", "PROPN")),
+    "verbs": TokenClass(upos=("VERB",)),
+    "pronouns": TokenClass(upos=("PRON",)),
+    "subjects": TokenClass(relations=("nsubj", "csubj")),
+    "objects": TokenClass(relations=("obj", "iobj")),
+    "negation": TokenClass(words=("not", "n't", "n’t", "no", "never", "none", "nobody", "nothing", "neither", "nor")),
+}
+
+
+class Linguistic(Analysis):
+    """Attention that classes of words receive, and between pairs of them, beside what uniform attention would give.
+
+    A token receives the mass of its column ÷ the number of tokens; a class receives what the token of it that receives
+    most does. Of a pair of classes it is the largest weight from a token of the first to a token of the second: along
+    the arcs of the tree for subjects and objects with their verbs, else anywhere in the segment. A decoder gives 0
+    where all tokens of the second come later. Means are over segments.
+
+    Args:
+        classes: by name; None for nouns, verbs, pronouns, subjects, objects and negation. The delimiters are added.
+        missing: whether a segment without the class or pair is left out, or counts as 0, as in the released code.
+
+    Raises:
+        AnalysisError: the texts have no tags, no word is of a class that was named, or none of the classes has one.
+    """
+
+    name = "linguistic"
+
+    def __init__(
+        self, classes: Mapping[str, TokenClass] | None = None, missing: Literal["skip", "zero"] = "skip"
+    ) -> None:
+        super().__init__()
+        self._classes = dict(CLASSES if classes is None else classes)
+        self._named = classes is not None
+        self.missing = missing
+        self._passed: list[Tensor] = []
+        pairs = [(*pair, True) for pair in _ARCS] + [(*pair, False) for pair in _FREE]
+        self._pairs = [pair for pair in pairs if {*pair[:2]} <= {*self._classes}]
+        self._columns = [*self._classes, *DELIMITERS]
+        self.pairs = [f"{source}_to_{target}" for source, target, _ in self._pairs]
+        self.pairs += [f"start_to_{name}" for name in self._classes]
+
+    def begin(self, data: TextDataModule, encoder: Encoder) -> None:
+        self._check(chain.from_iterable(data.passages()))
+        self._causal = encoder.causal
+        count = len(self._columns) + len(self.pairs)
+        self._by_head = Moments(2, (encoder.layers, encoder.heads, count))
+        self._uniform = Moments(2, (count,))
+
+    def _check(self, passages: Iterator[Passage]) -> None:
+        """Refuse texts without tags, or without a word of a class."""
+        tags: set[str] = set()
+        relations: set[str] = set()
+        absent = set(self._classes)
+        for passage in passages:
+            if passage.sentence is None:
+                raise AnalysisError(
+                    f"{type(self).__name__}: the passage at line {passage.line} has no tags. Read a treebank: "
+                    f"--data.init_args.corpora ud_english_ewt, or a file of CoNLL-U."
+                )
+            tags |= set(passage.sentence.upos)
+            relations |= set(passage.sentence.relations)
+            absent -= {name for name in absent if any(_holds(self._classes[name], passage))}
+        if (absent and self._named) or absent == set(self._classes):
+            raise AnalysisError(
+                f"{type(self).__name__}: no word of the texts is of the class {', '.join(sorted(absent))}. They have "
+                f"the tags {', '.join(sorted(tags))} and the relations {', '.join(sorted(relations))}: name some of "
+                f"these in `classes`."
+            )
+        self._absent = sorted(absent)
+
+    def update(self, batch: SegmentBatch, layer: int, weights: Tensor) -> None:
+        if not layer:
+            self._members, self._cells = self._places(batch)
+        self._passed.append(self._measured(batch, weights))
+
+    def end(self, batch: SegmentBatch) -> None:
+        half = batch.index % 2
+        self._by_head.update(half, torch.stack(self._passed, 1))
+        self._passed.clear()
+        self._uniform.update(half, self._measured(batch, uniform_weights(batch, causal=self._causal))[:, 0])
+
+    def _places(self, batch: SegmentBatch) -> tuple[Tensor, Cells]:
+        """Tokens of each class, bool `[batch, classes, time]`, and the cells of each segment's pairs."""
+        members = torch.zeros(len(batch.index), len(self._columns), batch.tokens.size(1), dtype=torch.bool)
+        cells: list[tuple[int, int, int, int]] = []
+        for row, (tokens, passages) in enumerate(zip(tokens_of_words(batch), batch.passages, strict=True)):
+            words = {
+                name: {place for place, found in enumerate(chain(*(_holds(one, each) for each in passages))) if found}
+                for name, one in self._classes.items()
+            }
+            for number, own in enumerate(words.values()):
+                members[row, number, [place for word in own for place in tokens[word]]] = True
+            heads = _heads(passages)
+            found: list[list[tuple[int, int]]] = []
+            for source, target, arc in self._pairs:
+                if arc:
+                    arcs = [(word, heads[word]) for word in sorted(words[source]) if heads[word] in words[target]]
+                    found.append([cell for word, head in arcs for cell in between(tokens, [word], [head])])
+                else:
+                    found.append(between(tokens, sorted(words[source]), sorted(words[target])))
+            starts = batch.start[row].nonzero().flatten().tolist()
+            for own in words.values():
+                found.append([(start, place) for start in starts for word in sorted(own) for place in tokens[word]])
+            cells += [(row * len(found) + pair, row, *cell) for pair, some in enumerate(found) for cell in some]
+        delimiters = torch.stack([getattr(batch, name) for name in DELIMITERS], 1)
+        members = members.to(batch.tokens.device)
+        members[:, len(self._classes) :] = delimiters
+        return members, Cells.of(len(batch.index) * len(self.pairs), cells, batch.tokens.device)
+
+    def _measured(self, batch: SegmentBatch, weights: Tensor) -> Tensor:
+        """Attention to the classes and between the pairs, float64 `[batch, heads, classes and pairs]`."""
+        weights = weights.double()
+        received = (weights * batch.mask[:, None, :, None]).sum(2) / batch.lengths[:, None, None]
+        to_classes = received[:, :, None].masked_fill(~self._members[:, None], -1.0).amax(-1)
+        to_classes = to_classes.masked_fill(to_classes < 0, torch.nan)
+        between_pairs = self._cells.largest(weights).view(len(weights), len(self.pairs), -1).transpose(1, 2)
+        found = torch.cat([to_classes, between_pairs], 2)
+        return found.nan_to_num(0.0) if self.missing == "zero" else found
+
+    def _intervals(self) -> tuple[dict[str, Interval], dict[str, Interval]]:
+        """Of the classes, and of the pairs, that some segment has: attention by head, with intervals."""
+        means = self._by_head.compute()
+        names = [*self._columns, *self.pairs]
+        found = {name: means.at(place).over() for place, name in enumerate(names)}
+        found = {name: one for name, one in found.items() if one.inputs.any()}
+        return (
+            {name: one for name, one in found.items() if name in self._columns},
+            {name: one for name, one in found.items() if name in self.pairs},
+        )
+
+    def by_head(self) -> Mapping[str, ByHead]:
+        """What each class receives."""
+        means = self._by_head.compute()
+        return {f"to_{name}": ByHead.of(means.at(place), "fraction") for place, name in enumerate(self._columns)}
+
+    def result(self, others: Mapping[str, Analysis]) -> Result:
+        classes, pairs = self._intervals()
+        uniform = dict(zip([*self._columns, *self.pairs], self._uniform.compute().over().value.tolist(), strict=True))
+        best = {name: best_head(one, "fraction") for name, one in (classes | pairs).items()}
+        return Result(
+            experiment=self.name,
+            scores={f"{self.name}.{name}": estimate for name, (_, estimate) in best.items()},
+            tables={
+                "linguistic": _table(classes, uniform, "class"),
+                "token_to_token": _table(pairs, uniform, "pair"),
+            },
+            figures={**_maps(classes, "attention to"), **_maps(pairs, "attention from")},
+            audit={
+                "missing": self.missing,
+                "absent_classes": ", ".join(self._absent) or "none",
+                **{f"best_{name}": name_of(*place) for name, (place, _) in best.items()},
+            },
+        )
+
+
+def _holds(words: TokenClass, passage: Passage) -> list[bool]:
+    """Which words of a passage are of a class."""
+    if passage.sentence is None:
+        return [False] * len(passage.words)
+    columns = (passage.sentence.upos, passage.sentence.relations, passage.sentence.words)
+    return [words.holds(*one) for one in zip(*columns, strict=True)]
+
+
+def _heads(passages: tuple[Passage, ...]) -> list[int]:
+    """The place in the segment of each word's head; -1 for a root."""
+    heads: list[int] = []
+    for passage in passages:
+        before = len(heads)
+        own = passage.sentence.heads if passage.sentence is not None else (0,) * len(passage.words)
+        heads += [before + head - 1 if head else -1 for head in own]
+    return heads
+
+
+def _table(found: Mapping[str, Interval], uniform: Mapping[str, float], label: str) -> Table:
+    frame = by_class(found, "attention", label)
+    frame["uniform"] = frame[label].map(uniform)
+    return Table(frame, {"attention": "fraction", "uniform": "fraction"}, interval="attention", shown=False)
+
+
+def _maps(found: Mapping[str, Interval], what: str) -> dict[str, HeatMap]:
+    """Attention by head; that to words on one scale, and that to delimiters on another."""
+    maps = {
+        name: head_map(f"{what} {name.replace('_', ' ')}", one.value, "attention", marked=best_head(one, "fraction")[0])
+        for name, one in found.items()
+    }
+    delimiters = {name: one for name, one in maps.items() if name in DELIMITERS}
+    words = {name: one for name, one in maps.items() if name not in DELIMITERS}
+    drawn = {**on_one_scale(words), **on_one_scale(delimiters)}
+    return {f"linguistic_{name}": one for name, one in drawn.items()}

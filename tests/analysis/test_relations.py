@@ -1,0 +1,151 @@
+from collections.abc import Iterable
+from itertools import product
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from analysis import AnalysisError, Relations
+from attention import Encoder
+from corpora.texts import Link, Passage
+from datamodules import SegmentBatch
+from tests.analysis.passes import ENCODERS, encoder, show, summed
+from tests.analysis.segments import batch_of
+from tests.analysis.trees import TREES, passage
+
+WORDS = "the/X/x/2 foxglove/X/x/0 drinks/X/x/2 smallest/X/x/2 coffee/X/x/2 ,/X/x/2"
+LINKED = (
+    passage(WORDS, (Link("agent", (1,), (3, 4)), Link("agent", (5,), (0,)), Link("theme", (3,), (0, 1)))),
+    passage("dogs/X/x/2 sleep/X/x/0 overdrinks/X/x/2", (Link("theme", (2,), (0,)),)),
+    passage("guests/X/x/2 drink/X/x/0", ()),
+)
+ANY = {"max_words": None, "max_element": None, "min_distance": None}
+
+
+def begun(encoder: Encoder, passages: Iterable[Passage], **options: int | None) -> Relations:
+    analysis = Relations(**{**ANY, **options})
+    analysis.begin(SimpleNamespace(passages=lambda: ((one,) for one in passages)), encoder)  # type: ignore[arg-type]
+    return analysis
+
+
+def batches(encoder: Encoder) -> list[SegmentBatch]:
+    """The last segment holds two passages where the tokenizer knows two."""
+    two = "bert" in type(encoder.tokenizer).__name__.lower()
+    last = (LINKED[1], TREES[0]) if two else TREES[0]
+    return [batch_of(encoder, *LINKED[:2], TREES[4]), batch_of(encoder, last, first=3)]
+
+
+def links_of(batch: SegmentBatch, row: int) -> list[tuple[str, list[int], list[int]]]:
+    """Label and both sides, in words of the segment; the arcs of the tree where there are no links."""
+    found, before = [], 0
+    for one in batch.passages[row]:
+        links = [(link.label, list(link.start), list(link.end)) for link in one.links]
+        if not links:
+            assert one.sentence is not None
+            for word, (head, relation) in enumerate(zip(one.sentence.heads, one.sentence.relations, strict=True)):
+                if head > 0:
+                    links.append((relation, [word], [head - 1]))
+        found += [(label, [before + w for w in start], [before + w for w in end]) for label, start, end in links]
+        before += len(one.words)
+    return found
+
+
+@pytest.mark.parametrize("kind", ENCODERS)
+def test_attention_is_that_of_a_loop_over_linked_tokens(kind: str, tmp_path: Path) -> None:
+    one = encoder(kind, tmp_path)
+    analysis = begun(one, [*LINKED, *TREES])
+    expected: dict[str, list[list[list[tuple[float, float, float]]]]] = {}
+    for batch in batches(one):
+        passed = show(one, batch, analysis)
+        for row in range(len(batch.index)):
+            links = links_of(batch, row)
+            for label in {"all", *(label for label, _, _ in links)}:
+                cells = [
+                    (i, j)
+                    for own, start, end in links
+                    for i, j in product(range(int(batch.lengths[row])), repeat=2)
+                    if label in ("all", own) and int(batch.words[row, i]) in start and int(batch.words[row, j]) in end
+                ]
+                values = []
+                for weights in passed:
+                    heads = []
+                    for head in weights[row]:
+                        forward = max(float(head[i, j]) for i, j in cells)
+                        backward = max(float(head[j, i]) for i, j in cells)
+                        heads.append((max(forward, backward), forward, backward))
+                    values.append(heads)
+                expected.setdefault(label, []).append(values)
+
+    frame = analysis.result({}).tables["relations"].frame
+    assert set(frame["label"]) == set(expected) > {"all", "agent", "theme", "obj"}
+    for label, measured in expected.items():
+        rows = frame[frame["label"] == label]
+        assert (rows["passages"] == len(measured)).all()
+        found = rows[["attention", "forward", "backward"]].to_numpy(dtype=np.float64)
+        assert np.allclose(found, np.mean(measured, axis=0).reshape(-1, 3), atol=1e-6)
+    theme = frame[frame["label"] == "theme"]
+    spread = np.std([np.array(one)[..., 1] for one in expected["theme"]], axis=0, ddof=1).ravel()
+    n = len(expected["theme"])
+    quantile = {2: 12.706205, 3: 4.302653}[n]  # Student's t
+    margin = (theme["forward.high"] - theme["forward.low"]).to_numpy(dtype=np.float64) / 2
+    assert np.allclose(margin, quantile * spread / np.sqrt(n), atol=1e-5)
+    if not one.causal:
+        lengths = [int(batch.lengths[row]) for batch in batches(one) for row in range(len(batch.index))]
+        uniform = frame[frame["label"] == "all"]["uniform"]
+        assert np.allclose(uniform, np.mean([1 / length for length in lengths]), atol=1e-6)
+
+
+def test_copies_that_share_the_batches_sum_what_one_does(tmp_path: Path) -> None:
+    one = encoder("llama", tmp_path)
+    copies = [begun(one, [*LINKED, *TREES]) for _ in range(3)]
+    for number, batch in enumerate(batches(one)):
+        show(one, batch, copies[0], copies[1 + number % 2])
+    for whole, first, second in zip(*map(summed, copies), strict=True):
+        assert whole.any()
+        assert torch.equal(whole, first + second)
+
+
+def test_heads_above_the_percentile_are_listed(tmp_path: Path) -> None:
+    one = encoder("bert", tmp_path)
+    analysis = begun(one, LINKED)
+    show(one, batch_of(one, *LINKED), analysis)
+    result = analysis.result({})
+    frame = result.tables["relations"].frame
+    listed = result.tables["relation_heads"].frame
+
+    assert len(listed) == frame["label"].nunique()  # of eight heads, one
+    for label, best in frame.groupby("label")["attention"].max().items():
+        assert listed[listed["label"] == label]["attention"].tolist() == [best]
+    assert result.scores["relations.all"].value == frame[frame["label"] == "all"]["attention"].max()
+
+
+@pytest.mark.parametrize(
+    ("bounds", "labels", "counts"),
+    [
+        ({}, {"agent", "theme"}, (4, 0, 0, 0)),
+        ({"max_words": 3}, {"theme"}, (4, 3, 0, 0)),
+        ({"max_element": 1}, {"agent", "theme"}, (4, 0, 2, 0)),
+        ({"min_distance": 3}, {"agent"}, (4, 0, 0, 3)),
+    ],
+)
+def test_links_out_of_bounds_are_counted(
+    bounds: dict[str, int], labels: set[str], counts: tuple[int, ...], tmp_path: Path
+) -> None:
+    one = encoder("bert", tmp_path)
+    analysis = begun(one, LINKED[:2], **bounds)
+    show(one, batch_of(one, *LINKED[:2]), analysis)
+    result = analysis.result({})
+
+    assert set(result.tables["relations"].frame["label"]) == {"all", *labels}
+    assert tuple(result.audit[name] for name in ("links", "long_passage", "long_element", "near")) == counts
+
+
+def test_texts_without_links_are_refused(tmp_path: Path) -> None:
+    one = encoder("bert", tmp_path)
+    plain = Passage("1", ("the", "fox"), 1)
+    with pytest.raises(AnalysisError, match="have no links between words"):
+        begun(one, [plain])
+    with pytest.raises(AnalysisError, match=r"none of 4 links is within .*: 3 are in passages of more than 3 words"):
+        begun(one, LINKED[:2], max_words=3, min_distance=3)
