@@ -5,9 +5,9 @@ from analysis.base import Analysis, AnalysisError
 from analysis.clusters import Clusters
 from analysis.experiment import AttentionAnalyses
 from analysis.importance import Importance
+from analysis.linguistic import Linguistic
 from analysis.maps import RawMaps
 from analysis.patterns import Patterns
-from analysis.linguistic import Linguistic
 from analysis.relations import Relations
 from analysis.repeated import RepeatedSequences
 from analysis.surface import Surface

@@ -93,8 +93,11 @@ class _Corpus:
     def of(cls, source: TextSource, root: str | Path | None, cache: Path) -> "_Corpus":
         """Where a corpus lies; a CorpusError if it is neither embedded, nor of the registry, nor a path."""
         known = CORPORA.get(source.corpus)
-        if known is None and source.split is not None:
-            raise CorpusError(f"{source.corpus}: only corpora of the registry have splits. Leave `{OPTION}.split` out.")
+        if known is None and source.split is not None and "{split}" not in source.corpus:
+            raise CorpusError(
+                f"{source.corpus}: only corpora of the registry, and paths with {{split}} in them, have splits. Leave "
+                f"`{OPTION}.split` out."
+            )
         if source.corpus == "sample":
             kind, name = ("sample", "sample-test.conllu") if source.format == "conllu" else ("text", "sample.txt")
             return cls(source, source.name or "sample", cache / f"{kind}-{SAMPLE_VERSION}" / name)

@@ -52,7 +52,9 @@ def texts(folder: Path, corpus: str) -> dict[str, list[dict[str, Any]]]:
     plain = [" ".join((words * 9)[number : number + 40]) for number in range(9)]
     (folder / "plain.txt").write_text("\n\n".join(plain) + "\n", encoding="utf-8")
     text = {"corpus": str(folder / "plain.txt"), "packing": "pairs"}
-    labelled, treebank = {"corpus": str(folder / "labelled-test.tsv")}, {"corpus": corpus.replace("{split}", "test")}
+    columns = {"text": "text", "label": "label"}
+    labelled = {"corpus": str(folder / "labelled-{split}.tsv"), "columns": columns}
+    treebank = {"corpus": corpus.replace("{split}", "test")}
     paired = {"corpus": str(folder / "pairs.tsv"), "columns": {"pair": "other"}}
     return {
         "surface.yaml": [text],
@@ -60,7 +62,7 @@ def texts(folder: Path, corpus: str) -> dict[str, list[dict[str, Any]]]:
         "importance.yaml": [labelled],
         "patterns.yaml": [labelled, paired, text],
         "linguistic.yaml": [treebank],
-        "relations.yaml": [treebank],
+        "relations.yaml": [treebank | {"format": "conllu"}],
     }
 
 
@@ -83,6 +85,26 @@ def atlas_arguments(corpus: str, tmp_path_factory: pytest.TempPathFactory) -> li
         f"--data.init_args.documents={json.dumps(files)}",
         "--data.init_args.max_length=48",
     ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_a_config_writes_what_others_read_on_one_and_on_two_processes(
+    run_config: Callable[..., Any], config: Path, corpus: str, tmp_path: Path
+) -> None:
+    given = texts(tmp_path, corpus)[config.name]
+    arguments = ["test", f"--config={config}", f"--data.init_args.corpora={json.dumps(given)}"]
+    arguments += ["--data.init_args.max_length=48", "--data.init_args.max_cells=9000"]
+    _, one, at_one = run_config(*arguments)
+    _, two, at_two = run_config(*arguments, processes=2)
+
+    columns, figures, scores = READ[f"{config.parent.name}/{config.name}"]
+    for name, expected in columns.items():
+        assert expected <= set(pd.read_csv(at_one / one["tables"][name]))
+    assert len(one["figures"]) >= figures
+    assert scores <= set(one["scores"])
+    assert one["scores"] == two["scores"]
+    assert tables(one, at_one) == tables(two, at_two)
 
 
 @pytest.mark.slow

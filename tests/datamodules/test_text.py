@@ -304,7 +304,7 @@ def test_two_passages_need_a_delimiter_between_them(
     [
         ("wikitext103", r"wikitext103: neither `sample`, nor a file, nor a corpus of the registry \(.*wikitext,"),
         ([TextSource("cola", split="test")], r"cola: the corpus has no split test; there are train, dev\."),
-        (TextSource("my.txt", split="dev"), r"my\.txt: only corpora of the registry have splits"),
+        (TextSource("my.txt", split="dev"), r"my\.txt: only corpora of the registry, and paths"),
         (["a.txt", "b/a.txt"], r"corpora: a, a\. .*a `name` each"),
         ([], r"corpora: none\. Name one or more"),
         (TextSource(limit=0), r"limit of sample: 0 is less than 1"),
@@ -325,6 +325,27 @@ def test_a_table_needs_a_text_alone(make: Callable[..., TextDataModule], tmp_pat
         make(TextSource(str(path), columns=Columns("body")))
     with pytest.raises(CorpusError, match=r"`--data\.init_args\.corpora\.format`"):
         make(str(path.rename(tmp_path / "table.dat")))
+
+
+def test_texts_of_another_split_are_drawn_from_all_of_it(make: Callable[..., TextDataModule], tmp_path: Path) -> None:
+    for split, texts_of in (("test", 3), ("train", 40)):
+        rows = [f"{'pq'[row % 2]}\tfox {'dogs ' * (row % 7)}coffee" for row in range(texts_of)]
+        (tmp_path / f"t-{split}.tsv").write_text("\n".join(["label\ttext", *rows]) + "\n", encoding="utf-8")
+    data = make(TextSource(str(tmp_path / "t-{split}.tsv"), columns=Columns("text", "label")))
+    assert sum(map(len, (batch.index for batch in batches(data)))) == 3
+
+    def lines(most: int, seed: int = 0) -> list[int]:
+        return [passage.line for batch in data.drawn("train", most, seed) for (passage,) in batch.passages]
+
+    assert sorted(lines(40)) == sorted(lines(99)) == list(range(2, 42))
+    assert len(set(lines(12))) == 12
+    assert lines(12) == lines(12) != lines(12, seed=1)
+    often = np.bincount([line for seed in range(300) for line in lines(10, seed)], minlength=42)[2:]
+    assert often.min() > 45  # of 75 each
+    assert often.max() < 110
+    plain = make(str(write(tmp_path / "plain.txt")))
+    with pytest.raises(CorpusError, match=r"a file has no train split\. Give .* a path with \{split\} in it"):
+        next(iter(plain.drawn("train", 5, 0)))
 
 
 def test_absent_files_are_named_with_their_remedy(make: Callable[..., TextDataModule], tmp_path: Path) -> None:
