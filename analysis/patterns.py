@@ -26,6 +26,9 @@ GLYPHS = {"vertical": "V", "diagonal": "D", "vertical + diagonal": "VD", "block"
 NAMES = tuple(GLYPHS)
 FRACTION: Unit = "fraction"
 EXAMPLES = 6  # most maps of each pattern in the gallery
+BRIGHTEST = (
+    0.25  # weight at the end of the colour scale of the gallery: broad attention would not be seen on a wider one
+)
 
 
 Cell = TypeVar("Cell")
@@ -266,5 +269,6 @@ def _gallery_figure(best: Sequence[Sequence[Example]]) -> Maps | None:
         "",
         "attention",
         [filled(examples, lambda one: f"{name_of(*one.head)} {one.corpus}", "") for examples in rows.values()],
+        top=BRIGHTEST,
         unit="fraction",
     )
