@@ -149,6 +149,7 @@ def test_the_gallery_has_the_clearest_maps_of_different_heads(tmp_path: Path) ->
             np.testing.assert_array_equal(shown, map_)
 
 
+@pytest.mark.slow
 def test_two_processes_have_the_sums_and_the_gallery_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = encoder("bert", tmp_path)
     whole, parts = begun(model, cnn=True), [begun(model, cnn=True), begun(model, cnn=True)]
@@ -166,6 +167,7 @@ def test_two_processes_have_the_sums_and_the_gallery_of_one(tmp_path: Path, monk
     assert [[one[:3] for one in row] for row in alone] == [[one[:3] for one in row] for row in together]
 
 
+@pytest.mark.slow
 def test_both_opinions_are_compared(tmp_path: Path) -> None:
     model = encoder("bert", tmp_path)
     patterns = begun(model, cnn=True)
