@@ -105,13 +105,14 @@ class Patterns(Analysis):
 
     Args:
         cnn: ask the network.
+        boundary: ask of a block more than nearness explains; see `metrics.patterns.by_rules`.
     """
 
     name = "patterns"
 
-    def __init__(self, cnn: bool = True) -> None:
+    def __init__(self, cnn: bool = True, boundary: bool = True) -> None:
         super().__init__()
-        self.cnn = cnn
+        self.cnn, self.boundary = cnn, boundary
 
     def begin(self, data: TextDataModule, encoder: Encoder) -> None:
         self._corpora, self._causal = data.names, encoder.causal
@@ -126,7 +127,7 @@ class Patterns(Analysis):
     def update(self, batch: SegmentBatch, layer: int, weights: Tensor) -> None:
         delimiters = (batch.start | batch.end).sum(1)
         found = structure(weights, batch.lengths, delimiters, batch.segments, self._causal)
-        patterns, margins = by_rules(found, batch.segments.any(1))
+        patterns, margins = by_rules(found, batch.segments.any(1), self.boundary)
         self._passed.append(patterns)
         self._gallery.offer(batch, layer, weights, patterns, margins)
         if self._net is not None:

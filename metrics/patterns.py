@@ -125,22 +125,23 @@ def _masses(weights: Tensor, rows: Tensor) -> _Masses:
     return _Masses(whole, near)
 
 
-def by_rules(found: Structure, pairs: Tensor) -> tuple[Tensor, Tensor]:
+def by_rules(found: Structure, pairs: Tensor, boundary: bool = True) -> tuple[Tensor, Tensor]:
     """The pattern of each map, and how clearly it is of that pattern.
 
     With v + d ≥ .5 it is vertical and diagonal where the smaller one is at least a quarter of the sum, else the larger
     one. Else it is a block where there are two segments (`pairs`, bool `[batch]`), b ≥ .5, the boundary ≥ .25 and the
-    remaining mass ≥ .3; else heterogeneous. Without the boundary a wide band around the diagonal would be a block, as
-    it seldom leaves a segment.
+    remaining mass ≥ .3; else heterogeneous. Without the boundary, which can be left out, a wide band around the
+    diagonal would be a block, as it seldom leaves a segment.
 
     Returns:
         int64 `[batch, heads]`, places in `PATTERNS`, and float64, the distance to the nearest threshold behind which
         the map would be of another pattern.
     """
-    vertical, diagonal, block, boundary, remaining = found
+    vertical, diagonal, block, beyond, remaining = found
     total, smaller = vertical + diagonal, torch.minimum(vertical, diagonal)
     structured, mixed = total - CLEAR, smaller - MIXED * total
-    blocks = torch.stack([block - CLEAR, boundary - BOUNDARY, remaining - REMAINING]).amin(0)
+    wanted = [block - CLEAR, remaining - REMAINING, *([beyond - BOUNDARY] if boundary else [])]
+    blocks = torch.stack(wanted).amin(0)
     blocks = blocks.masked_fill(~pairs[:, None], -torch.inf)
     lines = torch.where(mixed >= 0, BOTH, torch.where(vertical >= diagonal, VERTICAL, DIAGONAL))
     others = torch.where(blocks >= 0, BLOCK, HETEROGENEOUS)

@@ -123,6 +123,8 @@ def test_a_wide_band_is_no_block() -> None:
     found = structure(weights, torch.tensor([size]), torch.tensor([3]), segments[None], causal=False)
     assert float(found.block.min()) > 0.7
     assert [PATTERNS[place] for place in by_rules(found, torch.tensor([True]))[0][0]] == ["heterogeneous", "block"]
+    without, _ = by_rules(found, torch.tensor([True]), boundary=False)
+    assert [PATTERNS[place] for place in without[0]] == ["block", "block"]
 
 
 def test_the_margin_is_the_way_to_another_pattern() -> None:
