@@ -10,6 +10,7 @@ from pytorch_lightning import LightningModule
 from torch import Tensor, nn
 
 from analysis.base import Analysis, AnalysisError
+from attention.forward import Allowance
 from datamodules import SegmentBatch, TextDataModule
 from datamodules.base import part_of
 from datamodules.batch import EncoderOf
@@ -81,6 +82,7 @@ class AttentionAnalyses(LightningModule):
             for analysis in copies.values():
                 analysis.begin(self.data, encoder)
             self._of[which] = copies
+        self._memory = Allowance()
         self._control = nn.ModuleDict(self._of.get("random_init", {}))  # so that it moves to the device too
 
     def test_step(self, batch: SegmentBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
@@ -104,6 +106,7 @@ class AttentionAnalyses(LightningModule):
             encoder.capture(inputs, receive, frozenset(range(encoder.layers)))
         for analysis in analyses:
             analysis.end(batch)
+        self._memory.check()
 
     def on_test_epoch_end(self) -> None:
         """Sum up, and fill `result`."""
