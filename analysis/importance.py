@@ -1,6 +1,7 @@
 """How much the loss depends on attention to delimiters, punctuation and the rest (Clark et al. 2019, §3.3)."""
 
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -17,6 +18,7 @@ from attention import Encoder
 from attention.capture import intervening
 from datamodules import SegmentBatch, TextDataModule
 from metrics.moments import Interval, Moments
+from models import TransformerClassifier
 from results import Curves, Estimate, Result, Table, Unit, on_one_scale
 from training import recorded_gradients
 
@@ -191,19 +193,56 @@ class LabelLoss:
         self.width = len(self.labels)
 
     def prepare(self, batch: SegmentBatch) -> tuple[Tensor, Tensor]:
-        labels = [passages[0].label for passages in batch.passages]
-        if strange := sorted({str(label) for label in labels} - set(self.labels)):
-            raise AnalysisError(
-                f"Importance: the classifier knows the labels {', '.join(self.labels)} of the train split, and "
-                f"{batch.corpus} has {', '.join(strange)} too. Read other texts, or give a larger `train`."
-            )
-        numbers = [self.labels.index(str(label)) for label in labels]
-        return batch.tokens, torch.tensor(numbers, device=batch.tokens.device)
+        return batch.tokens, _labels_of(batch, self.labels)
 
     def of(self, inputs: Mapping[str, Tensor], targets: Tensor) -> tuple[Tensor, Tensor]:
         mean = _mean(self._encoder.last_hidden(inputs), inputs["attention_mask"].bool())
         logits = mean @ self._weight.T.to(mean.dtype) + self._bias.to(mean.dtype)
         return nn.functional.cross_entropy(logits, targets, reduction="none"), (logits.argmax(1) == targets).float()
+
+
+class CheckpointLoss:
+    """Cross-entropy of a trained `TransformerClassifier`, whose own attention it is then about.
+
+    Raises:
+        AnalysisError: it has other layers, heads or pieces than the encoder.
+        TrainingError: the file is damaged, or no such checkpoint.
+    """
+
+    name = "labels, by a checkpoint"
+
+    def __init__(self, encoder: Encoder, path: Path) -> None:
+        model = TransformerClassifier.load_from_checkpoint(path, encoder.device).requires_grad_(False)
+        self._classifier, self.labels = model.classifier, list(model.sizes.labels)
+        self.width = len(self.labels)
+        pieces = model.sizes.vocabulary.words
+        own = tuple(encoder.tokenizer.convert_ids_to_tokens(list(range(len(pieces)))))
+        shapes = [(one.layers, one.heads) for one in (encoder, self._classifier)]
+        if shapes[0] != shapes[1] or pieces != tuple(piece or "" for piece in own):
+            raise AnalysisError(
+                f"Importance: {path} is a classifier on another encoder than {encoder.source.spec.name}, which reads "
+                f"the texts. Name that of the classifier with --data.init_args.encoder.name."
+            )
+
+    def prepare(self, batch: SegmentBatch) -> tuple[Tensor, Tensor]:
+        return batch.tokens, _labels_of(batch, self.labels)
+
+    def of(self, inputs: Mapping[str, Tensor], targets: Tensor) -> tuple[Tensor, Tensor]:
+        tokens, real = inputs["input_ids"], inputs["attention_mask"].bool()
+        segments = inputs.get("token_type_ids", torch.zeros_like(tokens))
+        logits = _precise(self._classifier.logits(tokens, real, segments))
+        return nn.functional.cross_entropy(logits, targets, reduction="none"), (logits.argmax(1) == targets).float()
+
+
+def _labels_of(batch: SegmentBatch, known: list[str]) -> Tensor:
+    """The number of each text's label, int64 `[batch]`; an AnalysisError for one that is not known."""
+    labels = [str(passages[0].label) for passages in batch.passages]
+    if strange := sorted(set(labels) - set(known)):
+        raise AnalysisError(
+            f"Importance: the classifier knows the labels {', '.join(known)}, and {batch.corpus} has "
+            f"{', '.join(strange)} too. Read texts with these labels."
+        )
+    return torch.tensor([known.index(label) for label in labels], device=batch.tokens.device)
 
 
 def _mean(hidden: Tensor, real: Tensor) -> Tensor:
@@ -232,12 +271,14 @@ class Importance(Analysis):
     L is the loss of each input under the head for language modelling that the encoder's files hold: the mean over 15 %
     of its tokens, which are masked, or over the next tokens. An encoder without such a head reads labelled texts: L is
     the cross-entropy of a logistic regression on the mean of the last hidden states, fitted to the train split of the
-    same corpus.
+    same corpus; or that of a trained classifier, with its own attention.
 
     The means are over the rows of all real tokens and the columns of the class, without weights to later tokens where
     the encoder is causal, and then over inputs that have a token of the class.
 
     Args:
+        classifier: checkpoint of a `TransformerClassifier` on this encoder, whose loss is taken instead; the texts must
+            have its labels. Not for random weights beside it.
         train: how many texts of the train split the regression is fitted to, drawn at random.
         seed: of the masks, together with the number of each input, and of that drawing.
 
@@ -248,8 +289,9 @@ class Importance(Analysis):
 
     name = "importance"
 
-    def __init__(self, train: int = 2000, seed: int = 0) -> None:
+    def __init__(self, classifier: str | None = None, train: int = 2000, seed: int = 0) -> None:
         super().__init__()
+        self.classifier = classifier
         self.texts, self.seed = train, seed
 
     def begin(self, data: TextDataModule, encoder: Encoder) -> None:
@@ -260,6 +302,8 @@ class Importance(Analysis):
         self._losses = Moments(2, (2,))
 
     def _loss_of(self, data: TextDataModule, encoder: Encoder) -> Loss:
+        if self.classifier is not None and encoder.source.spec.weights == "pretrained":
+            return CheckpointLoss(encoder, Path(self.classifier).expanduser())
         if encoder.language_model is not None:
             return NextTokenLoss(encoder) if encoder.causal else MaskedLoss(encoder, self.seed)
         if len(data.names) > 1:

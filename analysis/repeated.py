@@ -151,7 +151,7 @@ class RepeatedSequences(Analysis):
         return Result(
             experiment=self.name,
             scores={f"{self.name}.{role}": estimate for role, (_, estimate) in best.items()},
-            tables={"repeated": Table(head_rows(columns), dict.fromkeys(columns, "fraction"))},
+            tables={"repeated": Table(head_rows(columns), dict.fromkeys(columns, "fraction"), shown=False)},
             figures={
                 f"repeated_{role}": head_map(
                     f"{role} heads on repeated tokens", values, "mass on it", marked=best[role][0]

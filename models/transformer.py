@@ -100,6 +100,10 @@ class SequenceClassifier(nn.Module):
             logits = self._logits(embedded, mask, segments, last)
         return Decision(logits, rows.weights, rows.values)
 
+    def logits(self, tokens: Tensor, mask: Tensor, segments: Tensor) -> Tensor:
+        """Logits `[batch, classes]` of texts, while the attention of any layer may be replaced from outside."""
+        return self._logits(self.embed(tokens), mask, segments, mask.sum(1) - 1)
+
     def _logits(self, embedded: Tensor, mask: Tensor, segments: Tensor, last: Tensor) -> Tensor:
         inputs = {"inputs_embeds": embedded, "attention_mask": mask.long()}
         if self._segmented:

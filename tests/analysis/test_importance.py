@@ -18,9 +18,12 @@ from analysis.importance import CLASSES, LabelLoss, Loss, MaskedLoss, NextTokenL
 from attention import Encoder, EncoderSpec, resolve
 from attention.capture import intervening
 from corpora.texts import Passage
-from datamodules import SegmentBatch
+from datamodules import ClassificationDataModule, SegmentBatch
+from models import TransformerClassifier
+from tests import tiny
 from tests.analysis.passes import ENCODERS, batches, encoder, summed
 from tests.analysis.segments import batch_of
+from tests.trainers import trainer
 
 TEXTS = SimpleNamespace(names=("texts",))  # encoders with a head for language modelling read none beforehand
 
@@ -205,6 +208,49 @@ def test_the_classifier_is_a_logistic_regression_on_mean_hidden_states(tmp_path:
     assert (right.numpy() == (expected.predict(hidden) == labels)).all()
 
 
+@pytest.mark.filterwarnings("ignore:The '.*' does not have many workers", "ignore:.*Consider increasing the value")
+def test_a_checkpoint_is_a_loss(tmp_path: Path) -> None:
+    one, (few, other) = encoder("bert", tmp_path / "bert"), (tmp_path / "few", tmp_path / "other")
+    for split in ("train", "dev", "test"):
+        rows = [f"{' '.join(passage.words)}\t{passage.label}" for (passage,) in labelled(one).passages]
+        (tmp_path / f"{split}.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n", encoding="utf-8")
+    spec = EncoderSpec(str(tmp_path / "bert"))
+    data = ClassificationDataModule(
+        str(tmp_path / "{split}.tsv"), tokenizer=spec, positive="q", batch_size=4, cache=str(tmp_path)
+    )
+    model, first = TransformerClassifier(), trainer(1)
+    first.fit(model, datamodule=data)
+    first.save_checkpoint(few, weights_only=True)
+    analysis = Importance(classifier=str(few))
+    analysis.begin(TEXTS, one)  # type: ignore[arg-type]
+    batch = labelled(one)
+    analysis.end(batch)
+
+    own = model.eval().classifier.model
+    inputs = one.inputs(batch.tokens, batch.mask, batch.segments)
+    labels = torch.tensor(["pq".index(str(passages[0].label)) for passages in batch.passages])
+    attention: list[Tensor] = []
+
+    def keep(_: int, weights: Tensor, values: Tensor) -> tuple[Tensor, None]:
+        attention.append(weights)
+        return weights, None
+
+    with intervening(keep):
+        losses = torch.nn.functional.cross_entropy(own(**inputs).logits, labels, reduction="none")
+    gradient = torch.autograd.grad(losses.sum(), attention)
+    result = analysis.result({})
+    assert result.scores["importance.loss"].value == pytest.approx(losses.mean().item(), abs=1e-5)
+    starts = torch.stack(
+        [(each.abs() * batch.mask[:, None, :, None]).sum(2)[..., 0] / batch.lengths[:, None] for each in gradient]
+    )
+    found = analysis.by_head()["importance_start"].interval.value
+    assert np.allclose(found, starts.mean(1), rtol=1e-3, atol=1e-7)
+
+    tiny.save_bert(other, heads=2)
+    with pytest.raises(AnalysisError, match="is a classifier on another encoder than"):
+        analysis.begin(TEXTS, Encoder(resolve(EncoderSpec(str(other)))))  # type: ignore[arg-type]
+
+
 def test_texts_that_give_no_loss_are_refused(tmp_path: Path) -> None:
     one = encoder("bert", tmp_path)
 
@@ -222,7 +268,7 @@ def test_texts_that_give_no_loss_are_refused(tmp_path: Path) -> None:
         begin(names=("a", "b"))
     analysis = begin(labelled(one))
     stranger = replace(labelled(one), passages=(((Passage("1", ("fox",), 1, label="r"),),) * 8))
-    with pytest.raises(AnalysisError, match="knows the labels p, q of the train split, and test has r too"):
+    with pytest.raises(AnalysisError, match="knows the labels p, q, and test has r too"):
         analysis.end(stranger)
 
 
