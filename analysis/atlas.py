@@ -98,11 +98,13 @@ def _whole(values: Floats) -> Interval:
 def outside(given: Mapping[str, ByHead], random: Mapping[str, ByHead]) -> dict[str, NDArray[np.bool_]]:
     """Heads whose interval lies wholly outside what all heads of random weights span, by number, `[layers, heads]`.
 
-    What they span is from the lowest to the highest end of all their intervals.
+    What they span is from the lowest to the highest end of all their intervals. Numbers without intervals are left out.
     """
     found = {}
     for name in given.keys() & random.keys():
         own, span = given[name].interval, random[name].interval
+        if np.isnan(own.low).all() or np.isnan(span.low).all():
+            continue
         low, high = np.fmin.reduce(span.low, axis=None), np.fmax.reduce(span.high, axis=None)
         found[name] = (own.low > high) | (own.high < low)
     return {name: found[name] for name in given if name in found}

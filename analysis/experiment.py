@@ -79,8 +79,8 @@ class AttentionAnalyses(LightningModule):
         given: Mapping[str, Analysis] = dict(self._named.items())  # type: ignore[arg-type]
         for which, encoder in self.data.encoders.items():
             copies = given if which == "given" else {name: deepcopy(one) for name, one in given.items()}
-            for analysis in copies.values():
-                analysis.begin(self.data, encoder)
+            for name, analysis in copies.items():
+                analysis.begin(self.data.only(self.corpora.get(name, self.data.names)), encoder)
             self._of[which] = copies
         self._memory = Allowance()
         self._control = nn.ModuleDict(self._of.get("random_init", {}))  # so that it moves to the device too

@@ -2,7 +2,8 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -496,6 +497,15 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
 
     def _loader(self, split: Split, *, shuffle: bool = False) -> BatchLoader[SegmentBatch]:
         raise CorpusError(f"{type(self).__name__} has no split {split}. Run `python train.py test`.")
+
+    def only(self, names: Collection[str]) -> "TextDataModule":
+        """The same data with these corpora alone, for whoever asks what there is to read."""
+        chosen = copy(self)
+        both = zip(self.sources, self._corpora, strict=True)
+        kept = [(source, corpus) for source, corpus in both if corpus.name in names]
+        chosen.sources, chosen._corpora = tuple(source for source, _ in kept), tuple(corpus for _, corpus in kept)
+        chosen.names = tuple(corpus.name for corpus in chosen._corpora)
+        return chosen
 
     def passages(self) -> Iterator[Text]:
         """All texts of the corpora, as they are read: nothing is cut or left out yet."""
