@@ -115,8 +115,10 @@ class Surface(Analysis):
         )
         number, width = heads["self"].value.shape
         places = {"layer": np.arange(1, number + 1).repeat(width), "head": np.tile(np.arange(1, width + 1), number)}
-        even = {f"uniform.{name}": float(interval.value) for name, interval in uniform.items()}
-        units = UNITS | {f"uniform.{name}": unit for name, unit in UNITS.items()}
+        # No column of uniform attention is the heaviest, so that removing one would remove any.
+        compared = [name for name in STATISTICS if not name.endswith("_without_heaviest")]
+        even = {f"uniform.{name}": float(uniform[name].value) for name in compared}
+        units = UNITS | {f"uniform.{name}": UNITS[name] for name in compared}
         tables = {
             "surface": Table(pd.DataFrame(places | _columns(heads, STATISTICS) | even), units, shown=False),
             "layers": Table(

@@ -57,7 +57,8 @@ def test_tables_and_scores_equal_loops_over_tokens(kind: str, tmp_path: Path) ->
             layer, head = row["layer"] - 1, row["head"] - 1
             values = [loops[number, layer, head][name] for number in inputs]
             assert row[name] == pytest.approx(mean(known(values)), abs=2e-5, nan_ok=True)
-            assert row[f"uniform.{name}"] == pytest.approx(mean(known(uniform[name])), abs=2e-5, nan_ok=True)
+            if not name.endswith("_without_heaviest"):
+                assert row[f"uniform.{name}"] == pytest.approx(mean(known(uniform[name])), abs=2e-5, nan_ok=True)
             assert row[f"{name}.low"] <= row[name] <= row[f"{name}.high"] or len(known(values)) < 2
             of_head = known_of_heads[name]
             assert of_head.interval.value[layer, head] == pytest.approx(row[name], nan_ok=True)
