@@ -77,11 +77,12 @@ class AttentionAnalyses(LightningModule):
                     f"{', '.join(self.data.names)}."
                 )
         given: Mapping[str, Analysis] = dict(self._named.items())  # type: ignore[arg-type]
-        for which, encoder in self.data.encoders.items():
-            copies = given if which == "given" else {name: deepcopy(one) for name, one in given.items()}
+        # Before any of them begins, and holds an encoder.
+        self._of = {which: given if which == "given" else deepcopy(given) for which in self.data.encoders}
+        for which, copies in self._of.items():
             for name, analysis in copies.items():
-                analysis.begin(self.data.only(self.corpora.get(name, self.data.names)), encoder)
-            self._of[which] = copies
+                data = self.data.only(self.corpora.get(name, self.data.names))
+                analysis.begin(data, self.data.encoders[which])
         self._memory = Allowance()
         self._control = nn.ModuleDict(self._of.get("random_init", {}))  # so that it moves to the device too
 

@@ -90,11 +90,7 @@ class Surface(Analysis):
         self._of_uniform.update(half, surface_statistics(uniform, _tokens(batch), self.smoothed)[:, 0])
 
     def by_head(self) -> Mapping[str, ByHead]:
-        found = self.statistics()
-        return {name: found[name] for name in PLAIN}
-
-    def statistics(self) -> Mapping[str, ByHead]:
-        """Every statistic of `metrics.surface`, with its sink and without; every process takes part."""
+        """Every statistic of `metrics.surface`."""
         means = self._of_heads.compute()
         return {
             name: ByHead.of(
