@@ -210,15 +210,16 @@ class Atlas(AttentionAnalyses):
 
     Args:
         analyses: what is analysed; those named `linguistic` and `relations` read the treebank, the others the texts.
-        seed: of intervals and permutations.
+        minimum: words of a relation on dev that make it count for the role of a head.
+        seed: of intervals.
     """
 
     experiment = "atlas"
 
-    def __init__(self, analyses: list[Analysis], seed: int = 0) -> None:
+    def __init__(self, analyses: list[Analysis], minimum: int = 50, seed: int = 0) -> None:
         annotated = [one.name for one in analyses if one.name in ("linguistic", "relations")]
         super().__init__(analyses, corpora={name: [TREEBANK] for name in annotated})
-        self.seed = seed
+        self.minimum, self.seed = minimum, seed
         self._dependencies: SingleHeads | None = None
         self._antecedents: AntecedentHeads | None = None
 
@@ -231,7 +232,7 @@ class Atlas(AttentionAnalyses):
         data = self.trainer.datamodule  # type: ignore[attr-defined]
         if part_of(data, DependencyDataModule) is not None:
             # Neither p-values nor ensembles are shown.
-            self._dependencies = SingleHeads(permutations=1, ensemble=1, seed=self.seed)
+            self._dependencies = SingleHeads(permutations=1, ensemble=1, minimum=self.minimum, seed=self.seed)
             self._dependencies.trainer = self.trainer
             self._dependencies.setup(stage)
         if part_of(data, CoreferenceDataModule) is not None:

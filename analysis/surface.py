@@ -90,7 +90,11 @@ class Surface(Analysis):
         self._of_uniform.update(half, surface_statistics(uniform, _tokens(batch), self.smoothed)[:, 0])
 
     def by_head(self) -> Mapping[str, ByHead]:
-        """Every statistic of `metrics.surface`."""
+        found = self.statistics()
+        return {name: found[name] for name in PLAIN}
+
+    def statistics(self) -> Mapping[str, ByHead]:
+        """Every statistic of `metrics.surface`, with its sink and without; every process takes part."""
         means = self._of_heads.compute()
         return {
             name: ByHead.of(

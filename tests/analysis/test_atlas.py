@@ -74,7 +74,7 @@ def data(bert: Path, corpus: str, cache: str, tmp_path_factory: pytest.TempPathF
 
 @pytest.fixture(scope="module")
 def result(data: AtlasDataModule) -> Result:
-    atlas = Atlas([RepeatedSequences(sequences=4, length=5)])
+    atlas = Atlas([RepeatedSequences(sequences=4, length=5)], minimum=5)
     trainer().test(atlas, data, verbose=False)
     assert atlas.result is not None
     return atlas.result
