@@ -54,7 +54,7 @@ def between(tokens: list[list[int]], sources: Iterable[int], targets: Iterable[i
 
 
 def uniform_weights(batch: SegmentBatch, *, causal: bool) -> Tensor:
-    """What attention would be that is the same for all tokens that it may go to, `[batch, 1, from, to]`."""
+    """Uniform attention over the real tokens that each token sees, float64 `[batch, 1, from, to]`."""
     seen = batch.mask[:, None, None].expand(-1, 1, batch.mask.size(1), -1)
     seen = (seen.tril() if causal else seen).double()
     return seen / seen.sum(-1, keepdim=True)

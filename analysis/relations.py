@@ -43,7 +43,7 @@ class Relations(Analysis):
         min_distance: words from the nearest word of one side to that of the other, 1 for neighbours.
 
     Raises:
-        AnalysisError: the texts have no links, or none within the bounds.
+        AnalysisError: the texts have no links, or none within the bounds; or, at the end, no segment has one.
     """
 
     name = "relations"
@@ -148,6 +148,11 @@ class Relations(Analysis):
             for number, label in enumerate(self._labels)
         }
         found = {label: ways for label, ways in found.items() if ways[WAYS[0]].inputs.any()}
+        if not found:
+            raise AnalysisError(
+                f"{type(self).__name__}: the texts have links within the bounds, but no segment that was read has one. "
+                f"Read more of them (`limit` in --data.init_args.corpora) or longer ones (--data.init_args.max_length)."
+            )
         uniform = {label: float(self._of(even, self._labels.index(label), 0).over().value) for label in found}
         frame = pd.concat([_rows(label, ways, uniform[label]) for label, ways in found.items()], ignore_index=True)
         units: dict[str, Unit] = dict.fromkeys((*WAYS, "uniform"), "fraction")

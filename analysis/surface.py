@@ -1,6 +1,6 @@
 """Surface statistics of every head (Clark et al. 2019, §3): neighbours, delimiters, punctuation, sinks, and breadth."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
@@ -8,11 +8,13 @@ import torch
 from torch import Tensor
 
 from analysis.base import Analysis, ByHead
+from analysis.cells import uniform_weights
+from analysis.tables import head_map, head_rows
 from attention import Encoder
 from datamodules import SegmentBatch, TextDataModule
-from metrics.moments import Floats, Interval, Means, Moments
+from metrics.moments import Floats, Interval, Moments
 from metrics.surface import PLAIN, STATISTICS, UNITS, Tokens, surface_statistics
-from results import Curves, Estimate, Figure, HeatMap, Result, Table, on_one_scale
+from results import Curves, Estimate, Figure, Result, Table, on_one_scale
 
 BEHAVIOURS = {
     "previous token": ("previous", 0.5),
@@ -84,9 +86,7 @@ class Surface(Analysis):
         self._of_heads.update(half, found)
         self._of_layers.update(half, found.nanmean(2))
         self._of_model.update(half, found.nanmean((1, 2)))
-        seen = batch.mask[:, None, None].expand(-1, 1, batch.mask.size(1), -1)
-        seen = (seen.tril() if self._causal else seen).float()
-        uniform = seen / seen.sum(-1, keepdim=True)
+        uniform = uniform_weights(batch, causal=self._causal).float()
         self._of_uniform.update(half, surface_statistics(uniform, _tokens(batch), self.smoothed)[:, 0])
 
     def by_head(self) -> Mapping[str, ByHead]:
@@ -96,12 +96,7 @@ class Surface(Analysis):
     def statistics(self) -> Mapping[str, ByHead]:
         """Every statistic of `metrics.surface`, with its sink and without; every process takes part."""
         means = self._of_heads.compute()
-        return {
-            name: ByHead.of(
-                Means(means.counts[..., place], means.sums[..., place], means.squares[..., place]), UNITS[name]
-            )
-            for place, name in enumerate(STATISTICS)
-        }
+        return {name: ByHead.of(means.at(place), UNITS[name]) for place, name in enumerate(STATISTICS)}
 
     def classes(self) -> Mapping[str, list[str]]:
         """What each head does most, by the thresholds with which the paper colours its clusters."""
@@ -117,18 +112,15 @@ class Surface(Analysis):
             _by_name(moments.compute().over())
             for moments in (self._of_heads, self._of_layers, self._of_model, self._of_uniform)
         )
-        number, width = heads["self"].value.shape
-        places = {"layer": np.arange(1, number + 1).repeat(width), "head": np.tile(np.arange(1, width + 1), number)}
+        rows = head_rows({name: heads[name] for name in STATISTICS})
+        numbers = np.arange(1, len(layers["self"].value) + 1)
         # No column of uniform attention is the heaviest, so that removing one would remove any.
         compared = [name for name in STATISTICS if not name.endswith("_without_heaviest")]
         even = {f"uniform.{name}": float(uniform[name].value) for name in compared}
         units = UNITS | {f"uniform.{name}": UNITS[name] for name in compared}
         tables = {
-            "surface": Table(pd.DataFrame(places | _columns(heads, STATISTICS) | even), units, shown=False),
-            "layers": Table(
-                pd.DataFrame({"layer": np.arange(1, number + 1)} | _columns(layers, STATISTICS)),
-                UNITS,
-            ),
+            "surface": Table(rows.assign(**even), units, shown=False),
+            "layers": Table(pd.DataFrame({"layer": numbers} | _columns(layers)), UNITS),
         }
         scores = {f"surface.{name}": Estimate(*map(float, model[name][:3]), unit=UNITS[name]) for name in PLAIN}
         counts = {name: int(model[name].inputs) for name in ("first", "start", "end", "punctuation")}
@@ -148,10 +140,10 @@ def _by_name(interval: Interval) -> dict[str, Interval]:
     }
 
 
-def _columns(found: Mapping[str, Interval], names: Sequence[str]) -> dict[str, Floats]:
+def _columns(found: Mapping[str, Interval]) -> dict[str, Floats]:
     return {
-        name + end: numbers.ravel()
-        for name in names
+        name + end: numbers
+        for name in STATISTICS
         for end, numbers in zip(("", ".low", ".high"), found[name][:3], strict=True)
     }
 
@@ -178,15 +170,8 @@ def _figures(
             lines["uniform attention"] = ([1, number], [float(uniform["entropy"].value)] * 2)
         figures[file] = Curves(title, "layer", label, lines, points, y_range=(0.0, scale / 100))
     maps = {
-        f"{name}_by_head": HeatMap(
-            f"Attention to the {_LABELS[name].removeprefix('the ')}",
-            heads[name].value,
-            [str(row) for row in rows],
-            [str(column) for column in range(1, width + 1)],
-            "layer",
-            "head",
-            "share of attention",
-            unit="fraction",
+        f"{name}_by_head": head_map(
+            f"Attention to the {_LABELS[name].removeprefix('the ')}", heads[name].value, "share of attention"
         )
         for name in _BY_HEAD
     }

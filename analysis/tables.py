@@ -40,12 +40,14 @@ def by_class(found: Mapping[str, Interval], value: str, label: str = "class") ->
     """A row for each class and head, of intervals `[layers, heads]` by class.
 
     Columns are `layer`, `head`, the class, its value, `low`, `high`, and the number of `inputs` that the mean is over.
+    Without a class the table has these columns and no rows.
     """
-    frames = []
+    columns = ["layer", "head", label, value, "low", "high", "inputs"]
+    frames = [pd.DataFrame(columns=columns)] if not found else []
     for name, each in found.items():
         frame = head_rows({value: each, "inputs": each.inputs}, **{label: name})
         frames.append(frame.rename(columns={f"{value}.low": "low", f"{value}.high": "high"}))
-    return pd.concat(frames, ignore_index=True)[["layer", "head", label, value, "low", "high", "inputs"]]
+    return pd.concat(frames, ignore_index=True)[columns]
 
 
 def best_head(values: Interval, unit: Unit) -> tuple[tuple[int, int], Estimate]:
@@ -68,7 +70,7 @@ def head_map(
         column_labels=_numbers(heads),
         row_label="layer",
         column_label="head",
-        value_label=f"{value_label} (%)" if unit == "fraction" else value_label,
+        value_label=value_label,
         unit=unit,
         marked=marked,
     )

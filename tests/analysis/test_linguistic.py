@@ -125,6 +125,18 @@ def test_a_class_is_of_tags_relations_and_forms() -> None:
     assert not TokenClass(relations=("nsubj:pass",)).holds("X", "nsubj", "y")
 
 
+def test_a_table_without_any_pair_has_no_rows(tmp_path: Path) -> None:
+    """GPT-2 writes no start delimiter, and no pair is made of classes of one's own."""
+    one = encoder("gpt2", tmp_path)
+    analysis = begun(one, classes={"names": TokenClass(upos=("NOUN",))})
+    for batch in batches(one):
+        show(one, batch, analysis)
+    tables = {name: table.frame for name, table in analysis.result({}).tables.items()}
+    assert set(tables["linguistic"]["class"]) == {"names"}
+    assert list(tables["token_to_token"]) == ["layer", "head", "pair", "attention", "low", "high", "inputs", "uniform"]
+    assert not len(tables["token_to_token"])
+
+
 def test_texts_without_the_tags_are_refused(tmp_path: Path) -> None:
     one = encoder("bert", tmp_path)
     with pytest.raises(AnalysisError, match=r"the passage at line 7 has no tags\. Read a treebank"):

@@ -149,3 +149,11 @@ def test_texts_without_links_are_refused(tmp_path: Path) -> None:
         begun(one, [plain])
     with pytest.raises(AnalysisError, match=r"none of 4 links is within .*: 3 are in passages of more than 3 words"):
         begun(one, LINKED[:2], max_words=3, min_distance=3)
+
+
+def test_segments_without_a_link_are_refused(tmp_path: Path) -> None:
+    one = encoder("bert", tmp_path)
+    analysis = begun(one, LINKED)
+    show(one, batch_of(one, Passage("1", ("the", "fox"), 1)), analysis)
+    with pytest.raises(AnalysisError, match="no segment that was read has one"):
+        analysis.result({})
