@@ -71,7 +71,10 @@ class Known:
     classes: Mapping[str, Sequence[Any]]
 
     def rows(self, half: int | None = None) -> pd.DataFrame:
-        """A row for each head; with the numbers of one half of the inputs, where they were taken apart."""
+        """A row for each head; with the numbers of one half of the inputs, where they were taken apart.
+
+        Numbers without halves, those of the treebank's arcs and of the documents, are of all inputs in either half.
+        """
         numbers = {
             name: _whole(one.halves[half]) if half is not None and one.halves else one.interval
             for name, one in self.numbers.items()
@@ -146,7 +149,8 @@ def stability_table(known: Known) -> tuple[Table, dict[str, Estimate]]:
 
     Returns:
         `statistic, correlation, difference`: Pearson's correlation over heads, and the mean |difference|; and the score
-        `stability.role`, the share of heads whose role is the same in both halves.
+        `stability.role`, the share of heads whose role is the same in both halves. The roles `syntactic` and
+        `coreference` are always the same in both: arcs and documents are not halved.
     """
     rows, units = [], list[Unit]()
     for name, one in known.numbers.items():

@@ -56,7 +56,7 @@ class Analysis(nn.Module):
     def update(self, batch: SegmentBatch, layer: int, weights: Tensor) -> None:
         """Take in the weights of a 0-based layer, `[batch, heads, from, to]`, valid during the call alone.
 
-        Rows of real tokens sum to one; rows and columns of the padding hold real-looking rows and zeros.
+        Every row sums to one, and the columns of the padding are zero. The rows of the padding have no meaning.
         """
 
     def end(self, batch: SegmentBatch) -> None:

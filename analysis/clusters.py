@@ -30,7 +30,7 @@ class Clusters(Analysis):
     """Distances between heads: the Jensen–Shannon divergence of their rows, averaged over tokens.
 
     It tells whether heads of one layer are nearer to each other than heads of different layers, and places all heads
-    on a plane. Memory: see the line that it logs; it grows with the square of the heads, and not with the texts.
+    on a plane. The memory that it needs grows with the square of the heads and not with the texts; it is logged first.
     """
 
     name = "clusters"

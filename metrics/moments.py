@@ -50,7 +50,7 @@ class Means:
         return Interval(mean, mean - margin, mean + margin, count)
 
     def at(self, place: int) -> "Means":
-        """Those of one place of the last axis."""
+        """The sums at one index of the last axis of `shape`."""
         return Means(self.counts[..., place], self.sums[..., place], self.squares[..., place])
 
 

@@ -13,7 +13,7 @@ from attention.encoder import EncoderSpec
 from corpora.sentence import CorpusError
 from datamodules import AtlasDataModule
 from metrics.moments import Interval
-from results import Result
+from results import Estimate, Result, Table
 from tests import documents
 from tests.trainers import trainer
 
@@ -103,8 +103,6 @@ def test_each_head_has_a_row_that_joins_what_is_known_of_it(result: Result) -> N
 def test_the_direction_of_an_antecedent_is_chosen_on_dev() -> None:
     heads = pd.DataFrame({"mentions": "all", "head": ["1-1", "1-2"] * 2, "dev": [0.5, 0.2, 0.4, 0.3]})
     heads = heads.assign(test=[0.1, 0.2, 0.9, 0.8], low=0.0, high=1.0)
-    from results import Estimate, Table
-
     scored = Result(
         "antecedent",
         {"nearest.all": Estimate(0.25, unit="fraction")},

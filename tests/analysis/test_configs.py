@@ -116,4 +116,4 @@ def test_the_atlas_is_the_same_on_one_and_on_two_processes(
     assert one["scores"] == two["scores"]
     assert tables(one, at_one) == tables(two, at_two)
     assert len(pd.read_csv(at_one / "atlas.csv")) == 8
-    assert {"figures", "roles"} <= {"figures", *one["figures"]}
+    assert "roles" in one["figures"]
