@@ -8,6 +8,7 @@ CoNLL-U: https://universaldependencies.org/format.html. CoNLL-X: Buchholz and Ma
 multilingual dependency parsing", §3.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import count
 from operator import itemgetter
@@ -70,12 +71,20 @@ def read_treebank(path: Path, *, format: Format | None = None) -> Treebank:
     return Treebank(sentences, reader.audit)
 
 
-def sentences_with_rows(path: Path, *, format: Format | None = None) -> Iterator[tuple[Sentence, Block]]:
+def sentences_with_rows(
+    path: Path, audit: Counter[str], *, format: Format | None = None
+) -> Iterator[tuple[Sentence, Block]]:
     """Yield the sentences of a file as they are read, each with its rows, and keep none of them.
 
-    Arguments and errors are those of `read_treebank`; a `sent_id` may come twice, and there may be no sentence.
+    Arguments and errors are those of `read_treebank`; a `sent_id` may come twice, and there may be no sentence. Rows
+    that are left out are counted in `audit` as `range_rows` and `empty_rows`.
     """
-    return _Reader(path, format or format_of(path, _SUFFIXES, "the option `format`"), unique=False).with_rows()
+    reader = _Reader(path, format or format_of(path, _SUFFIXES, "the option `format`"), unique=False)
+    for found in reader.with_rows():
+        for name in ("range_rows", "empty_rows"):
+            audit[name] += reader.audit[name]
+            reader.audit[name] = 0
+        yield found
 
 
 def blocks(path: Path) -> Iterator[Block]:

@@ -99,12 +99,13 @@ def _places(path: Path, line: int, column: str, entry: str, words: tuple[str, ..
 def read_enhanced(path: Path, audit: Counter[str]) -> Iterator[Text]:
     """Yield the sentences of a CoNLL-U file with a link for each edge of column DEPS, from the dependent to its head.
 
-    Edges from the root, and from and to empty nodes, are left out, and counted as `root_edges` and `empty_node_edges`.
+    Edges from the root, and from and to empty nodes, are left out, and counted as `root_edges` and `empty_node_edges`;
+    rows as in `corpora.texts.read_sentences`.
 
     Raises:
         CorpusError: As `corpora.conllu.read_treebank`; or a word has no edge.
     """
-    for sentence, rows in sentences_with_rows(path, format="conllu"):
+    for sentence, rows in sentences_with_rows(path, audit, format="conllu"):
         links: list[Link] = []
         for line, row in rows:
             columns = row.split("\t")

@@ -101,7 +101,11 @@ def read_texts(
             audit["empty_texts"] += 1
 
 
-def read_sentences(path: Path, format: TreebankFormat) -> Iterator[Text]:
-    """Yield the sentences of a CoNLL-U or CoNLL-X file; errors are those of `corpora.conllu.read_treebank`."""
-    for sentence, rows in sentences_with_rows(path, format=format):
+def read_sentences(path: Path, audit: Counter[str], format: TreebankFormat) -> Iterator[Text]:
+    """Yield the sentences of a CoNLL-U or CoNLL-X file.
+
+    Rows of ranges and of empty nodes are left out, and counted as `range_rows` and `empty_rows`. Errors are those of
+    `corpora.conllu.read_treebank`.
+    """
+    for sentence, rows in sentences_with_rows(path, audit, format=format):
         yield (Passage(sentence.id, sentence.words, rows[0][0], sentence=sentence),)

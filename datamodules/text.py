@@ -128,7 +128,7 @@ class _Corpus:
             case "text":
                 return read_plain(self.path, audit)
             case "conllu" | "conllx":
-                return read_sentences(self.path, form)
+                return read_sentences(self.path, audit, form)
             case "links":
                 return read_links(self.path)
             case "enhanced":

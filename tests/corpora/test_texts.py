@@ -53,8 +53,13 @@ def test_texts_of_a_table_have_labels_pairs_or_neither(tmp_path: Path) -> None:
 
 def test_sentences_of_a_treebank_bring_their_trees(tmp_path: Path) -> None:
     path = write_treebank(tmp_path / "tiny.conllu", 20)
+    with path.open("a", encoding="utf-8") as file:
+        file.write("1\tIt\t_\tX\t_\t_\t2\tx\t_\t_\n2-3\tisn't" + "\t_" * 8 + "\n")
+        file.write("2\tis\t_\tX\t_\t_\t0\troot\t_\t_\n3\tn't\t_\tX\t_\t_\t2\tx\t_\t_\n\n")
     lines = path.read_text(encoding="utf-8").splitlines()
-    passages = [passage for (passage,) in read_sentences(path, "conllu")]
+    audit: Counter[str] = Counter()
+    passages = [passage for (passage,) in read_sentences(path, audit, "conllu")]
+    assert audit == {"range_rows": 1, "empty_rows": 0}
     assert tuple(passage.sentence for passage in passages) == read_treebank(path).sentences
     assert all(passage.sentence and passage.words == passage.sentence.words for passage in passages)
     assert [lines[passage.line - 1].split("\t")[:2] for passage in passages] == [
