@@ -51,7 +51,10 @@ def by_class(found: Mapping[str, Interval], value: str, label: str = "class") ->
 
 
 def best_head(values: Interval, unit: Unit) -> tuple[tuple[int, int], Estimate]:
-    """The 0-based layer and head of the highest mean `[layers, heads]`, the first of equals, and its estimate."""
+    """The 0-based layer and head of the highest mean `[layers, heads]`, the first of equals, and its estimate.
+
+    The interval is that of this head alone: it does not include that the head was chosen on the same inputs.
+    """
     place = np.unravel_index(np.nan_to_num(values.value, nan=-np.inf).argmax(), values.value.shape)
     layer, head = (int(part) for part in place)
     numbers = (float(part[layer, head]) for part in (values.value, values.low, values.high))
