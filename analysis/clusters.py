@@ -31,18 +31,21 @@ class Clusters(Analysis):
 
     It tells whether heads of one layer are nearer to each other than heads of different layers, and places all heads
     on a plane. The memory that it needs grows with the square of the heads and not with the texts; it is logged first.
+
+    Args:
+        seed: of the permutations; None for that of the run.
     """
 
     name = "clusters"
     needs = ("surface",)
 
-    def __init__(self) -> None:
+    def __init__(self, seed: int | None = None) -> None:
         super().__init__()
+        self.seed = seed
         self._rows: list[Tensor] = []  # of each input of the batch, `[all heads, n · n]`
 
     def begin(self, data: TextDataModule, encoder: Encoder) -> None:
         self._shape = encoder.layers, encoder.heads
-        self._seed = run_seed(data.seed)
         if (count := encoder.layers * encoder.heads) < 3:
             raise AnalysisError(
                 f"{type(self).__name__}: an encoder of {count} heads has no clusters. Leave it out, or name another."
@@ -103,7 +106,7 @@ class Clusters(Analysis):
                 "distance": distances[one, other],
             }
         )
-        within, between, p = layer_test(distances, layers, self._seed)
+        within, between, p = layer_test(distances, layers, run_seed(self.seed))
         scores = {
             "within_layer": Estimate(within, unit="nats"),
             "between_layer": Estimate(between, unit="nats"),

@@ -17,6 +17,7 @@ from analysis.tables import by_class, head_map
 from attention import Encoder
 from attention.capture import intervening
 from datamodules import SegmentBatch, TextDataModule
+from datamodules.sampling import run_seed
 from metrics.moments import Interval, Moments
 from models import TransformerClassifier
 from results import Curves, Estimate, Result, Table, Unit, on_one_scale
@@ -280,7 +281,7 @@ class Importance(Analysis):
         classifier: checkpoint of a `TransformerClassifier` on this encoder, whose loss is taken instead; the texts must
             have its labels. Not for random weights beside it.
         train: how many texts of the train split the regression is fitted to, drawn at random.
-        seed: of the masks, together with the number of each input, and of that drawing.
+        seed: of the masks, together with the number of each input, and of that drawing; None for that of the run.
 
     Raises:
         AnalysisError: the encoder's files hold no head for language modelling, and the texts are not of one labelled
@@ -289,7 +290,7 @@ class Importance(Analysis):
 
     name = "importance"
 
-    def __init__(self, classifier: str | None = None, train: int = 2000, seed: int = 0) -> None:
+    def __init__(self, classifier: str | None = None, train: int = 2000, seed: int | None = None) -> None:
         super().__init__()
         self.classifier = classifier
         self.texts, self.seed = train, seed
@@ -302,16 +303,17 @@ class Importance(Analysis):
         self._losses = Moments(2, (2,))
 
     def _loss_of(self, data: TextDataModule, encoder: Encoder) -> Loss:
+        seed = run_seed(self.seed)
         if self.classifier is not None and encoder.source.spec.weights == "pretrained":
             return CheckpointLoss(encoder, Path(self.classifier).expanduser())
         if encoder.language_model is not None:
-            return NextTokenLoss(encoder) if encoder.causal else MaskedLoss(encoder, self.seed)
+            return NextTokenLoss(encoder) if encoder.causal else MaskedLoss(encoder, seed)
         if len(data.names) > 1:
             raise AnalysisError(
                 f"{type(self).__name__}: {encoder.source.spec.name} has no head for language modelling, and a "
                 f"classifier is of one corpus, not of {', '.join(data.names)}. Name one in --data.init_args.corpora."
             )
-        return LabelLoss(encoder, data.drawn("train", self.texts, self.seed))
+        return LabelLoss(encoder, data.drawn("train", self.texts, seed))
 
     def end(self, batch: SegmentBatch) -> None:
         tokens, targets = self._loss.prepare(batch)

@@ -15,6 +15,7 @@ from analysis.base import Analysis, AnalysisError, ByHead
 from analysis.tables import best_head, head_map, head_rows, name_of
 from attention import Encoder
 from datamodules import TextDataModule
+from datamodules.sampling import run_seed
 from metrics.moments import Means, Moments
 from results import Result, Table
 
@@ -65,7 +66,7 @@ class RepeatedSequences(Analysis):
         length: tokens of each, before it is repeated.
         start: whether the start delimiter stands in front: where the tokenizer writes one, always (as in
             TransformerLens), or never.
-        seed: of the drawing.
+        seed: of the drawing; None for that of the run.
 
     Raises:
         AnalysisError: there are no two sequences of two tokens, they do not fit the encoder, or it has no start
@@ -79,7 +80,7 @@ class RepeatedSequences(Analysis):
         sequences: int = 50,
         length: int = 25,
         start: Literal["tokenizer", "always", "never"] = "tokenizer",
-        seed: int = 0,
+        seed: int | None = None,
     ) -> None:
         super().__init__()
         if sequences < 2 or length < 2:
@@ -108,7 +109,7 @@ class RepeatedSequences(Analysis):
 
     def tokens(self, encoder: Encoder) -> Tensor:
         """The sequences that are read, int64 `[sequences, tokens]`, on the device of the encoder."""
-        drawn = np.random.default_rng(self.seed).choice(encoder.ordinary, (self.sequences, self.length))
+        drawn = np.random.default_rng(run_seed(self.seed)).choice(encoder.ordinary, (self.sequences, self.length))
         start = self._start(encoder)
         columns = [drawn, drawn] if start is None else [np.full((self.sequences, 1), start), drawn, drawn]
         tokens = np.concatenate(columns, axis=1).astype(np.int64)

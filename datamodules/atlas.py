@@ -33,7 +33,6 @@ class AtlasDataModule(CorpusDataModule[Any]):
         cache: folder of stores and samples; else `$PROBING_CACHE`, else `./stores`.
         max_length: most pieces of a segment of text, delimiters included.
         random_init: everything is read through the same encoder with all weights but the embeddings drawn anew too.
-        seed: of what analyses draw; None for that of the run.
         rank_timeout: seconds without a sign of life after which another device is given up.
     """
 
@@ -49,15 +48,14 @@ class AtlasDataModule(CorpusDataModule[Any]):
         cache: str | None = None,
         max_length: int = 128,
         random_init: bool = True,
-        seed: int | None = None,
         rank_timeout: float = 120.0,
     ) -> None:
-        super().__init__("", root, cache, None, 0, seed, rank_timeout, "run")
+        super().__init__("", root, cache, None, 0, None, rank_timeout, "run")
         self.text, self.treebank, self.documents = text, treebank, documents
         self.encoder, self.max_length, self.random_init = encoder, max_length, random_init
         self._shared: dict[str, Any] = {
-            **{"encoder": encoder, "root": root, "cache": cache, "random_init": random_init},
-            **{"seed": seed, "rank_timeout": rank_timeout},
+            **{"encoder": encoder, "root": root, "cache": cache},
+            **{"random_init": random_init, "rank_timeout": rank_timeout},
         }
 
     @cached_property

@@ -48,6 +48,8 @@ _SUFFIXES: dict[str, Format] = {
 _SPLITS: tuple[CorpusSplit, ...] = ("test", "dev", "all", "train")  # that which is preferred first
 _AT_ONCE = 64  # texts that the tokenizer is given
 _WINDOW = 1024  # segments that are sorted by length
+CELLS = {"cpu": 2**16, "cuda": 2**20}
+"""Bound of a batch by kind of device: what keeps the weights of one layer in a core's cache, and a GPU busy."""
 _SHORTEST = 2  # words of a segment
 
 
@@ -355,9 +357,8 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         root: folder of the public corpora; else `$PROBING_DATA`, else `./data`.
         cache: folder of the embedded text; else `$PROBING_CACHE`, else `./stores`.
         max_length: most pieces of a segment, delimiters included; the encoder's own limit where that is less.
-        max_cells: bound of a batch, in padded cells: batch · longest².
+        max_cells: bound of a batch, in padded cells: batch · longest²; None for `CELLS` of the device.
         random_init: everything is read through the same encoder with all weights but the embeddings drawn anew too.
-        seed: of what analyses draw; None for that of the run.
         rank_timeout: seconds without a sign of life after which another device is given up.
 
     Attributes:
@@ -378,15 +379,14 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         root: str | None = None,
         cache: str | None = None,
         max_length: int = 128,
-        max_cells: int = 65536,
+        max_cells: int | None = None,
         random_init: bool = False,
-        seed: int | None = None,
         rank_timeout: float = 120.0,
     ) -> None:
         given = [corpora] if isinstance(corpora, str | TextSource) else corpora
         self.sources = tuple(TextSource(one) if isinstance(one, str) else one for one in given)
         super().__init__(
-            ", ".join(source.corpus for source in self.sources), root, cache, None, 0, seed, rank_timeout, "run"
+            ", ".join(source.corpus for source in self.sources), root, cache, None, 0, None, rank_timeout, "run"
         )
         self._corpora = tuple(_Corpus.of(source, root, self.cache) for source in self.sources)
         self.names = tuple(corpus.name for corpus in self._corpora)
@@ -400,12 +400,18 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         for name, value in {**bounds, **limits}.items():
             if value is not None and value < 1:
                 raise CorpusError(f"{name}: {value} is less than 1. Give a positive number.")
-        self.encoder, self.max_length, self.max_cells, self.random_init = encoder, max_length, max_cells, random_init
+        self.encoder, self.max_length, self.random_init = encoder, max_length, random_init
+        self._most_cells = max_cells
         self.encoders: dict[EncoderOf, Encoder] = {}
         self._segments: dict[str, Segments] = {}
         self._audits: dict[str, Counter[str]] = {}
         self._digests: dict[Path, str] = {}
         self._identities: dict[EncoderOf, Mapping[str, object]] = {}
+
+    @property
+    def max_cells(self) -> int:
+        """Bound of a batch, in padded cells, once the encoder is set up."""
+        return self._most_cells or CELLS.get(self.encoders["given"].device.type, CELLS["cuda"])
 
     @property
     def needed_encoder(self) -> EncoderSpec:

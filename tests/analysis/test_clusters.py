@@ -17,7 +17,7 @@ from tests.tiny import save_bert
 def begun(encoder: Encoder, folder: Path) -> tuple[Surface, Clusters]:
     surface, clusters = Surface(), Clusters()
     for analysis in (surface, clusters):
-        analysis.begin(TextDataModule(cache=str(folder), seed=0), encoder)
+        analysis.begin(TextDataModule(cache=str(folder), max_cells=4096), encoder)
     return surface, clusters
 
 
