@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from pytorch_lightning.utilities import rank_zero_warn
 
 from analysis.base import Analysis, ByHead
 from analysis.experiment import AttentionAnalyses
@@ -24,6 +25,8 @@ from results import Categories, Estimate, Figure, Result, Table, Unit, merged
 LOOKS, DELIMITERS, BROAD = 0.5, 0.6, 3.8
 """What makes a head look at a neighbour, at delimiters or punctuation (shares), or broadly (nats): Clark et al. 2019,
 §6, of segments of at most 128 tokens."""
+ANNOTATED = ("linguistic", "relations")
+"""Analyses that read the treebank."""
 REPEATS = 0.4
 """Share of attention on repeated tokens from which a head is an induction or a duplicate-token head; our choice."""
 
@@ -81,7 +84,7 @@ class Known:
         }
         frame = head_rows(numbers)
         for name, column in self.classes.items():
-            frame[name] = list(column)
+            frame.insert(2, name, list(column))
         found = [roles_of(row) for row in frame.to_dict("records")]  # type: ignore[arg-type]
         frame.insert(2, "role", [roles[0] if roles else NO_ROLE for roles in found])
         frame.insert(3, "roles", [" ".join(roles) for roles in found])
@@ -213,7 +216,8 @@ class Atlas(AttentionAnalyses):
     is over two halves of the texts. Run it with `python train.py test`.
 
     Args:
-        analyses: what is analysed; those named `linguistic` and `relations` read the treebank, the others the texts.
+        analyses: what is analysed. `Linguistic` and `Relations` read the treebank, and are left out without one; the
+            others read the texts.
         minimum: words of a relation on dev that make it count for the role of a head.
         seed: of intervals.
     """
@@ -221,8 +225,7 @@ class Atlas(AttentionAnalyses):
     experiment = "atlas"
 
     def __init__(self, analyses: list[Analysis], minimum: int = 50, seed: int = 0) -> None:
-        annotated = [one.name for one in analyses if one.name in ("linguistic", "relations")]
-        super().__init__(analyses, corpora={name: [TREEBANK] for name in annotated})
+        super().__init__(analyses)
         self.minimum, self.seed = minimum, seed
         self._dependencies: SingleHeads | None = None
         self._antecedents: AntecedentHeads | None = None
@@ -231,7 +234,10 @@ class Atlas(AttentionAnalyses):
         if self._of:
             return
         texts = [name for name in self.data.names if name != TREEBANK]
-        self.corpora = {name: self.corpora.get(name, texts) for name in self._named}
+        for name in [name for name in self._named if name in ANNOTATED and TREEBANK not in self.data.names]:
+            del self._named[name]
+            rank_zero_warn(f"{name} is left out of the atlas, as it reads the treebank, and there is none.")
+        self.corpora = {name: [TREEBANK] if name in ANNOTATED else texts for name in self._named}
         super().setup(stage)
         data = self.trainer.datamodule  # type: ignore[attr-defined]
         if part_of(data, DependencyDataModule) is not None:

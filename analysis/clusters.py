@@ -126,8 +126,11 @@ def tree_of(distances: Floats) -> Floats:
 
 
 def cut(tree: Floats) -> NDArray[np.int64]:
-    """The cluster of each head, from 1 on, where the tree is cut into `CLUSTERS`, or fewer where merges are at once."""
-    numbers: NDArray[np.int64] = fcluster(tree, CLUSTERS, "maxclust").astype(np.int64)
+    """The cluster of each head, from 1 on, where the tree is cut into `CLUSTERS`.
+
+    There are fewer where merges are at once, and of fewer heads: one for every three.
+    """
+    numbers: NDArray[np.int64] = fcluster(tree, min(CLUSTERS, (len(tree) + 1) // 3), "maxclust").astype(np.int64)
     return numbers
 
 

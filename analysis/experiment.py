@@ -111,6 +111,7 @@ class AttentionAnalyses(LightningModule):
 
     def on_test_epoch_end(self) -> None:
         """Sum up, and fill `result`."""
+        self.data.warn_of_left_out()
         results = {which: merged(which, self._results(analyses)) for which, analyses in self._of.items()}
         self.result = replace(results["given"], experiment=self.experiment)
         if "random_init" in results:

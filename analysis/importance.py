@@ -16,6 +16,7 @@ from analysis.base import Analysis, AnalysisError, ByHead
 from analysis.tables import by_class, head_map
 from attention import Encoder
 from attention.capture import intervening
+from corpora.sentence import CorpusError
 from datamodules import SegmentBatch, TextDataModule
 from datamodules.sampling import run_seed
 from metrics.moments import Interval, Moments
@@ -298,8 +299,8 @@ class Importance(Analysis):
     def begin(self, data: TextDataModule, encoder: Encoder) -> None:
         self._encoder = encoder
         self._loss = self._loss_of(data, encoder)
-        self._by_head = Moments(2, (encoder.layers, encoder.heads, len(CLASSES)), _BITS)
-        self._by_layer = Moments(2, (encoder.layers, len(CLASSES)), _BITS)
+        self._by_head = Moments(2, (encoder.layers, encoder.heads, len(CLASSES)), _BITS, (0, np.inf))
+        self._by_layer = Moments(2, (encoder.layers, len(CLASSES)), _BITS, (0, np.inf))
         self._losses = Moments(2, (2,))
 
     def _loss_of(self, data: TextDataModule, encoder: Encoder) -> Loss:
@@ -313,7 +314,13 @@ class Importance(Analysis):
                 f"{type(self).__name__}: {encoder.source.spec.name} has no head for language modelling, and a "
                 f"classifier is of one corpus, not of {', '.join(data.names)}. Name one in --data.init_args.corpora."
             )
-        return LabelLoss(encoder, data.drawn("train", self.texts, seed))
+        try:
+            return LabelLoss(encoder, data.drawn("train", self.texts, seed))
+        except CorpusError as error:
+            raise AnalysisError(
+                f"{type(self).__name__}: {encoder.source.spec.name} has no head for language modelling; a classifier "
+                f"would be fitted to labelled texts, but {error}"
+            ) from error
 
     def end(self, batch: SegmentBatch) -> None:
         tokens, targets = self._loss.prepare(batch)
@@ -350,7 +357,7 @@ class Importance(Analysis):
         numbers = list(range(1, len(layers.value) + 1))
         maps = {
             f"importance_{CLASSES[place]}": head_map(
-                f"importance of attention to {CLASSES[place]}",
+                f"Importance of attention to {CLASSES[place]}",
                 heads[CLASSES[place]].value,
                 "mean |∂L/∂α| (nats)",
                 "nats",
@@ -358,7 +365,7 @@ class Importance(Analysis):
             for place in present
         }
         curves = Curves(
-            title="importance of attention, by what it goes to",
+            title="Importance of attention, by what it goes to",
             x_label="layer",
             y_label="mean |∂L/∂α| (nats)",
             lines={CLASSES[place]: (numbers, layers.value[:, place].tolist()) for place in present},

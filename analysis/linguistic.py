@@ -89,7 +89,7 @@ class Linguistic(Analysis):
         self._check(chain.from_iterable(data.passages()))
         self._causal = encoder.causal
         count = len(self._columns) + len(self.pairs)
-        self._by_head = Moments(2, (encoder.layers, encoder.heads, count))
+        self._by_head = Moments(2, (encoder.layers, encoder.heads, count), bounds=(0, 1))
         self._uniform = Moments(2, (count,))
 
     def _check(self, passages: Iterator[Passage]) -> None:
@@ -190,7 +190,7 @@ class Linguistic(Analysis):
                 "linguistic": _table(classes, uniform, "class"),
                 "token_to_token": _table(pairs, uniform, "pair"),
             },
-            figures={**_maps(classes, "attention to"), **_maps(pairs, "attention from")},
+            figures={**_maps(classes, "Attention to"), **_maps(pairs, "Attention from")},
             audit={
                 "missing": self.missing,
                 "absent_classes": ", ".join(self._absent) or "none",

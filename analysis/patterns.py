@@ -117,8 +117,9 @@ class Patterns(Analysis):
     def begin(self, data: TextDataModule, encoder: Encoder) -> None:
         self._corpora, self._causal = data.names, encoder.causal
         groups, kinds = 2 * len(self._corpora), len(PATTERNS)  # a group is a half of a corpus
-        self._of_heads = Moments(groups, (encoder.layers, encoder.heads, kinds))
-        self._of_layers, self._of_model = Moments(groups, (encoder.layers, kinds)), Moments(groups, (kinds,))
+        self._of_heads = Moments(groups, (encoder.layers, encoder.heads, kinds), bounds=(0, 1))
+        self._of_layers = Moments(groups, (encoder.layers, kinds), bounds=(0, 1))
+        self._of_model = Moments(groups, (kinds,), bounds=(0, 1))
         self._agreement = Agreement(len(self._corpora))
         self._net = deepcopy(trained(self._causal).net) if self.cnn else None
         self._gallery = Gallery()

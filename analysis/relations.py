@@ -71,7 +71,7 @@ class Relations(Analysis):
             )
         self._labels = [ALL, *sorted(labels)]
         self._causal = encoder.causal
-        self._by_head = Moments(2 * len(self._labels), (encoder.layers, encoder.heads, len(WAYS)))
+        self._by_head = Moments(2 * len(self._labels), (encoder.layers, encoder.heads, len(WAYS)), bounds=(0, 1))
         self._uniform = Moments(2 * len(self._labels), (len(WAYS),))
 
     def _links(self, passage: Passage) -> Iterator[Link]:
@@ -134,8 +134,7 @@ class Relations(Analysis):
 
     def _of(self, means: Means, label: int, way: int) -> Means:
         """The two halves of one label in one way."""
-        halves, found = slice(2 * label, 2 * label + 2), means.at(way)
-        return Means(found.counts[halves], found.sums[halves], found.squares[halves])
+        return means.of(slice(2 * label, 2 * label + 2)).at(way)
 
     def by_head(self) -> Mapping[str, ByHead]:
         """Attention along the links of all labels, in either direction."""
@@ -167,7 +166,7 @@ class Relations(Analysis):
             },
             figures={
                 "relations": head_map(
-                    "attention along links", found[ALL]["attention"].value, "largest weight", marked=place
+                    "Attention along links", found[ALL]["attention"].value, "largest weight", marked=place
                 )
             },
             audit={

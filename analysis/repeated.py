@@ -155,7 +155,7 @@ class RepeatedSequences(Analysis):
             tables={"repeated": Table(head_rows(columns), dict.fromkeys(columns, "fraction"), shown=False)},
             figures={
                 f"repeated_{role}": head_map(
-                    f"{role} heads on repeated tokens", values, "mass on it", marked=best[role][0]
+                    f"{role.capitalize()} heads on repeated tokens", values, "mass on it", marked=best[role][0]
                 )
                 for role, values in ((role, share.value) for role, share in shares.items())
             },

@@ -72,8 +72,8 @@ class Surface(Analysis):
     def begin(self, data: TextDataModule, encoder: Encoder) -> None:
         self._causal = encoder.causal
         count = len(STATISTICS)
-        self._of_heads = Moments(2, (encoder.layers, encoder.heads, count))
-        self._of_layers = Moments(2, (encoder.layers, count))
+        self._of_heads = Moments(2, (encoder.layers, encoder.heads, count), bounds=(0, np.inf))
+        self._of_layers = Moments(2, (encoder.layers, count), bounds=(0, np.inf))
         self._of_model, self._of_uniform = Moments(2, (count,)), Moments(2, (count,))
 
     def update(self, batch: SegmentBatch, layer: int, weights: Tensor) -> None:

@@ -130,7 +130,7 @@ def texts(settings: Settings, folder: Path, most: int) -> TextDataModule:
         except CorpusError:
             corpus = "sample"
     source = TextSource(corpus, packing="pairs", limit=min(most, settings.limit or most))
-    data = TextDataModule(source, cache=str(folder))
+    data = TextDataModule([source], cache=str(folder))
     data.setup("test")
     return data
 

@@ -79,7 +79,7 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     data: TextDataModule | DependencyDataModule
     if given.kind == "distances":
-        data = TextDataModule(TextSource(given.train, packing="pairs", limit=given.limit), cache=str(given.cache))
+        data = TextDataModule([TextSource(given.train, packing="pairs", limit=given.limit)], cache=str(given.cache))
     else:
         data = datamodule(given.cache, Path(given.train), given.dev)
     begun = time.monotonic()

@@ -6,19 +6,21 @@ from pathlib import Path
 from typing import Any
 
 from attention.encoder import EncoderSpec
+from attention.specification import Options
 from corpora.sentence import CorpusError
 from datamodules.base import AttentionDataModule, CorpusDataModule
 from datamodules.batch import Split
 from datamodules.coreference import CoreferenceDataModule
 from datamodules.dependency import DependencyDataModule
 from datamodules.sampling import BatchLoader
-from datamodules.text import TextDataModule, TextSource
+from datamodules.text import Sources, TextDataModule, TextSource, sources_of
 from results import Provenance
 
 TREEBANK = "treebank"
 """Name of the treebank's test split among the texts, where it is read at the level of tokens."""
 
 _DEFAULT_ENCODER = EncoderSpec()
+_DEFAULT_OPTIONS = Options()
 
 
 class AtlasDataModule(CorpusDataModule[Any]):
@@ -29,6 +31,7 @@ class AtlasDataModule(CorpusDataModule[Any]):
         treebank: as `corpus` of `DependencyDataModule`; None for none. Its test split is read as a text too.
         documents: as `corpus` of `CoreferenceDataModule`; None for none.
         encoder: the encoder.
+        options: what becomes of sentences of treebank and documents over its limit, and the precision of stores.
         root: folder of the public corpora; else `$PROBING_DATA`, else `./data`.
         cache: folder of stores and samples; else `$PROBING_CACHE`, else `./stores`.
         max_length: most pieces of a segment of text, delimiters included.
@@ -40,10 +43,11 @@ class AtlasDataModule(CorpusDataModule[Any]):
 
     def __init__(
         self,
-        text: str | TextSource | list[str | TextSource] = "sample",
+        text: Sources = "sample",
         treebank: str | dict[str, str] | None = "sample",
         documents: str | dict[str, str] | None = None,
         encoder: EncoderSpec = _DEFAULT_ENCODER,
+        options: Options = _DEFAULT_OPTIONS,
         root: str | None = None,
         cache: str | None = None,
         max_length: int = 128,
@@ -52,6 +56,7 @@ class AtlasDataModule(CorpusDataModule[Any]):
     ) -> None:
         super().__init__("", root, cache, None, 0, None, rank_timeout, "run")
         self.text, self.treebank, self.documents = text, treebank, documents
+        self.options = options
         self.encoder, self.max_length, self.random_init = encoder, max_length, random_init
         self._shared: dict[str, Any] = {
             **{"encoder": encoder, "root": root, "cache": cache},
@@ -61,17 +66,17 @@ class AtlasDataModule(CorpusDataModule[Any]):
     @cached_property
     def parts(self) -> tuple[CorpusDataModule[Any], ...]:
         """The datamodules, that of the texts first; a CorpusError for a treebank without a test split."""
-        texts = list(self.text) if isinstance(self.text, list) else [self.text]
+        texts = list(sources_of(self.text))
         others: list[AttentionDataModule[Any]] = []
         if self.treebank is not None:
-            arcs = DependencyDataModule(self.treebank, **self._shared)
+            arcs = DependencyDataModule(self.treebank, options=self.options, **self._shared)
             files = arcs.files()
             if "test" not in files:
                 raise CorpusError(f"The treebank has no test split. {arcs._missing_remedy}.")
             texts.append(TextSource(str(files["test"]), name=TREEBANK))
             others.append(arcs)
         if self.documents is not None:
-            others.append(CoreferenceDataModule(self.documents, **self._shared))
+            others.append(CoreferenceDataModule(self.documents, options=self.options, **self._shared))
         return TextDataModule(texts, max_length=self.max_length, **self._shared), *others
 
     @property

@@ -1,18 +1,19 @@
 """Texts of any kind as segments that an encoder reads, streamed: nothing of them is kept."""
 
+import logging
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pytorch_lightning.utilities import rank_zero_info
+from pytorch_lightning.utilities import rank_zero_info, rank_zero_only
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -31,8 +32,11 @@ from datamodules.base import CorpusDataModule
 from datamodules.batch import EncoderOf, SegmentBatch, Split, padder
 from datamodules.sampling import BatchLoader
 from results import Provenance
+from results.errors import near
 
 Format = Literal["text", "tsv", "csv", "jsonl", "conllu", "conllx", "links", "enhanced", "framenet"]
+
+log = logging.getLogger(__name__)
 
 _DEFAULT_ENCODER = EncoderSpec()
 _SUFFIXES: dict[str, Format] = {
@@ -51,6 +55,8 @@ _WINDOW = 1024  # segments that are sorted by length
 CELLS = {"cpu": 2**16, "cuda": 2**20}
 """Bound of a batch by kind of device: what keeps the weights of one layer in a core's cache, and a GPU busy."""
 _SHORTEST = 2  # words of a segment
+LEFT_OUT = 0.05
+"""Share of sentences or pairs that did not fit above which there is a warning."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +88,54 @@ class TextSource:
     header: bool | None = None
     packing: Literal["single", "pairs"] = "single"
     limit: int | None = None
+
+
+Sources = str | dict[str, Any] | list[Any]
+"""Corpora as a command line or a config gives them: a corpus, the options of a `TextSource`, or several of either."""
+
+
+def sources_of(given: Sources | TextSource) -> tuple[TextSource, ...]:
+    """Check the options of one corpus or of several; in a list there may be a `TextSource` too.
+
+    jsonargparse must not know the type: it would read a file that is named alone as a config, and lay a list of the
+    command line over that of the config, option by option.
+
+    Raises:
+        CorpusError: an option that there is not, or that has another value than it can have.
+    """
+    return tuple(_source(one) for one in (given if isinstance(given, list) else [given]))
+
+
+def _source(given: object) -> TextSource:
+    if isinstance(given, TextSource):
+        return given
+    options = {"corpus": given} if isinstance(given, str) else given
+    if not isinstance(options, Mapping) or not isinstance(options.get("corpus"), str):
+        raise CorpusError(
+            f"{OPTION}: {given!r} names no corpus. Give a name, a file, or a mapping such as "
+            f"{{corpus: my.txt, packing: pairs}}."
+        )
+    _check_options(options, TextSource, OPTION)
+    if isinstance(columns := options.get("columns"), Mapping):
+        _check_options(columns, Columns, f"{OPTION}.columns")
+        options = {**options, "columns": Columns(**{"label": None, **columns})}
+    return TextSource(**options)
+
+
+def _check_options(given: Mapping[Any, Any], kind: type, option: str) -> None:
+    known = get_type_hints(kind)
+    for name, value in given.items():
+        if name not in known:
+            raise CorpusError(f"{option}: there is no option {name!r}{near(str(name), known)}.")
+        types = get_args(known[name]) or (known[name],)
+        literal = tuple(chain.from_iterable(get_args(one) for one in types if get_origin(one) is Literal))
+        literal = literal or tuple(one for one in types if isinstance(one, str))
+        if literal and value is not None and value not in literal:
+            raise CorpusError(f"{option}.{name}: {value!r} is none of {', '.join(map(str, literal))}.")
+        plain = tuple(Mapping if one is Columns else one for one in types if isinstance(one, type))
+        if not literal and not isinstance(value, plain):
+            expected = " or ".join(one.__name__ for one in plain).replace("NoneType", "null")
+            raise CorpusError(f"{option}.{name}: {value!r} is no {expected}.")
 
 
 @dataclass(frozen=True)
@@ -374,7 +428,7 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
 
     def __init__(
         self,
-        corpora: str | TextSource | Sequence[str | TextSource] = "sample",
+        corpora: Sources = "sample",
         encoder: EncoderSpec = _DEFAULT_ENCODER,
         root: str | None = None,
         cache: str | None = None,
@@ -383,8 +437,7 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         random_init: bool = False,
         rank_timeout: float = 120.0,
     ) -> None:
-        given = [corpora] if isinstance(corpora, str | TextSource) else corpora
-        self.sources = tuple(TextSource(one) if isinstance(one, str) else one for one in given)
+        self.sources = sources_of(corpora)
         super().__init__(
             ", ".join(source.corpus for source in self.sources), root, cache, None, 0, None, rank_timeout, "run"
         )
@@ -503,6 +556,17 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
 
     def _loader(self, split: Split, *, shuffle: bool = False) -> BatchLoader[SegmentBatch]:
         raise CorpusError(f"{type(self).__name__} has no split {split}. Run `python train.py test`.")
+
+    def warn_of_left_out(self) -> None:
+        """Warn where much of what a pass has read did not fit; every process may call it."""
+        for name, audit in self._audits.items():
+            left_out, read = audit["too_long"], audit["too_long"] + audit["segments"]
+            if left_out > LEFT_OUT * read:
+                rank_zero_only(log.warning)(
+                    f"{name}: {left_out} of {read} sentences or pairs of texts have more pieces than fit, and were "
+                    f"left out: the results are of the shorter ones. Raise --data.init_args.max_length "
+                    f"({self.max_length}), or choose an encoder that takes longer inputs."
+                )
 
     def only(self, names: Collection[str]) -> "TextDataModule":
         """The same data with these corpora alone, for whoever asks what there is to read."""

@@ -251,7 +251,8 @@ def roles(
     """What kind of head each is (Voita et al. 2019, §5), on dev, and how many of each kind there are.
 
     A head is positional if it looks at one offset for at least 90 % of the words, and syntactic if on some relation of
-    at least `minimum` words it is 10 points better than the best fixed offset, in either direction.
+    at least `minimum` words it is 10 points better than the best fixed offset, in either direction. Relations of
+    punctuation, and those to ROOT, which no head can find, do not count.
 
     Returns:
         `head, confidence, offset, offset_share, positional, relation, direction, margin, syntactic, accuracy, low,
@@ -263,7 +264,9 @@ def roles(
     margins = {
         name: dev.accuracies(name) - dev.by_offset.accuracy(name, dev.by_offset.best(name))
         for name, words in dev.groups.items()
-        if name not in (ALL, PLAIN) and np.count_nonzero(words) >= minimum
+        if name not in (ALL, PLAIN)
+        and np.count_nonzero(words & ~dev.arcs.punctuation) >= minimum
+        and dev.arcs.head[words].any()
     }
     rows = []
     for head in range(len(names)):

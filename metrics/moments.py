@@ -28,17 +28,21 @@ class Interval(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Means:
-    """What `Moments` has summed, each `[groups, *shape]`: how many inputs, their sum, and that of their squares."""
+    """What `Moments` has summed, each `[groups, *shape]`: how many inputs, their sum, and that of their squares.
+
+    No number lies outside the `bounds`.
+    """
 
     counts: NDArray[np.int64]
     sums: Floats
     squares: Floats
+    bounds: tuple[float, float] = (-np.inf, np.inf)
 
     def over(self, groups: Sequence[int] | slice = slice(None)) -> Interval:
         """The mean over all inputs of these groups, and its interval, `[*shape]`.
 
-        The interval is Student's: mean ± t · s / √n over n inputs, s their standard deviation. It is nan for fewer than
-        two inputs, and so is the mean for none.
+        The interval is Student's: mean ± t · s / √n over n inputs, s their standard deviation, cut at the bounds. It is
+        nan for fewer than two inputs, and so is the mean for none.
         """
         count = self.counts[groups].sum(0)
         total, squares = self.sums[groups].sum(0), self.squares[groups].sum(0)
@@ -47,11 +51,15 @@ class Means:
             variance = np.maximum(squares - total * mean, 0.0) / (count - 1)
             margin = student.ppf((1 + CONFIDENCE) / 2, np.maximum(count - 1, 1)) * np.sqrt(variance / count)
         margin = np.where(count > 1, margin, np.nan)
-        return Interval(mean, mean - margin, mean + margin, count)
+        return Interval(mean, np.clip(mean - margin, *self.bounds), np.clip(mean + margin, *self.bounds), count)
 
     def at(self, place: int) -> "Means":
         """The sums at one index of the last axis of `shape`."""
-        return Means(self.counts[..., place], self.sums[..., place], self.squares[..., place])
+        return Means(self.counts[..., place], self.sums[..., place], self.squares[..., place], self.bounds)
+
+    def of(self, groups: slice) -> "Means":
+        """The sums of some groups."""
+        return Means(self.counts[groups], self.sums[groups], self.squares[groups], self.bounds)
 
 
 class Moments(ExactMetric):
@@ -64,14 +72,18 @@ class Moments(ExactMetric):
         shape: of the numbers of one input.
         scale: bits behind the point to which numbers are rounded: 32 leaves room for a sum of 2³¹ in magnitude, more
             bits for tiny numbers and as much less for their sum.
+        bounds: of the numbers, for instance 0 and 1 for shares; intervals are cut there.
     """
 
     counts: Tensor
     sums: Tensor
     squares: Tensor
 
-    def __init__(self, groups: int, shape: Sequence[int], scale: int = 32) -> None:
+    def __init__(
+        self, groups: int, shape: Sequence[int], scale: int = 32, bounds: tuple[float, float] = (-np.inf, np.inf)
+    ) -> None:
         super().__init__()
+        self._bounds = bounds
         self._factor = 2.0**scale
         for name in ("counts", "sums", "squares"):
             self.add_state(name, torch.zeros(groups, *shape, dtype=torch.int64), dist_reduce_fx="sum")
@@ -88,4 +100,4 @@ class Moments(ExactMetric):
     def compute(self) -> Means:
         """The sums, on the CPU."""
         counts, sums, squares = (state.cpu().numpy() for state in (self.counts, self.sums, self.squares))
-        return Means(counts, sums / self._factor, squares / self._factor)
+        return Means(counts, sums / self._factor, squares / self._factor, self._bounds)

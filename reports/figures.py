@@ -493,6 +493,7 @@ def _(figure: Curves) -> Canvas:
     axes.set(xlabel=textwrap.fill(figure.x_label, 40), ylabel=textwrap.fill(figure.y_label, int(1.8 / LETTER)))
     if figure.log_x:
         axes.set_xscale("log")
+    _keep_whole(axes, figure)
     if figure.x_range is not None:
         axes.update_datalim([(end, 0.0) for end in figure.x_range], updatey=False)
     if figure.y_range is not None:
@@ -541,6 +542,13 @@ def _(figure: Scatter) -> Canvas:
         legend_above(axes, names)
     canvas.suptitle(wrapped(figure.title, COLUMN))
     return canvas
+
+
+def _keep_whole(axes: Axes, figure: Curves) -> None:
+    """Mark whole numbers alone where x counts something, such as layers."""
+    drawn = (*figure.lines.values(), *figure.points.values())
+    if not figure.log_x and all(float(value).is_integer() for x, _ in drawn for value in x):
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 @_draw.register

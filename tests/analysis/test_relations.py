@@ -89,8 +89,9 @@ def test_attention_is_that_of_a_loop_over_linked_tokens(kind: str, tmp_path: Pat
     spread = np.std([np.array(one)[..., 1] for one in expected["theme"]], axis=0, ddof=1).ravel()
     n = len(expected["theme"])
     quantile = {2: 12.706205, 3: 4.302653}[n]  # Student's t
-    margin = (theme["forward.high"] - theme["forward.low"]).to_numpy(dtype=np.float64) / 2
-    assert np.allclose(margin, quantile * spread / np.sqrt(n), atol=1e-5)
+    mean, margin = theme["forward"].to_numpy(dtype=np.float64), quantile * spread / np.sqrt(n)
+    for end, bound in (("low", np.maximum(mean - margin, 0)), ("high", np.minimum(mean + margin, 1))):
+        assert np.allclose(theme[f"forward.{end}"].to_numpy(dtype=np.float64), bound, atol=1e-5)
     if not one.causal:
         lengths = [int(batch.lengths[row]) for batch in batches(one) for row in range(len(batch.index))]
         uniform = frame[frame["label"] == "all"]["uniform"]

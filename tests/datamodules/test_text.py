@@ -1,6 +1,6 @@
 import gc
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -19,7 +19,7 @@ from corpora.texts import Passage
 from datamodules import SegmentBatch, TextDataModule, TextSource
 from tests.tiny import BROKEN, FAMILIAR, save_bert, save_gpt2, save_llama, save_roberta, write_treebank
 
-Corpora = str | TextSource | Sequence[str | TextSource]
+Corpora = Any  # what `TextDataModule` takes
 SAVE = {"bert": save_bert, "roberta": save_roberta, "gpt2": save_gpt2, "llama": save_llama}
 
 
@@ -304,10 +304,15 @@ def test_two_passages_need_a_delimiter_between_them(
     [
         ("wikitext103", r"wikitext103: neither `sample`, nor a file, nor a corpus of the registry \(.*wikitext,"),
         ([TextSource("cola", split="test")], r"cola: the corpus has no split test; there are train, dev\."),
-        (TextSource("my.txt", split="dev"), r"my\.txt: only corpora of the registry, and paths"),
+        ([TextSource("my.txt", split="dev")], r"my\.txt: only corpora of the registry, and paths"),
         (["a.txt", "b/a.txt"], r"corpora: a, a\. .*a `name` each"),
         ([], r"corpora: none\. Name one or more"),
-        (TextSource(limit=0), r"limit of sample: 0 is less than 1"),
+        ([7], r"corpora: 7 names no corpus"),
+        ({"corpus": "my.txt", "packng": "pairs"}, r"no option 'packng' \(did you mean `packing`"),
+        ({"corpus": "my.txt", "packing": "pair"}, r"packing: 'pair' is none of single, pairs"),
+        ({"corpus": "my.txt", "limit": "many"}, r"limit: 'many' is no int or null"),
+        ({"corpus": "my.txt", "columns": {"text": "a", "label": 3}}, r"columns\.label: 3 is no str or null"),
+        ([TextSource(limit=0)], r"limit of sample: 0 is less than 1"),
     ],
 )
 def test_corpora_that_are_not_are_named(corpora: Corpora, message: str) -> None:

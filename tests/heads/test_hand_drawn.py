@@ -261,19 +261,23 @@ def test_roles_know_positional_and_syntactic_heads() -> None:
     # looks back by one, nine times of ten.
     back = " ".join(f"{word}>{word - 1}" for word in range(2, 11))
     drawn = (
-        Drawn("x→0/root y→1/obj " + "z→1/punct " * 8, ("", "", "", f"{back} 1>2")),
-        Drawn("x→0/root z→1/det y→1/obj " + "z→1/punct " * 7, ("", "", "", f"{back} 1>2")),
+        Drawn("x→0/root y→1/obj " + "z→1/amod " * 8, ("", "", "", f"{back} 1>2")),
+        Drawn("x→0/root z→1/det y→1/obj " + "z→1/amod " * 7, ("", "", "", f"{back} 1>2")),
     )
     table, shares = roles(predictions(drawn), predictions(drawn), np.zeros((2, 2)), NAMES, minimum=3, seed=0)
     columns = "head offset offset_share positional relation margin syntactic"
     found = {head: rest for head, *rest in rows(table.frame, columns)}
-    # Of fifteen full stops two are three words behind the first word: no offset finds more.
-    assert found["1-2"] == [-9, 0.1, False, "punct", pytest.approx(1 - 2 / 15), True]
+    # Of fifteen of them two are three words behind the first word: no offset finds more.
+    assert found["1-2"] == [-9, 0.1, False, "amod", pytest.approx(1 - 2 / 15), True]
     by_head = table.frame.set_index("head")
     assert [by_head["accuracy"]["1-2"], by_head["fixed_offset"]["1-2"]] == [1.0, pytest.approx(2 / 15)]
     # Nobody looks back at the last word of either sentence, which so has its head from 2-2, the other way round.
-    assert found["2-2"] == [-1, 0.9, True, "punct", 0, False]
+    assert found["2-2"] == [-1, 0.9, True, "amod", 0, False]
     assert (shares["positional_heads"].value, shares["syntactic_heads"].value) == (0.25, 0.75)
+    # Punctuation is no relation that makes a head syntactic, and neither is the arc to ROOT.
+    marks = tuple(Drawn(one.words.replace("/amod", "/punct"), one.looks) for one in drawn)
+    table, shares = roles(predictions(marks), predictions(marks), np.zeros((2, 2)), NAMES, minimum=2, seed=0)
+    assert set(table.frame["relation"]) == {"obj"}
     # With a higher minimum no relation is left, and no head is syntactic.
     table, shares = roles(predictions(drawn), predictions(drawn), np.zeros((2, 2)), NAMES, minimum=99, seed=0)
     assert table.frame["margin"].isna().all()

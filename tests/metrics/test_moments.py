@@ -50,6 +50,15 @@ def test_one_input_has_no_interval_and_none_no_mean() -> None:
     assert list(chain(one.inputs, none.inputs)) == [1, 0]
 
 
+def test_intervals_are_cut_at_the_bounds_of_the_numbers() -> None:
+    for bounds, expected in (((0.0, 1.0), 0.0), ((-np.inf, np.inf), 0.5 - 12.7062047 * 0.5)):
+        moments = Moments(1, (1,), bounds=bounds)
+        moments.update(torch.zeros(2, dtype=torch.long), torch.tensor([[0.0], [1.0]]))
+        means = moments.compute()
+        for found in (means.over(), means.of(slice(0, 1)).over(), means.at(0).over()):
+            assert float(np.ravel(found.low)[0]) == pytest.approx(expected)
+
+
 @pytest.mark.parametrize("scale", [32, 48])
 def test_the_scale_decides_how_tiny_a_number_counts(scale: int) -> None:
     moments = Moments(1, (1,), scale=scale)
