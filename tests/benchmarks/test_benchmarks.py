@@ -105,7 +105,7 @@ def test_peaks_of_distances_are_compared(measured: Measured, monkeypatch: pytest
     read: list[int] = []
 
     def ran(kind: str, cache: Path, *, train: str, limit: int) -> Ended:
-        data = TextDataModule(TextSource(train, packing="pairs", limit=limit), cache=str(cache))
+        data = TextDataModule([TextSource(train, packing="pairs", limit=limit)], cache=str(cache))
         data.setup("test")
         read.append(sum(len(batch.index) for batch in data.test_dataloader()[0]))
         return Ended({}, 500.0 + limit / 10)
