@@ -241,7 +241,7 @@ class Atlas(AttentionAnalyses):
         super().setup(stage)
         data = self.trainer.datamodule  # type: ignore[attr-defined]
         if part_of(data, DependencyDataModule) is not None:
-            # Neither p-values nor ensembles are shown.
+            # What p-values and ensembles stand in is left out; see `_of_each_head`.
             self._dependencies = SingleHeads(permutations=1, ensemble=1, minimum=self.minimum, seed=self.seed)
             self._dependencies.trainer = self.trainer
             self._dependencies.setup(stage)
@@ -277,8 +277,7 @@ class Atlas(AttentionAnalyses):
             results["antecedent"] = self._antecedents.result
         known = {encoder: self._known(encoder, results) for encoder in self._of}
         assert self.result is not None
-        # Their figures are those of configs/clark2019/heads.yaml and coreference.yaml.
-        plain = {name: replace(result, figures={}) for name, result in results.items()}
+        plain = {name: _of_each_head(result) for name, result in results.items()}
         whole = merged(self.experiment, {"atlas": (own := atlas_of(known)), "attention": self.result} | plain)
         others = {name: replace(table, shown=False) for name, table in whole.tables.items() if name not in own.tables}
         self.result = replace(whole, tables={**whole.tables, **others})
@@ -296,6 +295,12 @@ class Atlas(AttentionAnalyses):
                 numbers |= found.numbers
                 classes |= found.classes
         return Known(numbers, classes)
+
+
+def _of_each_head(result: Result) -> Result:
+    """The scores of an experiment, and its tables of single heads; the rest is for its own config."""
+    tables = {name: table for name, table in result.tables.items() if name.split(".")[-1] in ("heads", "roles")}
+    return replace(result, figures={}, tables=tables)
 
 
 def atlas_of(known: Mapping[EncoderOf, Known]) -> Result:

@@ -56,6 +56,10 @@ class AtlasDataModule(CorpusDataModule[Any]):
     ) -> None:
         super().__init__("", root, cache, None, 0, None, rank_timeout, "run")
         self.text, self.treebank, self.documents = text, treebank, documents
+        if options.layers is not None or options.heads is not None:
+            raise CorpusError(
+                f"{type(self).__name__}: it is of all heads; leave --data.init_args.options.layers and heads out."
+            )
         self.options = options
         self.encoder, self.max_length, self.random_init = encoder, max_length, random_init
         self._shared: dict[str, Any] = {

@@ -9,6 +9,7 @@ import pytest
 from analysis import Atlas, RepeatedSequences
 from analysis.atlas import Known, control_table, of_antecedents, outside, roles_of, stability_table
 from analysis.base import ByHead
+from attention import Options
 from attention.encoder import EncoderSpec
 from corpora.sentence import CorpusError
 from datamodules import AtlasDataModule
@@ -97,6 +98,8 @@ def test_each_head_has_a_row_that_joins_what_is_known_of_it(result: Result) -> N
         for _, row in atlas.iterrows():
             own = heads[(heads["mentions"] == "all") & (heads["head"] == f"{row['layer']}-{row['head']}")]
             assert row["antecedent"] == own.iloc[int(own["dev"].argmax())]["test"]
+    # p-values of one permutation would mean nothing.
+    assert not {"best_heads", "antecedent"} & set(result.tables)
     assert set(result.tables["control"].frame["statistic"]) >= {"induction", "relation_accuracy", "antecedent"}
 
 
@@ -111,6 +114,11 @@ def test_the_direction_of_an_antecedent_is_chosen_on_dev() -> None:
     found = of_antecedents(scored, "", (1, 2)).numbers
     assert found["antecedent"].interval.value.tolist() == [[0.1, 0.8]]
     assert found["nearest_mention"].interval.value.tolist() == [[0.25, 0.25]]
+
+
+def test_some_of_the_heads_are_refused(bert: Path, corpus: str) -> None:
+    with pytest.raises(CorpusError, match="it is of all heads"):
+        AtlasDataModule(treebank=corpus, encoder=EncoderSpec(str(bert)), options=Options(layers=(1,)))
 
 
 def test_a_treebank_without_test_is_told(bert: Path, corpus: str) -> None:
