@@ -317,9 +317,11 @@ class Importance(Analysis):
         try:
             return LabelLoss(encoder, data.drawn("train", self.texts, seed))
         except CorpusError as error:
+            reason = str(error).partition(". ")[0]
             raise AnalysisError(
-                f"{type(self).__name__}: {encoder.source.spec.name} has no head for language modelling; a classifier "
-                f"would be fitted to labelled texts, but {error}"
+                f"{type(self).__name__}: {encoder.source.spec.name} has no head for language modelling, so that a "
+                f"classifier is fitted to labelled texts; {reason}. Read labelled texts with a train split "
+                f"(--data.init_args.corpora sst2), or name an encoder whose files hold such a head (bert-base-uncased)."
             ) from error
 
     def end(self, batch: SegmentBatch) -> None:
