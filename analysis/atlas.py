@@ -11,6 +11,7 @@ from pytorch_lightning.utilities import rank_zero_warn
 
 from analysis.base import Analysis, ByHead
 from analysis.experiment import AttentionAnalyses
+from analysis.surface import BEHAVIOURS
 from analysis.tables import head_rows, name_of
 from datamodules import AntecedentBatch, AttentionBatch, CoreferenceDataModule, DependencyDataModule, SegmentBatch
 from datamodules.atlas import TREEBANK
@@ -22,9 +23,6 @@ from heads.single_heads import MARGIN
 from metrics.moments import Floats, Interval
 from results import Categories, Estimate, Figure, Result, Table, Unit, merged
 
-LOOKS, DELIMITERS, BROAD = 0.5, 0.6, 3.8
-"""What makes a head look at a neighbour, at delimiters or punctuation (shares), or broadly (nats): Clark et al. 2019,
-§6, of segments of at most 128 tokens."""
 ANNOTATED = ("linguistic", "relations")
 """Analyses that read the treebank."""
 REPEATS = 0.4
@@ -50,12 +48,12 @@ ROLES: Mapping[str, tuple[str, Callable[[Row], bool]]] = {
     ),
     "induction": ("I", _above("induction", REPEATS)),
     "duplicate": ("D", _above("duplicate", REPEATS)),
-    "previous": ("←", _above("previous", LOOKS)),
-    "next": ("→", _above("next", LOOKS)),
-    "start": ("[", _above("start", DELIMITERS)),
-    "end": ("]", _above("end", DELIMITERS)),
-    "punctuation": (".", _above("punctuation", DELIMITERS)),
-    "broad": ("b", _above("entropy", BROAD)),
+    "previous": ("←", _above(*BEHAVIOURS["previous token"])),
+    "next": ("→", _above(*BEHAVIOURS["next token"])),
+    "start": ("[", _above(*BEHAVIOURS["start delimiter"])),
+    "end": ("]", _above(*BEHAVIOURS["end delimiters"])),
+    "punctuation": (".", _above(*BEHAVIOURS["punctuation"])),
+    "broad": ("b", _above(*BEHAVIOURS["broad"])),
 }
 """The roles in the order in which the first that fits is a head's own, each with its letter in the figure."""
 NO_ROLE = "–"

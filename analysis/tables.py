@@ -7,10 +7,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from metrics.moments import Interval
+from heads import single_heads
+from heads.single_heads import Names
+from metrics.moments import Floats, Interval
 from results import Estimate, HeatMap, Unit
-
-Floats = NDArray[np.float64]
 
 
 def name_of(layer: int, head: int) -> str:
@@ -64,20 +64,8 @@ def best_head(values: Interval, unit: Unit) -> tuple[tuple[int, int], Estimate]:
 def head_map(
     title: str, values: Floats, value_label: str, unit: Unit = "fraction", marked: tuple[int, int] | None = None
 ) -> HeatMap:
-    """Numbers of heads `[layers, heads]` as colours, with a frame around one of them."""
+    """Numbers of all heads of an encoder `[layers, heads]` as colours, with a frame around one of them."""
     layers, heads = values.shape
-    return HeatMap(
-        title=title,
-        values=values,
-        row_labels=_numbers(layers),
-        column_labels=_numbers(heads),
-        row_label="layer",
-        column_label="head",
-        value_label=value_label,
-        unit=unit,
-        marked=marked,
+    return single_heads.head_map(
+        title, values, Names(tuple(range(layers)), tuple(range(heads))), marked, value_label, unit
     )
-
-
-def _numbers(count: int) -> list[str]:
-    return [str(number) for number in range(1, count + 1)]

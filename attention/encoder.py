@@ -212,9 +212,7 @@ class Encoder:
     def inputs(self, tokens: Tensor, mask: Tensor, segments: Tensor) -> dict[str, Tensor]:
         """What its forward takes, of tokens, real tokens, and segments where it was shown two; `[batch, pieces]`."""
         inputs = {"input_ids": tokens, "attention_mask": mask.long()}
-        # A RoBERTa may have two segments too, and was never shown the second.
-        shown = "token_type_ids" in self.tokenizer.model_input_names
-        if shown and getattr(self._model.config, "type_vocab_size", 0) > 1:
+        if is_segmented(self._model, self.tokenizer):
             inputs["token_type_ids"] = segments
         return inputs
 
@@ -272,6 +270,11 @@ class Encoder:
         if states:
             _ = self.states  # which makes them pass by
         capture_attention(self._model, inputs, receive, layers, receive_state, states)
+
+
+def is_segmented(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> bool:
+    """Whether the model was shown two segments: a RoBERTa may have two as well, and never saw the second."""
+    return "token_type_ids" in tokenizer.model_input_names and getattr(model.config, "type_vocab_size", 0) > 1
 
 
 def check(model: PreTrainedModel, name: str) -> tuple[int, int]:

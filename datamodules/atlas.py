@@ -1,6 +1,6 @@
 """A text, a treebank and documents through one encoder, for what is known of each of its heads."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -120,11 +120,7 @@ class AtlasDataModule(CorpusDataModule[Any]):
 
     def test_dataloader(self) -> list[Any]:
         """The batches of all parts."""
-        return list(self._loaders())
-
-    def _loaders(self) -> Iterator[Any]:
-        for part in self.parts:
-            yield from part.test_dataloader()
+        return [loader for part in self.parts for loader in part.test_dataloader()]
 
     def _loader(self, split: Split, *, shuffle: bool = False) -> BatchLoader[Any]:
         raise CorpusError(f"{type(self).__name__} has no split {split}. Run `python train.py test`.")

@@ -87,7 +87,7 @@ class LengthBatches(Sampler[list[int]]):
         self._epoch = 0
         ascending = np.sort(self._lengths, kind="stable")
         costs = (ascending + 2) ** 2 if cells == "pairs" else ascending
-        self._bounds = _bounds(costs, max_cells, max_sentences)
+        self._bounds = batch_bounds(costs, max_cells, max_sentences)
 
     def set_epoch(self, epoch: int) -> None:
         """Called by Lightning before every epoch."""
@@ -201,7 +201,7 @@ def _unchanged(batch: Any) -> Any:  # noqa: ANN401 # DataLoader types it for lis
     return batch
 
 
-def _bounds(costs: Lengths, max_cells: int | None, max_sentences: int) -> list[tuple[int, int]]:
+def batch_bounds(costs: Lengths, max_cells: int | None, max_sentences: int) -> list[tuple[int, int]]:
     """Start and stop of every batch in the sentences sorted by length, given the ascending cost of each."""
     bounds, start = [], 0
     for stop in range(1, len(costs) + 1):

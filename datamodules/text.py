@@ -30,7 +30,7 @@ from corpora.sentence import CorpusError
 from corpora.texts import OPTION, Passage, Text, read_plain, read_sentences, read_texts
 from datamodules.base import CorpusDataModule
 from datamodules.batch import EncoderOf, SegmentBatch, Split, padder
-from datamodules.sampling import BatchLoader
+from datamodules.sampling import BatchLoader, batch_bounds
 from results import Provenance
 from results.errors import near
 
@@ -337,13 +337,9 @@ def segment_batch(
     )
 
 
-def _bounds(lengths: Sequence[int], max_cells: int) -> Iterator[tuple[int, int]]:
+def _bounds(lengths: Sequence[int], max_cells: int) -> list[tuple[int, int]]:
     """Start and stop of every batch among segments of ascending length."""
-    start = 0
-    for stop in range(1, len(lengths) + 1):
-        if stop == len(lengths) or (stop + 1 - start) * lengths[stop] ** 2 > max_cells:
-            yield start, stop
-            start = stop
+    return batch_bounds(np.square(np.array(lengths, np.int64)), max_cells, len(lengths))
 
 
 class TextStream(IterableDataset[SegmentBatch]):

@@ -55,7 +55,7 @@ from metrics.heads import (
 )
 from metrics.rows import ArcPredictions
 from metrics.trees import gold_in_trees, tree_counts
-from results import AttentionLines, Bars, Estimate, HeatMap, Result, Table, on_one_scale
+from results import AttentionLines, Bars, Estimate, HeatMap, Result, Table, Unit, on_one_scale
 
 POSITIONAL, MARGIN = 0.9, 0.1
 """What makes a head positional, and a head syntactic (Voita et al. 2019, §5)."""
@@ -416,17 +416,24 @@ def best_bars(best: pd.DataFrame) -> Bars:
     )
 
 
-def head_map(title: str, accuracy: Floats, names: Names, marked: tuple[int, int] | None = None) -> HeatMap:
-    """Accuracies of all heads `[layers, heads]`, with a frame around one of them."""
+def head_map(
+    title: str,
+    values: Floats,
+    names: Names,
+    marked: tuple[int, int] | None = None,
+    value_label: str = "accuracy (%)",
+    unit: Unit = "fraction",
+) -> HeatMap:
+    """Numbers of all heads `[layers, heads]` as colours, with a frame around one of them."""
     return HeatMap(
         title=title,
-        values=accuracy,
+        values=values,
         row_labels=[str(number + 1) for number in names.layers],
         column_labels=[str(number + 1) for number in names.heads],
         row_label="layer",
         column_label="head",
-        value_label="accuracy (%)",
-        unit="fraction",
+        value_label=value_label,
+        unit=unit,
         marked=marked,
     )
 

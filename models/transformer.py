@@ -10,7 +10,7 @@ from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 
 from attention.capture import intervening
-from attention.encoder import EncoderError, Source, check, load_classifier, load_tokenizer, resolve
+from attention.encoder import EncoderError, Source, check, is_segmented, load_classifier, load_tokenizer, resolve
 from datamodules import ClassificationDataModule, TextBatch
 from models.base import TextClassifier, TextSizes
 from models.interface import Level, ModelError, Output, checked_levels
@@ -64,9 +64,7 @@ class SequenceClassifier(nn.Module):
             () if self.drawn else tuple(str(name) for _, name in sorted((self.model.config.id2label or {}).items()))
         )
         self.layers, self.heads = check(self.model, source.spec.name)
-        # A RoBERTa may have two segments too, and was never shown the second.
-        shown = "token_type_ids" in load_tokenizer(source).model_input_names
-        self._segmented = shown and getattr(self.model.config, "type_vocab_size", 0) > 1
+        self._segmented = is_segmented(self.model, load_tokenizer(source))
         self._check(f"{source.spec.name} ({type(self.model).__name__})")
         # from_pretrained leaves it in eval mode, and Lightning would keep it there: fine-tuning without dropout.
         self.model.train()
