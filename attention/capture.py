@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import count
 
 import torch
@@ -35,6 +36,38 @@ Intervene = Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor | None]]
 the weights to use instead, and a mask of those that dropout spares: bool, broadcast to the weights; None for none.
 """
 
+Head = tuple[int, int]
+"""A layer and a head of it, both 0-based."""
+
+
+class Mixture:
+    """What the heads of one layer give; nothing is computed before it is asked for."""
+
+    def __init__(self, compute: Callable[[], tuple[Tensor, Tensor, Tensor]]) -> None:
+        self._compute = compute
+
+    @cached_property
+    def _parts(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self._compute()
+
+    @property
+    def weights(self) -> Tensor:
+        """`[batch, heads, from, to]`."""
+        return self._parts[0]
+
+    @property
+    def values(self) -> Tensor:
+        """`[batch, heads, to, dim]`, those of grouped heads repeated."""
+        return self._parts[1]
+
+    @property
+    def outputs(self) -> Tensor:
+        """The values mixed by the weights, `[batch, heads, from, dim]`: what the output projection reads."""
+        return self._parts[2]
+
+
+Replace = Callable[[int, nn.Module, Mixture], Tensor]
+"""Called with a 0-based layer, the module that attends and its mixture; returns what is used as its outputs."""
 
 Place = tuple[nn.Module, bool]
 """A module, and whether the tensor enters it; else it leaves."""
@@ -80,6 +113,7 @@ _ACTIVE: ContextVar[_Capture | None] = ContextVar("active capture", default=None
 _INTERVENTION: ContextVar[Callable[[Tensor, Tensor], tuple[Tensor, Tensor | None]] | None] = ContextVar(
     "active intervention", default=None
 )
+_REPLACEMENT: ContextVar[Callable[[nn.Module, Mixture], Tensor] | None] = ContextVar("active replacement", default=None)
 
 
 def attend(
@@ -94,8 +128,8 @@ def attend(
     softcap: float | None = None,
     position_bias: Tensor | None = None,
     **_: object,
-) -> tuple[Tensor, Tensor]:
-    """Softmax attention, with its weights handed to the capture and to the intervention in progress.
+) -> tuple[Tensor, Tensor | None]:
+    """Softmax attention, handed to the capture, the intervention and the replacement in progress.
 
     Args:
         module: the attention layer that calls; its training mode decides about dropout.
@@ -109,8 +143,34 @@ def attend(
         position_bias: T5's addition to the scores, `[batch, heads, from, to]`.
 
     Returns:
-        The mixed values `[batch, from, heads, dim]` and the weights `[batch, heads, from, to]`.
+        The mixed values `[batch, from, heads, dim]` and the weights `[batch, heads, from, to]`; None for those where
+        the mixed values are replaced.
     """
+
+    def mix() -> tuple[Tensor, Tensor, Tensor]:
+        return _mixed(
+            module, query, key, value, attention_mask, scaling, dropout, softcap=softcap, position_bias=position_bias
+        )
+
+    mixture, replace = Mixture(mix), _REPLACEMENT.get()
+    if replace is None:
+        return mixture.outputs.transpose(1, 2).contiguous(), mixture.weights
+    return replace(module, mixture).transpose(1, 2).contiguous(), None
+
+
+def _mixed(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None,
+    dropout: float,
+    *,
+    softcap: float | None,
+    position_bias: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Weights after dropout, values, and the values that they mix; see `attend`."""
     groups = query.size(1) // key.size(1)
     if groups > 1:
         key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
@@ -133,7 +193,7 @@ def attend(
     dropped = nn.functional.dropout(weights, dropout, module.training)
     if spared is not None:
         dropped = dropped.where(~spared, weights)
-    return (dropped @ value).transpose(1, 2).contiguous(), dropped
+    return dropped, value, dropped @ value
 
 
 AttentionInterface.register(NAME, attend)
@@ -185,6 +245,20 @@ def intervening(intervene: Intervene) -> Iterator[None]:
         yield
     finally:
         _INTERVENTION.reset(token)
+
+
+@contextmanager
+def replacing(replace: Replace, first: int = 0) -> Iterator[None]:
+    """Let `replace` give the outputs of the heads of every layer in the one pass that runs inside.
+
+    Layers are counted from `first`, that which attends first in the pass.
+    """
+    layers = count(first)
+    token = _REPLACEMENT.set(lambda module, mixture: replace(next(layers), module, mixture))
+    try:
+        yield
+    finally:
+        _REPLACEMENT.reset(token)
 
 
 class States:

@@ -9,7 +9,7 @@ import torch
 from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 
-from attention.capture import intervening
+from attention.capture import Head, intervening
 from attention.encoder import EncoderError, Source, check, is_segmented, load_classifier, load_tokenizer, resolve
 from datamodules import ClassificationDataModule, TextBatch
 from models.base import TextClassifier, TextSizes
@@ -17,8 +17,6 @@ from models.interface import Level, ModelError, Output, checked_levels
 from training import recorded_gradients
 
 PIECES = 16384  # most pieces of one pass of `decide`, padding included
-
-Head = tuple[int, int]  # a layer and a head of it, both 0-based
 
 _TOLERANCE = 1e-4
 _HEAD = re.compile(r"([1-9]\d*)(?:-([1-9]\d*))?")
