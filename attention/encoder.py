@@ -180,7 +180,7 @@ class Encoder:
         self._model = _load(source)
         self._model.eval().requires_grad_(False).to(self.device)  # type: ignore[no-untyped-call]
         self.layers, self.heads = check(self._model, source.spec.name)
-        self.causal = self._is_causal()
+        self.causal = is_causal(self._model, self.layers)
         self.max_length = longest_input(self._model, self.tokenizer)
         self.pad_id = int(self.tokenizer.pad_token_id or 0)  # without one, any: the mask hides it
 
@@ -197,17 +197,6 @@ class Encoder:
             "heads": self.heads,
             "max_length": self.max_length,
         }
-
-    def _is_causal(self) -> bool:
-        """Whether no token attends to a later one."""
-        pieces, later = 6, torch.zeros((), device=self.device)
-
-        def receive(_: int, weights: Tensor) -> None:
-            later.add_(weights.triu(1).sum())
-
-        inputs = {"input_ids": torch.arange(1, 1 + pieces, device=self.device)[None]}
-        self.capture(inputs, receive, frozenset(range(self.layers)))
-        return not float(later)
 
     def inputs(self, tokens: Tensor, mask: Tensor, segments: Tensor) -> dict[str, Tensor]:
         """What its forward takes, of tokens, real tokens, and segments where it was shown two; `[batch, pieces]`."""
@@ -275,6 +264,19 @@ class Encoder:
 def is_segmented(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> bool:
     """Whether the model was shown two segments: a RoBERTa may have two as well, and never saw the second."""
     return "token_type_ids" in tokenizer.model_input_names and getattr(model.config, "type_vocab_size", 0) > 1
+
+
+def is_causal(model: PreTrainedModel, layers: int) -> bool:
+    """Whether no token attends to a later one; of a model that was checked."""
+    later = torch.zeros((), device=model.device)
+
+    def receive(_: int, weights: Tensor) -> None:
+        later.add_(weights.triu(1).sum())
+
+    capture_attention(
+        model, {"input_ids": torch.arange(1, 7, device=model.device)[None]}, receive, frozenset(range(layers))
+    )
+    return not float(later)
 
 
 def check(model: PreTrainedModel, name: str) -> tuple[int, int]:

@@ -578,14 +578,16 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         for corpus in self._corpora:
             yield from corpus.texts(Counter())
 
-    def drawn(self, split: CorpusSplit, most: int, seed: int) -> Iterator[SegmentBatch]:
+    def drawn(self, split: CorpusSplit | None, most: int, seed: int) -> Iterator[SegmentBatch]:
         """At most so many segments of another split of each corpus, the same on every rank: to fit something to them.
+
+        Without a split they are of what a test reads.
 
         Raises:
             CorpusError: a corpus is a file of its own, or has no such split.
         """
         for source in self.sources:
-            if source.corpus not in CORPORA and "{split}" not in source.corpus:
+            if split is not None and source.corpus not in CORPORA and "{split}" not in source.corpus:
                 raise CorpusError(
                     f"{source.corpus}: a file has no {split} split. Give {OPTION} a path with {{split}} in it, or a "
                     f"corpus of the registry ({', '.join(CORPORA)})."
@@ -593,7 +595,8 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         given = self.encoders["given"]
         segmenter, longest = Segmenter(given), min(self.max_length, given.max_length)
         for source in self.sources:
-            corpus = _Corpus.of(replace(source, split=split, limit=None), self.root, self.cache)
+            read = source if split is None else replace(source, split=split, limit=None)
+            corpus = _Corpus.of(read, self.root, self.cache)
             random, kept = np.random.default_rng(seed), list[TextSegment]()
             # Vitter's algorithm R: each segment is kept with one probability, and nothing but these is held.
             for number, segment in enumerate(Segments(corpus, segmenter, longest).read(Counter())):

@@ -10,7 +10,16 @@ from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 
 from attention.capture import Head, intervening
-from attention.encoder import EncoderError, Source, check, is_segmented, load_classifier, load_tokenizer, resolve
+from attention.encoder import (
+    EncoderError,
+    Source,
+    check,
+    is_causal,
+    is_segmented,
+    load_classifier,
+    load_tokenizer,
+    resolve,
+)
 from datamodules import ClassificationDataModule, TextBatch
 from models.base import TextClassifier, TextSizes
 from models.interface import Level, ModelError, Output, checked_levels
@@ -47,6 +56,7 @@ class SequenceClassifier(nn.Module):
     Attributes:
         layers: number of attention layers.
         heads: heads per layer.
+        causal: whether it is a decoder, whose tokens attend to none behind them.
         drawn: names of the weights that come from the run's seed, those of the head in most cases.
         names: what a head that came with the files calls its classes, in its order; empty for one that was drawn.
 
@@ -62,6 +72,7 @@ class SequenceClassifier(nn.Module):
             () if self.drawn else tuple(str(name) for _, name in sorted((self.model.config.id2label or {}).items()))
         )
         self.layers, self.heads = check(self.model, source.spec.name)
+        self.causal = is_causal(self.model, self.layers)
         self._segmented = is_segmented(self.model, load_tokenizer(source))
         self._check(f"{source.spec.name} ({type(self.model).__name__})")
         # from_pretrained leaves it in eval mode, and Lightning would keep it there: fine-tuning without dropout.
