@@ -7,6 +7,7 @@ import csv
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -58,7 +59,8 @@ class LabelledTexts:
     """The texts of one file in their order, at least one, and what the reader counted on the way.
 
     The `audit` counts `texts` that are kept, `duplicates` whose text and pair repeat those of an earlier one,
-    `conflicting` duplicates whose label is not that of the first, and `empty` records that were skipped.
+    `conflicting` duplicates whose label is not that of the first, and records that were skipped: `empty` ones, and
+    where they are left out `malformed` ones.
     """
 
     texts: tuple[LabelledText, ...]
@@ -89,6 +91,7 @@ def read_labelled(
     format: Format | None = None,
     header: bool = True,
     empty: Literal["error", "skip"] = "error",
+    malformed: Literal["error", "skip"] = "error",
 ) -> LabelledTexts:
     """Read the labelled texts of a TSV, CSV or JSONL file, and count what was skipped or unusual.
 
@@ -102,6 +105,7 @@ def read_labelled(
         format: None takes it from the suffix.
         header: Whether the first record of a TSV or CSV file names the columns; without, `columns` has their numbers.
         empty: What becomes of a record whose text or pair is empty.
+        malformed: What becomes of a record of a TSV or CSV file with more or fewer fields than the first.
 
     Raises:
         CorpusError: The file is missing, empty, in another encoding, malformed, lacks a column, or has an empty label,
@@ -113,7 +117,8 @@ def read_labelled(
     texts: list[LabelledText] = []
     labels: dict[tuple[str, str | None], str] = {}  # of the first of equal texts
     lines: dict[str, int] = {}  # of the ids
-    for found in labelled_texts(path, columns=columns, format=format, header=header):
+    left_out = Counter[str](malformed=0) if malformed == "skip" else None
+    for found in labelled_texts(path, columns=columns, format=format, header=header, left_out=left_out):
         line = found.line
         if not found.text or found.pair == "":
             if empty == "error":
@@ -131,7 +136,8 @@ def read_labelled(
         texts.append(found)
     if not texts:
         raise CorpusError.at(path, None, "the file holds no text", "Check that it is the file you meant")
-    return LabelledTexts(tuple(texts), audit | {"texts": len(texts), "duplicates": len(texts) - len(labels)})
+    audit |= {"texts": len(texts), "duplicates": len(texts) - len(labels), **(left_out or {})}
+    return LabelledTexts(tuple(texts), audit)
 
 
 def labelled_texts(
@@ -141,15 +147,19 @@ def labelled_texts(
     format: Format | None = None,
     header: bool = True,
     option: str = _OPTION,
+    left_out: Counter[str] | None = None,
 ) -> Iterator[LabelledText]:
     """Yield the texts of a file as they are read, empty ones too, and keep none of them.
 
     Arguments and errors are those of `read_labelled`; ids may come twice, and there may be no text. In messages
-    `option` is what holds the options `columns`, `format` and `header`.
+    `option` is what holds the options `columns`, `format` and `header`. Records with more or fewer fields than the
+    first are left out and counted as `malformed` in `left_out`; without it they are an error.
     """
     form = format or format_of(path, _SUFFIXES, f"`{option}.format`")
     wanted = _wanted(columns)
-    records = _objects(path, wanted, option) if form == "jsonl" else _table(path, form, wanted, header, option)
+    records = (
+        _objects(path, wanted, option) if form == "jsonl" else _table(path, form, wanted, header, option, left_out)
+    )
     return (_text(path, line, values, wanted) for line, values in records)
 
 
@@ -187,7 +197,12 @@ def _objects(path: Path, wanted: Mapping[str, str], option: str) -> Iterator[Rec
 
 
 def _table(
-    path: Path, form: Literal["tsv", "csv"], wanted: Mapping[str, str], header: bool, option: str
+    path: Path,
+    form: Literal["tsv", "csv"],
+    wanted: Mapping[str, str],
+    header: bool,
+    option: str,
+    left_out: Counter[str] | None,
 ) -> Iterator[Record]:
     """Yield the records of a TSV or CSV file."""
     places: dict[str, int] = {}
@@ -202,6 +217,9 @@ def _table(
             if header:
                 continue
         if len(row) != width:
+            if left_out is not None:
+                left_out["malformed"] += 1
+                continue
             wrong = f"the record has {len(row)} field{'s' * (len(row) != 1)} instead of {width}"
             raise CorpusError.at(path, number, wrong, _SEPARATED[form])
         yield number, {field: row[place] for field, place in places.items()}

@@ -20,14 +20,15 @@ from corpora.tables import tables
 from results.files import write_atomically
 
 Split = Literal["train", "dev", "test", "all"]  # all: the corpus comes as one piece
+Score = Literal["accuracy", "f1", "auroc", "mcc", "pearson", "spearman"]
 
 
 @dataclass(frozen=True)
 class RemoteFile:
     """One file of a corpus: where it lies under the data root, whence it comes, and its SHA-256 in hexadecimal.
 
-    Without `url` no address holds exactly these bytes, and the file must be made; without `sha256` too it is made here,
-    from the archive of the corpus.
+    Without `url` no address holds exactly these bytes, and the file must be made. Without `sha256` too it is made here,
+    from the archive of the corpus, or it is any file that is read as the corpus is.
     """
 
     path: str
@@ -47,8 +48,16 @@ class Archive:
 class Corpus:
     """A public corpus: its files by split, whom to thank, files that lie beside, how what has no address is made.
 
-    `columns` of labelled texts are by the fields of `Columns`; empty for its defaults. `header` is whether they have
-    names.
+    Of labelled texts:
+
+    Attributes:
+        columns: By the fields of `Columns`; empty for its defaults.
+        header: Whether the columns have names.
+        labels: All labels that there are; empty where they are not checked. `positive` is the one that F1 is about.
+        regression: Whether labels are numbers.
+        score: What the task is scored by.
+        skip: Records that are left out, and counted: those with an `empty` text, and `malformed` ones, which have more
+            or fewer fields than the header.
     """
 
     name: str
@@ -61,11 +70,16 @@ class Corpus:
     archive: Archive | None = None
     columns: Mapping[str, str] = field(default_factory=dict)
     header: bool = True
+    labels: tuple[str, ...] = ()
+    positive: str | None = None
+    regression: bool = False
+    score: Score | None = None
+    skip: tuple[Literal["empty", "malformed"], ...] = ()
 
     @property
     def files(self) -> tuple[RemoteFile, ...]:
-        """Those of the splits and those beside."""
-        return (*self.splits.values(), *self.beside)
+        """Those of the splits and those beside, each once."""
+        return tuple(dict.fromkeys((*self.splits.values(), *self.beside)))
 
     @property
     def can_be_fetched(self) -> bool:
@@ -79,8 +93,9 @@ def _corpus(name: str, entry: dict[str, Any]) -> Corpus:
     archive = None
     if file := dict(entry.get("archive", {})):
         archive = Archive(read=_READERS[file.pop("read")], file=RemoteFile(**file))
-    header = entry.get("header") != "none"
-    return Corpus(name, **entry | {"splits": splits, "beside": beside, "archive": archive, "header": header})
+    flags = {"header": entry.get("header") != "none", "regression": entry.get("regression") == "true"}
+    several = {option: tuple(entry.get(option, ())) for option in ("labels", "skip")}
+    return Corpus(name, **entry | {"splits": splits, "beside": beside, "archive": archive, **flags, **several})
 
 
 _READERS = {"read_imdb": read_imdb, "read_newsgroups": read_newsgroups}
@@ -168,6 +183,8 @@ def _download(corpus: Corpus, files: Sequence[RemoteFile], base: Path) -> None:
 
     for remote in files:
         path = base / remote.path
+        if remote.sha256 is None:
+            continue
         if path.exists() and not (path.is_file() and pooch.file_hash(str(path)) == remote.sha256):
             other = f"its SHA-256 is not {remote.sha256}"
             wrong = f"the file is there already, but is not the one of {corpus.name} ({other})"

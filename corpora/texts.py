@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from corpora.conllu import Format as TreebankFormat
 from corpora.conllu import sentences_with_rows
@@ -85,14 +86,22 @@ def read_plain(path: Path, audit: Counter[str]) -> Iterator[Text]:
 
 
 def read_texts(
-    path: Path, audit: Counter[str], *, columns: Columns, format: LabelledFormat | None, header: bool
+    path: Path,
+    audit: Counter[str],
+    *,
+    columns: Columns,
+    format: LabelledFormat | None,
+    header: bool,
+    malformed: Literal["error", "skip"] = "error",
 ) -> Iterator[Text]:
     """Yield the texts of a TSV, CSV or JSONL file, or its pairs, in words that stand between white space.
 
-    Texts without a word, or with a pair that has none, are left out and counted as `empty_texts`. Errors are those of
-    `corpora.labelled.labelled_texts`.
+    Texts without a word, or with a pair that has none, are left out and counted as `empty_texts`; `malformed` records
+    likewise, where they are skipped. Errors are those of `corpora.labelled.labelled_texts`.
     """
-    for text in labelled_texts(path, columns=columns, format=format, header=header, option=OPTION):
+    left_out = audit if malformed == "skip" else None
+    texts = labelled_texts(path, columns=columns, format=format, header=header, option=OPTION, left_out=left_out)
+    for text in texts:
         both = [text.text] if text.pair is None else [text.text, text.pair]
         found = tuple(Passage(text.id, tuple(one.split()), text.line, text.label or None) for one in both)
         if all(passage.words for passage in found):

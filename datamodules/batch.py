@@ -138,7 +138,7 @@ class TextBatch(Movable):
             specials and in the padding.
         segments: int64 `[batch, time]`, 0 in the text, 1 in its pair, and for a special what the token before it has;
             0 in the padding.
-        labels: int64 `[batch]`, places in the labels of the datamodule.
+        labels: int64 `[batch]`, places in the labels of the datamodule; of a regression float32, the labels themselves.
         rationale: bool `[batch, time]`, tokens of the words that decide; all False where the corpus does not say.
         split: the texts are of.
     """

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +19,7 @@ from attention.digest import Digests
 from attention.encoder import EncoderSpec, Source, resolve
 from attention.tokenizer import PIECES_VERSION, TextTokenizer
 from corpora.labelled import Columns, LabelledText, LabelledTexts, read_labelled
+from corpora.registry import CORPORA, Corpus, Score
 from corpora.reviews import REVIEWS_VERSION, write_sample_reviews
 from corpora.sentence import CorpusError
 from datamodules.base import SPLITS, CorpusDataModule, count_shared, warn_of_shared
@@ -38,7 +40,15 @@ from datamodules.tokenization import (
 from datamodules.vectors import ENCODER, VectorSpec, vocabulary_vectors
 from results import Provenance
 
-_DEFAULT_COLUMNS = Columns()
+Labels = NDArray[np.int64] | NDArray[np.float32]
+
+SCORES: Mapping[bool, tuple[Score, ...]] = {
+    False: ("accuracy", "f1", "auroc", "mcc"),
+    True: ("pearson", "spearman"),
+}
+"""What a task may be scored by, of classifications and of regressions."""
+
+_UNKNOWN = Corpus("", {}, "", "", "")
 _JITTER = 0.1
 """Share of its length by which a text may be taken for longer or shorter in training; see `LengthBatches`."""
 _SHOWN = 20  # labels that a message names
@@ -73,6 +83,32 @@ def label_numbers(path: Path, texts: Sequence[LabelledText], labels: Sequence[st
     return np.array([places[text.label] for text in texts], np.int64)
 
 
+def label_values(path: Path, texts: Sequence[LabelledText]) -> NDArray[np.float32]:
+    """Each text's label as a number, float32 `[texts]`; a `CorpusError` for one that is no finite number."""
+    values = np.full(len(texts), np.nan, np.float32)
+    for place, text in enumerate(texts):
+        with suppress(ValueError):
+            values[place] = float(text.label)
+        if not np.isfinite(values[place]):
+            wrong = f"the label {text.label!r} is no number, and this is a regression"
+            remedy = (
+                "Name the column of the numbers with --data.init_args.columns.label, or correct or remove the record"
+            )
+            raise CorpusError.at(path, text.line, wrong, remedy)
+    return values
+
+
+def _main_score(given: Score | None, known: Score | None, regression: bool) -> Score:
+    """The score that was asked for, else that of the registry, else accuracy or pearson."""
+    possible = SCORES[regression]
+    if given is not None and given not in possible:
+        kind = "regression" if regression else "classification"
+        raise CorpusError(
+            f"score: {given} is no score of a {kind}. Give --data.init_args.score {' or '.join(possible)}."
+        )
+    return given or (known if known in possible else None) or possible[0]
+
+
 class TextSplit(Dataset[TextBatch]):
     """One split, indexed by whole batches, so that a batch is gathered in one go from flat arrays.
 
@@ -89,7 +125,7 @@ class TextSplit(Dataset[TextBatch]):
         self,
         split: Split,
         texts: Sequence[LabelledText],
-        labels: Numbers,
+        labels: Labels,
         words: Words,
         tokens: Tokens,
         cut: Numbers,
@@ -188,9 +224,10 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
             `{split}` in the place of train, dev and test, or a mapping from these three to paths.
         root: folder of the public corpora and word vectors; else `$PROBING_DATA`, else `./data`.
         format: `tsv`, `csv` or `jsonl`; by default what the suffix says.
-        columns: which columns hold text, label and the rest.
-        header: whether TSV and CSV name their columns; without, `columns` numbers them from 1.
-        empty: what becomes of texts that are empty.
+        columns: which columns hold text, label and the rest; None for those of the registry, else `text` and `label`.
+        header: whether TSV and CSV name their columns; without, `columns` numbers them from 1. None for what the
+            registry says, else true.
+        empty: what becomes of texts that are empty; None for what the registry says, else an error.
         tokenizer: the encoder whose pieces are the tokens, with its own delimiters; None for words; see `punctuation`.
         lowercase: whether words are read in lower case; a tokenizer decides itself.
         punctuation: `attached`, for texts that are tokenised; `apart` makes marks and clitics of raw text words.
@@ -201,7 +238,10 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         too_long: what becomes of a text that is longer: its end is cut, that of the longer text of a pair first.
         delimiters: whether words get a token before and behind a text.
         sentence_separator: the word between sentences, which is dropped; None for the rule of `read_words`.
-        positive: of two labels the one that F1 is about, a string; None for `1`, and `positive` of the sample.
+        positive: of two labels the one that F1 is about, a string; None for that of the registry, else `1`, and
+            `positive` of the sample.
+        regression: whether labels are numbers that are predicted as such; None for what the registry says, else false.
+        score: what the task is scored by; None for what the registry says, else accuracy, or pearson of a regression.
         batch_size: most texts of a training batch.
         eval_tokens: bound of an evaluation batch, in padded tokens.
         cache: folder of what is converted or written once; else `$PROBING_CACHE`, else `./stores`.
@@ -212,7 +252,7 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
             number of devices; or each `device`, so that a step is of as many batches as there are devices.
 
     Attributes:
-        labels: those of train, sorted.
+        labels: those of train, sorted; none of a regression.
         positive: place of the positive label, where there are two labels; else None.
         vocabulary: what the tokens are numbers of.
         tokenizer_source: where the tokenizer lies; None for words.
@@ -233,9 +273,9 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         corpus: str | dict[str, str] = "sample",
         root: str | None = None,
         format: Literal["tsv", "csv", "jsonl"] | None = None,
-        columns: Columns = _DEFAULT_COLUMNS,
-        header: bool = True,
-        empty: Literal["error", "skip"] = "error",
+        columns: Columns | None = None,
+        header: bool | None = None,
+        empty: Literal["error", "skip"] | None = None,
         tokenizer: EncoderSpec | None = None,
         lowercase: bool = True,
         punctuation: Punctuation = "attached",
@@ -247,6 +287,8 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         delimiters: bool = False,
         sentence_separator: str | None = None,
         positive: str | None = None,
+        regression: bool | None = None,
+        score: Score | None = None,
         batch_size: int = 32,
         eval_tokens: int = 16384,
         cache: str | None = None,
@@ -260,13 +302,20 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         for name, value in {**bounds, "eval_tokens": eval_tokens}.items():
             if value is not None and value < 1:
                 raise CorpusError(f"{name}: {value} is less than 1. Give --data.init_args.{name} a positive number.")
-        if columns.label is None:
+        known = CORPORA.get(corpus, _UNKNOWN) if isinstance(corpus, str) else _UNKNOWN
+        self.columns = Columns(**known.columns) if columns is None else columns
+        if self.columns.label is None:
             raise CorpusError("columns.label: a classifier needs labels. Name their column, and not null.")
-        self.format, self.columns, self.header, self.empty = format, columns, header, empty
+        self.format, self.header = format, known.header if header is None else header
+        self.empty = empty or ("skip" if "empty" in known.skip else "error")
+        self._malformed: Literal["error", "skip"] = "skip" if "malformed" in known.skip else "error"
+        self._known_labels = known.labels if columns is None else ()
+        self.regression = known.regression if regression is None else regression
+        self.score = _main_score(score, known.score, self.regression)
         self.tokenizer, self.too_long = tokenizer, too_long
         self.token_options = TokenOptions(lowercase, punctuation, delimiters, sentence_separator, max_length)
         self.min_count, self.max_words = min_count, max_words
-        self.positive_label = positive or ("positive" if corpus == "sample" else "1")
+        self.positive_label = positive or known.positive or ("positive" if corpus == "sample" else "1")
         self.batch_size, self.eval_tokens = batch_size, eval_tokens
         self.splits: dict[Split, TextSplit] = {}
         self.labels: tuple[str, ...] = ()
@@ -286,7 +335,24 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
     def read(self, path: Path) -> LabelledTexts:
         """Parse one file."""
         columns = replace(self.columns, rationale="rationale") if self.corpus == "sample" else self.columns
-        return read_labelled(path, columns=columns, format=self.format, header=self.header, empty=self.empty)
+        read = read_labelled(
+            path,
+            columns=columns,
+            format=self.format,
+            header=self.header,
+            empty=self.empty,
+            malformed=self._malformed,
+        )
+        for text in read.texts if self._known_labels else ():
+            if text.label not in self._known_labels:
+                wrong = f"{text.label!r} is no label of {self.corpus}, which has {', '.join(self._known_labels)}"
+                raise CorpusError.at(
+                    path,
+                    text.line,
+                    wrong,
+                    f"Put the file of {self.corpus} in its place: {CORPORA[str(self.corpus)].recipe}",
+                )
+        return read
 
     def setup(self, stage: str) -> None:
         """Read the splits of a stage; the first time, find labels, vocabulary and vectors in train."""
@@ -300,22 +366,26 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
             self.tokenizer_source = resolve(self.tokenizer)
             self._pieces = TextTokenizer(self.tokenizer_source)
         read = {split: self.read(files[split]) for split in wanted}
-        if "train" in read:
+        if "train" in read and not self.regression:
             self.labels, self.positive = find_labels(files["train"], read["train"].texts, self.positive_label)
-        numbers = {split: label_numbers(files[split], read[split].texts, self.labels) for split in wanted}
+        numbers = {split: self._label_numbers(files[split], read[split].texts) for split in wanted}
         for split in wanted:
-            self._open(split, files[split], read[split], numbers[split])
+            self._open(split, files, read[split], numbers[split])
         if self.vector_spec is not None and self.vectors is None:
             counts, source = self.splits["train"].frequencies(len(self.vocabulary)), self.tokenizer_source
             self.vectors = vocabulary_vectors(
                 self.vector_spec, self.vocabulary, counts, source, root=self.root, cache=self.cache
             )
         held = ", ".join(f"{split} {len(self.splits[split])} texts" for split in wanted)
-        known = f"{len(self.labels)} labels, {len(self.vocabulary)} in the vocabulary"
+        labels = "numbers as labels" if self.regression else f"{len(self.labels)} labels"
+        known = f"{labels}, {len(self.vocabulary)} in the vocabulary"
         rank_zero_info(f"Ready {time.perf_counter() - entered:.1f} s after entering setup: {held}; {known}.")
 
-    def _open(self, split: Split, path: Path, read: LabelledTexts, labels: Numbers) -> None:
-        words, tokens, lost = tokenize(path, read.texts, self._pieces, self.token_options, self.too_long)
+    def _label_numbers(self, path: Path, texts: Sequence[LabelledText]) -> Labels:
+        return label_values(path, texts) if self.regression else label_numbers(path, texts, self.labels)
+
+    def _open(self, split: Split, files: Mapping[str, Path], read: LabelledTexts, labels: Labels) -> None:
+        words, tokens, lost = tokenize(files[split], read.texts, self._pieces, self.token_options, self.too_long)
         if split == "train" and self._pieces is not None:
             self.vocabulary = piece_vocabulary(self._pieces)
         elif split == "train":
@@ -323,14 +393,22 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         data = self.splits[split] = TextSplit(split, read.texts, labels, words, tokens, lost, self.vocabulary)
         # A text that differs in case alone is one that train has given away.
         self._contents[split] = pa.array([f"{text.text}\x1f{text.pair or ''}".lower() for text in read.texts])
-        shared = count_shared(self._contents, split)
+        # Where dev is what is reported, all of it stands there: no news.
+        others = {one: texts for one, texts in self._contents.items() if one == split or files[one] != files[split]}
+        shared = count_shared(others, split)
         warn_of_shared(split, shared, len(data), self.unit)
         self._audit[split] = {
             **read.audit,
             **data.counts,
             **shared,
-            "labels": dict(zip(self.labels, np.bincount(labels, minlength=len(self.labels)).tolist(), strict=True)),
+            "labels": self._described(labels),
         }
+
+    def _described(self, labels: Labels) -> dict[str, float]:
+        """Texts of each label, or the range of numbers and their mean."""
+        if self.regression:
+            return {"lowest": float(labels.min()), "mean": float(labels.mean()), "highest": float(labels.max())}
+        return dict(zip(self.labels, np.bincount(labels, minlength=len(self.labels)).tolist(), strict=True))
 
     @property
     def class_counts(self) -> Numbers:

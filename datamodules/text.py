@@ -192,7 +192,9 @@ class _Corpus:
             case "framenet":
                 return read_framenet(self.path, audit)
         columns, header = self.source.columns or Columns(label=None), self.source.header in (None, True)
-        return read_texts(self.path, audit, columns=columns, format=form, header=header)
+        known = CORPORA.get(self.source.corpus)
+        malformed: Literal["error", "skip"] = "skip" if known is not None and "malformed" in known.skip else "error"
+        return read_texts(self.path, audit, columns=columns, format=form, header=header, malformed=malformed)
 
 
 Stretch = tuple[Passage, WordPieces]

@@ -1,4 +1,4 @@
-"""Scores of a classifier: accuracy, F1 and AUROC with intervals, and a table of its classes.
+"""Scores of a classifier: accuracy, F1, AUROC and MCC with intervals, and a table of its classes.
 
 With a positive class, F1 and AUROC are those of that class; else they are macro means over the classes, for AUROC of
 each class against the rest. The means ignore classes for which the value is undefined. AUROC counts ties half.
@@ -62,6 +62,20 @@ def f1(table: NDArray[np.generic], positive: int | None) -> Floats:
     return each[..., positive] if positive is not None else _mean(each)
 
 
+def matthews(table: NDArray[np.generic]) -> Floats:
+    """Matthews correlation of confusions `[..., classes, classes]`, of any number of classes R_K (Gorodkin 2004).
+
+    The correlation of gold and predicted classes as indicators, from −1 to 1. It is 0 where all of either are of one
+    class, as in scikit-learn, by which GLUE is scored; nan without any text.
+    """
+    golds, found = table.sum(axis=-1).astype(np.float64), table.sum(axis=-2).astype(np.float64)
+    total = golds.sum(axis=-1)
+    both = total * np.trace(table, axis1=-2, axis2=-1) - (golds * found).sum(axis=-1)
+    own = [total**2 - (sums**2).sum(axis=-1) for sums in (golds, found)]
+    spread = np.sqrt(own[0] * own[1])
+    return np.where((spread == 0) & (total > 0), 0.0, ratio(both, spread))
+
+
 def auroc(gold: Integers, probabilities: Floats, positive: int | None, weights: Floats) -> Floats:
     """Area under the ROC curve of `positive`, or without one the mean over the classes, each against the rest.
 
@@ -96,6 +110,16 @@ def f1_score(positive: int | None, classes: int) -> Statistic:
     return statistic
 
 
+def mcc_score(classes: int) -> Statistic:
+    """Matthews correlation of the columns gold and predicted class; see `matthews`."""
+
+    def statistic(values: Floats, weights: Floats) -> Floats:
+        gold, predicted = check_columns(values, 2).astype(np.int64).T
+        return matthews(_confusions(weights, gold, np.eye(classes)[predicted]))
+
+    return statistic
+
+
 def f1_drop(positive: int | None, classes: int) -> Statistic:
     """F1 lost under changed decisions, positive for a loss; of the class `positive`, or the mean over the classes.
 
@@ -121,7 +145,7 @@ def accuracy_drop(values: Floats, weights: Floats) -> Floats:
 def classification_scores(
     gold: Integers, probabilities: Floats, positive: int | None, *, prefix: str = "", draws: int = 1000, seed: int = 0
 ) -> dict[str, Estimate]:
-    """`accuracy`, `f1` and `auroc` with 95 % intervals over texts, nan with fewer than two of them or without draws.
+    """`accuracy`, `f1`, `auroc` and `mcc` with 95 % intervals over texts, nan with fewer than two or without draws.
 
     Of gold classes `[texts]` and probabilities `[texts, classes]`; the prediction is the first maximum.
     """
@@ -131,10 +155,12 @@ def classification_scores(
 
     predicted = probabilities.argmax(axis=1)
     correct = (gold == predicted)[:, None]
+    classes, both = probabilities.shape[1], np.column_stack([gold, predicted])
     columns = {
         "accuracy": (mean, correct),
-        "f1": (f1_score(positive, probabilities.shape[1]), np.column_stack([gold, predicted])),
+        "f1": (f1_score(positive, classes), both),
         "auroc": (auroc_of, np.column_stack([gold, probabilities])),
+        "mcc": (mcc_score(classes), both),
     }
     return {
         f"{prefix}{name}": resample(statistic, values, "fraction", draws=draws, seed=seed).estimate

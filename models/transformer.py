@@ -78,6 +78,12 @@ class SequenceClassifier(nn.Module):
         # from_pretrained leaves it in eval mode, and Lightning would keep it there: fine-tuning without dropout.
         self.model.train()
 
+    def freeze(self) -> None:
+        """From here on only the weights that were drawn have gradients, and only they have dropout before them."""
+        self.model.base_model.eval()
+        for name, parameter in self.model.named_parameters():
+            parameter.requires_grad_(name in self.drawn)
+
     def embed(self, tokens: Tensor) -> Tensor:
         """Word embeddings `[batch, pieces, size]` of int64 `[batch, pieces]`, before positions are added."""
         embedded: Tensor = self.model.get_input_embeddings()(tokens)
@@ -220,10 +226,14 @@ class TransformerClassifier(TextClassifier):
         warmup: share of the steps in which the learning rate rises from 0; it then falls to 0 by the last, both
             linearly, as in BERT's released code.
         class_weights: see `TextClassifier`.
+        frozen: whether only weights that are drawn from the run's seed are trained, those of the classification head in
+            most cases. All that comes with the files stays as it is and has no dropout, a pooler too where they hold
+            it; one that they lack is drawn and trained.
 
     Raises:
         ModelError: `heads` are written otherwise, or `warmup` is no share; later, the model has no such head, the texts
-            are cut into words, a head that is kept has its classes in another order, or the training has no end.
+            are cut into words, a head that is kept has its classes in another order, nothing is left to train, or the
+            training has no end.
     """
 
     def __init__(
@@ -233,11 +243,12 @@ class TransformerClassifier(TextClassifier):
         weight_decay: float = 0.01,
         warmup: float = 0.1,
         class_weights: bool = False,
+        frozen: bool = False,
     ) -> None:
         super().__init__(learning_rate, "adamw", weight_decay, class_weights=class_weights)
         if not 0 <= warmup < 1:
             raise ModelError(f"--model.init_args.warmup: {warmup} is no share of the steps; give 0.1 for a tenth.")
-        self.warmup = warmup
+        self.warmup, self.frozen = warmup, frozen
         self._wanted = None if heads is None else [_parsed(head) for head in heads]
 
     def build(self, sizes: TextSizes) -> None:
@@ -258,6 +269,8 @@ class TransformerClassifier(TextClassifier):
             found |= {(layer - 1, one) for one in (range(heads) if head is None else [head - 1])}
         self.levels = {f"{layer + 1}-{head + 1}": (layer, head) for layer, head in sorted(found)}
         self.trained = self.trained or not self.classifier.drawn
+        if self.frozen:
+            self.classifier.freeze()
 
     def prepare(self, data: ClassificationDataModule) -> None:
         super().prepare(data)
@@ -332,7 +345,12 @@ class TransformerClassifier(TextClassifier):
         def share(step: int) -> float:
             return step / rising if step < rising else max(steps - step, 0) / (steps - rising)
 
-        adam = torch.optim.AdamW(self.parameter_groups(), self.learning_rate, fused=True)
+        if not (groups := self.parameter_groups()):
+            raise ModelError(
+                "--model.init_args.frozen: nothing is left to train, as the classification head came with the files "
+                "too. Test it without a training (`python train.py test`), or set frozen to false."
+            )
+        adam = torch.optim.AdamW(groups, self.learning_rate, fused=True)
         schedule = torch.optim.lr_scheduler.LambdaLR(adam, share)
         return {"optimizer": adam, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
