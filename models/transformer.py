@@ -79,8 +79,7 @@ class SequenceClassifier(nn.Module):
         self.model.train()
 
     def freeze(self) -> None:
-        """From here on only the weights that were drawn have gradients, and only they have dropout before them."""
-        self.model.base_model.eval()
+        """From here on only the weights that were drawn have gradients."""
         for name, parameter in self.model.named_parameters():
             parameter.requires_grad_(name in self.drawn)
 
@@ -271,6 +270,11 @@ class TransformerClassifier(TextClassifier):
         self.trained = self.trained or not self.classifier.drawn
         if self.frozen:
             self.classifier.freeze()
+
+    def on_train_start(self) -> None:
+        """Features that are frozen have no dropout either; earlier Lightning would warn of it."""
+        if self.frozen:
+            self.classifier.model.base_model.eval()
 
     def prepare(self, data: ClassificationDataModule) -> None:
         super().prepare(data)

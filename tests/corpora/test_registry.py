@@ -19,7 +19,20 @@ from corpora.sentence import CorpusError
 from tests.corpora.conftest import Quiet
 
 ROW = "1\tGo\tgo\tVERB\tVB\t_\t0\troot\t_\t_\n\n"
-KNOWN = "20newsgroups, ag_news, cola, imdb, litbank, ontogum, sst2, trec, ud_english_ewt, wikitext, wikitext_raw, wnli"
+KNOWN = (
+    "20newsgroups, ag_news, cola, glue_sst2, imdb, litbank, mnli, mnli_mismatched, mrpc, ontogum, qnli, qqp, rte, "
+    "sst2, stsb, trec, ud_english_ewt, wikitext, wikitext_raw, wnli"
+)
+UNPINNED = (
+    "glue_sst2",
+    "mnli",
+    "mnli_mismatched",
+    "mrpc",
+    "qnli",
+    "qqp",
+    "rte",
+    "stsb",
+)  # whatever GLUE's archives hold
 FILES: dict[Split, str] = {"train": ROW * 3, "dev": ROW * 2, "test": ROW}
 
 
@@ -50,10 +63,19 @@ def sha256(text: str) -> str:
 def test_entries_are_pinned_and_have_their_own_places() -> None:
     files = [remote for corpus in CORPORA.values() for remote in corpus.files]
     archives = [corpus.archive.file for corpus in CORPORA.values() if corpus.archive]
-    hashes = [remote.sha256 for name, corpus in CORPORA.items() if not corpus.archive for remote in corpus.files]
+    hashes = [
+        remote.sha256
+        for name, corpus in CORPORA.items()
+        if not corpus.archive and name not in UNPINNED
+        for remote in corpus.files
+    ]
     hashes += [archive.sha256 for archive in archives]
     assert all(name == corpus.name for name, corpus in CORPORA.items())
-    assert len({remote.path for remote in files + archives}) == len(files + archives)
+    assert len({remote.path for remote in files + archives}) == len({*files, *archives})
+    assert all(CORPORA[name].recipe for name in UNPINNED)
+    assert all(
+        corpus.splits["test"] == corpus.splits["dev"] for name, corpus in CORPORA.items() if name in (*UNPINNED, "cola")
+    )
     assert [len(bytes.fromhex(digest or "")) for digest in set(hashes)] == [32] * len(hashes)
     assert not any(Path(remote.path).is_absolute() for remote in files + archives)
     assert all((remote.url or "https://").startswith("https://") for remote in files)

@@ -3,6 +3,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sklearn.metrics import matthews_corrcoef
 from torchmetrics.functional.classification import binary_auroc, binary_f1_score, multiclass_auroc, multiclass_f1_score
 
 from metrics.classification import (
@@ -14,6 +15,8 @@ from metrics.classification import (
     confusion,
     f1,
     majority_scores,
+    matthews,
+    mcc_score,
     ratio_columns,
 )
 from results import numbers
@@ -56,12 +59,25 @@ def test_intervals_are_those_of_texts_drawn_one_by_one(classes: int, positive: i
     for pick in np.random.default_rng(3).integers(60, size=(200, 60)):
         table = confusion(gold[pick], probabilities[pick].argmax(axis=1), classes)
         area = auroc(gold[pick], probabilities[pick], positive, np.ones((1, 60)))
-        slow.append([float(accuracy(table)), float(f1(table, positive)), float(area[0])])
-    for place, name in enumerate(("accuracy", "f1", "auroc")):
+        slow.append([float(accuracy(table)), float(f1(table, positive)), float(area[0]), float(matthews(table))])
+    for place, name in enumerate(("accuracy", "f1", "auroc", "mcc")):
         low, high = np.quantile(np.array(slow)[:, place], [0.025, 0.975])
         assert found[f"dev.{name}.low"] == pytest.approx(low)
         assert found[f"dev.{name}.high"] == pytest.approx(high)
         assert low < found[f"dev.{name}"] < high
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+def test_matthews_correlation_is_scikit_learns_also_of_repeated_texts(classes: int) -> None:
+    gold, probabilities = drawn(80, classes, seed=2)
+    predicted = probabilities.argmax(axis=1)
+    weights = np.random.default_rng(0).integers(0, 4, size=(5, 80)).astype(np.float64)
+    found = mcc_score(classes)(np.column_stack([gold, predicted]).astype(np.float64), weights)
+    picks = [np.repeat(np.arange(80), row.astype(int)) for row in weights]
+    assert found == pytest.approx([matthews_corrcoef(gold[pick], predicted[pick]) for pick in picks])
+    constant = confusion(gold, np.full_like(gold, 1), classes)
+    assert matthews(constant) == matthews(constant.T) == matthews_corrcoef(gold, np.full_like(gold, 1)) == 0
+    assert np.isnan(matthews(np.zeros((classes, classes))))
 
 
 def test_what_is_not_defined_is_nan_and_nothing_else() -> None:

@@ -565,6 +565,28 @@ def test_it_learns_what_decides_and_comes_back_from_its_checkpoint(corpus: str, 
     assert again.result.items.equals(model.result.items)
 
 
+@each_architecture
+def test_a_frozen_transformer_trains_what_was_drawn_and_nothing_else(name: str, corpus: str, tmp_path: Path) -> None:
+    bare, modes = ARCHITECTURES[name].save(tmp_path / "bare"), Modes()
+    model, module = TransformerClassifier(learning_rate=0.01, frozen=True), data(corpus, bare, tmp_path)
+    before: dict[str, Tensor] = {}
+
+    class Before(Callback):
+        def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+            before.update({name: tensor.clone() for name, tensor in model.classifier.model.state_dict().items()})
+
+    fitting = trainer(2, Before(), modes)
+    fitting.fit(model, datamodule=module)
+    after = model.classifier.model.state_dict()
+    assert {name for name in after if not torch.equal(before[name], after[name])} == set(model.classifier.drawn)
+    assert (modes.train, modes.dev) == ({True, False}, {False})  # no dropout in what is frozen
+    assert not any(one.training for one in model.classifier.model.base_model.modules())
+
+    tuned = tiny.add_head(ARCHITECTURES[name].save(tmp_path / "tuned"), 2)
+    with pytest.raises(ModelError, match=r"frozen: nothing is left to train, as the classification head came with"):
+        trainer().fit(TransformerClassifier(frozen=True), datamodule=data(corpus, tuned, tmp_path))
+
+
 def test_a_head_that_comes_with_the_files_is_tested_without_training_and_another_is_not(
     corpus: str, tmp_path: Path
 ) -> None:

@@ -1,0 +1,214 @@
+"""Every task of GLUE in its own files: their headers, rows and traps, in little."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from attention import EncoderSpec
+from corpora.labelled import Columns
+from corpora.registry import fetch
+from corpora.sentence import CorpusError
+from datamodules import ClassificationDataModule, TextDataModule
+
+# Of each task the folder, the files of train and dev, a header, a row for text, pair and label, and labels.
+MNLI = (
+    "index\tpromptID\tpairID\tgenre\tsentence1_binary_parse\tsentence2_binary_parse\tsentence1_parse\tsentence2_parse"
+)
+MNLI += "\tsentence1\tsentence2\tlabel1"
+TASKS: dict[str, tuple[str, str, str, str, tuple[str, ...]]] = {
+    "cola": ("CoLA", "dev", "", "gj04\t{label}\t*\t{a}", ("1", "0")),
+    "glue_sst2": ("SST-2", "dev", "sentence\tlabel", "{a} \t{label}", ("1", "0")),
+    "mrpc": ("MRPC", "dev", "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String", "{label}\t7\t8\t{a}\t{b}", ("1", "0")),
+    "stsb": (
+        "STS-B",
+        "dev",
+        "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2\tscore",
+        "0\tmain\tMSRvid\t2012\t0001\tnone\tnone\t{a}\t{b}\t{label}",
+        ("5.000", "0.5", "3"),
+    ),
+    "qqp": (
+        "QQP",
+        "dev",
+        "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate",
+        "9\t1\t2\t{a}\t{b}\t{label}",
+        ("0", "1"),
+    ),
+    "mnli": (
+        "MNLI",
+        "dev_matched",
+        f"{MNLI}\tgold_label",
+        "0\t3\t3n\tslate\t( a )\t( b )\t(S a)\t(S b)\t{a}\t{b}\tneutral\t{label}",
+        ("neutral", "entailment", "contradiction"),
+    ),
+    "qnli": (
+        "QNLI",
+        "dev",
+        "index\tquestion\tsentence\tlabel",
+        "0\t{a}\t{b}\t{label}",
+        ("entailment", "not_entailment"),
+    ),
+    "rte": (
+        "RTE",
+        "dev",
+        "index\tsentence1\tsentence2\tlabel",
+        "0\t{a}\t{b}\t{label}",
+        ("not_entailment", "entailment"),
+    ),
+    "wnli": ("WNLI", "dev", "index\tsentence1\tsentence2\tlabel", "0\t{a}\t{b}\t{label}", ("0", "1")),
+}
+SCORES = {"cola": "mcc", "mrpc": "f1", "qqp": "f1", "stsb": "pearson"}
+TEXTS = ('The " fox', "dogs aren't\xa0here .")
+
+
+def write(root: Path, task: str, rows: int = 6) -> dict[str, Path]:
+    """The files of a task under a data root; those of MNLI's dev have more columns than train."""
+    folder, dev, header, row, labels = TASKS["mnli" if task == "mnli_mismatched" else task]
+    dev = "dev_mismatched" if task == "mnli_mismatched" else dev
+    place = root / "glue" / folder
+    place.mkdir(parents=True, exist_ok=True)
+    files = {"train": place / "train.tsv", "dev": place / f"{dev}.tsv"}
+    for split, path in files.items():
+        head, line = header, row
+        if folder == "MNLI" and split == "dev":
+            head = head.replace("label1", "label1\tlabel2\tlabel3\tlabel4\tlabel5")
+            line = line.replace("\tneutral\t{label}", "\tneutral\tneutral\tentailment\tneutral\tneutral\t{label}")
+        a, b = TEXTS
+        lines = [
+            line.format(a=f"{a} {split} {number}", b=b, label=labels[number % len(labels)]) for number in range(rows)
+        ]
+        path.write_text("\n".join([*([head] if head else []), *lines]) + "\n", encoding="utf-8")
+    return files
+
+
+def module(root: Path, task: str, **options: Any) -> ClassificationDataModule:  # noqa: ANN401 # those of the datamodule
+    made = ClassificationDataModule(task, root=str(root), cache=str(root / "cache"), **options)
+    made.setup("fit")
+    made.setup("test")
+    return made
+
+
+@pytest.mark.parametrize("task", [*TASKS, "mnli_mismatched"])
+def test_a_task_is_read_by_its_name_alone_and_dev_is_what_is_reported(
+    task: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = write(tmp_path, task)
+    data = module(tmp_path, task)
+    labels = TASKS["mnli" if task == "mnli_mismatched" else task][-1]
+    assert data.files() == {**files, "test": files["dev"]}
+    assert data.score == SCORES.get(task, "accuracy")
+    assert data.regression == (task == "stsb")
+    for split in ("train", "dev", "test"):
+        found = data.splits[split]
+        assert len(found) == 6
+        name = "train" if split == "train" else "dev"
+        paired = () if task in {"cola", "glue_sst2"} else ("<sep>", *TEXTS[1].lower().split())
+        words = ("the", '"', "fox", name if name == "train" else "<unk>", "2", *paired)
+        assert data.text(split, 2)[1] == words
+        given = [labels[number % len(labels)] for number in range(6)]
+        if data.regression:
+            assert found.labels.tolist() == [float(label) for label in given]
+        else:
+            assert [data.labels[label] for label in found.labels] == given
+    assert data.labels == (() if data.regression else tuple(sorted(labels)))
+    assert data.positive == ({"qnli": 0, "rte": 0}.get(task, 1) if len(data.labels) == 2 else None)
+    audit = cast(dict[str, Any], data.provenance.audit["test"])
+    assert "also_in_dev" not in audit  # they are the same file
+    assert audit["also_in_train"] == 0
+    assert not [message for message in caplog.messages if "stand in" in message]
+
+
+def test_records_of_qqp_that_lack_a_field_or_a_question_are_counted(tmp_path: Path, bert: Path) -> None:
+    train = write(tmp_path, "qqp")["train"]
+    broken = "10\t1\t2\tWhy ?\n" + "11\t1\t2\t\tWhat ?\t0\n" + "and the rest\tof a question\t1\n"
+    train.write_text(train.read_text(encoding="utf-8") + broken, encoding="utf-8")
+    data = module(tmp_path, "qqp")
+    audit = cast(dict[str, Any], data.provenance.audit["train"])
+    assert {name: audit[name] for name in ("texts", "empty", "malformed")} == {"texts": 6, "empty": 1, "malformed": 2}
+    texts = TextDataModule(
+        {"corpus": "qqp", "split": "train"}, EncoderSpec(str(bert)), root=str(tmp_path), cache=str(tmp_path)
+    )
+    texts.setup("test")
+    assert sum(len(batch.index) for loader in texts.test_dataloader() for batch in loader) == 6
+    other = write(tmp_path, "rte")["train"]
+    other.write_text(other.read_text(encoding="utf-8") + "8\tone field too few\t0\n", encoding="utf-8")
+    with pytest.raises(CorpusError, match=rf"{other}:8: the record has 3 fields instead of 4"):
+        module(tmp_path, "rte")
+
+
+@pytest.mark.parametrize(
+    ("task", "given", "message"),
+    [
+        (
+            "qnli",
+            "rte",
+            r"train\.tsv:1: the header has no column 'question'; there are index, sentence1, .*columns\.text",
+        ),
+        ("rte", "wnli", r"train\.tsv:2: '0' is no label of rte, which has entailment, not_entailment\. Put .*RTE\.zip"),
+        ("wnli", "rte", r"train\.tsv:2: 'not_entailment' is no label of wnli, which has 0, 1"),
+        ("glue_sst2", "qnli", r"train\.tsv:2: 'entailment' is no label of glue_sst2, which has 0, 1"),
+        ("cola", "glue_sst2", r"train\.tsv:1: without a header .* there is no column '4'; there are 1, 2\."),
+        (
+            "stsb",
+            "rte",
+            r"train\.tsv:1: the header has no column 'score'; there are index, sentence1, sentence2, label",
+        ),
+        ("mrpc", "qqp", r"train\.tsv:1: the header has no column '#1 String'"),
+    ],
+)
+def test_a_file_of_another_task_is_refused(task: str, given: str, message: str, tmp_path: Path) -> None:
+    files, other = write(tmp_path, task), write(tmp_path / "other", given)
+    for split, path in files.items():
+        shutil.copy(other[split], path)
+    with pytest.raises(CorpusError, match=message):
+        module(tmp_path, task)
+
+
+def test_labels_that_do_not_fit_the_task_are_refused_by_line(tmp_path: Path) -> None:
+    dev = write(tmp_path, "stsb")["dev"]
+    for label in ("high", "nan", "1e999"):
+        dev.write_text(dev.read_text(encoding="utf-8").replace("\t0.5\n", f"\t{label}\n", 1), encoding="utf-8")
+        with pytest.raises(
+            CorpusError, match=rf"{dev}:3: the label '{label}' is no number, and this is a regression\. "
+        ):
+            module(tmp_path, "stsb")
+        write(tmp_path, "stsb")
+    train = write(tmp_path, "mnli")["train"]
+    train.write_text(train.read_text(encoding="utf-8").replace("\tcontradiction\n", "\tneutral\n"), encoding="utf-8")
+    with pytest.raises(CorpusError, match=r"dev_matched\.tsv:4: no text of train has the label 'contradiction'; there"):
+        module(tmp_path, "mnli", positive="neutral")
+
+
+def test_what_the_registry_says_yields_to_what_is_given(tmp_path: Path) -> None:
+    write(tmp_path, "mnli")
+    columns = Columns(text="sentence1", label="gold_label", id="sentence1")
+    data = module(tmp_path, "mnli", columns=columns, score="mcc")
+    assert (data.score, data.splits["dev"].ids[0], data.text("dev", 0)[1][-1]) == ("mcc", f"{TEXTS[0]} dev 0", "0")
+    data = ClassificationDataModule("stsb", root=str(tmp_path), regression=False)
+    assert (data.regression, data.score) == (False, "accuracy")
+    with pytest.raises(
+        CorpusError, match=r"score: pearson is no score of a classification\. .*accuracy or f1 or auroc or mcc"
+    ):
+        ClassificationDataModule("cola", score="pearson")
+    with pytest.raises(CorpusError, match="score: mcc is no score of a regression"):
+        ClassificationDataModule("stsb", score="mcc")
+
+
+def test_a_task_that_is_absent_says_how_to_get_it(tmp_path: Path) -> None:
+    with pytest.raises(
+        CorpusError, match=r"RTE/train\.tsv: there is no such file.*fbaipublicfiles\.com/glue/data/RTE\.zip"
+    ):
+        module(tmp_path, "rte")
+    files = write(tmp_path, "rte")
+    assert fetch("rte", tmp_path) == {**files, "test": files["dev"]}  # whatever they hold: no hash is known
+
+
+@pytest.mark.parametrize("task", ["cola", "wnli"])
+def test_the_public_files_are_read_by_name(task: str, tmp_path: Path, public_data: Callable[..., Path]) -> None:
+    public_data("glue", {"cola": "CoLA", "wnli": "WNLI"}[task])
+    data = ClassificationDataModule(task, root=str(public_data()), cache=str(tmp_path))
+    data.setup("test")
+    texts = {"cola": (8551, 1043), "wnli": (634, 71)}[task]
+    assert tuple(len(data.splits[split]) for split in ("train", "dev", "test")) == (*texts, texts[1])
