@@ -1,5 +1,6 @@
 """What attention looks like: statistics, clusters, patterns and roles of heads, from one pass over some texts."""
 
+from analysis.ablation import HeadAblation
 from analysis.atlas import Atlas
 from analysis.base import Analysis, AnalysisError
 from analysis.clusters import Clusters

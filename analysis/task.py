@@ -75,6 +75,11 @@ class Task(ABC):
     def statistic(self) -> Statistic:
         """The main score of rows `[texts, 1 + width]`: what is known, and what the model says."""
 
+    def choose(self, score: str) -> None:
+        """Take another main score; an AnalysisError where there is none of that name."""
+        if score != self.score:
+            raise AnalysisError(f"--model.init_args.score: there is no {score}, only {self.score}.")
+
     @property
     @abstractmethod
     def identity(self) -> Mapping[str, object]:

@@ -7,9 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jsonargparse import Namespace
-from pytorch_lightning import LightningDataModule
-from pytorch_lightning.cli import LightningArgumentParser
 from pytorch_lightning.utilities.seed import isolate_rng
 
 from attention.digest import Digests
@@ -87,15 +84,6 @@ def read(path: Path) -> tuple[Config, Mapping[str, Any]]:
     if not known or not all(isinstance(config[name], Mapping) for name in ("model", "data")):
         raise FidelityError(f"{path}: the checkpoint does not say how its model and its data were made.")
     return config, content
-
-
-def data_settings(path: Path) -> Namespace:
-    """The data that a checkpoint was trained on, as the command line's parser understands them; raises as `read`."""
-    config, _ = read(path)
-    parser = LightningArgumentParser()
-    parser.add_lightning_class_args(LightningDataModule, "data", subclass_mode=True)
-    parsed: Namespace = parser.parse_object({"data": config["data"]})["data"]
-    return parsed
 
 
 def classifier_of(path: Path, config: Config) -> TextClassifier:

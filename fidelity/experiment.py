@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from datamodules import ClassificationDataModule, TextBatch
 from datamodules.sampling import run_seed
 from fidelity.base import CheckpointResult, FidelityTest, by_variant
-from fidelity.checkpoints import Checkpoint, FidelityError, data_settings, files_of, load
+from fidelity.checkpoints import Checkpoint, FidelityError, files_of, load, read
 from fidelity.classified import ClassifiedBatch, classify
 from fidelity.saliency import Saliency
 from metrics.bootstrap import Resampled, difference, holm, mean, pooled, resample
@@ -27,6 +27,7 @@ from metrics.rows import ItemRows
 from models.base import gathered
 from results import ColouredText, ColouredTexts, Estimate, Figure, Result, Table, Unit, numbers
 from training import recorded_gradients
+from training.lifecycle import data_settings
 
 OWN = ("gold", "predicted", "words", "correct")  # columns of every text, also of one that no test measures
 
@@ -95,7 +96,10 @@ class Fidelity(LightningModule):
     def data_of(cls, arguments: Namespace) -> Namespace | None:
         """Settings of the data that the first checkpoint was trained on, for a command line that names no data."""
         paths = [arguments.checkpoints] if isinstance(arguments.checkpoints, str) else arguments.checkpoints
-        return data_settings(files_of(Path(paths[0]).expanduser())[0]) if paths else None
+        if not paths:
+            return None
+        path = files_of(Path(paths[0]).expanduser())[0]
+        return data_settings(path, read(path)[1])
 
     @property
     def data(self) -> ClassificationDataModule:

@@ -11,7 +11,8 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import torch
 import yaml
-from pytorch_lightning import LightningModule
+from jsonargparse import Namespace
+from pytorch_lightning import LightningDataModule, LightningModule
 from pytorch_lightning.cli import LightningArgumentParser
 from pytorch_lightning.utilities.seed import isolate_rng
 from torch import Tensor
@@ -294,6 +295,21 @@ def configured_model(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
         raise TrainingError(f"{path}: {NOT_OF_A_RUN}")
     arguments = {key: value for key, value in parameters.items() if not str(key).startswith("_")}
     return {"class_path": names[-1] if names else "", "init_args": {**(model.get("init_args") or {}), **arguments}}
+
+
+def data_settings(path: Path, content: Mapping[str, Any]) -> Namespace:
+    """The data that a checkpoint was trained on, as the command line's parser understands them.
+
+    Raises:
+        TrainingError: the checkpoint does not say; `path` is for the message.
+    """
+    data = config_of(content).get("data")
+    if not isinstance(data, Mapping):
+        raise TrainingError(f"{path}: the checkpoint does not say what it was trained on: give --data.")
+    parser = LightningArgumentParser()
+    parser.add_lightning_class_args(LightningDataModule, "data", subclass_mode=True)
+    parsed: Namespace = parser.parse_object({"data": data})["data"]
+    return parsed
 
 
 def config_of(content: Mapping[str, Any]) -> Mapping[str, Any]:

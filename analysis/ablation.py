@@ -1,0 +1,409 @@
+"""The score of a task with heads off, one by one, by layers, or in named sets (Kovaleva et al. 2019; Michel et al. 2019)."""
+
+import io
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+import torch
+from jsonargparse import Namespace
+from numpy.typing import NDArray
+from pytorch_lightning import LightningModule
+from pytorch_lightning.utilities import rank_zero_info
+from torch import Tensor
+
+from analysis.base import AnalysisError
+from analysis.tables import head_map
+from analysis.task import Classification, LanguageModelling, Task
+from attention.ablation import PIECES, Heads, Kind, named_heads
+from attention.digest import digest
+from datamodules import ClassificationDataModule, SegmentBatch, TextBatch, TextDataModule
+from datamodules.sampling import run_seed
+from metrics.bootstrap import Resampled, difference, holm, pooled
+from metrics.progress import counted
+from metrics.rows import ItemRows
+from results import Bars, Estimate, Figure, Result, Table
+from results.files import remove_leftovers, write_atomically
+from training.lifecycle import data_settings, read_checkpoint
+
+LEVEL = 0.05  # of a head that helps or hurts, after Holm's correction
+DRAWS = 10_000  # of the bootstrap at least
+_DRAWS_A_HEAD = 100  # so that a p-value that was multiplied by the number of heads can still be small
+_MOST_CELLS = 1 << 28  # resamples × texts, two bytes each
+_VERSION = 1  # raise it when a kept number would come out differently
+
+log = logging.getLogger(__name__)
+
+
+class TaskExperiment(LightningModule):
+    """Scores a model with heads off. Run it with `python train.py test`; nothing is trained.
+
+    With a checkpoint the task is that of the classifier, and without `--data` the texts are those it was trained on.
+    Without one it is language modelling, and the data are texts (`TextDataModule`).
+
+    Args:
+        checkpoint: of a `TransformerClassifier`; None for language modelling.
+        split: of labelled texts, on which the score is taken.
+        seed: of what is drawn; None for that of the run.
+    """
+
+    example_input_array = None
+
+    def __init__(self, checkpoint: str | None, split: Literal["dev", "test"], seed: int | None) -> None:
+        super().__init__()
+        self.checkpoint, self.split = checkpoint, split
+        self._seed = seed
+        self.result: Result | None = None
+        self._task: Task | None = None
+
+    @classmethod
+    def data_of(cls, arguments: Namespace) -> Namespace | None:
+        """Settings of the data that the checkpoint was trained on, for a command line that names no data."""
+        if arguments.checkpoint is None:
+            return None
+        path = Path(arguments.checkpoint).expanduser()
+        return data_settings(path, read_checkpoint(path))
+
+    @property
+    def seed(self) -> int:
+        return run_seed(self._seed)
+
+    @property
+    def task(self) -> Task:
+        assert self._task is not None
+        return self._task
+
+    def setup(self, stage: str) -> None:
+        if self._task is not None:
+            return
+        data = self.trainer.datamodule  # type: ignore[attr-defined]
+        if self.checkpoint is not None and isinstance(data, ClassificationDataModule):
+            self._task = Classification(Path(self.checkpoint).expanduser(), data, self.device_of_run)
+            data.eval_tokens = PIECES.get(self.device_of_run.type, PIECES["cuda"]) // 2
+        elif self.checkpoint is None and isinstance(data, TextDataModule):
+            self._task = LanguageModelling(data, self.seed)
+        else:
+            needed = "TextDataModule" if self.checkpoint is None else "ClassificationDataModule"
+            raise AnalysisError(
+                f"{type(self).__name__} with{'out' if self.checkpoint is None else ''} --model.init_args.checkpoint "
+                f"needs {needed}, and {type(data).__name__} is given. A fine-tuned classifier is scored on labelled "
+                f"texts, an encoder with a head for language modelling on any."
+            )
+        self.prepare()
+
+    def prepare(self) -> None:
+        """What is left to make once there is a task."""
+
+    @property
+    def device_of_run(self) -> torch.device:
+        """Where the run computes: `setup` comes before the module is moved there."""
+        return self.trainer.strategy.root_device
+
+    def is_scored(self, batch: TextBatch | SegmentBatch) -> bool:
+        """Whether a batch has texts that count."""
+        counts = batch.split == self.split if isinstance(batch, TextBatch) else batch.encoder == "given"
+        return counts and bool(len(batch.index))
+
+
+@dataclass(frozen=True)
+class Condition:
+    """Heads that are off together, and what they give instead."""
+
+    kind: Kind
+    name: str
+    """`3-1` for a head, `3` for a layer, else the name of a set."""
+    of: Literal["head", "layer", "set", "random"]
+    heads: Heads
+
+
+class HeadAblation(TaskExperiment):
+    """The score of a task with each head off, each layer, and each named set beside random ones.
+
+    Differences to the whole model are tested by the paired bootstrap over texts, and p-values are adjusted for all
+    heads of the model (Holm 1979). What was computed is kept under the cache folder: a run that was killed goes on.
+
+    Args:
+        checkpoint: see `TaskExperiment`.
+        kinds: what heads give instead; `uniform` as Kovaleva et al., `zero` as Michel et al.
+        heads: whether every single head is ablated.
+        layers: whether every layer is.
+        sets: names of further sets, and their heads by `layer-head` or `layer`.
+        random: random sets that stand beside each named one, of as many heads of the same layers, which are others as
+            far as there are enough.
+        split: of labelled texts, on which the score is taken; means and other texts' outputs are of dev.
+        score: of labelled texts; None for that of the data.
+        seed: of random sets and of `resample`; None for that of the run.
+
+    Raises:
+        AnalysisError: nothing is to be ablated, or data and checkpoint do not fit.
+        AblationError: later, there is no such head.
+    """
+
+    experiment = "ablation"
+
+    def __init__(
+        self,
+        checkpoint: str | None = None,
+        kinds: Sequence[Kind] = ("zero",),
+        heads: bool = True,
+        layers: bool = True,
+        sets: dict[str, list[str]] | None = None,
+        random: int = 20,
+        split: Literal["dev", "test"] = "dev",
+        score: str | None = None,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(checkpoint, split, seed)
+        if not kinds or len(set(kinds)) < len(kinds) or not (heads or layers or sets) or random < 0:
+            raise AnalysisError(
+                "--model.init_args: name kinds of ablation, each once, and heads, layers or sets to ablate; random is "
+                "0 or more."
+            )
+        self.kinds, self.each_head, self.each_layer = tuple(kinds), heads, layers
+        self.sets, self.random, self.wanted_score = dict(sets or {}), random, score
+
+    def prepare(self) -> None:
+        if self.wanted_score is not None:
+            self.task.choose(self.wanted_score)
+        self.conditions = self._conditions()
+        self.rows = ItemRows(1 + self.task.width * (1 + len(self.conditions)))
+
+    def on_test_start(self) -> None:
+        """Find what is kept of an earlier run; see what heads give in texts of dev."""
+        self._ablations = {kind: self.task.ablation(kind, self.seed) for kind in self.kinds}
+        data = self.trainer.datamodule  # type: ignore[attr-defined]
+        what = [self.split, self.kinds, self.seed, [sorted(one.heads) for one in self.conditions], self.task.identity]
+        self._kept = _KeptRows(data.cache / f"ablation-{digest(repr((_VERSION, what)).encode())[:24]}")
+        shared = "layers below are computed once" if self.task.ablated.shares else "every time the whole model runs"
+        rank_zero_info(f"{counted(len(self.conditions), 'set')} of heads to ablate; {shared}.")
+
+    def _conditions(self) -> list[Condition]:
+        """All sets, one kind after the other."""
+        task = self.task
+        found: list[tuple[str, Literal["head", "layer", "set", "random"], Heads]] = []
+        everything = named_heads(map(str, range(1, task.layers + 1)), task.layers, task.heads, "")
+        if self.each_head:
+            found += [
+                (f"{layer + 1}-{head + 1}", "head", frozenset({(layer, head)})) for layer, head in sorted(everything)
+            ]
+        if self.each_layer:
+            for layer in range(task.layers):
+                found.append((str(layer + 1), "layer", frozenset(one for one in everything if one[0] == layer)))
+        for place, (name, heads) in enumerate(self.sets.items()):
+            own = named_heads(heads, task.layers, task.heads, f"--model.init_args.sets.{name}")
+            drawn = np.random.default_rng([self.seed, place])
+            found.append((name, "set", own))
+            found += [(name, "random", random_heads(own, task.heads, drawn)) for _ in range(self.random)]
+        return [Condition(kind, *one) for kind in self.kinds for one in found]
+
+    def test_step(self, batch: TextBatch | SegmentBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
+        if self.is_scored(batch):
+            self.rows.update(batch.index, self._kept.rows(batch.index, lambda: self._measure(batch)))
+
+    def _measure(self, batch: TextBatch | SegmentBatch) -> Tensor:
+        """What the model says of each text with each set off, behind what is known of it, `[batch, columns]`."""
+        found = [self.task.gold(self.task.inputs(batch))]
+        for place, (kind, ablation) in enumerate(self._ablations.items()):
+            sets = [one.heads for one in self.conditions if one.kind == kind]
+            # The whole model is one of the sets, that without a head.
+            numbers = self.task.run(batch, ablation, sets if place else [frozenset(), *sets])
+            found.append(numbers.transpose(0, 1).flatten(1))
+        return torch.cat([column.double() for column in found], 1)
+
+    def on_test_epoch_end(self) -> None:
+        """Sum up, and fill `result`."""
+        _, values = self.rows.compute()
+        self.rows.reset()
+        self.result = self._result(values)
+
+    def _result(self, values: NDArray[np.float64]) -> Result:
+        task, width = self.task, self.task.width
+        draws = min(max(DRAWS, _DRAWS_A_HEAD * task.layers * task.heads), max(_MOST_CELLS // max(len(values), 1), 1000))
+
+        def resampled(place: int) -> Resampled:
+            own = values[:, 1 + place * width : 1 + (place + 1) * width]
+            return task.resampled(np.column_stack([values[:, 0], own]), draws)
+
+        whole = resampled(0)
+        measured = [Measured.of(one, resampled(place), whole) for place, one in enumerate(self.conditions, start=1)]
+        scores = {task.score: whole.estimate}
+        tables: dict[str, Table] = {}
+        figures: dict[str, Figure] = {}
+        audit: dict[str, object] = {"texts": len(values), "draws": draws, "kept_batches": self._kept.found}
+        for kind in self.kinds:
+            of_kind = [one for one in measured if one.condition.kind == kind]
+            scores |= self._counts(kind, of_kind)
+            figures |= self._figures(kind, of_kind)
+        for of, name in (("head", "ablation"), ("layer", "layers")):
+            if chosen := [one for one in measured if one.condition.of == of]:
+                tables[name] = ablation_table(chosen, task, heads=of == "head")
+        if self.sets:
+            tables["sets"] = self._set_table(measured)
+        if {"mean", "resample"} & set(self.kinds):
+            reference = self._ablations["mean" if "mean" in self.kinds else "resample"].reference
+            assert reference is not None
+            audit["reference"] = f"{reference.texts} texts of {task.references}, {len(reference.lengths)} to resample"
+        if self.each_head:
+            audit["least_p_holm"] = min(1.0, 2 / (1 + draws) * task.layers * task.heads)
+        return Result(self.experiment, scores, tables, figures, audit)
+
+    def _counts(self, kind: Kind, measured: "Sequence[Measured]") -> dict[str, Estimate]:
+        """How many heads help, how many hurt, and how many make no difference after Holm's correction."""
+        heads = [one for one in measured if one.condition.of == "head"]
+        if not heads:
+            return {}
+        adjusted = holm([one.p for one in heads])
+        sign = 1 if self.task.lower_is_better else -1
+        helps = [p < LEVEL and sign * one.difference.value > 0 for one, p in zip(heads, adjusted, strict=True)]
+        hurts = [p < LEVEL and sign * one.difference.value < 0 for one, p in zip(heads, adjusted, strict=True)]
+        counts = {"help": sum(helps), "hurt": sum(hurts), "make_no_difference": len(heads) - sum(helps) - sum(hurts)}
+        changes = [one.difference.value for one in heads]
+        extremes = {"lowest": min(changes), "highest": max(changes)}
+        return {
+            **{f"{kind}.heads_that_{name}": Estimate(count, unit="count") for name, count in counts.items()},
+            **{f"{kind}.{name}_difference": Estimate(value, unit=self.task.unit) for name, value in extremes.items()},
+        }
+
+    def _figures(self, kind: Kind, measured: "Sequence[Measured]") -> dict[str, Figure]:
+        """A map of the differences of all heads, and a bar for each layer."""
+        task, found = self.task, dict[str, Figure]()
+        label = f"change of {task.score} with the head off"
+        if heads := [one.difference.value for one in measured if one.condition.of == "head"]:
+            values = np.array(heads).reshape(task.layers, task.heads)
+            title = f"Heads off, one at a time ({kind})"
+            found[f"ablation_{kind}"] = replace(head_map(title, values, label, task.unit), diverging=True)
+        if layers := [one for one in measured if one.condition.of == "layer"]:
+            ends = [[float(getattr(one.difference, end) or np.nan) for one in layers] for end in ("low", "high")]
+            found[f"layers_{kind}"] = Bars(
+                title=f"All heads of a layer off ({kind})",
+                categories=tuple(one.condition.name for one in layers),
+                series={kind: [one.difference.value for one in layers]},
+                label=f"change of {task.score}",
+                intervals={kind: (ends[0], ends[1])},
+                category_label="layer",
+                unit=task.unit,
+            )
+        return found
+
+    def _set_table(self, measured: "Sequence[Measured]") -> Table:
+        """A row for each kind and named set, beside the random sets of as many heads of the same layers."""
+        rows: list[dict[str, object]] = []
+        for one in measured:
+            if one.condition.of != "set":
+                continue
+            drawn = [
+                other.resampled
+                for other in measured
+                if (other.condition.of, other.condition.name, other.condition.kind)
+                == ("random", one.condition.name, one.condition.kind)
+            ]
+            row = {"kind": one.condition.kind, "set": one.condition.name, "heads": len(one.condition.heads)}
+            if drawn:
+                mean, apart = pooled(drawn), difference([one.resampled], drawn)
+                row |= mean.named("random") | apart.named("beyond_random")
+            rows.append(one.row | row)
+        frame = pd.DataFrame(rows)
+        first = ["kind", "set", "heads"]
+        frame = frame[[*first, *(name for name in frame if name not in first)]]
+        frame = frame.rename(columns={"beyond_random.p": "beyond_random_p"})
+        frame["p_holm"] = holm(frame["p"].tolist())
+        units = {name: self.task.unit for name in ("score", "difference", "random", "beyond_random") if name in frame}
+        p = {name: "p" for name in ("p", "p_holm", "beyond_random_p") if name in frame}
+        return Table(frame, {**units, **p}, interval="score")  # type: ignore[dict-item]
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """The score with some heads off, and what it differs from that of the whole model."""
+
+    condition: Condition
+    resampled: Resampled
+    difference: Estimate
+
+    @classmethod
+    def of(cls, condition: Condition, found: Resampled, whole: Resampled) -> "Measured":
+        """Under the same resamples of the texts."""
+        return cls(condition, found, difference([found], [whole]))
+
+    @property
+    def p(self) -> float:
+        """Two-sided p-value of the difference."""
+        return np.nan if self.difference.p is None else self.difference.p
+
+    @property
+    def row(self) -> dict[str, object]:
+        """Score and difference with their intervals, and its p-value."""
+        score = self.resampled.estimate
+        ends = {"difference.low": self.difference.low, "difference.high": self.difference.high}
+        own = {"score": score.value, "low": score.low, "high": score.high, "difference": self.difference.value}
+        return {**own, **ends, "p": self.p}
+
+
+def ablation_table(measured: Sequence[Measured], task: Task, *, heads: bool) -> Table:
+    """A row for each kind and head, or layer: `score, low, high, difference, p_holm` and more.
+
+    P-values are adjusted for all heads, or all layers, of one kind.
+    """
+    rows: list[dict[str, object]] = []
+    for one in measured:
+        layer, _, head = one.condition.name.partition("-")
+        place = {"layer": int(layer), "head": int(head)} if heads else {"layer": int(layer)}
+        rows.append({**place, **one.row, "kind": one.condition.kind})
+    frame = pd.DataFrame(rows)
+    frame["p_holm"] = np.concatenate(
+        [holm(frame.loc[frame["kind"] == kind, "p"].tolist()) for kind in frame["kind"].unique()]
+    )
+    units = {"score": task.unit, "difference": task.unit, "p": "p", "p_holm": "p"}
+    return Table(frame, units, interval="score", shown=not heads)
+
+
+def random_heads(like: Heads, heads: int, random: np.random.Generator) -> Heads:
+    """As many heads of each layer as there are in `like`, others than these as far as there are enough."""
+    found: set[tuple[int, int]] = set()
+    for layer in sorted({layer for layer, _ in like}):
+        own = {head for of, head in like if of == layer}
+        others = random.permutation([head for head in range(heads) if head not in own]).tolist()
+        drawn = [*others, *random.permutation(sorted(own)).tolist()][: len(own)]
+        found |= {(layer, int(head)) for head in drawn}
+    return frozenset(found)
+
+
+class _KeptRows:
+    """Rows of numbers of every batch, kept in a file each, so that a run that was killed goes on where it was.
+
+    Attributes:
+        found: batches whose numbers an earlier run has left.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self.found = folder, 0
+        folder.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(folder)
+
+    def rows(self, index: Tensor, make: Callable[[], Tensor]) -> Tensor:
+        """The rows of the items of a batch, int64 `[batch]`, as they were kept, or as they are made now."""
+        path = self._folder / f"{digest(repr(index.tolist()).encode())[:24]}.npy"
+        if (kept := _load(path)) is not None:
+            self.found += 1
+            return torch.from_numpy(kept).to(index.device)
+        rows = make()
+        content = io.BytesIO()
+        np.save(content, rows.cpu().numpy())
+        write_atomically(path, bytes.fromhex(digest(content.getvalue())) + content.getvalue())
+        return rows
+
+
+def _load(path: Path) -> NDArray[np.float64] | None:
+    """What a file holds behind its own hash; None where there is none, or it is damaged."""
+    if not path.is_file():
+        return None
+    content = path.read_bytes()
+    if bytes.fromhex(digest(content[32:])) != content[:32]:
+        log.warning("%s is damaged, and is made again.", path)
+        return None
+    loaded: NDArray[np.float64] = np.load(io.BytesIO(content[32:]))
+    return loaded
