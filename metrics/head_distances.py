@@ -1,8 +1,13 @@
-"""How much the attention of two heads differs: the Jensen–Shannon divergence of their rows (Clark et al. 2019, §6)."""
+"""How much attention differs: that of two heads (Clark et al. 2019, §6), or of one head in two encoders.
+
+Two heads by the Jensen–Shannon divergence of their rows; one head before and after fine-tuning by that, and by the
+cosine of its maps (Kovaleva et al. 2019, §4.3).
+"""
 
 import torch
 from torch import Tensor
 
+from metrics.distributions import jsd
 from metrics.moments import Floats
 from metrics.rows import ExactMetric
 
@@ -77,3 +82,32 @@ class HeadDistances(ExactMetric):
         # The released code sums over the tokens and never divides.
         distances = (sums / (_SCALE * tokens if tokens else torch.nan)).clamp_min(0)
         return (distances + distances.T).numpy()
+
+
+def map_cosines(first: Tensor, second: Tensor, real: Tensor) -> Tensor:
+    """Cosine of two attention maps, each as one vector of the weights between real tokens.
+
+    Args:
+        first: `[batch, heads, from, to]`, as `second`; the columns of the padding are zero.
+        second: of other heads, or of the same heads in another encoder.
+        real: bool `[batch, tokens]`, where there is no padding.
+
+    Returns:
+        Float64 `[batch, heads]`, in 0–1.
+    """
+    # The released code keeps the rows of the padding, which are alike in both and bring every cosine nearer to 1.
+    rows = real[:, None, :, None]
+    first, second = (weights.double() * rows for weights in (first, second))
+    product, one, other = (
+        torch.einsum("bhij,bhij->bh", *pair) for pair in ((first, second), (first, first), (second, second))
+    )
+    return product / (one * other).sqrt()
+
+
+def map_divergences(first: Tensor, second: Tensor, real: Tensor) -> Tensor:
+    """Mean Jensen–Shannon divergence, in nats, between the rows of real tokens; arguments as of `map_cosines`.
+
+    Float64 `[batch, heads]`, from 0 for equal maps to ln 2.
+    """
+    rows = real[:, None].double()
+    return (jsd(first.double(), second.double()) * rows).sum(-1) / rows.sum(-1)

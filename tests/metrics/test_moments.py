@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy import stats
 
-from metrics.moments import Moments
+from metrics.moments import Moments, recorded, subtract
 
 
 def test_means_and_intervals_equal_those_of_all_numbers_kept() -> None:
@@ -64,3 +64,47 @@ def test_the_scale_decides_how_tiny_a_number_counts(scale: int) -> None:
     moments = Moments(1, (1,), scale=scale)
     moments.update(torch.tensor([0]), torch.tensor([[3e-12]]))
     assert bool(moments.compute().over().value[0] > 0) == (scale == 48)
+
+
+def test_differences_are_paired_however_the_inputs_were_cut() -> None:
+    random = np.random.default_rng(1)
+    before = random.normal(3.0, 2.0, (37, 2))
+    after = before + random.normal(0.1, 0.2, (37, 2))
+    after[random.random(after.shape) < 0.2] = np.nan
+    group = torch.from_numpy(random.integers(0, 2, 37))
+    own, other, third = Moments(2, (2,)), Moments(2, (2,)), Moments(2, (2,))
+    own.pair()
+    for start in range(0, 37, 10):
+        part = slice(start, start + 10)
+        with recorded() as updates:
+            own.update(group[part], torch.from_numpy(after[part]))
+            third.update(group[part], torch.from_numpy(after[part]))
+        with recorded() as others:
+            for row in range(start, min(start + 10, 37)):
+                other.update(group[row : row + 1], torch.from_numpy(before[row : row + 1]))
+                third.update(group[row : row + 1], torch.from_numpy(before[row : row + 1]))
+        subtract(updates, others)
+    means = own.compute()
+    assert means.differences is not None
+    assert third.compute().differences is None
+    for place in range(2):
+        expected = stats.ttest_rel(after[:, place], before[:, place], nan_policy="omit")
+        found = means.at(place).differences
+        assert found is not None
+        interval = expected.confidence_interval(0.95)
+        value, low, high, inputs = (float(part) for part in found.over())
+        assert (low, high) == pytest.approx((interval.low, interval.high), abs=1e-9)
+        assert value == pytest.approx((low + high) / 2)
+        assert inputs == (~np.isnan(after[:, place])).sum()
+        assert float(found.p()) == pytest.approx(expected.pvalue, rel=1e-6)
+        assert float(found.over([1]).value) == pytest.approx(np.nanmean((after - before)[group == 1, place]))
+
+
+def test_numbers_below_the_rounding_are_no_evidence() -> None:
+    moments = Moments(1, (3,), scale=40)
+    for value in (1e-8, 1.5e-8, 2e-8):
+        moments.update(torch.zeros(1, dtype=torch.long), torch.tensor([[value, 0.0, 0.25]], dtype=torch.float64))
+    noise, zero, alike = moments.compute().p()
+    assert noise > 0.9
+    assert zero == 1
+    assert alike < 1e-6
