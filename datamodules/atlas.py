@@ -84,9 +84,9 @@ class AtlasDataModule(CorpusDataModule[Any]):
         return TextDataModule(texts, max_length=self.max_length, **self._shared), *others
 
     @property
-    def needed_encoder(self) -> EncoderSpec:
+    def needed_encoders(self) -> tuple[EncoderSpec, ...]:
         """The encoder whose attention is read."""
-        return self.encoder
+        return (self.encoder,)
 
     def files(self) -> Mapping[str, Path]:
         """The files of all parts, by the name of the text, or by part and split."""

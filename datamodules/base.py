@@ -194,8 +194,8 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
 
     @property
     @abstractmethod
-    def needed_encoder(self) -> EncoderSpec | None:
-        """The encoder that is read or whose tokenizer is; None for none."""
+    def needed_encoders(self) -> tuple[EncoderSpec, ...]:
+        """The encoders that are read or whose tokenizers are."""
 
     @property
     @abstractmethod
@@ -272,9 +272,9 @@ class AttentionDataModule(CorpusDataModule[Item]):
         self._warned: set[Split] = set()
 
     @property
-    def needed_encoder(self) -> EncoderSpec | None:
-        """The encoder whose attention is read."""
-        return self.encoder
+    def needed_encoders(self) -> tuple[EncoderSpec, ...]:
+        """The encoder whose attention is read, if any."""
+        return () if self.encoder is None else (self.encoder,)
 
     @abstractmethod
     def extraction(self, path: Path, source: Source | None) -> Extraction:

@@ -13,8 +13,9 @@ from corpora.document import Window
 from corpora.texts import Passage
 
 Split = Literal["train", "dev", "test"]
-EncoderOf = Literal["given", "random_init"]
-"""Whose attention a batch holds: that of the encoder that was asked for, or of one with weights drawn anew."""
+EncoderOf = Literal["given", "before", "random_init"]
+"""Whose attention a batch holds: that of the encoder that was asked for, of the same before its fine-tuning, or of one
+with weights drawn anew."""
 
 
 def padder(offsets: NDArray[np.integer[Any]], items: Sequence[int]) -> Callable[[NDArray[Any], int], Tensor]:

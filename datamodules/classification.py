@@ -327,10 +327,12 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         self._contents: dict[Split, pa.Array] = {}
 
     @property
-    def needed_encoder(self) -> EncoderSpec | None:
+    def needed_encoders(self) -> tuple[EncoderSpec, ...]:
         """The encoder whose pieces the tokens are, or whose embeddings are the vectors of words."""
+        if self.tokenizer is not None:
+            return (self.tokenizer,)
         embedded = self.vector_spec is not None and self.vector_spec.name == ENCODER
-        return EncoderSpec() if self.tokenizer is None and embedded else self.tokenizer
+        return (EncoderSpec(),) if embedded else ()
 
     def read(self, path: Path) -> LabelledTexts:
         """Parse one file."""

@@ -17,7 +17,7 @@ from pytorch_lightning.utilities import rank_zero_info, rank_zero_only
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
-from attention import AlignmentError, Encoder, EncoderSpec, resolve
+from attention import AlignmentError, Encoder, EncoderError, EncoderSpec, resolve
 from attention.digest import Digests
 from attention.segments import Segment, Segmenter, WordPieces
 from corpora.labelled import Columns
@@ -410,16 +410,18 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         cache: folder of the embedded text; else `$PROBING_CACHE`, else `./stores`.
         max_length: most pieces of a segment, delimiters included; the encoder's own limit where that is less.
         max_cells: bound of a batch, in padded cells: batch · longest²; None for `CELLS` of the device.
+        before: what the encoder was before its fine-tuning: everything is read through it too, batch by batch.
         random_init: everything is read through the same encoder with all weights but the embeddings drawn anew too.
         rank_timeout: seconds without a sign of life after which another device is given up.
 
     Attributes:
-        encoders: the given one, and with `random_init` that of random weights; filled by `setup`.
+        encoders: the given one, that `before`, and with `random_init` that of random weights; filled by `setup`.
         names: of the corpora, in their order; as in the batches.
 
     Raises:
         CorpusError: an option out of range, an unknown corpus; on `setup`, one that is absent or has no segment.
-        EncoderError: on `setup`, the encoder cannot be had, or separates no two passages.
+        EncoderError: on `setup`, the encoder cannot be had, or separates no two passages, or that `before` has other
+            layers, heads or pieces.
     """
 
     unit = "segments"
@@ -432,6 +434,7 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         cache: str | None = None,
         max_length: int = 128,
         max_cells: int | None = None,
+        before: EncoderSpec | None = None,
         random_init: bool = False,
         rank_timeout: float = 120.0,
     ) -> None:
@@ -452,6 +455,7 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
             if value is not None and value < 1:
                 raise CorpusError(f"{name}: {value} is less than 1. Give a positive number.")
         self.encoder, self.max_length, self.random_init = encoder, max_length, random_init
+        self.before = before
         self._most_cells = max_cells
         self.encoders: dict[EncoderOf, Encoder] = {}
         self._segments: dict[str, Segments] = {}
@@ -465,9 +469,14 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         return self._most_cells or CELLS.get(self.encoders["given"].device.type, CELLS["cuda"])
 
     @property
-    def needed_encoder(self) -> EncoderSpec:
-        """The encoder whose attention is read."""
-        return self.encoder
+    def _most(self) -> int:
+        """Most pieces of a segment."""
+        return min(self.max_length, *(encoder.max_length for encoder in self.encoders.values()))
+
+    @property
+    def needed_encoders(self) -> tuple[EncoderSpec, ...]:
+        """The encoder whose attention is read, and that before its fine-tuning."""
+        return (self.encoder,) if self.before is None else (self.encoder, self.before)
 
     def files(self) -> Mapping[str, Path]:
         """The file of every corpus, by its name; those that are embedded are written the first time."""
@@ -505,7 +514,7 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
 
         Raises:
             CorpusError: a file is absent or malformed, or holds no segment of two words.
-            EncoderError: the encoder cannot be had, or separates no two passages.
+            EncoderError: an encoder cannot be had, separates no two passages, or is not what the given one was before.
         """
         self.splits_of(stage, {})
         if self.encoders:
@@ -516,14 +525,18 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         device = self.trainer.strategy.root_device if self.trainer is not None else torch.device("cpu")
         digests = Digests(self.cache)
         specs: dict[EncoderOf, EncoderSpec] = {"given": self.encoder}
+        if self.before is not None:
+            specs["before"] = self.before
         if self.random_init:
             specs["random_init"] = replace(self.encoder, weights="random")
         for which, spec in specs.items():
             source = resolve(spec)
             self.encoders[which] = Encoder(source, device)
             self._identities[which] = source.identity(digests)
-        given = self.encoders["given"]
-        segmenter, most = Segmenter(given), min(self.max_length, given.max_length)
+        given, most = self.encoders["given"], self._most
+        if "before" in self.encoders:
+            _check_before(self.encoders["before"], given)
+        segmenter = Segmenter(given)
         self._segments = {corpus.name: Segments(corpus, segmenter, most) for corpus in self._corpora}
         for corpus in self._corpora:
             audit: Counter[str] = Counter()
@@ -595,7 +608,7 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
                     f"corpus of the registry ({', '.join(CORPORA)})."
                 )
         given = self.encoders["given"]
-        segmenter, longest = Segmenter(given), min(self.max_length, given.max_length)
+        segmenter, longest = Segmenter(given), self._most
         for source in self.sources:
             read = source if split is None else replace(source, split=split, limit=None)
             corpus = _Corpus.of(read, self.root, self.cache)
@@ -611,7 +624,10 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
                 yield segment_batch(kept[start:stop], range(start, stop), corpus.name, pad=given.pad_id)
 
     def test_dataloader(self) -> list[DataLoader[SegmentBatch]]:  # type: ignore[override]
-        """All texts, each once, through the given encoder; then through that of `random_init`."""
+        """All texts, each once, through the given encoder; then through that of `random_init`.
+
+        Who reads what was `before` shows it the batches of the given one.
+        """
         return [
             DataLoader(
                 TextStream(
@@ -627,7 +643,27 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
                 pin_memory=torch.cuda.is_available(),
             )
             for which, encoder in self.encoders.items()
+            if which != "before"
         ]
+
+
+def _check_before(before: Encoder, given: Encoder) -> None:
+    """Refuse an encoder whose heads or pieces are not those that the given one can have come from."""
+    names = before.source.spec.name, given.source.spec.name
+    shapes = [(one.layers, one.heads) for one in (before, given)]
+    vocabularies = [one.tokenizer.get_vocab() for one in (before, given)]
+    if shapes[0] == shapes[1] and vocabularies[0] == vocabularies[1]:
+        return
+    fault = (
+        f"{names[0]} has {shapes[0][0]} layers of {shapes[0][1]} heads, and {names[1]} has {shapes[1][0]} of "
+        f"{shapes[1][1]}"
+        if shapes[0] != shapes[1]
+        else f"the tokenizers of {names[0]} and {names[1]} have different pieces"
+    )
+    raise EncoderError(
+        f"{fault}: the second was not made of the first by fine-tuning. Name in --data.init_args.before.name the "
+        f"encoder that it was made of."
+    )
 
 
 def _why(audit: Counter[str]) -> str:

@@ -120,7 +120,7 @@ def look_for_sources(report: Report, data: CorpusDataModule[Any], stage: str) ->
             found.append("the training is not tested")
         report.faults += map(str, data.absent(stages))
         found += [f"{split} {path.name}" for split, path in files.items()]
-    if (encoder := data.needed_encoder) is not None:
+    for encoder in data.needed_encoders:
         with report.part("encoder") as found:
             source = resolve(encoder)
             found.append(f"{encoder.name} ({source.origin})")
