@@ -58,6 +58,8 @@ ROLES: Mapping[str, tuple[str, Callable[[Row], bool]]] = {
 """The roles in the order in which the first that fits is a head's own, each with its letter in the figure."""
 NO_ROLE = "–"
 
+_ENCODERS: Mapping[EncoderOf, str] = {"given": "", "before": "before fine-tuning", "random_init": "random weights"}
+
 
 def roles_of(row: Row) -> list[str]:
     """The roles of a head, of a row of the atlas."""
@@ -314,7 +316,7 @@ def atlas_of(known: Mapping[EncoderOf, Known]) -> Result:
                 " ".join(name for name, of in flags.items() if of.ravel()[row]) for row in range(len(frame))
             ]
         tables[f"{prefix}atlas"] = Table(frame, one.units, shown=encoder == "given")
-        figures[f"{prefix}roles"] = role_figure(frame, "random weights" if prefix else "")
+        figures[f"{prefix}roles"] = role_figure(frame, _ENCODERS[encoder])
         for role in (*ROLES, NO_ROLE):
             share = float((frame["role"] == role).mean())
             scores[f"{prefix}role.{'none' if role == NO_ROLE else role}"] = Estimate(share, unit="fraction")

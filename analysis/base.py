@@ -24,16 +24,19 @@ class ByHead:
         interval: The means over all inputs, with their intervals.
         unit: Of the number.
         halves: The means over each half of the inputs, where they were taken apart.
+        differences: Those from the encoder before its fine-tuning on the same inputs, where there is one.
     """
 
     interval: Interval
     unit: Unit
     halves: tuple[Floats, Floats] | None = None
+    differences: Means | None = None
 
     @classmethod
     def of(cls, means: Means, unit: Unit) -> Self:
-        """Of numbers whose groups are the two halves."""
-        return cls(means.over(), unit, (means.over([0]).value, means.over([1]).value))
+        """Of numbers whose groups are halves in turn: the two halves, or those of one corpus after the other."""
+        halves = means.over(slice(0, None, 2)).value, means.over(slice(1, None, 2)).value
+        return cls(means.over(), unit, halves, means.differences)
 
 
 class Analysis(nn.Module):
@@ -45,10 +48,13 @@ class Analysis(nn.Module):
     Attributes:
         name: of the analysis, unique in a run.
         needs: names of the analyses that must be named before it: their results are made of the same pass.
+        compares: whether it is of two encoders, the given one and that before its fine-tuning. It then sees the weights
+            of all layers of the one and then of the other, of the same inputs, as `batch.encoder` says, before `end`.
     """
 
     name: ClassVar[str]
     needs: ClassVar[tuple[str, ...]] = ()
+    compares: ClassVar[bool] = False
 
     def begin(self, data: TextDataModule, encoder: Encoder) -> None:
         """Make the states for this encoder; refuse texts or an encoder that do not fit with an AnalysisError."""

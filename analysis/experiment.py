@@ -1,6 +1,6 @@
 """All analyses in one pass: every text is read once, and nothing but sums is kept."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any
@@ -10,10 +10,12 @@ from pytorch_lightning import LightningModule
 from torch import Tensor, nn
 
 from analysis.base import Analysis, AnalysisError
+from analysis.change import differences
 from attention.forward import Allowance
 from datamodules import SegmentBatch, TextDataModule
 from datamodules.base import part_of
 from datamodules.batch import EncoderOf
+from metrics.moments import Moments, Updates, recorded, subtract
 from results import Result, merged
 
 
@@ -21,7 +23,9 @@ class AttentionAnalyses(LightningModule):
     """What attention looks like, by every analysis that is named, in one pass over some texts.
 
     Run it with `python train.py test`. Nothing is trained, and no attention is stored. With `random_init` of the data
-    every analysis is made of an encoder with random weights too; what comes out is called `random_init.<name>`.
+    every analysis is made of an encoder with random weights too; what comes out is called `random_init.<name>`. With
+    `before` it is made of the encoder before its fine-tuning, as `before.<name>`, and the tables `differences` and
+    `differences_by_quantity` say what has changed.
 
     Args:
         analyses: what is analysed.
@@ -77,28 +81,56 @@ class AttentionAnalyses(LightningModule):
                     f"{', '.join(self.data.names)}."
                 )
         given: Mapping[str, Analysis] = dict(self._named.items())  # type: ignore[arg-type]
+        own = {name: analysis for name, analysis in given.items() if not analysis.compares}
         # Before any of them begins, and holds an encoder.
-        self._of = {which: given if which == "given" else deepcopy(given) for which in self.data.encoders}
-        for which, copies in self._of.items():
-            for name, analysis in copies.items():
+        self._of = {which: given if which == "given" else deepcopy(own) for which in self.data.encoders}
+        after, before = (self._begin(which) for which in ("given", "before"))
+        self._begin("random_init")
+        if "before" in self._of:
+            for metric in list(nn.ModuleList(own.values()).modules()):
+                if isinstance(metric, Moments):
+                    metric.pair()
+            subtract(after, before)  # of those that have read their inputs already
+        self._memory = Allowance()
+        copies = [nn.ModuleDict(found) for which, found in self._of.items() if which != "given"]
+        self._copies = nn.ModuleList(copies)  # so that they move to the device too
+
+    def _begin(self, which: EncoderOf) -> Updates:
+        with recorded() as updates:
+            for name, analysis in self._of.get(which, {}).items():
                 data = self.data.only(self.corpora.get(name, self.data.names))
                 analysis.begin(data, self.data.encoders[which])
-        self._memory = Allowance()
-        self._control = nn.ModuleDict(self._of.get("random_init", {}))  # so that it moves to the device too
+        return updates
 
     def test_step(self, batch: SegmentBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
         if not len(batch.index):
             return
-        analyses = [
-            analysis
-            for name, analysis in self._of[batch.encoder].items()
-            if batch.corpus in self.corpora.get(name, [batch.corpus])
-        ]
-        if not analyses:
+        if batch.encoder != "given" or "before" not in self._of:
+            self._show(batch)
+        else:
+            comparing = [analysis for analysis in self._reading(batch) if analysis.compares]
+            with recorded() as after:
+                self._show(batch, comparing)
+            with recorded() as before:
+                self._show(replace(batch, encoder="before"), comparing)
+            subtract(after, before)
+            for analysis in comparing:
+                analysis.end(batch)
+        self._memory.check()
+
+    def _reading(self, batch: SegmentBatch) -> list[Analysis]:
+        """The analyses of the batch's encoder that read its corpus."""
+        analyses = self._of[batch.encoder].items()
+        return [analysis for name, analysis in analyses if batch.corpus in self.corpora.get(name, [batch.corpus])]
+
+    def _show(self, batch: SegmentBatch, comparing: Sequence[Analysis] = ()) -> None:
+        """Run a batch through its encoder, for all analyses of it, and for those that compare it with another."""
+        analyses = [analysis for analysis in self._reading(batch) if not analysis.compares]
+        if not analyses and not comparing:
             return
 
         def receive(layer: int, weights: Tensor) -> None:
-            for analysis in analyses:
+            for analysis in (*analyses, *comparing):
                 analysis.update(batch, layer, weights)
 
         encoder = self.data.encoders[batch.encoder]
@@ -107,15 +139,17 @@ class AttentionAnalyses(LightningModule):
             encoder.capture(inputs, receive, frozenset(range(encoder.layers)))
         for analysis in analyses:
             analysis.end(batch)
-        self._memory.check()
 
     def on_test_epoch_end(self) -> None:
         """Sum up, and fill `result`."""
         self.data.warn_of_left_out()
-        results = {which: merged(which, self._results(analyses)) for which, analyses in self._of.items()}
-        self.result = replace(results["given"], experiment=self.experiment)
-        if "random_init" in results:
-            self.result = _joined(self.result, results["random_init"])
+        found = {which: self._results(analyses) for which, analyses in self._of.items()}
+        if "before" in self._of:
+            found["given"]["differences"] = differences(self._of["given"], self._of["before"])
+        results = {which: merged(which, each) for which, each in found.items()}
+        self.result = replace(results.pop("given"), experiment=self.experiment)
+        for which, result in results.items():
+            self.result = _joined(self.result, which, result)
 
     def _results(self, analyses: Mapping[str, Analysis]) -> dict[str, Result]:
         found: dict[str, Result] = {}
@@ -124,10 +158,10 @@ class AttentionAnalyses(LightningModule):
         return found
 
 
-def _joined(given: Result, random: Result) -> Result:
-    """Both results as one, all names of the second behind `random_init.`."""
+def _joined(given: Result, which: EncoderOf, other: Result) -> Result:
+    """Both results as one, all names of the second behind that of its encoder."""
 
     def named(part: str) -> dict[str, Any]:
-        return {**getattr(given, part), **{f"random_init.{name}": one for name, one in getattr(random, part).items()}}
+        return {**getattr(given, part), **{f"{which}.{name}": one for name, one in getattr(other, part).items()}}
 
     return Result(given.experiment, named("scores"), named("tables"), named("figures"), named("audit"))

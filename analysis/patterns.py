@@ -146,7 +146,7 @@ class Patterns(Analysis):
     def by_head(self) -> Mapping[str, ByHead]:
         """Share of the inputs in which a head shows each pattern."""
         means = self._of_heads.compute()
-        return {name: _of_pattern(means, place) for place, name in enumerate(PATTERNS)}
+        return {name: ByHead.of(means.at(place), "fraction") for place, name in enumerate(PATTERNS)}
 
     def classes(self) -> Mapping[str, Sequence[str]]:
         """The pattern that each head shows most often; the first of equals."""
@@ -192,12 +192,6 @@ class Patterns(Analysis):
         if gallery := _gallery_figure(self._gallery.of_all_devices()):
             figures["pattern_gallery"] = gallery
         return Result(self.name, scores, tables, figures, audit)
-
-
-def _of_pattern(means: Means, place: int) -> ByHead:
-    own = means.at(place)
-    halves = own.over(slice(0, None, 2)).value, own.over(slice(1, None, 2)).value
-    return ByHead(own.over(), "fraction", halves)
 
 
 def _shares(rows: Sequence[Interval]) -> dict[str, Floats]:

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from tests import documents
-from tests.tiny import BROKEN, FAMILIAR
+from tests.tiny import BROKEN, FAMILIAR, save_bert
 
 ROOT = Path(__file__).parents[2] / "configs"
 CONFIGS = [
@@ -39,6 +39,16 @@ READ: dict[str, tuple[dict[str, set[str]], int, set[str]]] = {
     ),
     "kovaleva2019/linguistic.yaml": ({"linguistic": {"layer", "head", "class"}}, 1, set()),
     "kovaleva2019/relations.yaml": ({"relations": {"layer", "head"}}, 1, set()),
+    "kovaleva2019/change.yaml": (
+        {
+            "change": {"layer", "head", "cosine", "low", "high"},
+            "change_layers": {"layer", "cosine", "divergence"},
+            "differences": {"quantity", "layer", "head", "before", "after", "difference", "p_holm"},
+            "before.linguistic": {"layer", "head"},
+        },
+        6,
+        {"change.cosine", "change.cosine.layer_2", "differences.entropy"},
+    ),
 }
 
 
@@ -64,6 +74,7 @@ def texts(folder: Path, corpus: str) -> dict[str, list[dict[str, Any]]]:
         "patterns.yaml": [labelled, paired, text],
         "linguistic.yaml": [treebank],
         "relations.yaml": [treebank | {"format": "conllu"}],
+        "change.yaml": [labelled | {"name": "sst2"}, treebank | {"name": "treebank"}],
     }
 
 
@@ -96,6 +107,8 @@ def test_a_config_writes_what_others_read_on_one_and_on_two_processes(
     given = texts(tmp_path, corpus)[config.name]
     arguments = ["test", f"--config={config}", f"--data.init_args.corpora={json.dumps(given)}"]
     arguments += ["--data.init_args.max_length=48", "--data.init_args.max_cells=9000"]
+    if config.name == "change.yaml":
+        arguments.append(f"--data.init_args.before.name={save_bert(tmp_path / 'before', seed=1)}")
     _, one, at_one = run_config(*arguments)
     _, two, at_two = run_config(*arguments, processes=2)
 
