@@ -84,9 +84,9 @@ class Change(Analysis):
         for name, unit in MEASURES.items():
             for layer in range(len(layers[name].value)):
                 scores[f"change.{name}.layer_{layer + 1}"] = _estimate(layers[name], (layer,), unit)
-        order = np.argsort(layers["cosine"].value, kind="stable")
+        order, most_apart = np.argsort(layers["cosine"].value), int(layers["divergence"].value.argmax())
+        by = _said(layers["cosine"], order[0], 100), _said(layers["divergence"], most_apart, 1)
         most = np.unravel_index(heads["cosine"].value.argmin(), heads["cosine"].value.shape)
-        ends = _percent(layers["cosine"], order[0])
         return Result(
             experiment=self.name,
             scores=scores,
@@ -97,7 +97,8 @@ class Change(Analysis):
             figures=_figures(heads, layers),
             audit={
                 "inputs": int(model["cosine"].inputs),
-                "sentence": f"Layer {order[0] + 1} changed most: the cosine of its maps before and after is {ends}.",
+                "sentence": f"By cosine layer {order[0] + 1} changed most ({by[0]} %), by divergence layer "
+                f"{most_apart + 1} ({by[1]} nats).",
                 "layers, the most changed first": " ".join(str(layer + 1) for layer in order),
                 "most changed head": name_of(*map(int, most)),
             },
@@ -108,9 +109,9 @@ def _estimate(found: Interval, place: tuple[int, ...], unit: Unit) -> Estimate:
     return Estimate(*(float(number[place]) for number in found[:3]), unit=unit)
 
 
-def _percent(found: Interval, place: int) -> str:
-    value, low, high = (100 * float(number[place]) for number in found[:3])
-    return f"{value:.1f} % [{low:.1f}, {high:.1f}]"
+def _said(found: Interval, place: int, scale: float) -> str:
+    value, low, high = (scale * float(number[place]) for number in found[:3])
+    return f"{value:.3g} [{low:.3g}, {high:.3g}]"
 
 
 def _table(frame: pd.DataFrame, *, shown: bool = True) -> Table:

@@ -385,7 +385,8 @@ def _named(error: Exception) -> str:
 
 def _load(source: Source) -> PreTrainedModel:
     config = load_config(source)
-    pretrained, report = _pretrained(AutoModel, source, config)
+    with _quiet():
+        pretrained, report = _pretrained(AutoModel, source, config)
     unused = ("pooler.", "decoder.") if config.is_encoder_decoder else ("pooler.",)
     _refuse_missing(pretrained, source, [name for name in report["missing_keys"] if not name.startswith(unused)])
     if source.spec.weights == "random":
