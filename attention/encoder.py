@@ -360,6 +360,11 @@ def load_config(source: Source) -> PreTrainedConfig:
         config: PreTrainedConfig = AutoConfig.from_pretrained(source.folder)
     except Exception as error:  # transformers checks some values, and others raise whatever they raise
         raise EncoderError(f"{source.spec.name}: its config.json cannot be loaded: {_named(error)}") from error
+    if hasattr(config, "kept_heads"):
+        raise EncoderError(
+            f"{source.spec.name}: heads were removed from this model, and what is read here has equally many in every "
+            f"layer. Name the whole model, and replace heads by zeros (HeadAblation)."
+        )
     return config
 
 

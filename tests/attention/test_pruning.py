@@ -1,0 +1,143 @@
+"""Models without some heads: against the whole model with zeros in their place, and loaded by transformers alone."""
+
+import subprocess
+import sys
+from copy import deepcopy
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, PreTrainedModel
+
+from attention import EncoderError, EncoderSpec, resolve
+from attention.ablation import AblatedModel, Ablation, Heads
+from attention.encoder import Encoder, check
+from attention.pruning import Counts, PruningError, prune, save_pruned
+from tests import tiny
+
+LAYERS, HEADS = 3, 4
+_SIZES = {"hidden_size": 32, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "intermediate_size": 40}
+SIZES: dict[str, dict[str, int]] = {
+    "bert": _SIZES,
+    "roberta": _SIZES,
+    "electra": {**_SIZES, "embedding_size": 16},
+    "distilbert": {"dim": 32, "n_layers": LAYERS, "n_heads": HEADS, "hidden_dim": 40},
+    "gpt2": {"n_embd": 32, "n_layer": LAYERS, "n_head": HEADS},
+    "llama": {**_SIZES, "num_key_value_heads": 2},
+}
+MASK = torch.tensor([[1] * 7, [1] * 4 + [0] * 3])
+INPUTS = {"input_ids": torch.arange(5, 19).view(2, 7), "attention_mask": MASK}
+
+
+def whole(name: str) -> PreTrainedModel:
+    """Every parameter is drawn, and heads go through the registered function."""
+    model = tiny.build(name, 1, vocab_size=90, **SIZES[name])
+    check(model, name)
+    return model
+
+
+def said(model: PreTrainedModel) -> torch.Tensor:
+    """Hidden states of the real tokens."""
+    with torch.inference_mode():
+        found: torch.Tensor = model(**INPUTS)[0] * MASK[:, :, None]
+    return found
+
+
+def of_layer(layer: int, *heads: int) -> Heads:
+    return frozenset((layer, head) for head in heads)
+
+
+# Two heads that share a key, one of each of two keys, three with an odd one; a whole layer; none. For models with a key
+# to each head, and for Llama with one to two heads.
+CASES = {
+    "group": (of_layer(0, 2, 3), Counts(2, 0, 2), Counts(2, 0, 1)),
+    "one of each": (of_layer(1, 0, 3), Counts(2, 0, 2), Counts(2, 0, 0)),
+    "odd": (of_layer(0, 1) | of_layer(2, 0, 2, 3), Counts(4, 0, 4), Counts(3, 1, 1)),
+    "layer": (of_layer(1, 0, 1, 2, 3) | of_layer(2, 1, 2), Counts(5, 1, 5), Counts(5, 1, 1)),
+    "all": (
+        frozenset((layer, head) for layer in range(LAYERS) for head in range(HEADS)),
+        Counts(9, 3, 9),
+        Counts(9, 3, 3),
+    ),
+    "none": (frozenset[tuple[int, int]](), Counts(), Counts()),
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_a_pruned_model_says_what_the_whole_one_says_with_zeros(name: str) -> None:
+    model = whole(name)
+    for case in CASES.values():
+        compare(name, model, *case)
+
+
+def compare(name: str, model: PreTrainedModel, heads: Heads, plain: Counts, grouped: Counts) -> None:
+    [zeroed] = AblatedModel(model, LAYERS, share=False).run(
+        lambda inputs: model(**inputs)[0] * MASK[:, :, None], INPUTS, Ablation("zero"), [heads]
+    )
+    pruned = deepcopy(model)
+    counts = prune(pruned, heads)
+    assert counts == (grouped if name == "llama" else plain)
+    for implementation in ("probing", "sdpa", "eager"):
+        pruned.set_attn_implementation(implementation)
+        torch.testing.assert_close(said(pruned), zeroed, atol=1e-5, rtol=0)
+    if heads:
+        assert (zeroed - said(model)).abs().max() > 1e-2
+    size = 8  # of a head; its query and output rows, then its key and value rows
+    gone = counts.removed * 2 * size * 32 + counts.key_heads * 2 * size * 32
+    biases = 0 if name == "llama" else size * (counts.removed + 2 * counts.key_heads)
+    assert pruned.num_parameters() == model.num_parameters() - gone - biases
+
+
+LOAD = """
+import sys
+sys.modules.update(dict.fromkeys(["attention", "results"]))  # to import one of them is an error
+import torch, transformers
+folder, auto = sys.argv[1:]
+model = getattr(transformers, auto).from_pretrained(folder, trust_remote_code=True).eval()
+found = torch.load(folder + "/said.pt")
+with torch.inference_mode():
+    torch.testing.assert_close(model(**found["inputs"]).logits, found["logits"], atol=1e-5, rtol=0)
+    body = transformers.AutoModel.from_pretrained(folder, trust_remote_code=True).eval()
+    own = model.base_model(**found["inputs"])[0]
+    torch.testing.assert_close(body(**found["inputs"])[0], own, atol=1e-5, rtol=0)
+assert sum(one.numel() for one in model.parameters()) == found["parameters"]
+assert transformers.AutoTokenizer.from_pretrained(folder)("the fox")["input_ids"]
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "auto"),
+    [(name, AutoModelForSequenceClassification) for name in ("bert", "distilbert", "llama")]
+    + [("gpt2", AutoModelForCausalLM)],
+)
+def test_transformers_loads_what_is_saved_without_this_package(name: str, auto: type, tmp_path: Path) -> None:
+    tiny.save(tmp_path / "whole", whole(name), tiny.bert_tokenizer())
+    model = auto.from_pretrained(tmp_path / "whole", pad_token_id=0, dtype=torch.float32)  # type: ignore[attr-defined]
+    model = model.eval()
+    prune(model, CASES["odd"][0] | CASES["layer"][0])
+    folder = save_pruned(model, tiny.bert_tokenizer(), tmp_path / "pruned")
+    inputs = {"input_ids": INPUTS["input_ids"][:1]}
+    with torch.inference_mode():
+        logits = model(**inputs).logits
+    torch.save({"inputs": inputs, "logits": logits, "parameters": model.num_parameters()}, folder / "said.pt")
+    command = [sys.executable, "-I", "-c", LOAD, str(folder), auto.__name__]
+    done = subprocess.run(
+        command, cwd=tmp_path, env={"HF_HOME": str(tmp_path / "hub")}, capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_cannot_be_pruned_is_refused(tmp_path: Path) -> None:
+    albert = tiny.build("albert", 0, vocab_size=90, embedding_size=16, **_SIZES)
+    with pytest.raises(PruningError, match=r"AlbertModel: .*bert, roberta, .*llama.* this is albert\. .*HeadAblation"):
+        prune(albert, of_layer(0, 1))
+    bert = whole("bert")
+    with pytest.raises(PruningError, match=r"no head 1-5; there are 3 layers of 4 heads, counted from 1"):
+        prune(bert, of_layer(0, 4))
+    prune(bert, of_layer(0, 1))
+    with pytest.raises(PruningError, match="was pruned before"):
+        prune(bert, of_layer(0, 1))
+    folder = save_pruned(bert, tiny.bert_tokenizer(), tmp_path / "pruned")
+    with pytest.raises(EncoderError, match=r"heads were removed from this model.*Name the whole model"):
+        Encoder(resolve(EncoderSpec(str(folder))))
