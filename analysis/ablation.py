@@ -1,4 +1,4 @@
-"""The score of a task with heads off, one by one, by layers, or in named sets (Kovaleva et al. 2019; Michel et al. 2019)."""
+"""The score of a task with heads off: single ones, layers, named sets (Kovaleva et al. 2019, Michel et al. 2019)."""
 
 import io
 import logging
@@ -271,7 +271,7 @@ class HeadAblation(TaskExperiment):
     def _figures(self, kind: Kind, measured: "Sequence[Measured]") -> dict[str, Figure]:
         """A map of the differences of all heads, and a bar for each layer."""
         task, found = self.task, dict[str, Figure]()
-        label = f"change of {task.score} with the head off"
+        label = f"change of {task.score}"
         if heads := [one.difference.value for one in measured if one.condition.of == "head"]:
             values = np.array(heads).reshape(task.layers, task.heads)
             title = f"Heads off, one at a time ({kind})"

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from scipy.special import softmax
 from torch import Tensor, nn
 
 from analysis.base import AnalysisError
@@ -17,8 +18,10 @@ from attention.digest import Digests
 from corpora.sentence import CorpusError
 from datamodules import ClassificationDataModule, SegmentBatch, TextBatch, TextDataModule
 from datamodules.batch import Split
+from datamodules.classification import SCORES
 from metrics.bootstrap import Floats, Resampled, Statistic, mean, ratio, resample
-from metrics.classification import f1_score
+from metrics.classification import auroc, f1_score, mcc_score
+from metrics.correlation import pearson, spearman
 from models import TransformerClassifier
 from results import Unit
 
@@ -126,8 +129,8 @@ class Classification(Task):
         self.causal = classifier.causal
         self._digest = Digests(data.cache).one(checkpoint)
         self._check(checkpoint)
-        self.width = len(data.labels)
-        self.score, self.unit = "accuracy", "fraction"
+        self.width = len(data.labels) or 1  # a regression has one output
+        self.score, self.unit = data.score, "fraction"
         super().__init__()
 
     def _check(self, checkpoint: Path) -> None:
@@ -154,24 +157,40 @@ class Classification(Task):
         return self.classifier.logits(inputs["input_ids"], inputs["attention_mask"].bool(), inputs["segments"])
 
     def losses(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        return nn.functional.cross_entropy(self.numbers(inputs).float(), inputs["labels"], reduction="none")
+        numbers, labels = self.numbers(inputs).float(), inputs["labels"]
+        if self._data.regression:
+            return nn.functional.mse_loss(numbers[:, 0], labels, reduction="none")
+        return nn.functional.cross_entropy(numbers, labels, reduction="none")
+
+    def choose(self, score: str) -> None:
+        possible = SCORES[self._data.regression]
+        if score not in possible:
+            raise AnalysisError(f"--model.init_args.score: there is no {score}; give {' or '.join(possible)}.")
+        self.score = score
 
     def statistic(self) -> Statistic:
         classes, positive = len(self._data.labels), self._data.positive
-        own = f1_score(positive, classes) if self.score == "f1" else _accuracy
+        of_decisions: Mapping[str, Statistic] = {
+            "accuracy": _accuracy,
+            "f1": f1_score(positive, classes),
+            "mcc": mcc_score(classes),
+        }
+        of_numbers: Mapping[str, Statistic] = {"pearson": pearson, "spearman": spearman}
+        if self.score in of_numbers:
+            return of_numbers[self.score]
 
         def statistic(values: Floats, weights: Floats) -> Floats:
-            return own(np.column_stack([values[:, 0], values[:, 1:].argmax(1)]), weights)
+            if self.score == "auroc":
+                return auroc(values[:, 0].astype(np.int64), softmax(values[:, 1:], axis=1), positive, weights)
+            return of_decisions[self.score](np.column_stack([values[:, 0], values[:, 1:].argmax(1)]), weights)
 
         return statistic
 
     @property
     def identity(self) -> Mapping[str, object]:
-        return {
-            "checkpoint": self._digest,
-            "data": self._data.provenance.data,
-            "options": str(self._data.token_options),
-        }
+        data = self._data
+        read = [data.format, data.columns, data.header, data.empty, data.token_options]
+        return {"checkpoint": self._digest, "data": data.provenance.data, "read": repr(read)}
 
     def drawn(self, split: Split, most: int, seed: int) -> list[dict[str, Tensor]]:
         texts = self._data.splits[split]
@@ -236,7 +255,9 @@ class LanguageModelling(Task):
 
     @property
     def identity(self) -> Mapping[str, object]:
-        return {"encoder": self._data.provenance.encoder, "data": self._data.provenance.data, "seed": self._seed}
+        data = self._data
+        read = [data.sources, data.max_length, data.max_cells, self._seed]
+        return {"encoder": data.provenance.encoder, "data": data.provenance.data, "read": repr(read)}
 
     def drawn(self, split: Split, most: int, seed: int) -> list[dict[str, Tensor]]:
         try:

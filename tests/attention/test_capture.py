@@ -313,6 +313,7 @@ def test_attention_by_the_book(key_heads: int, softcap: float | None, scaling: f
     mixed, weights = attend(
         nn.Module().eval(), query, key, value, mask, scaling, 0.5, softcap=softcap, position_bias=bias
     )
+    assert weights is not None
     for batch, head, source, row, out in looped(query, key, value, mask, scaling or 3**-0.5, softcap, bias):
         torch.testing.assert_close(weights[batch, head, source], row)
         torch.testing.assert_close(mixed[batch, source, head], out)

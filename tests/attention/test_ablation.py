@@ -1,0 +1,259 @@
+"""Heads that are replaced: what a model says, against loops over texts that change what its projections read."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from attention.ablation import AblatedModel, Ablation, AblationError, Heads, Kind, Reference, named_heads
+from attention.capture import NAME, Head
+from tests.tiny import SIZES, build
+
+Projections = Callable[[Any], list[nn.Module]]
+"""The modules that read the outputs of the heads, one for each layer; a head's columns lie side by side."""
+
+SMALL = {**SIZES, "num_hidden_layers": 3, "vocab_size": 40, "max_position_embeddings": 32}
+GPT2 = {"n_embd": 32, "n_layer": 3, "n_head": 4, "vocab_size": 40, "n_positions": 32}
+MODELS: Mapping[str, tuple[Mapping[str, object], Projections]] = {
+    "bert": (SMALL, lambda model: [layer.attention.output.dense for layer in model.encoder.layer]),
+    "roberta": (
+        {**SMALL, "pad_token_id": 0},
+        lambda model: [one.attention.output.dense for one in model.encoder.layer],
+    ),
+    "electra": (SMALL, lambda model: [layer.attention.output.dense for layer in model.encoder.layer]),
+    "distilbert": (
+        {"dim": 32, "n_layers": 3, "n_heads": 4, "hidden_dim": 40, "vocab_size": 40, "max_position_embeddings": 32},
+        lambda model: [layer.attention.out_lin for layer in model.transformer.layer],
+    ),
+    "gpt2": (GPT2, lambda model: [block.attn.c_proj for block in model.h]),
+    "llama": ({**SMALL, "num_key_value_heads": 2}, lambda model: [layer.self_attn.o_proj for layer in model.layers]),
+    "gpt_neox": (
+        {**SMALL, "use_parallel_residual": True},
+        lambda model: [layer.attention.dense for layer in model.layers],
+    ),
+}
+CAUSAL = {"gpt2", "llama", "gpt_neox"}
+HEADS, DIM = 4, 8
+SETS: Sequence[Heads] = (
+    frozenset(),
+    *(frozenset({(layer, head)}) for layer in range(3) for head in (0, 3)),
+    frozenset({(0, 1), (0, 2)}),
+    frozenset({(1, 0), (2, 1), (2, 3)}),
+    frozenset((layer, head) for layer in range(3) for head in range(4)),
+)
+LENGTHS = (7, 3, 5)
+
+
+def made(name: str) -> PreTrainedModel:
+    model = build(name, 1, **MODELS[name][0])
+    model.set_attn_implementation(NAME)
+    return model
+
+
+def texts(seed: int = 0, lengths: Sequence[int] = LENGTHS) -> dict[str, Tensor]:
+    mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    tokens = torch.randint(3, 40, mask.shape, generator=torch.Generator().manual_seed(seed))
+    return {"input_ids": tokens * mask, "attention_mask": mask.long()}
+
+
+def measure_of(model: PreTrainedModel) -> Callable[[Mapping[str, Tensor]], Tensor]:
+    """The sum of the last hidden states of the real positions of each text."""
+
+    def measure(inputs: Mapping[str, Tensor]) -> Tensor:
+        hidden: Tensor = model(**inputs).last_hidden_state
+        return (hidden * inputs["attention_mask"][:, :, None]).sum(1)
+
+    return measure
+
+
+def alone(inputs: Mapping[str, Tensor], row: int) -> dict[str, Tensor]:
+    """One text without padding."""
+    length = int(inputs["attention_mask"][row].sum())
+    return {name: tensor[row : row + 1, :length] for name, tensor in inputs.items()}
+
+
+def read_by(model: PreTrainedModel, name: str, inputs: Mapping[str, Tensor]) -> list[Tensor]:
+    """What the projection of each layer reads of one text, `[length, heads, dim]`."""
+    found: list[Tensor] = []
+    hooks = [
+        one.register_forward_pre_hook(lambda _, args: found.append(args[0][0].unflatten(-1, (HEADS, DIM)).clone()))
+        for one in MODELS[name][1](model)
+    ]
+    with torch.no_grad():
+        model(**inputs)
+    for hook in hooks:
+        hook.remove()
+    return found
+
+
+def changed(model: PreTrainedModel, name: str, inputs: Mapping[str, Tensor], given: Mapping[Head, Tensor]) -> Tensor:
+    """What `measure_of` says of one text whose projections read these numbers `[length, dim]` of some heads."""
+
+    def change(layer: int) -> Callable[[nn.Module, tuple[Tensor, ...]], tuple[Tensor, ...]]:
+        def hook(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+            read = args[0].clone()
+            for (of, head), own in given.items():
+                if of == layer:
+                    read[0, :, DIM * head : DIM * (head + 1)] = own
+            return (read, *args[1:])
+
+        return hook
+
+    hooks = [one.register_forward_pre_hook(change(layer)) for layer, one in enumerate(MODELS[name][1](model))]
+    with torch.no_grad():
+        found = measure_of(model)(inputs)[0]
+    for hook in hooks:
+        hook.remove()
+    return found
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_zeros_are_columns_of_the_output_projection_that_read_nothing(name: str) -> None:
+    model, inputs = made(name), texts()
+    ablated = AblatedModel(model, 3)
+    assert ablated.shares
+    found = ablated.run(measure_of(model), inputs, Ablation("zero", name in CAUSAL), SETS)
+    for place, heads in enumerate(SETS):
+        for row in range(3):
+            expected = changed(model, name, alone(inputs, row), dict.fromkeys(heads, torch.zeros(())))
+            torch.testing.assert_close(found[place, row], expected, atol=2e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
+@pytest.mark.parametrize("kind", ["mean", "resample"])
+def test_means_and_other_texts_are_those_of_a_loop_over_texts(name: str, kind: Kind) -> None:
+    model, inputs = made(name), texts()
+    others = [texts(1, (2, 9)), texts(2, (4, 1, 6))]
+    measure = measure_of(model)
+    reference = Reference.of(measure, others)
+    index = [5, 11, 2]
+    read = sorted(
+        (read_by(model, name, alone(batch, row)) for batch in others for row in range(len(batch["input_ids"]))),
+        key=lambda one: len(one[0]),
+    )
+    found = AblatedModel(model, 3).run(measure, inputs, Ablation(kind, reference=reference, seed=3), SETS, index)
+    for row, number in enumerate(index):
+        order = np.random.default_rng([3, number]).permutation(len(read)).tolist()
+        given: dict[Head, Tensor] = {}
+        for layer, head in SETS[-1]:
+            if kind == "mean":
+                given[layer, head] = torch.cat([one[layer][:, head] for one in read]).mean(0)
+            else:
+                length = LENGTHS[row]
+                texts_of = [next(text for text in order if len(read[text][layer]) > i) for i in range(length)]
+                given[layer, head] = torch.stack([read[text][layer][i, head] for i, text in enumerate(texts_of)])
+        for place, heads in enumerate(SETS):
+            expected = changed(model, name, alone(inputs, row), {one: given[one] for one in heads})
+            torch.testing.assert_close(found[place, row], expected, atol=2e-5, rtol=1e-5)
+
+
+def test_a_position_that_no_kept_text_has_gets_the_end_of_the_longest() -> None:
+    reference = Reference(torch.zeros(1), torch.zeros(2, 1), torch.tensor([2, 4]), 2)
+    chosen, places = reference.positions([0], 6, 0)
+    assert chosen[0, 2:].tolist() == [1, 1, 1, 1]
+    assert places[0].tolist() == [0, 1, 2, 3, 3, 3]
+
+
+@pytest.mark.parametrize("bytes_of_a_text", [1, 2.5])
+def test_what_is_kept_fits_into_memory(bytes_of_a_text: float) -> None:
+    model = made("bert")
+    one = 9 * 3 * HEADS * DIM * 4
+    reference = Reference.of(
+        measure_of(model), [texts(1, (2, 9)), texts(2, (4, 1, 6))], most=int(bytes_of_a_text * one)
+    )
+    assert len(reference.outputs) == max(int(bytes_of_a_text), 1)
+    assert reference.texts == 5
+
+
+def uniform_by_hand(model: Any, tokens: Tensor, off: Heads) -> Tensor:  # noqa: ANN401
+    """The last hidden states of a BERT for one text, some of whose heads attend to all tokens alike."""
+    length = tokens.numel()
+    state: Tensor = model.embeddings(tokens[None])[0]
+    for layer, block in enumerate(model.encoder.layer):
+        own, outputs = block.attention.self, []
+        for head in range(HEADS):
+            part = slice(DIM * head, DIM * (head + 1))
+            query, key, value = (linear(state)[:, part] for linear in (own.query, own.key, own.value))
+            weights = torch.full((length, length), 1 / length)
+            if (layer, head) not in off:
+                weights = (query @ key.T / DIM**0.5).softmax(-1)
+            outputs.append(weights @ value)
+        attended = block.attention.output.dense(torch.cat(outputs, 1))
+        state = block.attention.output.LayerNorm(attended + state)
+        inner = nn.functional.gelu(block.intermediate.dense(state))
+        state = block.output.LayerNorm(block.output.dense(inner) + state)
+    return state
+
+
+def test_uniform_attention_is_that_of_a_pass_by_hand() -> None:
+    model, inputs = made("bert"), texts()
+    found = AblatedModel(model, 3).run(measure_of(model), inputs, Ablation("uniform"), SETS)
+    with torch.no_grad():
+        for place, heads in enumerate(SETS):
+            for row, length in enumerate(LENGTHS):
+                expected = uniform_by_hand(model, inputs["input_ids"][row, :length], heads).sum(0)
+                torch.testing.assert_close(found[place, row], expected, atol=2e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_uniform_attention_of_a_decoder_goes_to_what_came_before(name: str) -> None:
+    model, inputs = made(name), texts()
+    seen: list[Tensor] = []
+
+    def measure(some: Mapping[str, Tensor]) -> Tensor:
+        hidden: Tensor = model(**some).last_hidden_state
+        seen.append(hidden)
+        return hidden.sum(1)
+
+    first = frozenset({(0, head) for head in range(HEADS)})
+    AblatedModel(model, 3).run(measure, alone(inputs, 0), Ablation("uniform", causal=True), [first])
+    shorter = {key: tensor[:, :4] for key, tensor in alone(inputs, 0).items()}
+    AblatedModel(model, 3).run(measure, shorter, Ablation("uniform", causal=True), [first])
+    # What a position says does not depend on later ones, with the head off too.
+    torch.testing.assert_close(seen[1][:, :4], seen[3], atol=1e-5, rtol=1e-5)
+    assert (seen[1] - seen[0]).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("kind", ["zero", "uniform", "mean", "resample"])
+def test_shared_layers_change_nothing(name: str, kind: Kind) -> None:
+    model, inputs = made(name), texts()
+    measure = measure_of(model)
+    ablation = Ablation(kind, name in CAUSAL, Reference.of(measure, [texts(4, (8, 6))]))
+    shared = AblatedModel(model, 3).run(measure, inputs, ablation, SETS)
+    whole = AblatedModel(model, 3, share=False).run(measure, inputs, ablation, SETS)
+    torch.testing.assert_close(shared, whole, atol=1e-5, rtol=1e-5)
+    with torch.inference_mode():
+        assert torch.equal(shared[0], measure(inputs))  # nothing ablated: not a bit is changed
+    assert not torch.allclose(shared[1], shared[0])
+
+
+def test_a_module_that_serves_all_layers_is_run_as_a_whole() -> None:
+    model = build("albert", 1, **{**SMALL, "embedding_size": 16})
+    model.set_attn_implementation(NAME)
+    ablated, measure = AblatedModel(model, 3), measure_of(model)
+    assert not ablated.shares
+    found = ablated.run(measure, texts(), Ablation("zero"), SETS)
+    assert all(not torch.allclose(one, found[0]) for one in found[1:])
+
+
+def test_heads_by_their_names() -> None:
+    assert named_heads(["2-1", "1"], 2, 2, "") == {(1, 0), (0, 0), (0, 1)}
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("0-1", r"--x: '0-1' is no head\. Write layer-head, counted from 1"),
+        ("3-1", "--x: there is no 3-1; there are 2 layers of 4 heads"),
+        ("2-5", "there is no 2-5"),
+        ("last", "'last' is no head"),
+    ],
+)
+def test_a_head_that_does_not_exist_is_refused(name: str, message: str) -> None:
+    with pytest.raises(AblationError, match=message):
+        named_heads(["1-1", name], 2, 4, "--x")
