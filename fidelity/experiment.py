@@ -107,6 +107,11 @@ class Fidelity(LightningModule):
         data = self.trainer.datamodule  # type: ignore[attr-defined]
         if not isinstance(data, ClassificationDataModule):
             raise FidelityError(f"Fidelity tests classifiers of texts, and {type(data).__name__} has no labelled ones.")
+        if data.regression:
+            raise FidelityError(
+                "Fidelity tests ask whether decisions between classes change, and the labels of these data are numbers "
+                "(--data.init_args.regression). Give checkpoints of a classification."
+            )
         return data
 
     @property

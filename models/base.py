@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -31,13 +31,15 @@ from metrics.classification import (
     majority_scores,
     ratio_columns,
 )
+from metrics.correlation import regression_scores
 from metrics.rows import ItemRows
 from models.interface import SENTENCE, ModelError, Output
-from results import Estimate, HeatMap, Result
+from results import Estimate, HeatMap, Result, Unit
 from training import Mean, Origin, TrainedModule, TrainingError, check_new, over_devices
 from training.lifecycle import other_model
 
 CROSS_ENTROPY = "cross_entropy"  # the term that every classifier has
+SQUARED_ERROR = "squared_error"  # that of a regression, in its place
 _DEFAULT_TOKENS = TokenOptions()
 
 Item = TypeVar("Item")
@@ -58,6 +60,8 @@ class TextSizes:
     labels: tuple[str, ...] = ()
     vector_size: int | None = None
     options: TokenOptions = _DEFAULT_TOKENS
+    regression: bool = False
+    """Whether one number is predicted: there is one class then, and no label."""
 
     @classmethod
     def of(cls, data: ClassificationDataModule) -> "TextSizes":
@@ -65,7 +69,17 @@ class TextSizes:
         vectors, known = data.word_vectors() or (None, None)
         size = None if vectors is None else vectors.size(1)
         labels = tuple(data.labels)
-        return cls(len(labels), data.vocabulary, vectors, known, data.tokenizer, labels, size, data.token_options)
+        return cls(
+            len(labels) or 1,
+            data.vocabulary,
+            vectors,
+            known,
+            data.tokenizer,
+            labels,
+            size,
+            data.token_options,
+            data.regression,
+        )
 
 
 class Classified(NamedTuple):
@@ -82,11 +96,19 @@ class Classified(NamedTuple):
         return predicted
 
 
+class Regressed(NamedTuple):
+    """The texts of a split: their places in it, their labels, and the numbers that are predicted, each `[texts]`."""
+
+    texts: Integers
+    gold: Floats
+    predicted: Floats
+
+
 class Prediction(NamedTuple):
     """Of one text: its place in the split, and by level a weight, float32, of each of its positions."""
 
     text: int
-    probabilities: list[float]
+    probabilities: list[float]  # of the classes; of a regression the one number
     weights: dict[str, NDArray[np.float32]]
 
 
@@ -97,7 +119,8 @@ class TextClassifier(TrainedModule[TextSizes]):
 
     Subclasses fill `build`, `forward` and `decide`; those with terms of their own in the loss also `term_names` and
     `outcome`. The loss is the sum of its terms, each logged as `loss.<name>` as it enters the sum; on dev and test it
-    is the mean over the texts of what the batches have.
+    is the mean over the texts of what the batches have. Of a regression, for classifiers that have one (`regresses`),
+    the squared error is in the place of the cross-entropy.
 
     Args:
         learning_rate: of the optimiser.
@@ -111,6 +134,7 @@ class TextClassifier(TrainedModule[TextSizes]):
     checkpoint_key = "classifier"
     experiment = "classification"
     term_names: Sequence[str] = ()  # beside the cross-entropy
+    regresses: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -184,6 +208,12 @@ class TextClassifier(TrainedModule[TextSizes]):
 
     def prepare(self, data: ClassificationDataModule) -> None:
         """Make the parameters for a datamodule that is set up; a ModelError or TrainingError if they do not fit it."""
+        if data.regression and not (self.regresses and not self.class_weights):
+            refused = "weighs classes (class_weights)" if self.regresses else "decides between classes"
+            raise ModelError(
+                f"{type(self).__name__} {refused}, and the labels are numbers (--data.init_args.regression). Use "
+                f"TransformerClassifier without class_weights, or data whose labels are classes."
+            )
         self.bind(TextSizes.of(data), data.identity)
         if self.class_weights:
             counts = torch.from_numpy(data.class_counts).float()
@@ -201,11 +231,18 @@ class TextClassifier(TrainedModule[TextSizes]):
             )
 
     @property
+    def _regression(self) -> bool:
+        return self.origin is not None and self.sizes.regression
+
+    @property
     def _names(self) -> Sequence[str]:
-        return (CROSS_ENTROPY, *self.term_names)
+        return (SQUARED_ERROR if self._regression else CROSS_ENTROPY, *self.term_names)
 
     def _terms(self, batch: TextBatch) -> tuple[Output, Mapping[str, Mean]]:
         output, extra = self.outcome(batch)
+        if self._regression:
+            error = nn.functional.mse_loss(output.logits[:, 0], batch.labels)
+            return output, {SQUARED_ERROR: Mean(error, len(batch.labels)), **extra}
         weights = None if self._weights is None else self._weights.to(output.logits)
         count = len(batch.labels) if weights is None else weights[batch.labels].sum()
         loss = nn.functional.cross_entropy(output.logits, batch.labels, weights)
@@ -240,17 +277,18 @@ class TextClassifier(TrainedModule[TextSizes]):
         return {name: float(means[name]) for name in self._names}
 
     def _gather(self, metric: ItemRows, batch: TextBatch, logits: Tensor) -> None:
-        # Logarithms, taken in double precision on the CPU: as float32 near 1 probabilities would tie.
-        logs = logits.detach().cpu().double().log_softmax(-1).float().to(logits.device)
-        metric.update(batch.index, torch.cat([batch.labels[:, None], logs], dim=1))
+        values = logits.detach()
+        if not self._regression:
+            # Logarithms, taken in double precision on the CPU: as float32 near 1 probabilities would tie.
+            values = values.cpu().double().log_softmax(-1).float().to(logits.device)
+        metric.update(batch.index, torch.cat([batch.labels[:, None], values], dim=1))
 
     def validation_step(self, batch: TextBatch, batch_idx: int) -> None:
         self._evaluate(batch, self._val)
 
     def on_validation_epoch_end(self) -> None:
-        """Log `val_accuracy`, `val_f1`, `val_auroc` and `val_loss`."""
-        dev = self._joined(self._val)
-        scores = classification_scores(dev.gold, dev.probabilities, self.data.positive, prefix="val_", draws=0)
+        """Log `val_loss`, and as `val_<name>` accuracy, F1, AUROC and MCC, or those of a regression."""
+        scores = scores_of(self._joined(self._val), self.data.positive, prefix="val_", draws=0)
         means = {name: score.value for name, score in scores.items()}
         # The same on every device: they are joined already.
         self.log_dict({**means, "val_loss": sum(self._means(self._eval_losses).values())}, sync_dist=True)
@@ -267,21 +305,23 @@ class TextClassifier(TrainedModule[TextSizes]):
         audit = {**self._audit, **self.trained_for}
         self.result = classification_result(self.experiment, self.data, dev, test, losses, audit)
 
-    def _joined(self, metric: ItemRows) -> Classified:
+    def _joined(self, metric: ItemRows) -> Classified | Regressed:
         texts, values = metric.compute()
         metric.reset()
+        if self._regression:
+            return Regressed(texts, values[:, 0], values[:, 1])
         return Classified(texts, values[:, 0].astype(np.int64), np.exp(values[:, 1:]))
 
     def on_predict_epoch_start(self) -> None:
         self._found: list[Prediction] = []
 
     def predict_step(self, batch: TextBatch, batch_idx: int) -> Tensor:
-        """Probabilities `[batch, classes]`; gathered for `predictions` too, with the attention."""
+        """Probabilities `[batch, classes]` or numbers `[batch, 1]`; gathered for `predictions`, with the attention."""
         if not len(batch.index):
-            return batch.index.new_zeros(0, len(self.data.labels), dtype=torch.float32)
+            return batch.index.new_zeros(0, self.sizes.classes, dtype=torch.float32)
         output: Output = self(batch)
-        self._found += predictions_of(batch, output)
-        return output.logits.softmax(-1)
+        self._found += predictions_of(batch, output, self._regression)
+        return output.logits if self._regression else output.logits.softmax(-1)
 
     def on_predict_epoch_end(self) -> None:
         """Fill `predictions`; see `prediction_table`."""
@@ -312,7 +352,7 @@ class TextClassifier(TrainedModule[TextSizes]):
         with torch.no_grad():
             for batch in split.batches(eval_tokens):
                 batch = batch.to(self.device)
-                found += predictions_of(batch, self(batch))
+                found += predictions_of(batch, self(batch), self._regression)
         self.train(training)
         return prediction_table(found, split, self.sizes.labels, self.sizes.vocabulary).drop(columns="gold")
 
@@ -376,8 +416,8 @@ def _modules(model: nn.Module) -> list[str]:
 def classification_result(
     experiment: str,
     data: ClassificationDataModule,
-    dev: Classified,
-    test: Classified,
+    dev: Classified | Regressed,
+    test: Classified | Regressed,
     losses: Mapping[str, float],
     audit: Mapping[str, object],
 ) -> Result:
@@ -386,16 +426,32 @@ def classification_result(
     The loss is the sum of its terms `losses` on test.
 
     Returns:
-        `accuracy`, `f1` and `auroc` on test, and on dev as `dev.<name>`, with intervals; `loss` and `loss.<name>`; the
-        `majority` baseline. Table `classes`, figure `confusion`, and a row for each text of test.
+        `accuracy`, `f1`, `auroc` and `mcc` on test, and on dev as `dev.<name>`, with intervals; `loss` and
+        `loss.<name>`; the `majority` baseline. Table `classes`, figure `confusion`, and a row for each text of test.
+        Of a regression `pearson`, `spearman` and `mse`, that of always saying the mean of train as `mean.mse`, and the
+        rows alone.
     """
-    labels, positive = data.labels, data.positive
-    gold, predicted = test.gold, test.predicted
+    positive = data.positive
+    unit: Unit = "ratio" if isinstance(test, Regressed) else "nats"
+    scores = {
+        **scores_of(test, positive),
+        "loss": Estimate(sum(losses.values()), unit=unit),
+        **{f"loss.{name}": Estimate(value, unit=unit) for name, value in losses.items()},
+        **scores_of(dev, positive, prefix="dev."),
+    }
+    texts = {"text": test.texts, "id": [data.splits["test"].ids[text] for text in test.texts.tolist()]}
+    if isinstance(test, Regressed):
+        errors = {"squared_error": (test.gold - test.predicted) ** 2, "scored": np.ones_like(test.texts)}
+        items = pd.DataFrame({**texts, "gold": test.gold, "predicted": test.predicted, **errors})
+        constant = float(((test.gold - data.splits["train"].labels.mean()) ** 2).mean())
+        scores["mean.mse"] = Estimate(constant, unit="ratio")
+        ratios = {"mse": ("squared_error", "scored")}
+        return Result(experiment=experiment, scores=scores, audit=audit, items=items, ratios=ratios)
+    labels, gold, predicted = data.labels, test.gold, test.predicted
     names = np.array(labels, dtype=object)
     items = pd.DataFrame(
         {
-            "text": test.texts,
-            "id": [data.splits["test"].ids[text] for text in test.texts.tolist()],
+            **texts,
             "gold": names[gold],
             "predicted": names[predicted],
             **ratio_columns(gold, predicted, positive),
@@ -406,13 +462,7 @@ def classification_result(
     shares = table / np.maximum(table.sum(axis=1, keepdims=True), 1)
     return Result(
         experiment=experiment,
-        scores={
-            **classification_scores(gold, test.probabilities, positive),
-            "loss": Estimate(sum(losses.values()), unit="nats"),
-            **{f"loss.{name}": Estimate(value, unit="nats") for name, value in losses.items()},
-            **classification_scores(dev.gold, dev.probabilities, positive, prefix="dev."),
-            **majority_scores(data.class_counts, gold, positive),
-        },
+        scores={**scores, **majority_scores(data.class_counts, gold, positive)},
         tables={"classes": class_table(gold, predicted, labels)},
         figures={
             "confusion": HeatMap(
@@ -425,9 +475,18 @@ def classification_result(
     )
 
 
-def predictions_of(batch: TextBatch, output: Output) -> list[Prediction]:
+def scores_of(
+    found: Classified | Regressed, positive: int | None, *, prefix: str = "", draws: int = 1000
+) -> dict[str, Estimate]:
+    """The scores of a split with their intervals; see `classification_scores` and `regression_scores`."""
+    if isinstance(found, Regressed):
+        return regression_scores(found.gold, found.predicted, prefix=prefix, draws=draws)
+    return classification_scores(found.gold, found.probabilities, positive, prefix=prefix, draws=draws)
+
+
+def predictions_of(batch: TextBatch, output: Output, regression: bool = False) -> list[Prediction]:
     """What an output says of each text of the batch."""
-    probabilities = output.logits.softmax(-1).tolist()
+    probabilities = (output.logits if regression else output.logits.softmax(-1)).tolist()
     # A level over tokens has a position for each, delimiters too, so that weights and tokens stand side by side.
     weights = {
         name: _rows(level.weights, level.mask.sum(1) if name == SENTENCE else batch.lengths)
@@ -456,7 +515,7 @@ def gathered(found: Sequence[Item]) -> list[Item]:
 def prediction_table(
     found: Sequence[Prediction], split: TextSplit, labels: Sequence[str], vocabulary: Vocabulary
 ) -> pd.DataFrame:
-    """Predictions on the texts of a split, in its order.
+    """Predictions on the texts of a split, in its order; without `labels` those of a regression.
 
     Returns:
         `id`, `gold`, `predicted`, `probability.<label>`; lists with an entry for each token: `words`, the word of the
@@ -466,12 +525,13 @@ def prediction_table(
     found = sorted(found, key=lambda prediction: prediction.text)
     texts = [prediction.text for prediction in found]
     best = [int(np.argmax(prediction.probabilities)) for prediction in found]
+    gold = split.labels[texts].tolist()
     levels = found[0].weights if found else ()
     return pd.DataFrame(
         {
             "id": [split.ids[text] for text in texts],
-            "gold": [labels[split.labels[text]] for text in texts],
-            "predicted": [labels[place] for place in best],
+            "gold": [labels[place] for place in gold] if labels else gold,
+            "predicted": [labels[place] for place in best] if labels else [one.probabilities[0] for one in found],
             **{
                 f"probability.{label}": [prediction.probabilities[place] for prediction in found]
                 for place, label in enumerate(labels)

@@ -216,7 +216,8 @@ class TransformerClassifier(TextClassifier):
     the values of its head. A level is named `layer-head`, both counted from 1. All other rows, heads and layers attend
     as they do, whatever is imposed.
 
-    A classification head that comes with the files is kept, and can be tested without training.
+    A classification head that comes with the files is kept, and can be tested without training. Where labels are
+    numbers the head has one output, and its mean squared error is the loss.
 
     Args:
         heads: whose rows: `6-1`, or a layer, `6`, for all its heads; None for all heads of the last layer.
@@ -234,6 +235,8 @@ class TransformerClassifier(TextClassifier):
             are cut into words, a head that is kept has its classes in another order, nothing is left to train, or the
             training has no end.
     """
+
+    regresses = True
 
     def __init__(
         self,
@@ -285,7 +288,7 @@ class TransformerClassifier(TextClassifier):
                 f"The classification head has the classes {', '.join(names)} in this order, and those of the "
                 f"data are sorted: {', '.join(labels)}. Rename the labels so that they sort as those of the head."
             )
-        if names:
+        if names and labels:
             self._audit["classes_of_the_head"] = ", ".join(
                 f"{label} = {name}" for label, name in zip(labels, names, strict=True)
             )

@@ -303,7 +303,7 @@ def test_two_passages_need_a_delimiter_between_them(
     ("corpora", "message"),
     [
         ("wikitext103", r"wikitext103: neither `sample`, nor a file, nor a corpus of the registry \(.*wikitext,"),
-        ([TextSource("cola", split="test")], r"cola: the corpus has no split test; there are train, dev\."),
+        ([TextSource("cola", split="all")], r"cola: the corpus has no split all; there are train, dev, test\."),
         ([TextSource("my.txt", split="dev")], r"my\.txt: only corpora of the registry, and paths"),
         (["a.txt", "b/a.txt"], r"corpora: a, a\. .*a `name` each"),
         ([], r"corpora: none\. Name one or more"),

@@ -24,6 +24,7 @@ from models import (
     Residual,
     Tying,
 )
+from models.base import Classified
 from models.regularizers import Regularizer
 from tests.models.batches import batch_of
 from tests.models.corpora import write_texts
@@ -205,7 +206,9 @@ def test_probabilities_near_one_are_told_apart(tmp_path: Path) -> None:
     metric = ItemRows(3)
     batch = batch_of([[7], [7], [7]], labels=[0, 1, 1])
     model._gather(metric, batch, torch.tensor([[0.0, 18.0], [0.0, 20.0], [0.0, 25.0]]))
-    found = model._joined(metric).probabilities
+    joined = model._joined(metric)
+    assert isinstance(joined, Classified)
+    found = joined.probabilities
     expected = 1 / (1 + np.exp(-np.array([18.0, 20.0, 25.0])))
     assert np.unique(found[:, 1]).size == 3
     np.testing.assert_allclose(found[:, 1], expected, rtol=1e-14)

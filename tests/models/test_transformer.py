@@ -20,11 +20,12 @@ from transformers import (
 )
 
 from attention import EncoderSpec
+from attention.capture import Head
 from attention.encoder import EncoderError, resolve
 from datamodules import ClassificationDataModule, TextBatch
 from models.base import TextSizes
 from models.interface import ModelError
-from models.transformer import Head, SequenceClassifier, TransformerClassifier
+from models.transformer import SequenceClassifier, TransformerClassifier
 from tests import tiny
 from tests.models.batches import VOCABULARY, batch_of
 from tests.trainers import trainer
