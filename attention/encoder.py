@@ -3,11 +3,14 @@
 import errno
 import importlib.util
 import logging
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import numpy as np
@@ -512,6 +515,33 @@ def load_classifier(source: Source, classes: int) -> tuple[PreTrainedModel, tupl
         model = AutoModelForSequenceClassification.from_config(config, **_EAGER).eval()  # type: ignore[no-untyped-call]
     model.base_model.load_state_dict(drawn.state_dict(), strict=False)  # it may have a pooler more
     return model, tuple(name for name in model.state_dict() if not name.startswith(body))
+
+
+def save_model(model: PreTrainedModel, source: Source, folder: Path, labels: Sequence[str] = ()) -> None:
+    """Write a model, and the tokenizer it came with, to a new folder as plain files of transformers.
+
+    A classifier is given the names of its `labels`, in their order. The folder appears whole or not at all.
+
+    Raises:
+        EncoderError: something is there already, or the folder cannot be written.
+    """
+    if folder.exists() or folder.is_symlink():
+        raise EncoderError(f"{folder} is there already, and nothing is overwritten. Name a folder that is not there.")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as made:
+            partial = Path(made) / "model"
+            model.save_pretrained(partial)
+            config = deepcopy(model.config)
+            if labels:
+                config.id2label = dict(enumerate(labels))
+                config.label2id = {label: number for number, label in enumerate(labels)}
+            config.save_pretrained(partial)
+            for path in {path for pattern in _TEXTS[1:] for path in source.folder.glob(pattern)}:
+                shutil.copyfile(path, partial / path.name)
+            partial.rename(folder)
+    except OSError as error:
+        raise EncoderError(f"{folder} cannot be written ({error.strerror}). Check the path and the disk.") from error
 
 
 @contextmanager
