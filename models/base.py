@@ -446,7 +446,7 @@ def classification_result(
         constant = float(((test.gold - data.splits["train"].labels.mean()) ** 2).mean())
         scores["mean.mse"] = Estimate(constant, unit="ratio")
         ratios = {"mse": ("squared_error", "scored")}
-        return Result(experiment=experiment, scores=scores, audit=audit, items=items, ratios=ratios)
+        return Result("regression", scores, audit=audit, items=items, ratios=ratios)
     labels, gold, predicted = data.labels, test.gold, test.predicted
     names = np.array(labels, dtype=object)
     items = pd.DataFrame(

@@ -21,6 +21,7 @@ from corpora.conllu import read_treebank
 from corpora.sentence import CorpusError
 from heads.experiment import ExperimentError
 from reports import ResultWriter
+from tests.glue import write as write_glue
 from tests.models.corpora import write_texts, write_vectors
 from tests.tiny import BROKEN, FAMILIAR
 from training import TrainingError
@@ -167,6 +168,35 @@ def test_every_classifier_runs_and_leaves_whole_results(config: Path, bert: Path
     assert found["audit"]["train"]["labels"] == {"bad": 31, "good": 30}
     (checkpoint,) = folder.glob("checkpoints/*.ckpt")
     assert torch.load(checkpoint, weights_only=True)["config"] == (folder / "config.yaml").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("task", ["cola", "stsb"])
+def test_a_task_of_glue_runs_by_its_name_and_reports_dev_at_the_last_epoch(
+    task: str, bert: Path, tmp_path: Path
+) -> None:
+    write_glue(tmp_path, task, rows=12)
+    arguments = ["--trainer.max_epochs=2", "--trainer.enable_progress_bar=false", "--trainer.accelerator=cpu"]
+    options = {"corpus": task, "root": tmp_path, "cache": tmp_path / "cache", "tokenizer.name": bert}
+    arguments += [f"--data.init_args.{name}={value}" for name, value in options.items()]
+    config = f"--config={ROOT / 'configs' / 'kovaleva2019' / 'finetuning.yaml'}"
+    arguments = [config, *arguments, f"--trainer.default_root_dir={tmp_path / 'runs'}", "--checkpoint.monitor=null"]
+    train.main(["fit", *arguments])
+    folder, found = results(tmp_path / "runs")
+    scores, items = found["scores"], pd.read_parquet(folder / found["items"])
+    assert found["audit"]["epochs"] == 2
+    assert len(items) == 12
+    if task == "cola":
+        assert {"mcc", "mcc.low", "dev.mcc.high"} <= scores.keys()
+        assert scores["accuracy"] == scores["dev.accuracy"] == items["correct"].mean()
+    else:
+        assert {"pearson", "pearson.low", "spearman.high", "dev.mse.low", "loss.squared_error"} <= scores.keys()
+        assert scores["mse"] == scores["dev.mse"] == pytest.approx(items["squared_error"].mean())
+        (checkpoint,) = folder.glob("checkpoints/*.ckpt")
+        train.main(["predict", *arguments, f"--ckpt_path={checkpoint}"])
+        (predictions,) = (tmp_path / "runs").rglob("predictions.parquet")
+        assert pd.read_parquet(predictions)["predicted"].tolist() == pytest.approx(
+            items["predicted"].tolist(), abs=1e-5
+        )
 
 
 def test_variants_of_tutek_differ_in_what_they_say_and_nothing_else() -> None:
