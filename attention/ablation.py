@@ -28,7 +28,7 @@ Heads = frozenset[Head]
 Measure = Callable[[Mapping[str, Tensor]], Tensor]
 """Runs a model on inputs, each `[batch, …]`, and returns numbers of every one, `[batch, …]`."""
 
-PIECES = {"cpu": 2048, "cuda": 65536}
+PIECES = {"cpu": 1024, "cuda": 65536}
 """Bound of the copies that run at once by kind of device, in pieces, padding included."""
 KEPT = 512 << 20
 """Bound in bytes of the outputs that are kept to resample from."""
