@@ -206,7 +206,7 @@ def _compared(quantity: str, before: Floats, after: ByHead) -> tuple[pd.DataFram
 
 
 def _difference_map(quantity: str, after: ByHead) -> HeatMap | None:
-    """None where no input has the quantity."""
+    """None where no head differs, or no input has the quantity."""
     assert after.differences is not None
     values = after.differences.over().value
     if (largest := _largest(values)) is None:
@@ -217,8 +217,8 @@ def _difference_map(quantity: str, after: ByHead) -> HeatMap | None:
 
 
 def _largest(values: Floats) -> tuple[int, int] | None:
-    """The place of the largest magnitude; None where all are nan."""
-    if np.isnan(values).all():
+    """The place of the largest magnitude; None where all are 0 or nan."""
+    if not np.nan_to_num(values).any():
         return None
     layer, head = np.unravel_index(np.nanargmax(np.abs(values)), values.shape)
     return int(layer), int(head)

@@ -160,6 +160,7 @@ def test_nothing_changes_between_an_encoder_and_itself(
     assert {name: score.value for name, score in result.scores.items() if name.startswith("differences.")} == {
         f"differences.{quantity}": 0 for quantity in differences["quantity"]
     }
+    assert not [name for name in result.figures if name.startswith("difference_")]
     own, before = (result.tables[name].frame for name in ("surface", "before.surface"))
     assert own.equals(before)
     assert not own.equals(result.tables["random_init.surface"].frame)
