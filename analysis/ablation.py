@@ -151,7 +151,7 @@ class HeadAblation(TaskExperiment):
         kinds: Sequence[Kind] = ("zero",),
         heads: bool = True,
         layers: bool = True,
-        sets: dict[str, list[str]] | None = None,
+        sets: dict[str, list[str | int]] | None = None,
         random: int = 20,
         split: Literal["dev", "test"] = "dev",
         score: str | None = None,

@@ -41,7 +41,7 @@ class AblationError(UserError):
     """Heads that cannot be ablated as it was asked for."""
 
 
-def named_heads(names: Iterable[str], layers: int, heads: int, option: str) -> Heads:
+def named_heads(names: Iterable[str | int], layers: int, heads: int, option: str) -> Heads:
     """Heads by their names counted from 1: `6-1`, or `6` for all of a layer.
 
     Raises:

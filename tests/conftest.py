@@ -84,17 +84,17 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def run_config(bert: Path, cache: str, tmp_path: Path) -> Callable[..., tuple[Any, dict[str, Any], Path]]:
-    """Runs `train.py` on the tiny BERT, here or on several processes.
+    """Runs `train.py` on the tiny BERT, or on what the arguments say, here or on several processes.
 
     Gives its CLI, None where it ran elsewhere, and `results.json` with the folder it lies in.
     """
 
-    def run(*arguments: str, processes: int = 1) -> tuple[Any, dict[str, Any], Path]:
+    def run(*arguments: str, processes: int = 1, own_data: bool = False) -> tuple[Any, dict[str, Any], Path]:
         cli, runs = None, tmp_path / f"on_{processes}"
+        tiny = [f"--data.init_args.cache={cache}", f"--data.init_args.encoder.name={bert}"]
         command = [
             *arguments,
-            f"--data.init_args.cache={cache}",
-            f"--data.init_args.encoder.name={bert}",
+            *([] if own_data else tiny),
             f"--trainer.default_root_dir={runs}",
             "--trainer.enable_progress_bar=false",
             "--trainer.accelerator=cpu",

@@ -1,0 +1,212 @@
+"""Heads off, as the experiment scores them."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
+
+from analysis.ablation import random_heads
+from attention.encoder import EncoderSpec
+from datamodules import ClassificationDataModule, TextDataModule
+from metrics.bootstrap import holm
+from models import TransformerClassifier
+from results import UserError
+from tests.analysis.classifiers import data_arguments, fitted
+from tests.analysis.test_importance import language_model, loss_of
+from tests.fidelity.trained import WARNINGS
+from tests.tiny import TEXTS
+
+pytestmark = [pytest.mark.filterwarnings(warning) for warning in WARNINGS]
+CONFIG = Path(__file__).parents[2] / "configs/kovaleva2019/ablation.yaml"
+HEADS = [(layer, head) for layer in range(2) for head in range(4)]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory, bert: Path) -> Path:
+    return fitted(tmp_path_factory.mktemp("fitted"), bert)
+
+
+@pytest.fixture(scope="module")
+def data(checkpoint: Path, bert: Path) -> ClassificationDataModule:
+    folder = checkpoint.parents[4]
+    data = ClassificationDataModule(
+        str(folder / "{split}.tsv"), tokenizer=EncoderSpec(str(bert)), positive="good", cache=str(folder / "stores")
+    )
+    data.setup("test")
+    return data
+
+
+def arguments(checkpoint: Path, bert: Path, cache: Path, *more: str) -> list[str]:
+    """A run of the config, on the texts that the checkpoint was trained on."""
+    corpus = str(checkpoint.parents[4] / "{split}.tsv")
+    given = [f"--model.init_args.checkpoint={checkpoint}", *data_arguments(corpus, bert, cache)]
+    return ["test", f"--config={CONFIG}", *given, *more]
+
+
+def reading_zeros(heads: set[int]) -> Callable[[nn.Module, tuple[Tensor, ...]], tuple[Tensor, ...]]:
+    """A hook of an output projection, which reads zeros of these heads."""
+
+    def hook(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        read = args[0].clone()
+        for head in heads:
+            read[..., 8 * head : 8 * (head + 1)] = 0
+        return (read, *args[1:])
+
+    return hook
+
+
+def logits_without(checkpoint: Path, data: ClassificationDataModule, heads: set[tuple[int, int]]) -> Tensor:
+    """Logits of dev, one text at a time, with the columns of some heads read as zeros by the output projections."""
+    model = TransformerClassifier.load_from_checkpoint(checkpoint)
+    body: Any = model.classifier.model.base_model
+    for layer, block in enumerate(body.encoder.layer):
+        off = {head for of, head in heads if of == layer}
+        block.attention.output.dense.register_forward_pre_hook(reading_zeros(off))
+    dev = data.splits["dev"]
+    with torch.no_grad():
+        return torch.cat([model(dev[[item]]).logits for item in range(len(dev))])
+
+
+def rows_of(frame: pd.DataFrame) -> list[Any]:
+    return list(frame.itertuples())
+
+
+def table_of(found: Mapping[str, Any], folder: Path, name: str) -> pd.DataFrame:
+    return pd.read_csv(folder / found["tables"][name])
+
+
+def test_every_score_is_that_of_a_loop_over_texts(
+    run_config: Callable[..., Any], checkpoint: Path, bert: Path, data: ClassificationDataModule, tmp_path: Path
+) -> None:
+    sets = "--model.init_args.sets={both: [1-1, 2], first: ['1']}"
+    options = ["--model.init_args.kinds=[zero]", "--model.init_args.random=3", sets]
+    _, found, folder = run_config(*arguments(checkpoint, bert, tmp_path / "cache", *options), own_data=True)
+    gold = torch.from_numpy(data.splits["dev"].labels)
+
+    def right(heads: set[tuple[int, int]]) -> Any:  # noqa: ANN401
+        return (logits_without(checkpoint, data, heads).argmax(1) == gold).double().numpy()
+
+    whole = right(set())
+    assert found["scores"]["accuracy"] == pytest.approx(whole.mean())
+    heads, layers = table_of(found, folder, "ablation"), table_of(found, folder, "layers")
+    for row in rows_of(heads):
+        own = right({(row.layer - 1, row.head - 1)})
+        assert row.score == pytest.approx(own.mean())
+        assert row.difference == pytest.approx(own.mean() - whole.mean())
+        assert row.low <= row.score <= row.high
+    np.testing.assert_allclose(heads["p_holm"], holm(heads["p"].tolist()))
+    for row in rows_of(layers):
+        assert row.score == pytest.approx(right({(row.layer - 1, head) for head in range(4)}).mean())
+    named = table_of(found, folder, "sets").set_index("set")
+    both = {(0, 0), *((1, head) for head in range(4))}
+    assert named.loc["both", "score"] == pytest.approx(right(both).mean())
+    assert named["heads"].to_dict() == {"both": 5, "first": 4}
+    # As many heads of a layer that has no others are the same heads.
+    assert named.loc["first", "random"] == pytest.approx(named.loc["first", "score"])
+    counts = [found["scores"][f"zero.heads_that_{name}"] for name in ("help", "hurt", "make_no_difference")]
+    assert sum(counts) == len(HEADS)
+    assert {"ablation_zero", "layers_zero"} <= set(found["figures"])
+
+
+@pytest.mark.slow
+def test_all_kinds_are_the_same_on_two_processes_and_a_run_that_was_killed_goes_on(
+    run_config: Callable[..., Any], checkpoint: Path, bert: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    kinds = "--model.init_args.kinds=[uniform, zero, mean, resample]"
+    given = arguments(checkpoint, bert, tmp_path / "one", kinds)
+    _, one, at_one = run_config(*given, own_data=True)
+    _, two, at_two = run_config(*arguments(checkpoint, bert, tmp_path / "two", kinds), own_data=True, processes=2)
+    assert one["audit"]["kept_batches"] == two["audit"]["kept_batches"] == 0
+    assert one["scores"] == two["scores"]
+    for name in ("ablation", "layers"):
+        assert (at_one / f"{name}.csv").read_bytes() == (at_two / f"{name}.csv").read_bytes()
+    found = table_of(one, at_one, "ablation").pivot(index=["layer", "head"], columns="kind", values="score")
+    assert len(set(map(tuple, found.T.to_numpy()))) > 1  # kinds differ
+
+    [kept] = (tmp_path / "one").glob("ablation-*")
+    files = sorted(kept.glob("*.npy"))
+    files[0].unlink()  # a run that was killed before it
+    files[1].write_bytes(files[1].read_bytes()[:-1] + b"!")
+    (at_one / "results.json").unlink()
+    _, again, _ = run_config(*given, own_data=True)
+    assert again["audit"]["kept_batches"] == len(files) - 2
+    assert again["scores"] == one["scores"]
+    assert f"{files[1]} is damaged, and is made again" in caplog.text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["bert", "gpt2"])
+def test_the_loss_of_a_language_model_with_a_head_off_is_that_of_a_loop_over_texts(
+    run_config: Callable[..., Any], kind: str, tmp_path: Path
+) -> None:
+    encoder = language_model(kind, tmp_path / "encoder")
+    corpus = tmp_path / "texts.txt"
+    corpus.write_text("\n".join(TEXTS), encoding="utf-8")
+    options = ["--data=TextDataModule", f"--data.init_args.corpora={corpus}", "--model.init_args.kinds=[zero]"]
+    options += [f"--data.init_args.encoder.name={tmp_path / 'encoder'}", f"--data.init_args.cache={tmp_path / 'cache'}"]
+    _, found, folder = run_config("test", f"--config={CONFIG}", *options, own_data=True)
+
+    loss = loss_of(encoder)
+    data = TextDataModule(str(corpus), EncoderSpec(str(tmp_path / "encoder")))
+    data.setup("test")
+    kind_of_model = AutoModelForMaskedLM if kind == "bert" else AutoModelForCausalLM
+
+    def loop(heads: set[tuple[int, int]]) -> float:
+        model: Any = kind_of_model.from_pretrained(tmp_path / "encoder", attn_implementation="eager")
+        blocks = model.bert.encoder.layer if kind == "bert" else model.transformer.h
+        for layer, block in enumerate(blocks):
+            projection = block.attention.output.dense if kind == "bert" else block.attn.c_proj
+            projection.register_forward_pre_hook(reading_zeros({head for of, head in heads if of == layer}))
+        nats = tokens = 0.0
+        for batch in data.test_dataloader()[0]:
+            read, targets = loss.prepare(batch)
+            for row, length in enumerate(batch.lengths.tolist()):
+                with torch.no_grad():
+                    logits = model(read[row : row + 1, :length]).logits[0]
+                own = targets[row, :length]
+                nats += float(nn.functional.cross_entropy(logits, own, reduction="sum"))
+                tokens += int((own >= 0).sum())
+        return nats / tokens
+
+    assert found["scores"]["loss"] == pytest.approx(loop(set()), rel=1e-4)
+    for row in rows_of(table_of(found, folder, "ablation")):
+        assert row.score == pytest.approx(loop({(row.layer - 1, row.head - 1)}), rel=1e-4)
+
+
+def test_random_sets_have_as_many_heads_of_each_layer_and_others_where_there_are_enough() -> None:
+    own = frozenset({(0, 0), (0, 3), (2, 1), (2, 2), (2, 0)})
+    drawn = {random_heads(own, 4, np.random.default_rng(seed)) for seed in range(20)}
+    assert len(drawn) == 3
+    for heads in drawn:
+        assert sorted(layer for layer, _ in heads) == [0, 0, 2, 2, 2]
+        assert {head for layer, head in heads if layer == 0} == {1, 2}
+        assert (2, 3) in heads
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--model.init_args.sets={a: [3-1]}"], r"sets\.a: there is no 3-1; there are 2 layers of 4 heads"),
+        (["--model.init_args.sets={a: [late]}"], r"sets\.a: 'late' is no head\. Write layer-head"),
+        (["--model.init_args.score=pearson"], r"there is no pearson; give accuracy or f1 or auroc or mcc"),
+        (["--model.init_args.kinds=[]"], "name kinds of ablation"),
+        (["--model.init_args.checkpoint=null"], "needs TextDataModule, and ClassificationDataModule is given"),
+    ],
+)
+def test_what_cannot_be_ablated_is_refused(
+    run_config: Callable[..., Any],
+    checkpoint: Path,
+    bert: Path,
+    tmp_path: Path,
+    options: list[str],
+    message: str,
+) -> None:
+    with pytest.raises(UserError, match=message):
+        run_config(*arguments(checkpoint, bert, tmp_path / "cache", *options), own_data=True)
+    assert not list(tmp_path.rglob("results.json"))
