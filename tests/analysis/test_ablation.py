@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
+from analysis import AnalysisError, HeadAblation
 from analysis.ablation import random_heads
 from attention.encoder import EncoderSpec
 from datamodules import ClassificationDataModule, TextDataModule
@@ -189,13 +190,17 @@ def test_random_sets_have_as_many_heads_of_each_layer_and_others_where_there_are
         assert (2, 3) in heads
 
 
+def test_something_is_to_be_ablated() -> None:
+    with pytest.raises(AnalysisError, match="name kinds of ablation, each once, and heads, layers or sets"):
+        HeadAblation(kinds=())
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (["--model.init_args.sets={a: [3-1]}"], r"sets\.a: there is no 3-1; there are 2 layers of 4 heads"),
         (["--model.init_args.sets={a: [late]}"], r"sets\.a: 'late' is no head\. Write layer-head"),
         (["--model.init_args.score=pearson"], r"there is no pearson; give accuracy or f1 or auroc or mcc"),
-        (["--model.init_args.kinds=[]"], "name kinds of ablation"),
         (["--model.init_args.checkpoint=null"], "needs TextDataModule, and ClassificationDataModule is given"),
     ],
 )
