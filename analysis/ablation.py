@@ -19,7 +19,8 @@ from torch import Tensor
 from analysis.base import AnalysisError
 from analysis.tables import head_map
 from analysis.task import Classification, LanguageModelling, Task
-from attention.ablation import PIECES, Heads, Kind, named_heads
+from attention.ablation import PIECES, Kind
+from attention.capture import Heads, named_heads
 from attention.digest import digest
 from datamodules import ClassificationDataModule, SegmentBatch, TextBatch, TextDataModule
 from datamodules.sampling import run_seed
@@ -66,6 +67,11 @@ class TaskExperiment(LightningModule):
         if arguments.checkpoint is None:
             return None
         path = Path(arguments.checkpoint).expanduser()
+        if not path.is_file():
+            raise AnalysisError(
+                f"{path}: there is no such checkpoint. `python train.py fit --config "
+                f"configs/kovaleva2019/finetuning.yaml` leaves one in checkpoints/ of its run."
+            )
         return data_settings(path, read_checkpoint(path))
 
     @property
@@ -87,10 +93,11 @@ class TaskExperiment(LightningModule):
         elif self.checkpoint is None and isinstance(data, TextDataModule):
             self._task = LanguageModelling(data, self.seed)
         else:
+            given = "no data are" if data is None else f"{type(data).__name__} is"
             needed = "TextDataModule" if self.checkpoint is None else "ClassificationDataModule"
             raise AnalysisError(
                 f"{type(self).__name__} with{'out' if self.checkpoint is None else ''} --model.init_args.checkpoint "
-                f"needs {needed}, and {type(data).__name__} is given. A fine-tuned classifier is scored on labelled "
+                f"needs {needed}, and {given} given. A fine-tuned classifier is scored on labelled "
                 f"texts, an encoder with a head for language modelling on any."
             )
         self.prepare()
@@ -140,7 +147,7 @@ class HeadAblation(TaskExperiment):
 
     Raises:
         AnalysisError: nothing is to be ablated, or data and checkpoint do not fit.
-        AblationError: later, there is no such head.
+        HeadError: later, there is no such head.
     """
 
     experiment = "ablation"

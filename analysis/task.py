@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from analysis.base import AnalysisError
 from analysis.importance import IGNORED, Loss, MaskedLoss, NextTokenLoss
 from attention import Encoder
-from attention.ablation import PIECES, AblatedModel, Ablation, Heads, Kind, Reference
+from attention.ablation import PIECES, AblatedModel, Ablation, Kind, Reference
+from attention.capture import Heads
 from attention.digest import Digests
 from corpora.sentence import CorpusError
 from datamodules import ClassificationDataModule, SegmentBatch, TextBatch, TextDataModule

@@ -4,9 +4,8 @@ Whatever is put in the place of a head, the layers below it give what they alway
 model once; then, for each layer, copies of it, every one with other heads of that layer replaced, start from there.
 """
 
-import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,14 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from attention.capture import Head, Mixture, replacing
-from results.errors import UserError
+from attention.capture import Heads, Mixture, replacing
 
 Kind = Literal["zero", "uniform", "mean", "resample"]
 """What a head gives instead: zeros; the mean of the values that it may look at (Kovaleva et al. 2019, §4.6); its mean
 output over some texts; its output in another text, position by position."""
-
-Heads = frozenset[Head]
 
 Measure = Callable[[Mapping[str, Tensor]], Tensor]
 """Runs a model on inputs, each `[batch, …]`, and returns numbers of every one, `[batch, …]`."""
@@ -34,33 +30,6 @@ KEPT = 512 << 20
 """Bound in bytes of the outputs that are kept to resample from."""
 
 _TOLERANCE = 1e-4  # of a model that starts from a layer, relative to the largest of its outputs
-_NAME = re.compile(r"([1-9]\d*)(?:-([1-9]\d*))?")
-
-
-class AblationError(UserError):
-    """Heads that cannot be ablated as it was asked for."""
-
-
-def named_heads(names: Iterable[str | int], layers: int, heads: int, option: str) -> Heads:
-    """Heads by their names counted from 1: `6-1`, or `6` for all of a layer.
-
-    Raises:
-        AblationError: a name is written otherwise, or there is no such head; `option` is what held it.
-    """
-    found: set[Head] = set()
-    for name in names:
-        match = _NAME.fullmatch(str(name))
-        if match is None:
-            raise AblationError(
-                f"{option}: {name!r} is no head. Write layer-head, counted from 1, as 6-1; or a layer, as 6."
-            )
-        layer, head = int(match[1]), int(match[2] or 0)
-        if layer > layers or head > heads:
-            raise AblationError(
-                f"{option}: there is no {name}; there are {layers} layers of {heads} heads, counted from 1."
-            )
-        found |= {(layer - 1, one) for one in (range(heads) if not head else [head - 1])}
-    return frozenset(found)
 
 
 @dataclass(frozen=True, eq=False)

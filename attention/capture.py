@@ -7,6 +7,7 @@ first pass finds the module that each of them enters or leaves; from then on a h
 pass may stop there.
 """
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -22,9 +23,11 @@ from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import AttentionMaskInterface, eager_mask
 
 from attention.store import StoreError
+from results.errors import UserError
 
 NAME = "probing"
 
+_HEAD = re.compile(r"([1-9]\d*)(?:-([1-9]\d*))?")
 _TOLERANCE = 1e-5  # of hidden states, relative to their largest number
 
 Receive = Callable[[int, Tensor], None]
@@ -38,6 +41,34 @@ the weights to use instead, and a mask of those that dropout spares: bool, broad
 
 Head = tuple[int, int]
 """A layer and a head of it, both 0-based."""
+
+Heads = frozenset[Head]
+
+
+class HeadError(UserError):
+    """Heads that there are not."""
+
+
+def named_heads(names: Iterable[str | int], layers: int, heads: int, option: str) -> Heads:
+    """Heads by their names counted from 1: `6-1`, or `6` for all of a layer.
+
+    Raises:
+        HeadError: a name is written otherwise, or there is no such head; `option` is what held it.
+    """
+    found: set[Head] = set()
+    for name in names:
+        match = _HEAD.fullmatch(str(name))
+        if match is None:
+            raise HeadError(
+                f"{option}: {name!r} is no head. Write layer-head, counted from 1, as 6-1; or a layer, as 6."
+            )
+        layer, head = int(match[1]), int(match[2] or 0)
+        if layer > layers or head > heads:
+            raise HeadError(
+                f"{option}: there is no {name}; there are {layers} layers of {heads} heads, counted from 1."
+            )
+        found |= {(layer - 1, one) for one in (range(heads) if not head else [head - 1])}
+    return frozenset(found)
 
 
 class Mixture:

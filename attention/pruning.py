@@ -19,7 +19,7 @@ from transformers.pytorch_utils import Conv1D
 from transformers.utils.logging import disable_progress_bar
 
 from attention import modeling_pruned
-from attention.ablation import Heads
+from attention.capture import Heads
 from attention.modeling_pruned import LAYOUTS, layers_of
 from results.errors import UserError
 

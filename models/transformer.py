@@ -1,7 +1,6 @@
 """A pretrained transformer that is fine-tuned to classify, with the rows of attention that its decision reads."""
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -9,7 +8,7 @@ import torch
 from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 
-from attention.capture import Head, intervening
+from attention.capture import Head, intervening, named_heads
 from attention.encoder import (
     EncoderError,
     Source,
@@ -28,7 +27,6 @@ from training import recorded_gradients
 PIECES = 16384  # most pieces of one pass of `decide`, padding included
 
 _TOLERANCE = 1e-4
-_HEAD = re.compile(r"([1-9]\d*)(?:-([1-9]\d*))?")
 
 
 @dataclass(frozen=True)
@@ -231,9 +229,9 @@ class TransformerClassifier(TextClassifier):
             it; one that they lack is drawn and trained.
 
     Raises:
-        ModelError: `heads` are written otherwise, or `warmup` is no share; later, the model has no such head, the texts
-            are cut into words, a head that is kept has its classes in another order, nothing is left to train, or the
-            training has no end.
+        ModelError: `warmup` is no share; later, the texts are cut into words, a head that is kept has its classes in
+            another order, nothing is left to train, or the training has no end.
+        HeadError: later, one of `heads` is written otherwise, or the model has no such head.
     """
 
     regresses = True
@@ -251,7 +249,7 @@ class TransformerClassifier(TextClassifier):
         if not 0 <= warmup < 1:
             raise ModelError(f"--model.init_args.warmup: {warmup} is no share of the steps; give 0.1 for a tenth.")
         self.warmup, self.frozen = warmup, frozen
-        self._wanted = None if heads is None else [_parsed(head) for head in heads]
+        self._wanted = heads
 
     def build(self, sizes: TextSizes) -> None:
         if sizes.tokenizer is None:
@@ -261,14 +259,8 @@ class TransformerClassifier(TextClassifier):
             )
         self.classifier = SequenceClassifier(resolve(sizes.tokenizer), sizes.classes)
         layers, heads = self.classifier.layers, self.classifier.heads
-        found: set[Head] = set()
-        for layer, head in [(layers, None)] if self._wanted is None else self._wanted:
-            if layer > layers or (head or 1) > heads:
-                raise ModelError(
-                    f"--model.init_args.heads: there is no {layer}{f'-{head}' if head else ''} in "
-                    f"{sizes.tokenizer.name}, which has {layers} layers of {heads} heads, counted from 1."
-                )
-            found |= {(layer - 1, one) for one in (range(heads) if head is None else [head - 1])}
+        names = [str(layers)] if self._wanted is None else self._wanted
+        found = named_heads(names, layers, heads, "--model.init_args.heads")
         self.levels = {f"{layer + 1}-{head + 1}": (layer, head) for layer, head in sorted(found)}
         self.trained = self.trained or not self.classifier.drawn
         if self.frozen:
@@ -360,13 +352,3 @@ class TransformerClassifier(TextClassifier):
         adam = torch.optim.AdamW(groups, self.learning_rate, fused=True)
         schedule = torch.optim.lr_scheduler.LambdaLR(adam, share)
         return {"optimizer": adam, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
-
-
-def _parsed(text: str) -> tuple[int, int | None]:
-    """Layer and head from 1; None for all heads."""
-    match = _HEAD.fullmatch(text)
-    if match is None:
-        raise ModelError(
-            f"--model.init_args.heads: {text!r} is no head. Write layer-head, counted from 1, as 6-1; or a layer, as 6."
-        )
-    return int(match[1]), int(match[2]) if match[2] else None

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from attention.ablation import AblatedModel, Ablation, AblationError, Heads, Kind, Reference, named_heads
-from attention.capture import NAME, Head
+from attention.ablation import AblatedModel, Ablation, Kind, Reference
+from attention.capture import NAME, Head, HeadError, Heads, named_heads
 from tests.tiny import SIZES, build
 
 Projections = Callable[[Any], list[nn.Module]]
@@ -255,5 +255,5 @@ def test_heads_by_their_names() -> None:
     ],
 )
 def test_a_head_that_does_not_exist_is_refused(name: str, message: str) -> None:
-    with pytest.raises(AblationError, match=message):
+    with pytest.raises(HeadError, match=message):
         named_heads(["1-1", name], 2, 4, "--x")

@@ -10,7 +10,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, PreTrainedModel
 
 from attention import EncoderError, EncoderSpec, resolve
-from attention.ablation import AblatedModel, Ablation, Heads
+from attention.ablation import AblatedModel, Ablation
+from attention.capture import Heads
 from attention.encoder import Encoder, check
 from attention.pruning import Counts, PruningError, prune, save_pruned
 from tests import tiny

@@ -20,7 +20,7 @@ from transformers import (
 )
 
 from attention import EncoderSpec
-from attention.capture import Head
+from attention.capture import Head, HeadError
 from attention.encoder import EncoderError, resolve
 from datamodules import ClassificationDataModule, TextBatch
 from models.base import TextSizes
@@ -394,18 +394,17 @@ def test_levels_are_the_rows_of_the_first_piece_lowest_first(
     assert output.embedded.shape == (3, 11, 32)
 
 
-@pytest.mark.parametrize("heads", [["6_1"], ["0-1"], ["1-2-3"]])
-def test_options_that_mean_nothing_are_refused(heads: list[str]) -> None:
-    with pytest.raises(ModelError, match=r"--model\.init_args\.heads.*is no head.*6-1"):
-        TransformerClassifier(heads)
-    for warmup in (-0.1, 1.0):
-        with pytest.raises(ModelError, match=r"--model\.init_args\.warmup"):
-            TransformerClassifier(warmup=warmup)
+@pytest.mark.parametrize("warmup", [-0.1, 1.0])
+def test_options_that_mean_nothing_are_refused(warmup: float) -> None:
+    with pytest.raises(ModelError, match=r"--model\.init_args\.warmup"):
+        TransformerClassifier(warmup=warmup)
 
 
 @pytest.mark.parametrize("head", ["3-1", "3", "1-5"])
 def test_a_head_that_the_transformer_has_not_is_refused(head: str, folder: Path) -> None:
-    with pytest.raises(ModelError, match=rf"there is no {head} in .*bert.*2 layers of 4 heads"):
+    with pytest.raises(
+        HeadError, match=rf"--model\.init_args\.heads: there is no {head}; there are 2 layers of 4 heads"
+    ):
         built(folder, [head])
 
 
