@@ -76,6 +76,10 @@ class Row(Generic[AnyRun]):
 Rows = Sequence[Row[Any]]
 
 
+RUN_COLUMNS = ("seed", "command", "config", "folder", "epochs")
+"""Of the table of runs, between the labels and the scores."""
+
+
 def columns_of(labels: Sequence[str], scores: Sequence[str], chosen: Sequence[str], where: str) -> dict[str, str]:
     """Full names of the columns of a table, by their names in it: plain `low`, `high`, `sd` are of the first score.
 
@@ -87,7 +91,8 @@ def columns_of(labels: Sequence[str], scores: Sequence[str], chosen: Sequence[st
     """
     ends = [score + end for score in scores for end in ("", *(f".{end}" for end in STATISTICS))]
     everything = [*labels, "seeds", "epochs", *ends]
-    if twice := [name for name in everything if everything.count(name) > 1]:
+    listed = [*labels, *RUN_COLUMNS, *scores]
+    if twice := [name for table in (everything, listed) for name in table if table.count(name) > 1]:
         raise RecordError(f"{where}: `{twice[0]}` would be the name of two columns: rename the label or the axis")
     names = chosen or ([*everything[: -len(STATISTICS)], *STATISTICS] if len(scores) == 1 else everything)
     found = {name: f"{scores[0]}.{name}" if name in STATISTICS else name for name in names}
@@ -186,7 +191,7 @@ def _runs(labels: Sequence[str], rows: Rows, records: Records, out: Path) -> pd.
             folder = Path(os.path.relpath(record.path.parent, out / "runs")).as_posix()
             values = [known.get(score, NAN) for score in row.scores.values()]
             lines.append([*row.labels, seed, run.command, run.config.as_posix(), folder, record.epochs, *values])
-    columns = [*labels, "seed", "command", "config", "folder", "epochs", *rows[0].scores]
+    columns = [*labels, *RUN_COLUMNS, *rows[0].scores]
     return pd.DataFrame(lines, columns=columns).astype(dict.fromkeys(("epochs", *rows[0].scores), np.float64))
 
 

@@ -118,6 +118,7 @@ FAULTS = {
     "rows: {a: {runs: [{config: a.yaml, seeds: [1]}]}}": "row `a`, run 1: `seeds` is not of a single run",
     "name: a/b\nrows: {a: {config: a.yaml}}": "`name` becomes a file name",
     "label: uas\nrows: {a: {config: a.yaml}}": "`uas` would be the name of two columns",
+    "label: seed\nrows: {a: {config: a.yaml}}": "`seed` would be the name of two columns",
     "columns: [probe, usa]\nrows: {a: {config: a.yaml}}": r"there is no `usa` \(did you mean `uas`\?\); there",
     "label: probe\ngrid: {axes: {x: {y: {config: a.yaml}}}}": "`label` is for `rows`",
     "grid: {config: a.yaml}": "`grid` has `axes`, each with its values",
