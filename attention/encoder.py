@@ -188,6 +188,11 @@ class Encoder:
         self.pad_id = int(self.tokenizer.pad_token_id or 0)  # without one, any: the mask hides it
 
     @property
+    def model(self) -> PreTrainedModel:
+        """What runs: in eval mode, without gradients of parameters, through the registered attention function."""
+        return self._model
+
+    @property
     def description(self) -> dict[str, object]:
         """The encoder in words, for manifests and reports."""
         return {

@@ -45,6 +45,7 @@ class DependencySplit(Dataset[AttentionBatch]):
         vocabulary: these names, in the order of their numbers.
         punctuation: base labels that UAS leaves out.
         heads_of: other heads than those of the corpus.
+        lowest: place of the lowest layer whose attention is read.
     """
 
     def __init__(
@@ -57,8 +58,9 @@ class DependencySplit(Dataset[AttentionBatch]):
         encoder: EncoderOf = "given",
         vectors: WordVectors | None = None,
         heads_of: HeadsOf | None = None,
+        lowest: int = 0,
     ) -> None:
-        self.store, self.split, self.encoder = store, split, encoder
+        self.store, self.split, self.encoder, self._lowest = store, split, encoder, lowest
         self.reads: Set[Field] = FIELDS
         labels = store.labels.combine_chunks()
         self.ids: list[str] = labels["id"].to_pylist()
@@ -96,7 +98,7 @@ class DependencySplit(Dataset[AttentionBatch]):
         padded, words = padder(self._offsets, indices), int(lengths.max(initial=0))
         manifest = self.store.manifest
         cells = words + 2 if manifest.shards and "attention" in self.reads else 0
-        attention = (len(indices), len(manifest.layers), len(manifest.heads), cells, cells)
+        attention = (len(indices), len(manifest.layers) - self._lowest, len(manifest.heads), cells, cells)
         layers = len(manifest.hidden.layers) if "hidden" in self.reads else 0
         hidden = (len(indices), layers, words, manifest.hidden.size)
         vectors = torch.zeros(len(indices), words, 0)
@@ -121,8 +123,9 @@ class DependencySplit(Dataset[AttentionBatch]):
         # Only what lies behind a sentence's end is ever cleared, and in most batches nothing does.
         room = (torch.empty if len(set(lengths)) <= 1 else torch.zeros)(shape, dtype=dtype)
         if room.numel():
+            layers = slice(self._lowest if quantity == "attention" else 0, None)
             for row, item in enumerate(indices):
-                stored = self.store.read(quantity, item)
+                stored = self.store.read(quantity, item, layers)
                 room[row][tuple(map(slice, stored.shape))] = stored
         return room
 
@@ -202,6 +205,7 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
         self.relations: tuple[str, ...] = ()
         self._reads: Set[Field] = FIELDS
         self._heads_of: HeadsOf | None = None
+        self._lowest = 0
         self.train_on: Sequence[int] | None = None
 
     def extraction(self, path: Path, source: Source | None) -> Extraction:
@@ -217,6 +221,10 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
         """An item is a sentence."""
         assert isinstance(corpus, Treebank)
         return cut_sentences(extraction, corpus, encoder)
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        return super().layers[self._lowest :]
 
     @property
     def hidden_layers(self) -> tuple[int, ...]:
@@ -248,7 +256,7 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
     ) -> dict[Split, DependencySplit]:
         numbered = {
             split: DependencySplit(
-                store, names, self.relations, self.punctuation, split, encoder, self.vectors, self._heads_of
+                store, names, self.relations, self.punctuation, split, encoder, self.vectors, self._heads_of, self._lowest
             )
             for split, store in stores.items()
         }
@@ -262,18 +270,22 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
         for data in (*self.splits.values(), *self.random_splits.values()):
             data.reads = reads
 
-    def variant(self, *, heads: HeadsOf | None = None, train: Sequence[int] | None = None) -> "DependencyDataModule":
+    def variant(
+        self, *, heads: HeadsOf | None = None, train: Sequence[int] | None = None, lowest: int = 0
+    ) -> "DependencyDataModule":
         """The same data with something changed, on the same opened stores.
 
         Args:
             heads: gives every sentence of every split other heads than those of the corpus.
             train: positions of the sentences of the train split that are trained on.
+            lowest: place, among `layers`, of the lowest layer whose attention the batches hold.
         """
         changed = copy(self)
         changed.trainer = None
         changed.stores, changed.splits, changed.random_splits = dict(self.stores), {}, {}
         changed.random_init = False
         changed._heads_of = heads or self._heads_of
+        changed._lowest = self._lowest + lowest
         changed.train_on = train
         return changed
 
