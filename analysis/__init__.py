@@ -3,6 +3,7 @@
 from analysis.ablation import HeadAblation
 from analysis.atlas import Atlas
 from analysis.base import Analysis, AnalysisError
+from analysis.causal import CausalCheck
 from analysis.change import Change
 from analysis.clusters import Clusters
 from analysis.experiment import AttentionAnalyses

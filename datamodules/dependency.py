@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from pytorch_lightning.utilities import rank_zero_only
 from torch import Tensor
 from torch.utils.data import Dataset
@@ -91,6 +92,11 @@ class DependencySplit(Dataset[AttentionBatch]):
         words: list[str] = self.store.labels["words"][item].as_py()
         return words
 
+    def relations(self, item: int) -> NDArray[np.int64]:
+        """The relations of the words of a sentence, as numbers, `[n]`."""
+        relations: NDArray[np.int64] = self._relations[self._offsets[item] : self._offsets[item + 1]]
+        return relations
+
     def __getitem__(self, indices: list[int]) -> AttentionBatch:
         """The batch of these sentences; what is read is copied once, from the mapped file to its place in the batch."""
         check_batch(indices)
@@ -123,7 +129,7 @@ class DependencySplit(Dataset[AttentionBatch]):
         # Only what lies behind a sentence's end is ever cleared, and in most batches nothing does.
         room = (torch.empty if len(set(lengths)) <= 1 else torch.zeros)(shape, dtype=dtype)
         if room.numel():
-            layers = slice(self._lowest if quantity == "attention" else 0, None)
+            layers = (slice(self._lowest if quantity == "attention" else 0, None),)
             for row, item in enumerate(indices):
                 stored = self.store.read(quantity, item, layers)
                 room[row][tuple(map(slice, stored.shape))] = stored
@@ -224,6 +230,7 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
 
     @property
     def layers(self) -> tuple[int, ...]:
+        """0-based layers of the encoder whose attention the batches hold."""
         return super().layers[self._lowest :]
 
     @property
@@ -256,7 +263,15 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
     ) -> dict[Split, DependencySplit]:
         numbered = {
             split: DependencySplit(
-                store, names, self.relations, self.punctuation, split, encoder, self.vectors, self._heads_of, self._lowest
+                store,
+                names,
+                self.relations,
+                self.punctuation,
+                split,
+                encoder,
+                self.vectors,
+                self._heads_of,
+                self._lowest,
             )
             for split, store in stores.items()
         }

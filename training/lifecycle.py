@@ -225,12 +225,17 @@ def instantiate(
         raise TrainingError(f"{path} is a checkpoint of {kind}, not of {base.__name__}: load it with {kind}.")
     parser = LightningArgumentParser()
     parser.add_lightning_class_args(base, "model", subclass_mode=True)
-    parsed = parser.parse_object({"model": {"class_path": name, "init_args": arguments}})
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # jsonargparse 4.49 has another name for it
-        module = parser.instantiate_classes(parsed)["model"]
+    module = _made(parser, parser.parse_object({"model": {"class_path": name, "init_args": arguments}}))["model"]
     assert isinstance(module, base)
     return module
+
+
+def _made(parser: LightningArgumentParser, settings: Namespace) -> Namespace:
+    """The objects that settings describe."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # jsonargparse 4.49 has another name for it
+        made: Namespace = parser.instantiate_classes(settings)
+    return made
 
 
 def _names_below(base: type) -> set[str]:
@@ -306,10 +311,21 @@ def data_settings(path: Path, content: Mapping[str, Any]) -> Namespace:
     data = config_of(content).get("data")
     if not isinstance(data, Mapping):
         raise TrainingError(f"{path}: the checkpoint does not say what it was trained on: give --data.")
+    parsed: Namespace = _data_parser().parse_object({"data": data})["data"]
+    return parsed
+
+
+def data_of(settings: Namespace) -> LightningDataModule:
+    """The data of such settings, not set up."""
+    data = _made(_data_parser(), Namespace(data=settings))["data"]  # type: ignore[no-untyped-call]
+    assert isinstance(data, LightningDataModule)
+    return data
+
+
+def _data_parser() -> LightningArgumentParser:
     parser = LightningArgumentParser()
     parser.add_lightning_class_args(LightningDataModule, "data", subclass_mode=True)
-    parsed: Namespace = parser.parse_object({"data": data})["data"]
-    return parsed
+    return parser
 
 
 def config_of(content: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -269,6 +269,16 @@ def test_what_is_not_read_has_no_size(data: DependencyDataModule, field: Field) 
             assert torch.equal(found, getattr(whole, name))
 
 
+def test_a_variant_holds_the_attention_of_upper_layers_alone(data: DependencyDataModule) -> None:
+    upper = data.variant(lowest=1)
+    upper.setup("fit")
+    assert upper.layers == data.layers[1:]
+    batch, whole = upper.splits["dev"][[0, 1, 2]], data.splits["dev"][[0, 1, 2]]
+    assert torch.equal(batch.attention, whole.attention[:, 1:])
+    assert torch.equal(batch.hidden, whole.hidden)
+    assert upper.variant().layers == upper.layers
+
+
 def test_a_variant_has_other_heads_in_every_split_and_the_same_stores(data: DependencyDataModule) -> None:
     changed = data.variant(heads=last)
     changed.setup("fit")

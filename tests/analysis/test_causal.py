@@ -1,0 +1,329 @@
+"""Heads of a relation off, against loops over sentences through transformers' own models and hooks made by hand."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedModel
+
+import analysis.causal
+from analysis import CausalCheck
+from analysis.ablation import random_heads
+from analysis.task import Classification
+from attention import Encoder, EncoderSpec, resolve
+from attention.alignment import Pieces, split_words
+from corpora.conllu import read_treebank
+from corpora.sentence import Sentence
+from datamodules import ClassificationDataModule, DependencyDataModule
+from heads import SingleHeads
+from heads.experiment import ExperimentError
+from models import TransformerClassifier
+from probes import AttentionOnlyProbe, DistancesWordsProbe
+from results import UserError
+from tests.tiny import FAMILIAR, save_bert, save_gpt2
+from tests.trainers import scored, trained, trainer
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The '.*' does not have many workers"),
+    pytest.mark.filterwarnings("ignore:.*Consider increasing the value"),
+    pytest.mark.filterwarnings("ignore:LightningCLI's args parameter is intended"),
+    pytest.mark.filterwarnings("ignore::jsonargparse._deprecated.JsonargparseDeprecationWarning"),
+]
+
+CONFIG = Path(__file__).parents[2] / "configs" / "clark2019" / "causal.yaml"
+RELATIONS = ("det", "obj", "nmod:poss")
+HEADS, RANDOM, SEED, DIM, RATE = 2, 3, 3, 8, 0.3
+
+Set = frozenset[tuple[int, int]]
+Projections = Sequence[nn.Module]
+
+
+def check(**options: Any) -> CausalCheck:  # noqa: ANN401
+    training: dict[str, Any] = {"max_epochs": 3, "patience": 2, "batches": 1, "seed": SEED}
+    given = {"probe": AttentionOnlyProbe(RATE), "relations": RELATIONS, "heads": HEADS, "random": RANDOM, "upper": 1}
+    return CausalCheck(**{**given, **training, **options})  # type: ignore[arg-type]
+
+
+def save_sharp(folder: Path, **options: int) -> Path:
+    """A tiny BERT whose attention is far from uniform, so that heads matter to those above them."""
+    model = AutoModel.from_pretrained(save_bert(folder, **options))
+    with torch.no_grad():
+        for layer in model.encoder.layer:
+            layer.attention.self.query.weight *= 10
+            layer.attention.self.key.weight *= 10
+    model.save_pretrained(folder)
+    return folder
+
+
+def sentences(corpus: str, split: str) -> Sequence[Sentence]:
+    return read_treebank(Path(corpus.replace("{split}", split))).sentences
+
+
+def projections(model: PreTrainedModel) -> Projections:
+    """What reads the outputs of the heads of each layer, `[1, pieces, heads · dim]`."""
+    if model.config.model_type == "gpt2":
+        return [block.attn.c_proj for block in model.base_model.h]
+    return [layer.attention.output.dense for layer in model.base_model.encoder.layer]
+
+
+@contextmanager
+def seeing(modules: Projections, see: Callable[[int, Tensor], Tensor]) -> Iterator[None]:
+    """Pass what enters each module through `see`."""
+    hooks = [
+        module.register_forward_pre_hook(lambda _, args, layer=layer: (see(layer, args[0]), *args[1:]))
+        for layer, module in enumerate(modules)
+    ]
+    yield
+    for hook in hooks:
+        hook.remove()
+
+
+def off(model: PreTrainedModel, heads: Set, means: Sequence[Tensor] | None) -> Any:  # noqa: ANN401
+    """Columns of these heads set to zero, or to their means `[heads · dim]` by layer."""
+
+    def see(layer: int, outputs: Tensor) -> Tensor:
+        outputs = outputs.clone()
+        for of, head in heads:
+            if of == layer:
+                columns = slice(head * DIM, (head + 1) * DIM)
+                outputs[..., columns] = 0 if means is None else means[layer][columns]
+        return outputs
+
+    return seeing(projections(model), see)
+
+
+def means_of(model: PreTrainedModel, parts: Sequence[Pieces]) -> list[Tensor]:
+    """Mean output of the heads of each layer over all positions, delimiters included, one sentence at a time."""
+    sums: dict[int, Tensor] = {}
+
+    def see(layer: int, outputs: Tensor) -> Tensor:
+        sums[layer] = sums.get(layer, torch.zeros(())) + outputs[0].double().sum(0)
+        return outputs
+
+    with seeing(projections(model), see), torch.no_grad():
+        for part in parts:
+            model(ids_of(part))
+    return [(sums[layer] / sum(map(len, parts))).float() for layer in sorted(sums)]
+
+
+def ids_of(part: Pieces) -> Tensor:
+    return torch.from_numpy(part.ids.astype(np.int64))[None]
+
+
+def found_heads(probe: AttentionOnlyProbe, weights: Tensor, part: Pieces) -> list[int]:
+    """The head of every word by the formula of the probe, from weights `[heads, pieces, pieces]` of one layer."""
+    positions, n = torch.from_numpy(part.positions.astype(np.int64)), part.words
+    words = torch.zeros(len(weights), n + 2, n + 2)
+    for i in range(n + 2):
+        for j in range(n + 2):
+            words[:, i, j] = weights[:, positions == i][:, :, positions == j].sum(2).mean(1)
+    there, back = probe.weight.detach()[:, 0]
+    found = []
+    for word in range(1, n + 1):
+        scores = [float(there @ words[:, word, head] + back @ words[:, head, word]) for head in range(n + 2)]
+        root = probe.start.item() * scores[0] + probe.end.item() * scores[n + 1]
+        found.append(int(np.argmax([root, *scores[1 : n + 1]])))
+    return found
+
+
+def best_heads(data: DependencyDataModule, relation: str, layers: int) -> list[tuple[int, int]]:
+    """The best heads of lower layers by the table of `SingleHeads`."""
+    table = scored(SingleHeads(permutations=1, ensemble=1), data).tables["heads"].frame
+    best = table[table["relation"] == relation].groupby("head", sort=False)["dev"].max()
+    ordered = best.sort_values(ascending=False, kind="stable").index
+    heads = [(int(one[0]) - 1, int(one[2]) - 1) for one in ordered]
+    return [head for head in heads if head[0] < layers][:HEADS]
+
+
+def sets_of(data: DependencyDataModule, relation: str, layers: int, heads: int) -> list[Set]:
+    best = frozenset(best_heads(data, relation, layers))
+    drawn = np.random.default_rng([SEED, RELATIONS.index(relation)])
+    return [frozenset(), best, *(random_heads(best, heads, drawn) for _ in range(RANDOM))]
+
+
+def hold(row: pd.Series, values: Sequence[float], tolerance: float = 1e-9) -> None:
+    """A row is of these scores: of the whole model, with the best heads off, and with each random set off."""
+    whole, best, *random = values
+    assert row["intact"] == pytest.approx(whole, abs=tolerance)
+    assert row["best"] == pytest.approx(best - whole, abs=tolerance)
+    assert row["random"] == pytest.approx(np.mean(random) - whole, abs=tolerance)
+    assert row["random.sd"] == pytest.approx(np.std(random, ddof=1), abs=tolerance)
+    assert row["beyond"] == pytest.approx(best - np.mean(random), abs=tolerance)
+    assert row["beyond.low"] - tolerance <= row["beyond"] <= row["beyond.high"] + tolerance
+
+
+@pytest.mark.parametrize("kind", ["zero", "mean"])
+def test_the_probe_reads_the_attention_of_an_encoder_whose_heads_are_off(
+    kind: Literal["zero", "mean"], make_data: Callable[..., DependencyDataModule], corpus: str, tmp_path: Path
+) -> None:
+    folder = save_sharp(tmp_path / "bert", layers=3)
+    data = make_data(seed=0, encoder=EncoderSpec(str(folder)))
+    result = scored(check(kind=kind), data)
+    frame = result.tables["causal"].frame
+
+    model = AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
+    tokenizer = Encoder(resolve(EncoderSpec(str(folder)))).tokenizer
+    dev, test = ([(one, split_words(tokenizer, [one.words])[0]) for one in sentences(corpus, split)]
+                 for split in ("dev", "test"))  # fmt: skip
+    means = None if kind == "zero" else means_of(model, [part for _, part in dev])
+    upper = data.variant(lowest=2)
+    found = trained(AttentionOnlyProbe(RATE), upper, monitor="val_uas", mode="max", max_epochs=3, patience=2, seed=SEED)
+    assert result.audit["probe_dev"] == found.dev
+    assert result.audit["probe_reads_layers"] == "3-3"
+    assert {*result.audit["left_blank"]} == {"task", "loss"}  # type: ignore[misc]
+
+    changed = 0
+    for relation in RELATIONS:
+        sets = sets_of(data, relation, 2, 4)
+        right, words = np.zeros(len(sets)), 0
+        for sentence, part in test:
+            ours = [place for place, label in enumerate(sentence.relations) if label == relation]
+            words += len(ours)
+            for number, heads in enumerate(sets):
+                with off(model, heads, means), torch.no_grad():
+                    weights = model(ids_of(part), output_attentions=True).attentions[2][0]
+                predicted = found_heads(found.probe, weights, part)
+                right[number] += sum(predicted[place] == sentence.heads[place] for place in ours)
+        [row] = frame[(frame["measure"] == "probe") & (frame["relation"] == relation)].to_dict("records")
+        assert row["n"] == words
+        assert row["heads"].split() == [f"{layer + 1}-{head + 1}" for layer, head in best_heads(data, relation, 2)]
+        hold(row, right / words)
+        assert result.scores[f"probe.{relation}"].value == row["beyond"]
+        changed += len(set(right)) > 1
+    assert changed
+    assert frame.loc[frame["measure"] != "probe", "intact"].isna().all()
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt2"])
+def test_the_loss_on_the_words_of_a_relation_is_that_of_a_loop(
+    kind: str, make_data: Callable[..., DependencyDataModule], corpus: str, tmp_path: Path
+) -> None:
+    folder = save_bert(tmp_path / kind) if kind == "bert" else save_gpt2(tmp_path / kind)
+    make = AutoModelForMaskedLM if kind == "bert" else AutoModelForCausalLM
+    torch.manual_seed(0)
+    make.from_pretrained(folder).save_pretrained(folder)
+    data = make_data(seed=0, encoder=EncoderSpec(str(folder)))
+    frame = scored(check(kind="zero", max_epochs=1), data).tables["causal"].frame
+
+    model = make.from_pretrained(folder, attn_implementation="eager").eval()
+    tokenizer = Encoder(resolve(EncoderSpec(str(folder)))).tokenizer
+    for relation in RELATIONS:
+        sets = sets_of(data, relation, 1, 4)
+        losses, pieces = np.zeros(len(sets)), 0
+        for sentence in sentences(corpus, "test"):
+            [part] = split_words(tokenizer, [sentence.words])
+            for place, label in enumerate(sentence.relations):
+                asked = torch.from_numpy(part.positions == place + 1)
+                asked[0] &= kind == "bert"  # nothing tells a decoder its first piece
+                if label != relation:
+                    continue
+                ids = ids_of(part)
+                pieces += int(asked.sum())
+                masked = ids.masked_fill(asked, tokenizer.mask_token_id) if kind == "bert" else ids
+                for number, heads in enumerate(sets):
+                    with off(model, heads, None), torch.no_grad():
+                        logits = model(masked).logits[0]
+                    if kind == "gpt2":
+                        logits = torch.cat([logits[:1], logits[:-1]])
+                    losses[number] += float(-logits.log_softmax(1)[asked, ids[0][asked]].double().sum())
+        [row] = frame[(frame["measure"] == "loss") & (frame["relation"] == relation)].to_dict("records")
+        assert row["n"] == sum(one.relations.count(relation) for one in sentences(corpus, "test"))
+        assert abs(row["best"]) > 1e-4
+        hold(row, losses / pieces, 1e-5)
+
+
+def test_the_score_of_a_fine_tuned_task(
+    make_data: Callable[..., DependencyDataModule], corpus: str, bert: Path, tmp_path: Path
+) -> None:
+    """Of one and the same heads: `Classification` and its ablation have tests of their own."""
+    for split in ("train", "dev", "test"):
+        rows = [f"{' '.join(FAMILIAR[place % 5 : place % 5 + 3])}\t{'pq'[place % 2]}" for place in range(12)]
+        (tmp_path / f"{split}.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n", encoding="utf-8")
+    given: dict[str, Any] = {
+        "corpus": str(tmp_path / "{split}.tsv"), "positive": "q", "batch_size": 4, "cache": str(tmp_path)
+    }  # fmt: skip
+    texts = ClassificationDataModule(**given, tokenizer=EncoderSpec(str(bert)))
+    fit, model, checkpoint = trainer(1), TransformerClassifier(), tmp_path / "trained.ckpt"
+    fit.fit(model, datamodule=texts)
+    fit.save_checkpoint(checkpoint, weights_only=True)
+    content = torch.load(checkpoint, weights_only=True)
+    told = {"class_path": "ClassificationDataModule", "init_args": {**given, "tokenizer": {"name": str(bert)}}}
+    content["config"] = str({"data": told})
+    torch.save(content, checkpoint)
+
+    data = make_data(seed=0)
+    result = scored(check(kind="zero", checkpoint=str(checkpoint), max_epochs=1), data)
+    frame = result.tables["causal"].frame
+    texts.setup("test")
+    task = Classification(checkpoint, texts, torch.device("cpu"))
+    ablation = task.ablation("zero", 0)
+    for relation in RELATIONS:
+        sets = sets_of(data, relation, 1, 4)
+        numbers = [task.run(texts.splits["dev"][[place]], ablation, sets)[:, 0] for place in range(12)]
+        right = torch.stack([one.argmax(1) == place % 2 for place, one in enumerate(numbers)]).double().mean(0)
+        [row] = frame[(frame["measure"] == "task") & (frame["relation"] == relation)].to_dict("records")
+        hold(row, right.tolist())
+    assert {*result.audit["left_blank"]} == {"loss"}  # type: ignore[misc]
+
+    narrow = make_data(seed=0, encoder=EncoderSpec(str(save_bert(tmp_path / "narrow", heads=2))))
+    with pytest.raises(ExperimentError, match="has 2 layers of 4 heads, and the encoder 2 of 2"):
+        scored(check(checkpoint=str(checkpoint), max_epochs=1), narrow)
+
+
+def test_random_sets_are_of_as_many_other_heads_of_each_layer(
+    make_data: Callable[..., DependencyDataModule], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[tuple[Set, Set]] = []
+
+    def kept(like: Set, heads: int, random: np.random.Generator) -> Set:
+        drawn.append((like, random_heads(like, heads, random)))
+        return drawn[-1][1]
+
+    monkeypatch.setattr(analysis.causal, "random_heads", kept)
+    data = make_data(seed=0, encoder=EncoderSpec(str(save_bert(tmp_path / "bert", layers=3))))
+    scored(check(max_epochs=1), data)
+    assert len(drawn) == len(RELATIONS) * RANDOM
+    for best, random in drawn:
+        assert sorted(layer for layer, _ in best) == sorted(layer for layer, _ in random)
+        assert not best & random
+        assert max(layer for layer, _ in best) < 2
+    assert len(set(drawn)) > len(RELATIONS)
+
+
+@pytest.mark.parametrize(
+    ("options", "of_data", "message"),
+    [
+        ({"relations": ("det", "dative")}, {}, "the corpus has no 'dative'; its relations are det"),
+        ({"relations": ("det", "det")}, {}, "name relations, each once"),
+        ({"heads": 5}, {}, "there are 4 heads below the upper 1 layers, and 5 are to be off"),
+        ({"upper": 2}, {}, "can read 1 to 1 of the 2 layers, not 2"),
+        ({"random": 0}, {}, "one or more heads and random sets"),
+        ({}, {"encoder": None}, "needs attention: --data.init_args.encoder must not be null"),
+        ({"probe": DistancesWordsProbe()}, {}, "DistancesWordsProbe does not read it"),
+        ({"checkpoint": "absent.ckpt", "max_epochs": 1}, {}, "absent.ckpt: this is no checkpoint"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(
+    options: dict[str, Any], of_data: dict[str, Any], message: str, make_data: Callable[..., DependencyDataModule]
+) -> None:
+    data = make_data(seed=0, **of_data)
+    with pytest.raises(UserError, match=message):
+        scored(check(**options), data)
+
+
+@pytest.mark.slow
+def test_one_and_two_processes_say_the_same(run_config: Callable[..., Any], corpus: str) -> None:
+    options = {"upper": 1, "heads": 2, "relations": "[det, obj]", "max_epochs": 2}
+    arguments = ["test", f"--config={CONFIG}", f"--data.init_args.corpus={corpus}"]
+    arguments += [f"--model.init_args.{name}={value}" for name, value in options.items()]
+    _, one, at_one = run_config(*arguments)
+    _, two, at_two = run_config(*arguments, processes=2)
+    assert {"probe.det", "probe.obj"} <= set(one["scores"])
+    assert one["scores"] == two["scores"]
+    assert (at_one / "causal.csv").read_bytes() == (at_two / "causal.csv").read_bytes()
