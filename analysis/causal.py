@@ -19,9 +19,9 @@ from analysis.importance import IGNORED, Loss, MaskedLoss, NextTokenLoss
 from analysis.tables import name_of
 from analysis.task import REFERENCES, Classification
 from attention import Encoder, EncoderSpec, resolve
-from attention.ablation import PIECES, AblatedModel, Ablation, Heads, Kind, Reference
+from attention.ablation import PIECES, AblatedModel, Ablation, Kind, Reference
 from attention.alignment import reduce, reduction
-from attention.capture import Head
+from attention.capture import Head, Heads
 from attention.forward import pad
 from datamodules import AttentionBatch, ClassificationDataModule, DependencyDataModule
 from datamodules.batch import Split

@@ -1,12 +1,11 @@
 """Heads of a relation off, against loops over sentences through transformers' own models and hooks made by hand."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from torch import Tensor, nn
@@ -47,7 +46,7 @@ Projections = Sequence[nn.Module]
 def check(**options: Any) -> CausalCheck:  # noqa: ANN401
     training: dict[str, Any] = {"max_epochs": 3, "patience": 2, "batches": 1, "seed": SEED}
     given = {"probe": AttentionOnlyProbe(RATE), "relations": RELATIONS, "heads": HEADS, "random": RANDOM, "upper": 1}
-    return CausalCheck(**{**given, **training, **options})  # type: ignore[arg-type]
+    return CausalCheck(**{**given, **training, **options})
 
 
 def save_sharp(folder: Path, **options: int) -> Path:
@@ -67,9 +66,10 @@ def sentences(corpus: str, split: str) -> Sequence[Sentence]:
 
 def projections(model: PreTrainedModel) -> Projections:
     """What reads the outputs of the heads of each layer, `[1, pieces, heads · dim]`."""
+    base: Any = model.base_model
     if model.config.model_type == "gpt2":
-        return [block.attn.c_proj for block in model.base_model.h]
-    return [layer.attention.output.dense for layer in model.base_model.encoder.layer]
+        return [block.attn.c_proj for block in base.h]
+    return [layer.attention.output.dense for layer in base.encoder.layer]
 
 
 @contextmanager
@@ -147,7 +147,7 @@ def sets_of(data: DependencyDataModule, relation: str, layers: int, heads: int) 
     return [frozenset(), best, *(random_heads(best, heads, drawn) for _ in range(RANDOM))]
 
 
-def hold(row: pd.Series, values: Sequence[float], tolerance: float = 1e-9) -> None:
+def hold(row: Mapping[Any, Any], values: Iterable[float], tolerance: float = 1e-9) -> None:
     """A row is of these scores: of the whole model, with the best heads off, and with each random set off."""
     whole, best, *random = values
     assert row["intact"] == pytest.approx(whole, abs=tolerance)
