@@ -11,6 +11,7 @@ from analysis.importance import Importance
 from analysis.linguistic import Linguistic
 from analysis.maps import RawMaps
 from analysis.patterns import Patterns
+from analysis.pruning import Pruning
 from analysis.relations import Relations
 from analysis.repeated import RepeatedSequences
 from analysis.surface import Surface

@@ -33,7 +33,7 @@ from training.lifecycle import data_settings, read_checkpoint
 
 LEVEL = 0.05  # of a head that helps or hurts, after Holm's correction
 DRAWS = 10_000  # of the bootstrap at least
-_DRAWS_A_HEAD = 100  # so that a p-value that was multiplied by the number of heads can still be small
+_DRAWS_A_TEST = 100  # so that a p-value that was multiplied by the number of tests can still be small
 _MOST_CELLS = 1 << 28  # resamples × texts, two bytes each
 _VERSION = 1  # raise it when a kept number would come out differently
 
@@ -229,7 +229,7 @@ class HeadAblation(TaskExperiment):
 
     def _result(self, values: NDArray[np.float64]) -> Result:
         task, width = self.task, self.task.width
-        draws = min(max(DRAWS, _DRAWS_A_HEAD * task.layers * task.heads), max(_MOST_CELLS // max(len(values), 1), 1000))
+        draws = draws_for(task.layers * task.heads, len(values))
 
         def resampled(place: int) -> Resampled:
             own = values[:, 1 + place * width : 1 + (place + 1) * width]
@@ -366,6 +366,11 @@ def ablation_table(measured: Sequence[Measured], task: Task, *, heads: bool) -> 
     )
     units = {"score": task.unit, "difference": task.unit, "p": "p", "p_holm": "p"}
     return Table(frame, units, interval="score", shown=not heads)
+
+
+def draws_for(tests: int, texts: int) -> int:
+    """How many resamples of the texts so many p-values need that are adjusted for each other, as far as memory goes."""
+    return min(max(DRAWS, _DRAWS_A_TEST * tests), max(_MOST_CELLS // max(texts, 1), 1000))
 
 
 def random_heads(like: Heads, heads: int, random: np.random.Generator) -> Heads:

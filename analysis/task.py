@@ -116,12 +116,15 @@ class Classification(Task):
         data: set up.
         device: where it runs.
 
+    Attributes:
+        classifier: the model under its head.
+
     Raises:
         TrainingError: the file is damaged, no such checkpoint, or of other data.
     """
 
     def __init__(self, checkpoint: Path, data: ClassificationDataModule, device: torch.device) -> None:
-        self._data = data
+        self.data = data
         trained = TransformerClassifier.load_from_checkpoint(checkpoint, device)
         self._trained = trained.eval().requires_grad_(False)
         classifier = self._trained.classifier
@@ -136,10 +139,10 @@ class Classification(Task):
 
     def _check(self, checkpoint: Path) -> None:
         labels, pieces = self._trained.sizes.labels, self._trained.sizes.vocabulary.digest
-        if labels != tuple(self._data.labels) or pieces != self._data.vocabulary.digest:
+        if labels != tuple(self.data.labels) or pieces != self.data.vocabulary.digest:
             raise AnalysisError(
                 f"{checkpoint}: the classifier knows {', '.join(labels)} and pieces of its own tokenizer, and the data "
-                f"have the labels {', '.join(self._data.labels)} and maybe another tokenizer. Give --data what it was "
+                f"have the labels {', '.join(self.data.labels)} and maybe another tokenizer. Give --data what it was "
                 f"trained on, or leave --data out."
             )
 
@@ -148,6 +151,7 @@ class Classification(Task):
             "input_ids": batch.tokens,
             "attention_mask": batch.mask.long(),
             "segments": batch.segments,
+            "words": batch.words,
             "labels": batch.labels,
         }
 
@@ -159,18 +163,18 @@ class Classification(Task):
 
     def losses(self, inputs: Mapping[str, Tensor]) -> Tensor:
         numbers, labels = self.numbers(inputs).float(), inputs["labels"]
-        if self._data.regression:
+        if self.data.regression:
             return nn.functional.mse_loss(numbers[:, 0], labels, reduction="none")
         return nn.functional.cross_entropy(numbers, labels, reduction="none")
 
     def choose(self, score: str) -> None:
-        possible = SCORES[self._data.regression]
+        possible = SCORES[self.data.regression]
         if score not in possible:
             raise AnalysisError(f"--model.init_args.score: there is no {score}; give {' or '.join(possible)}.")
         self.score = score
 
     def statistic(self) -> Statistic:
-        classes, positive = len(self._data.labels), self._data.positive
+        classes, positive = len(self.data.labels), self.data.positive
         of_decisions: Mapping[str, Statistic] = {
             "accuracy": _accuracy,
             "f1": f1_score(positive, classes),
@@ -189,12 +193,12 @@ class Classification(Task):
 
     @property
     def identity(self) -> Mapping[str, object]:
-        data = self._data
+        data = self.data
         read = [data.format, data.columns, data.header, data.empty, data.token_options]
         return {"checkpoint": self._digest, "data": data.provenance.data, "read": repr(read)}
 
     def drawn(self, split: Split, most: int, seed: int) -> list[dict[str, Tensor]]:
-        texts = self._data.splits[split]
+        texts = self.data.splits[split]
         places = np.random.default_rng(seed).permutation(len(texts))[:most]
         places = places[np.argsort(texts.lengths[places], kind="stable")]
         device = next(self.model.parameters()).device

@@ -522,16 +522,24 @@ def load_classifier(source: Source, classes: int) -> tuple[PreTrainedModel, tupl
     return model, tuple(name for name in model.state_dict() if not name.startswith(body))
 
 
-def save_model(model: PreTrainedModel, source: Source, folder: Path, labels: Sequence[str] = ()) -> None:
+def refuse_existing(folder: Path) -> None:
+    """Refuse, as an EncoderError, to write a model where something is."""
+    if folder.exists() or folder.is_symlink():
+        raise EncoderError(f"{folder} is there already, and nothing is overwritten. Name a folder that is not there.")
+
+
+def save_model(
+    model: PreTrainedModel, source: Source, folder: Path, labels: Sequence[str] = (), files: Sequence[Path] = ()
+) -> None:
     """Write a model, and the tokenizer it came with, to a new folder as plain files of transformers.
 
-    A classifier is given the names of its `labels`, in their order. The folder appears whole or not at all.
+    A classifier is given the names of its `labels`, in their order; `files` are copied there too. The folder appears
+    whole or not at all.
 
     Raises:
         EncoderError: something is there already, or the folder cannot be written.
     """
-    if folder.exists() or folder.is_symlink():
-        raise EncoderError(f"{folder} is there already, and nothing is overwritten. Name a folder that is not there.")
+    refuse_existing(folder)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as made:
@@ -542,7 +550,7 @@ def save_model(model: PreTrainedModel, source: Source, folder: Path, labels: Seq
                 config.id2label = dict(enumerate(labels))
                 config.label2id = {label: number for number, label in enumerate(labels)}
             config.save_pretrained(partial)
-            for path in {path for pattern in _TEXTS[1:] for path in source.folder.glob(pattern)}:
+            for path in {*files, *(path for pattern in _TEXTS[1:] for path in source.folder.glob(pattern))}:
                 shutil.copyfile(path, partial / path.name)
             partial.rename(folder)
     except OSError as error:

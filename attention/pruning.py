@@ -1,6 +1,5 @@
 """Heads removed for good: smaller weights, and a folder that transformers loads."""
 
-import shutil
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
@@ -20,6 +19,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from attention import modeling_pruned
 from attention.capture import Heads
+from attention.encoder import Source, save_model
 from attention.modeling_pruned import LAYOUTS, layers_of
 from results.errors import UserError
 
@@ -56,6 +56,18 @@ def is_prunable(model: PreTrainedModel) -> bool:
     return model.config.model_type in LAYOUTS and not getattr(model.config, "add_cross_attention", False)
 
 
+def check_prunable(model: PreTrainedModel) -> None:
+    """Refuse, as a PruningError, a model whose heads cannot be removed, or whose heads were removed before."""
+    name = type(model).__name__
+    if not is_prunable(model):
+        raise PruningError(
+            f"{name}: heads can be removed from {', '.join(LAYOUTS)} without cross-attention, and this is "
+            f"{model.config.model_type}. Choose one of these, or replace heads by zeros (HeadAblation)."
+        )
+    if getattr(model.config, "kept_heads", None) is not None:
+        raise PruningError(f"{name} was pruned before. Load the whole model, and remove all heads at once.")
+
+
 def prune(model: PreTrainedModel, heads: Heads) -> Counts:
     """Remove heads from a model, in place: it then says what it says with these heads replaced by zeros.
 
@@ -67,21 +79,13 @@ def prune(model: PreTrainedModel, heads: Heads) -> Counts:
     Raises:
         PruningError: an architecture whose heads cannot be removed, a model that was pruned before, or no such head.
     """
-    name = type(model).__name__
-    if not is_prunable(model):
-        raise PruningError(
-            f"{name}: heads can be removed from {', '.join(LAYOUTS)} without cross-attention, and this is "
-            f"{model.config.model_type}. Choose one of these, or replace heads by zeros: --model.class_path "
-            f"HeadAblation."
-        )
-    if getattr(model.config, "kept_heads", None) is not None:
-        raise PruningError(f"{name} was pruned before. Load the whole model, and remove all heads at once.")
+    check_prunable(model)
     layers = layers_of(model)
     if strange := sorted((layer, head) for layer, head in heads if not _exists(layers, layer, head)):
         layer, head = strange[0]
         raise PruningError(
-            f"{name} has no head {layer + 1}-{head + 1}; there are {len(layers)} layers of {layers[0].heads[0]} heads, "
-            f"counted from 1."
+            f"{type(model).__name__} has no head {layer + 1}-{head + 1}; there are {len(layers)} layers of "
+            f"{layers[0].heads[0]} heads, counted from 1."
         )
     by_layer: defaultdict[int, set[int]] = defaultdict(set)
     for layer, head in heads:
@@ -124,8 +128,8 @@ def _zero(layer: modeling_pruned.Layer, heads: Sequence[int]) -> None:
         weight.index_fill_(axis, layer.numbers(heads), 0.0)
 
 
-def save_pruned(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> Path:
-    """Write a pruned model for `from_pretrained(folder, trust_remote_code=True)`; returns the folder.
+def save_pruned(model: PreTrainedModel, source: Source, folder: Path, labels: Sequence[str] = ()) -> None:
+    """Write a pruned model to a new folder, for `from_pretrained(folder, trust_remote_code=True)`; see `save_model`.
 
     A config of transformers has one number of heads for all layers. So a file of Python stands beside the weights,
     which makes the layers smaller before the weights are read; it needs torch and transformers alone.
@@ -136,9 +140,5 @@ def save_pruned(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, fold
         for auto, classes in _CLASSES.items()
         if model.config.model_type in classes
     }
-    folder.mkdir(parents=True, exist_ok=True)
     disable_progress_bar()  # type: ignore[no-untyped-call]
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    shutil.copyfile(file, folder / file.name)
-    return folder
+    save_model(model, source, folder, labels, [file])

@@ -117,7 +117,8 @@ def test_transformers_loads_what_is_saved_without_this_package(name: str, auto: 
     model = auto.from_pretrained(tmp_path / "whole", pad_token_id=0, dtype=torch.float32)  # type: ignore[attr-defined]
     model = model.eval()
     prune(model, CASES["odd"][0] | CASES["layer"][0])
-    folder = save_pruned(model, tiny.bert_tokenizer(), tmp_path / "pruned")
+    folder = tmp_path / "pruned"
+    save_pruned(model, resolve(EncoderSpec(str(tmp_path / "whole"))), folder)
     inputs = {"input_ids": INPUTS["input_ids"][:1]}
     with torch.inference_mode():
         logits = model(**inputs).logits
@@ -139,6 +140,7 @@ def test_what_cannot_be_pruned_is_refused(tmp_path: Path) -> None:
     prune(bert, of_layer(0, 1))
     with pytest.raises(PruningError, match="was pruned before"):
         prune(bert, of_layer(0, 1))
-    folder = save_pruned(bert, tiny.bert_tokenizer(), tmp_path / "pruned")
+    source, folder = resolve(EncoderSpec(str(tiny.save_bert(tmp_path / "whole")))), tmp_path / "pruned"
+    save_pruned(bert, source, folder)
     with pytest.raises(EncoderError, match=r"heads were removed from this model.*Name the whole model"):
         Encoder(resolve(EncoderSpec(str(folder))))

@@ -1,0 +1,405 @@
+"""Which heads can be done without: their importance, and the score as more and more of them go (Michel et al. 2019)."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from pytorch_lightning.utilities import rank_zero_info
+from torch import Tensor, nn
+
+from analysis.ablation import TaskExperiment, draws_for
+from analysis.base import AnalysisError
+from analysis.tables import head_map, head_rows
+from analysis.task import Classification
+from attention.capture import Head, Heads, Mixture, intervening, replacing
+from attention.encoder import refuse_existing
+from attention.pruning import Counts, check_prunable, is_prunable, prune, save_pruned
+from datamodules import SegmentBatch, TextBatch
+from metrics.bootstrap import Resampled, difference, holm, pooled
+from metrics.moments import Floats, Interval, Moments
+from metrics.progress import Progress, counted
+from metrics.rows import ItemRows
+from models.transformer import SequenceClassifier
+from results import Curves, Estimate, Figure, Result, Table, Unit
+from training import recorded_gradients
+
+SHARES = tuple(step / 10 for step in range(11))
+"""Of the heads that are pruned (Michel et al. 2019, §4)."""
+TIMED = 256
+"""Texts that a pass is timed over, drawn at random from those that are scored."""
+_ROUNDS = 3  # of which the fastest counts: what else the machine does makes a pass slower, never faster
+_BITS = 44  # behind the point of importance: derivatives of a confident classifier are tiny
+
+Ranking = Literal["importance", "confidence", "random"]
+
+
+def head_derivatives(
+    losses: Callable[[Mapping[str, Tensor]], Tensor], inputs: Mapping[str, Tensor], off: Heads = frozenset()
+) -> Tensor:
+    """∂L/∂ξ of every text and head, `[batch, layers, heads]`, where ξ multiplies what a head gives.
+
+    ξ is 1, and 0 for heads that are `off`. `losses` `[batch]` are of one text each, so that one backward pass gives
+    the derivatives of all (Michel et al. 2019, §4.1).
+    """
+    factors: list[Tensor] = []
+
+    def scale(layer: int, module: nn.Module, mixture: Mixture) -> Tensor:
+        outputs = mixture.outputs
+        factor = outputs.new_ones(outputs.shape[:2])
+        factor[:, [head for of, head in off if of == layer]] = 0
+        factors.append(factor.requires_grad_())
+        return outputs * factor[:, :, None, None]
+
+    with recorded_gradients(), replacing(scale):
+        total = losses({name: tensor.clone() for name, tensor in inputs.items()}).sum()
+        return torch.stack(torch.autograd.grad(total, factors), 1)
+
+
+def head_confidences(run: Callable[[Mapping[str, Tensor]], Tensor], inputs: Mapping[str, Tensor]) -> Tensor:
+    """The largest weight of every word to a word, `[batch, pieces, layers, heads]`; nan for what is no word.
+
+    Delimiters neither attend nor are attended to here, as the end of the sentence in Voita et al. (2019, §4.1).
+    """
+    words, found = inputs["words"], list[Tensor]()
+
+    def see(layer: int, weights: Tensor, values: Tensor) -> tuple[Tensor, None]:
+        largest = weights.masked_fill(~words[:, None, None], 0.0).amax(3)
+        found.append(largest.masked_fill(~words[:, None], torch.nan).transpose(1, 2))
+        return weights, None
+
+    with torch.inference_mode(), intervening(see):
+        run(inputs)
+    return torch.stack(found, 2)
+
+
+def normalised(importance: Floats) -> Floats:
+    """Importance `[layers, heads]` divided by the ℓ2 norm of its layer (Michel et al. 2019, §4.1)."""
+    norm = np.sqrt(np.square(importance).sum(1, keepdims=True))
+    shares: Floats = np.divide(importance, norm, out=np.zeros_like(importance), where=norm > 0)
+    return shares
+
+
+@dataclass(frozen=True)
+class _Removed:
+    """A model whose heads were removed."""
+
+    counts: Counts
+    parameters: int
+    seconds: float
+
+
+class Pruning(TaskExperiment):
+    """The score of a classifier as its heads go, a tenth of them at a time and without training.
+
+    Heads go in the order of three rankings. Importance is E_x |∂L(x)/∂ξ_h|, over texts of train, lowest first (Michel
+    et al. 2019). Confidence is the mean over the words of the same texts of a head's largest weight (Voita et al.
+    2019), lowest first. The third order is random. No head and no layer is spared, as in both papers: a layer may lose
+    all.
+
+    The score is that of the model with zeros in the place of heads; `seconds` are those of the model whose heads are
+    really removed, see `attention.pruning.prune`.
+
+    Args:
+        checkpoint: of a `TransformerClassifier`; without `--data` the texts are those it was trained on.
+        rankings: by which heads go.
+        normalise: whether importance is divided by the ℓ2 norm of its layer.
+        exact: whether importance is estimated anew after each step, with the heads off that are gone.
+        texts: of train, drawn at random, that importance and confidence are means over.
+        seeds: random orders, whose scores are averaged.
+        split: on which the score is taken.
+        score: None for that of the data.
+        save: folder for the model without a `share` of its heads, the least important.
+        share: of the heads that the saved model lacks.
+        seed: of what is drawn; None for that of the run.
+
+    Raises:
+        AnalysisError: an option is out of range, or data and checkpoint do not fit.
+        PruningError: a model is to be saved whose heads cannot be removed.
+    """
+
+    experiment = "pruning"
+
+    def __init__(
+        self,
+        checkpoint: str,
+        rankings: Sequence[Ranking] = ("importance", "confidence", "random"),
+        normalise: bool = True,
+        exact: bool = False,
+        texts: int = 1000,
+        seeds: int = 5,
+        split: Literal["dev", "test"] = "test",
+        score: str | None = None,
+        save: str | None = None,
+        share: float | None = None,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(checkpoint, split, seed)
+        if not rankings or len(set(rankings)) < len(rankings) or texts < 1 or seeds < 1:
+            raise AnalysisError(
+                f"--model.init_args: rankings {list(rankings)}, texts {texts} and seeds {seeds}: name rankings, each "
+                f"once, and give 1 or more texts and seeds."
+            )
+        if (save is None) != (share is None) or (share is not None and not 0 < share <= 1):
+            raise AnalysisError(
+                f"--model.init_args: save {save} and share {share}: give both or none, and a share above 0 and up to "
+                f"1, as 0.4 for four tenths of the heads."
+            )
+        self.rankings, self.normalise, self.exact = tuple(rankings), normalise, exact
+        self.texts, self.seeds, self.wanted_score = texts, seeds, score
+        self.folder, self.share = None if save is None else Path(save).expanduser(), share
+
+    def prepare(self) -> None:
+        if self.wanted_score is not None:
+            self.task.choose(self.wanted_score)
+        if self.folder is not None:
+            check_prunable(self.classification.classifier.model)
+            refuse_existing(self.folder)
+
+    @property
+    def classification(self) -> Classification:
+        """The task: a checkpoint is that of a classifier."""
+        assert isinstance(self.task, Classification)
+        return self.task
+
+    def on_test_start(self) -> None:
+        """Rank the heads, and set down which are off together."""
+        total = self.task.layers * self.task.heads
+        self._counts = [int(total * share) for share in SHARES]
+        train = self.task.drawn("train", self.texts, self.seed)
+        # Every process has the same batches, and sums some of them.
+        self._train = train[self.trainer.global_rank :: self.trainer.world_size]
+        self._heads: list[Head] = [
+            (layer, head) for layer in range(self.task.layers) for head in range(self.task.heads)
+        ]
+        self._importance = self._important(frozenset())
+        self._confidence = self._confident()
+        self._order = self._by_importance()
+        random = [np.random.default_rng([self.seed, place]).permutation(total) for place in range(self.seeds)]
+        orders: dict[Ranking, list[list[Head]]] = {
+            "importance": [self._order],
+            "confidence": [sorted(self._heads, key=lambda head: self._confidence[head])],
+            "random": [[self._heads[place] for place in order.tolist()] for order in random],
+        }
+        self._orders = {name: orders[name] for name in self.rankings}
+        self._sets = list(dict.fromkeys(one for name in self._orders for sets in self._off(name) for one in sets))
+        self.rows = ItemRows(1 + self.task.width * len(self._sets)).to(self.device)
+        rank_zero_info(f"{counted(len(self._sets), 'set')} of heads to take off, of {counted(total, 'head')}.")
+
+    def _off(self, name: Ranking) -> list[list[Heads]]:
+        """What is off at each share, for each order of a ranking."""
+        return [[frozenset(order[:count]) for order in self._orders[name]] for count in self._counts]
+
+    def _important(self, off: Heads) -> Interval:
+        """Mean |∂L/∂ξ| over texts of train, `[layers, heads]`, with some heads off."""
+        found = Moments(1, (self.task.layers, self.task.heads), _BITS, (0, np.inf)).to(self.device)
+        for inputs in self._train:
+            values = head_derivatives(self.task.losses, inputs, off).abs()
+            found.update(inputs["labels"].new_zeros(len(values), dtype=torch.int64), values)
+        return found.compute().over()
+
+    def _confident(self) -> Floats:
+        """Mean over all words of the texts of train, `[layers, heads]`."""
+        found = Moments(1, (self.task.layers, self.task.heads), bounds=(0, 1)).to(self.device)
+        for inputs in self._train:
+            values = head_confidences(self.task.numbers, inputs).flatten(0, 1)
+            found.update(torch.zeros(len(values), dtype=torch.int64, device=self.device), values)
+        return found.compute().over().value
+
+    def _by_importance(self) -> list[Head]:
+        order: list[Head] = []
+        importance = self._importance.value
+        for count in self._counts[1:]:
+            if self.exact and order:
+                importance = self._important(frozenset(order)).value
+                importance[tuple(np.transpose(order))] = 0  # heads that are gone are in no norm
+            ranked = normalised(importance) if self.normalise else importance
+            left = sorted((head for head in self._heads if head not in order), key=lambda head: float(ranked[head]))
+            order += left[: count - len(order)]
+        return order
+
+    def test_step(self, batch: TextBatch | SegmentBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
+        if self.is_scored(batch):
+            gold = self.task.gold(self.task.inputs(batch))
+            numbers = self.task.run(batch, self.task.ablation("zero", self.seed), self._sets)
+            rows = torch.cat([gold, numbers.transpose(0, 1).flatten(1).double()], 1)
+            self.rows.update(batch.index, rows)
+
+    def on_test_epoch_end(self) -> None:
+        """Sum up, remove heads for good, and fill `result`."""
+        _, values = self.rows.compute()
+        self.rows.reset()
+        removed = self._remove() if self.trainer.is_global_zero else {}
+        if self.folder is not None and self.trainer.is_global_zero:
+            self._save(self.folder)
+        # Every process has the same result.
+        removed = self.trainer.strategy.broadcast(removed)
+        self.result = self._result(values, removed)
+
+    def _remove(self) -> dict[Heads, _Removed]:
+        """Models without heads: of a random ranking those of its first order."""
+        classifier = self.classification.classifier
+        timed = self.task.drawn(self.split, TIMED, self.seed)
+        sets = list(dict.fromkeys(one for name in self._orders for one, *_ in self._off(name)))
+        if not is_prunable(classifier.model):
+            whole = _Removed(Counts(), _size(classifier), self._seconds(classifier, timed))
+            return dict.fromkeys(sets, whole)
+        found: dict[Heads, _Removed] = {}
+        progress = Progress("Passes without heads", len(sets))
+        for heads in sets:
+            smaller, counts = _without(classifier, heads)
+            found[heads] = _Removed(counts, _size(smaller), self._seconds(smaller, timed))
+            progress.advance()
+        return found
+
+    def _seconds(self, classifier: SequenceClassifier, timed: Sequence[Mapping[str, Tensor]]) -> float:
+        """Wall time of the fastest of some passes over texts."""
+        found = []
+        for _ in range(_ROUNDS):
+            start = time.perf_counter()
+            for inputs in timed:
+                with torch.inference_mode():
+                    classifier.logits(inputs["input_ids"], inputs["attention_mask"].bool(), inputs["segments"])
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)
+            found.append(time.perf_counter() - start)
+        return min(found)
+
+    def _save(self, folder: Path) -> None:
+        assert self.share is not None
+        heads = frozenset(self._order[: int(self.share * len(self._heads))])
+        smaller, counts = _without(self.classification.classifier, heads)
+        data = self.classification.data
+        assert data.tokenizer_source is not None
+        save_pruned(smaller.model, data.tokenizer_source, folder, data.labels)
+        rank_zero_info(f"{folder}: {counted(counts.removed, 'head')} removed, {counted(counts.zeroed, 'head')} zeroed.")
+
+    def _result(self, values: Floats, removed: Mapping[Heads, _Removed]) -> Result:
+        task, width = self.task, self.task.width
+        draws = draws_for(len(self._orders) * len(SHARES), len(values))
+        found: dict[Heads, Resampled] = {}
+        for place, heads in enumerate(self._sets):
+            own = values[:, 1 + place * width : 1 + (place + 1) * width]
+            found[heads] = task.resampled(np.column_stack([values[:, 0], own]), draws)
+        whole = found[frozenset()]
+        rows: list[dict[str, object]] = []
+        for name in self._orders:
+            for share, sets in zip(SHARES, self._off(name), strict=True):
+                rows.append({"ranking": name, "pruned": share, **_row([found[heads] for heads in sets], whole)})
+                rows[-1] |= _row_of_removed(len(sets[0]), removed[sets[0]])
+        frame = pd.DataFrame(rows)
+        frame["p_holm"] = holm(frame["p"].where(frame["heads"] > 0).tolist())
+        timed = min(TIMED, len(values))
+        scores = {task.score: whole.estimate} | _leaving(frame, whole.estimate)
+        audit: dict[str, object] = {
+            "texts": len(values),
+            "draws": draws,
+            "importance": f"over {counted(self._texts_read, 'text')} of train",
+            "seconds": f"fastest of {_ROUNDS} passes over {counted(timed, 'text')}, with sdpa",
+        }
+        if not is_prunable(self.classification.classifier.model):
+            audit["seconds"] = f"{audit['seconds']}; of the whole model: heads of this architecture cannot be removed"
+        return Result(self.experiment, scores, self._tables(frame), self._figures(frame, whole.estimate), audit)
+
+    @property
+    def _texts_read(self) -> int:
+        return int(self._importance.inputs.max())
+
+    def _tables(self, frame: pd.DataFrame) -> dict[str, Table]:
+        task = self.task
+        units: dict[str, Unit] = {
+            "pruned": "fraction",
+            "score": task.unit,
+            "difference": task.unit,
+            "p": "p",
+            "p_holm": "p",
+        }
+        place = {head: number for number, head in enumerate(self._order, start=1)}
+        columns: dict[str, Interval | NDArray[Any]] = {
+            "importance": self._importance,
+            "normalised": normalised(self._importance.value),
+            "confidence": self._confidence,
+            "order": np.array([[place[layer, head] for head in range(task.heads)] for layer in range(task.layers)]),
+        }
+        return {
+            "pruning": Table(frame, {**units, "seconds": "ratio"}, interval="score"),
+            "importance": Table(
+                head_rows(columns),
+                {"importance": "nats", "normalised": "ratio", "confidence": "fraction"},
+                shown=False,
+            ),
+        }
+
+    def _figures(self, frame: pd.DataFrame, whole: Estimate) -> dict[str, Figure]:
+        lines = {
+            str(name): (own["pruned"].tolist(), own["score"].tolist())
+            for name, own in frame.groupby("ranking", sort=False)
+        }
+        assert whole.low is not None
+        assert whole.high is not None
+        ends = [0.0, 1.0, np.nan, 0.0, 1.0], [whole.low, whole.low, np.nan, whole.high, whole.high]
+        importance = normalised(self._importance.value) if self.normalise else self._importance.value
+        label = "normalised importance" if self.normalise else "mean |∂L/∂ξ| (nats)"
+        return {
+            "pruning": Curves(
+                title="Score as heads are pruned",
+                x_label="share of the heads pruned",
+                y_label=self.task.score,
+                lines={**lines, "interval of the whole model": ends},
+            ),
+            "importance": head_map("Importance of heads", importance, label, "ratio" if self.normalise else "nats"),
+            "confidence": head_map("Confidence of heads", self._confidence, "mean of the largest weight"),
+        }
+
+
+def _without(classifier: SequenceClassifier, heads: Heads) -> tuple[SequenceClassifier, Counts]:
+    """A copy whose heads are removed, with the attention that transformers has by default."""
+    smaller = deepcopy(classifier)
+    counts = prune(smaller.model, heads)
+    smaller.model.set_attn_implementation("sdpa")
+    return smaller, counts
+
+
+def _size(classifier: SequenceClassifier) -> int:
+    return sum(parameter.numel() for parameter in classifier.parameters())
+
+
+def _row(seeds: Sequence[Resampled], whole: Resampled) -> dict[str, object]:
+    """The mean score over orders, and its difference to the whole model under the same resamples of the texts."""
+    mean, apart = pooled(seeds), difference(seeds, [whole])
+    return {
+        "score": mean.value,
+        "low": mean.low,
+        "high": mean.high,
+        "sd": mean.sd,
+        "difference": apart.value,
+        "difference.low": apart.low,
+        "difference.high": apart.high,
+        "p": apart.p,
+    }
+
+
+def _row_of_removed(heads: int, removed: _Removed) -> dict[str, object]:
+    return {
+        "heads": heads,
+        "removed": removed.counts.removed,
+        "zeroed": removed.counts.zeroed,
+        "parameters": removed.parameters,
+        "seconds": removed.seconds,
+    }
+
+
+def _leaving(frame: pd.DataFrame, whole: Estimate) -> dict[str, Estimate]:
+    """The least share at which each ranking's score lies below the interval of the whole model; nan for none."""
+    found = {}
+    for name, own in frame.groupby("ranking", sort=False):
+        below = own.loc[own["score"] < whole.low, "pruned"]
+        value = float(below.min()) if len(below) else np.nan
+        found[f"pruning.{name}.leaves_at"] = Estimate(value, unit="fraction")
+    return found
