@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import pandas as pd
@@ -52,6 +52,7 @@ class TaskExperiment(LightningModule):
         seed: of what is drawn; None for that of the run.
     """
 
+    experiment: ClassVar[str]
     example_input_array = None
 
     def __init__(self, checkpoint: str | None, split: Literal["dev", "test"], seed: int | None) -> None:
@@ -109,6 +110,12 @@ class TaskExperiment(LightningModule):
     def device_of_run(self) -> torch.device:
         """Where the run computes: `setup` comes before the module is moved there."""
         return self.trainer.strategy.root_device
+
+    def kept(self, *what: object) -> "KeptRows":
+        """What an earlier run has left that computed the same of this model and these texts."""
+        data = self.trainer.datamodule  # type: ignore[attr-defined]
+        key = digest(repr((_VERSION, what, self.task.identity)).encode())[:24]
+        return KeptRows(data.cache / f"{self.experiment}-{key}")
 
     def is_scored(self, batch: TextBatch | SegmentBatch) -> bool:
         """Whether a batch has texts that count."""
@@ -182,9 +189,7 @@ class HeadAblation(TaskExperiment):
     def on_test_start(self) -> None:
         """Find what is kept of an earlier run; see what heads give in texts of dev."""
         self._ablations = {kind: self.task.ablation(kind, self.seed) for kind in self.kinds}
-        data = self.trainer.datamodule  # type: ignore[attr-defined]
-        what = [self.split, self.kinds, self.seed, [sorted(one.heads) for one in self.conditions], self.task.identity]
-        self._kept = _KeptRows(data.cache / f"ablation-{digest(repr((_VERSION, what)).encode())[:24]}")
+        self._kept = self.kept(self.split, self.kinds, self.seed, [sorted(one.heads) for one in self.conditions])
         shared = "layers below are computed once" if self.task.ablated.shares else "every time the whole model runs"
         rank_zero_info(f"{counted(len(self.conditions), 'set')} of heads to ablate; {shared}.")
 
@@ -384,7 +389,7 @@ def random_heads(like: Heads, heads: int, random: np.random.Generator) -> Heads:
     return frozenset(found)
 
 
-class _KeptRows:
+class KeptRows:
     """Rows of numbers of every batch, kept in a file each, so that a run that was killed goes on where it was.
 
     Attributes:

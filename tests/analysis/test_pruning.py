@@ -17,6 +17,7 @@ from analysis.base import AnalysisError
 from analysis.pruning import SHARES, Pruning, head_confidences, head_derivatives, normalised
 from attention.capture import Mixture, replacing
 from attention.encoder import EncoderSpec, resolve
+from attention.modeling_pruned import LAYOUTS
 from datamodules import ClassificationDataModule
 from models import TransformerClassifier
 from models.transformer import SequenceClassifier
@@ -173,6 +174,14 @@ def test_the_curve_is_that_of_zeroed_heads_and_the_saved_model_has_its_score(
     again = arguments("pruning.yaml", checkpoint, bert, tmp_path / "two", "--model.init_args.seeds=2")
     _, two, at_two = run_config(*again, own_data=True, processes=2)
     assert one["scores"] == two["scores"]
+    (at_one / "results.json").unlink()
+    [kept] = (tmp_path / "cache").glob("pruning-*")
+    next(kept.glob("*.npy")).unlink()  # a run that was killed before it
+    _, killed, _ = run_config(
+        *[option for option in given if "sav" not in option and "share" not in option], own_data=True
+    )
+    assert killed["scores"] == one["scores"]
+    assert killed["audit"]["kept_batches"] == len([*kept.glob("*.npy")]) - 1
     table, importance = (pd.read_csv(at_one / one["tables"][name]) for name in ("pruning", "importance"))
     pd.testing.assert_frame_equal(
         table.drop(columns="seconds"), pd.read_csv(at_two / "pruning.csv").drop(columns="seconds")
@@ -205,11 +214,16 @@ def test_the_curve_is_that_of_zeroed_heads_and_the_saved_model_has_its_score(
 
 
 @pytest.mark.slow
-def test_exact_importance_is_estimated_without_the_heads_that_are_gone(
-    run_config: Callable[..., Any], checkpoint: Path, bert: Path, tmp_path: Path
+def test_exact_importance_is_estimated_without_the_heads_that_are_gone_on_any_architecture(
+    run_config: Callable[..., Any], checkpoint: Path, bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delitem(LAYOUTS, "bert")  # one whose heads cannot be removed
     given = arguments("importance.yaml", checkpoint, bert, tmp_path / "cache")
     _, found, folder = run_config(*given, own_data=True)
+    assert "heads of this architecture cannot be removed" in found["audit"]["seconds"]
+    curve = pd.read_csv(folder / found["tables"]["pruning"])
+    assert curve["removed"].sum() == 0
+    assert curve["seconds"].nunique() == 1
     table = pd.read_csv(folder / found["tables"]["importance"])
     data = labelled(checkpoint, bert, tmp_path / "own")
     order: list[tuple[int, int]] = []
