@@ -65,7 +65,7 @@ def head_derivatives(
 def head_confidences(run: Callable[[Mapping[str, Tensor]], Tensor], inputs: Mapping[str, Tensor]) -> Tensor:
     """The largest weight of every word to a word, `[batch, pieces, layers, heads]`; nan for what is no word.
 
-    Delimiters neither attend nor are attended to here, as the end of the sentence in Voita et al. (2019, §4.1).
+    Delimiters neither attend nor are attended to here, as the end of the sentence in Voita et al. (2019, §4).
     """
     words, found = inputs["words"], list[Tensor]()
 
