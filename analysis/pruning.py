@@ -100,8 +100,8 @@ class Pruning(TaskExperiment):
 
     Heads go in the order of three rankings. Importance is E_x |∂L(x)/∂ξ_h|, over texts of train, lowest first (Michel
     et al. 2019). Confidence is the mean over the words of the same texts of a head's largest weight (Voita et al.
-    2019), lowest first. The third order is random. No head and no layer is spared, as in both papers: a layer may lose
-    all.
+    2019), lowest first. The third order is random. No layer is spared, as by default in the released code of Michel et
+    al.: it may lose all its heads.
 
     The score is that of the model with zeros in the place of heads. What was computed of it is kept under the cache
     folder: a run that was killed goes on. `seconds` are those of the model whose heads are really removed, see
