@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
+from pytorch_lightning.utilities import rank_zero_info
 from torch import Tensor
 
 from analysis.ablation import DRAWS, random_heads
@@ -386,11 +387,13 @@ class CausalCheck(NestedExperiment):
             else "no --model.init_args.checkpoint is given",
             "loss": self._loss(gold, sentences, run),
         }
-        found = {
-            name: [Needed.of(one, *measure.resampled(one), measure) for one in chosen]
-            for name, measure in measures.items()
-            if not isinstance(measure, str)
-        }
+        found: dict[str, list[Needed]] = {}
+        for name, measure in measures.items():
+            if isinstance(measure, str):
+                continue
+            for one in chosen:
+                found.setdefault(name, []).append(Needed.of(one, *measure.resampled(one), measure))
+                rank_zero_info(f"{name}: measured with {len(one.sets) - 1} sets of heads off for {one.relation}.")
         first = len(self.data.layers) - self.upper + 1
         audit: dict[str, object] = {
             "kind": self.kind,
@@ -519,6 +522,9 @@ def causal_table(chosen: Sequence[Chosen], measures: Sequence[str], found: Mappi
             units.append(of_measure[place].measure.unit if of_measure else "fraction")
     frame = pd.DataFrame(rows).rename(columns={"beyond.p": "p"})
     frame["n"] = frame["n"].astype("Int64")
+    # What is asked first: a narrow terminal leaves out the last columns.
+    order = ("measure", "relation", "heads", "beyond", "p_holm", "best", "random", "intact", "n", "best_of_all", "p")
+    frame = frame[[name for first in order for name in map(str, frame) if name.partition(".")[0] == first]]
     columns: dict[str, Unit | Sequence[Unit]] = dict.fromkeys(("intact", "best", "random", "beyond"), units)
     return Table(frame, {**columns, "p": "p", "p_holm": "p"})
 
