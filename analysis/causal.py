@@ -523,7 +523,7 @@ def causal_table(chosen: Sequence[Chosen], measures: Sequence[str], found: Mappi
     frame = pd.DataFrame(rows).rename(columns={"beyond.p": "p"})
     frame["n"] = frame["n"].astype("Int64")
     # What is asked first: a narrow terminal leaves out the last columns.
-    order = ("measure", "relation", "heads", "beyond", "p_holm", "best", "random", "intact", "n", "best_of_all", "p")
+    order = ("measure", "relation", "beyond", "p_holm", "heads", "best", "random", "intact", "n", "best_of_all", "p")
     frame = frame[[name for first in order for name in map(str, frame) if name.partition(".")[0] == first]]
     columns: dict[str, Unit | Sequence[Unit]] = dict.fromkeys(("intact", "best", "random", "beyond"), units)
     return Table(frame, {**columns, "p": "p", "p_holm": "p"})
