@@ -348,20 +348,22 @@ class Pruning(TaskExperiment):
         }
 
     def _figures(self, frame: pd.DataFrame, whole: Estimate) -> dict[str, Figure]:
+        scale = 100 if self.task.unit == "fraction" else 1
         lines = {
-            str(name): (own["pruned"].tolist(), own["score"].tolist())
+            str(name): ((100 * own["pruned"]).tolist(), (scale * own["score"]).tolist())
             for name, own in frame.groupby("ranking", sort=False)
         }
         assert whole.low is not None
         assert whole.high is not None
-        ends = [0.0, 1.0, np.nan, 0.0, 1.0], [whole.low, whole.low, np.nan, whole.high, whole.high]
+        low, high = scale * whole.low, scale * whole.high
+        ends = [0.0, 100.0, np.nan, 0.0, 100.0], [low, low, np.nan, high, high]
         importance = normalised(self._importance.value) if self.normalise else self._importance.value
         label = "normalised importance" if self.normalise else "mean |∂L/∂ξ| (nats)"
         return {
             "pruning": Curves(
                 title="Score as heads are pruned",
-                x_label="share of the heads pruned",
-                y_label=self.task.score,
+                x_label="heads pruned (%)",
+                y_label=f"{self.task.score} (%)" if scale > 1 else self.task.score,
                 lines={**lines, "interval of the whole model": ends},
             ),
             "importance": head_map("Importance of heads", importance, label, "ratio" if self.normalise else "nats"),
