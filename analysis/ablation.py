@@ -2,7 +2,7 @@
 
 import io
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -13,26 +13,26 @@ import torch
 from jsonargparse import Namespace
 from numpy.typing import NDArray
 from pytorch_lightning import LightningModule
-from pytorch_lightning.utilities import rank_zero_info
+from pytorch_lightning.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor
 
 from analysis.base import AnalysisError
-from analysis.tables import head_map
+from analysis.tables import estimate_bars, head_map
 from analysis.task import Classification, LanguageModelling, Task
-from attention.ablation import PIECES, Kind
+from attention.ablation import PIECES, Ablation, Kind
 from attention.capture import Heads, named_heads
 from attention.digest import digest
 from datamodules import ClassificationDataModule, SegmentBatch, TextBatch, TextDataModule
 from datamodules.sampling import run_seed
-from metrics.bootstrap import Resampled, difference, holm, pooled
-from metrics.progress import counted
+from metrics.bootstrap import Floats, Resampled, difference, holm, pooled
+from metrics.progress import Progress, counted
 from metrics.rows import ItemRows
-from results import Bars, Estimate, Figure, Result, Table
+from results import Estimate, Figure, Result, Table, Unit
 from results.files import remove_leftovers, write_atomically
 from training.lifecycle import data_settings, read_checkpoint
 
 LEVEL = 0.05  # of a head that helps or hurts, after Holm's correction
-DRAWS = 10_000  # of the bootstrap at least
+DRAWS = 10_000  # of the bootstrap, or more, as far as they fit into memory
 _DRAWS_A_TEST = 100  # so that a p-value that was multiplied by the number of tests can still be small
 _MOST_CELLS = 1 << 28  # resamples × texts, two bytes each
 _VERSION = 1  # raise it when a kept number would come out differently
@@ -49,15 +49,22 @@ class TaskExperiment(LightningModule):
     Args:
         checkpoint: of a `TransformerClassifier`; None for language modelling.
         split: of labelled texts, on which the score is taken.
+        score: of labelled texts; None for that of the data.
         seed: of what is drawn; None for that of the run.
+
+    Attributes:
+        kept_batches: how many an earlier run had scored, once all are read.
     """
 
     experiment: ClassVar[str]
     example_input_array = None
 
-    def __init__(self, checkpoint: str | None, split: Literal["dev", "test"], seed: int | None) -> None:
+    def __init__(
+        self, checkpoint: str | None, split: Literal["dev", "test"], score: str | None, seed: int | None
+    ) -> None:
         super().__init__()
-        self.checkpoint, self.split = checkpoint, split
+        self.checkpoint, self.split, self.wanted_score = checkpoint, split, score
+        self.kept_batches = 0
         self._seed = seed
         self.result: Result | None = None
         self._task: Task | None = None
@@ -90,8 +97,14 @@ class TaskExperiment(LightningModule):
         data = self.trainer.datamodule  # type: ignore[attr-defined]
         if self.checkpoint is not None and isinstance(data, ClassificationDataModule):
             self._task = Classification(Path(self.checkpoint).expanduser(), data, self.device_of_run)
+            # Two copies of a batch at least run at once.
             data.eval_tokens = PIECES.get(self.device_of_run.type, PIECES["cuda"]) // 2
         elif self.checkpoint is None and isinstance(data, TextDataModule):
+            if len(data.encoders) > 1:
+                raise AnalysisError(
+                    f"{type(self).__name__} is of one encoder: --data.init_args.random_init false, and no "
+                    f"--data.init_args.before."
+                )
             self._task = LanguageModelling(data, self.seed)
         else:
             given = "no data are" if data is None else f"{type(data).__name__} is"
@@ -101,37 +114,71 @@ class TaskExperiment(LightningModule):
                 f"needs {needed}, and {given} given. A fine-tuned classifier is scored on labelled "
                 f"texts, an encoder with a head for language modelling on any."
             )
+        if self.wanted_score is not None:
+            self.task.choose(self.wanted_score)
         self.prepare()
 
     def prepare(self) -> None:
-        """What is left to make once there is a task."""
+        """Refuse what does not fit the task."""
+
+    def sets(self) -> Mapping[Ablation, Sequence[Heads]]:
+        """Sets of heads by what replaces their outputs, once there is a trainer on its device."""
+        raise TypeError(f"{type(self).__name__} does not say which heads are ablated.")
+
+    def outcome(self, rows: Floats) -> Result:
+        """The result, of the rows of all texts; see `Task.rows`."""
+        raise TypeError(f"{type(self).__name__} does not say what comes out.")
+
+    def on_test_start(self) -> None:
+        """See what is to be ablated, and what an earlier run has left."""
+        self._sets_of = self.sets()
+        self.rows = ItemRows(1 + self.task.width * sum(map(len, self._sets_of.values()))).to(self.device)
+        self._kept = self._kept_rows()
+
+    def _kept_rows(self) -> "KeptRows":
+        """What an earlier run has left that computed the same of this model and these texts."""
+        data = self.trainer.datamodule  # type: ignore[attr-defined]
+        what: list[object] = [_VERSION, self.split, self.task.identity]
+        for ablation, sets in self._sets_of.items():
+            what += [ablation.kind, ablation.seed, [sorted(heads) for heads in sets]]
+            if ablation.reference is not None:
+                what.append(digest(ablation.reference.mean.cpu().numpy().tobytes()))
+        return KeptRows(data.cache / f"{self.experiment}-{digest(repr(what).encode())[:24]}")
+
+    def test_step(self, batch: TextBatch | SegmentBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
+        counts = batch.split == self.split if isinstance(batch, TextBatch) else True
+        if counts and len(batch.index):
+            rows = self._kept.rows(batch.index, lambda: self.task.rows(batch, self._sets_of))
+            self.rows.update(batch.index, rows)
+
+    def on_test_epoch_end(self) -> None:
+        """Sum up, and fill `result`."""
+        _, rows = self.rows.compute()
+        self.rows.reset()
+        found = torch.tensor(self._kept.found, device=self.device)
+        self.kept_batches = int(self.trainer.strategy.reduce(found, reduce_op="sum"))
+        self.result = self.outcome(rows)
 
     @property
     def device_of_run(self) -> torch.device:
         """Where the run computes: `setup` comes before the module is moved there."""
         return self.trainer.strategy.root_device
 
-    def kept(self, *what: object) -> "KeptRows":
-        """What an earlier run has left that computed the same of this model and these texts."""
-        data = self.trainer.datamodule  # type: ignore[attr-defined]
-        key = digest(repr((_VERSION, what, self.task.identity)).encode())[:24]
-        return KeptRows(data.cache / f"{self.experiment}-{key}")
-
-    def is_scored(self, batch: TextBatch | SegmentBatch) -> bool:
-        """Whether a batch has texts that count."""
-        counts = batch.split == self.split if isinstance(batch, TextBatch) else batch.encoder == "given"
-        return counts and bool(len(batch.index))
-
 
 @dataclass(frozen=True)
 class Condition:
-    """Heads that are off together, and what they give instead."""
+    """Heads that are ablated together, and by what kind of ablation."""
 
     kind: Kind
     name: str
     """`3-1` for a head, `3` for a layer, else the name of a set."""
     of: Literal["head", "layer", "set", "random"]
     heads: Heads
+
+    @property
+    def names(self) -> tuple[Kind, str]:
+        """What random sets share with the one that they are drawn for."""
+        return self.kind, self.name
 
 
 class HeadAblation(TaskExperiment):
@@ -142,7 +189,7 @@ class HeadAblation(TaskExperiment):
 
     Args:
         checkpoint: see `TaskExperiment`.
-        kinds: what heads give instead; `uniform` as Kovaleva et al., `zero` as Michel et al.
+        kinds: what their outputs are replaced by; `uniform` as Kovaleva et al., `zero` as Michel et al.
         heads: whether every single head is ablated.
         layers: whether every layer is.
         sets: names of further sets, and their heads by `layer-head` or `layer`.
@@ -171,27 +218,26 @@ class HeadAblation(TaskExperiment):
         score: str | None = None,
         seed: int | None = None,
     ) -> None:
-        super().__init__(checkpoint, split, seed)
+        super().__init__(checkpoint, split, score, seed)
         if not kinds or len(set(kinds)) < len(kinds) or not (heads or layers or sets) or random < 0:
             raise AnalysisError(
                 "--model.init_args: name kinds of ablation, each once, and heads, layers or sets to ablate; random is "
                 "0 or more."
             )
         self.kinds, self.each_head, self.each_layer = tuple(kinds), heads, layers
-        self.sets, self.random, self.wanted_score = dict(sets or {}), random, score
+        self.named, self.random = dict(sets or {}), random
 
     def prepare(self) -> None:
-        if self.wanted_score is not None:
-            self.task.choose(self.wanted_score)
         self.conditions = self._conditions()
-        self.rows = ItemRows(1 + self.task.width * (1 + len(self.conditions)))
 
-    def on_test_start(self) -> None:
-        """Find what is kept of an earlier run; see what heads give in texts of dev."""
-        self._ablations = {kind: self.task.ablation(kind, self.seed) for kind in self.kinds}
-        self._kept = self.kept(self.split, self.kinds, self.seed, [sorted(one.heads) for one in self.conditions])
+    def sets(self) -> Mapping[Ablation, Sequence[Heads]]:
+        ablations = [self.task.ablation(kind, self.seed) for kind in self.kinds]
+        found = {one: [each.heads for each in self.conditions if each.kind == one.kind] for one in ablations}
+        found[ablations[0]].insert(0, frozenset())  # the whole model
+        self._reference = next((one.reference for one in reversed(ablations) if one.reference is not None), None)
         shared = "layers below are computed once" if self.task.ablated.shares else "every time the whole model runs"
         rank_zero_info(f"{counted(len(self.conditions), 'set')} of heads to ablate; {shared}.")
+        return found
 
     def _conditions(self) -> list[Condition]:
         """All sets, one kind after the other."""
@@ -205,66 +251,54 @@ class HeadAblation(TaskExperiment):
         if self.each_layer:
             for layer in range(task.layers):
                 found.append((str(layer + 1), "layer", frozenset(one for one in everything if one[0] == layer)))
-        for place, (name, heads) in enumerate(self.sets.items()):
+        for place, (name, heads) in enumerate(self.named.items()):
+            if not heads:
+                raise AnalysisError(f"--model.init_args.sets.{name}: it names no head. Write '[6-1, 5]'.")
             own = named_heads(heads, task.layers, task.heads, f"--model.init_args.sets.{name}")
             drawn = np.random.default_rng([self.seed, place])
             found.append((name, "set", own))
             found += [(name, "random", random_heads(own, task.heads, drawn)) for _ in range(self.random)]
         return [Condition(kind, *one) for kind in self.kinds for one in found]
 
-    def test_step(self, batch: TextBatch | SegmentBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
-        if self.is_scored(batch):
-            self.rows.update(batch.index, self._kept.rows(batch.index, lambda: self._measure(batch)))
-
-    def _measure(self, batch: TextBatch | SegmentBatch) -> Tensor:
-        """What the model says of each text with each set off, behind what is known of it, `[batch, columns]`."""
-        found = [self.task.gold(self.task.inputs(batch))]
-        for place, (kind, ablation) in enumerate(self._ablations.items()):
-            sets = [one.heads for one in self.conditions if one.kind == kind]
-            # The whole model is one of the sets, that without a head.
-            numbers = self.task.run(batch, ablation, sets if place else [frozenset(), *sets])
-            found.append(numbers.transpose(0, 1).flatten(1))
-        return torch.cat([column.double() for column in found], 1)
-
-    def on_test_epoch_end(self) -> None:
-        """Sum up, and fill `result`."""
-        _, values = self.rows.compute()
-        self.rows.reset()
-        self.result = self._result(values)
-
-    def _result(self, values: NDArray[np.float64]) -> Result:
-        task, width = self.task, self.task.width
-        draws = draws_for(task.layers * task.heads, len(values))
-
-        def resampled(place: int) -> Resampled:
-            own = values[:, 1 + place * width : 1 + (place + 1) * width]
-            return task.resampled(np.column_stack([values[:, 0], own]), draws)
-
-        whole = resampled(0)
-        measured = [Measured.of(one, resampled(place), whole) for place, one in enumerate(self.conditions, start=1)]
+    def outcome(self, rows: Floats) -> Result:
+        task, tests = self.task, self.task.layers * self.task.heads
+        draws = draws_for(tests, len(rows))
+        least = min(1.0, 2 / (1 + draws) * tests)
+        if self.each_head and least >= LEVEL:
+            rank_zero_warn(
+                f"{draws} resamples of {len(rows)} texts fit into memory, and of {tests} heads none can differ after "
+                f"Holm's correction: the counts of heads are left blank. Score fewer texts."
+            )
+        whole = task.resampled(rows, 0, draws)
+        progress = Progress("Scores and their intervals", len(self.conditions))
+        measured = []
+        for place, one in enumerate(self.conditions, start=1):
+            measured.append(Measured.of(one, task.resampled(rows, place, draws), whole))
+            progress.advance()
         scores = {task.score: whole.estimate}
         tables: dict[str, Table] = {}
         figures: dict[str, Figure] = {}
-        audit: dict[str, object] = {"texts": len(values), "draws": draws, "kept_batches": self._kept.found}
+        audit: dict[str, object] = {"texts": len(rows), "draws": draws, "kept_batches": self.kept_batches}
         for kind in self.kinds:
             of_kind = [one for one in measured if one.condition.kind == kind]
-            scores |= self._counts(kind, of_kind)
+            scores |= self._counts(kind, of_kind, known=least < LEVEL)
             figures |= self._figures(kind, of_kind)
         for of, name in (("head", "ablation"), ("layer", "layers")):
             if chosen := [one for one in measured if one.condition.of == of]:
                 tables[name] = ablation_table(chosen, task, heads=of == "head")
-        if self.sets:
+        if self.named:
             tables["sets"] = self._set_table(measured)
-        if {"mean", "resample"} & set(self.kinds):
-            reference = self._ablations["mean" if "mean" in self.kinds else "resample"].reference
-            assert reference is not None
+        if (reference := self._reference) is not None:
             audit["reference"] = f"{reference.texts} texts of {task.references}, {len(reference.lengths)} to resample"
         if self.each_head:
-            audit["least_p_holm"] = min(1.0, 2 / (1 + draws) * task.layers * task.heads)
+            audit["least_p_holm"] = least
         return Result(self.experiment, scores, tables, figures, audit)
 
-    def _counts(self, kind: Kind, measured: "Sequence[Measured]") -> dict[str, Estimate]:
-        """How many heads help, how many hurt, and how many make no difference after Holm's correction."""
+    def _counts(self, kind: Kind, measured: "Sequence[Measured]", *, known: bool) -> dict[str, Estimate]:
+        """How many heads help, how many hurt, and how many make no difference after Holm's correction.
+
+        They are nan where it is not `known`, because no p-value could be small enough.
+        """
         heads = [one for one in measured if one.condition.of == "head"]
         if not heads:
             return {}
@@ -276,7 +310,10 @@ class HeadAblation(TaskExperiment):
         changes = [one.difference.value for one in heads]
         extremes = {"lowest": min(changes), "highest": max(changes)}
         return {
-            **{f"{kind}.heads_that_{name}": Estimate(count, unit="count") for name, count in counts.items()},
+            **{
+                f"{kind}.heads_that_{name}": Estimate(count if known else np.nan, unit="count")
+                for name, count in counts.items()
+            },
             **{f"{kind}.{name}_difference": Estimate(value, unit=self.task.unit) for name, value in extremes.items()},
         }
 
@@ -289,57 +326,64 @@ class HeadAblation(TaskExperiment):
             title = f"Heads off, one at a time ({kind})"
             found[f"ablation_{kind}"] = replace(head_map(title, values, label, task.unit), diverging=True)
         if layers := [one for one in measured if one.condition.of == "layer"]:
-            ends = [[float(getattr(one.difference, end) or np.nan) for one in layers] for end in ("low", "high")]
-            found[f"layers_{kind}"] = Bars(
-                title=f"All heads of a layer off ({kind})",
-                categories=tuple(one.condition.name for one in layers),
-                series={kind: [one.difference.value for one in layers]},
-                label=f"change of {task.score}",
-                intervals={kind: (ends[0], ends[1])},
-                category_label="layer",
-                unit=task.unit,
+            found[f"layers_{kind}"] = estimate_bars(
+                f"All heads of a layer off ({kind})",
+                [one.condition.name for one in layers],
+                {kind: [one.difference for one in layers]},
+                label,
+                "layer",
             )
         return found
 
     def _set_table(self, measured: "Sequence[Measured]") -> Table:
-        """A row for each kind and named set, beside the random sets of as many heads of the same layers."""
+        """A row for each kind and named set, beside the random sets of as many heads of the same layers.
+
+        `other_heads` says how many heads of a random set are not of the named one, on average. P-values are adjusted
+        for all sets of one kind.
+        """
         rows: list[dict[str, object]] = []
         for one in measured:
             if one.condition.of != "set":
                 continue
-            drawn = [
-                other.resampled
-                for other in measured
-                if (other.condition.of, other.condition.name, other.condition.kind)
-                == ("random", one.condition.name, one.condition.kind)
-            ]
-            row = {"kind": one.condition.kind, "set": one.condition.name, "heads": len(one.condition.heads)}
+            own = (one.condition.kind, one.condition.name)
+            drawn = [each for each in measured if each.condition.of == "random" and each.condition.names == own]
+            row: dict[str, object] = {"kind": own[0], "set": own[1], "heads": len(one.condition.heads), **one.row}
             if drawn:
-                mean, apart = pooled(drawn), difference([one.resampled], drawn)
-                row |= mean.named("random") | apart.named("beyond_random")
-            rows.append(one.row | row)
-        frame = pd.DataFrame(rows)
-        first = ["kind", "set", "heads"]
-        frame = frame[[*first, *(name for name in frame if name not in first)]]
-        frame = frame.rename(columns={"beyond_random.p": "beyond_random_p"})
-        frame["p_holm"] = holm(frame["p"].tolist())
-        units = {name: self.task.unit for name in ("score", "difference", "random", "beyond_random") if name in frame}
-        p = {name: "p" for name in ("p", "p_holm", "beyond_random_p") if name in frame}
-        return Table(frame, {**units, **p}, interval="score")  # type: ignore[dict-item]
+                others = [len(each.condition.heads - one.condition.heads) for each in drawn]
+                row |= pooled([each.draws for each in drawn]).named("random") | {"other_heads": np.mean(others)}
+                row |= difference([one.draws], [each.draws for each in drawn]).named("beyond_random")
+            rows.append(row)
+        frame = pd.DataFrame(rows).rename(columns={"beyond_random.p": "beyond_random_p"})
+        for p in (name for name in ("p", "beyond_random_p") if name in frame):
+            frame[f"{p}_holm"] = _holm_by_kind(frame, p)
+        units: dict[str, Unit] = {
+            **dict.fromkeys(("score", "difference", "random", "beyond_random"), self.task.unit),
+            **dict.fromkeys(("p", "p_holm", "beyond_random_p", "beyond_random_p_holm"), "p"),
+            "other_heads": "count",
+        }
+        return Table(frame, {name: unit for name, unit in units.items() if name in frame}, interval="score")
 
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """The score with some heads off, and what it differs from that of the whole model."""
+    """The score with some heads ablated, and its difference to that of the whole model."""
 
     condition: Condition
-    resampled: Resampled
+    score: Estimate
     difference: Estimate
+    resampled: Resampled | None
+    """Of named and random sets, which are compared; those of all heads would be large."""
 
     @classmethod
     def of(cls, condition: Condition, found: Resampled, whole: Resampled) -> "Measured":
         """Under the same resamples of the texts."""
-        return cls(condition, found, difference([found], [whole]))
+        kept = found if condition.of in ("set", "random") else None
+        return cls(condition, found.estimate, difference([found], [whole]), kept)
+
+    @property
+    def draws(self) -> Resampled:
+        assert self.resampled is not None
+        return self.resampled
 
     @property
     def p(self) -> float:
@@ -349,10 +393,9 @@ class Measured:
     @property
     def row(self) -> dict[str, object]:
         """Score and difference with their intervals, and its p-value."""
-        score = self.resampled.estimate
+        own = {"score": self.score.value, "low": self.score.low, "high": self.score.high}
         ends = {"difference.low": self.difference.low, "difference.high": self.difference.high}
-        own = {"score": score.value, "low": score.low, "high": score.high, "difference": self.difference.value}
-        return {**own, **ends, "p": self.p}
+        return {**own, "difference": self.difference.value, **ends, "p": self.p}
 
 
 def ablation_table(measured: Sequence[Measured], task: Task, *, heads: bool) -> Table:
@@ -366,9 +409,7 @@ def ablation_table(measured: Sequence[Measured], task: Task, *, heads: bool) -> 
         place = {"layer": int(layer), "head": int(head)} if heads else {"layer": int(layer)}
         rows.append({**place, **one.row, "kind": one.condition.kind})
     frame = pd.DataFrame(rows)
-    frame["p_holm"] = np.concatenate(
-        [holm(frame.loc[frame["kind"] == kind, "p"].tolist()) for kind in frame["kind"].unique()]
-    )
+    frame["p_holm"] = _holm_by_kind(frame, "p")
     units = {"score": task.unit, "difference": task.unit, "p": "p", "p_holm": "p"}
     return Table(frame, units, interval="score", shown=not heads)
 
@@ -376,6 +417,11 @@ def ablation_table(measured: Sequence[Measured], task: Task, *, heads: bool) -> 
 def draws_for(tests: int, texts: int) -> int:
     """How many resamples of the texts so many p-values need that are adjusted for each other, as far as memory goes."""
     return min(max(DRAWS, _DRAWS_A_TEST * tests), max(_MOST_CELLS // max(texts, 1), 1000))
+
+
+def _holm_by_kind(frame: pd.DataFrame, p: str) -> Floats:
+    """Adjusted p-values, those of each kind on their own, which stand one after the other."""
+    return np.concatenate([holm(frame.loc[frame["kind"] == kind, p].tolist()) for kind in frame["kind"].unique()])
 
 
 def random_heads(like: Heads, heads: int, random: np.random.Generator) -> Heads:

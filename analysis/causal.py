@@ -12,13 +12,13 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
-from pytorch_lightning.utilities import rank_zero_info
+from pytorch_lightning.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor
 
 from analysis.ablation import DRAWS, random_heads
 from analysis.importance import IGNORED, Loss, MaskedLoss, NextTokenLoss
-from analysis.tables import name_of
-from analysis.task import REFERENCES, Classification
+from analysis.tables import estimate_bars, name_of
+from analysis.task import REFERENCES, RESAMPLED, Classification
 from attention import Encoder, EncoderSpec, resolve
 from attention.ablation import PIECES, AblatedModel, Ablation, Kind, Reference
 from attention.alignment import reduce, reduction
@@ -228,15 +228,13 @@ class TaskScore(Measure):
         self.unit, self.what = task.unit, f"{task.score} of the task"
 
     def resampled(self, chosen: Chosen) -> tuple[int, list[Resampled]]:
-        task, width = self._task, self._task.width
-        gathered = ItemRows(1 + width * len(chosen.sets)).to(self._run.device)
+        task = self._task
+        gathered = ItemRows(1 + task.width * len(chosen.sets)).to(self._run.device)
         for some in self._run.batches(self._texts.lengths.tolist()):
             batch = self._texts[some].to(self._run.device)
-            numbers = task.run(batch, self._ablation, chosen.sets).transpose(0, 1).flatten(1)
-            gathered.update(batch.index, torch.cat([task.gold(task.inputs(batch)), numbers.double()], 1))
+            gathered.update(batch.index, task.rows(batch, {self._ablation: chosen.sets}))
         _, rows = gathered.compute()
-        own = [[0, *range(first, first + width)] for first in range(1, rows.shape[1], width)]
-        return len(rows), [task.resampled(rows[:, columns], DRAWS) for columns in own]
+        return len(rows), [task.resampled(rows, place, DRAWS) for place in range(len(chosen.sets))]
 
 
 @dataclass(frozen=True, eq=False)
@@ -252,7 +250,7 @@ class Run:
     @cached_property
     def ablated(self) -> AblatedModel:
         """The encoder; passes share what lies below the heads that are off."""
-        return AblatedModel(self.encoder.model, self.encoder.layers)
+        return AblatedModel(self.encoder.model, self.encoder.layers, self.encoder.heads, width=self.encoder.vocabulary)
 
     def batches(self, lengths: Sequence[int]) -> Iterator[list[int]]:
         """Places of inputs of so many pieces, in the batches of this process."""
@@ -425,7 +423,7 @@ class CausalCheck(NestedExperiment):
         return found
 
     def _ablation(self, encoder: Encoder) -> Ablation:
-        """What heads of the encoder give instead, as in sentences of dev."""
+        """What the outputs of heads are replaced by, as in sentences of dev."""
         reference = None
         if self.kind in ("mean", "resample"):
             sentences = Sentences(self.data, "dev", encoder)
@@ -436,8 +434,8 @@ class CausalCheck(NestedExperiment):
                 pad([pieces[place] for place in some], encoder)
                 for some in batches_of([len(one) for one in pieces], self.device, Ranks())
             ]
-            reference = Reference.of(encoder.last_hidden, inputs)
-        return Ablation(self.kind, encoder.causal, reference, self.seed)
+            reference = Reference.of(encoder.last_hidden, inputs, RESAMPLED if self.kind == "resample" else 0)
+        return Ablation(self.kind, reference, self.seed)
 
     def _classification(self, path: Path) -> tuple[Classification, ClassificationDataModule]:
         """The fine-tuned task, and what it was trained on."""
@@ -453,6 +451,12 @@ class CausalCheck(NestedExperiment):
             raise ExperimentError(
                 f"{path}: the classifier has {task.layers} layers of {task.heads} heads, and the encoder {layers} of "
                 f"{heads}. Give --data.init_args.encoder.name what it was made of."
+            )
+        made_of, read = data.tokenizer, self.data.encoder
+        if made_of is not None and read is not None and made_of.name != read.name:
+            rank_zero_warn(
+                f"{path}: the classifier was made of {made_of.name}, and the heads are found in {read.name}. What is "
+                f"said of the task is of other heads, unless the two are one encoder."
             )
         return task, data
 
@@ -535,16 +539,10 @@ def bars(rows: Sequence[Needed]) -> Bars:
         "best heads off": [one.best for one in rows],
         "random heads of the same layers off": [one.random for one in rows],
     }
-    ends = {
-        name: tuple([float(getattr(one, end) or np.nan) for one in estimates] for end in ("low", "high"))
-        for name, estimates in series.items()
-    }
-    return Bars(
-        title="Heads of a relation off",
-        categories=tuple(one.chosen.relation for one in rows),
-        series={name: [one.value for one in estimates] for name, estimates in series.items()},
-        label=f"change of the {rows[0].measure.what}",
-        intervals={name: (low, high) for name, (low, high) in ends.items()},
-        unit=rows[0].measure.unit,
-        category_label="relation",
+    return estimate_bars(
+        "Heads of a relation off",
+        [one.chosen.relation for one in rows],
+        series,
+        f"change of the {rows[0].measure.what}",
+        "relation",
     )

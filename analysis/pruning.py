@@ -18,19 +18,19 @@ from analysis.ablation import TaskExperiment, draws_for
 from analysis.base import AnalysisError
 from analysis.tables import head_map, head_rows
 from analysis.task import Classification
+from attention.ablation import Ablation
 from attention.capture import Head, Heads, Mixture, intervening, replacing
 from attention.encoder import refuse_existing
 from attention.pruning import Counts, check_prunable, is_prunable, prune, save_pruned
-from datamodules import SegmentBatch, TextBatch
 from metrics.bootstrap import Resampled, difference, holm, pooled
 from metrics.moments import Floats, Interval, Moments
 from metrics.progress import Progress, counted
-from metrics.rows import ItemRows
 from models.transformer import SequenceClassifier
 from results import Curves, Estimate, Figure, Result, Table, Unit
 from training import recorded_gradients
 
-SHARES = tuple(step / 10 for step in range(11))
+_STEPS = 10
+SHARES = tuple(step / _STEPS for step in range(_STEPS + 1))
 """Of the heads that are pruned (Michel et al. 2019, §4)."""
 TIMED = 256
 """Texts that a pass is timed over, drawn at random from those that are scored."""
@@ -141,7 +141,7 @@ class Pruning(TaskExperiment):
         share: float | None = None,
         seed: int | None = None,
     ) -> None:
-        super().__init__(checkpoint, split, seed)
+        super().__init__(checkpoint, split, score, seed)
         if not rankings or len(set(rankings)) < len(rankings) or texts < 1 or seeds < 1:
             raise AnalysisError(
                 f"--model.init_args: rankings {list(rankings)}, texts {texts} and seeds {seeds}: name rankings, each "
@@ -153,12 +153,10 @@ class Pruning(TaskExperiment):
                 f"1, as 0.4 for four tenths of the heads."
             )
         self.rankings, self.normalise, self.exact = tuple(rankings), normalise, exact
-        self.texts, self.seeds, self.wanted_score = texts, seeds, score
+        self.texts, self.seeds = texts, seeds
         self.folder, self.share = None if save is None else Path(save).expanduser(), share
 
     def prepare(self) -> None:
-        if self.wanted_score is not None:
-            self.task.choose(self.wanted_score)
         if self.folder is not None:
             check_prunable(self.classification.classifier.model)
             refuse_existing(self.folder)
@@ -169,10 +167,10 @@ class Pruning(TaskExperiment):
         assert isinstance(self.task, Classification)
         return self.task
 
-    def on_test_start(self) -> None:
+    def sets(self) -> Mapping[Ablation, Sequence[Heads]]:
         """Rank the heads, and set down which are off together."""
         total = self.task.layers * self.task.heads
-        self._counts = [int(total * share) for share in SHARES]
+        self._counts = [total * step // _STEPS for step in range(_STEPS + 1)]
         train = self.task.drawn("train", self.texts, self.seed)
         # Every process has the same batches, and sums some of them.
         self._train = train[self.trainer.global_rank :: self.trainer.world_size]
@@ -190,9 +188,8 @@ class Pruning(TaskExperiment):
         }
         self._orders = {name: orders[name] for name in self.rankings}
         self._sets = list(dict.fromkeys(one for name in self._orders for sets in self._off(name) for one in sets))
-        self.rows = ItemRows(1 + self.task.width * len(self._sets)).to(self.device)
-        self._kept = self.kept(self.split, [sorted(heads) for heads in self._sets])
         rank_zero_info(f"{counted(len(self._sets), 'set')} of heads to take off, of {counted(total, 'head')}.")
+        return {self.task.ablation("zero", self.seed): self._sets}
 
     def _off(self, name: Ranking) -> list[list[Heads]]:
         """What is off at each share, for each order of a ranking."""
@@ -226,26 +223,17 @@ class Pruning(TaskExperiment):
             order += left[: count - len(order)]
         return order
 
-    def test_step(self, batch: TextBatch | SegmentBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
-        if self.is_scored(batch):
-            self.rows.update(batch.index, self._kept.rows(batch.index, lambda: self._measure(batch)))
-
-    def _measure(self, batch: TextBatch | SegmentBatch) -> Tensor:
-        """What is known of each text, and what the model says of it with each set of heads off, `[batch, columns]`."""
-        gold = self.task.gold(self.task.inputs(batch))
-        numbers = self.task.run(batch, self.task.ablation("zero", self.seed), self._sets)
-        return torch.cat([gold, numbers.transpose(0, 1).flatten(1).double()], 1)
+    def outcome(self, rows: Floats) -> Result:
+        """Remove heads for good, and sum up."""
+        removed = self._remove() if self.trainer.is_global_zero else {}
+        # Every process has the same result.
+        return self._result(rows, self.trainer.strategy.broadcast(removed))
 
     def on_test_epoch_end(self) -> None:
-        """Sum up, remove heads for good, and fill `result`."""
-        _, values = self.rows.compute()
-        self.rows.reset()
-        removed = self._remove() if self.trainer.is_global_zero else {}
+        """Sum up, and save the model without its least important heads."""
+        super().on_test_epoch_end()
         if self.folder is not None and self.trainer.is_global_zero:
             self._save(self.folder)
-        # Every process has the same result.
-        removed = self.trainer.strategy.broadcast(removed)
-        self.result = self._result(values, removed)
 
     def _remove(self) -> dict[Heads, _Removed]:
         """Models without heads: of a random ranking those of its first order."""
@@ -283,7 +271,7 @@ class Pruning(TaskExperiment):
 
     def _save(self, folder: Path) -> None:
         assert self.share is not None
-        heads = frozenset(self._order[: int(self.share * len(self._heads))])
+        heads = frozenset(self._order[: int(self.share * len(self._heads) + 1e-9)])  # .7 of 10 are 7
         smaller, counts = _without(self.classification.classifier, heads)
         data = self.classification.data
         assert data.tokenizer_source is not None
@@ -291,12 +279,11 @@ class Pruning(TaskExperiment):
         rank_zero_info(f"{folder}: {counted(counts.removed, 'head')} removed, {counted(counts.zeroed, 'head')} zeroed.")
 
     def _result(self, values: Floats, removed: Mapping[Heads, _Removed]) -> Result:
-        task, width = self.task, self.task.width
+        task = self.task
         draws = draws_for(len(self._orders) * len(SHARES), len(values))
         found: dict[Heads, Resampled] = {}
         for place, heads in enumerate(self._sets):
-            own = values[:, 1 + place * width : 1 + (place + 1) * width]
-            found[heads] = task.resampled(np.column_stack([values[:, 0], own]), draws)
+            found[heads] = task.resampled(values, place, draws)
         whole = found[frozenset()]
         rows: list[dict[str, object]] = []
         for name in self._orders:
@@ -310,12 +297,12 @@ class Pruning(TaskExperiment):
         audit: dict[str, object] = {
             "texts": len(values),
             "draws": draws,
-            "kept_batches": self._kept.found,
+            "kept_batches": self.kept_batches,
             "importance": f"over {counted(self._texts_read, 'text')} of train",
-            "seconds": f"fastest of {_ROUNDS} passes over {counted(timed, 'text')}, with sdpa",
+            "seconds": f"fastest of {_ROUNDS} passes over {counted(timed, 'text')}",
         }
         if not is_prunable(self.classification.classifier.model):
-            audit["seconds"] = f"{audit['seconds']}; of the whole model: heads of this architecture cannot be removed"
+            audit["seconds"] = f"{audit['seconds']} of the whole model: heads of this architecture cannot be removed"
         return Result(self.experiment, scores, self._tables(frame), self._figures(frame, whole.estimate), audit)
 
     @property
@@ -342,7 +329,7 @@ class Pruning(TaskExperiment):
             "pruning": Table(frame, {**units, "seconds": "ratio"}, interval="score"),
             "importance": Table(
                 head_rows(columns),
-                {"importance": "nats", "normalised": "ratio", "confidence": "fraction"},
+                {"importance": self.task.loss_unit, "normalised": "ratio", "confidence": "fraction"},
                 shown=False,
             ),
         }
@@ -358,7 +345,8 @@ class Pruning(TaskExperiment):
         low, high = scale * whole.low, scale * whole.high
         ends = [0.0, 100.0, np.nan, 0.0, 100.0], [low, low, np.nan, high, high]
         importance = normalised(self._importance.value) if self.normalise else self._importance.value
-        label = "normalised importance" if self.normalise else "mean |∂L/∂ξ| (nats)"
+        unit: Unit = "ratio" if self.normalise else self.task.loss_unit
+        label = "normalised importance" if self.normalise else f"mean |∂L/∂ξ| ({self.task.loss_unit})"
         return {
             "pruning": Curves(
                 title="Score as heads are pruned",
@@ -366,7 +354,7 @@ class Pruning(TaskExperiment):
                 y_label=f"{self.task.score} (%)" if scale > 1 else self.task.score,
                 lines={**lines, "interval of the whole model": ends},
             ),
-            "importance": head_map("Importance of heads", importance, label, "ratio" if self.normalise else "nats"),
+            "importance": head_map("Importance of heads", importance, label, unit),
             "confidence": head_map("Confidence of heads", self._confidence, "mean of the largest weight"),
         }
 

@@ -7,19 +7,20 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from pytorch_lightning.utilities import rank_zero_warn
 from scipy.special import softmax
 from torch import Tensor, nn
 
 from analysis.base import AnalysisError
 from analysis.importance import IGNORED, Loss, MaskedLoss, NextTokenLoss
 from attention import Encoder
-from attention.ablation import PIECES, AblatedModel, Ablation, Kind, Reference
+from attention.ablation import AblatedModel, Ablation, Kind, Reference, pieces_at_once
 from attention.capture import Heads
 from attention.digest import Digests
-from corpora.sentence import CorpusError
 from datamodules import ClassificationDataModule, SegmentBatch, TextBatch, TextDataModule
 from datamodules.batch import Split
 from datamodules.classification import SCORES
+from datamodules.sampling import LengthBatches
 from metrics.bootstrap import Floats, Resampled, Statistic, mean, ratio, resample
 from metrics.classification import auroc, f1_score, mcc_score
 from metrics.correlation import pearson, spearman
@@ -27,7 +28,10 @@ from models import TransformerClassifier
 from results import Unit
 
 REFERENCES = 1000
-"""Texts of dev that `mean` is over, drawn at random; `resample` draws from some of them."""
+"""Texts of dev that `mean` is over, drawn at random."""
+RESAMPLED = 256
+"""Of them those that `resample` draws from."""
+_DRAWN = 4096  # most pieces of a batch of drawn texts: outputs or gradients of all layers are kept of it
 
 
 class Task(ABC):
@@ -37,27 +41,29 @@ class Task(ABC):
         model: whose attention goes through the registered function.
         layers: attention layers.
         heads: heads of each layer.
-        causal: whether no token attends to a later one.
         score: name of the main score.
         unit: of it.
-        lower_is_better: whether a head that helps raises the score by going.
+        loss_unit: of `losses`.
+        lower_is_better: whether a lower score is better, as of a loss.
         width: numbers that are kept of a text for each set of heads.
+        vocabulary: logits of each token; 0 where there are none.
         references: where the texts come from that `mean` and `resample` are made of.
     """
 
     model: nn.Module
     layers: int
     heads: int
-    causal: bool
     score: str
     unit: Unit
+    loss_unit: Unit = "nats"
     lower_is_better: ClassVar[bool] = False
     width: int
+    vocabulary: int = 0
     references: str = "dev"
 
     def __init__(self) -> None:
-        self.ablated = AblatedModel(self.model, self.layers)
-        self._reference: Reference | None = None
+        self.ablated = AblatedModel(self.model, self.layers, self.heads, width=self.vocabulary)
+        self._references: dict[bool, Reference] = {}
 
     @abstractmethod
     def inputs(self, batch: Any) -> dict[str, Tensor]:  # noqa: ANN401 # each task has its own
@@ -73,7 +79,7 @@ class Task(ABC):
 
     @abstractmethod
     def losses(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        """The loss of each text in nats, `[batch]`, by which gradients reach the attention."""
+        """The loss of each text, `[batch]`, by which gradients reach the attention."""
 
     @abstractmethod
     def statistic(self) -> Statistic:
@@ -94,18 +100,46 @@ class Task(ABC):
         """Inputs of at most so many texts of another split, drawn at random: the same on every rank."""
 
     def ablation(self, kind: Kind, seed: int) -> Ablation:
-        """Of this model; what heads give in texts of dev is found out once."""
-        if kind in ("mean", "resample") and self._reference is None:
-            self._reference = Reference.of(self.numbers, self.drawn("dev", REFERENCES, seed))
-        return Ablation(kind, self.causal, self._reference, seed)
+        """Of this model; the outputs of heads in texts of dev are found out once."""
+        if kind in ("zero", "uniform"):
+            return Ablation(kind)
+        keeps = kind == "resample"
+        if keeps not in self._references:
+            drawn = self.drawn("dev", REFERENCES, seed)
+            self._references[keeps] = Reference.of(self.numbers, drawn, RESAMPLED if keeps else 0)
+        reference = self._references[keeps]
+        if keeps and len(reference.lengths) < 2:
+            raise AnalysisError(
+                "resample: dev has one text, and no other to draw from. Give it more, or choose another kind."
+            )
+        return Ablation(kind, reference, seed)
 
-    def run(self, batch: TextBatch | SegmentBatch, ablation: Ablation, sets: Sequence[Heads]) -> Tensor:
-        """What the model says of each text with each set of heads replaced, `[sets, batch, width]`."""
-        return self.ablated.run(self.numbers, self.inputs(batch), ablation, sets, batch.index.tolist())
+    def rows(self, batch: TextBatch | SegmentBatch, sets: Mapping[Ablation, Sequence[Heads]]) -> Tensor:
+        """What is known of each text, and what the model says of it with each set of heads replaced.
 
-    def resampled(self, rows: Floats, draws: int, seed: int = 0) -> Resampled:
-        """The main score of rows `[texts, 1 + width]` under resamples of the texts."""
-        return resample(self.statistic(), rows, self.unit, draws=draws, seed=seed)
+        Float64 `[batch, 1 + width × all sets]`, in single precision whatever the trainer's is.
+        """
+        with torch.autocast(batch.index.device.type, enabled=False):
+            inputs = self.inputs(batch)
+            found = [self.gold(inputs)]
+            for ablation, some in sets.items():
+                numbers = self.ablated.run(self.numbers, inputs, ablation, some, batch.index.tolist())
+                found.append(numbers.transpose(0, 1).flatten(1).double())
+        return torch.cat(found, 1)
+
+    def resampled(self, rows: Floats, place: int, draws: int) -> Resampled:
+        """The main score with the set of that place replaced, of the rows of all texts, under resamples of these.
+
+        Raises:
+            AnalysisError: the model says no number of some text.
+        """
+        own = rows[:, [0, *range(1 + place * self.width, 1 + (place + 1) * self.width)]]
+        if np.isnan(own).any():
+            raise AnalysisError(
+                f"The model says no number of {int(np.isnan(own).any(1).sum())} of {len(own)} texts with some heads "
+                f"replaced. Choose another kind of ablation."
+            )
+        return resample(self.statistic(), own, self.unit, draws=draws)
 
 
 class Classification(Task):
@@ -130,11 +164,11 @@ class Classification(Task):
         classifier = self._trained.classifier
         self.classifier = classifier
         self.model, self.layers, self.heads = classifier.model.base_model, classifier.layers, classifier.heads
-        self.causal = classifier.causal
         self._digest = Digests(data.cache).one(checkpoint)
         self._check(checkpoint)
         self.width = len(data.labels) or 1  # a regression has one output
         self.score, self.unit = data.score, "fraction"
+        self.loss_unit = "ratio" if data.regression else "nats"
         super().__init__()
 
     def _check(self, checkpoint: Path) -> None:
@@ -200,11 +234,12 @@ class Classification(Task):
     def drawn(self, split: Split, most: int, seed: int) -> list[dict[str, Tensor]]:
         texts = self.data.splits[split]
         places = np.random.default_rng(seed).permutation(len(texts))[:most]
-        places = places[np.argsort(texts.lengths[places], kind="stable")]
         device = next(self.model.parameters()).device
-        size = max(PIECES[device.type] // int(texts.lengths[places].max()), 1)
-        batches = [texts[places[first : first + size].tolist()] for first in range(0, len(places), size)]
-        return [self.inputs(batch.to(device)) for batch in batches]
+        bound = min(pieces_at_once(device, int(texts.lengths[places].max()), self.heads), _DRAWN)
+        batches = LengthBatches(
+            texts.lengths, items=places.tolist(), max_cells=bound, max_sentences=most, shuffle=False, cells="tokens"
+        )
+        return [{**self.inputs(batch), "index": batch.index} for batch in (texts[some].to(device) for some in batches)]
 
 
 def _accuracy(values: Floats, weights: Floats) -> Floats:
@@ -235,9 +270,10 @@ class LanguageModelling(Task):
                 f"--model.init_args.checkpoint, or an encoder that has such a head (bert-base-uncased, gpt2) with "
                 f"--data.init_args.encoder.name."
             )
+        self.vocabulary = encoder.vocabulary
         self._loss: Loss = NextTokenLoss(encoder) if encoder.causal else MaskedLoss(encoder, seed)
         self.model, self.layers, self.heads = encoder.language_model.base_model, encoder.layers, encoder.heads
-        self.causal, self.width = encoder.causal, 2
+        self.width = 2
         self.score, self.unit = "loss", "nats"
         super().__init__()
 
@@ -261,15 +297,16 @@ class LanguageModelling(Task):
     @property
     def identity(self) -> Mapping[str, object]:
         data = self._data
+        files = {name: Digests(data.cache).one(path) for name, path in data.files().items()}
         read = [data.sources, data.max_length, data.max_cells, self._seed]
-        return {"encoder": data.provenance.encoder, "data": data.provenance.data, "read": repr(read)}
+        return {"encoder": data.provenance.encoder, "files": files, "read": repr(read)}
 
     def drawn(self, split: Split, most: int, seed: int) -> list[dict[str, Tensor]]:
-        try:
-            batches = list(self._data.drawn(split, most, seed))
-        except CorpusError:  # a file, or a corpus that comes as one piece
-            batches = list(self._data.drawn(None, most, seed))
-            self.references = "the texts themselves"
+        there = self._data.has_split(split)
+        if not there:
+            self.references = f"what is scored, as there is no {split} split"
+            rank_zero_warn(f"What heads are replaced by is of {self.references}.")
+        batches = self._data.drawn(split if there else None, most, seed)
         return [self.inputs(batch.to(self._encoder.device)) for batch in batches]
 
 

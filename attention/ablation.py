@@ -1,7 +1,7 @@
-"""Heads put out of action: what a model says when some of them give something else than they would.
+"""Ablation of attention heads: their outputs are replaced, and the model runs from the lowest replaced layer on.
 
-Whatever is put in the place of a head, the layers below it give what they always do. A batch goes through the whole
-model once; then, for each layer, copies of it, every one with other heads of that layer replaced, start from there.
+A batch goes through the whole model once. For each layer, copies of it, every one with other heads of that layer
+replaced, then start from there: the layers below say what they always do.
 """
 
 from collections import defaultdict
@@ -18,88 +18,106 @@ from torch import Tensor, nn
 from attention.capture import Heads, Mixture, replacing
 
 Kind = Literal["zero", "uniform", "mean", "resample"]
-"""What a head gives instead: zeros; the mean of the values that it may look at (Kovaleva et al. 2019, §4.6); its mean
-output over some texts; its output in another text, position by position."""
+"""What the output of a head is replaced by: zeros; the mean of the values that it may look at (Kovaleva et al. 2019,
+§4.6); its own mean over some texts; its own in another text, position by position."""
 
 Measure = Callable[[Mapping[str, Tensor]], Tensor]
 """Runs a model on inputs, each `[batch, …]`, and returns numbers of every one, `[batch, …]`."""
 
 PIECES = {"cpu": 1024, "cuda": 65536}
-"""Bound of the copies that run at once by kind of device, in pieces, padding included."""
+"""Bound of what runs at once by kind of device, in pieces, padding included."""
+CELLS = 1 << 28
+"""Bound of the numbers of the largest tensor of a pass: attention weights of a layer, or logits of a vocabulary."""
 KEPT = 512 << 20
 """Bound in bytes of the outputs that are kept to resample from."""
 
 _TOLERANCE = 1e-4  # of a model that starts from a layer, relative to the largest of its outputs
 
 
+def pieces_at_once(device: torch.device, longest: int, heads: int, width: int = 0) -> int:
+    """How many pieces may run at once, in inputs of at most `longest`, with `width` numbers made of each at the end."""
+    return max(min(PIECES.get(device.type, PIECES["cuda"]), CELLS // max(heads * longest, width, 1)), 1)
+
+
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """What every head gives in some texts.
+    """The outputs of every head in some texts.
 
     Attributes:
-        mean: float32 `[layers, heads, dim]`, over all real positions of all texts.
-        outputs: `[texts, layers, heads, longest, dim]`, those of some of the texts; what lies behind the end of a text
-            has no meaning.
-        lengths: int64 `[texts]`, ascending.
+        mean: `[layers, heads, dim]`, over all real positions of all texts.
         texts: how many texts the mean is over.
+        outputs: `[kept texts, layers, heads, longest, dim]`; what lies behind the end of a text has no meaning.
+        lengths: int64 `[kept texts]`, ascending.
+        numbers: of the kept texts, int64 `[kept texts]`: an ablated text of that number is the same text. None: they
+            are others.
     """
 
     mean: Tensor
+    texts: int
     outputs: Tensor
     lengths: Tensor
-    texts: int
+    numbers: Tensor | None = None
 
     @classmethod
     def of(
-        cls, measure: Measure, batches: Sequence[Mapping[str, Tensor]], keep: int = 256, most: int = KEPT
+        cls, measure: Measure, batches: Sequence[Mapping[str, Tensor]], keep: int = 0, most: int = KEPT
     ) -> "Reference":
-        """What the heads give in batches of texts, whose inputs have an `attention_mask`.
+        """From batches of texts; inputs have an `attention_mask`, and `index`, their numbers, if they may be ablated.
 
         Kept to be resampled are `keep` of the texts, evenly spread, or as many as fit in `most` bytes.
         """
-        lengths = torch.cat([inputs["attention_mask"].sum(1) for inputs in batches])
         found: list[Tensor] = []  # of each layer
 
         def collect(layer: int, module: nn.Module, mixture: Mixture) -> Tensor:
             found.append(mixture.outputs)
             return mixture.outputs
 
-        mean, kept, seen = torch.zeros(()), list[Tensor](), 0
-        chosen: set[int] = set()
+        lengths = torch.cat([inputs["attention_mask"].sum(1) for inputs in batches])
+        sums, kept, chosen = list[Tensor](), list[Tensor](), list[int]()
+        seen = 0
         for inputs in batches:
             found.clear()
             with torch.inference_mode(), replacing(collect):
                 measure(inputs)
-            outputs, real = torch.stack(found, 1), inputs["attention_mask"].bool()
+            real = inputs["attention_mask"][:, None, :, None]
+            sums.append(torch.stack([(one * real).sum((0, 2), dtype=torch.float64) for one in found]))
             if not seen:
-                size = outputs[0, :, :, 0].numel() * outputs.element_size() * int(lengths.max())
+                size = len(found) * found[0][0, :, 0].numel() * found[0].element_size() * int(lengths.max())
                 count = min(keep, len(lengths), max(most // size, 1))
-                chosen = set(np.linspace(0, len(lengths) - 1, count, dtype=int).tolist())
-            mean = mean.to(outputs.device) + (outputs * real[:, None, None, :, None]).double().sum((0, 3))
-            kept += [outputs[row] for row in range(len(outputs)) if seen + row in chosen]
-            seen += len(outputs)
-        own = torch.stack([lengths[place] for place in sorted(chosen)])
-        order = own.argsort(stable=True)
-        longest = int(own.max())
-        padded = [nn.functional.pad(one, (0, 0, 0, longest - one.size(2)))[:, :, :longest] for one in kept]
-        whole = torch.stack([padded[place] for place in order.tolist()])
-        return cls((mean / lengths.sum()).to(whole.dtype), whole, own[order], len(lengths))
+                chosen = np.linspace(0, len(lengths) - 1, count, dtype=int).tolist()
+            for text in range(seen, seen + len(real)):
+                if text in chosen:
+                    kept.append(torch.stack([one[text - seen, :, : int(lengths[text])] for one in found]))
+            seen += len(real)
+        mean = (torch.stack(sums).sum(0) / lengths.sum()).to(found[0].dtype)
+        if not kept:
+            return cls(mean, seen, mean.new_empty(0), lengths[:0])
+        order = lengths[chosen].argsort(stable=True)
+        longest = int(lengths[chosen].max())
+        whole = torch.stack(
+            [nn.functional.pad(kept[place], (0, 0, 0, longest - kept[place].size(2))) for place in order]
+        )
+        numbers = torch.cat([inputs["index"] for inputs in batches]) if "index" in batches[0] else None
+        own = torch.tensor(chosen, device=lengths.device)[order]
+        return cls(mean, seen, whole, lengths[own], None if numbers is None else numbers[own])
 
     def positions(self, index: Sequence[int], time: int, seed: int) -> tuple[Tensor, Tensor]:
         """A text and a position of it for every position of some texts, both int64 `[batch, time]`.
 
-        Each text has an order of the kept ones, drawn from the seed and its own number. Its position i gets position i
-        of the first of them that is long enough, or the end of the longest.
+        Each text has an order of the kept ones, without itself, drawn from the seed and its own number. Its position i
+        gets position i of the first of them that is long enough, or the end of the longest.
         """
         lengths = self.lengths.cpu().numpy()
+        own = np.full(len(lengths), -1) if self.numbers is None else self.numbers.cpu().numpy()
         texts, places = (np.empty((len(index), time), np.int64) for _ in range(2))
         positions = np.arange(time)
         for row, number in enumerate(index):
             order = np.random.default_rng([seed, number]).permutation(len(lengths))
+            order = order[own[order] != number]
             # Only texts longer than all before them in the order are ever the first that is long enough.
             reach = np.maximum.accumulate(lengths[order])
             first = np.searchsorted(reach, positions, side="right").clip(max=len(order) - 1)
-            texts[row] = np.where(positions < reach[-1], order[first], len(lengths) - 1)
+            texts[row] = np.where(positions < reach[-1], order[first], order.max())
             places[row] = np.minimum(positions, lengths[texts[row]] - 1)
         device = self.outputs.device
         return torch.from_numpy(texts).to(device), torch.from_numpy(places).to(device)
@@ -107,17 +125,15 @@ class Reference:
 
 @dataclass(frozen=True, eq=False)
 class Ablation:
-    """What replaced heads give.
+    """What the outputs of ablated heads are replaced by.
 
     Args:
         kind: what it is.
-        causal: whether positions look at none behind them; `uniform` then does neither.
-        reference: what heads give in other texts, for `mean` and `resample`.
+        reference: outputs in other texts, for `mean` and `resample`; for the latter of two kept texts or more.
         seed: of `resample`.
     """
 
     kind: Kind
-    causal: bool = False
     reference: Reference | None = None
     seed: int = 0
 
@@ -138,21 +154,17 @@ class Context:
     mask: Tensor  # bool [batch, pieces]
     sources: tuple[Tensor, Tensor] | None
 
-    def outputs(self, layer: int, heads: Tensor, values: Callable[[], Tensor]) -> Tensor:
-        """What some heads of a layer give instead, `[batch, heads, pieces, dim]`, or what broadcasts to it.
+    def outputs(self, layer: int, heads: Tensor, uniform: Callable[[], Tensor]) -> Tensor:
+        """What replaces the outputs of some heads of a layer, `[batch, heads, pieces, dim]`, or broadcasts to it.
 
-        `values` gives those of all heads of the layer, `[batch, heads, pieces, dim]`.
+        `uniform` gives what all heads of the layer would say with uniform attention.
         """
         reference = self.ablation.reference
         match self.ablation.kind:
             case "zero":
                 return torch.zeros((), device=self.mask.device)
             case "uniform":
-                own = values()[:, heads] * self.mask[:, None, :, None]
-                real = self.mask.to(own.dtype)[:, None, :, None]
-                if self.ablation.causal:
-                    return own.cumsum(2) / real.cumsum(2).clamp(min=1)
-                return own.sum(2, keepdim=True) / real.sum(2, keepdim=True)
+                return uniform()[:, heads]
             case "mean":
                 assert reference is not None
                 return reference.mean[layer, heads][None, :, None]
@@ -162,13 +174,27 @@ class Context:
         return reference.outputs[texts[:, None], layer, heads[None, :, None], places[:, None]]
 
 
+def uniform_outputs(mixture: Mixture, mask: Tensor) -> Tensor:
+    """The mean of the values that each position may look at, `[batch, heads, from, dim]`.
+
+    That is what the mask of the layer allows, a window or what came before, among the real positions of `mask`, bool
+    `[batch, pieces]`. In rows of the padding the numbers have no meaning.
+    """
+    values = mixture.values
+    allowed = mask[:, None, None, :]
+    if mixture.allowed is not None:
+        allowed = allowed & mixture.allowed
+    weights = allowed.to(values.dtype)
+    return weights / weights.sum(-1, keepdim=True).clamp(min=1) @ values
+
+
 @dataclass
 class _Whole:
     """What the whole model gave on a batch: where copies of it can start from."""
 
     result: Tensor
     outputs: list[Tensor] = field(default_factory=list)  # by layer [batch, heads, pieces, dim]
-    values: dict[int, Tensor] = field(default_factory=dict)
+    uniform: dict[int, Tensor] = field(default_factory=dict)  # by layer, as `outputs`
     left: list[object] = field(default_factory=list)  # by layer, what its module returns
     shapes: dict[nn.Module, tuple[int, ...]] = field(default_factory=dict)  # of what the projections return
 
@@ -180,13 +206,15 @@ class AblatedModel:
     module, every ablation is a pass through the whole model.
 
     Args:
-        model: called with `input_ids` alone it returns a tensor first.
+        model: called with `input_ids` and `attention_mask` it returns a tensor first.
         layers: attention layers.
+        heads: heads of each layer.
+        width: numbers that the measure makes of every piece at the end, as the logits of a vocabulary.
         share: whether passes share what lies below the ablated layers.
     """
 
-    def __init__(self, model: nn.Module, layers: int, *, share: bool = True) -> None:
-        self.model, self.layers = model, layers
+    def __init__(self, model: nn.Module, layers: int, heads: int, *, width: int = 0, share: bool = True) -> None:
+        self.model, self.layers, self.heads, self.width = model, layers, heads, width
         self._blocks: list[nn.Module] = []
         self._projections: list[list[nn.Module]] = []
         if share:
@@ -208,7 +236,9 @@ class AblatedModel:
         sets: Sequence[Heads],
         index: Sequence[int] | None = None,
     ) -> Tensor:
-        """What `measure` says with each set of heads ablated, `[sets, batch, …]`; the empty set changes no bit.
+        """What `measure` says with each set of heads ablated, `[sets, batch, …]`.
+
+        For the empty set it is bit by bit what the whole model says.
 
         Args:
             measure: runs the model.
@@ -223,9 +253,9 @@ class AblatedModel:
         by_layer: defaultdict[int, list[int]] = defaultdict(list)
         for place, heads in enumerate(sets):
             by_layer[min(heads)[0] if heads else self.layers].append(place)
-        whole = self._run_whole(measure, inputs, {*by_layer} if ablation.kind == "uniform" else set())
+        whole = self._run_whole(measure, inputs, mask, {*by_layer} if ablation.kind == "uniform" else set())
         found: dict[int, Tensor] = {place: whole.result for place in by_layer.pop(self.layers, [])}
-        most = max(PIECES.get(mask.device.type, PIECES["cuda"]) // mask.numel(), 1)
+        most = max(pieces_at_once(mask.device, mask.size(1), self.heads, self.width) // mask.numel(), 1)
         for layer, places in sorted(by_layer.items()):
             for first in range(0, len(places), most):
                 some = places[first : first + most]
@@ -233,15 +263,15 @@ class AblatedModel:
                 found |= dict(zip(some, results, strict=True))
         return torch.stack([found[place] for place in range(len(sets))])
 
-    def _run_whole(self, measure: Measure, inputs: Mapping[str, Tensor], keep: set[int]) -> _Whole:
-        """One pass with nothing replaced; values are kept of some layers."""
+    def _run_whole(self, measure: Measure, inputs: Mapping[str, Tensor], mask: Tensor, uniform: set[int]) -> _Whole:
+        """One pass with nothing replaced; of some layers what uniform attention would give is kept too."""
         whole = _Whole(torch.empty(0))
 
         def replace(layer: int, module: nn.Module, mixture: Mixture) -> Tensor:
             if self.shares:
                 whole.outputs.append(mixture.outputs)
-                if layer in keep:
-                    whole.values[layer] = mixture.values
+                if layer in uniform:
+                    whole.uniform[layer] = uniform_outputs(mixture, mask)
             return mixture.outputs
 
         with ExitStack() as hooks, replacing(replace):
@@ -276,21 +306,22 @@ class AblatedModel:
                 return mixture.outputs
             by_copy = outputs.view(copies, batch, *outputs.shape[1:])
             for copy, heads in chosen[layer]:
-                by_copy[copy, :, heads] = context.outputs(layer, heads, partial(values, layer, copy, mixture)).to(
-                    outputs.dtype
-                )
+                given = context.outputs(layer, heads, partial(uniform, layer, copy, mixture))
+                by_copy[copy, :, heads] = given.to(outputs.dtype)
             return outputs
 
-        def values(layer: int, copy: int, mixture: Mixture) -> Tensor:
+        def uniform(layer: int, copy: int, mixture: Mixture) -> Tensor:
             if layer == start and self.shares:
-                return whole.values[layer]
-            return mixture.values[copy * batch : (copy + 1) * batch]
+                return whole.uniform[layer]
+            return uniform_outputs(mixture, repeated_mask)[copy * batch : (copy + 1) * batch]
 
         repeated = {name: _repeated(tensor, copies, batch) for name, tensor in inputs.items()}
+        repeated_mask = context.mask.repeat(copies, 1)
         with ExitStack() as skipped:
             if self.shares:
+                left = _repeated(whole.left[start - 1], copies, batch) if start else None
                 for block in self._blocks[:start]:
-                    skipped.enter_context(_returning(block, _repeated(whole.left[start - 1], copies, batch)))
+                    skipped.enter_context(_returning(block, left))
                 for projection in self._projections[start]:  # what they would project is known already
                     blank = context.mask.new_zeros(1, dtype=whole.outputs[start].dtype)
                     shape = whole.shapes[projection]
@@ -341,7 +372,7 @@ class AblatedModel:
         return {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
 
     def _starts_anywhere(self) -> bool:
-        """Whether the last head of each layer is ablated alike by starting at that layer and by a whole pass."""
+        """Whether the first head of each layer is ablated alike by starting at that layer and by a whole pass."""
         if len(self._blocks) != self.layers:
             return False
 
@@ -350,7 +381,9 @@ class AblatedModel:
             return output
 
         sets = [frozenset({(layer, 0)}) for layer in range(self.layers)]
-        plain = AblatedModel(self.model, self.layers, share=False).run(measure, self._sample, Ablation("zero"), sets)
+        plain = AblatedModel(self.model, self.layers, self.heads, share=False).run(
+            measure, self._sample, Ablation("zero"), sets
+        )
         try:
             ours = self.run(measure, self._sample, Ablation("zero"), sets)
         except Exception:  # whatever an architecture raises whose layers are not called one after the other

@@ -72,10 +72,10 @@ def named_heads(names: Iterable[str | int], layers: int, heads: int, option: str
 
 
 class Mixture:
-    """What the heads of one layer give; nothing is computed before it is asked for."""
+    """The attention of one layer; nothing is computed before it is asked for."""
 
-    def __init__(self, compute: Callable[[], tuple[Tensor, Tensor, Tensor]]) -> None:
-        self._compute = compute
+    def __init__(self, compute: Callable[[], tuple[Tensor, Tensor, Tensor]], mask: Tensor | None) -> None:
+        self._compute, self._mask = compute, mask
 
     @cached_property
     def _parts(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -95,6 +95,11 @@ class Mixture:
     def outputs(self) -> Tensor:
         """The values mixed by the weights, `[batch, heads, from, dim]`: what the output projection reads."""
         return self._parts[2]
+
+    @property
+    def allowed(self) -> Tensor | None:
+        """Which positions each may attend to, bool `[batch, 1, from, to]`; None where it may to all."""
+        return None if self._mask is None else self._mask > torch.finfo(self._mask.dtype).min / 2
 
 
 Replace = Callable[[int, nn.Module, Mixture], Tensor]
@@ -183,7 +188,7 @@ def attend(
             module, query, key, value, attention_mask, scaling, dropout, softcap=softcap, position_bias=position_bias
         )
 
-    mixture, replace = Mixture(mix), _REPLACEMENT.get()
+    mixture, replace = Mixture(mix, attention_mask), _REPLACEMENT.get()
     if replace is None:
         return mixture.outputs.transpose(1, 2).contiguous(), mixture.weights
     return replace(module, mixture).transpose(1, 2).contiguous(), None

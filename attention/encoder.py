@@ -234,6 +234,11 @@ class Encoder:
         model = _language_model(self.source, self._model, causal=self.causal)
         return None if model is None else model.eval().requires_grad_(False).to(self.device)  # type: ignore[no-untyped-call]
 
+    @property
+    def vocabulary(self) -> int:
+        """Logits of each token under the head for language modelling; 0 where there is none."""
+        return 0 if self.language_model is None else int(self.language_model.config.vocab_size)
+
     def last_hidden(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """The last hidden states `[batch, pieces, size]`, by which gradients reach the attention weights."""
         hidden: Tensor = self._model(**inputs).last_hidden_state

@@ -32,7 +32,7 @@ class Shared:
 
     def __init__(self, classifier: SequenceClassifier, inputs: list[dict[str, Tensor]]) -> None:
         self._classifier, self.inputs = classifier, inputs
-        self._model = AblatedModel(classifier.model.base_model, classifier.layers)
+        self._model = AblatedModel(classifier.model.base_model, classifier.layers, classifier.heads)
         self._sets = [
             frozenset({(layer, head)}) for layer in range(classifier.layers) for head in range(classifier.heads)
         ]
@@ -43,7 +43,7 @@ class Shared:
 
     def __call__(self) -> None:
         """All batches, every head off once."""
-        ablation = Ablation("zero", self._classifier.causal)
+        ablation = Ablation("zero")
         runs = [self._model.run(self._measure, inputs, ablation, self._sets) for inputs in self.inputs]
         self.found = torch.cat(runs, 1)
 

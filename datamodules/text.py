@@ -593,6 +593,13 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         for corpus in self._corpora:
             yield from corpus.texts(Counter())
 
+    def has_split(self, split: CorpusSplit) -> bool:
+        """Whether every corpus has such a split: it is of the registry, or a path with `{split}` in it."""
+        return all(
+            split in CORPORA[source.corpus].splits if source.corpus in CORPORA else "{split}" in source.corpus
+            for source in self.sources
+        )
+
     def drawn(self, split: CorpusSplit | None, most: int, seed: int) -> Iterator[SegmentBatch]:
         """At most so many segments of another split of each corpus, the same on every rank: to fit something to them.
 

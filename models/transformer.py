@@ -13,7 +13,6 @@ from attention.encoder import (
     EncoderError,
     Source,
     check,
-    is_causal,
     is_segmented,
     load_classifier,
     load_tokenizer,
@@ -54,7 +53,6 @@ class SequenceClassifier(nn.Module):
     Attributes:
         layers: number of attention layers.
         heads: heads per layer.
-        causal: whether it is a decoder, whose tokens attend to none behind them.
         drawn: names of the weights that come from the run's seed, those of the head in most cases.
         names: what a head that came with the files calls its classes, in its order; empty for one that was drawn.
 
@@ -70,7 +68,6 @@ class SequenceClassifier(nn.Module):
             () if self.drawn else tuple(str(name) for _, name in sorted((self.model.config.id2label or {}).items()))
         )
         self.layers, self.heads = check(self.model, source.spec.name)
-        self.causal = is_causal(self.model, self.layers)
         self._segmented = is_segmented(self.model, load_tokenizer(source))
         self._check(f"{source.spec.name} ({type(self.model).__name__})")
         # from_pretrained leaves it in eval mode, and Lightning would keep it there: fine-tuning without dropout.

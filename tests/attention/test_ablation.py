@@ -36,7 +36,6 @@ MODELS: Mapping[str, tuple[Mapping[str, object], Projections]] = {
         lambda model: [layer.attention.dense for layer in model.layers],
     ),
 }
-CAUSAL = {"gpt2", "llama", "gpt_neox"}
 HEADS, DIM = 4, 8
 SETS: Sequence[Heads] = (
     frozenset(),
@@ -114,9 +113,9 @@ def changed(model: PreTrainedModel, name: str, inputs: Mapping[str, Tensor], giv
 @pytest.mark.parametrize("name", MODELS)
 def test_zeros_are_columns_of_the_output_projection_that_read_nothing(name: str) -> None:
     model, inputs = made(name), texts()
-    ablated = AblatedModel(model, 3)
+    ablated = AblatedModel(model, 3, HEADS)
     assert ablated.shares
-    found = ablated.run(measure_of(model), inputs, Ablation("zero", name in CAUSAL), SETS)
+    found = ablated.run(measure_of(model), inputs, Ablation("zero"), SETS)
     for place, heads in enumerate(SETS):
         for row in range(3):
             expected = changed(model, name, alone(inputs, row), dict.fromkeys(heads, torch.zeros(())))
@@ -129,13 +128,13 @@ def test_means_and_other_texts_are_those_of_a_loop_over_texts(name: str, kind: K
     model, inputs = made(name), texts()
     others = [texts(1, (2, 9)), texts(2, (4, 1, 6))]
     measure = measure_of(model)
-    reference = Reference.of(measure, others)
+    reference = Reference.of(measure, others, 256)
     index = [5, 11, 2]
     read = sorted(
         (read_by(model, name, alone(batch, row)) for batch in others for row in range(len(batch["input_ids"]))),
         key=lambda one: len(one[0]),
     )
-    found = AblatedModel(model, 3).run(measure, inputs, Ablation(kind, reference=reference, seed=3), SETS, index)
+    found = AblatedModel(model, 3, HEADS).run(measure, inputs, Ablation(kind, reference=reference, seed=3), SETS, index)
     for row, number in enumerate(index):
         order = np.random.default_rng([3, number]).permutation(len(read)).tolist()
         given: dict[Head, Tensor] = {}
@@ -152,10 +151,18 @@ def test_means_and_other_texts_are_those_of_a_loop_over_texts(name: str, kind: K
 
 
 def test_a_position_that_no_kept_text_has_gets_the_end_of_the_longest() -> None:
-    reference = Reference(torch.zeros(1), torch.zeros(2, 1), torch.tensor([2, 4]), 2)
+    reference = Reference(torch.zeros(1), 2, torch.zeros(2, 1), torch.tensor([2, 4]))
     chosen, places = reference.positions([0], 6, 0)
     assert chosen[0, 2:].tolist() == [1, 1, 1, 1]
     assert places[0].tolist() == [0, 1, 2, 3, 3, 3]
+
+
+def test_no_text_is_replaced_by_itself() -> None:
+    numbers = torch.tensor([4, 7])
+    reference = Reference(torch.zeros(1), 2, torch.zeros(2, 1), torch.tensor([5, 6]), numbers)
+    for seed in range(5):
+        chosen, _ = reference.positions([4, 7], 3, seed)
+        assert chosen.tolist() == [[1, 1, 1], [0, 0, 0]]
 
 
 @pytest.mark.parametrize("bytes_of_a_text", [1, 2.5])
@@ -163,7 +170,7 @@ def test_what_is_kept_fits_into_memory(bytes_of_a_text: float) -> None:
     model = made("bert")
     one = 9 * 3 * HEADS * DIM * 4
     reference = Reference.of(
-        measure_of(model), [texts(1, (2, 9)), texts(2, (4, 1, 6))], most=int(bytes_of_a_text * one)
+        measure_of(model), [texts(1, (2, 9)), texts(2, (4, 1, 6))], 5, most=int(bytes_of_a_text * one)
     )
     assert len(reference.outputs) == max(int(bytes_of_a_text), 1)
     assert reference.texts == 5
@@ -191,7 +198,7 @@ def uniform_by_hand(model: Any, tokens: Tensor, off: Heads) -> Tensor:  # noqa: 
 
 def test_uniform_attention_is_that_of_a_pass_by_hand() -> None:
     model, inputs = made("bert"), texts()
-    found = AblatedModel(model, 3).run(measure_of(model), inputs, Ablation("uniform"), SETS)
+    found = AblatedModel(model, 3, HEADS).run(measure_of(model), inputs, Ablation("uniform"), SETS)
     with torch.no_grad():
         for place, heads in enumerate(SETS):
             for row, length in enumerate(LENGTHS):
@@ -210,12 +217,32 @@ def test_uniform_attention_of_a_decoder_goes_to_what_came_before(name: str) -> N
         return hidden.sum(1)
 
     first = frozenset({(0, head) for head in range(HEADS)})
-    AblatedModel(model, 3).run(measure, alone(inputs, 0), Ablation("uniform", causal=True), [first])
+    AblatedModel(model, 3, HEADS).run(measure, alone(inputs, 0), Ablation("uniform"), [first])
     shorter = {key: tensor[:, :4] for key, tensor in alone(inputs, 0).items()}
-    AblatedModel(model, 3).run(measure, shorter, Ablation("uniform", causal=True), [first])
+    AblatedModel(model, 3, HEADS).run(measure, shorter, Ablation("uniform"), [first])
     # What a position says does not depend on later ones, with the head off too.
     torch.testing.assert_close(seen[1][:, :4], seen[3], atol=1e-5, rtol=1e-5)
     assert (seen[1] - seen[0]).abs().max() > 1e-2
+
+
+def test_uniform_attention_goes_no_further_than_the_window_of_a_layer() -> None:
+    sizes = {**SMALL, "num_hidden_layers": 1, "num_key_value_heads": 2, "sliding_window": 3, "pad_token_id": None}
+    model = build("mistral", 1, **sizes)
+    model.set_attn_implementation(NAME)
+    inputs = alone(texts(), 0)
+    other = {**inputs, "input_ids": torch.cat([(inputs["input_ids"][:, :1] + 1), inputs["input_ids"][:, 1:]], 1)}
+
+    def measure(some: Mapping[str, Tensor]) -> Tensor:
+        hidden: Tensor = model(**some).last_hidden_state
+        return hidden
+
+    every = frozenset((0, head) for head in range(HEADS))
+    found, changed = (
+        AblatedModel(model, 1, HEADS).run(measure, some, Ablation("uniform"), [every])[0, 0] for some in (inputs, other)
+    )
+    # The first token is seen by itself and the two behind it.
+    torch.testing.assert_close(found[3:], changed[3:], atol=1e-6, rtol=1e-6)
+    assert (found[2] - changed[2]).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -223,9 +250,9 @@ def test_uniform_attention_of_a_decoder_goes_to_what_came_before(name: str) -> N
 def test_shared_layers_change_nothing(name: str, kind: Kind) -> None:
     model, inputs = made(name), texts()
     measure = measure_of(model)
-    ablation = Ablation(kind, name in CAUSAL, Reference.of(measure, [texts(4, (8, 6))]))
-    shared = AblatedModel(model, 3).run(measure, inputs, ablation, SETS)
-    whole = AblatedModel(model, 3, share=False).run(measure, inputs, ablation, SETS)
+    ablation = Ablation(kind, Reference.of(measure, [texts(4, (8, 6))], 2))
+    shared = AblatedModel(model, 3, HEADS).run(measure, inputs, ablation, SETS)
+    whole = AblatedModel(model, 3, HEADS, share=False).run(measure, inputs, ablation, SETS)
     torch.testing.assert_close(shared, whole, atol=1e-5, rtol=1e-5)
     with torch.inference_mode():
         assert torch.equal(shared[0], measure(inputs))  # nothing ablated: not a bit is changed
@@ -235,7 +262,7 @@ def test_shared_layers_change_nothing(name: str, kind: Kind) -> None:
 def test_a_module_that_serves_all_layers_is_run_as_a_whole() -> None:
     model = build("albert", 1, **{**SMALL, "embedding_size": 16})
     model.set_attn_implementation(NAME)
-    ablated, measure = AblatedModel(model, 3), measure_of(model)
+    ablated, measure = AblatedModel(model, 3, HEADS), measure_of(model)
     assert not ablated.shares
     found = ablated.run(measure, texts(), Ablation("zero"), SETS)
     assert all(not torch.allclose(one, found[0]) for one in found[1:])

@@ -72,7 +72,7 @@ def test_a_pruned_model_says_what_the_whole_one_says_with_zeros(name: str) -> No
 
 
 def compare(name: str, model: PreTrainedModel, heads: Heads, plain: Counts, grouped: Counts) -> None:
-    [zeroed] = AblatedModel(model, LAYERS, share=False).run(
+    [zeroed] = AblatedModel(model, LAYERS, HEADS, share=False).run(
         lambda inputs: model(**inputs)[0] * MASK[:, :, None], INPUTS, Ablation("zero"), [heads]
     )
     pruned = deepcopy(model)
