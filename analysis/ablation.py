@@ -27,9 +27,10 @@ from datamodules.sampling import run_seed
 from metrics.bootstrap import Floats, Resampled, difference, holm, pooled
 from metrics.progress import Progress, counted
 from metrics.rows import ItemRows
+from models import TransformerClassifier
 from results import Estimate, Figure, Result, Table, Unit
 from results.files import remove_leftovers, write_atomically
-from training.lifecycle import data_settings, read_checkpoint
+from training.lifecycle import configured_model, data_settings, read_checkpoint
 
 LEVEL = 0.05  # of a head that helps or hurts, after Holm's correction
 DRAWS = 10_000  # of the bootstrap, or more, as far as they fit into memory
@@ -80,7 +81,14 @@ class TaskExperiment(LightningModule):
                 f"{path}: there is no such checkpoint. `python train.py fit --config "
                 f"configs/kovaleva2019/finetuning.yaml` leaves one in checkpoints/ of its run."
             )
-        return data_settings(path, read_checkpoint(path))
+        content = read_checkpoint(path)
+        kind = configured_model(path, content).get("class_path", "").rpartition(".")[2]
+        if kind not in ("", TransformerClassifier.__name__):
+            raise AnalysisError(
+                f"{path} is a checkpoint of {kind}, and heads are those of a TransformerClassifier: `python train.py "
+                f"fit --config configs/kovaleva2019/finetuning.yaml` trains one."
+            )
+        return data_settings(path, content)
 
     @property
     def seed(self) -> int:
@@ -111,8 +119,9 @@ class TaskExperiment(LightningModule):
             needed = "TextDataModule" if self.checkpoint is None else "ClassificationDataModule"
             raise AnalysisError(
                 f"{type(self).__name__} with{'out' if self.checkpoint is None else ''} --model.init_args.checkpoint "
-                f"needs {needed}, and {given} given. A fine-tuned classifier is scored on labelled "
-                f"texts, an encoder with a head for language modelling on any."
+                f"needs {needed}, and {given} given. Name a fine-tuned classifier with that option (`python train.py "
+                f"fit --config configs/kovaleva2019/finetuning.yaml` leaves one in checkpoints/ of its run), or give "
+                f"--data TextDataModule for the loss of a language model."
             )
         if self.wanted_score is not None:
             self.task.choose(self.wanted_score)
@@ -188,7 +197,7 @@ class HeadAblation(TaskExperiment):
     heads of the model (Holm 1979). What was computed is kept under the cache folder: a run that was killed goes on.
 
     Args:
-        checkpoint: see `TaskExperiment`.
+        checkpoint: of a `TransformerClassifier`, whose own texts are scored; None for language modelling.
         kinds: what their outputs are replaced by; `uniform` as Kovaleva et al., `zero` as Michel et al.
         heads: whether every single head is ablated.
         layers: whether every layer is.
@@ -269,6 +278,7 @@ class HeadAblation(TaskExperiment):
                 f"{draws} resamples of {len(rows)} texts fit into memory, and of {tests} heads none can differ after "
                 f"Holm's correction: the counts of heads are left blank. Score fewer texts."
             )
+        task.warn_of_one_label(rows)
         whole = task.resampled(rows, 0, draws)
         progress = Progress("Scores and their intervals", len(self.conditions))
         measured = []
@@ -295,7 +305,7 @@ class HeadAblation(TaskExperiment):
         return Result(self.experiment, scores, tables, figures, audit)
 
     def _counts(self, kind: Kind, measured: "Sequence[Measured]", *, known: bool) -> dict[str, Estimate]:
-        """How many heads help, how many hurt, and how many make no difference after Holm's correction.
+        """How many heads help, how many hurt, and of how many these texts say neither, after Holm's correction.
 
         They are nan where it is not `known`, because no p-value could be small enough.
         """
@@ -306,14 +316,15 @@ class HeadAblation(TaskExperiment):
         sign = 1 if self.task.lower_is_better else -1
         helps = [p < LEVEL and sign * one.difference.value > 0 for one, p in zip(heads, adjusted, strict=True)]
         hurts = [p < LEVEL and sign * one.difference.value < 0 for one, p in zip(heads, adjusted, strict=True)]
-        counts = {"help": sum(helps), "hurt": sum(hurts), "make_no_difference": len(heads) - sum(helps) - sum(hurts)}
+        counts = {
+            "heads_that_help": sum(helps),
+            "heads_that_hurt": sum(hurts),
+            "heads_undecided": len(heads) - sum(helps) - sum(hurts),
+        }
         changes = [one.difference.value for one in heads]
         extremes = {"lowest": min(changes), "highest": max(changes)}
         return {
-            **{
-                f"{kind}.heads_that_{name}": Estimate(count if known else np.nan, unit="count")
-                for name, count in counts.items()
-            },
+            **{f"{kind}.{name}": Estimate(count if known else np.nan, unit="count") for name, count in counts.items()},
             **{f"{kind}.{name}_difference": Estimate(value, unit=self.task.unit) for name, value in extremes.items()},
         }
 
@@ -356,6 +367,12 @@ class HeadAblation(TaskExperiment):
         frame = pd.DataFrame(rows).rename(columns={"beyond_random.p": "beyond_random_p"})
         for p in (name for name in ("p", "beyond_random_p") if name in frame):
             frame[f"{p}_holm"] = _holm_by_kind(frame, p)
+        # What is asked first: a narrow terminal leaves out the last columns.
+        first = ("kind", "set", "heads", "difference", "random", "beyond_random", "beyond_random_p_holm")
+        shown = [
+            name for one in first for name in map(str, frame) if name.removesuffix(".low").removesuffix(".high") == one
+        ]
+        frame = frame[[*shown, *(name for name in map(str, frame) if name not in shown)]]
         units: dict[str, Unit] = {
             **dict.fromkeys(("score", "difference", "random", "beyond_random"), self.task.unit),
             **dict.fromkeys(("p", "p_holm", "beyond_random_p", "beyond_random_p_holm"), "p"),
@@ -407,7 +424,7 @@ def ablation_table(measured: Sequence[Measured], task: Task, *, heads: bool) -> 
     for one in measured:
         layer, _, head = one.condition.name.partition("-")
         place = {"layer": int(layer), "head": int(head)} if heads else {"layer": int(layer)}
-        rows.append({**place, **one.row, "kind": one.condition.kind})
+        rows.append({"kind": one.condition.kind, **place, **one.row})
     frame = pd.DataFrame(rows)
     frame["p_holm"] = _holm_by_kind(frame, "p")
     units = {"score": task.unit, "difference": task.unit, "p": "p", "p_holm": "p"}

@@ -97,8 +97,8 @@ class Change(Analysis):
             figures=_figures(heads, layers),
             audit={
                 "inputs": int(model["cosine"].inputs),
-                "sentence": f"By cosine layer {order[0] + 1} changed most ({by[0]} %), by divergence layer "
-                f"{most_apart + 1} ({by[1]} nats).",
+                "sentence": f"Layer {order[0] + 1} has the lowest cosine with what it was ({by[0]} %), layer "
+                f"{most_apart + 1} the largest divergence ({by[1]} nats).",
                 "layers, the most changed first": " ".join(str(layer + 1) for layer in order),
                 "most changed head": name_of(*map(int, most)),
             },

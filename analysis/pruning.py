@@ -276,7 +276,10 @@ class Pruning(TaskExperiment):
         data = self.classification.data
         assert data.tokenizer_source is not None
         save_pruned(smaller.model, data.tokenizer_source, folder, data.labels)
-        rank_zero_info(f"{folder}: {counted(counts.removed, 'head')} removed, {counted(counts.zeroed, 'head')} zeroed.")
+        rank_zero_info(
+            f"{folder}: {counted(counts.removed, 'head')} removed, {counted(counts.zeroed, 'head')} zeroed. Load: "
+            f"AutoModelForSequenceClassification.from_pretrained({str(folder)!r}, trust_remote_code=True)."
+        )
 
     def _result(self, values: Floats, removed: Mapping[Heads, _Removed]) -> Result:
         task = self.task
@@ -284,6 +287,7 @@ class Pruning(TaskExperiment):
         found: dict[Heads, Resampled] = {}
         for place, heads in enumerate(self._sets):
             found[heads] = task.resampled(values, place, draws)
+        task.warn_of_one_label(values)
         whole = found[frozenset()]
         rows: list[dict[str, object]] = []
         for name in self._orders:

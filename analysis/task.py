@@ -46,6 +46,7 @@ class Task(ABC):
         loss_unit: of `losses`.
         lower_is_better: whether a lower score is better, as of a loss.
         width: numbers that are kept of a text for each set of heads.
+        labels: those that it tells apart; none where it predicts something else.
         vocabulary: logits of each token; 0 where there are none.
         references: where the texts come from that `mean` and `resample` are made of.
     """
@@ -59,6 +60,7 @@ class Task(ABC):
     lower_is_better: ClassVar[bool] = False
     width: int
     vocabulary: int = 0
+    labels: Sequence[str] = ()
     references: str = "dev"
 
     def __init__(self) -> None:
@@ -127,6 +129,15 @@ class Task(ABC):
                 found.append(numbers.transpose(0, 1).flatten(1).double())
         return torch.cat(found, 1)
 
+    def warn_of_one_label(self, rows: Floats) -> None:
+        """Warn where the first of the sets, the whole model, decides alike on all texts, of which the rows are."""
+        found = np.unique(rows[:, 1 : 1 + self.width].argmax(1))
+        if len(self.labels) > 1 and len(found) == 1:
+            rank_zero_warn(
+                f"The whole model gives all {len(rows)} texts the label {self.labels[found[0]]!r}: there is little "
+                f"that it could need a head for. Train it longer."
+            )
+
     def resampled(self, rows: Floats, place: int, draws: int) -> Resampled:
         """The main score with the set of that place replaced, of the rows of all texts, under resamples of these.
 
@@ -166,7 +177,7 @@ class Classification(Task):
         self.model, self.layers, self.heads = classifier.model.base_model, classifier.layers, classifier.heads
         self._digest = Digests(data.cache).one(checkpoint)
         self._check(checkpoint)
-        self.width = len(data.labels) or 1  # a regression has one output
+        self.labels, self.width = data.labels, len(data.labels) or 1  # a regression has one output
         self.score, self.unit = data.score, "fraction"
         self.loss_unit = "ratio" if data.regression else "nats"
         super().__init__()

@@ -19,7 +19,7 @@ from attention.capture import Heads, Mixture, replacing
 
 Kind = Literal["zero", "uniform", "mean", "resample"]
 """What the output of a head is replaced by: zeros; the mean of the values that it may look at (Kovaleva et al. 2019,
-§4.6); its own mean over some texts; its own in another text, position by position."""
+§4.6); its own mean over some texts at the same position; its own in another text, position by position."""
 
 Measure = Callable[[Mapping[str, Tensor]], Tensor]
 """Runs a model on inputs, each `[batch, …]`, and returns numbers of every one, `[batch, …]`."""
@@ -44,7 +44,8 @@ class Reference:
     """The outputs of every head in some texts.
 
     Attributes:
-        mean: `[layers, heads, dim]`, over all real positions of all texts.
+        mean: `[layers, heads, longest + 1, dim]`, at each position over the texts that have it: the first piece, often
+            a delimiter, is like no other. The last is over all positions, for those that no text has.
         texts: how many texts the mean is over.
         outputs: `[kept texts, layers, heads, longest, dim]`; what lies behind the end of a text has no meaning.
         lengths: int64 `[kept texts]`, ascending.
@@ -73,23 +74,26 @@ class Reference:
             return mixture.outputs
 
         lengths = torch.cat([inputs["attention_mask"].sum(1) for inputs in batches])
-        sums, kept, chosen = list[Tensor](), list[Tensor](), list[int]()
-        seen = 0
+        longest, sums = int(lengths.max()), torch.zeros(())
+        kept, chosen, seen = list[Tensor](), list[int](), 0
         for inputs in batches:
             found.clear()
             with torch.inference_mode(), replacing(collect):
                 measure(inputs)
             real = inputs["attention_mask"][:, None, :, None]
-            sums.append(torch.stack([(one * real).sum((0, 2), dtype=torch.float64) for one in found]))
+            own = torch.stack([(one * real).sum(0, dtype=torch.float64) for one in found])[:, :, :longest]
+            sums = sums.to(own.device) + nn.functional.pad(own, (0, 0, 0, longest - own.size(2)))
             if not seen:
-                size = len(found) * found[0][0, :, 0].numel() * found[0].element_size() * int(lengths.max())
+                size = len(found) * found[0][0, :, 0].numel() * found[0].element_size() * longest
                 count = min(keep, len(lengths), max(most // size, 1))
                 chosen = np.linspace(0, len(lengths) - 1, count, dtype=int).tolist()
             for text in range(seen, seen + len(real)):
                 if text in chosen:
                     kept.append(torch.stack([one[text - seen, :, : int(lengths[text])] for one in found]))
             seen += len(real)
-        mean = (torch.stack(sums).sum(0) / lengths.sum()).to(found[0].dtype)
+        texts = (torch.arange(longest, device=lengths.device) < lengths[:, None]).sum(0)  # that have a position
+        overall = sums.sum(2, keepdim=True) / lengths.sum()
+        mean = torch.cat([sums / texts[:, None], overall], 2).to(found[0].dtype)
         if not kept:
             return cls(mean, seen, mean.new_empty(0), lengths[:0])
         order = lengths[chosen].argsort(stable=True)
@@ -98,8 +102,8 @@ class Reference:
             [nn.functional.pad(kept[place], (0, 0, 0, longest - kept[place].size(2))) for place in order]
         )
         numbers = torch.cat([inputs["index"] for inputs in batches]) if "index" in batches[0] else None
-        own = torch.tensor(chosen, device=lengths.device)[order]
-        return cls(mean, seen, whole, lengths[own], None if numbers is None else numbers[own])
+        places = torch.tensor(chosen, device=lengths.device)[order]
+        return cls(mean, seen, whole, lengths[places], None if numbers is None else numbers[places])
 
     def positions(self, index: Sequence[int], time: int, seed: int) -> tuple[Tensor, Tensor]:
         """A text and a position of it for every position of some texts, both int64 `[batch, time]`.
@@ -167,11 +171,13 @@ class Context:
                 return uniform()[:, heads]
             case "mean":
                 assert reference is not None
-                return reference.mean[layer, heads][None, :, None]
+                of_heads = reference.mean[layer, heads]
+                places = torch.arange(self.mask.size(1), device=self.mask.device).clamp(max=of_heads.size(1) - 1)
+                return of_heads[None, :, places]
         assert reference is not None
         assert self.sources is not None
-        texts, places = self.sources
-        return reference.outputs[texts[:, None], layer, heads[None, :, None], places[:, None]]
+        texts, positions = self.sources
+        return reference.outputs[texts[:, None], layer, heads[None, :, None], positions[:, None]]
 
 
 def uniform_outputs(mixture: Mixture, mask: Tensor) -> Tensor:

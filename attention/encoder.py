@@ -126,6 +126,11 @@ def resolve(spec: EncoderSpec) -> Source:
         if not (folder / "config.json").is_file():
             raise EncoderError(f"{folder}: a folder without config.json. Save the encoder with save_pretrained.")
         return Source(spec, folder, "folder")
+    if spec.name.startswith((".", "/", "~")):
+        raise EncoderError(
+            f"{spec.name}: there is no such folder. save_pretrained writes one, and `python -m models.export FILE "
+            f"FOLDER` that of a fine-tuned classifier."
+        )
     bundle = importlib.util.find_spec(BUNDLE)
     if spec.name == DEFAULT and spec.revision is None and bundle is not None and bundle.origin is not None:
         return Source(spec, Path(bundle.origin).parent / "model", "bundle")

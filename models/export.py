@@ -37,6 +37,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("checkpoint", help="a file from checkpoints/ of a run of TransformerClassifier")
     parser.add_argument("folder", help="where the files are written; it must not be there")
     given = parser.parse_args(arguments)
+    if not Path(given.checkpoint).is_file():
+        print(f"error: {given.checkpoint}: there is no such checkpoint.", file=sys.stderr)
+        return 1
     try:
         export(TransformerClassifier.load_from_checkpoint(given.checkpoint), given.folder)
     except UserError as error:

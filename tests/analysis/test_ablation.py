@@ -110,7 +110,7 @@ def test_every_score_is_that_of_a_loop_over_texts(
     assert named["heads"].to_dict() == {"both": 5, "first": 4}
     # As many heads of a layer that has no others are the same heads.
     assert named.loc["first", "random"] == pytest.approx(named.loc["first", "score"])
-    counts = [found["scores"][f"zero.heads_that_{name}"] for name in ("help", "hurt", "make_no_difference")]
+    counts = [found["scores"][f"zero.{name}"] for name in ("heads_that_help", "heads_that_hurt", "heads_undecided")]
     assert sum(counts) == len(HEADS)
     assert {"ablation_zero", "layers_zero"} <= set(found["figures"])
 

@@ -85,31 +85,40 @@ def seeing(modules: Projections, see: Callable[[int, Tensor], Tensor]) -> Iterat
 
 
 def off(model: PreTrainedModel, heads: Set, means: Sequence[Tensor] | None) -> Any:  # noqa: ANN401
-    """Columns of these heads set to zero, or to their means `[heads · dim]` by layer."""
+    """Columns of these heads set to zero, or to their means `[positions, heads · dim]` by layer."""
 
     def see(layer: int, outputs: Tensor) -> Tensor:
         outputs = outputs.clone()
         for of, head in heads:
             if of == layer:
                 columns = slice(head * DIM, (head + 1) * DIM)
-                outputs[..., columns] = 0 if means is None else means[layer][columns]
+                if means is None:
+                    outputs[..., columns] = 0
+                else:
+                    places = [min(place, len(means[layer]) - 1) for place in range(outputs.size(1))]
+                    outputs[..., columns] = means[layer][places][:, columns]
         return outputs
 
     return seeing(projections(model), see)
 
 
 def means_of(model: PreTrainedModel, parts: Sequence[Pieces]) -> list[Tensor]:
-    """Mean output of the heads of each layer over all positions, delimiters included, one sentence at a time."""
-    sums: dict[int, Tensor] = {}
+    """Mean output of the heads of each layer at each position, of sentences that have it; the last is of all positions."""
+    found: dict[int, list[Tensor]] = {}
 
     def see(layer: int, outputs: Tensor) -> Tensor:
-        sums[layer] = sums.get(layer, torch.zeros(())) + outputs[0].double().sum(0)
+        found.setdefault(layer, []).append(outputs[0].double())
         return outputs
 
     with seeing(projections(model), see), torch.no_grad():
         for part in parts:
             model(ids_of(part))
-    return [(sums[layer] / sum(map(len, parts))).float() for layer in sorted(sums)]
+    means = []
+    for layer in sorted(found):
+        own = found[layer]
+        at = [torch.stack([one[i] for one in own if len(one) > i]).mean(0) for i in range(max(map(len, own)))]
+        means.append(torch.stack([*at, torch.cat(own).mean(0)]).float())
+    return means
 
 
 def ids_of(part: Pieces) -> Tensor:
@@ -265,8 +274,8 @@ def test_the_score_of_a_fine_tuned_task(
     ablation = task.ablation("zero", 0)
     for relation in RELATIONS:
         sets = sets_of(data, relation, 1, 4)
-        rows = [task.rows(texts.splits["dev"][[place]], {ablation: sets})[0, 1:] for place in range(12)]
-        numbers = [row.view(len(sets), task.width) for row in rows]
+        found = [task.rows(texts.splits["dev"][[place]], {ablation: sets})[0, 1:] for place in range(12)]
+        numbers = [row.view(len(sets), task.width) for row in found]
         right = torch.stack([one.argmax(1) == place % 2 for place, one in enumerate(numbers)]).double().mean(0)
         [row] = frame[(frame["measure"] == "task") & (frame["relation"] == relation)].to_dict("records")
         hold(row, right.tolist())

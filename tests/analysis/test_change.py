@@ -102,8 +102,8 @@ def test_the_change_of_each_map_equals_a_loop_over_its_cells(
     order = np.argsort(loops["cosine"].mean((0, 2))) + 1
     apart = loops["divergence"].mean((0, 2)).argmax() + 1
     said = str(result.audit["change.sentence"])
-    assert f"cosine layer {order[0]} changed most" in said
-    assert f"divergence layer {apart} (" in said
+    assert f"Layer {order[0]} has the lowest cosine" in said
+    assert f"layer {apart} the largest divergence (" in said
     assert isinstance(shown := result.figures["change_cosine"], HeatMap)
     assert shown.values == pytest.approx(1 - loops["cosine"].mean(0), abs=2e-6)
 

@@ -44,7 +44,7 @@ SETS: Sequence[Heads] = (
     frozenset({(1, 0), (2, 1), (2, 3)}),
     frozenset((layer, head) for layer in range(3) for head in range(4)),
 )
-LENGTHS = (7, 3, 5)
+LENGTHS = (7, 3, 5, 11)
 
 
 def made(name: str) -> PreTrainedModel:
@@ -117,7 +117,7 @@ def test_zeros_are_columns_of_the_output_projection_that_read_nothing(name: str)
     assert ablated.shares
     found = ablated.run(measure_of(model), inputs, Ablation("zero"), SETS)
     for place, heads in enumerate(SETS):
-        for row in range(3):
+        for row in range(len(LENGTHS)):
             expected = changed(model, name, alone(inputs, row), dict.fromkeys(heads, torch.zeros(())))
             torch.testing.assert_close(found[place, row], expected, atol=2e-5, rtol=1e-5)
 
@@ -129,7 +129,7 @@ def test_means_and_other_texts_are_those_of_a_loop_over_texts(name: str, kind: K
     others = [texts(1, (2, 9)), texts(2, (4, 1, 6))]
     measure = measure_of(model)
     reference = Reference.of(measure, others, 256)
-    index = [5, 11, 2]
+    index = [5, 11, 2, 30]
     read = sorted(
         (read_by(model, name, alone(batch, row)) for batch in others for row in range(len(batch["input_ids"]))),
         key=lambda one: len(one[0]),
@@ -140,11 +140,18 @@ def test_means_and_other_texts_are_those_of_a_loop_over_texts(name: str, kind: K
         given: dict[Head, Tensor] = {}
         for layer, head in SETS[-1]:
             if kind == "mean":
-                given[layer, head] = torch.cat([one[layer][:, head] for one in read]).mean(0)
+                at = [
+                    torch.stack([one[layer][i, head] for one in read if len(one[layer]) > i]).mean(0)
+                    for i in range(min(LENGTHS[row], 9))
+                ]
+                overall = torch.cat([one[layer][:, head] for one in read]).mean(0)
+                given[layer, head] = torch.stack([*at, *[overall] * (LENGTHS[row] - len(at))])
             else:
                 length = LENGTHS[row]
-                texts_of = [next(text for text in order if len(read[text][layer]) > i) for i in range(length)]
-                given[layer, head] = torch.stack([read[text][layer][i, head] for i, text in enumerate(texts_of)])
+                texts_of = [next((text for text in order if len(read[text][layer]) > i), -1) for i in range(length)]
+                given[layer, head] = torch.stack(
+                    [read[text][layer][min(i, 8), head] for i, text in enumerate(texts_of)]
+                )
         for place, heads in enumerate(SETS):
             expected = changed(model, name, alone(inputs, row), {one: given[one] for one in heads})
             torch.testing.assert_close(found[place, row], expected, atol=2e-5, rtol=1e-5)
