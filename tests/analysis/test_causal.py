@@ -103,7 +103,7 @@ def off(model: PreTrainedModel, heads: Set, means: Sequence[Tensor] | None) -> A
 
 
 def means_of(model: PreTrainedModel, parts: Sequence[Pieces]) -> list[Tensor]:
-    """Mean output of the heads of each layer at each position, over sentences that have it; the last: of all positions."""
+    """Mean output of the heads of each layer at each position of the sentences; the last is of all positions."""
     found: dict[int, list[Tensor]] = {}
 
     def see(layer: int, outputs: Tensor) -> Tensor:
