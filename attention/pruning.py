@@ -61,7 +61,7 @@ def check_prunable(model: PreTrainedModel) -> None:
     name = type(model).__name__
     if not is_prunable(model):
         raise PruningError(
-            f"{name}: heads can be removed from {", ".join(sorted(LAYOUTS))} without cross-attention, and this is "
+            f"{name}: heads can be removed from {', '.join(sorted(LAYOUTS))} without cross-attention, and this is "
             f"{model.config.model_type}. Choose one of these, or replace heads by zeros (HeadAblation)."
         )
     if getattr(model.config, "kept_heads", None) is not None:
