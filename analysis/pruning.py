@@ -189,7 +189,7 @@ class Pruning(TaskExperiment):
         self._orders = {name: orders[name] for name in self.rankings}
         self._sets = list(dict.fromkeys(one for name in self._orders for sets in self._off(name) for one in sets))
         rank_zero_info(f"{counted(len(self._sets), 'set')} of heads to take off, of {counted(total, 'head')}.")
-        return {self.task.ablation("zero", self.seed): self._sets}
+        return {Ablation("zero"): self._sets}
 
     def _off(self, name: Ranking) -> list[list[Heads]]:
         """What is off at each share, for each order of a ranking."""

@@ -171,7 +171,7 @@ class Classification(Task):
     def __init__(self, checkpoint: Path, data: ClassificationDataModule, device: torch.device) -> None:
         self.data = data
         trained = TransformerClassifier.load_from_checkpoint(checkpoint, device)
-        self._trained = trained.eval().requires_grad_(False)
+        self._trained = trained.requires_grad_(False)
         classifier = self._trained.classifier
         self.classifier = classifier
         self.model, self.layers, self.heads = classifier.model.base_model, classifier.layers, classifier.heads

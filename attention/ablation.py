@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from typing import Any, Literal
 
 import numpy as np
@@ -311,15 +311,13 @@ class AblatedModel:
             else:
                 return mixture.outputs
             by_copy = outputs.view(copies, batch, *outputs.shape[1:])
+            at_start = layer == start and self.shares
+            spread = cache(lambda: whole.uniform[layer] if at_start else uniform_outputs(mixture, repeated_mask))
             for copy, heads in chosen[layer]:
-                given = context.outputs(layer, heads, partial(uniform, layer, copy, mixture))
+                rows = slice(None) if at_start else slice(copy * batch, (copy + 1) * batch)
+                given = context.outputs(layer, heads, partial(_rows_of, spread, rows))
                 by_copy[copy, :, heads] = given.to(outputs.dtype)
             return outputs
-
-        def uniform(layer: int, copy: int, mixture: Mixture) -> Tensor:
-            if layer == start and self.shares:
-                return whole.uniform[layer]
-            return uniform_outputs(mixture, repeated_mask)[copy * batch : (copy + 1) * batch]
 
         repeated = {name: _repeated(tensor, copies, batch) for name, tensor in inputs.items()}
         repeated_mask = context.mask.repeat(copies, 1)
@@ -396,6 +394,10 @@ class AblatedModel:
             return False
         gap = float((ours - plain).abs().max())
         return gap <= _TOLERANCE * max(1.0, float(plain.abs().max()))
+
+
+def _rows_of(whole: Callable[[], Tensor], rows: slice) -> Tensor:
+    return whole()[rows]
 
 
 def _repeated(output: Any, copies: int, batch: int) -> Any:  # noqa: ANN401 # whatever a layer returns
