@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/.installed
 # One process for each core, of one thread each. A process that has run out of tests takes over those of another.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
-.PHONY: demo test check slurm cluster-test bench
+.PHONY: demo test check docs slurm browser cluster-test bench
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -26,14 +26,19 @@ check: $(INSTALLED)
 	$(BIN)/lint-imports
 	$(PYTEST) --cov --cov-fail-under=97
 
-# From Debian's packages.
-slurm:
-	@PATH="$$PATH:/usr/sbin"; command -v slurmd >/dev/null || { \
-	  command -v apt-get >/dev/null || { echo "There is no apt-get here: install slurmctld, slurmd, srun and munge." >&2; exit 1; }; \
+# $(call debian,program,packages): install Debian's packages where the program is not there.
+debian = PATH="$$PATH:/usr/sbin"; command -v $(1) >/dev/null || { \
+	  command -v apt-get >/dev/null || { echo "There is no apt-get here: install $(2)." >&2; exit 1; }; \
 	  if [ "$$(id -u)" = 0 ]; then sudo=; else sudo=sudo; fi; \
-	  command -v "$${sudo:-true}" >/dev/null || { echo "Run as root, or install sudo, to install SLURM." >&2; exit 1; }; \
-	  $$sudo apt-get update && $$sudo apt-get install -y --no-install-recommends \
-	    slurm-wlm slurmctld slurmd slurm-client munge; }
+	  command -v "$${sudo:-true}" >/dev/null || { echo "Run as root, or install sudo, to install $(2)." >&2; exit 1; }; \
+	  $$sudo apt-get update && $$sudo apt-get install -y --no-install-recommends $(2); }
+
+slurm:
+	@$(call debian,slurmd,slurm-wlm slurmctld slurmd slurm-client munge)
+
+# What the pages are tested in.
+browser:
+	@$(call debian,chromium,chromium)
 
 # The tests start and stop a SLURM of this machine alone.
 cluster-test: $(INSTALLED) slurm

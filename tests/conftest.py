@@ -4,6 +4,7 @@ import processes.threads  # noqa: F401 # before torch
 import json
 import multiprocessing
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
+from playwright.sync_api import Browser, Page, sync_playwright
 
 import train
 from attention import EncoderSpec
@@ -43,10 +45,12 @@ multiprocessing.set_forkserver_preload(["datamodules", "metrics.rows"])
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that read public data."""
+    """Mark the tests that read public data, and those that open pages."""
     for item in items:
         if "public_data" in getattr(item, "fixturenames", ()):
             item.add_marker("data")
+        if "browser" in getattr(item, "fixturenames", ()):
+            item.add_marker("browser")
 
 
 @pytest.fixture(scope="session")
@@ -120,3 +124,49 @@ def make_data(bert: Path, corpus: str, cache: str) -> Callable[..., DependencyDa
         return DependencyDataModule(**{**given, **options})
 
     return make
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """Debian's Chromium, without a window; tests are skipped where it is not installed."""
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("there is no chromium: `make browser` installs it")
+    with sync_playwright() as driver:
+        # Chromium has no sandbox for root; shared memory is small in containers.
+        browser = driver.chromium.launch(
+            executable_path=chromium, args=["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
+        )
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
+    """Opens a file without a network, with options of playwright's `new_context`.
+
+    At the end of the test no page may have logged an error, thrown an exception, or asked for another address.
+    """
+    faults: list[str] = []
+    contexts = []
+
+    def opened(path: Path, **options: Any) -> Page:  # noqa: ANN401
+        context = browser.new_context(offline=True, accept_downloads=True, **options)
+        contexts.append(context)
+        page = context.new_page()
+        address = path.resolve().as_uri()
+
+        def asked(url: str) -> None:
+            if not url.startswith(("data:", "blob:")) and url.partition("#")[0] != address:
+                faults.append(f"asked for {url}")
+
+        page.on("request", lambda request: asked(request.url))
+        page.on("pageerror", lambda error: faults.append(f"thrown: {error}"))
+        page.on("console", lambda said: faults.append(said.text) if said.type in ("error", "warning") else None)
+        page.goto(address)
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert not faults

@@ -1,0 +1,3 @@
+"""Plain data → one HTML file that stands alone: no network, no server, no second file."""
+
+from pages.shell import Packed, document

@@ -1,0 +1,75 @@
+"""The frame of every page: its style, its scripts, its data, and a policy under which nothing else runs or loads."""
+
+import base64
+import hashlib
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+
+_HERE = Path(__file__).parent
+_POLICY = "default-src 'none'; img-src data: blob:; style-src 'unsafe-inline'; script-src {}"
+
+
+class Packed(bytes):
+    """Bytes that a page holds compressed (zlib, base64); its scripts read them with `unpacked(id)`."""
+
+
+def resource(name: str) -> str:
+    """The text of a file of this package."""
+    return (_HERE / name).read_text(encoding="utf-8")
+
+
+def document(
+    title: str,
+    body: str,
+    *,
+    styles: Sequence[str] = (),
+    scripts: Sequence[str] = (),
+    data: Mapping[str, object] | None = None,
+) -> str:
+    """Write a page.
+
+    Args:
+        title: Plain text, which is escaped here.
+        body: HTML; whoever makes it has escaped what comes from files.
+        styles: CSS after that of all pages (`theme.css`).
+        scripts: JavaScript after that of all pages (`page.js`). The policy of the page names each by its SHA-256, so
+            that no other script runs, whatever a text contains.
+        data: By the id of their elements: `Packed` bytes, or what JSON has a form for.
+    """
+    sources = [resource("page.js"), *scripts]
+    hashes = " ".join(f"'sha256-{_sha256(source)}'" for source in sources)
+    blocks = [_block(name, value) for name, value in (data or {}).items()]
+    parts = [
+        "<!DOCTYPE html>",
+        '<html lang="en">',
+        "<head>",
+        '<meta charset="utf-8">',
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY.format(hashes)}">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f"<title>{escape(title)}</title>",
+        *(f"<style>\n{style}</style>" for style in [resource("theme.css"), *styles]),
+        "</head>",
+        "<body>",
+        body,
+        *blocks,
+        *(f"<script>{source}</script>" for source in sources),
+        "</body>",
+        "</html>",
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def _sha256(source: str) -> str:
+    return base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()
+
+
+def _block(name: str, value: object) -> str:
+    if isinstance(value, Packed):
+        content = base64.b64encode(zlib.compress(value, 9)).decode()
+        return f'<script type="application/octet-stream" id="{escape(name)}">{content}</script>'
+    # No text of the data can end the element.
+    content = json.dumps(value, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
+    return f'<script type="application/json" id="{escape(name)}">{content}</script>'
