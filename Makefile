@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 # One process for each core, of one thread each. A process that has run out of tests takes over those of another.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal
+# Warnings are errors. The variable leaves out an advertisement.
+MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 .PHONY: demo test check docs slurm browser cluster-test bench
 
@@ -24,7 +26,11 @@ check: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(MKDOCS)
 	$(PYTEST) --cov --cov-fail-under=97
+
+docs: $(INSTALLED)
+	$(MKDOCS)
 
 # $(call debian,program,packages): install Debian's packages where the program is not there.
 debian = PATH="$$PATH:/usr/sbin"; command -v $(1) >/dev/null || { \
