@@ -5,3 +5,4 @@ from attention.encoder import Encoder, EncoderError, EncoderSpec, resolve
 from attention.extraction import make_store
 from attention.specification import Extraction, Items, Options, cut_sentences
 from attention.store import Store
+from attention.words import WordAttention

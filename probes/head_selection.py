@@ -21,10 +21,9 @@ from metrics.trees import tree_heads
 from probes.base import FrozenProbe, Sizes, weight_maps
 from probes.scorers import attention_scores, candidates, root_scores, weighted_scores, with_root
 from results import Figure
-from training import check_new, quiet
-
-_DEFAULT_ENCODER = EncoderSpec()
-_DEFAULT_OPTIONS = Options()
+from results.errors import check_new
+from training import quiet
+from training.lifecycle import config_of, data_of, data_settings
 
 
 class RelationClassifier(nn.Module):
@@ -173,19 +172,22 @@ class HeadSelectionProbe(FrozenProbe, ArcExperiment):
     def predict_sentences(
         self,
         sentences: Sequence[str | Sequence[str]],
-        encoder: EncoderSpec | None = _DEFAULT_ENCODER,
+        encoder: EncoderSpec | None = None,
         *,
-        options: Options = _DEFAULT_OPTIONS,
+        options: Options | None = None,
         vectors: VectorSpec | None = None,
         root: str | None = None,
     ) -> pd.DataFrame:
         """The heads of new sentences, as `python train.py predict` finds them; no Trainer is needed.
 
+        A checkpoint of `train.py` knows its encoder, options and word vectors. For a probe that a program has trained
+        they are named here; the default encoder, read whole, need not be.
+
         Args:
             sentences: each a string, which is cut at white space, or its words.
-            encoder: that of the training; None for a probe without attention.
-            options: those of the training.
-            vectors: the word vectors of the training, for a probe that reads them.
+            encoder: that of the training, where it lies elsewhere now, as are the next two.
+            options: layers and heads, and what is done with long sentences.
+            vectors: the word vectors.
             root: folder of the word vectors; else `$PROBING_DATA`, else `./data`.
 
         Returns:
@@ -201,9 +203,15 @@ class HeadSelectionProbe(FrozenProbe, ArcExperiment):
         with TemporaryDirectory() as cache, quiet(), torch.inference_mode():
             file = Path(cache) / "sentences.conllu"
             file.write_text("".join(_rows(number, one) for number, one in enumerate(sentences, 1)), encoding="utf-8")
-            corpus = {"test": str(file)}
+            trained = self._data_of_training()
             data = DependencyDataModule(
-                corpus, root, punctuation=(), encoder=encoder, options=options, vectors=vectors, cache=cache
+                {"test": str(file)},
+                root,
+                punctuation=(),
+                encoder=encoder or trained.encoder,
+                options=options or trained.options,
+                vectors=vectors or trained.vector_spec,
+                cache=cache,
             )
             data.setup("predict")
             data.read_only(self._needs)
@@ -213,6 +221,14 @@ class HeadSelectionProbe(FrozenProbe, ArcExperiment):
                 batch = batch.to(self.device)
                 gather(found, batch, self.predict(batch, tree=True))
             return self._table(found, data.splits["test"])
+
+    def _data_of_training(self) -> DependencyDataModule:
+        """The data of the checkpoint, not set up; where it does not say, those of the default encoder."""
+        if self.loaded_from is not None and "data" in config_of(self.loaded_from[1]):
+            data = data_of(data_settings(*self.loaded_from))
+            assert isinstance(data, DependencyDataModule)
+            return data
+        return DependencyDataModule(encoder=EncoderSpec() if "attention" in self._needs else None)
 
     def validation_step(self, batch: AttentionBatch, batch_idx: int) -> None:
         scores = self(batch)

@@ -4,7 +4,7 @@ import inspect
 import warnings
 import zipfile
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
@@ -57,6 +57,7 @@ class TrainedModule(LightningModule, Generic[Sizes]):
         epochs: the epoch of the checkpoint that was loaded, from 1; None without one.
         epochs_run: number of epochs of the training, if it took place in this process.
         trained_on: how many devices, and what a batch was one of, where there were several.
+        loaded_from: the file of `load_from_checkpoint`, and the config of its run; None without.
         extra_check: whether the validation under way may keep better weights and counts for nothing else.
     """
 
@@ -73,6 +74,7 @@ class TrainedModule(LightningModule, Generic[Sizes]):
         self.epochs_run: int | None = None
         self.extra_check = False
         self.trained_on: dict[str, object] = {}
+        self.loaded_from: tuple[Path, Mapping[str, Any]] | None = None
 
     @abstractmethod
     def build(self, sizes: Sizes) -> None:
@@ -200,6 +202,7 @@ class TrainedModule(LightningModule, Generic[Sizes]):
             module = instantiate(cls, path, configured_model(path, content), options)
             module.on_load_checkpoint(dict(content))
         module.load_state_dict(content["state_dict"])
+        module.loaded_from = path, {"config": content.get("config")}
         return module.to(map_location or "cpu").eval()
 
 
@@ -242,21 +245,6 @@ def _names_below(base: type) -> set[str]:
     """Names of a class and of all imported classes derived from it: no other one is imported for a checkpoint."""
     below: list[type] = base.__subclasses__()
     return {base.__name__}.union(*map(_names_below, below))
-
-
-def check_new(what: str, given: Sequence[object]) -> None:
-    """Raise UserError for new `texts` or `sentences` without anything to predict; each is a string, or its parts."""
-    one = what.removesuffix("s")
-    if isinstance(given, str):
-        raise UserError(f"{what}: give a list, [{given[:40]!r}], not one {one} by itself.")
-    if not given:
-        raise UserError(f"{what}: there is none to predict.")
-    for place, item in enumerate(given):
-        parts = [item] if isinstance(item, str) else item
-        if not isinstance(parts, Sequence) or not parts or not all(isinstance(part, str) for part in parts):
-            raise UserError(f"{what}: number {place}, from 0, is {item!r}: give a string, or a sequence of strings.")
-        if not all(part.strip() for part in parts):
-            raise UserError(f"{what}: number {place}, from 0, is empty or has an empty part: leave it out.")
 
 
 def other_model(difference: str) -> str:

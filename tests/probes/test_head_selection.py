@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -324,6 +324,20 @@ def test_a_checkpoint_alone_predicts_new_sentences_as_the_trainer_does(
             loaded.predict_sentences(["a fox"], EncoderSpec(str(encoder)), options=options, vectors=vectors)
     with pytest.raises(TrainingError, match="was not trained"):
         kind().predict_sentences(["a fox"], EncoderSpec(str(bert)), vectors=vectors)
+
+
+@pytest.mark.slow
+def test_a_checkpoint_of_a_run_knows_what_it_was_trained_on(
+    run_config: Callable[..., tuple[Any, dict[str, Any], Path]], corpus: str
+) -> None:
+    options = ["--trainer.max_epochs=1", f"--data.init_args.corpus={corpus}", "--data.init_args.options.layers=[2]"]
+    config = "configs/clark2019/attention_glove.yaml"
+    cli, _, folder = run_config("fit", "--config", config, *options, "--data.init_args.vectors.name=encoder")
+    [path] = folder.glob("checkpoints/*.ckpt")
+    probe = HeadSelectionProbe.load_from_checkpoint(path)
+    spec, vectors = cli.datamodule.encoder, VectorSpec("encoder")
+    given = probe.predict_sentences(["the fox sleeps"], spec, options=Options(layers=(2,)), vectors=vectors)
+    pd.testing.assert_frame_equal(probe.predict_sentences(["the fox sleeps"]), given)
 
 
 def test_labels_are_known_by_name_whatever_splits_are_open(

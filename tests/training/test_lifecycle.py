@@ -13,8 +13,8 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from results import UserError
-from training import Origin, TrainedModule, TrainingError, check_new
+from results.errors import UserError, check_new
+from training import Origin, TrainedModule, TrainingError
 from training.lifecycle import read_checkpoint
 
 pytestmark = pytest.mark.filterwarnings("ignore:The 'train_dataloader' does not", "ignore:The 'val_dataloader' does")

@@ -1,0 +1,164 @@
+"""The attention of a few sentences in memory, as arrays whose axes are named: for notebooks and programs."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Literal, overload
+
+import numpy as np
+import torch
+import xarray as xr
+from numpy.typing import NDArray
+from torch import Tensor
+
+from attention.alignment import AlignmentError, Pieces
+from attention.encoder import Encoder
+from attention.forward import extract
+from attention.specification import Extraction, Items, Options, cut_sentences
+from attention.store import unpack_weights
+from corpora.sentence import Sentence, Treebank
+from results.errors import check_new
+
+DIMS = ("layer", "head", "from", "to")
+Over = Literal["words", "pieces"]
+
+
+class WordAttention(Sequence[xr.DataArray]):
+    """The attention of sentences: one array a sentence, in the order in which they were given.
+
+    An array is float32 `[layer, head, from, to]`: layers and heads from 1, words by their forms, the delimiters that
+    the tokenizer writes at both ends by their tokens. Every row sums to one. The coordinates `from_word` and `to_word`
+    are the numbers of the words from 1, of pieces those of their words; 0 and n + 1 are the delimiters.
+
+    Attributes:
+        encoder: its description: name, architecture, weights, layers, heads.
+        audit: counts of what was found, replaced, cut or left out.
+        sentences: the words of each sentence.
+    """
+
+    def __init__(
+        self,
+        arrays: Sequence[xr.DataArray],
+        sentences: Sequence[tuple[str, ...]],
+        encoder: Mapping[str, object],
+        audit: Mapping[str, int],
+    ) -> None:
+        self._arrays, self.sentences = tuple(arrays), tuple(sentences)
+        self.encoder, self.audit = encoder, audit
+
+    def __len__(self) -> int:
+        return len(self._arrays)
+
+    @overload
+    def __getitem__(self, sentence: int) -> xr.DataArray: ...
+
+    @overload
+    def __getitem__(self, sentence: slice) -> "WordAttention": ...
+
+    def __getitem__(self, sentence: int | slice) -> "xr.DataArray | WordAttention":
+        if isinstance(sentence, slice):
+            return WordAttention(self._arrays[sentence], self.sentences[sentence], self.encoder, self.audit)
+        return self._arrays[sentence]
+
+    def __repr__(self) -> str:
+        shapes = "; ".join(f"{dict(array.sizes)}" for array in self._arrays[:3]) + ("; …" if len(self) > 3 else "")
+        return f"<WordAttention of {self.encoder['name']}: {len(self)} sentences, {shapes}>"
+
+    def place(self, sentence: int | str | Sequence[str]) -> int:
+        """The place of a sentence, which is given as such, by its text or by its words; an IndexError without it."""
+        if isinstance(sentence, int):
+            return range(len(self))[sentence]
+        words = _words(sentence)
+        if words not in self.sentences:
+            raise IndexError(f"{' '.join(words)!r} is none of the {len(self)} sentences: give its place, from 0.")
+        return self.sentences.index(words)
+
+    def bertviz(self, sentence: int | str | Sequence[str] = 0) -> tuple[tuple[Tensor, ...], list[str]]:
+        """What bertviz takes: `head_view(*attention.bertviz(0))`, `model_view(*attention.bertviz(0))`.
+
+        Returns:
+            Weights `[1, heads, from, to]` of each layer, and the words or pieces.
+        """
+        array = self[self.place(sentence)]
+        layers = torch.from_numpy(array.to_numpy())
+        return tuple(layer[None] for layer in layers), [str(word) for word in array["to"].to_numpy()]
+
+
+def attention_of(
+    encoder: Encoder, sentences: Sequence[str | Sequence[str]], options: Options, over: Over
+) -> WordAttention:
+    """Run an encoder over sentences; see `Encoder.attention`.
+
+    Raises:
+        UserError: there is no sentence, or one is empty.
+        AlignmentError: a sentence that the encoder cannot read.
+    """
+    check_new("sentences", sentences)
+    given = [_words(sentence) for sentence in sentences]
+    # Of a treebank only the words are read.
+    rows = tuple(
+        Sentence(str(place), words, *([blank] * len(words) for blank in (0, "_", "_")))  # type: ignore[arg-type]
+        for place, words in enumerate(given)
+    )
+    extraction = Extraction(encoder.source.folder, {}, encoder.source, options)
+    audit = {"sentences": len(rows), "words": sum(map(len, rows))}
+    items = cut_sentences(extraction, Treebank(rows, audit), encoder)
+    shown = items if over == "words" else _over_pieces(items)
+    blocks = {
+        int(name.rpartition(".")[2]): unpack_weights(block)
+        for _, name, block in extract(encoder, shown, range(len(shown.shards)))
+    }
+    kept = [given[int(name)] for name in items.labels["id"].to_pylist()]
+    arrays = [
+        _labelled(blocks[place], items, place, _tokens(encoder, items, place, words, over))
+        for place, words in enumerate(kept)
+    ]
+    return WordAttention(arrays, kept, encoder.description, items.audit)
+
+
+def _words(sentence: str | Sequence[str]) -> tuple[str, ...]:
+    return tuple(sentence.split() if isinstance(sentence, str) else sentence)
+
+
+def _over_pieces(items: Items) -> Items:
+    """The same inputs with every piece as a word of its own."""
+    return replace(items, inputs=tuple((_each_alone(cut),) for cut in items.inputs))
+
+
+def _each_alone(parts: tuple[Pieces, ...]) -> Pieces:
+    if len(parts) > 1:
+        raise AlignmentError("A sentence that is read in windows has no attention over pieces: give `over='words'`.")
+    [pieces] = parts
+    inside = pieces.inside
+    count = int(inside.sum())
+    ends = np.where(pieces.positions == 0, 0, count + 1)
+    return replace(pieces, positions=np.where(inside, inside.cumsum(), ends).astype(np.int32), words=count)
+
+
+def _tokens(encoder: Encoder, items: Items, item: int, words: Sequence[str], over: Over) -> tuple[list[str], list[int]]:
+    """Names of the positions that there are, and the number of the word of each."""
+
+    def tokens_of(ids: NDArray[np.int32]) -> list[str]:
+        return list(encoder.tokenizer.convert_ids_to_tokens(ids.tolist()))
+
+    first, last = items.inputs[item][0], items.inputs[item][-1]
+    if over == "pieces":
+        return tokens_of(first.ids), first.positions.tolist()
+    start = tokens_of(first.ids[first.positions == 0])
+    end = tokens_of(last.ids[last.positions == last.words + 1])
+    names = [*([" ".join(start)] if start else []), *words, *([" ".join(end)] if end else [])]
+    return names, list(range(0 if start else 1, len(words) + (2 if end else 1)))
+
+
+def _labelled(block: Tensor, items: Items, item: int, tokens: tuple[list[str], list[int]]) -> xr.DataArray:
+    names, words = tokens
+    # The rows and columns of delimiters that the tokenizer does not write are empty.
+    there = items.delimiters
+    real = slice(0 if there["start"] else 1, None if there["end"] else -1)
+    weights = block.numpy()[..., real, real]
+    coords = {
+        "layer": [layer + 1 for layer in items.layers],
+        "head": [head + 1 for head in items.heads],
+        **{axis: names for axis in ("from", "to")},
+        **{f"{axis}_word": (axis, words) for axis in ("from", "to")},
+    }
+    return xr.DataArray(weights, coords, DIMS, "attention")

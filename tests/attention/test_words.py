@@ -1,0 +1,92 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from attention import AlignmentError, Encoder, EncoderError, EncoderSpec, Options, resolve
+from attention.store import StoreError
+from results import UserError
+from tests.attention import reference
+from tests.attention.reference import ENCODERS
+from tests.tiny import TEXTS
+
+SENTENCES = (TEXTS[1], tuple(TEXTS[0].split()), "overdrinks")
+
+
+@pytest.mark.parametrize("kind", ENCODERS)
+def test_arrays_hold_what_a_loop_over_words_finds(kind: str, folders: dict[str, Path]) -> None:
+    encoder, blank = Encoder(str(folders[kind])), ENCODERS[kind][1]
+    start, end = (len(ids) > 0 for ids in reference.delimiters(encoder.tokenizer))
+    found = encoder.attention(SENTENCES)
+    for array, sentence in zip(found, SENTENCES, strict=True):
+        words = sentence.split() if isinstance(sentence, str) else list(sentence)
+        ids, positions = reference.split(encoder.tokenizer, words, blank)
+        expected = reference.reduced(reference.attention(folders[kind], ids), positions, len(words))
+        real = slice(0 if start else 1, len(words) + (2 if end else 1))
+        np.testing.assert_allclose(array.to_numpy(), expected[..., real, real], atol=1e-6)
+        assert array.dims == ("layer", "head", "from", "to")
+        names = array["from"].to_numpy().tolist()
+        assert names == array["to"].to_numpy().tolist()
+        assert names[start : start + len(words)] == words
+        assert array["to_word"].to_numpy().tolist() == list(range(len(words) + 2))[real]
+        assert array.sel(layer=2, head=3).equals(array[1, 2])
+
+
+@pytest.mark.parametrize("kind", ENCODERS)
+def test_over_pieces_it_is_that_of_transformers(kind: str, folders: dict[str, Path]) -> None:
+    encoder, blank = Encoder(str(folders[kind])), ENCODERS[kind][1]
+    words = TEXTS[3].split()
+    ids, positions = reference.split(encoder.tokenizer, words, blank)
+    [array] = encoder.attention([words], over="pieces")
+    np.testing.assert_allclose(array.to_numpy(), reference.attention(folders[kind], ids), atol=1e-6)
+    assert array["from"].to_numpy().tolist() == encoder.tokenizer.convert_ids_to_tokens(ids)
+    assert array["from_word"].to_numpy().tolist() == positions
+
+
+def test_options_choose_layers_heads_and_windows(bert: Path) -> None:
+    encoder = Encoder(EncoderSpec(str(bert)))
+    whole = encoder.attention([TEXTS[0]])[0]
+    [chosen] = encoder.attention([TEXTS[0]], options=Options(layers=(2,), heads=(1, 4), precision="float32"))
+    assert chosen.equals(whole.sel(layer=[2], head=[1, 4]))
+    assert chosen["head"].to_numpy().tolist() == [1, 4]
+    long = "fox " * 100
+    with pytest.raises(AlignmentError, match="over the limit of 64"):
+        encoder.attention([long])
+    windows = Options(too_long="window")
+    [array] = encoder.attention([long], options=windows)
+    assert array.sizes["to"] == 102
+    with pytest.raises(AlignmentError, match="windows has no attention over pieces"):
+        encoder.attention([long], options=windows, over="pieces")
+    some = encoder.attention([long, "the fox"], options=Options(too_long="skip"))
+    assert (some.sentences, some.audit["skipped_too_long"]) == ((("the", "fox"),), 1)
+    with pytest.raises(StoreError, match="layers: 9 is asked for"):
+        encoder.attention(["the fox"], options=Options(layers=(9,)))
+
+
+def test_a_sentence_is_named_by_its_place_or_its_words(bert: Path) -> None:
+    attention = Encoder(resolve(EncoderSpec(str(bert)))).attention(["the fox", "the dogs sleep", "a fox"])
+    assert [attention.place(one) for one in (1, -1, "the  dogs sleep", ["a", "fox"])] == [1, 2, 1, 2]
+    assert attention[1:][0].equals(attention[1])
+    with pytest.raises(IndexError, match="'the cat' is none of the 3 sentences"):
+        attention.place("the cat")
+    with pytest.raises(IndexError):
+        attention.place(3)
+
+
+def test_bertviz_takes_batches_of_one(bert: Path) -> None:
+    """Its `head_view(attention, tokens)`: a list of [1, heads, from, to], one a layer."""
+    attention = Encoder(str(bert)).attention(["the foxglove sleeps"], over="pieces")
+    layers, tokens = attention.bertviz("the foxglove sleeps")
+    assert [tuple(layer.shape) for layer in layers] == [(1, 4, len(tokens), len(tokens))] * 2
+    assert layers[1][0, 2].numpy() == pytest.approx(attention[0].sel(layer=2, head=3).to_numpy())
+    assert tokens[0] == "[CLS]"
+
+
+def test_what_cannot_be_read_is_named(bert: Path) -> None:
+    encoder = Encoder(str(bert))
+    with pytest.raises(UserError, match="give a list"):
+        encoder.attention("the fox")
+    with pytest.raises(UserError, match="number 1, from 0, is empty"):
+        encoder.attention(["the fox", " "])
+    with pytest.raises(EncoderError, match="no such folder"):
+        Encoder("./nowhere")
