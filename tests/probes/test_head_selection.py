@@ -327,6 +327,7 @@ def test_a_checkpoint_alone_predicts_new_sentences_as_the_trainer_does(
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # those of Lightning and jsonargparse, which runs elsewhere are tested for
 def test_a_checkpoint_of_a_run_knows_what_it_was_trained_on(
     run_config: Callable[..., tuple[Any, dict[str, Any], Path]], corpus: str
 ) -> None:
