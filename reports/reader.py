@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +36,14 @@ class Record:
     encoder: Mapping[str, object]
     data: Mapping[str, object]  # by split
     source: str | None = None  # digest of the program; None where it is unknown
+    experiment: str = ""
+    seed: int | None = None
+    tables: Mapping[str, str] = field(default_factory=dict)  # files by name
+
+    @property
+    def is_sweep(self) -> bool:
+        """Whether it is the table of other runs."""
+        return f"{self.experiment}_runs" in self.tables
 
     @property
     def splits(self) -> list[tuple[str, Mapping[str, object]]]:
@@ -107,6 +115,9 @@ def read_record(path: Path) -> Record:
             dict(content["encoder"]),
             dict(content["data"]),
             content.get("versions", {}).get("source_sha256"),
+            str(content["experiment"]),
+            content["seed"],
+            dict(content["tables"]),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         fault = f"{type(error).__name__}: {error}"
