@@ -1,8 +1,6 @@
 """Trained probes that select the head of every word among all candidates (Clark et al. 2019, §5)."""
 
 from collections.abc import Mapping, Sequence, Set
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -12,7 +10,7 @@ from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 
 from attention import EncoderSpec, Options
-from datamodules import AttentionBatch, DependencyDataModule, VectorSpec
+from datamodules import AttentionBatch, VectorSpec
 from datamodules.dependency import DependencySplit, Field
 from heads.experiment import ArcExperiment, PredictedArcs, gather
 from metrics.attachment import attached
@@ -20,10 +18,8 @@ from metrics.rows import ArcPredictions
 from metrics.trees import tree_heads
 from probes.base import FrozenProbe, Sizes, weight_maps
 from probes.scorers import attention_scores, candidates, root_scores, weighted_scores, with_root
+from probes.sentences import data_of_sentences
 from results import Figure
-from results.errors import check_new
-from training import quiet
-from training.lifecycle import config_of, data_of, data_settings
 
 
 class RelationClassifier(nn.Module):
@@ -198,37 +194,13 @@ class HeadSelectionProbe(FrozenProbe, ArcExperiment):
             TrainingError: the probe is not trained, or was trained on another encoder or other word vectors.
             UserError: there is no sentence, or one has no words.
         """
-        check_new("sentences", sentences)
-        self.on_validation_start()
-        with TemporaryDirectory() as cache, quiet(), torch.inference_mode():
-            file = Path(cache) / "sentences.conllu"
-            file.write_text("".join(_rows(number, one) for number, one in enumerate(sentences, 1)), encoding="utf-8")
-            trained = self._data_of_training()
-            data = DependencyDataModule(
-                {"test": str(file)},
-                root,
-                punctuation=(),
-                encoder=encoder or trained.encoder,
-                options=options or trained.options,
-                vectors=vectors or trained.vector_spec,
-                cache=cache,
-            )
-            data.setup("predict")
-            data.read_only(self._needs)
+        with data_of_sentences(self, sentences, self._needs, encoder, options, vectors, root) as data:
             self.bind_to(data, self._needs)
             found = ArcPredictions(3)
             for batch in data.batches("test"):
                 batch = batch.to(self.device)
                 gather(found, batch, self.predict(batch, tree=True))
             return self._table(found, data.splits["test"])
-
-    def _data_of_training(self) -> DependencyDataModule:
-        """The data of the checkpoint, not set up; where it does not say, those of the default encoder."""
-        if self.loaded_from is not None and "data" in config_of(self.loaded_from[1]):
-            data = data_of(data_settings(*self.loaded_from))
-            assert isinstance(data, DependencyDataModule)
-            return data
-        return DependencyDataModule(encoder=EncoderSpec() if "attention" in self._needs else None)
 
     def validation_step(self, batch: AttentionBatch, batch_idx: int) -> None:
         scores = self(batch)
@@ -259,13 +231,6 @@ class HeadSelectionProbe(FrozenProbe, ArcExperiment):
         relations = tuple(part["relations"])
         if self._relations != relations:
             self._classify(relations)
-
-
-def _rows(number: int, sentence: str | Sequence[str]) -> str:
-    """A sentence as CoNLL-U, under any tree: it is not read."""
-    words = sentence.split() if isinstance(sentence, str) else sentence
-    rows = [f"{place}\t{word}\t_\tX\t_\t_\t{place - 1}\tdep\t_\t_\n" for place, word in enumerate(words, 1)]
-    return f"# sent_id = {number}\n{''.join(rows)}\n"
 
 
 def _head_cross_entropy(scores: Tensor, batch: AttentionBatch) -> Tensor:

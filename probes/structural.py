@@ -8,10 +8,13 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 import pandas as pd
 import torch
+import xarray as xr
+from numpy.typing import NDArray
 from pytorch_lightning.trainer.states import TrainerFn
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from attention import EncoderSpec, Options
 from datamodules import AttentionBatch
 from heads.experiment import DependencyExperiment, ExperimentError
 from metrics.attachment import Floats, Integers, ratio_scores
@@ -20,6 +23,7 @@ from metrics.rows import ItemRows
 from metrics.structural import depth_losses, distance_losses, length_weights, spearman, tree_depths, tree_distances
 from metrics.trees import gold_in_trees
 from probes.base import Average
+from probes.sentences import data_of_sentences
 from results import HeatMap, Result, Table
 from training import Mean, Origin, TrainedModule, over_devices
 
@@ -374,6 +378,47 @@ class StructuralProbe(TrainedModule[StructuralSizes], DependencyExperiment):
                 f"The loss on dev of layer {untrained[0].layer} at rank {untrained[0].rank} was never a finite number: "
                 f"lower --model.init_args.learning_rate, or leave out the layer."
             )
+
+    def predict_sentences(
+        self,
+        sentences: Sequence[str | Sequence[str]],
+        encoder: EncoderSpec | None = None,
+        *,
+        options: Options | None = None,
+    ) -> list[xr.DataArray]:
+        """Squared distances between the words of new sentences, or their depths; no Trainer is needed.
+
+        Args:
+            sentences: each a string, which is cut at white space, or its words.
+            encoder: that of the training, where the checkpoint does not say or it lies elsewhere now.
+            options: what is done with long sentences; by default as in the training.
+
+        Returns:
+            Of each sentence `[probe, from, to]`, or `[probe, word]` of depths: the coordinates `layer` and `rank` are
+            those of the probes.
+
+        Raises:
+            TrainingError: the probe is not trained, or was trained on another encoder.
+            UserError: there is no sentence, or one has no words.
+        """
+        layers = tuple(sorted({pair.layer for pair in self.pairs}))
+        found: dict[int, xr.DataArray] = {}
+        with data_of_sentences(self, sentences, self.reads, encoder, options, None, None, layers) as data:
+            self.bind(StructuralSizes(self.pairs, data.hidden_size), data.encoder_identity or {})
+            self._places = {layer: place for place, layer in enumerate(layers)}
+            split = data.splits["test"]
+            for batch in data.batches("test"):
+                for row, index in zip(self(batch.to(self.device)).cpu().numpy(), batch.index.tolist(), strict=True):
+                    found[index] = self._labelled(row, split.words(index))
+        return [found[index] for index in sorted(found)]
+
+    def _labelled(self, predicted: NDArray[np.float32], words: Sequence[str]) -> xr.DataArray:
+        axes = ("from", "to") if predicted.ndim == 3 else ("word",)
+        layers, ranks = zip(*self.pairs, strict=True)
+        names = {axis: list(words) for axis in axes}
+        coords = {"layer": ("probe", list(layers)), "rank": ("probe", list(ranks)), **names}
+        real = (slice(None), *[slice(len(words))] * len(axes))
+        return xr.DataArray(predicted[real], coords, ("probe", *axes))
 
     def on_predict_start(self) -> None:
         raise ExperimentError(f"{type(self).__name__} predicts distances or depths, no heads: `test` scores them.")

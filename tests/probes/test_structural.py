@@ -15,7 +15,7 @@ from scipy import stats
 from scipy.sparse.csgraph import minimum_spanning_tree
 from torch import Tensor
 
-from attention.encoder import EncoderSpec
+from attention import Encoder, EncoderSpec, Options
 from datamodules import AttentionBatch, DependencyDataModule
 from heads.experiment import ExperimentError
 from probes.structural import (
@@ -31,6 +31,7 @@ from probes.structural import (
     sweep_table,
 )
 from results import HeatMap
+from tests.attention import reference
 from tests.probes.batches import random_batch
 from tests.tiny import save_bert
 from tests.trainers import scored, trainer
@@ -358,6 +359,34 @@ def test_a_checkpoint_gives_the_same_scores_and_fits_nothing_else(data: MakeData
     ):
         with pytest.raises(TrainingError, match=r"hidden states of layers 1, 2, at ranks 4, and this run has"):
             scored(StructuralDistanceProbe(*args), wrong, path)
+
+
+@pytest.mark.parametrize("kind", [StructuralDistanceProbe, StructuralDepthProbe])
+def test_new_sentences_are_measured_by_a_checkpoint_as_in_a_loop(
+    kind: type[StructuralProbe], data: MakeData, bert: Path, tmp_path: Path
+) -> None:
+    keep = ModelCheckpoint(tmp_path, "probe", monitor="val_loss", mode="min")
+    probe = fitted(kind((2, 0), (4, 3)), data(), trainer(1, keep))
+    loaded = kind.load_from_checkpoint(tmp_path / "probe.ckpt")
+    sentences = [["the", "foxglove", "sleeps", "over", "the", "coffee", "."], ["fox"], ["guests", "drink"]]
+    given: list[str | list[str]] = [" ".join(sentences[0]), *sentences[1:]]
+    found = loaded.predict_sentences(given, EncoderSpec(str(bert)), options=Options(precision="float32"))
+    tokenizer = Encoder(str(bert)).tokenizer
+    for array, words in zip(found, sentences, strict=True):
+        ids, positions = reference.split(tokenizer, words, "")
+        states = reference.of_words(reference.hidden(bert, ids), positions, len(words))
+        for place, pair in enumerate(probe.pairs):
+            assert (int(array["layer"][place]), int(array["rank"][place])) == pair
+            projected = states[pair.layer] @ probe.kept[place].double().numpy().T
+            if kind is StructuralDepthProbe:
+                expected = np.array([vector @ vector for vector in projected])
+            else:
+                expected = np.array([[(one - other) @ (one - other) for other in projected] for one in projected])
+            np.testing.assert_allclose(array[place].to_numpy(), expected, rtol=1e-4, atol=1e-4)
+        assert array[array.dims[-1]].to_numpy().tolist() == words
+    other = save_bert(tmp_path / "other", seed=5)
+    with pytest.raises(TrainingError, match="were trained on"):
+        loaded.predict_sentences(["a fox"], EncoderSpec(str(other)))
 
 
 @pytest.mark.parametrize("every", [{"every_n_epochs": 3}, {"every_n_train_steps": 29}], ids=["between", "within"])

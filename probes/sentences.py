@@ -1,0 +1,72 @@
+"""New sentences for a trained probe: the data of its training over other sentences, without a Trainer."""
+
+from collections.abc import Iterator, Sequence, Set
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+from attention import EncoderSpec, Options
+from datamodules import DependencyDataModule, VectorSpec
+from datamodules.dependency import Field
+from results.errors import check_new
+from training import TrainedModule, quiet
+from training.lifecycle import config_of, data_of, data_settings
+
+
+@contextmanager
+def data_of_sentences(
+    probe: TrainedModule[Any],
+    sentences: Sequence[str | Sequence[str]],
+    reads: Set[Field],
+    encoder: EncoderSpec | None,
+    options: Options | None,
+    vectors: VectorSpec | None,
+    root: str | None,
+    hidden: tuple[int, ...] = (),
+) -> Iterator[DependencyDataModule]:
+    """The sentences as the split `test`, read as those of the training were, in a cache that ends with the context.
+
+    What is None is that of the training. Their trees mean nothing.
+
+    Raises:
+        TrainingError: the probe is not trained.
+        UserError: there is no sentence, or one has no words.
+    """
+    check_new("sentences", sentences)
+    probe.on_validation_start()
+    with TemporaryDirectory() as cache, quiet(), torch.inference_mode():
+        file = Path(cache) / "sentences.conllu"
+        file.write_text("".join(_rows(number, one) for number, one in enumerate(sentences, 1)), encoding="utf-8")
+        trained = _data_of_training(probe, reads)
+        data = DependencyDataModule(
+            {"test": str(file)},
+            root,
+            punctuation=(),
+            encoder=encoder or trained.encoder,
+            options=options or trained.options,
+            hidden=hidden,
+            vectors=vectors or trained.vector_spec,
+            cache=cache,
+        )
+        data.setup("predict")
+        data.read_only(reads)
+        yield data
+
+
+def _data_of_training(probe: TrainedModule[Any], reads: Set[Field]) -> DependencyDataModule:
+    """The data of the checkpoint, not set up; where it does not say, those of the default encoder."""
+    if probe.loaded_from is not None and "data" in config_of(probe.loaded_from[1]):
+        data = data_of(data_settings(*probe.loaded_from))
+        assert isinstance(data, DependencyDataModule)
+        return data
+    return DependencyDataModule(encoder=EncoderSpec() if {"attention", "hidden"} & reads else None)
+
+
+def _rows(number: int, sentence: str | Sequence[str]) -> str:
+    """A sentence as CoNLL-U, under any tree: it is not read."""
+    words = sentence.split() if isinstance(sentence, str) else sentence
+    rows = [f"{place}\t{word}\t_\tX\t_\t_\t{place - 1}\tdep\t_\t_\n" for place, word in enumerate(words, 1)]
+    return f"# sent_id = {number}\n{''.join(rows)}\n"
