@@ -1,6 +1,6 @@
 """The attention of a few sentences in memory, as arrays whose axes are named: for notebooks and programs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal, overload
 
@@ -16,6 +16,7 @@ from attention.forward import extract
 from attention.specification import Extraction, Items, Options, cut_sentences
 from attention.store import unpack_weights
 from corpora.sentence import Sentence, Treebank
+from results import AttentionLines
 from results.errors import check_new
 
 DIMS = ("layer", "head", "from", "to")
@@ -71,6 +72,18 @@ class WordAttention(Sequence[xr.DataArray]):
         if words not in self.sentences:
             raise IndexError(f"{' '.join(words)!r} is none of the {len(self)} sentences: give its place, from 0.")
         return self.sentences.index(words)
+
+    def lines(
+        self, sentence: int | str | Sequence[str], layer: int, head: int, arcs: Iterable[tuple[int, int]] = ()
+    ) -> AttentionLines:
+        """One head in one sentence as a figure for print: `reports.draw(attention.lines(0, 3, 9)).savefig("a.pdf")`.
+
+        `layer` and `head` are from 1; `arcs` are pairs of 0-based places on the axes, drawn in colour.
+        """
+        array = self[self.place(sentence)].sel(layer=layer, head=head)
+        words = tuple(str(word) for word in array["to"].to_numpy())
+        name = str(self.encoder["name"]).rpartition("/")[2]
+        return AttentionLines(f"Head {layer}-{head} of {name}", words, array.to_numpy(), frozenset(arcs))
 
     def bertviz(self, sentence: int | str | Sequence[str] = 0) -> tuple[tuple[Tensor, ...], list[str]]:
         """What bertviz takes: `head_view(*attention.bertviz(0))`, `model_view(*attention.bertviz(0))`.

@@ -29,9 +29,9 @@ class Adversary(FidelityTest):
     same, `max_attention`, and `max_jsd_at_<ε>`, the ε-max JSD of the same copies with ε as tolerance.
 
     The value is a lower bound that depends on the start of the search. Use several `starts` where single texts of
-    `items.parquet` matter; docs/papers/jain2019.md has figures. The result for a text does not depend on its batch: the loss
-    is a sum over the texts without interaction, and Adam scales each weight by itself. Memory grows with copies ×
-    tokens of a batch; for a transformer, which runs anew at every step, lower `--model.init_args.eval_tokens`.
+    `items.parquet` matter; docs/papers/jain2019.md has figures. The result for a text does not depend on its batch:
+    the loss is a sum over the texts without interaction, and Adam scales each weight by itself. Memory grows with
+    copies × tokens of a batch; for a transformer, which runs anew at every step, lower `--model.init_args.eval_tokens`.
 
     Args:
         copies: searched for every text, K.

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from attention import EncoderSpec, Options
+from attention.extraction import console
 from datamodules import DependencyDataModule, VectorSpec
 from datamodules.dependency import Field
 from results.errors import check_new
@@ -51,7 +52,11 @@ def data_of_sentences(
             vectors=vectors or trained.vector_spec,
             cache=cache,
         )
-        data.setup("predict")
+        console.quiet = True  # a store that lasts as long as this is no news
+        try:
+            data.setup("predict")
+        finally:
+            console.quiet = False
         data.read_only(reads)
         yield data
 

@@ -44,7 +44,7 @@ def load(runs: str | Path | Iterable[str | Path]) -> pd.DataFrame:
         raise RecordError(f"{', '.join(map(str, patterns))}: there is no run with a results.json that can be read")
     frame = pd.DataFrame(rows)
     options = sorted(set(frame) - set(COLUMNS), key=lambda name: (OPTIONS.index(str(name).split(".")[0]), str(name)))
-    return frame.reindex(columns=[*COLUMNS, *options])
+    return frame.reindex(columns=[*COLUMNS, *options]).astype(dict.fromkeys(("value", *ENDS), float))
 
 
 def _records(patterns: Iterable[str | Path]) -> list[Path]:
@@ -84,10 +84,10 @@ def _rows(record: Record) -> list[dict[str, object]]:
 
 
 def _options(config: object) -> dict[str, object]:
-    """The options that change numbers, without the `init_args` and `class_path` of the config."""
+    """Options of model, data and trainer that change numbers, without the `init_args` and `class_path` of a config."""
     chosen = ((name.split("."), value) for name, value in leaves(config) if not is_neutral(name))
-    kept = (
-        (".".join(part for part in name if part not in ("init_args", "class_path")), value) for name, value in chosen
-    )
-    # The seed of the run and those of results have one name.
-    return {name: value for name, value in kept if name not in (*COLUMNS, "seed_everything")}
+    return {
+        ".".join(part for part in name if part not in ("init_args", "class_path")): value
+        for name, value in chosen
+        if name[0] in OPTIONS
+    }

@@ -1,0 +1,39 @@
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import xarray as xr
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "howto" / "python.md"
+BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # Lightning's advice
+def test_the_python_of_the_documentation_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Block after block, as in one notebook, in a folder with the runs that the page names."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PROBING_CACHE", str(tmp_path / "stores"))
+    for config in ("demo", "demo_classifier"):
+        command = ["fit", "--config", str(ROOT / "configs" / f"{config}.yaml"), "--trainer.max_epochs=1"]
+        subprocess.run([sys.executable, str(ROOT / "train.py"), *command], check=True, capture_output=True, timeout=240)
+    names: dict[str, Any] = {}
+    exec(BLOCKS[0], names)
+    assert len([line for line in BLOCKS[0].splitlines() if line and not line.startswith(("import", "from"))]) <= 10
+    assert isinstance(names["attention"][0], xr.DataArray)
+    assert names["attention"][0].sel(layer=3, head=9).sum("to").to_numpy() == pytest.approx(1, abs=1e-5)
+    assert names["heads"]["form"].tolist() == names["sentences"][0].split()
+    scores = names["scores"]
+    assert isinstance(scores, pd.DataFrame)
+    assert {"uas", "accuracy"} <= set(scores["score"])
+    assert (scores["low"] <= scores["value"]).sum() > 5
+    assert (tmp_path / "head.pdf").read_bytes().startswith(b"%PDF")
+    for block in BLOCKS[1:]:
+        exec(block, names)
+    assert names["result"].scores
+    assert names["logits"].shape[1] == 2
