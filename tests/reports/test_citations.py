@@ -1,0 +1,64 @@
+import re
+from inspect import isabstract
+from pathlib import Path
+
+import yaml
+from pytorch_lightning import LightningModule
+
+import analysis
+import fidelity
+import heads
+import models
+import probes
+from analysis import Analysis
+from fidelity import FidelityTest
+from models.regularizers import Regularizer
+from reports.citations import citations, cited
+
+ROOMS = (analysis, fidelity, heads, models, probes)
+
+
+def test_every_experiment_names_its_paper_or_is_our_own() -> None:
+    kinds = (LightningModule, Analysis, FidelityTest, Regularizer)
+    offered = {
+        name
+        for room in ROOMS
+        for name, value in vars(room).items()
+        if isinstance(value, type) and issubclass(value, kinds) and not isabstract(value)
+    } - {"Analysis", "FidelityTest", "TextClassifier"}
+    known = citations()
+    assert not offered - known["classes"].keys() - set(known["own"])
+    assert not known["classes"].keys() & set(known["own"])
+    # Nor is anything named that is not there.
+    there = {name for room in ROOMS for name in vars(room)}
+    assert {*known["classes"], *known["own"]} <= there
+
+
+def test_every_entry_is_whole_and_used() -> None:
+    known = citations()
+    used = {key for keys in known["classes"].values() for key in keys} | {"attention-probing"}
+    assert used == known["entries"].keys()
+    for key, entry in known["entries"].items():
+        assert re.match(rf"@\w+\{{{key},\n", entry)
+        assert entry.count("{") == entry.count("}")
+        fields = dict(re.findall(r"^  (\w+) = \{(.*)\},?$", entry, re.MULTILINE))
+        assert fields.keys() >= {"title", "author"}
+        assert key == "attention-probing" or fields.keys() >= {"year", "doi"}
+
+
+def test_the_application_is_cited_as_its_citation_file_says() -> None:
+    file = yaml.safe_load((Path(__file__).parents[2] / "CITATION.cff").read_text(encoding="utf-8"))
+    entry = cited([], [])
+    assert f"title = {{{file['title']}}}" in entry
+    assert f"version = {{{file['version']}}}" in entry
+    assert f"author = {{{{{file['authors'][0]['name']}}}}}" in entry
+    # And the papers that it names are those that are cited here.
+    papers = {entry["doi"].lower() for entry in file["references"] if "doi" in entry}
+    assert papers <= set(re.findall(r"doi = \{(.*)\}", "\n".join(citations()["entries"].values()).lower()))
+
+
+def test_a_paper_is_cited_once_and_a_corpus_as_the_registry_says() -> None:
+    found = cited(["AttentionOnlyProbe", "SingleHeads", "Unknown"], ["sst2", "sst2", "my/{split}.tsv"])
+    keys = re.findall(r"^@\w+\{([\w-]+),", found, re.MULTILINE)
+    assert keys == ["clark2019", "voita2019", "limisiewicz2020", "sst2", "attention-probing"]
+    assert "Socher et al. 2013" in found
