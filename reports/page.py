@@ -1,72 +1,30 @@
-"""Coloured texts → one self-contained page of HTML, for screen and print."""
+"""The page of a run or a sweep: `python -m reports.page RUN [--out page.html]` prints its path."""
 
-import math
+import argparse
+import sys
 from collections.abc import Sequence
-from html import escape
 from pathlib import Path
-from string import Template
 
-from results import ColouredText, ColouredTexts
+from rich.console import Console
+from rich.text import Text
 
-# Red, green and blue of values above and below zero, distinguishable for the colour-blind.
-ABOVE, BELOW = "222, 143, 5", "1, 115, 178"
-STRONGEST = 0.8  # opacity of the full colour; black text is readable on it
-FULL = 10  # multiple of the even share of a row from which a word has the full colour
-
-_PAGE = Template(Path(__file__).with_name("page.html").read_text(encoding="utf-8"))
+from reports.run_page import write_page
+from results.errors import UserError
 
 
-def html_page(figure: ColouredTexts) -> str:
-    """Write a heading for each text and its words once per row; the title of a word holds its number.
-
-    The opacity of a word is its share of the total magnitude of the row, relative to the even share, 1/n of n words:
-    even attention is pale in texts of any length.
-    """
-    sections = "\n".join(_section(text) for text in figure.texts)
-    return _PAGE.substitute(title=escape(figure.title), legend=_legend(figure), sections=sections)
-
-
-def _legend(figure: ColouredTexts) -> str:
-    """Legend of the colours; of values below zero and of missing values only where there are any."""
-    numbers = [value for text in figure.texts for values in text.rows.values() for value in values]
-    below = [-1.0, -0.5, -0.1] if any(value < 0 for value in numbers) else []
-    samples = " ".join(
-        f'<span style="{_background(step)}">{_number(FULL * step)}×</span>' for step in (*below, 0.0, 0.1, 0.5, 1.0)
-    )
-    missing = ' <span class="missing">no value</span>' if any(math.isnan(value) for value in numbers) else ""
-    return (
-        f'<p class="legend">Colour: share of the total magnitude of the row, in multiples of the even share (1/n of n '
-        f"words); full from {FULL}× on: {samples}{missing}</p>"
-    )
+def main(args: Sequence[str]) -> int:
+    """Run the command line `args`: write a page and print its path. Raises UserError where there are no results."""
+    parser = argparse.ArgumentParser(prog="python -m reports.page", description="Write the page of a run or a sweep.")
+    parser.add_argument("run", type=Path, metavar="RUN", help="folder of a run or of a sweep, or its results.json")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="where the page goes (RUN/page.html)")
+    options = parser.parse_args(args)
+    print(write_page(options.run, options.out))
+    return 0
 
 
-def _section(text: ColouredText) -> str:
-    rows = "\n".join(_row(name, text.words, values) for name, values in text.rows.items())
-    heading = ": ".join(filter(None, (text.name, text.caption)))
-    # dir="auto": a text may run from right to left.
-    return f'<section>\n<h2 dir="auto">{escape(heading)}</h2>\n<table>\n{rows}\n</table>\n</section>'
-
-
-def _row(name: str, words: Sequence[str], values: Sequence[float]) -> str:
-    magnitudes = [abs(value) for value in values if not math.isnan(value)]
-    even = sum(magnitudes) / max(len(magnitudes), 1)
-    spans = []
-    for word, value in zip(words, values, strict=True):
-        if math.isnan(value):
-            looks, number = 'class="missing"', "no value"
-        else:
-            looks, number = f'style="{_background(value / (FULL * even or 1.0))}"', _number(value)
-        spans.append(f'<span {looks} title="{escape(name)}: {number}">{escape(word)}</span>')
-    largest = max(magnitudes, default=0.0)
-    times = f", {_number(largest / even)}× even" if even else ""
-    scale = f"largest {_number(largest)}{times}" if magnitudes else "no values"
-    return f'<tr><th scope="row">{escape(name)}<small>{scale}</small></th>\n<td dir="auto">{" ".join(spans)}</td></tr>'
-
-
-def _background(strength: float) -> str:
-    """Colour of a value relative to the magnitude of the full colour."""
-    return f"background: rgba({ABOVE if strength >= 0 else BELOW}, {STRONGEST * min(abs(strength), 1.0):.3f})"
-
-
-def _number(value: float) -> str:
-    return f"{'−' if value < 0 else ''}{abs(value):.3g}"
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except (UserError, OSError) as error:
+        Console(stderr=True).print(Text.assemble(("Error: ", "bold red"), str(error)), soft_wrap=True)
+        sys.exit(1)

@@ -10,6 +10,7 @@ takes for an argument of the row end before, nor for the arrows of our direction
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from dataclasses import dataclass
 from itertools import accumulate
 
 import pandas as pd
@@ -148,32 +149,48 @@ _SIGNS = str.maketrans(
 )
 
 
+@dataclass(frozen=True)
+class Latex:
+    """The lines of a `tabular`: what stands before the rows, one line per row, and what stands behind them."""
+
+    head: list[str]
+    rows: list[str]
+    foot: list[str]
+
+    def __str__(self) -> str:
+        return "\n".join([*self.head, *self.rows, *self.foot]) + "\n"
+
+
 def latex_table(table: Table, experiment: str, name: str) -> str | None:
     """Write a table as one `tabular`, ready for LaTeX's `input`; None where it is too large for a page.
 
     Columns of numbers are right-aligned. Intervals are in the cells of their values. Heads and names of scores are
     written as words; adjacent columns with the same name before a dot, as `uas` and `uas.sd`, share a head.
     """
+    lines = latex_lines(table, experiment, name) if len(table.frame) <= LATEX_ROWS else None
+    return None if lines is None else str(lines)
+
+
+def latex_lines(table: Table, experiment: str, name: str) -> Latex | None:
+    """Write the lines of `latex_table`, of any number of rows; None where the columns are too many."""
     frame, cells = table.frame, written(table, missing="")
-    if len(frame) > LATEX_ROWS or len(cells) > LATEX_COLUMNS:
+    if len(cells) > LATEX_COLUMNS:
         return None
     numeric = [pd.api.types.is_numeric_dtype(frame[column]) for column in cells]
     columns = []
     for (column, texts), number in zip(cells.items(), numeric, strict=True):
         write = _signed if number else _words if column == "score" else escape
         columns.append([write(text) for text in texts])
-    lines = [
+    head = [
         "% " + " ".join(f"{experiment}: {name}".split()),
         r"% requires \usepackage{booktabs}",
         rf"\begin{{tabular}}{{{''.join('r' if number else 'l' for number in numeric)}}}",
         r"\toprule",
         *_head([str(column) for column in cells]),
         r"\midrule",
-        *(_row([cell or MISSING for cell in row]) for row in zip(*columns, strict=True)),
-        r"\bottomrule",
-        r"\end{tabular}",
     ]
-    return "\n".join(lines) + "\n"
+    rows = [_row([cell or MISSING for cell in row]) for row in zip(*columns, strict=True)]
+    return Latex(head, rows, [r"\bottomrule", r"\end{tabular}"])
 
 
 def _head(names: Sequence[str]) -> list[str]:

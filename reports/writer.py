@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import pandas as pd
@@ -19,14 +19,19 @@ from matplotlib import rc_context
 from rich.console import Console
 from rich.text import Text
 
+from reports.drawn import drawn
 from reports.figures import DOTS, draw, fonts_for
-from reports.page import html_page
+from reports.run_page import write_page
 from reports.tables import audit_table, data_table, latex_table, scores_table
-from results import ColouredTexts, Figure, Provenance, Result
+from reports.texts import html_page
+from results import ColouredTexts, Figure, Provenance, Result, Table
 from results.files import write_atomically
 
 SCHEMA = 2
 RECORD = "results.json"
+SUFFIXES = (".png", ".pdf", ".svg", ".html", ".data.csv")
+"""Of the files of a figure."""
+
 PACKAGES = ("torch", "pytorch-lightning", "transformers", "torchmetrics", "numpy", "attention-probing")
 
 
@@ -50,7 +55,7 @@ class ResultWriter(pl.Callback):
     """Writes the result of the module after a test, and its predictions, on the first process.
 
     `results.json` is written after the tables and before anything is printed, so that a closed pipe loses nothing, and
-    again with the figures. Predictions become `predictions.parquet`.
+    again with the figures; `page.html` is made of all that lies there then. Predictions become `predictions.parquet`.
 
     Attributes:
         folder: The run folder; None takes that of the logger, or the root folder of the trainer without a logger.
@@ -105,15 +110,27 @@ class ResultWriter(pl.Callback):
             console.print()
         for name, reason in write_figures(folder, result.figures, content, self.titles).items():
             warn(f"figure {name} could not be drawn: {reason}")
+        if fault := leave_page(folder):
+            warn(fault)
         console.print(Text(f"Written to {folder}"), soft_wrap=True)
 
 
 def write(folder: Path, result: Result, provenance: Provenance, titles: bool = True) -> dict[str, str]:
-    """Write all files of a result; return the faults of `write_figures`."""
-    return write_figures(folder, result.figures, write_scores(folder, result, provenance), titles)
+    """Write all files of a result; return the faults of `write_figures`, and of `page.html` under that name."""
+    faults = write_figures(folder, result.figures, write_scores(folder, result, provenance), titles)
+    return faults | ({"page.html": fault} if (fault := leave_page(folder)) else {})
 
 
-def write_scores(folder: Path, result: Result, provenance: Provenance) -> dict[str, object]:
+def leave_page(folder: Path) -> str | None:
+    """Write the page of a folder; return why there is none, if so."""
+    try:
+        write_page(folder)
+    except Exception as error:  # all it shows is written: a fault of the page must not end the run
+        return f"no page.html, which `python -m reports.page {folder}` makes: {type(error).__name__}: {error}"
+    return None
+
+
+def write_scores(folder: Path, result: Result, provenance: Provenance) -> dict[str, Any]:
     """Write tables, items and `results.json` into `folder`; return the content of `results.json`, without figures.
 
     Raises:
@@ -127,7 +144,7 @@ def write_scores(folder: Path, result: Result, provenance: Provenance) -> dict[s
     record.unlink(missing_ok=True)
     latex = {name: latex_table(table, result.experiment, name) for name, table in result.tables.items()}
     for name, table in result.tables.items():
-        table.frame.to_csv(folder / f"{name}.csv", index=False, lineterminator="\n", encoding="utf-8")
+        _save_csv(folder / f"{name}.csv", table)
         if text := latex[name]:
             (folder / f"{name}.tex").write_text(text, encoding="utf-8", newline="\n")
         else:
@@ -135,14 +152,16 @@ def write_scores(folder: Path, result: Result, provenance: Provenance) -> dict[s
     if result.items is not None:
         result.items.to_parquet(folder / "items.parquet", index=False)
     seed = os.environ.get("PL_GLOBAL_SEED")  # what seed_everything leaves behind
-    content: dict[str, object] = {
+    content: dict[str, Any] = {
         "schema": SCHEMA,
         "experiment": result.experiment,
         "scores": result.numbers,
         "units": {name: score.unit for name, score in result.scores.items()},
         "tables": {name: f"{name}.csv" for name in result.tables},
         "latex": {name: f"{name}.tex" for name, text in latex.items() if text},
+        "columns": {name: described(table) for name, table in result.tables.items()},
         "figures": {},
+        "figure_data": {},
         "captions": {name: figure.title for name, figure in result.figures.items()},
         "items": None if result.items is None else "items.parquet",
         "ratios": result.ratios,
@@ -160,25 +179,43 @@ def write_scores(folder: Path, result: Result, provenance: Provenance) -> dict[s
 
 
 def write_figures(
-    folder: Path, figures: Mapping[str, Figure], content: Mapping[str, object], titles: bool = True
+    folder: Path, figures: Mapping[str, Figure], content: Mapping[str, Any], titles: bool = True
 ) -> dict[str, str]:
     """Draw the figures into the run folder, name them in the `content` of `write_scores`; return faults by figure."""
-    files, faults = dict[str, str](), dict[str, str]()
-    drawn = [figure for figure in figures.values() if not isinstance(figure, ColouredTexts)]
-    with fonts_for(str(drawn)):
+    files, faults, numbers = dict[str, str](), dict[str, str](), dict[str, Table]()
+    lettered = [figure for figure in figures.values() if not isinstance(figure, ColouredTexts)]
+    with fonts_for(str(lettered)):
         for name, figure in figures.items():
             try:
                 files[name] = _save_figure(folder / name, figure, titles)
+                if (table := drawn(figure)) is not None:
+                    _save_csv(folder / f"{name}.data.csv", table)
+                    numbers[name] = table
             except Exception as error:  # the scores are written: a fault of a drawing must not end the run
                 faults[name] = f"{type(error).__name__}: {error}"
-                for suffix in (".png", ".pdf", ".html"):  # remove incomplete files
+                files.pop(name, None)
+                for suffix in SUFFIXES:  # remove incomplete files
                     (folder / f"{name}{suffix}").unlink(missing_ok=True)
     if files:
+        columns = {**content["columns"], **{f"{name}.data": described(table) for name, table in numbers.items()}}
+        data = {name: f"{name}.data.csv" for name in numbers}
         try:
-            _write_record(folder / RECORD, {**content, "figures": files})
+            _write_record(folder / RECORD, {**content, "columns": columns, "figures": files, "figure_data": data})
         except OSError as error:  # the first record stays, with all scores
             faults |= dict.fromkeys(files, f"results.json cannot name it: {error}")
     return faults
+
+
+def described(table: Table) -> dict[str, object]:
+    """What a CSV file of a table does not say: its columns of numbers, their units, and whose `low` and `high` are."""
+    numeric = [str(name) for name in table.frame if pd.api.types.is_numeric_dtype(table.frame[name])]
+    booleans = [str(name) for name in table.frame if pd.api.types.is_bool_dtype(table.frame[name])]
+    units = {name: unit if isinstance(unit, str) else list(unit) for name, unit in table.units.items()}
+    return {"numeric": [name for name in numeric if name not in booleans], "units": units, "interval": table.interval}
+
+
+def _save_csv(path: Path, table: Table) -> None:
+    table.frame.to_csv(path, index=False, lineterminator="\n", encoding="utf-8")
 
 
 def _write_record(record: Path, content: Mapping[str, object]) -> None:
@@ -222,11 +259,12 @@ def _save_figure(stem: Path, figure: Figure, title: bool) -> str:
         (stem.parent / page).write_text(html_page(figure), encoding="utf-8", newline="\n")
         return page
     canvas = draw(figure if title else dataclasses.replace(figure, title=""))
-    # Type 42 keeps text in a PDF as text; publishers refuse the default. Without dates and versions equal data give
-    # equal bytes.
-    with rc_context({"pdf.fonttype": 42}):
+    # Type 42 keeps text in a PDF as text; publishers refuse the default. Without dates, versions and random names equal
+    # data give equal bytes.
+    with rc_context({"pdf.fonttype": 42, "svg.hashsalt": stem.name}):
         canvas.savefig(f"{stem}.png", dpi=DOTS, metadata={"Software": None})
         canvas.savefig(f"{stem}.pdf", metadata={"CreationDate": None, "Creator": None, "Producer": None})
+        canvas.savefig(f"{stem}.svg", metadata={"Date": None, "Creator": None})
     return f"{stem.name}.png"
 
 

@@ -289,11 +289,12 @@ def _report(sweep: Sweep, sweeper: Sweeper, out: Path) -> int:
     audit = cast(Mapping[str, list[str]], result.audit)
     faults = [*(f"failed: {sweeper.title(key)}" for key in sweeper.failed), *audit["faults"]]
     faults += [f"not begun, because others failed: {sweeper.title(key)}" for key in sweeper.left]
-    write(out, replace(result, audit={"runs": len(sweeper.runs), "done": len(known), **result.audit}), provenance)
+    counts = {"runs": len(sweeper.runs), "done": len(known), **result.audit, "faults": faults}
+    unwritten = write(out, replace(result, audit=counts), provenance)
     console.print()
     console.print(data_table(sweep.name, result.tables[sweep.name], f"{sweep.name}.csv", console.width))
     console.print()
-    for warning in audit["warnings"]:
+    for warning in (*audit["warnings"], *unwritten.values()):
         console.print(Text(f"Warning: {warning}", "yellow"), soft_wrap=True)
     for fault in faults:
         console.print(Text(fault, "red"), soft_wrap=True)

@@ -4,7 +4,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from reports.page import html_page
+from reports.texts import html_page
 from results import ColouredText, ColouredTexts
 
 NAN = float("nan")
@@ -75,9 +75,9 @@ def rows_of(section: Element) -> dict[str, list[Element]]:
 
 
 def background(word: Element) -> tuple[str, float] | None:
-    """The colour of a word and its opacity."""
-    match = re.fullmatch(r"background: rgba\((\d+, \d+, \d+), ([\d.]+)\)", word.attributes.get("style") or "")
-    return match and (match[1], float(match[2]))
+    """The colour of a word and its share of the full colour."""
+    match = re.fullmatch(r"--share: ([\d.]+)", word.attributes.get("style") or "")
+    return match and (word.attributes["class"] or "", float(match[1]))
 
 
 def test_each_text_is_shown_once_per_row() -> None:
@@ -94,15 +94,14 @@ def test_each_text_is_shown_once_per_row() -> None:
 
 def test_nothing_of_a_corpus_becomes_markup() -> None:
     page = page_of(FIGURE)
-    assert not page.every("script")
-    assert not page.every("b")
+    (main,) = page.every("main")
+    assert not main.every("script")
+    assert not main.every("b")
     assert page.every("h1")[0].text == page.every("title")[0].text == "Attention & <others>"
     quoted = ColouredTexts("t", (ColouredText('"n"', "", ("a",), {'" onclick="x': [1.0]}),))
     (word,) = page_of(quoted).every("section")[0].every("span")
     assert word.attributes["title"] == '" onclick="x: 1'
-    assert set(word.attributes) == {"title", "style"}
-    # Nor does the page need anything else.
-    assert not re.search(r"https?:|url\(|@import|src=|href=", html_page(FIGURE))
+    assert set(word.attributes) == {"class", "title", "style"}
 
 
 def test_a_background_is_as_strong_as_the_share_of_the_row_beside_the_even_one() -> None:
@@ -110,15 +109,15 @@ def test_a_background_is_as_strong_as_the_share_of_the_row_beside_the_even_one()
     attention = [background(word) for word in first["attentionlargest 0.4, 2.29× even"]]
     gradient = [background(word) for word in first["gradientlargest 2, 1.71× even"]]
     (above,) = {name for name, _ in filter(None, attention)}
-    # Four words, a tenth of whose even share has a hundredth of the full colour, 0.8.
-    expected = [0.8 * (value / 0.7) / (1 / 4) / 10 for value in (0.1, 0.4, 0.0, 0.2)]
+    # Four words, a tenth of whose even share has a hundredth of the full colour.
+    expected = [(value / 0.7) / (1 / 4) / 10 for value in (0.1, 0.4, 0.0, 0.2)]
     assert [strength for _, strength in filter(None, attention)] == pytest.approx(expected, abs=1e-3)
     # Three have a value.
     assert gradient[0] is not None
     below, strongest = gradient[0]
     assert below != above
-    assert strongest == pytest.approx(0.8 * (2 / 3.5) / (1 / 3) / 10, abs=1e-3)
-    assert gradient[1:] == [(above, 0.069), None, (above, 0.034)]
+    assert strongest == pytest.approx((2 / 3.5) / (1 / 3) / 10, abs=1e-3)
+    assert gradient[1:] == [(above, 0.086), None, (above, 0.043)]
     # A row of zeros has no colour, and no division by its sum.
     assert [background(word) for word in second["attentionlargest 0"]] == [(above, 0.0)] * 2
 
@@ -130,9 +129,9 @@ def test_even_attention_is_pale_and_a_sharp_peak_has_the_full_colour(length: int
         return [strength for word in row if (found := background(word)) for strength in found[1:]]
 
     even = strengths([1 / length + 1e-6 * place / length for place in range(length)])
-    assert even == pytest.approx([0.08] * length, abs=1e-3)
+    assert even == pytest.approx([0.1] * length, abs=1e-3)
     sharp = strengths([1.0, *[0.0] * (length - 1)])
-    assert sharp == pytest.approx([min(0.8, 0.08 * length), *[0.0] * (length - 1)])
+    assert sharp == pytest.approx([min(1.0, 0.1 * length), *[0.0] * (length - 1)])
 
 
 def test_the_numbers_are_in_the_titles() -> None:

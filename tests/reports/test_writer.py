@@ -21,8 +21,8 @@ from rich.console import Console
 from torch.utils.data import DataLoader
 
 from reports import draw, writer
-from reports.page import html_page
 from reports.tables import latex_table
+from reports.texts import html_page
 from reports.writer import ResultWriter, write
 from results import Bars, ColouredText, ColouredTexts, Curves, Estimate, HeatMap, Provenance, Result, Table
 
@@ -59,9 +59,17 @@ RESULT = Result(
     items=ITEMS,
     ratios={"uas": ("correct", "sentence")},
 )
+COLUMNS = {
+    "relations": {"numeric": ["n", "accuracy"], "units": {"accuracy": "fraction"}, "interval": None},
+    "relations.data": {"numeric": ["value"], "units": {"value": "fraction"}, "interval": None},
+    "weights.data": {"numeric": ["value"], "units": {"value": "ratio"}, "interval": None},
+    "curve.data": {"numeric": ["x", "y"], "units": {"x": "ratio", "y": "ratio"}, "interval": None},
+    "examples.data": {"numeric": ["text", "value"], "units": {"value": "ratio"}, "interval": None},
+}
 UNDRAWN = dataclasses.replace(RESULT, figures={})
-DRAWN = {f"{name}.{suffix}" for name in RESULT.figures.keys() - {"examples"} for suffix in ("png", "pdf")}
-FILES = DRAWN | {"examples.html", "items.parquet", "relations.csv", "relations.tex", "results.json"}
+DRAWN = {f"{name}.{suffix}" for name in RESULT.figures.keys() - {"examples"} for suffix in ("png", "pdf", "svg")}
+DRAWN |= {"examples.html", *(f"{name}.data.csv" for name in RESULT.figures)}
+FILES = DRAWN | {"items.parquet", "page.html", "relations.csv", "relations.tex", "results.json"}
 
 
 class Numbers(pl.LightningDataModule):
@@ -145,12 +153,14 @@ def test_a_test_run_writes_its_result(tmp_path: Path, monkeypatch: pytest.Monkey
         "units": {"uas": "fraction", "empty": "nats", "sum": "count"},
         "tables": {"relations": "relations.csv"},
         "latex": {"relations": "relations.tex"},
+        "columns": COLUMNS,
         "figures": {
             "relations": "relations.png",
             "weights": "weights.png",
             "curve": "curve.png",
             "examples": "examples.html",
         },
+        "figure_data": {name: f"{name}.data.csv" for name in RESULT.figures},
         "captions": {name: figure.title for name, figure in RESULT.figures.items()},
         "items": "items.parquet",
         "ratios": {"uas": ["correct", "sentence"]},
@@ -235,7 +245,7 @@ def test_what_cannot_be_printed_is_written(
     assert isinstance(record["scores"], dict)
     assert record["scores"]["sum"] == 6.0
     assert record["figures"] == {}
-    assert {path.name for path in tmp_path.iterdir()} == FILES - DRAWN - {"examples.html"}
+    assert {path.name for path in tmp_path.iterdir()} == FILES - DRAWN - {"page.html"}
 
 
 class TestWrite:
@@ -275,7 +285,7 @@ class TestWrite:
         monkeypatch.setattr(writer, "latex_table", fail)
         with pytest.raises(RuntimeError, match="disk is full"):
             write(tmp_path, UNDRAWN, PROVENANCE)
-        assert {path.name for path in tmp_path.iterdir()} == FILES - DRAWN - {"examples.html", "results.json"}
+        assert {path.name for path in tmp_path.iterdir()} == FILES - DRAWN - {"results.json"}
 
     @pytest.mark.slow
     def test_a_full_disk_while_a_figure_is_drawn_leaves_the_scores(
@@ -295,7 +305,12 @@ class TestWrite:
         assert printed.index("probe: scores") < printed.index(
             "Warning: figure weights could not be drawn: OSError: [Errno 28] No space left on device"
         )
-        assert {path.name for path in tmp_path.iterdir()} == FILES - {"weights.png", "weights.pdf"}
+        assert {path.name for path in tmp_path.iterdir()} == FILES - {
+            "weights.png",
+            "weights.pdf",
+            "weights.svg",
+            "weights.data.csv",
+        }
         record = record_of(tmp_path)
         assert isinstance(record["scores"], dict)
         assert record["scores"]["sum"] == 6.0
@@ -317,10 +332,10 @@ class TestWrite:
 
         monkeypatch.setattr(os, "replace", once)
         faults = write(tmp_path, RESULT, PROVENANCE)
-        assert list(faults) == list(RESULT.figures)
+        assert list(faults) == [*RESULT.figures, "page.html"]
         assert "results.json cannot name it: [Errno 28]" in faults["curve"]
         assert record_of(tmp_path)["figures"] == {}
-        assert {path.name for path in tmp_path.iterdir()} == FILES
+        assert {path.name for path in tmp_path.iterdir()} == FILES - {"page.html"}
 
     def test_a_table_of_many_rows_has_no_latex(self, tmp_path: Path) -> None:
         folder = tmp_path / "new" / "folder"

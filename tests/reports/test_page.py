@@ -1,0 +1,363 @@
+import io
+import json
+import os
+import re
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+from axe_playwright_python.base import AXE_FILE_PATH  # type: ignore[import-untyped]
+from playwright.sync_api import Browser, Page
+
+from reports import run_page
+from reports.drawn import drawn
+from reports.page import main
+from reports.run_page import write_page
+from reports.tables import latex_table
+from reports.writer import write
+from results import Bars, ColouredText, ColouredTexts, Curves, Estimate, Figure, HeatMap, Provenance, Result, Table
+from results.errors import UserError
+
+Open = Callable[..., Page]
+
+ATTACK, WORD = '"><img src=x onerror=alert(1)>', "<script>alert(1)</script>"
+RANDOM = np.random.default_rng(0)
+NAN = float("nan")
+
+
+def heads(rows: int) -> Table:
+    """A table of heads, out of order, with intervals, words that would be markup, and numbers that are missing."""
+    values = RANDOM.normal(size=rows)
+    values[RANDOM.random(rows) < 0.1] = NAN
+    frame = pd.DataFrame(
+        {
+            "head": [f"{1 + place % 12}-{1 + place // 12}" for place in RANDOM.permutation(rows)],
+            "word": [WORD if place % 7 == 0 else f'a "quoted" {place}, word' for place in range(rows)],
+            "n": RANDOM.integers(0, 1000, rows),
+            "accuracy": values,
+            "accuracy.low": values - 0.1,
+            "accuracy.high": values + 0.1,
+        }
+    )
+    return Table(frame, {"accuracy": "fraction"})
+
+
+SMALL, LARGE = heads(40), heads(700)
+FIGURES: Mapping[str, Figure] = {
+    "weights": HeatMap("Weights " + WORD, np.eye(3), list("123"), list("123"), "Layer", "Head", "Weight", unit="ratio"),
+    "bars": Bars("Bars", ("det", WORD), {"probe": [0.5, 0.6]}, "Accuracy", unit="fraction"),
+    "curve": Curves("Curve", "ε", "JSD", {"base": ([0.01, 0.1], [0.2, NAN])}),
+    "examples": ColouredTexts(
+        "Examples",
+        (ColouredText("7", WORD, ("ein", WORD, "schöner"), {"attention": [0.1, -0.5, NAN], "other": [0.0, 1.0, 2.0]}),),
+    ),
+}
+RESULT = Result(
+    "probe",
+    {
+        "uas": Estimate(0.543, 0.5, 0.6, unit="fraction", p=0.01),
+        "loss": Estimate(1.5, unit="nats"),
+        "none": Estimate(NAN, unit="bits"),
+    },
+    {"small": SMALL, "large": LARGE},
+    FIGURES,
+    {"dropped": {"long": 3, "empty": 0}, "word": WORD},
+)
+PROVENANCE = Provenance({"name": WORD, "layers": 6}, {"train": {"file": ATTACK, "sha256": "ab" * 32, "n": 3}}, {})
+CONFIG = {
+    "seed_everything": 0,
+    "model": {"class_path": "probes.AttentionOnlyProbe", "init_args": {"note": WORD}},
+    "data": {"class_path": "datamodules.DependencyDataModule", "init_args": {"corpus": "ud_english_ewt"}},
+}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run, whose name and words would be markup."""
+    folder = tmp_path_factory.mktemp("runs") / ATTACK
+    folder.mkdir()
+    (folder / "config.yaml").write_text(yaml.safe_dump(CONFIG), encoding="utf-8")
+    (folder / "checkpoints").mkdir()
+    (folder / "checkpoints" / "epoch=1.ckpt").touch()
+    assert write(folder, RESULT, PROVENANCE) == {}
+    return folder
+
+
+def table(page: Page, name: str) -> Any:  # noqa: ANN401
+    return page.locator(f".table[data-name='{name}']").first
+
+
+def column(page: Page, name: str, place: int) -> list[str]:
+    cells = table(page, name).locator(f"tbody tr > :nth-child({place})")
+    return [text.strip() for text in cells.all_text_contents()]
+
+
+def clipboard(page: Page) -> str:
+    text = page.evaluate("navigator.clipboard.readText()")
+    assert isinstance(text, str)
+    return text
+
+
+def press(page: Page, name: str, button: str) -> None:
+    table(page, name).get_by_role("button", name=button).click()
+
+
+class TestTables:
+    def test_it_sorts_as_pandas_does_and_goes_back(self, run: Path, open_page: Open) -> None:
+        page = open_page(run / "page.html")
+        assert column(page, "large", 3) == [str(number) for number in LARGE.frame["n"][:200]]
+        assert table(page, "large").locator(".count").inner_text() == "200 of 700 rows shown"
+        head = table(page, "large").get_by_role("columnheader", name="accuracy")
+        for said, ascending in (("ascending", True), ("descending", False)):
+            head.get_by_role("button").press("Enter")  # the keyboard
+            page.wait_for_function("said => document.querySelector(`[data-name=large] [aria-sort=${said}]`)", arg=said)
+            page.wait_for_timeout(50)
+            expected = LARGE.frame.sort_values("accuracy", ascending=ascending, kind="stable")["n"]
+            assert column(page, "large", 3) == [str(number) for number in expected[:200]]
+        head.get_by_role("button").click()
+        page.wait_for_timeout(50)
+        assert head.get_attribute("aria-sort") == "none"
+        assert column(page, "large", 3) == [str(number) for number in LARGE.frame["n"][:200]]
+        # Missing numbers are last in both directions; heads are in the order of their numbers, not of their letters.
+        by_accuracy = table(page, "small").get_by_role("columnheader", name="accuracy").get_by_role("button")
+        missing = int(SMALL.frame["accuracy"].isna().sum())
+        for _ in range(2):
+            by_accuracy.click()
+            page.wait_for_timeout(50)
+            assert missing
+            assert column(page, "small", 4)[-missing:] == ["–"] * missing
+        table(page, "small").get_by_role("columnheader", name="head").get_by_role("button").click()
+        page.wait_for_timeout(50)
+        ordered = sorted(SMALL.frame["head"], key=lambda head: [*map(int, head.split("-"))])
+        assert column(page, "small", 1) == ordered
+
+    def test_it_filters_and_copies_what_is_left(self, run: Path, open_page: Open) -> None:
+        page = open_page(run / "page.html", permissions=["clipboard-read", "clipboard-write"])
+        press(page, "large", "Copy as LaTeX")
+        assert "holds 60 rows" in table(page, "large").get_by_role("status").inner_text()
+        table(page, "large").get_by_role("searchbox").fill("QUOTED 3-1")
+        left = LARGE.frame[LARGE.frame["word"].str.contains("quoted") & LARGE.frame["head"].str.contains("3-1")]
+        page.wait_for_function(
+            "rows => document.querySelectorAll('[data-name=large] tbody tr').length == rows", arg=len(left)
+        )
+        assert 0 < len(left) <= 60
+        assert column(page, "large", 1) == left["head"].tolist()
+        assert table(page, "large").locator(".count").inner_text() == f"{len(left)} of 700 rows"
+        press(page, "large", "Copy as TSV")
+        page.wait_for_function("document.querySelector('[data-name=large] [role=status]').textContent != ''")
+        # To the last digit.
+        read = pd.read_csv(io.StringIO(clipboard(page)), sep="\t")
+        pd.testing.assert_frame_equal(read, left.reset_index(drop=True))
+        press(page, "large", "Copy as LaTeX")
+        page.wait_for_timeout(100)
+        assert clipboard(page) == latex_table(Table(left, LARGE.units), "probe", "large")
+        with page.expect_download() as download:
+            press(page, "large", "Save as CSV")
+        saved = pd.read_csv(download.value.path())
+        pd.testing.assert_frame_equal(saved, left.reset_index(drop=True))
+
+    def test_scores_have_units_and_intervals(self, run: Path, open_page: Open) -> None:
+        page = open_page(run / "page.html")
+        rows = [column(page, "scores", place) for place in (1, 2, 3, 4)]
+        assert rows == [
+            ["uas", "loss", "none"],
+            ["54.3 [50.0, 60.0]", "1.5", "–"],
+            ["0.01", "–", "–"],
+            ["fraction", "nats", "bits"],
+        ]
+
+
+class TestFigures:
+    def test_they_are_drawn_and_their_numbers_are_behind_them(self, run: Path, open_page: Open) -> None:
+        page = open_page(run / "page.html")
+        page.wait_for_function("document.querySelector('#figure-curve img').naturalWidth > 0")
+        images = page.locator("figure img")
+        assert images.evaluate_all("all => all.map(one => one.naturalWidth > 100)") == [True] * 3
+        assert images.evaluate_all("all => all.map(one => one.alt)") == [
+            FIGURES[name].title for name in ("weights", "bars", "curve")
+        ]
+        for name, figure in FIGURES.items():
+            box = page.locator(f"#figure-{name}")
+            box.locator("summary").click()
+            box.locator("tbody tr").first.wait_for()
+            with page.expect_download() as download:
+                box.get_by_role("button", name="Save as CSV").click()
+            expected = drawn(figure)
+            assert expected is not None
+            words = dict.fromkeys(expected.frame.select_dtypes(exclude="number"), "str")
+            saved = pd.read_csv(download.value.path(), dtype=words)
+            pd.testing.assert_frame_equal(saved, expected.frame)
+        with page.expect_download() as download:
+            page.get_by_role("button", name="Save as SVG").first.click()
+        assert Path(download.value.path()).read_bytes() == (run / "weights.svg").read_bytes()
+
+    def test_texts_are_coloured_on_the_page_itself(self, run: Path, open_page: Open) -> None:
+        for scheme, least in (("light", 4.5), ("dark", 4.5)):
+            page = open_page(run / "page.html", color_scheme=scheme)
+            words = page.locator("#figure-examples .text tr").first.locator("span")
+            assert words.all_text_contents() == ["ein", WORD, "schöner"]
+            # The fullest colour leaves the letters readable on it.
+            page.evaluate("document.querySelector('#figure-examples .text span').style.setProperty('--share', 1)")
+            assert contrast(page, "#figure-examples .text span") >= least
+        alone = open_page(run / "examples.html", color_scheme="dark")
+        assert alone.locator(".text tr").first.locator("span").all_text_contents() == ["ein", WORD, "schöner"]
+
+    def test_of_a_run_before_vector_graphics(self, run: Path, tmp_path: Path, open_page: Open) -> None:
+        record = json.loads((run / "results.json").read_text(encoding="utf-8"))
+        for name in ("columns", "figure_data"):
+            del record[name]
+        (tmp_path / "results.json").write_text(json.dumps(record), encoding="utf-8")
+        for file in ("small.csv", "large.csv", "weights.png", "bars.png", "curve.png", "examples.html"):
+            (tmp_path / file).write_bytes((run / file).read_bytes())
+        page = open_page(write_page(tmp_path))
+        assert page.locator("figure img").evaluate_all("all => all.map(one => one.naturalWidth > 100)") == [True] * 3
+        assert page.get_by_text("What is drawn was not written as numbers.").count() == 4
+        assert "no units" in page.inner_text("main")
+        shown = f"{SMALL.frame['accuracy'][0]:.4g} [{SMALL.frame['accuracy.low'][0]:.4g}"
+        assert column(page, "small", 4)[0].startswith(shown)
+
+
+def contrast(page: Page, selector: str) -> float:
+    """Contrast of an element's letters and its background over the page, by WCAG's formula."""
+    found = page.evaluate(
+        """selector => {
+            const colours = [getComputedStyle(document.querySelector(selector)), getComputedStyle(document.body)];
+            return [colours[0].color, colours[0].backgroundColor, colours[1].backgroundColor];
+        }""",
+        selector,
+    )
+    ink, colour, paper = [[float(part) for part in re.findall(r"[\d.]+", text)] for text in found]
+    share = colour[3] if len(colour) > 3 else 1.0
+    under = [share * one + (1 - share) * two for one, two in zip(colour[:3], paper, strict=True)]
+
+    def light(colours: list[float]) -> float:
+        linear = [one / 12.92 if one <= 0.04045 else ((one + 0.055) / 1.055) ** 2.4 for one in np.divide(colours, 255)]
+        return float(np.dot(linear, (0.2126, 0.7152, 0.0722)))
+
+    low, high = sorted([light(ink[:3]), light(under)])
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_nothing_that_a_file_holds_becomes_markup(run: Path, open_page: Open) -> None:
+    page = open_page(run / "page.html")  # which fails on a dialog that was asked for, as on a request
+    page.on("dialog", lambda dialog: pytest.fail(dialog.message))
+    page.wait_for_function("document.querySelector('#figure-curve img').naturalWidth > 0")
+    assert page.locator("main img").count() == 3
+    assert page.locator("main script").count() == 0
+    for summary in page.locator("summary:visible").all():
+        summary.click()
+    page.wait_for_timeout(100)
+    assert page.locator("main script").count() == 0
+    assert column(page, "small", 2)[0] == WORD
+    assert page.title() == f"probe: AttentionOnlyProbe on {WORD}, ud_english_ewt"
+    assert ATTACK in page.inner_text("main")
+    assert WORD in page.locator("pre[aria-label='config.yaml']").inner_text()
+
+
+def test_what_was_run_is_named_cited_and_can_be_repeated(run: Path, open_page: Open) -> None:
+    page = open_page(run / "page.html", permissions=["clipboard-read", "clipboard-write"])
+    assert page.inner_text(".on") == f"AttentionOnlyProbe on {WORD}, ud_english_ewt"
+    commands = page.locator(".copied pre").all_inner_texts()
+    folder = f"'{os.path.relpath(run) if run.is_relative_to(Path.cwd()) else run}/"
+    assert commands[0].startswith(f"python train.py fit --config {folder}config.yaml'")
+    assert commands[1].endswith("/checkpoints/epoch=1.ckpt'")
+    page.locator(".copied").last.get_by_role("button").click()
+    page.wait_for_timeout(100)
+    entries = re.findall(r"^@\w+\{([\w-]+),", clipboard(page), re.MULTILINE)
+    assert entries == ["clark2019", "ud_english_ewt", "attention-probing"]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_barrier_is_serious(run: Path, scheme: str, browser: Browser) -> None:
+    context = browser.new_context(color_scheme=scheme, bypass_csp=True, offline=True)  # type: ignore[arg-type]
+    page = context.new_page()
+    for file in ("page.html", "examples.html"):
+        page.goto((run / file).as_uri())
+        for summary in page.locator("main summary").all():
+            summary.click()
+        page.wait_for_timeout(200)
+        page.evaluate(Path(AXE_FILE_PATH).read_text(encoding="utf-8"))
+        found = page.evaluate("axe.run()")["violations"]
+        serious = [one for one in found if one["impact"] in ("serious", "critical")]
+        assert not [(one["id"], [node["html"] for node in one["nodes"]][:3]) for one in serious]
+    context.close()
+
+
+def test_a_narrow_window_does_not_scroll_sideways(run: Path, open_page: Open) -> None:
+    page = open_page(run / "page.html", viewport={"width": 400, "height": 800})
+    for summary in page.locator("main summary").all():
+        summary.click()
+    page.wait_for_timeout(200)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+
+
+def test_paper_has_all_rows_that_are_shown_and_no_buttons(run: Path, open_page: Open) -> None:
+    page = open_page(run / "page.html")
+    page.emulate_media(media="print")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.locator("pre[aria-label='config.yaml']").is_visible()
+    assert not page.locator(".tools:visible, .copied button:visible, nav:visible, .numbers:visible").count()
+    box = table(page, "large").locator(".scroll")
+    assert box.evaluate(
+        "box => box.scrollHeight <= box.clientHeight + 1 && box.querySelectorAll('tbody tr').length == 200"
+    )
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    page.emulate_media(media="screen")
+    assert not page.locator("pre[aria-label='config.yaml']").is_visible()
+
+
+class TestSize:
+    def test_what_is_left_out_is_named_in_order(
+        self, run: Path, tmp_path: Path, open_page: Open, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        whole = (run / "page.html").stat().st_size
+        left = []
+        for share in (1.0, 0.995, 0.9, 0.75):
+            monkeypatch.setattr(run_page, "LIMIT", int(share * whole) + 2000)
+            page = open_page(write_page(run, tmp_path / "page.html"))
+            assert (tmp_path / "page.html").stat().st_size <= run_page.LIMIT
+            left.append(page.locator(".notice li").all_inner_texts())
+        assert left[0] == []
+        kinds = [[line.split(" ")[0] for line in lines] for lines in left]
+        order = ["numbers", "figure", "rows"]
+        for shorter, longer in pairwise(left):
+            assert set(shorter) <= set(longer)
+        assert all(sorted(one, key=order.index) == one for one in kinds)
+        assert kinds[-1][-1] == "rows"
+        assert "the others are in large.csv" in table(page, "large").inner_text()
+        # What is left is the first rows, and the table says so.
+        press(page, "large", "Save as CSV")
+
+    def test_files_that_are_missing_or_damaged_are_named(self, run: Path, tmp_path: Path, open_page: Open) -> None:
+        for file in run.iterdir():
+            if file.is_file():
+                (tmp_path / file.name).write_bytes(file.read_bytes())
+        (tmp_path / "small.csv").unlink()
+        (tmp_path / "large.csv").write_bytes(b"\xff\xfe a,b\n1,2,3\n")
+        (tmp_path / "curve.svg").unlink()
+        (tmp_path / "curve.png").unlink()
+        (tmp_path / "config.yaml").write_text("model: [", encoding="utf-8")
+        page = open_page(write_page(tmp_path))
+        lines = "\n".join(page.locator(".notice li").all_inner_texts())
+        assert all(name in lines for name in ("small.csv", "large.csv", "curve.png", "config.yaml"))
+        page.wait_for_function("document.querySelector('#figure-weights img').naturalWidth > 0")
+
+    def test_a_folder_without_results_is_refused_in_a_line(self, tmp_path: Path) -> None:
+        with pytest.raises(UserError, match=r"has no results\.json: no test has ended in it"):
+            main([str(tmp_path)])
+
+
+def test_the_command_prints_the_path_and_nothing_else(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = (run / "page.html").read_bytes()
+    assert main([str(run)]) == 0
+    assert capsys.readouterr().out == f"{run / 'page.html'}\n"
+    assert (run / "page.html").read_bytes() == before
+    assert main([str(run / "results.json"), "--out", str(tmp_path / "other.html")]) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'other.html'}\n"
