@@ -1,0 +1,313 @@
+"""Attention between words → one page to look at it: all heads small, one large, several over each other.
+
+The page holds the values in 8 bits, each head compressed by itself and read when it is shown: code q of a head whose
+largest value is m stands for m·(q/255)². An error is then at most m/255, and small values keep more of theirs than
+linear codes would leave them. What the largest error is, the page says.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from math import isfinite
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pages.shell import Packed, document, resource
+from results.errors import UserError
+from results.files import write_atomically
+
+BUDGET = 40_000_000
+"""Bytes of a page, unless another budget is given."""
+NOTEBOOK = 8_000_000
+"""Bytes of a view in a notebook, which holds them once for each time it is shown."""
+THUMBNAIL = 32
+"""Most rows and columns of the thumbnail of a head; of longer texts each pixel is the greatest value of a block."""
+_THRESHOLDS = [float(f"{digit}e{power}") for power in range(-8, 1) for digit in (1, 1.5, 2, 3, 5, 7)]
+_SAMPLE = 64  # heads by which it is estimated how well all can be compressed
+_MARGIN = 0.98
+
+Floats: TypeAlias = NDArray[np.floating[Any]]
+Arc: TypeAlias = tuple[int, int, str]
+Span: TypeAlias = tuple[int, int]
+
+
+class ViewError(UserError):
+    """A view whose parts do not fit each other, or a page that cannot hold it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Pieces:
+    """The same quantity between the pieces of words.
+
+    Args:
+        names: the pieces, delimiters included.
+        of: position of the word of each.
+        values: `[layers, heads, from, to]`.
+    """
+
+    names: Sequence[str]
+    of: Sequence[int]
+    values: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """What is looked at: a quantity between the words of one text, and what else is known of them.
+
+    Args:
+        title: of the text.
+        words: what stands at each position, delimiters included.
+        values: `[layers, heads, from, to]`, not negative. They are not copied.
+        layers: 1-based number of each layer.
+        heads: 1-based number of each head of a layer.
+        quantity: what the values are.
+        unit: of the values, `fraction` where a row sums to one at most.
+        delimiters: positions that are no words.
+        arcs: (from, to, label), as positions; gold dependencies go from the dependent to its head.
+        arcs_name: what the arcs are.
+        clusters: of each its mentions as (first position, position behind the last).
+        saliency: by its name one number a position; negative ones speak against.
+        pieces: the same quantity between pieces, which the page shows on demand.
+        notes: sentences that stand under the figure.
+
+    Raises:
+        ViewError: shapes, positions or values that cannot be.
+    """
+
+    title: str
+    words: Sequence[str]
+    values: Floats
+    layers: Sequence[int]
+    heads: Sequence[int]
+    quantity: str = "attention"
+    unit: str = "fraction"
+    delimiters: Sequence[int] = ()
+    arcs: Sequence[Arc] = ()
+    arcs_name: str = "gold arcs"
+    clusters: Sequence[Sequence[Span]] = ()
+    saliency: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    pieces: Pieces | None = None
+    notes: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        n = len(self.words)
+        _check_values("values", self.values, len(self.layers), len(self.heads), n)
+        _check_positions("delimiters", self.delimiters, n)
+        _check_positions("arcs", [end for start, to, _ in self.arcs for end in (start, to)], n)
+        spans = [span for cluster in self.clusters for span in cluster]
+        if bad := [span for span in spans if not 0 <= span[0] < span[1] <= n]:
+            raise ViewError(f"clusters: {bad[0]} is no span of {n} positions. A span is (first, behind the last).")
+        for name, numbers in self.saliency.items():
+            if len(numbers) != n or not all(map(isfinite, numbers)):
+                raise ViewError(
+                    f"saliency {name!r}: {len(numbers)} numbers for {n} positions. Give a finite one for each, 0 for "
+                    f"delimiters."
+                )
+        if self.pieces is not None:
+            _check_values("pieces", self.pieces.values, len(self.layers), len(self.heads), len(self.pieces.names))
+            _check_positions("pieces", self.pieces.of, n)
+            if len(self.pieces.of) != len(self.pieces.names):
+                raise ViewError(f"pieces: {len(self.pieces.of)} positions of words for {len(self.pieces.names)} pieces")
+
+    def save(self, path: Path | str) -> Path:
+        """Write its page, whole or not at all; return the path."""
+        return write_atomically(Path(path), view_page(self))
+
+    def _repr_html_(self) -> str:
+        page = escape(view_page(self, budget=NOTEBOOK), quote=True)
+        return (
+            f'<iframe title="{escape(self.title, quote=True)}" sandbox="allow-scripts allow-downloads" '
+            f'style="width: 100%; height: 46rem; border: 0" srcdoc="{page}"></iframe>'
+        )
+
+
+def _check_values(name: str, values: Floats, layers: int, heads: int, n: int) -> None:
+    wanted = (layers, heads, n, n)
+    if values.shape != wanted or not all(wanted):
+        raise ViewError(
+            f"{name}: shape {list(values.shape)}. It is to be [layers, heads, from, to] of {layers} layers, {heads} "
+            f"heads and {n} positions, none of them 0."
+        )
+    for layer in values:  # of which a part alone is looked at: no copy of the whole
+        low, high = float(layer.min()), float(layer.max())
+        if not (low >= 0 and isfinite(high)):  # also where it is not a number
+            raise ViewError(f"{name}: {low if isfinite(high) else high:g} is among them. Give numbers from 0 on.")
+
+
+def _check_positions(name: str, positions: Sequence[int], n: int) -> None:
+    if bad := [position for position in positions if not 0 <= position < n]:
+        raise ViewError(f"{name}: position {bad[0]} of {n}. Positions count from 0, delimiters included.")
+
+
+def view_page(*views: View, budget: int = BUDGET) -> str:
+    """Write the page of one text, or of several to choose from.
+
+    Args:
+        views: of the texts.
+        budget: most bytes of the page. Where it would have more, values below a threshold are left out: the lowest,
+            of a row of round numbers, with which it fits. The page says which, and what share that is of all.
+
+    Raises:
+        ViewError: there is no view, or the budget is too small for all but nothing.
+    """
+    if not views:
+        raise ViewError("There is no text to look at.")
+    grids = [_Grid(values) for view in views for values in _values(view)]
+    fixed = len(_page(views, [grid.without() for grid in grids], 0.0).encode())
+    start = _first_threshold(grids, budget - fixed)
+    for threshold in [0.0, *_THRESHOLDS][start:]:
+        page = _page(views, [grid.packed(threshold) for grid in grids], threshold)
+        if len(page.encode()) <= budget:
+            return page
+    raise ViewError(
+        f"The page has {fixed:,} bytes without any values, and {budget:,} are allowed. Look at fewer texts at once, or "
+        f"allow more."
+    )
+
+
+def _values(view: View) -> list[Floats]:
+    return [view.values, *([view.pieces.values] if view.pieces else [])]
+
+
+@dataclass(frozen=True)
+class _Packed:
+    """What a page holds of a grid: codes of each head, thumbnails of all, and what both lack."""
+
+    codes: Sequence[Packed]
+    thumbnails: Packed
+    tops: Sequence[float]
+    dropped: Sequence[float]
+    """Of each head the share of the sum of its values that is left out."""
+    dropped_of_all: float
+    error: float
+
+
+class _Grid:
+    """A quantity of all heads of a text, over its words or over its pieces."""
+
+    def __init__(self, values: Floats) -> None:
+        self._values = values
+        self.heads = values.shape[0] * values.shape[1]
+        self.size = values.shape[2]
+        self.tops = [float(f"{head.max():.6g}") for head in self._each()]  # as the page writes them
+        self._thumbnails = Packed(b"".join(map(self._thumbnail, range(self.heads))), noisy=True)
+
+    def head(self, place: int) -> Floats:
+        """`[from, to]` of one of all heads, those of the first layer first."""
+        found: Floats = self._values[divmod(place, self._values.shape[1])]
+        return found
+
+    def _each(self) -> Iterator[Floats]:
+        return (self.head(place) for place in range(self.heads))
+
+    def codes(self, place: int, threshold: float) -> NDArray[np.uint8]:
+        """Of a head, 0 for what lies below the threshold."""
+        found = self._encode(self.head(place), self.tops[place])
+        found[self.head(place) < threshold] = 0
+        return found
+
+    @staticmethod
+    def _encode(values: Floats, top: float) -> NDArray[np.uint8]:
+        scaled = np.sqrt(values.astype(np.float32) * np.float32(1 / top if top else 0))
+        return np.rint(255 * scaled).astype(np.uint8)
+
+    def _thumbnail(self, place: int) -> bytes:
+        codes = self._encode(self.head(place), self.tops[place])
+        if self.size > THUMBNAIL:
+            starts = np.arange(THUMBNAIL) * self.size // THUMBNAIL
+            codes = np.maximum.reduceat(np.maximum.reduceat(codes, starts, axis=0), starts, axis=1)
+        return codes.tobytes()
+
+    def without(self) -> _Packed:
+        """Nothing but thumbnails."""
+        zeros = [0.0] * self.heads
+        return _Packed([Packed(b"")] * self.heads, self._thumbnails, zeros, zeros, 0.0, 0.0)
+
+    def packed(self, threshold: float) -> _Packed:
+        """With all values from the threshold on."""
+        codes, dropped, error = [], [], 0.0
+        left_out = total = 0.0
+        for place, top in enumerate(self.tops):
+            head, found = self.head(place), self.codes(place, threshold)
+            codes.append(Packed(found.tobytes(), noisy=True))
+            decoded = np.float32(top) * (np.arange(256, dtype=np.float32) / 255) ** 2
+            below = head < threshold
+            error = max(error, float(np.abs(decoded[found] - head).max(where=~below, initial=0)))
+            lost, whole = float(head.sum(where=below, dtype=np.float64)), float(head.sum(dtype=np.float64))
+            dropped.append(lost / whole if whole else 0.0)
+            left_out, total = left_out + lost, total + whole
+        share = left_out / total if total else 0.0
+        return _Packed(codes, self._thumbnails, self.tops, dropped, share, error)
+
+
+def _first_threshold(grids: Sequence[_Grid], room: int) -> int:
+    """Which threshold to begin with, 0 for none: by a sample of the heads, the lowest with which they may fit."""
+    places = [(grid, place) for grid in grids for place in range(grid.heads)]
+    if sum(grid.size**2 for grid, _ in places) * 4 / 3 <= room:  # not even compressed
+        return 0
+    chosen = [places[int(at)] for at in np.linspace(0, len(places) - 1, min(_SAMPLE, len(places)))]
+    share = sum(grid.size**2 for grid, _ in chosen) / sum(grid.size**2 for grid, _ in places)
+
+    def fits(threshold: float) -> bool:
+        found = sum(len(Packed(grid.codes(place, threshold).tobytes(), noisy=True)) for grid, place in chosen)
+        return found * 4 / 3 / share <= room * _MARGIN
+
+    low, high = 0, len(_THRESHOLDS)
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if fits([0.0, *_THRESHOLDS][middle]) else (middle + 1, high)
+    return low
+
+
+def _page(views: Sequence[View], packed: Sequence[_Packed], threshold: float) -> str:
+    rest = iter(packed)
+    data: dict[str, object] = {}
+    texts = []
+    for number, view in enumerate(views):
+        grids = {}
+        for name in ["words", "pieces"][: len(_values(view))]:
+            found = next(rest)
+            grids[name] = _grid(view, name) | {
+                "id": f"{name}-{number}",
+                "tops": found.tops,
+                "dropped": [round(share, 5) for share in found.dropped],
+                "droppedOfAll": found.dropped_of_all,
+                "error": found.error,
+            }
+            data[f"{name}-{number}"] = found.thumbnails
+            data |= {f"{name}-{number}-{place}": codes for place, codes in enumerate(found.codes)}
+        texts.append(_text(view) | {"grids": grids})
+    title = views[0].title if len(views) == 1 else f"{views[0].quantity.capitalize()} in {len(views)} texts"
+    described: dict[str, object] = {"view": {"texts": texts, "threshold": threshold, "thumbnail": THUMBNAIL}}
+    return document(
+        title,
+        resource("view.html").replace("{title}", escape(title)),
+        styles=[resource("view.css")],
+        scripts=[resource("view.js")],
+        data=described | data,
+    )
+
+
+def _grid(view: View, name: str) -> dict[str, object]:
+    if name == "pieces" and view.pieces is not None:
+        return {"names": list(view.pieces.names), "of": list(map(int, view.pieces.of))}
+    return {"names": list(view.words), "of": list(range(len(view.words)))}
+
+
+def _text(view: View) -> dict[str, object]:
+    return {
+        "title": view.title,
+        "quantity": view.quantity,
+        "unit": view.unit,
+        "layers": list(map(int, view.layers)),
+        "heads": list(map(int, view.heads)),
+        "delimiters": list(map(int, view.delimiters)),
+        "arcs": [[int(start), int(end), label] for start, end, label in view.arcs],
+        "arcsName": view.arcs_name,
+        "clusters": [[[int(first), int(last)] for first, last in cluster] for cluster in view.clusters],
+        "saliency": {name: list(map(float, numbers)) for name, numbers in view.saliency.items()},
+        "notes": list(view.notes),
+    }
