@@ -190,7 +190,7 @@ function frame() {
   const stage = by("stage"), { m } = view.shown, matrix = view.state.drawing === "matrix";
   const width = Math.max(260, stage.clientWidth);
     const bars = view.state.clusters && text().clusters.length ? 10 : 0;
-  const margin = Math.min(matrix ? 120 : width * .28, Math.max(24, ...labels().map(label => widthOf(label, 13)))) + 14 + bars;
+  const margin = Math.min(matrix ? 120 : Math.floor(width * .28), Math.max(24, ...labels().map(label => Math.ceil(widthOf(label, 13))))) + 14 + bars;
   const fitting = Math.min(28, Math.max(2, Math.floor((width - margin - 8) / m)));
   const size = view.state.size || (matrix ? fitting : m > 45 ? 17 : 22);
   const font = Math.max(9, Math.min(13, Math.floor(size * .72)));
