@@ -21,6 +21,7 @@ class Packed(bytes):
     """
 
     def __new__(cls, content: bytes, *, noisy: bool = False) -> Self:
+        """Compress."""
         strategy = zlib.Z_RLE if noisy else zlib.Z_DEFAULT_STRATEGY
         writer = zlib.compressobj(9, zlib.DEFLATED, zlib.MAX_WBITS, zlib.DEF_MEM_LEVEL, strategy)
         return super().__new__(cls, writer.compress(content) + writer.flush())

@@ -212,7 +212,8 @@ class _Grid:
     @staticmethod
     def _encode(values: Floats, top: float) -> NDArray[np.uint8]:
         scaled = np.sqrt(values.astype(np.float32) * np.float32(1 / top if top else 0))
-        return np.rint(255 * scaled).astype(np.uint8)
+        codes: NDArray[np.uint8] = np.rint(255 * scaled).astype(np.uint8)
+        return codes
 
     def _thumbnail(self, place: int) -> bytes:
         codes = self._encode(self.head(place), self.tops[place])
@@ -249,11 +250,13 @@ def _first_threshold(grids: Sequence[_Grid], room: int) -> int:
     if sum(grid.size**2 for grid, _ in places) * 4 / 3 <= room:  # not even compressed
         return 0
     chosen = [places[int(at)] for at in np.linspace(0, len(places) - 1, min(_SAMPLE, len(places)))]
-    share = sum(grid.size**2 for grid, _ in chosen) / sum(grid.size**2 for grid, _ in places)
+    share: float = sum(grid.size**2 for grid, _ in chosen) / sum(grid.size**2 for grid, _ in places)
 
     def fits(threshold: float) -> bool:
-        found = sum(len(Packed(grid.codes(place, threshold).tobytes(), noisy=True)) for grid, place in chosen)
-        return found * 4 / 3 / share <= room * _MARGIN
+        bytes_of_all: float = sum(
+            len(Packed(grid.codes(place, threshold).tobytes(), noisy=True)) for grid, place in chosen
+        )
+        return bytes_of_all * 4 / 3 / share <= room * _MARGIN
 
     low, high = 0, len(_THRESHOLDS)
     while low < high:

@@ -369,7 +369,10 @@ def test_text_is_never_markup(show: Callable[..., Page]) -> None:
     assert page.locator("#words button").nth(1).evaluate("one => one.firstChild.data") == evil[1]
     page.locator("#words button").nth(1).hover()
     settle(page)
-    assert page.evaluate("new DOMParser().parseFromString(svg(view.drawing), 'image/svg+xml').querySelector('img')") is None
+    assert (
+        page.evaluate("new DOMParser().parseFromString(svg(view.drawing), 'image/svg+xml').querySelector('img')")
+        is None
+    )
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -380,9 +383,7 @@ def test_nothing_keeps_readers_out(scheme: str, drawing: str, show: Callable[...
     assert not found, [(one["id"], one["nodes"][0]["html"]) for one in found]
 
 
-@pytest.mark.parametrize(
-    ("words", "direction"), [("هذا كتاب كبير جدا في البيت", "rtl"), ("这 是 一 本 大 书", "ltr")]
-)
+@pytest.mark.parametrize(("words", "direction"), [("هذا كتاب كبير جدا في البيت", "rtl"), ("这 是 一 本 大 书", "ltr")])
 def test_narrow_screens_and_other_scripts(words: str, direction: str, show: Callable[..., Page]) -> None:
     names = ("[CLS]", *words.split(), "[SEP]")
     view = make(words=names, clusters=(), arcs=(), pieces=None)
@@ -390,7 +391,9 @@ def test_narrow_screens_and_other_scripts(words: str, direction: str, show: Call
         page = show(view, address=f"drawing={drawing}", viewport={"width": 400, "height": 700})
         assert page.evaluate("document.documentElement.scrollWidth") <= 400
         assert page.get_attribute("#words", "dir") == direction
-        drawn = page.evaluate("view.drawing.items.flatMap(i => i.items ?? []).filter(i => 'word' in i).map(i => i.text)")
+        drawn = page.evaluate(
+            "view.drawing.items.flatMap(i => i.items ?? []).filter(i => 'word' in i).map(i => i.text)"
+        )
         assert drawn == [name for name in names for _ in range(2)] or drawn == [*names, *names]
 
 
