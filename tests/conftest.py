@@ -19,12 +19,16 @@ import train
 from attention import EncoderSpec
 from datamodules import DependencyDataModule
 from reports import writer
+from tests.glossary import unexplained
 from tests.tiny import save_bert, write_splits
 
 
 @pytest.fixture(scope="session", autouse=True)
 def schema() -> Iterator[Draft202012Validator]:
-    """Every `results.json` that a test writes is held to its schema, and its units are those of its scores."""
+    """Every `results.json` that a test writes is held to its schema, and its units are those of its scores.
+
+    The glossary explains every score of every run.
+    """
     described = json.loads((Path(writer.__file__).parent / "results.schema.json").read_text(encoding="utf-8"))
     validator, write_record = Draft202012Validator(described), writer._write_record
 
@@ -33,6 +37,9 @@ def schema() -> Iterator[Draft202012Validator]:
         validator.validate(plain)
         ends = {f"{name}.{end}" for name in plain["units"] for end in ("low", "high", "sd", "p")}
         assert plain["units"].keys() <= plain["scores"].keys() <= plain["units"].keys() | ends
+        config = record.parent / "config.yaml"
+        if config.exists() and "\nmodel:" in config.read_text(encoding="utf-8"):  # a run of train.py, and no sweep
+            assert not unexplained(plain["experiment"], plain["units"]), "docs/glossary.md does not explain these"
         write_record(record, content)
 
     with pytest.MonkeyPatch.context() as patch:

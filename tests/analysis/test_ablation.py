@@ -43,11 +43,11 @@ def data(checkpoint: Path, bert: Path) -> ClassificationDataModule:
     return data
 
 
-def arguments(checkpoint: Path, bert: Path, cache: Path, *more: str) -> list[str]:
+def arguments(checkpoint: Path, bert: Path, cache: Path, *more: str, config: Path = CONFIG) -> list[str]:
     """A run of the config, on the texts that the checkpoint was trained on."""
     corpus = str(checkpoint.parents[4] / "{split}.tsv")
     given = [f"--model.init_args.checkpoint={checkpoint}", *data_arguments(corpus, bert, cache)]
-    return ["test", f"--config={CONFIG}", *given, *more]
+    return ["test", f"--config={config}", *given, *more]
 
 
 def reading_zeros(heads: set[int]) -> Callable[[nn.Module, tuple[Tensor, ...]], tuple[Tensor, ...]]:
@@ -135,10 +135,16 @@ def test_all_kinds_are_the_same_on_two_processes_and_a_run_that_was_killed_goes_
     files[0].unlink()  # a run that was killed before it
     files[1].write_bytes(files[1].read_bytes()[:-1] + b"!")
     (at_one / "results.json").unlink()
-    _, again, _ = run_config(*given, own_data=True)
+    _, again, at_again = run_config(*given, own_data=True)
     assert again["audit"]["kept_batches"] == len(files) - 2
     assert again["scores"] == one["scores"]
     assert f"{files[1]} is damaged, and is made again" in caplog.text
+
+    (at_again / "results.json").unlink()
+    config = CONFIG.with_name("layers.yaml")
+    _, layers, at_layers = run_config(*arguments(checkpoint, bert, tmp_path / "one", config=config), own_data=True)
+    assert layers["tables"].keys() == {"layers"}
+    assert (at_layers / "layers.csv").read_bytes() == (at_one / "layers.csv").read_bytes()
 
 
 @pytest.mark.slow

@@ -109,7 +109,9 @@ def test_every_test_over_several_checkpoints_leaves_whole_results(runs: Path, tm
     assert all(parameter.grad is None for parameter in cli.model.parameters())
 
 
-@pytest.mark.parametrize("paper", ["jain2019", "serrano2019", "tutek2020"])
+@pytest.mark.parametrize(
+    "paper", ["jain2019", "serrano2019", "tutek2020", pytest.param("wiegreffe2019", marks=pytest.mark.slow)]
+)
 def test_the_configs_of_the_papers_run_as_they_are(paper: str, runs: Path, tmp_path: Path) -> None:
     path = ROOT / "configs" / paper / "fidelity.yaml"
     _, _, found = run_over([runs / "base-0"], f"--config={path}", folder=tmp_path)

@@ -1,0 +1,480 @@
+"""What the documentation says is so: its commands, links, code, messages and names."""
+
+import argparse
+import ast
+import importlib
+import io
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+import jsonargparse
+import pytest
+import yaml
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page
+
+import train
+from docs.reference import ROOMS, exported
+from results.result import ENDS, UNITS
+from sweeps.plan import Run, options_of, read_sweep
+from tests.analysis import test_configs as of_analyses
+from tests.analysis import test_pruning as of_pruning
+from tests.glossary import OF_ANY_UNIT, explained, unexplained
+from tests.sweeps.test_plan import SHIPPED as SWEEPS
+from tests.test_train import CLASSIFIERS, CONFIGS, YAMLS
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+TEXTS = {page: page.read_text(encoding="utf-8") for page in PAGES}
+SHIPPED = ROOT / "configs"
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::jsonargparse._deprecated.JsonargparseDeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:LightningCLI's args parameter is intended"),
+]
+
+# What tests run end to end on tiny inputs, where the tests have no list of their own.
+RUN_BY = {
+    "analysis/test_ablation.py": [("test", "kovaleva2019/ablation.yaml"), ("test", "kovaleva2019/layers.yaml")],
+    "analysis/test_causal.py": [("test", "clark2019/causal.yaml")],
+    "fidelity/test_experiment.py": [
+        *(("test", f"fidelity/{name}.yaml") for name in ("all", "quick")),
+        *(("test", f"{name}/fidelity.yaml") for name in ("jain2019", "serrano2019", "tutek2020", "wiegreffe2019")),
+    ],
+    "probes/test_antecedent.py": [
+        ("fit" if trained else "test", f"clark2019/coreference{trained}{corpus}.yaml")
+        for trained, corpus in product(("", "_attention", "_glove"), ("", "_litbank"))
+    ],
+    "probes/test_control.py": [("test", "hewitt2019/control.yaml")],
+    "probes/test_description_length.py": [("test", "voita2020/mdl.yaml")],
+}
+RUN: set[tuple[str, Path]] = {
+    *(("fit" if "train.py fit" in YAMLS[path] else "test", path) for path in CONFIGS),
+    *(("fit", path) for path in CLASSIFIERS),
+    *(("test", path) for path in [*of_analyses.CONFIGS, of_analyses.ATLAS, *of_pruning.CONFIGS.glob("*.yaml")]),
+    *((command, SHIPPED / config) for of_test in RUN_BY.values() for command, config in of_test),
+}
+
+
+class Said(NamedTuple):
+    """A piece of code on a page, and where it begins."""
+
+    page: Path
+    line: int
+    text: str
+
+    @property
+    def place(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+
+_FENCED = re.compile(r"^( *)```(\w*)[^\n]*\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
+_INDENTED = re.compile(r"(?:^(?: {4}|\t).*\n)(?:(?:^(?: {4}|\t).*\n|^\n)*^(?: {4}|\t).*\n)?", re.MULTILINE)
+_INLINE = re.compile(r"(?<!`)`([^`]+)`(?!`)")
+
+
+def blank(text: str) -> str:
+    """As many lines, with nothing in them."""
+    return re.sub(r"[^\n]", " ", text)
+
+
+def fenced(page: Path) -> Iterator[tuple[str, Said]]:
+    """The fenced blocks of a page, each after its language."""
+    for found in _FENCED.finditer(TEXTS[page]):
+        yield found[2], Said(page, TEXTS[page].count("\n", 0, found.start(3)) + 1, found[3])
+
+
+def prose(page: Path) -> str:
+    """A page without its fenced blocks, its lines where they were."""
+    return _FENCED.sub(lambda found: blank(found[0]), TEXTS[page])
+
+
+def lines_of_code(page: Path) -> Iterator[Said]:
+    """Every line of indented and fenced code, with those that a backslash joins to it."""
+    blocks = [said for language, said in fenced(page) if language in ("", "sh", "bash")]
+    text = prose(page)
+    blocks += [
+        Said(page, text.count("\n", 0, found.start()) + 1, found[0])
+        for found in _INDENTED.finditer(text)
+        # The second line of an item of a list is indented as well.
+        if not text[: found.start()].rstrip("\n ").rpartition("\n")[2].lstrip().startswith(("- ", "|"))
+    ]
+    for block in blocks:
+        number, joined = block.line, ""
+        for line in block.text.splitlines():
+            joined += line.strip().removesuffix("\\")
+            if not line.rstrip().endswith("\\"):
+                yield Said(page, number, joined)
+                joined = ""
+            number += 1
+
+
+def inline(page: Path) -> Iterator[Said]:
+    """Every piece of code within the text of a page."""
+    text = prose(page)
+    for found in _INLINE.finditer(_INDENTED.sub(lambda found: found[0], text)):
+        yield Said(page, text.count("\n", 0, found.start()) + 1, " ".join(found[1].split()))
+
+
+_STARTS = ("python ", "make ", "sbatch ", "fit --", "test --")
+
+
+def commands() -> list[Said]:
+    """Every command of the documentation. In a table under `python train.py` it begins with `fit` or `test`."""
+    found = [said for page in PAGES for said in [*lines_of_code(page), *inline(page)]]
+    return [said for said in found if said.text.startswith(_STARTS)]
+
+
+def words(command: str) -> list[str]:
+    """The words of a command line; `…` and the brackets around what may be left out are no part of it."""
+    plain = re.sub(r"\[(--[^\[\]]+)\]", r"\1", command)
+    return [word for word in shlex.split(plain, comments=True) if word != "…"]
+
+
+class ParsedCLI(train.ProbingCLI):
+    """Reads a command line to its end, classes and their options included; makes and runs nothing."""
+
+    def before_instantiate_classes(self) -> None: ...
+
+    def instantiate_classes(self) -> None: ...
+
+    def _run_subcommand(self, subcommand: str) -> None: ...
+
+
+def parsed(arguments: list[str]) -> None:
+    """Give the arguments to the parser of train.py."""
+    train.main(arguments, cli=ParsedCLI)
+
+
+class ReadError(Exception):
+    """Raised where a program has read its arguments, so that it does nothing."""
+
+
+def read_by(module: str, arguments: list[str], patch: pytest.MonkeyPatch) -> None:
+    """Give the arguments to the parser of a module."""
+    for parser in (argparse.ArgumentParser, jsonargparse.ArgumentParser):
+        original = parser.parse_args
+
+        def stop(self: Any, args: Any = None, *more: Any, original: Any = original, **options: Any) -> NoReturn:  # noqa: ANN401
+            original(self, args, *more, **options)
+            raise ReadError
+
+        patch.setattr(parser, "parse_args", stop)
+    with pytest.raises(ReadError):
+        importlib.import_module(module).main(arguments)
+    if module == "sweeps.run":
+        place = arguments.index("--") if "--" in arguments else len(arguments)
+        more = options_of(arguments[place + 1 :])
+        if (plan := ROOT / arguments[0]).is_relative_to(SHIPPED):
+            assert plan in SWEEPS
+            read_sweep(plan, more)
+
+
+def check_train(arguments: list[str]) -> None:
+    """The parser takes them, and a test runs the config with this command."""
+    config = arguments[arguments.index("--config") + 1] if "--config" in arguments else None
+    if config is not None and config.startswith("RUN/"):  # of a run: it has the form of a shipped one
+        arguments = ["configs/demo.yaml" if word == config else word for word in arguments]
+    elif config is not None:
+        assert (arguments[0], ROOT / config) in RUN, f"no test runs `{arguments[0]}` with {config}"
+    said = io.StringIO()
+    try:
+        with redirect_stderr(said), redirect_stdout(said):
+            parsed(arguments)
+    except SystemExit as end:
+        if end.code != 0:
+            raise AssertionError(said.getvalue()) from None
+
+
+def check(command: str) -> None:
+    """Fail when the command cannot be run as it stands."""
+    match words(command):
+        case ["python", "train.py"]:
+            pass  # the program is named
+        case ["python", "-m", module]:
+            assert callable(importlib.import_module(module).main)
+        case ["make", *targets]:
+            known = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+            assert {*targets} <= {*known}, f"the Makefile has no {targets}"
+        case ["sbatch", *options]:
+            script = options.index("configs/trainer/slurm.sh")  # tests/cluster submits it
+            if options[script + 2 :]:
+                check_train(options[script + 1 :])
+        case ["python", "train.py", *arguments]:
+            check_train(arguments)
+        case ["python", "-m", module, *arguments]:
+            with pytest.MonkeyPatch.context() as patch, redirect_stderr(io.StringIO()) as said:
+                try:
+                    read_by(module, arguments, patch)
+                except SystemExit:
+                    raise AssertionError(said.getvalue()) from None
+        case ["fit" | "test", *_] as arguments:
+            check_train(arguments)
+        case _:
+            raise AssertionError("nothing is known of such a command")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_command_can_be_run_and_a_test_runs_its_config(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    faults = []
+    for said in [one for one in commands() if one.page == page]:
+        try:
+            check(said.text)
+        except (AssertionError, ImportError, ValueError, OSError) as error:
+            faults.append(f"{said.place}: {said.text}: {error}")
+    assert not faults, "\n".join(faults)
+
+
+def test_commands_are_found() -> None:
+    """Of blocks, of the text, and of tables; what is joined by a backslash is one."""
+    found = [said.text for said in commands()]
+    assert len(found) > 100
+    assert "make demo" in {text.partition("  ")[0] for text in found}
+    assert any(text.startswith("fit --config configs/clark2019/attention_glove.yaml") for text in found)
+    joined = [text for text in found if "configs/fidelity/all.yaml" in text]
+    assert joined
+    assert all("checkpoints" in text for text in joined)
+
+
+@pytest.mark.parametrize("test", RUN_BY)
+def test_those_that_are_said_to_be_run_are_named_by_their_test(test: str) -> None:
+    text = (ROOT / "tests" / test).read_text(encoding="utf-8")
+    for _, config in RUN_BY[test]:
+        paper, name = Path(config).parent.name, Path(config).stem.partition("_")[0]
+        assert paper in text
+        assert re.search(rf'["/]{name}["./]', text), f"{test} does not run {config}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plan", SWEEPS, ids=lambda path: path.stem)
+def test_the_runs_of_a_sweep_have_options_that_there_are_and_configs_that_tests_run(plan: Path) -> None:
+    runs = [run for row in read_sweep(plan).rows for run in next(iter(row.runs.values()))]
+    of_config: dict[tuple[str, Path, tuple[str, ...]], Run] = {
+        (run.command, run.config, tuple(name for name, _ in run.options)): run for run in runs
+    }
+    for run in of_config.values():
+        assert (run.command, run.config.resolve()) in RUN
+        parsed(run.arguments)
+
+
+def braces(text: str) -> list[str]:
+    """What a shell makes of `a{b,c}`."""
+    if not (found := re.search(r"\{([^{}]*)\}", text)):
+        return [text]
+    return [one for part in found[1].split(",") for one in braces(text[: found.start()] + part + text[found.end() :])]
+
+
+def test_every_config_is_named() -> None:
+    named = set()
+    for page in PAGES:
+        for text in re.findall(r"[\w/{},.-]+", TEXTS[page]):
+            for one in braces(text) if "/" in text else []:
+                named.add(one.removeprefix("configs/").removesuffix(".yaml"))
+    configs = {str(path.relative_to(SHIPPED).with_suffix("")) for path in SHIPPED.rglob("*.yaml")}
+    assert configs - named - {"demo", "demo_classifier", "atlas"} == set()
+    assert "configs/atlas.yaml" in TEXTS[ROOT / "docs/papers/atlas.md"]
+    assert "configs/demo_classifier.yaml" in TEXTS[ROOT / "docs/howto/classifiers.md"]
+
+
+def slug(heading: str) -> str:
+    """The anchor of a heading, as GitHub and mkdocs make it."""
+    return re.sub(r"[\s]+", "-", re.sub(r"[^\w\s-]", "", heading.lower()).strip())
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+def test_links_outside_the_site_lead_somewhere(name: str) -> None:
+    """Those within docs/ are checked by mkdocs."""
+    text = _FENCED.sub("", (ROOT / name).read_text(encoding="utf-8"))
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if target.startswith(("http://", "https://")):
+            continue
+        file, _, anchor = target.partition("#")
+        path = ROOT / file if file else ROOT / name
+        assert path.exists(), target
+        if anchor:
+            headings = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+            assert anchor in {slug(heading) for heading in headings}, target
+
+
+def python_blocks() -> list[Said]:
+    return [said for page in PAGES for language, said in fenced(page) if language in ("python", "py")]
+
+
+def test_python_compiles_and_what_it_imports_exists() -> None:
+    assert python_blocks()
+    for said in python_blocks():
+        tree = ast.parse(said.text, filename=said.place)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom):
+                module = importlib.import_module(str(node.module))
+                for alias in node.names:
+                    assert hasattr(module, alias.name), f"{said.place}: {node.module} has no {alias.name}"
+            elif isinstance(node, ast.Import):
+                for alias in node.names:
+                    importlib.import_module(alias.name)
+
+
+def test_every_picture_is_shown_and_every_page_is_in_the_navigation() -> None:
+    pictures = {path for path in (ROOT / "docs").rglob("*") if path.suffix in {".png", ".svg"}}
+    shown = {
+        (page.parent / target).resolve()
+        for page in PAGES
+        for target in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", TEXTS[page])
+    }
+    assert pictures == shown
+    config = yaml.load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"), yaml.BaseLoader)
+
+    def pages(entry: Any) -> Iterator[str]:  # noqa: ANN401
+        if isinstance(entry, str):
+            yield entry
+        for below in entry.values() if isinstance(entry, dict) else entry if isinstance(entry, list) else ():
+            yield from pages(below)
+
+    in_navigation = sorted(pages(config["nav"]))
+    generated = [f"reference/{room}.md" for room in ROOMS]
+    own = [str(page.relative_to(ROOT / "docs")) for page in PAGES if page.is_relative_to(ROOT / "docs")]
+    assert in_navigation == sorted(own + generated)
+
+
+def test_the_reference_has_what_the_rooms_show() -> None:
+    for room in ROOMS:
+        module = importlib.import_module(room)
+        for name in exported(room):
+            one = name.removeprefix(f"{room}.")
+            assert hasattr(module, one) or importlib.import_module(name), name
+
+
+def sentences(page: Path) -> Iterator[str]:
+    """The longer sentences of a page, of its paragraphs and lists."""
+    text = _INDENTED.sub("\n", prose(page))
+    for paragraph in re.split(r"\n\s*\n|\n(?=\s*[-|#\d])", text):
+        for sentence in re.split(r"(?<=[.?!:])\s", " ".join(paragraph.split())):
+            if len(sentence.split()) >= 9 and not sentence.startswith("|"):
+                yield sentence.lstrip("- ")
+
+
+def test_no_sentence_stands_twice() -> None:
+    found: dict[str, str] = {}
+    for page in PAGES:
+        for sentence in sentences(page):
+            assert sentence not in found, f"{page.name} and {found[sentence]}: {sentence}"
+            found[sentence] = page.name
+
+
+def messages() -> str:
+    """All text that the program may say: its string literals, `…` for what is filled in."""
+    said = []
+    rooms = ("analysis", "attention", "corpora", "datamodules", "fidelity", "heads", "models", "probes", "processes")
+    files = [
+        path for room in (*rooms, "reports", "results", "sweeps", "training") for path in (ROOT / room).glob("*.py")
+    ]
+    for path in [*files, ROOT / "train.py"]:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+            texts = [part.value if isinstance(part, ast.Constant) else "…" for part in parts]
+            said.append("".join(text for text in texts if isinstance(text, str)))
+    return "\n".join(said)
+
+
+def test_the_messages_of_the_faq_are_those_of_the_program() -> None:
+    told = messages()
+    quoted = [said for language, said in fenced(ROOT / "docs/faq.md") if language == "text"]
+    assert len(quoted) > 15
+    for said in quoted:
+        for part in said.text.strip().split("…"):
+            longest = part.strip(" .:(),")
+            assert longest in told, f"{said.place}: nothing says {longest!r}"
+
+
+def test_units_and_endings_are_in_the_glossary() -> None:
+    text = TEXTS[ROOT / "docs/glossary.md"]
+    for unit in UNITS:
+        assert f"| `{unit}` |" in text
+    for end in ENDS:
+        assert f"`x.{end}`" in text
+    assert {*explained().values()} - OF_ANY_UNIT <= {*UNITS}
+
+
+def test_a_score_that_the_glossary_does_not_explain_is_found() -> None:
+    """Every run of every test asks this of its scores (conftest.py)."""
+    assert not unexplained("heads", {"uas": "fraction", "random_init.uuas": "fraction", "offset.uas": "fraction"})
+    assert not unexplained("fidelity", {"tying, δ .3.erasure.random.never_flips": "fraction"})
+    assert unexplained("heads", {"uas": "nats", "my.uas": "fraction", "uas_": "fraction"}) == [
+        "uas (nats)",
+        "my.uas (fraction)",
+        "uas_ (fraction)",
+    ]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, as `make docs` builds it."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    built = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    assert built.returncode == 0, built.stderr
+    return folder
+
+
+@pytest.fixture
+def open_site(browser: Browser, site: Path) -> Iterator[Callable[..., Page]]:
+    """Opens a page of the site from its file, without a network. No file but the site's own may be asked for."""
+    faults: list[str] = []
+    contexts = []
+
+    def opened(name: str, **options: Any) -> Page:  # noqa: ANN401
+        context = browser.new_context(offline=True, **options)
+        contexts.append(context)
+        page = context.new_page()
+        own = (site.as_uri(), "data:", "blob:", "about:")
+        page.on("request", lambda asked: None if asked.url.startswith(own) else faults.append(f"asked for {asked.url}"))
+        page.on("requestfailed", lambda asked: faults.append(f"failed: {asked.url}"))
+        page.on("pageerror", lambda error: faults.append(f"thrown: {error}"))
+        page.on("console", lambda said: faults.append(said.text) if said.type == "error" else None)
+        page.goto((site / name).as_uri())
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert not faults
+
+
+@pytest.mark.slow
+def test_the_site_is_found_and_searched_from_a_file_without_a_network(open_site: Callable[..., Page]) -> None:
+    page = open_site("index.html")
+    page.locator("input.md-search__input").click()
+    page.keyboard.type("antecedent")
+    found = page.locator("a.md-search-result__link")
+    found.first.wait_for(timeout=20_000)
+    assert any("clark2019" in str(link.get_attribute("href")) for link in found.all())
+    found.first.click()
+    page.wait_for_url(re.compile("h=antecedent"))
+    assert page.locator("mark").count()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", ["index.html", "papers/clark2019.html", "glossary.html", "reference/heads.html"])
+def test_axe_finds_nothing_serious(name: str, scheme: str, open_site: Callable[..., Page]) -> None:
+    page = open_site(name, color_scheme=scheme)
+    found = Axe().run(page, options={"resultTypes": ["violations"]}).response["violations"]
+    serious = [(one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in ("serious", "critical")]
+    assert not serious
+
+
+@pytest.mark.slow
+def test_a_page_is_no_wider_than_a_narrow_window(open_site: Callable[..., Page]) -> None:
+    """Wide tables and code scroll by themselves."""
+    page = open_site("papers/clark2019.html", viewport={"width": 400, "height": 800})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
