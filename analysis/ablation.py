@@ -334,11 +334,11 @@ class HeadAblation(TaskExperiment):
         label = f"change of {task.score}"
         if heads := [one.difference.value for one in measured if one.condition.of == "head"]:
             values = np.array(heads).reshape(task.layers, task.heads)
-            title = f"Heads off, one at a time ({kind})"
+            title = f"Heads off, one at a time ({kind}, {self.split})"
             found[f"ablation_{kind}"] = replace(head_map(title, values, label, task.unit), diverging=True)
         if layers := [one for one in measured if one.condition.of == "layer"]:
             found[f"layers_{kind}"] = estimate_bars(
-                f"All heads of a layer off ({kind})",
+                f"All heads of a layer off ({kind}, {self.split})",
                 [one.condition.name for one in layers],
                 {kind: [one.difference for one in layers]},
                 label,

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import time
 from abc import abstractmethod
 from collections import Counter
@@ -46,6 +47,9 @@ STAGES: dict[str, tuple[Split, ...]] = {
 }
 """What each stage reads. Experiments choose on dev and report on test, so that a test needs both."""
 
+_OF_SPLIT = re.compile(r"(?:(.+)[-_.])?(train|dev|test)")
+"""Name of a file without its suffix, where it ends in a split."""
+
 SHARED = 0.05
 """Share of a split that also stands in an earlier one above which there is a warning. Of UD EWT's test 4.5 % do."""
 UNKNOWN_SHARE = 0.01
@@ -89,6 +93,15 @@ def describe_encoder(store: Store) -> dict[str, object]:
     if described.get("weights") == "random":  # of the file only the embeddings were kept
         described["embeddings_of_sha256"] = described.pop("weights_sha256")
     return described
+
+
+def corpus_of(path: Path) -> dict[str, str]:
+    """Name of the `corpus` that a file is of, and the file's own `split` where its name has one.
+
+    A file that is named after its split alone, such as `sst2/dev.tsv`, is of the corpus that its folder names.
+    """
+    found = _OF_SPLIT.fullmatch(path.stem)
+    return {"corpus": found[1] or path.resolve().parent.name, "split": found[2]} if found else {"corpus": path.stem}
 
 
 def part_of(data: object, kind: type[Data]) -> Data | None:
@@ -434,6 +447,7 @@ class AttentionDataModule(CorpusDataModule[Item]):
             data["vectors"], audit["vectors"] = dict(self.vectors.identity), dict(self.vectors.audit)
         for split, store in self.stores.items():
             data[split] = {
+                **corpus_of(files[split]),
                 "file": files[split].name,
                 "sha256": store.manifest.identity["corpus_sha256"],
                 self.unit: store.manifest.items,

@@ -22,7 +22,7 @@ from corpora.labelled import Columns, LabelledText, LabelledTexts, read_labelled
 from corpora.registry import CORPORA, Corpus, Score
 from corpora.reviews import REVIEWS_VERSION, write_sample_reviews
 from corpora.sentence import CorpusError
-from datamodules.base import SPLITS, CorpusDataModule, count_shared, warn_of_shared
+from datamodules.base import SPLITS, CorpusDataModule, corpus_of, count_shared, warn_of_shared
 from datamodules.batch import Split, TextBatch, padder
 from datamodules.sampling import BatchLoader, BatchOf, LengthBatches, check_batch
 from datamodules.tokenization import (
@@ -460,8 +460,8 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
             data["vectors"], audit["vectors"] = dict(self.vectors.identity), dict(self.vectors.audit)
         for split in SPLITS:
             if split in self.splits:
-                sha256 = digests.one(files[split])
-                data[split] = {"file": files[split].name, "sha256": sha256, "texts": len(self.splits[split])}
+                known = {**corpus_of(files[split]), "file": files[split].name, "sha256": digests.one(files[split])}
+                data[split] = {**known, "texts": len(self.splits[split])}
                 audit[split] = self._audit[split]
         return Provenance(encoder, data, audit)
 

@@ -28,7 +28,7 @@ from corpora.registry import Split as CorpusSplit
 from corpora.sample import SAMPLE_VERSION, write_sample_text, write_sample_treebank
 from corpora.sentence import CorpusError
 from corpora.texts import OPTION, Passage, Text, read_plain, read_sentences, read_texts
-from datamodules.base import CorpusDataModule
+from datamodules.base import CorpusDataModule, corpus_of
 from datamodules.batch import EncoderOf, SegmentBatch, Split, padder
 from datamodules.sampling import BatchLoader, batch_bounds
 from results import Provenance
@@ -557,6 +557,7 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         given = described.pop("given")
         data = {
             corpus.name: {
+                **corpus_of(corpus.path),
                 "file": corpus.path.name,
                 "sha256": self._digests[corpus.path],
                 "segments": self._audits.get(corpus.name, Counter())["segments"],

@@ -298,7 +298,7 @@ def antecedent_figures(
     table: pd.DataFrame, heads: Accuracies, names: Names, own: Sequence[int], *, paper: bool
 ) -> Mapping[str, Figure]:
     """Bars of an `antecedent_table`, and a map of all heads for each group of mentions, its best head marked."""
-    scored, chosen = ("dev", "chosen and scored on dev") if paper else ("test", "chosen on dev")
+    scored, chosen = ("dev", "chosen and scored on dev") if paper else ("test", "chosen on dev, scored on test")
     series = {"best head": scored, "nearest mention": "nearest", "same head word": "head_match", "sieve": "sieve"}
     intervals = {"best head": (table["low"].tolist(), table["high"].tolist())}
     if "trained" in table:
@@ -316,7 +316,7 @@ def antecedent_figures(
     shape = 2, len(names.layers), len(names.heads)
     for group, of_mentions in enumerate(ANTECEDENT_GROUPS):
         direction, layer, head = (int(place) for place in np.unravel_index(own[group], shape))
-        title = f"Antecedents, {of_mentions}, {ANTECEDENT_DIRECTIONS[direction]}"
+        title = f"Antecedents, {of_mentions}, {ANTECEDENT_DIRECTIONS[direction]}{', dev' if paper else ''}"
         accuracy = heads[0][:, group].reshape(shape)[direction]
         maps[f"heads_{of_mentions}"] = head_map(title, accuracy, names, (layer, head))
     return {"antecedent": bars, **on_one_scale(maps)}

@@ -406,7 +406,8 @@ def best_bars(best: pd.DataFrame) -> Bars:
     if shown["random_init"].notna().any():
         controls["best head, random weights"] = shown["random_init"].tolist()
     return Bars(
-        title="Best single head per relation" + (", chosen on dev" if held_out else ", chosen and scored on one split"),
+        title="Best single head per relation"
+        + (", chosen on dev, scored on test" if held_out else ", chosen and scored on one split"),
         categories=tuple(f"{name} {head}" for name, head in zip(shown["relation"], shown["head"], strict=True)),
         series={"best head": shown["test" if held_out else "dev"].tolist(), **controls},
         label="accuracy (%)",
@@ -456,7 +457,9 @@ def relation_maps(scored: Predictions, best: pd.DataFrame, names: Names, most: i
         stem = "heads_" + re.sub("[^A-Za-z0-9]+", "_", row["relation"]).strip("_")
         if stem in figures:  # labels that differ in other letters alone
             stem += f"_{len(figures) + 1}"
-        figures[stem] = head_map(f"{row['relation']}, {row['direction']}", accuracy, names, names.place(row["head"]))
+        figures[stem] = head_map(
+            f"Accuracy of each head: {row['relation']}, {row['direction']}", accuracy, names, names.place(row["head"])
+        )
     return on_one_scale(figures)
 
 

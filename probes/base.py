@@ -113,7 +113,9 @@ def weight_maps(weight: Tensor, directions: Sequence[str], sizes: Sizes) -> Mapp
     """Learned weights `[2, layers, heads]`, one map per direction, on one scale of colours."""
     names, maps = Names(sizes.layers, sizes.heads), {}
     for direction, of_direction in zip(directions, weight.detach().double().cpu().numpy(), strict=True):
-        figure = head_map(f"Learned weights, {direction}", of_direction, names, value_label="weight", unit="ratio")
+        figure = head_map(
+            f"Weights learned on train, {direction}", of_direction, names, value_label="weight", unit="ratio"
+        )
         figure = replace(figure, diverging=True)
         maps[f"weights_{direction.replace(' ', '').replace('→', '_to_')}"] = figure
     return on_one_scale(maps)

@@ -127,7 +127,7 @@ class DescriptionLength(NestedExperiment):
             )
         table = pd.DataFrame(blocks)
         figure = Bars(
-            title="Cost of every block",
+            title="Cost of every block of train",
             categories=tuple(f"{100 * portion:.3g} %" for portion in table["portion"]),
             series={"online code": table["bits_per_word"].tolist(), "uniform code": table.pop("uniform").tolist()},
             label="bits per word",

@@ -7,7 +7,7 @@ import math
 import textwrap
 import unicodedata
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import singledispatch
 from pathlib import Path
@@ -34,9 +34,11 @@ from numpy.typing import NDArray
 
 from results import AttentionLines, Bars, Categories, Curves, HeatMap, Histograms, Maps, Scatter, Spreads, Unit
 
-# Widths in inches: of one column of a two-column page, and of both; of a letter of a tick label, a label, a caption.
-COLUMN, PAGE = 3.4, 7.0
-CHARACTER, LETTER, LITTLE = 0.058, 0.065, 0.05
+# Widths in inches: of a column and of the text of a page in the style of ACL (7.7 and 16 cm), in which a figure is
+# printed at its own size; of a letter of a tick label, a label, a caption, a title.
+COLUMN, PAGE = 3.03, 6.3
+CHARACTER, LETTER, LITTLE, TITLE = 0.058, 0.065, 0.05, 0.075
+PAD, AMPLE = 0.06, 6.0  # around a figure; for all that stands above and below axes, until it is measured
 FONT = "DejaVu Sans"  # ships with matplotlib: the same figure on every machine, as long as it has the characters
 
 LEGEND: dict[str, Any] = {"frameon": False, "handletextpad": 0.5, "columnspacing": 1.0}
@@ -93,9 +95,29 @@ def _letters(path: FontPath) -> set[str]:
     return set(map(chr, get_font(path).get_charmap()))
 
 
-def _canvas(width: float, height: float, *, pad: float = 0.06, compress: bool = False) -> Canvas:
-    """An empty figure, of a size in inches."""
-    return Canvas(figsize=(width, height), layout=ConstrainedLayoutEngine(h_pad=pad, w_pad=pad, compress=compress))
+def _canvas(title: str, width: float, height: float, *, pad: float = PAD, compress: bool = False) -> Canvas:
+    """An empty figure under its title, of a width in inches, with room for axes of a height; see `_fit`."""
+    layout = ConstrainedLayoutEngine(h_pad=pad, w_pad=pad, compress=compress)
+    canvas = Canvas(figsize=(width, height + AMPLE), layout=layout)
+    canvas.suptitle(wrapped(title, width))  # not the axes' title: it stands above the legend
+    return canvas
+
+
+def _fit(canvas: Canvas, axes: Axes, height: float) -> None:
+    """Make a figure as high as it must be for its axes to have a height, whatever stands above and below them."""
+    canvas.draw_without_rendering()
+    canvas.set_figheight(canvas.get_figheight() + height - axes.get_window_extent().height / canvas.dpi)
+
+
+def _fit_grid(canvas: Canvas, axes: Axes, width: float, height: float) -> None:
+    """Make a figure as large as it must be for a grid of cells to have a size, whatever stands around it."""
+    canvas.draw_without_rendering()
+    cells, whole = axes.get_window_extent(), axes.get_tightbbox()
+    assert whole is not None
+    beyond = [part.get_window_extent() for part in (*canvas.texts, *canvas.legends)]
+    others = sum(box.height / canvas.dpi + 2 * PAD for box in beyond if box.height)
+    around = (whole.width - cells.width) / canvas.dpi, (whole.height - cells.height) / canvas.dpi + others
+    canvas.set_size_inches(max(width + around[0] + 2 * PAD, NARROWEST), height + around[1] + 2 * PAD)
 
 
 def _scale(unit: Unit) -> float:
@@ -109,7 +131,28 @@ def with_unit(label: str, unit: Unit) -> str:
 
 def wrapped(title: str, width: float) -> str:
     """Break a title into lines that fit a figure of a width in inches."""
-    return textwrap.fill(title, max(16, int(width / 0.075)))
+    return _fill(title, max(16, int(width / TITLE)))
+
+
+def _spread(text: str) -> str:
+    """A text with a null behind each letter of double width, Chinese for instance, so that its length is its width."""
+    return "".join(letter + "\0" * (unicodedata.east_asian_width(letter) in "WF") for letter in text)
+
+
+def _fill(text: str, letters: float) -> str:
+    """Break a text into lines of the width of so many Latin letters. The name of an encoder stays whole."""
+    return textwrap.fill(_spread(text), max(1, int(letters)), break_on_hyphens=False).replace("\0", "")
+
+
+def _short(name: str, letters: int) -> str:
+    """A name, or what of it is as wide as so many Latin letters, and an ellipsis."""
+    spread = _spread(name)
+    return name if len(spread) <= letters else f"{spread[: letters - 1]}…".replace("\0", "")
+
+
+def _longest(names: Iterable[str]) -> int:
+    """Width of the widest line of names, in Latin letters."""
+    return max(len(_spread(line)) for name in names for line in name.split("\n"))
 
 
 def legend_above(
@@ -120,8 +163,8 @@ def legend_above(
     Without handles it takes the labelled artists of the axes; `length` is that of the handles, in letters.
     """
     room, handle = width - 0.15, 0.18 + 0.1 * length
-    labels = [textwrap.fill(name, int((room - handle) / CHARACTER)) for name in names]
-    widths = [max(map(len, label.split("\n"))) * CHARACTER + handle for label in labels]
+    labels = [_fill(name, (room - handle) / CHARACTER) for name in names]
+    widths = [_longest([label]) * CHARACTER + handle for label in labels]
     return axes.legend(
         handles or axes.get_legend_handles_labels()[0],
         labels,
@@ -136,15 +179,20 @@ def legend_above(
 
 DOTS = 200  # to the inch, in a PNG
 FEW = 8  # most rows and columns of a heat map whose cells hold their numbers
-LETTERS = 16  # of a word beside attention lines; a longer one, such as an address, ends in an ellipsis
+LETTERS = 13  # of a word beside attention lines; a longer one, such as an address, ends in an ellipsis
 UNSEEN, FAINT = 0.01, 0.1  # the least attention that is drawn, and the least at which a gold arc is no dashed line
 FEW_VALUES = 5  # with fewer values than these each is drawn as a dot
 SHORT = 12  # most coordinates of a line that has a mark at each
 MANY = 200  # from so many points on, they are small and transparent
 WHISKERS = (5, 95)  # the percentiles at which the whiskers of a box end
 NAME_LETTERS = 22  # in a line of a category's name
+NARROWEST = 2.2  # of a figure, in inches: for its title
 TALLEST = 7.5  # greatest height of the rows, in inches: title, legend and caption take the rest of a page
-DASHES, MARKERS = ("-", "--", "-.", ":"), "osD^vPX*"  # distinguish lines and points in addition to colours
+# What tells series apart besides their colours, which are alike in grey or to the colour-blind. The numbers of dashes
+# and of markers have no common divisor: lines of one dash have different markers.
+DASHES = ("-", "--", "-.", ":", (0, (7, 1.5)), (0, (4, 1.2, 1, 1.2, 1, 1.2)), (0, (1, 3)))
+MARKERS = "osD^vPX*<>hp"
+HATCHES = ("", "/////", "\\\\\\\\\\", "xxxxx", "-----", "|||||", "+++++", ".....", "/////-----", "\\\\\\\\\\|||||")
 INK = "0.15"
 
 
@@ -162,27 +210,30 @@ def _draw(figure: object) -> Canvas:
 @_draw.register
 def _(figure: Bars) -> Canvas:
     """Draw upright bars where the names fit under them, else lying bars."""
-    names, series = figure.categories, len(figure.series)
-    needed = sum(max(len(name) * CHARACTER, 0.07 * series) + 0.06 for name in names)
+    names, series = [_fill(name, NAME_LETTERS) for name in figure.categories], len(figure.series)
+    needed = sum(max(_longest([name]) * CHARACTER, 0.07 * series) + 0.06 for name in names)
     lying = needed > COLUMN - 0.5
-    height = 0.9 + max(0.065 * series + 0.08, 0.17) * len(names) if lying else 2.4
-    canvas = _canvas(COLUMN, height)
+    lines = 1 + max(name.count("\n") for name in names)
+    height = max(0.065 * series + 0.08, 0.12 * lines + 0.05) * len(names) if lying else 1.6
+    canvas = _canvas(figure.title, COLUMN, height)
     axes = canvas.add_subplot()
     _draw_series(axes, figure, lying)
     ends, places, label = (-0.6, len(names) - 0.4), range(len(names)), with_unit(figure.label, figure.unit)
     if lying:
-        axes.set(xlabel=label, ylabel=figure.category_label, yticks=places, yticklabels=names, ylim=ends[::-1])
+        label = _fill(label, (COLUMN - 0.5 - CHARACTER * _longest(names)) / LETTER)
+        kind = _fill(figure.category_label, max(8, height / LETTER))
+        axes.set(xlabel=label, ylabel=kind, yticks=places, yticklabels=names, ylim=ends[::-1])
         axes.axvline(0.0, color=INK, linewidth=0.6)
     else:
-        axes.set(ylabel=label, xlabel=figure.category_label, xticks=places, xticklabels=names, xlim=ends)
+        label, kind = _fill(label, 1.7 / LETTER), _fill(figure.category_label, 34)
+        axes.set(ylabel=label, xlabel=kind, xticks=places, xticklabels=names, xlim=ends)
         axes.axhline(0.0, color=INK, linewidth=0.6)
     axes.tick_params(axis="y" if lying else "x", length=0)
     axes.grid(axis="x" if lying else "y")
     sns.despine(ax=axes, left=lying, bottom=not lying)
     if series > 1:
         legend_above(axes, figure.series)
-    # The figure's title, not the axes': it stands above the legend.
-    canvas.suptitle(wrapped(figure.title, COLUMN))
+    _fit(canvas, axes, height)
     return canvas
 
 
@@ -195,32 +246,32 @@ def _(figure: HeatMap) -> Canvas:
     scale = _scale(figure.unit)
     values = np.ma.masked_invalid(np.asarray(figure.values, dtype=np.float64) * scale)
     rows, columns = values.shape
-    around = 1.0 + CHARACTER * max(len(name) for name in figure.row_labels)
+    names = _cell_names(figure)
+    around = 1.1 + CHARACTER * _longest(names[0])
     cell = next((size for width in (COLUMN, PAGE) if (size := (width - around) / columns) >= 0.1), PAGE / 2 / columns)
     few = max(rows, columns) <= FEW
     # Few cells are enlarged, for their numbers and for the label of the colour bar.
     cell = min(cell, max(0.4, 1.6 / rows) if few else 0.4, 7.5 / rows)
-    width = columns * cell + around
-    canvas = _canvas(width, rows * cell + 0.85, compress=True)
+    width = max(columns * cell + around, NARROWEST)
+    canvas = _canvas(figure.title, width, rows * cell, compress=True)
     axes = canvas.add_subplot()
     colours = sns.color_palette("vlag" if figure.diverging else "rocket_r", as_cmap=True).with_extremes(bad="0.8")
     least, most = _ends(figure, values / scale)
     image = axes.imshow(values, cmap=colours, vmin=scale * least, vmax=scale * most)
     if few:
         _number_cells(axes, values, image)
-    axes.set(xlabel=figure.column_label, ylabel=figure.row_label, title=wrapped(figure.title, width))
-    _name_columns(axes, figure.column_labels, cell)
-    step = math.ceil(0.11 / cell)
-    axes.set_yticks(range(0, rows, step), list(figure.row_labels)[::step])
-    axes.tick_params(length=0)
+    elif figure.diverging:
+        _mark_negative(axes, values, image, cell)
+    _name_cells(axes, figure, names, cell, rows * cell)
     if figure.marked is not None:
         _mark(axes, *figure.marked)
     # An inset has the height of the cells; a colour bar beside the axes would have the height of the figure.
     bar = canvas.colorbar(image, cax=axes.inset_axes((1.03, 0.0, min(0.08 / (columns * cell), 0.1), 1.0)))
     bar.locator = MaxNLocator(5)
-    bar.set_label(with_unit(figure.value_label, figure.unit))
+    bar.set_label(_fill(with_unit(figure.value_label, figure.unit), max(10, rows * cell / LETTER)))
     sns.despine(ax=axes, left=True, bottom=True)
     bar.outline.set_visible(False)
+    _fit_grid(canvas, axes, columns * cell, rows * cell)
     return canvas
 
 
@@ -228,12 +279,14 @@ def _(figure: HeatMap) -> Canvas:
 def _(figure: Maps) -> Canvas:
     """Draw framed pictures of one size, over two columns of the page where they are many; see `_shrunk`."""
     rows, columns = len(figure.row_labels), len(figure.column_labels)
-    around = 0.95 + CHARACTER * max(map(len, figure.row_labels))
+    row_names, column_names = _cell_names(figure)
+    around = 0.95 + CHARACTER * _longest(row_names)
     caption = 0.14 if figure.names else 0.0
     gap = 0.04
     cell = min((PAGE - around) / columns - gap, (9.2 - 0.85) / rows - gap - caption, 1.0)
-    width = columns * (cell + gap) + around
-    canvas = _canvas(width, rows * (cell + gap + caption) + 0.85, compress=True)
+    width = max(columns * (cell + gap) + around, NARROWEST)
+    size = columns * (cell + gap) - gap, rows * (cell + gap + caption) - gap
+    canvas = _canvas(figure.title, width, size[1], compress=True)
     axes = canvas.add_subplot()
     pitch, drop = 1 + gap / cell, 1 + (gap + caption) / cell  # from one picture to the next, in pictures
     drawn = {(y, x): one for y, row in enumerate(figure.maps) for x, one in enumerate(row) if one is not None}
@@ -248,22 +301,22 @@ def _(figure: Maps) -> Canvas:
         axes.imshow(_shrunk(one * scale, pixels), colours, norm, extent=corners, interpolation="nearest")
         axes.add_patch(Rectangle((left, upper), 1, 1, fill=False, edgecolor="0.6", linewidth=0.3, clip_on=False))
         if figure.names:
-            letters = max(1, int(cell / LITTLE))
-            name = figure.names[y][x] if len(figure.names[y][x]) <= letters else f"{figure.names[y][x][: letters - 1]}…"
+            name = _short(figure.names[y][x], max(1, int(cell / LITTLE)))
             axes.text(left + 0.5, upper - 0.02, name, ha="center", va="bottom", fontsize=6)
     axes.set(xlim=(0.0, columns * pitch - gap / cell), ylim=(rows * drop - (gap + caption) / cell, -caption / cell))
-    axes.set(xlabel=figure.column_label, ylabel=figure.row_label, title=wrapped(figure.title, width))
-    axes.set_xticks(0.5 + pitch * np.arange(columns), figure.column_labels)
-    axes.set_yticks(0.5 + drop * np.arange(rows), figure.row_labels)
+    axes.set(xlabel=figure.column_label, ylabel=figure.row_label)
+    axes.set_xticks(0.5 + pitch * np.arange(columns), column_names, rotation=90 * _are_turned(column_names, cell))
+    axes.set_yticks(0.5 + drop * np.arange(rows), row_names)
     axes.tick_params(length=0)
     arrow: Literal["max", "neither"] = "max" if top < most else "neither"
-    across, high = columns * (cell + gap), min(1.0, 2.0 / canvas.get_figheight())
+    across, high = columns * (cell + gap), min(1.0, 1.5 / size[1])
     place = axes.inset_axes((1 + 0.07 / across, 1 - high, 0.08 / across, high))
     bar = canvas.colorbar(ScalarMappable(norm, colours), cax=place, extend=arrow)
     bar.locator = MaxNLocator(5)
-    bar.set_label(with_unit(figure.value_label, figure.unit))
+    bar.set_label(_fill(with_unit(figure.value_label, figure.unit), max(10, high * size[1] / LETTER)))
     bar.outline.set_visible(False)
     sns.despine(ax=axes, left=True, bottom=True)
+    _fit_grid(canvas, axes, *size)
     return canvas
 
 
@@ -279,16 +332,16 @@ def _shrunk(matrix: NDArray[np.floating], most: int) -> NDArray[np.floating]:
 def _(figure: Categories) -> Canvas:
     """Draw cells in the colours of their categories with the glyphs in them, and a legend of both below."""
     rows, columns = len(figure.row_labels), len(figure.column_labels)
-    around = 0.5 + CHARACTER * max(map(len, figure.row_labels))
+    labels = _cell_names(figure)
+    around = 0.5 + CHARACTER * _longest(labels[0])
     wide = next((width for width in (COLUMN, PAGE) if (width - around) / columns >= 0.17), PAGE)
     cell = min((wide - around) / columns, 0.3, 9.0 / rows)
-    width = max(columns * cell + around, 2.2)
+    width = max(columns * cell + around, NARROWEST)
     names = list(figure.glyphs)
     colours = dict(zip(names, sns.color_palette("colorblind", len(names)), strict=True))
-    entries = [f"{glyph}  {name}" for name, glyph in figure.glyphs.items()]
-    room = max(1, int((width - 0.1) / (max(map(len, entries)) * CHARACTER + 0.3)))
-    lines = math.ceil(len(entries) / room)
-    canvas = _canvas(width, rows * cell + 0.75 + 0.15 * lines, compress=True)
+    entries = [f"{glyph}  {_short(name, int((width - 0.6) / CHARACTER))}" for name, glyph in figure.glyphs.items()]
+    room = max(1, int((width - 0.1) / (_longest(entries) * CHARACTER + 0.3)))
+    canvas = _canvas(figure.title, width, rows * cell, compress=True)
     axes = canvas.add_subplot()
     letters = min(6.5, 72 * cell / 1.6)
     for y, row in enumerate(figure.cells):
@@ -300,14 +353,11 @@ def _(figure: Categories) -> Canvas:
             ink = "white" if _is_dark(*colour) else INK
             axes.text(x, y, figure.glyphs[name], ha="center", va="center", color=ink, fontsize=letters)
     axes.set(xlim=(-0.5, columns - 0.5), ylim=(rows - 0.5, -0.5), aspect="equal")
-    axes.set(xlabel=figure.column_label, ylabel=figure.row_label, title=wrapped(figure.title, width))
-    _name_columns(axes, figure.column_labels, cell)
-    step = math.ceil(0.11 / cell)
-    axes.set_yticks(range(0, rows, step), list(figure.row_labels)[::step])
-    axes.tick_params(length=0)
+    _name_cells(axes, figure, labels, cell, rows * cell)
     sns.despine(ax=axes, left=True, bottom=True)
     handles = [Patch(facecolor=colours[name]) for name in names]
     canvas.legend(handles, entries, loc="outside lower center", ncols=room, handlelength=1.0, **LEGEND)
+    _fit_grid(canvas, axes, columns * cell, rows * cell)
     return canvas
 
 
@@ -319,12 +369,12 @@ def _(figure: AttentionLines) -> Canvas:
     arcs under `FAINT` are thin dashed lines.
     """
     size = len(figure.words)
-    pitch = min(max(7.8 / size, 0.13), 0.18)
+    pitch = min(max(7.8 / size, 0.138), 0.18)  # letters of 6 to 7.5 points
     # Long sentences are wider too: lines between distant words would be almost vertical.
     width = min(COLUMN + 0.08 * max(size - 30, 0), PAGE)
-    names = [word if len(word) <= LETTERS else f"{word[: LETTERS - 1]}…" for word in figure.words]
+    names = [_short(word, LETTERS) for word in figure.words]
     with rc_context({"ytick.labelsize": min(44 * pitch, 7.5)}):
-        canvas = _canvas(width, size * pitch + 0.85, pad=0.05)
+        canvas = _canvas(figure.title, width, size * pitch, pad=0.05)
         axes = canvas.add_subplot()
         kinds = _draw_pairs(axes, figure)
         for side, label in ((axes, figure.from_label), (axes.twinx(), figure.to_label)):
@@ -333,12 +383,14 @@ def _(figure: AttentionLines) -> Canvas:
             side.tick_params(length=0, pad=2)
             # Above the words, which end or begin two points from the axes.
             at, points, align = (0, -2, "right") if side is axes else (1, 2, "left")
-            name = textwrap.fill(label, LETTERS)
+            name = _fill(label, LETTERS)
             side.annotate(name, (at, 1), (points, 3), "axes fraction", "offset points", ha=align, fontweight="bold")
             sns.despine(ax=side, left=True, bottom=True)
         if kinds:
-            canvas.legend(handles=kinds, loc="outside lower center", ncols=len(kinds), handlelength=1.6, **LEGEND)
-        canvas.suptitle(wrapped(figure.title, width))
+            canvas.legend(
+                handles=kinds, loc="outside lower center", ncols=min(2, len(kinds)), handlelength=1.6, **LEGEND
+            )
+        _fit(canvas, axes, size * pitch)
         return canvas
 
 
@@ -352,7 +404,7 @@ def _draw_series(axes: Axes, figure: Bars, lying: bool) -> None:
         values: NDArray[np.float64] = np.asarray(series, dtype=np.float64) * scale
         at = places + (index - (len(figure.series) - 1) / 2) * width
         bars = axes.barh if lying else axes.bar
-        bars(at, values, width, label=name, color=colours[index], linewidth=0)
+        bars(at, values, width, label=name, color=colours[index], linewidth=0, **_hatched(index))
         if name not in figure.intervals:
             continue
         low, high = np.asarray(figure.intervals[name], dtype=np.float64) * scale
@@ -360,6 +412,11 @@ def _draw_series(axes: Axes, figure: Bars, lying: bool) -> None:
         # Lines, not error bars, which require that the interval contains the value.
         lines = axes.hlines if lying else axes.vlines
         lines(at[known], low[known], high[known], color=INK, linewidth=0.7)
+
+
+def _hatched(index: int) -> dict[str, Any]:
+    """What tells the areas of one series from those of others where colours do not."""
+    return {"hatch": HATCHES[index % len(HATCHES)], "hatchcolor": "white"}
 
 
 def _draw_pairs(axes: Axes, figure: AttentionLines) -> list[Line2D]:
@@ -417,56 +474,84 @@ def _mark(axes: Axes, row: int, column: int) -> None:
     axes.add_patch(frame)
 
 
-def _name_columns(axes: Axes, names: Sequence[str], cell: float) -> None:
-    """Label the columns: horizontally where the names fit, else turned; only some where there is too little room."""
-    longest = max(map(len, names))
-    width = longest * CHARACTER + 0.025
-    turned = width > cell and longest > 2
-    step = math.ceil((0.11 if turned else width) / cell)
-    axes.set_xticks(range(0, len(names), step), list(names)[::step], rotation=90 if turned else 0)
+def _mark_negative(axes: Axes, values: np.ma.MaskedArray, image: AxesImage, cell: float) -> None:
+    """Write a minus sign into the cells below zero, as red and blue are alike in grey; not into those almost white."""
+    seen = (values < -0.05 * image.norm.vmax).filled(False)
+    for row, column in np.argwhere(seen).tolist():
+        ink = "white" if _is_dark(*image.cmap(image.norm(values[row, column]))[:3]) else INK
+        axes.plot(column, row, "_", color=ink, markersize=min(72 * 0.35 * cell, 5.0), markeredgewidth=0.8)
+
+
+def _cell_names(figure: HeatMap | Maps | Categories) -> tuple[list[str], list[str]]:
+    """Names of the rows and of the columns of a grid; long ones end in an ellipsis."""
+    rows, columns = (
+        [_short(name, NAME_LETTERS) for name in names] for names in (figure.row_labels, figure.column_labels)
+    )
+    return rows, columns
+
+
+def _are_turned(names: Sequence[str], cell: float) -> bool:
+    """Whether names of columns do not fit below their cells."""
+    return _longest(names) > 2 and _longest(names) * CHARACTER + 0.025 > cell
+
+
+def _name_cells(
+    axes: Axes, figure: HeatMap | Categories, names: tuple[Sequence[str], Sequence[str]], cell: float, height: float
+) -> None:
+    """Label rows and columns, these horizontally where they fit, else turned; only some where there is little room."""
+    rows, columns = names
+    turned = _are_turned(columns, cell)
+    step = math.ceil((0.11 if turned else _longest(columns) * CHARACTER + 0.025) / cell)
+    axes.set_xticks(range(0, len(columns), step), columns[::step], rotation=90 if turned else 0)
+    step = math.ceil(0.11 / cell)
+    axes.set_yticks(range(0, len(rows), step), rows[::step])
+    axes.set(xlabel=figure.column_label, ylabel=_fill(figure.row_label, max(8, height / LETTER)))
+    axes.tick_params(length=0)
 
 
 @_draw.register
 def _(figure: Spreads) -> Canvas:
     """Draw lying violins or boxes with their numbers of values, and rates as bars in a second panel on the right."""
-    names, series = [textwrap.fill(name, NAME_LETTERS) for name in figure.categories], len(figure.series)
+    names, series = [_fill(name, NAME_LETTERS) for name in figure.categories], len(figure.series)
     pitch = max(0.13 * series + 0.15, 0.12 * (max(name.count("\n") for name in names) + 1) + 0.08)
     pitch, width = min(pitch, TALLEST / len(names)), 0.84 / series
-    height = 1.0 + pitch * len(names)
-    canvas = _canvas(COLUMN, height, pad=0.05)
+    canvas = _canvas(figure.title, COLUMN, pitch * len(names), pad=0.05)
     shares = (5, 3) if figure.rates else (1,)
     panels = canvas.subplots(1, len(shares), squeeze=False, sharey=True, width_ratios=shares)[0]
     _draw_groups(panels, figure, width, min(6.0, 65 * pitch * width))
+    room = (COLUMN - 0.5 - CHARACTER * _longest(names)) / LETTER
     panels[0].set(
-        xlabel=textwrap.fill(with_unit(figure.label, figure.unit), 22 if figure.rates else 40),
-        ylabel=textwrap.fill(figure.category_label, max(8, int(pitch * len(names) / LETTER))),
+        xlabel=_fill(with_unit(figure.label, figure.unit), max(14, 0.6 * room if figure.rates else room)),
+        ylabel=_fill(figure.category_label, max(8, int(pitch * len(names) / LETTER))),
         yticks=range(len(names)),
         yticklabels=names,
         ylim=(len(names) - 0.5, -0.5),
     )
     if figure.rates:
-        panels[1].set_xlabel(textwrap.fill(with_unit(figure.rate_label, "fraction"), 16))
+        panels[1].set_xlabel(_fill(with_unit(figure.rate_label, "fraction"), max(8, 0.35 * room)))
         panels[1].set_xlim(0.0, max(panels[1].get_xlim()[1], 1.0))
     for panel in panels:
         panel.tick_params(axis="y", length=0)
         panel.grid(axis="x")
-        panel.xaxis.set_major_locator(MaxNLocator(5 if panel is panels[0] else 3))
+        share = shares[0 if panel is panels[0] else 1] / sum(shares)
+        panel.xaxis.set_major_locator(MaxNLocator(max(1, min(5, int(room * LETTER * share / 0.3)))))
         sns.despine(ax=panel, left=True)
+    box = f"box: quartiles, whiskers: percentiles {WHISKERS[0]} and {WHISKERS[1]}"
+    note = box if figure.kind == "box" else "bar: quartiles, dot: median"
+    canvas.supxlabel(_fill(f"{note}, numbers: n of each row", 0.9 * COLUMN / LITTLE), fontsize=6, color="0.35")
+    _fit(canvas, panels[0], pitch * len(names))
     if series > 1:
-        patches = [Patch(color=colour) for colour in sns.color_palette("colorblind", series)]
+        colours = sns.color_palette("colorblind", series)
+        patches = [Patch(facecolor=colour, linewidth=0, **_hatched(index)) for index, colour in enumerate(colours)]
         # Without rates, the numbers of values are at the right edge.
         edge = 0.0 if figure.rates else 0.3
         legend = legend_above(panels[-1], figure.series, patches, width=COLUMN - edge)
         # The layout would widen the panel for the legend; it needs room above only.
         legend.set_in_layout(False)
-        room = legend.get_window_extent().height / canvas.dpi
+        room, height = legend.get_window_extent().height / canvas.dpi, canvas.get_figheight()
         canvas.set_figheight(height + room)
         if isinstance(engine := canvas.get_layout_engine(), ConstrainedLayoutEngine):
             engine.set(rect=(0.0, 0.0, 1.0, height / (height + room)))
-    box = f"box: quartiles, whiskers: percentiles {WHISKERS[0]} and {WHISKERS[1]}"
-    note = box if figure.kind == "box" else "bar: quartiles, dot: median"
-    canvas.supxlabel(f"{note}, numbers: n of each row", fontsize=6, color="0.35")
-    canvas.suptitle(wrapped(figure.title, COLUMN))
     return canvas
 
 
@@ -475,22 +560,27 @@ def _(figure: Curves) -> Canvas:
     """Draw lines and points, one colour per name, points on top."""
     names = list({**figure.lines, **figure.points})
     colours = sns.color_palette("colorblind", len(names))
-    canvas = _canvas(COLUMN, 2.6)
+    canvas = _canvas(figure.title, COLUMN, 1.8)
     axes = canvas.add_subplot()
     for index, name in enumerate(names):
         marker = MARKERS[index % len(MARKERS)]
         if name in figure.lines:
             x, y = figure.lines[name]
-            dashes, marks = DASHES[index % len(DASHES)], marker if len(x) <= SHORT else None
+            # Lines of many points have a mark at some where dashes do not suffice.
+            marks = marker if len(x) <= SHORT or len(names) > len(DASHES) else None
+            dashes, every = DASHES[index % len(DASHES)], math.ceil(len(x) / SHORT) or None
             style: dict[str, Any] = {"linewidth": 1.2, "linestyle": dashes, "marker": marks, "markersize": 3}
+            style |= {"markevery": every}
             axes.plot(x, y, label=name, color=colours[index], **style)
         if name in figure.points:
             x, y = figure.points[name]
             one = {"marker": marker, "markersize": 5, "markeredgewidth": 0.5, "markeredgecolor": "white"}
-            style = {"marker": "o", "markersize": 2, "markeredgewidth": 0, "alpha": 0.35} if len(x) >= MANY else one
+            style = (
+                {"marker": marker, "markersize": 2.5, "markeredgewidth": 0, "alpha": 0.35} if len(x) >= MANY else one
+            )
             label = None if name in figure.lines else name
             axes.plot(x, y, label=label, color=colours[index], linestyle="", zorder=2.5, **style)
-    axes.set(xlabel=textwrap.fill(figure.x_label, 40), ylabel=textwrap.fill(figure.y_label, int(1.8 / LETTER)))
+    axes.set(xlabel=_fill(figure.x_label, 34), ylabel=_fill(figure.y_label, int(1.8 / LETTER)))
     if figure.log_x:
         axes.set_xscale("log")
     _keep_whole(axes, figure)
@@ -510,7 +600,7 @@ def _(figure: Curves) -> Canvas:
     if len(names) > 1:
         for handle in legend_above(axes, names, length=1.8).get_lines():
             handle.set(alpha=1.0, markersize=max(handle.get_markersize(), 4))
-    canvas.suptitle(wrapped(figure.title, COLUMN))
+    _fit(canvas, axes, 1.8)
     return canvas
 
 
@@ -519,7 +609,7 @@ def _(figure: Scatter) -> Canvas:
     """Draw points without axes, alike in both directions; steps of a scale have a colour bar, other groups a legend."""
     names = list(dict.fromkeys(figure.groups))
     colours = sns.color_palette("rocket_r" if figure.ordered else "colorblind", len(names))
-    canvas = _canvas(COLUMN, 3.0)
+    canvas = _canvas(figure.title, COLUMN, 2.4)
     axes = canvas.add_subplot()
     groups, size = np.asarray(figure.groups), 2.5 if len(figure.groups) >= MANY else 4.5
     for index, name in enumerate(names):
@@ -540,7 +630,7 @@ def _(figure: Scatter) -> Canvas:
         bar.set_label(figure.group_label)
     else:
         legend_above(axes, names)
-    canvas.suptitle(wrapped(figure.title, COLUMN))
+    _fit(canvas, axes, 2.4)
     return canvas
 
 
@@ -556,7 +646,7 @@ def _(figure: Histograms) -> Canvas:
     """Draw the share of the texts per bin as an outline for each series; the legend has their numbers."""
     edges = np.linspace(figure.low, figure.high, figure.bins + 1)
     colours = sns.color_palette("colorblind", len(figure.series))
-    canvas = _canvas(COLUMN, 2.4)
+    canvas = _canvas(figure.title, COLUMN, 1.6)
     axes, names = canvas.add_subplot(), []
     for index, (name, series) in enumerate(figure.series.items()):
         values = _known(series)
@@ -565,12 +655,13 @@ def _(figure: Histograms) -> Canvas:
         names.append(f"{name} (n = {len(values):,})" if name else f"n = {len(values):,}")
         shares, dashes = 100.0 * counts / max(len(values), 1), DASHES[index % len(DASHES)]
         axes.stairs(shares, edges, label=names[-1], color=colours[index], linewidth=1.2, linestyle=dashes)
-    axes.set(xlabel=textwrap.fill(figure.label, 40), ylabel="texts (%)", xlim=(figure.low, figure.high))
+    axes.set(xlabel=_fill(figure.label, 34), ylabel="texts (%)", xlim=(figure.low, figure.high))
+    axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.set_ylim(bottom=0.0)
     axes.grid(axis="y")
     sns.despine(ax=axes)
     legend_above(axes, names, length=1.8)
-    canvas.suptitle(wrapped(figure.title, COLUMN))
+    _fit(canvas, axes, 1.6)
     return canvas
 
 
@@ -584,7 +675,7 @@ def _draw_groups(panels: Sequence[Axes], figure: Spreads, width: float, letters:
         at = places + (index - (series - 1) / 2) * width
         values = [_known(group) * scale for group in groups]
         least = min([least, *(group.min() for group in values if len(group))])
-        _draw_spreads(axes, figure.kind, values, at, 0.85 * width, colours[index])
+        _draw_spreads(axes, figure.kind, values, at, 0.85 * width, colours[index], _hatched(index))
         for place, group in zip(at, values, strict=True):
             grey: dict[str, Any] = {"va": "center", "fontsize": letters, "color": "0.35"}
             beside = axes.get_yaxis_transform()  # x in the axes, y in the data
@@ -593,7 +684,7 @@ def _draw_groups(panels: Sequence[Axes], figure: Spreads, width: float, letters:
             axes.annotate(f"{len(group):,}", (1.0, place), (2, 0), beside, "offset points", **grey)
         if name in figure.rates:
             rates = 100.0 * np.asarray(figure.rates[name], dtype=np.float64)
-            panels[1].barh(at, rates, 0.85 * width, color=colours[index], linewidth=0)
+            panels[1].barh(at, rates, 0.85 * width, color=colours[index], linewidth=0, **_hatched(index))
     if least == 0.0:
         axes.set_xlim(left=0.0)
 
@@ -605,6 +696,7 @@ def _draw_spreads(
     at: NDArray[np.float64],
     width: float,
     colour: tuple[float, float, float],
+    hatch: Mapping[str, Any],
 ) -> None:
     """Draw the groups of values of one series at their places; few values, and values that are all equal, are dots."""
     spread = [len(group) >= FEW_VALUES and bool(np.ptp(group) > 0) for group in values]
@@ -629,7 +721,7 @@ def _draw_spreads(
             manage_ticks=False,
             patch_artist=True,
             capwidths=0.5 * width,
-            boxprops={"facecolor": colour, "edgecolor": INK, "linewidth": 0.6},
+            boxprops={"facecolor": colour, "edgecolor": INK, "linewidth": 0.6, **hatch},
             medianprops={"color": INK, "linewidth": 1.4, "solid_capstyle": "butt"},
             whiskerprops=line,
             capprops=line,
@@ -637,7 +729,7 @@ def _draw_spreads(
         return
     parts = axes.violinplot(groups, at, orientation="horizontal", widths=width, showextrema=False)
     for body in cast(list[PolyCollection], parts["bodies"]):
-        body.set(facecolor=colour, edgecolor=colour, linewidth=0.5, alpha=0.75)
+        body.set(facecolor=colour, edgecolor=colour, linewidth=0.5, alpha=0.75, **hatch)
     quartiles = np.array([np.percentile(group, (25, 50, 75)) for group in groups])
     axes.hlines(at, quartiles[:, 0], quartiles[:, 2], color=INK, linewidth=1.4)
     dot: dict[str, Any] = {"color": "white", "markersize": 2.4, "markeredgecolor": INK, "markeredgewidth": 0.4}

@@ -1,12 +1,13 @@
 """Writes the result of an experiment to the run folder and prints its tables: a callback for the Trainer."""
 
-import dataclasses
 import hashlib
 import json
 import math
 import os
 import platform
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -20,7 +21,7 @@ from rich.console import Console
 from rich.text import Text
 
 from reports.drawn import drawn
-from reports.figures import DOTS, draw, fonts_for
+from reports.figures import DOTS, STYLE, draw, fonts_for
 from reports.run_page import write_page
 from reports.tables import audit_table, data_table, latex_table, scores_table
 from reports.texts import html_page
@@ -32,6 +33,7 @@ RECORD = "results.json"
 SUFFIXES = (".png", ".pdf", ".svg", ".html", ".data.csv")
 """Of the files of a figure."""
 
+MOST_CORPORA = 3  # that a caption names
 PACKAGES = ("torch", "pytorch-lightning", "transformers", "torchmetrics", "numpy", "attention-probing")
 
 
@@ -97,6 +99,7 @@ class ResultWriter(pl.Callback):
             return
         datamodule = getattr(trainer, "datamodule", None)
         provenance = datamodule.provenance if isinstance(datamodule, Sourced) else Provenance({}, {}, {})
+        result = with_sources(result, provenance)
         content = write_scores(folder, result, provenance)  # before printing, which may fail
         if not isinstance(datamodule, Sourced):
             warn(f"{type(datamodule).__name__} has no provenance: encoder and data unknown")
@@ -117,6 +120,7 @@ class ResultWriter(pl.Callback):
 
 def write(folder: Path, result: Result, provenance: Provenance, titles: bool = True) -> dict[str, str]:
     """Write all files of a result; return the faults of `write_figures`, and of `page.html` under that name."""
+    result = with_sources(result, provenance)
     faults = write_figures(folder, result.figures, write_scores(folder, result, provenance), titles)
     return faults | ({"page.html": fault} if (fault := leave_page(folder)) else {})
 
@@ -176,6 +180,49 @@ def write_scores(folder: Path, result: Result, provenance: Provenance) -> dict[s
     }
     _write_record(record, content)
     return content
+
+
+def with_sources(result: Result, provenance: Provenance) -> Result:
+    """A result whose figures name the encoder and the corpora in their titles, which are their captions too."""
+    figures = {name: replace(one, title=caption(one.title, provenance)) for name, one in result.figures.items()}
+    return replace(result, figures=figures)
+
+
+def caption(title: str, provenance: Provenance) -> str:
+    """A title with what it does not say itself of encoder and corpora, for instance `… (bert-base-cased; sst2, test)`.
+
+    Of a corpus in splits the tested one is named, unless the title says which splits it is about.
+    """
+    given, encoder = provenance.encoder, _encoder(provenance.encoder)
+    if isinstance(before := given.get("before"), Mapping):
+        encoder += f" from {_encoder(before)}"
+    splits_named = re.search(r"\b(train|dev|test)\b", title) is not None
+    tested = list(dict.fromkeys(_tested(provenance.data)))
+    corpora = [name if splits_named or split is None else f"{name}, {split}" for name, split in tested]
+    if len(corpora) > MOST_CORPORA:
+        corpora = [*corpora[: MOST_CORPORA - 1], f"{len(corpora) - MOST_CORPORA + 1} other corpora"]
+    sources = [source for source in dict.fromkeys((encoder, *corpora)) if source]
+    said = "; ".join(one for one in sources if not re.search(rf"(?<!\w){re.escape(one)}(?!\w)", title))
+    if not said:
+        return title
+    return f"{title[:-1]}; {said})" if title.endswith(")") else f"{title} ({said})".strip()
+
+
+def _encoder(described: Mapping[str, object]) -> str:
+    """The last part of an encoder's name, and whether its weights are random."""
+    name = str(described.get("name", "")).rpartition("/")[2]
+    return f"{name}, random weights" if name and described.get("weights") == "random" else name
+
+
+def _tested(data: Mapping[str, object], split: str | None = None) -> Iterator[tuple[str, str | None]]:
+    """Name and split of every corpus that was tested; the split is None for a corpus without any."""
+    if "corpus" in data:
+        yield str(data["corpus"]), str(data["split"]) if "split" in data else split
+        return
+    tested = next((name for name in ("test", "dev", "train") if name in data), None)
+    for name, inner in data.items():
+        if isinstance(inner, Mapping) and tested in (None, name):
+            yield from _tested(inner, tested)
 
 
 def write_figures(
@@ -258,10 +305,9 @@ def _save_figure(stem: Path, figure: Figure, title: bool) -> str:
         page = f"{stem.name}.html"
         (stem.parent / page).write_text(html_page(figure), encoding="utf-8", newline="\n")
         return page
-    canvas = draw(figure if title else dataclasses.replace(figure, title=""))
-    # Type 42 keeps text in a PDF as text; publishers refuse the default. Without dates, versions and random names equal
-    # data give equal bytes.
-    with rc_context({"pdf.fonttype": 42, "svg.hashsalt": stem.name}):
+    canvas = draw(figure if title else replace(figure, title=""))
+    # Without dates, versions and random names equal data give equal bytes.
+    with rc_context({**STYLE, "svg.hashsalt": stem.name}):
         canvas.savefig(f"{stem}.png", dpi=DOTS, metadata={"Software": None})
         canvas.savefig(f"{stem}.pdf", metadata={"CreationDate": None, "Creator": None, "Producer": None})
         canvas.savefig(f"{stem}.svg", metadata={"Date": None, "Creator": None})

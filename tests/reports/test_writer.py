@@ -39,7 +39,10 @@ TABLE = pd.DataFrame(
 ITEMS = pd.DataFrame({"sentence": [0, 1], "correct": [1.5, 2.0]})
 PROVENANCE = Provenance(
     encoder={"name": "tiny", "layers": np.int64(2), "heads": (4, 4)},
-    data={"path": Path("data/ud"), "sentences": 2, "loss": float("nan")},
+    data={
+        "test": {"corpus": "en_ewt-ud", "path": Path("data/ud"), "sentences": 2, "loss": float("nan")},
+        "dev": {"corpus": "en_ewt-ud"},
+    },
     audit={"too_long": 1, "range_rows": np.array([3, 4])},
 )
 RESULT = Result(
@@ -161,13 +164,16 @@ def test_a_test_run_writes_its_result(tmp_path: Path, monkeypatch: pytest.Monkey
             "examples": "examples.html",
         },
         "figure_data": {name: f"{name}.data.csv" for name in RESULT.figures},
-        "captions": {name: figure.title for name, figure in RESULT.figures.items()},
+        "captions": {name: f"{figure.title} (tiny; en_ewt-ud, test)" for name, figure in RESULT.figures.items()},
         "items": "items.parquet",
         "ratios": {"uas": ["correct", "sentence"]},
         "audit": {"data.too_long": 1, "range_rows": [3, 4], "too_long": 2, "unscored": 0},
         "seed": 17,
         "encoder": {"name": "tiny", "layers": 2, "heads": [4, 4]},
-        "data": {"path": "data/ud", "sentences": 2, "loss": None},
+        "data": {
+            "test": {"corpus": "en_ewt-ud", "path": "data/ud", "sentences": 2, "loss": None},
+            "dev": {"corpus": "en_ewt-ud"},
+        },
         "config": None,
     }
     # To the last digit.
@@ -181,7 +187,9 @@ def test_a_test_run_writes_its_result(tmp_path: Path, monkeypatch: pytest.Monkey
     assert (tmp_path / "relations.tex").read_bytes().decode() == latex_table(
         RESULT.tables["relations"], "probe", "relations"
     )
-    assert (tmp_path / "examples.html").read_bytes().decode() == html_page(EXAMPLES)
+    assert (tmp_path / "examples.html").read_bytes().decode() == html_page(
+        dataclasses.replace(EXAMPLES, title="Examples (tiny; en_ewt-ud, test)")
+    )
     assert_frame_equal(pd.read_parquet(tmp_path / "items.parquet"), ITEMS)
     for text in ("30.0 [25.0, 35.0]", "[unused1]", "33.3", "data.too_long", str(tmp_path)):
         assert text in printed
@@ -248,6 +256,44 @@ def test_what_cannot_be_printed_is_written(
     assert {path.name for path in tmp_path.iterdir()} == FILES - DRAWN - {"page.html"}
 
 
+MINI = {"name": "sentence-transformers/all-MiniLM-L6-v2", "weights": "pretrained", "layers": 6}
+EWT = {split: {"corpus": "en_ewt-ud", "file": f"en_ewt-ud-{split}.conllu"} for split in ("train", "dev", "test")}
+TEXTS = {"reviews": {"corpus": "sst2", "split": "dev"}, "encyclopedia": {"corpus": "wiki_segments"}}
+
+
+@pytest.mark.parametrize(
+    ("title", "encoder", "data", "expected"),
+    [
+        ("nsubj", MINI, EWT, "nsubj (all-MiniLM-L6-v2; en_ewt-ud, test)"),
+        ("nsubj, chosen on dev", MINI, EWT, "nsubj, chosen on dev (all-MiniLM-L6-v2; en_ewt-ud)"),
+        ("Heads off (zero)", MINI, EWT, "Heads off (zero; all-MiniLM-L6-v2; en_ewt-ud, test)"),
+        ("all-MiniLM-L6-v2 on en_ewt-ud, test", MINI, EWT, "all-MiniLM-L6-v2 on en_ewt-ud, test"),
+        ("", {**MINI, "weights": "random"}, {}, "(all-MiniLM-L6-v2, random weights)"),
+        # The vectors are no corpus; a classifier of one's own has no encoder.
+        ("Confusion", {}, {"vectors": {"file": "glove.gz"}, "dev": {"corpus": "sst2"}}, "Confusion (sst2, dev)"),
+        (
+            "Change",
+            {"name": "tuned", "before": MINI},
+            TEXTS,
+            "Change (tuned from all-MiniLM-L6-v2; sst2, dev; wiki_segments)",
+        ),
+        # Parts with corpora of their own, and each corpus once.
+        (
+            "Roles",
+            {},
+            {"text": TEXTS, "dependency": EWT, "coreference": EWT},
+            "Roles (sst2, dev; wiki_segments; en_ewt-ud, test)",
+        ),
+        ("Share", {}, {name: {"corpus": name} for name in "abcde"}, "Share (a; b; 3 other corpora)"),
+        ("Nothing known", {}, {}, "Nothing known"),
+    ],
+)
+def test_a_caption_names_the_encoder_and_the_tested_corpora_once(
+    title: str, encoder: dict[str, object], data: dict[str, object], expected: str
+) -> None:
+    assert writer.caption(title, Provenance(encoder, data, {})) == expected
+
+
 class TestWrite:
     @pytest.mark.slow
     def test_the_same_result_gives_the_same_bytes(self, tmp_path: Path) -> None:
@@ -270,10 +316,10 @@ class TestWrite:
         write(tmp_path, result, PROVENANCE)
         before = record_of(tmp_path)
         write(tmp_path, result, PROVENANCE, titles=False)
-        assert drawn == ["Relations", ""]
+        assert drawn == ["Relations (tiny; en_ewt-ud, test)", ""]
         assert record_of(tmp_path) == before
         # A page stands for itself.
-        assert "<h1>Examples</h1>" in (tmp_path / "examples.html").read_text(encoding="utf-8")
+        assert "<h1>Examples (tiny; en_ewt-ud, test)</h1>" in (tmp_path / "examples.html").read_text(encoding="utf-8")
 
     @pytest.mark.slow
     def test_a_failed_run_leaves_no_record(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
