@@ -476,7 +476,7 @@ def _mark(axes: Axes, row: int, column: int) -> None:
 
 def _mark_negative(axes: Axes, values: np.ma.MaskedArray, image: AxesImage, cell: float) -> None:
     """Write a minus sign into the cells below zero, as red and blue are alike in grey; not into those almost white."""
-    seen = (values < -0.05 * image.norm.vmax).filled(False)
+    seen = np.ma.filled(np.ma.asarray(image.norm(values)) < 0.475, False)  # zero lies at the middle of the scale
     for row, column in np.argwhere(seen).tolist():
         ink = "white" if _is_dark(*image.cmap(image.norm(values[row, column]))[:3]) else INK
         axes.plot(column, row, "_", color=ink, markersize=min(72 * 0.35 * cell, 5.0), markeredgewidth=0.8)

@@ -1,6 +1,7 @@
 import dataclasses
 from collections.abc import Iterable, Sequence
 from itertools import combinations, pairwise
+from pathlib import Path
 from typing import cast
 
 import matplotlib as mpl
@@ -17,6 +18,7 @@ from matplotlib.patches import PathPatch, Rectangle, StepPatch
 from matplotlib.text import Annotation, Text
 
 from reports.figures import COLUMN, PAGE, draw
+from reports.writer import write_figures
 from results import AttentionLines, Bars, Categories, Curves, HeatMap, Histograms, Maps, Scatter, Spreads, on_one_scale
 from results import Figure as Data
 
@@ -268,6 +270,78 @@ def test_a_price_is_no_formula(figure: Data) -> None:
     labels = [text for text in canvas.findobj(Text) if isinstance(text, Text) and "$" in text.get_text()]
     assert labels
     assert not any(label.get_parse_math() for label in labels)
+
+
+# What deuteranopes and protanopes see of linear red, green and blue: Machado et al. 2009, severity 1.
+SEEN = {
+    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.01182, 0.04294, 0.968881]],
+    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "all colours": np.eye(3).tolist(),
+}
+
+
+def lightness(colour: Sequence[float], eye: str = "all colours") -> float:
+    """L* of a colour, 0–100."""
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in colour[:3]]
+    red, green, blue = np.clip(np.array(SEEN[eye]) @ linear, 0, 1)
+    luminance = 0.2126 * red + 0.7152 * green + 0.0722 * blue
+    return float(116 * luminance ** (1 / 3) - 16 if luminance > 0.008856 else 903.3 * luminance)
+
+
+class TestWithoutColour:
+    @pytest.mark.parametrize("eye", SEEN)
+    def test_maps_go_from_light_to_dark(self, eye: str) -> None:
+        for figure in (heat_map(9, 9), maps(2, 2, 3)):
+            shades = [lightness(colour, eye) for colour in axes_of(figure).images[0].cmap(np.linspace(0, 1, 64))]
+            assert all(one > two for one, two in pairwise(shades))
+            assert shades[0] - shades[-1] > 80
+        signed = axes_of(heat_map(9, 9, diverging=True)).images[0].cmap(np.linspace(0, 1, 65))
+        shades = [lightness(colour, eye) for colour in signed]
+        assert all(one < two for one, two in pairwise(shades[:33]))
+        assert all(one > two for one, two in pairwise(shades[32:]))
+
+    def test_cells_below_zero_have_a_minus_sign(self) -> None:
+        figure = heat_map(9, 12, diverging=True)
+        axes = axes_of(figure)
+        marked = {(int(line.get_ydata()[0]), int(line.get_xdata()[0])) for line in axes.lines}  # type: ignore[index]
+        assert {line.get_marker() for line in axes.lines} == {"_"}
+        most = np.abs(figure.values).max()
+        assert marked == {(y, x) for y, x in np.ndindex(9, 12) if figure.values[y, x] < -0.05 * most}
+        assert 0 < len(marked) < 9 * 12
+        assert not axes_of(heat_map(9, 12)).lines
+        assert not axes_of(heat_map(3, 3, diverging=True)).lines  # these have numbers
+
+    def test_ten_series_differ_in_more_than_colour(self) -> None:
+        names = list("abcdefghij")
+        hatches = [container.patches[0].get_hatch() for container in containers(axes_of(bars("ab", 10)))]
+        axes, rates = draw(spreads("ab", names, rates=True, kind="box")).axes
+        drawn = [patch.get_hatch() for patch in axes.patches if isinstance(patch, PathPatch)]
+        assert drawn == [hatch for hatch in hatches for _ in "ab"]
+        assert [patch.get_hatch() for patch in rates.patches] == drawn
+        legend = rates.get_legend()
+        assert legend is not None
+        assert [patch.get_hatch() for patch in legend.get_patches()] == hatches
+        bodies = [part for part in axes_of(spreads("a", names)).collections if isinstance(part, PolyCollection)]
+        assert [body.get_hatch() for body in bodies] == hatches
+        curves = [(line._dash_pattern, line.get_marker()) for line in axes_of(lines(names, 50)).lines]  # type: ignore[attr-defined]
+        steps = [step.get_linestyle() for step in axes_of(histograms(names[:7])).patches]
+        points = [line.get_marker() for line in axes_of(scatter(names, 300)).lines]
+        heads = [line.get_marker() for line in axes_of(plane(10, 2)).lines]
+        for channel in (hatches, curves, steps, points, heads):
+            assert len(channel) >= 7
+            assert all(one != two for one, two in combinations(channel, 2))
+
+
+def test_a_pdf_has_its_fonts_and_no_text_is_small(tmp_path: Path) -> None:
+    figures = (bars("ab", 2), heat_map(9, 9), maps(2, 2, 3, names=["ab", "cd"]), roles(2, 2, {"a": "A"}), sentence(60))
+    for figure in (*figures, plane(3, 3), spreads("ab", "cd", kind="box"), lines("ab", 9), histograms("ab")):
+        canvas = draw(figure)
+        written = [text for text in canvas.findobj(Text) if isinstance(text, Text) and text.get_text()]
+        assert min(text.get_fontsize() for text in written) >= 6
+        assert not write_figures(tmp_path, {"figure": figure}, {"columns": {}})
+        pdf = (tmp_path / "figure.pdf").read_bytes()
+        assert b"/FontFile2" in pdf
+        assert b"/Type3" not in pdf
 
 
 class TestBars:
