@@ -18,8 +18,21 @@ from matplotlib.patches import PathPatch, Rectangle, StepPatch
 from matplotlib.text import Annotation, Text
 
 from reports.figures import COLUMN, PAGE, draw
-from reports.writer import write_figures
-from results import AttentionLines, Bars, Categories, Curves, HeatMap, Histograms, Maps, Scatter, Spreads, on_one_scale
+from reports.writer import write
+from results import (
+    AttentionLines,
+    Bars,
+    Categories,
+    Curves,
+    HeatMap,
+    Histograms,
+    Maps,
+    Provenance,
+    Result,
+    Scatter,
+    Spreads,
+    on_one_scale,
+)
 from results import Figure as Data
 
 RELATIONS = tuple(f"relation:{number}" for number in range(30))
@@ -337,8 +350,8 @@ def test_a_pdf_has_its_fonts_and_no_text_is_small(tmp_path: Path) -> None:
     for figure in (*figures, plane(3, 3), spreads("ab", "cd", kind="box"), lines("ab", 9), histograms("ab")):
         canvas = draw(figure)
         written = [text for text in canvas.findobj(Text) if isinstance(text, Text) and text.get_text()]
-        assert min(text.get_fontsize() for text in written) >= 6
-        assert not write_figures(tmp_path, {"figure": figure}, {"columns": {}})
+        assert min(float(text.get_fontsize()) for text in written) >= 6
+        assert not write(tmp_path, Result("probe", {}, figures={"figure": figure}), Provenance({}, {}, {}))
         pdf = (tmp_path / "figure.pdf").read_bytes()
         assert b"/FontFile2" in pdf
         assert b"/Type3" not in pdf
