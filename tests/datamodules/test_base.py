@@ -12,7 +12,7 @@ import torch
 from attention.encoder import EncoderSpec
 from corpora.sentence import CorpusError
 from datamodules import ClassificationDataModule, CoreferenceDataModule, DependencyDataModule
-from datamodules.base import files_by_split
+from datamodules.base import corpus_of, files_by_split
 from datamodules.batch import Movable
 from tests.datamodules.conftest import Kind, Module, trainer
 
@@ -26,6 +26,20 @@ def test_a_template_and_a_mapping_name_the_same_files(tmp_path: Path, monkeypatc
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "b.conllu").touch()
     assert files_by_split({"dev": "~/b.conllu"}) == {"dev": tmp_path / "b.conllu"}
+
+
+@pytest.mark.parametrize(
+    ("path", "known"),
+    [
+        ("ud/en_ewt-ud-dev.conllu", {"corpus": "en_ewt-ud", "split": "dev"}),
+        ("cls/sst2/test.tsv", {"corpus": "sst2", "split": "test"}),
+        ("litbank.train.conll", {"corpus": "litbank", "split": "train"}),
+        ("ontogum.train40.conll2012", {"corpus": "ontogum.train40"}),
+        ("latest.txt", {"corpus": "latest"}),
+    ],
+)
+def test_a_file_names_its_corpus_and_split(path: str, known: dict[str, str], tmp_path: Path) -> None:
+    assert corpus_of(tmp_path / path) == known
 
 
 def test_a_file_that_a_mapping_names_must_be_there(tmp_path: Path) -> None:

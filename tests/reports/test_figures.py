@@ -316,7 +316,7 @@ class TestWithoutColour:
     def test_cells_below_zero_have_a_minus_sign(self) -> None:
         figure = heat_map(9, 12, diverging=True)
         axes = axes_of(figure)
-        marked = {(int(line.get_ydata()[0]), int(line.get_xdata()[0])) for line in axes.lines}  # type: ignore[index]
+        marked = {(np.asarray(line.get_ydata()).item(), np.asarray(line.get_xdata()).item()) for line in axes.lines}
         assert {line.get_marker() for line in axes.lines} == {"_"}
         most = np.abs(figure.values).max()
         assert marked == {(y, x) for y, x in np.ndindex(9, 12) if figure.values[y, x] < -0.05 * most}
