@@ -13,12 +13,15 @@ import numpy as np
 import pandas as pd
 
 from pages import Packed
+from reports.figures import DOTS
 from reports.tables import DASH, Latex, latex_lines, number, written
 from results import Table
 
 ROWS = 200  # of a table that are elements of the page; sorting, filtering and copying are of all
 FEW = 15  # rows of a table that has no filter
+LONG = 40  # rows from which on a table scrolls by itself
 LISTED = 20  # entries of a list of facts
+BESIDE = 480  # pixels of a figure that stands beside another
 SCALE = 1.3  # of a figure on the screen, whose letters are as small as in print
 SIGNS: Mapping[str, str] = {"fraction": "×100", "nats": "nats", "bits": "bits"}
 
@@ -91,14 +94,34 @@ class Drawing:
         return cost(self.svg.encode()) + 4 * len(self.png) // 3 + len(self.texts)
 
     @property
+    def wide(self) -> bool:
+        """Whether it takes both columns of a page of print."""
+        return self.size is None or self.size[0] > BESIDE
+
+    @cached_property
+    def size(self) -> tuple[int, int] | None:
+        """Width and height in pixels, so that nothing moves when it is drawn; None where it does not say them."""
+        if self.png:
+            width, height = (int.from_bytes(self.png[place : place + 4]) for place in (16, 20))
+            return round(width * 96 / DOTS * SCALE), round(height * 96 / DOTS * SCALE)
+        words = self.svg[self.svg.find("<svg") :].partition(">")[0].split('"')
+        found = {name.strip(): value for name, value in zip(words[::2], words[1::2], strict=False)}
+        try:
+            width, height = (round(float(found[side].removesuffix("pt")) / 72 * 96) for side in ("width=", "height="))
+        except (KeyError, ValueError):
+            return None
+        return round(width * SCALE), round(height * SCALE)
+
+    @property
     def html(self) -> str:
         """The picture, which the scripts of the page fill where it is a vector graphic, or the texts."""
-        alt = f'alt="{escape(self.caption)}"'
+        sides = 'width="{}" height="{}"'.format(*self.size) if self.size else ""
+        image = f'alt="{escape(self.caption)}" {sides}'
         if self.svg:
-            return f'<div class="card"><img {alt} data-figure="{escape(self.name)}"{_size(self.svg)}></div>'
+            return f'<div class="card"><img {image} data-figure="{escape(self.name)}"></div>'
         if self.png:
             coded = base64.b64encode(self.png).decode()
-            return f'<div class="card"><img {alt} src="data:image/png;base64,{coded}"></div>'
+            return f'<div class="card"><img {image} src="data:image/png;base64,{coded}"></div>'
         return self.texts
 
 
@@ -131,7 +154,7 @@ def table_html(view: View, block: str, *, whole: bool = True, filled: bool = Tru
         f"{_sign(units.get(name, ''))}</button></th>"
         for name in view.cells
     )
-    known, file = escape(view.name), escape(view.file)
+    known, file, long = escape(view.name), escape(view.file), " long" if len(view) > LONG else ""
     search = f'<label>Filter <input type="search" aria-label="Filter the rows of {known}"></label>'
     latex = '<button type="button" data-do="latex">Copy as LaTeX</button>' if view.latex else ""
     more = "" if whole else f'<span class="more">; the others are in {file}</span>'
@@ -139,7 +162,7 @@ def table_html(view: View, block: str, *, whole: bool = True, filled: bool = Tru
         f'<div class="table" data-block="{block}" data-name="{known}" data-file="{file}">\n<div class="tools">'
         f'{search if len(view) > FEW else ""}<button type="button" data-do="tsv">Copy as TSV</button>{latex}'
         f'<button type="button" data-do="csv">Save as CSV</button><span role="status"></span></div>\n'
-        f'<div class="scroll" tabindex="0" role="region" aria-label="Table {known}">\n<table>\n'
+        f'<div class="scroll{long}" tabindex="0" role="region" aria-label="Table {known}">\n<table>\n'
         f'<caption><span class="count">{_count(len(view))}</span>{more}</caption>\n<thead><tr>{heads}</tr></thead>\n'
         f"<tbody>{chr(10).join(_rows(view)) if filled else ''}</tbody>\n</table>\n</div>\n</div>"
     )
@@ -174,14 +197,20 @@ def _count(rows: int) -> str:
     return rows_of(rows) if rows <= ROWS else f"{ROWS:,} of {rows_of(rows)} shown"
 
 
-def facts(entries: Mapping[str, Any]) -> str:
-    """Nested facts as a table of names, joined with dots, and values; counts of zero are behind a button."""
+def counts(entries: Mapping[str, Any]) -> str:
+    """Counts as `facts`; those of zero are behind a button."""
     found = list(_flat(entries))
     zeros = [(name, text) for name, text in found if text == "0"]
     shown = _facts([(name, text) for name, text in found if text != "0"])
     if zeros:
-        shown += f"<details><summary>{len(zeros)} counts that are 0</summary>{_facts(zeros)}</details>"
+        number = "1 count that is 0" if len(zeros) == 1 else f"{len(zeros)} counts that are 0"
+        shown += f"<details><summary>{number}</summary>{_facts(zeros)}</details>"
     return shown
+
+
+def facts(entries: Mapping[str, Any]) -> str:
+    """Nested facts as a table of names, joined with dots, and values."""
+    return _facts(list(_flat(entries)))
 
 
 def _facts(found: Sequence[tuple[str, str]]) -> str:
@@ -216,14 +245,3 @@ def identifier(*parts: str) -> str:
 def cost(content: bytes) -> int:
     """Characters of a page that packed content takes, about."""
     return 4 * len(zlib.compress(content, 6)) // 3
-
-
-def _size(svg: str) -> str:
-    """Width and height of a picture in pixels, so that nothing moves when it is drawn."""
-    words = svg[svg.find("<svg") :].partition(">")[0].split('"')
-    found = {name.strip(): value for name, value in zip(words[::2], words[1::2], strict=False)}
-    try:
-        sides = [round(float(found[side].removesuffix("pt")) * 4 / 3 * SCALE) for side in ("width", "height")]
-    except (KeyError, ValueError):
-        return ""
-    return f' width="{sides[0]}" height="{sides[1]}"'

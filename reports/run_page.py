@@ -18,7 +18,7 @@ from pages import Packed, document
 from pages.shell import resource
 from reports.citations import cited
 from reports.drawn import texts_of
-from reports.parts import ROWS, Drawing, View, copied, cost, facts, identifier, rows_of, table_html, typed
+from reports.parts import ROWS, Drawing, View, copied, cost, counts, facts, identifier, rows_of, table_html, typed
 from reports.reader import NAN
 from reports.source import Source
 from reports.tables import DASH, LATEX_ROWS
@@ -156,9 +156,9 @@ class RunPage:
         listed = [view for view in self.tables if view is not self.scores]
         sections = {
             "Scores": self._score_section(),
-            "Figures": "\n".join(self._figure(one) for one in self.drawings),
+            "Figures": self._figures(),
             "Tables": "\n".join(self._table_section(view) for view in listed),
-            "Audit": facts(source.content["audit"]) or "<p>Nothing was counted.</p>",
+            "Audit": counts(source.content["audit"]) or "<p>Nothing was counted.</p>",
             "What was run": self._what_was_run(),
             "Config and command": self._config(),
             "Files": self._files(),
@@ -218,6 +218,10 @@ class RunPage:
         self.data[block] = view.packed(None if whole else ROWS)
         return table_html(view, block, whole=whole)
 
+    def _figures(self) -> str:
+        figures = "\n".join(self._figure(one) for one in self.drawings)
+        return f'<div class="figures">\n{figures}\n</div>' if figures else ""
+
     def _figure(self, one: Drawing) -> str:
         shown = self._has("figure", one.name)
         content = one.html if shown else f'<p class="note">Left out of this page: {escape(one.file)}</p>'
@@ -225,7 +229,8 @@ class RunPage:
         links = [self._link(file.name, file.suffix[1:].upper()) for file in files if self._lies(file)]
         save = f'<button type="button" data-save="{escape(one.name)}">Save as SVG</button>' if shown and one.svg else ""
         return (
-            f'<figure id="{identifier("figure", one.name)}">\n<h3>{escape(one.name)}</h3>\n{content}\n'
+            f'<figure{" class=wide" if one.wide else ""} id="{identifier("figure", one.name)}">\n'
+            f"<h3>{escape(one.name)}</h3>\n{content}\n"
             f'<figcaption>{escape(one.caption)}</figcaption>\n<div class="tools">{save}<span>{" ".join(links)}</span>'
             f"</div>\n{self._numbers(one)}\n</figure>"
         )
