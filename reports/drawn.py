@@ -105,19 +105,19 @@ def _(figure: AttentionLines) -> Table:
 
 @_drawn.register
 def _(figure: Spreads) -> Table:
-    rows: list[tuple[object, ...]] = [
-        (category, name, "value", float(value))
+    rows = [
+        (category, name, float(value), math.nan)
         for name, groups in figure.series.items()
         for category, values in zip(figure.categories, groups, strict=True)
         for value in values
     ]
-    units: list[Unit] = [figure.unit] * len(rows)
     for name, shares in figure.rates.items():
         rows += [
-            (category, name, "rate", float(rate)) for category, rate in zip(figure.categories, shares, strict=True)
+            (category, name, math.nan, float(rate)) for category, rate in zip(figure.categories, shares, strict=True)
         ]
-        units += ["fraction"] * len(shares)
-    return _table(rows, ["category", "series", "kind", "value"], {"value": units})
+    units: dict[str, Unit] = {"value": figure.unit, "rate": "fraction"}
+    columns = ["category", "series", *units] if figure.rates else ["category", "series", "value"]
+    return _table(rows, columns, {name: unit for name, unit in units.items() if name in columns})
 
 
 @_drawn.register
@@ -180,8 +180,6 @@ def _axes(*labels: str) -> list[str]:
     return names if len(set(names)) == 2 and not taken & set(names) else ["row", "column"]
 
 
-def _table(
-    rows: Iterable[Sequence[object]], columns: Sequence[str], units: Mapping[str, Unit | Sequence[Unit]]
-) -> Table:
+def _table(rows: Iterable[Sequence[object]], columns: Sequence[str], units: Mapping[str, Unit]) -> Table:
     frame = pd.DataFrame([row[: len(columns)] for row in rows], columns=list(columns))
     return Table(frame.astype(dict.fromkeys(units, np.float64)), units)

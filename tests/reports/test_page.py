@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
-from axe_playwright_python.base import AXE_FILE_PATH  # type: ignore[import-untyped]
+from axe_playwright_python.base import AXE_FILE_PATH
 from playwright.sync_api import Browser, Page
 
 from reports import run_page
