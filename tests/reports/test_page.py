@@ -62,7 +62,7 @@ RESULT = Result(
     {
         "uas": Estimate(0.543, 0.5, 0.6, unit="fraction", p=0.01),
         "loss": Estimate(1.5, unit="nats"),
-        "none": Estimate(NAN, unit="bits"),
+        "codelength_bits": Estimate(NAN, unit="bits"),
     },
     {"small": SMALL, "large": LARGE},
     FIGURES,
@@ -165,7 +165,7 @@ class TestTables:
         page = open_page(run / "page.html")
         rows = [column(page, "scores", place) for place in (1, 2, 3, 4)]
         assert rows == [
-            ["uas", "loss", "none"],
+            ["uas", "loss", "codelength_bits"],
             ["54.3 [50.0, 60.0]", "1.5", "–"],
             ["0.01", "–", "–"],
             ["fraction", "nats", "bits"],
