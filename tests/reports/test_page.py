@@ -178,8 +178,9 @@ class TestFigures:
         page.wait_for_function("document.querySelector('#figure-curve img').naturalWidth > 0")
         images = page.locator("figure img")
         assert images.evaluate_all("all => all.map(one => one.naturalWidth > 100)") == [True] * 3
+        captions = json.loads((run / "results.json").read_text(encoding="utf-8"))["captions"]
         assert images.evaluate_all("all => all.map(one => one.alt)") == [
-            FIGURES[name].title for name in ("weights", "bars", "curve")
+            captions[name] for name in ("weights", "bars", "curve")
         ]
         for name, figure in FIGURES.items():
             box = page.locator(f"#figure-{name}")
