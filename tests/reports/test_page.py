@@ -312,6 +312,49 @@ def test_paper_has_all_rows_that_are_shown_and_no_buttons(run: Path, open_page: 
     assert not page.locator("pre[aria-label='config.yaml']").is_visible()
 
 
+def test_of_a_sweep_with_its_problems_and_links_to_its_runs(tmp_path: Path, open_page: Open) -> None:
+    out = tmp_path / "a sweep"
+    folders = ["one/Probe/version_0", "two/Probe/version_0"]
+    for folder in folders:
+        run = out / "runs" / folder
+        run.mkdir(parents=True)
+        (run / "config.yaml").write_text(yaml.safe_dump(CONFIG), encoding="utf-8")
+        write(run, Result("probe", {"uas": Estimate(0.5, unit="fraction")}), PROVENANCE)
+    (out / "runs" / folders[1] / "page.html").unlink()
+    scores = pd.DataFrame(
+        {"probe": ["a", "b"], "seeds": [1, 1], "uas": [0.5, 0.25], "low": [0.4, NAN], "high": [0.6, NAN]}
+    )
+    runs = pd.DataFrame({"probe": ["a", "b"], "seed": 0, "command": "fit", "config": "a.yaml", "folder": folders})
+    tables = {"table": Table(scores, {"uas": "fraction"}, "uas"), "table_runs": Table(runs)}
+    (out / "config.yaml").write_text("name: table\n", encoding="utf-8")
+    audit = {"runs": 3, "done": 2, "faults": [f"failed: {ATTACK}"], "warnings": ["other items"]}
+    assert write(out, Result("table", {}, tables, audit=audit), Provenance({}, {}, {})) == {}
+    page = open_page(out / "page.html")
+    assert page.inner_text(".on") == "AttentionOnlyProbe in 2 runs on ud_english_ewt"
+    assert page.locator(".notice li").all_inner_texts() == [f"failed: {ATTACK}", "other items"]
+    assert [column(page, "table", place) for place in (1, 2, 3)] == [
+        ["a", "b"],
+        ["1", "1"],
+        ["50.0 [40.0, 60.0]", "25.0"],
+    ]
+    assert page.locator("[data-name=table_runs] tbody a").count() == 1
+    assert "Without a page: 1 of 2 runs" in page.inner_text("main")
+    assert page.locator(".copied pre").first.inner_text().startswith("python -m sweeps.run PLAN.yaml --out ")
+    link = page.locator("[data-name=table_runs] tbody a").get_attribute("href")
+    assert (out / "runs" / folders[0] / "page.html").as_uri() == page.evaluate(
+        "link => new URL(link, location).href", link
+    )
+    # Also after the rows were made anew, and from elsewhere.
+    table(page, "table_runs").get_by_role("columnheader", name="probe").get_by_role("button").click()
+    page.wait_for_timeout(50)
+    assert page.locator("[data-name=table_runs] tbody a").get_attribute("href") == link
+    elsewhere = open_page(write_page(out, tmp_path / "elsewhere.html"))
+    assert (
+        elsewhere.locator("[data-name=table_runs] tbody a").evaluate("link => link.href")
+        == (out / "runs" / folders[0] / "page.html").as_uri()
+    )
+
+
 class TestSize:
     def test_what_is_left_out_is_named_in_order(
         self, run: Path, tmp_path: Path, open_page: Open, monkeypatch: pytest.MonkeyPatch
