@@ -60,5 +60,6 @@ bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.surface
 	$(BIN)/python -m benchmarks.head_distances
 	$(BIN)/python -m benchmarks.ablation
+	$(BIN)/python -m benchmarks.view
 	$(BIN)/python -m benchmarks.store
 	$(BIN)/python -m benchmarks.devices

@@ -16,6 +16,8 @@ from attention.forward import extract
 from attention.specification import Extraction, Items, Options, cut_sentences
 from attention.store import unpack_weights
 from corpora.sentence import Sentence, Treebank
+from pages.view import Arc, Span, View
+from pages.view import Pieces as ViewPieces
 from results import AttentionLines
 from results.errors import check_new
 
@@ -84,6 +86,60 @@ class WordAttention(Sequence[xr.DataArray]):
         words = tuple(str(word) for word in array["to"].to_numpy())
         name = str(self.encoder["name"]).rpartition("/")[2]
         return AttentionLines(f"Head {layer}-{head} of {name}", words, array.to_numpy(), frozenset(arcs))
+
+    def view(
+        self,
+        sentence: int | str | Sequence[str] = 0,
+        *,
+        title: str | None = None,
+        arcs: Sequence[Arc] = (),
+        clusters: Sequence[Sequence[Span]] = (),
+        saliency: Mapping[str, Sequence[float]] | None = None,
+        pieces: "WordAttention | None" = None,
+        notes: Sequence[str] = (),
+    ) -> View:
+        """A page to look at a sentence: it shows itself in a notebook, and `save` writes it.
+
+        Words count from 1 here, as the heads of a treebank do.
+
+        Args:
+            sentence: its place, text or words.
+            title: of the page; by default the sentence.
+            arcs: (from, to, label); gold dependencies go from the dependent to its head.
+            clusters: of each its mentions as (first word, the word behind the last).
+            saliency: by its name a number for each word.
+            pieces: the attention of the same sentences over pieces, which the page shows on demand.
+            notes: sentences that stand under the figure.
+
+        Raises:
+            ViewError: marks of words that there are not.
+        """
+        place = self.place(sentence)
+        array, words = self[place], self.sentences[place]
+        numbers = array["from_word"].to_numpy()
+        first = int(numbers[0])  # 0 where there is a start delimiter
+        last = len(numbers) - 1 + first - len(words)  # 1 where there is one at the end
+        return View(
+            title or " ".join(words),
+            [str(name) for name in array["from"].to_numpy()],
+            array.to_numpy(),
+            array["layer"].to_numpy().tolist(),
+            array["head"].to_numpy().tolist(),
+            delimiters=np.flatnonzero((numbers == 0) | (numbers == len(words) + 1)).tolist(),
+            arcs=[(start - first, end - first, label) for start, end, label in arcs],
+            clusters=[[(start - first, end - first) for start, end in spans] for spans in clusters],
+            saliency={
+                name: [*([0.0] * (1 - first)), *values, *([0.0] * last)] for name, values in (saliency or {}).items()
+            },
+            pieces=None if pieces is None else pieces.between(place, first),
+            notes=notes,
+        )
+
+    def between(self, sentence: int, first: int) -> ViewPieces:
+        """Its values as those between pieces, for the view of words that count from `first`."""
+        array = self[sentence]
+        of = (array["from_word"].to_numpy() - first).tolist()
+        return ViewPieces([str(name) for name in array["from"].to_numpy()], of, array.to_numpy())
 
     def bertviz(self, sentence: int | str | Sequence[str] = 0) -> tuple[tuple[Tensor, ...], list[str]]:
         """What bertviz takes: `head_view(*attention.bertviz(0))`, `model_view(*attention.bertviz(0))`.

@@ -185,6 +185,11 @@ class TextSplit(Dataset[TextBatch]):
         sources = self._of(item, self._sources)
         return [None if place < 0 else self._words.types[self._words.codes[place]] for place in sources]
 
+    def places(self, item: int) -> list[int]:
+        """The place, from 0, of the word that each token is or is a piece of; -1 for delimiters."""
+        first = int(self._words.offsets[2 * item])
+        return [-1 if place < 0 else place - first for place in self._of(item, self._sources)]
+
     def sentences(self, item: int) -> list[int]:
         """The sentence of each token of a text, from 0; -1 for delimiters."""
         return self._of(item, self._sentences)

@@ -547,7 +547,7 @@ function tell() {
   by("threshold-value").textContent = written(threshold(), 3);
   const what = text().unit === "fraction" ? `of the ${text().quantity} from these positions` : "of their sum";
   const lines = matrices.map(one => {
-    const without = view.state.delimiters === "renormalised" ? `; delimiters had ${percent(one.delimiters)} before` : view.state.delimiters === "hidden" ? `; of it ${percent(one.delimiters)} goes to delimiters` : "";
+    const without = view.state.delimiters === "renormalised" ? `; delimiters had ${percent(one.delimiters)} before` : view.state.delimiters === "hidden" ? `; ${percent(one.delimiters)} of it goes to delimiters` : "";
     const share = view.state.delimiters === "hidden" ? one.share * one.inside : one.share;
     const hit = arcs.length ? ` ${text().arcsName[0].toUpperCase()}${text().arcsName.slice(1)}: the greatest of its row in ${hits(one, arcs, positions)} of ${arcs.length}.` : "";
     return `${one.name}: ${counted(one.count)} of ${counted(m * m)} values are shown, ${percent(share)} ${what}${without}.${hit}`;
@@ -689,10 +689,10 @@ function press() {
 }
 
 async function drawThumbnails() {
-  const { id, names } = grid(), { side } = view, pixels = Math.min(view.thumbnail, names.length);
+  const { id, names } = grid(), pixels = Math.min(view.thumbnail, names.length);
   const codes = new Uint8Array(await page.unpacked(id));
   if (id !== grid().id) return;
-  const count = text().layers.length * heads(), ratio = devicePixelRatio || 1, [red, green, blue] = channels(palette().heads[0]);
+  const { side } = view, count = text().layers.length * heads(), ratio = devicePixelRatio || 1, [red, green, blue] = channels(palette().heads[0]);
   const sheet = document.createElement("canvas"), canvas = by("sprite");
   sheet.width = pixels;
   sheet.height = pixels * count;
@@ -936,14 +936,14 @@ function listenToControls() {
 }
 
 function listenToWindow() {
-  let before = innerWidth;
-  addEventListener("resize", () => {
-    if (innerWidth === before) return;
-    before = innerWidth;
-    listHeads();
-    drawThumbnails();
+  let before = by("stage").clientWidth;
+  new ResizeObserver(() => {
+    const { clientWidth } = by("stage");
+    if (clientWidth === before || matchMedia("print").matches) return;
+    before = clientWidth;
+    if (cell() !== view.side) { listHeads(); drawThumbnails(); }
     renderSoon();
-  });
+  }).observe(by("stage"));
   addEventListener("hashchange", () => { recall(); open(); });
   const repaint = () => { drawThumbnails(); render(); };
   for (const query of ["print", "(prefers-color-scheme: dark)"]) matchMedia(query).addEventListener("change", repaint);

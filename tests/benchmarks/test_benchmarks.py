@@ -1,6 +1,9 @@
 """Each benchmark as the command line runs it, on a few sentences of the sample."""
 
 import json
+import shutil
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -237,3 +240,14 @@ def test_a_store_that_differs_is_refused(few: Path, tmp_path: Path) -> None:
     np.savez(reference.target, allow_pickle=False, **arrays)
     with pytest.raises(RuntimeError, match="5 sentences by the reference, 6 in the store"):
         reference.check(ours.store)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="there is no chromium: `make browser` installs it")
+def test_the_view_is_timed(tmp_path: Path) -> None:
+    """In a process of its own: another test of this one may have a browser open."""
+    command = [sys.executable, "-m", "benchmarks.view", "--limit", "1", "--rounds", "1", "--json", str(tmp_path / "j")]
+    subprocess.run(command, check=True, cwd=Path(__file__).parents[2], capture_output=True, timeout=120)
+    figures = json.loads((tmp_path / "j").read_text(encoding="utf-8"))["figures"]
+    assert figures["100_words_144_heads_drawn_s"] > 0
+    assert 1 < figures["100_words_144_heads_mb"] <= 2

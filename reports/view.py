@@ -1,0 +1,369 @@
+"""The view of attention: `python -m reports.view --text "…" [--out view.html]` prints the path of a page.
+
+Texts are given by `--text`, or are sentences or documents of a corpus by their ids, or an item of a store. Sentences of
+a treebank bring their gold arcs, documents their clusters; `--saliency` adds what a trained classifier goes by.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.text import Text
+from torch.nn.functional import normalize
+
+from attention import Encoder, EncoderSpec, Options
+from attention.alignment import split_words
+from attention.digest import Digests
+from attention.store import MANIFEST, Store
+from attention.words import WordAttention
+from corpora.conll2012 import read_documents
+from corpora.conllu import read_treebank
+from corpora.document import Document, Mention, cut, windows_from_table
+from corpora.registry import CORPORA, locate
+from corpora.sentence import Sentence
+from fidelity.checkpoints import Checkpoint, read
+from fidelity.classified import classify
+from fidelity.saliency import MEASURES, Saliency
+from models import TextClassifier
+from models.base import tokenized
+from models.interface import SENTENCE
+from pages import View, view_page
+from pages.view import Arc, Span
+from results.errors import UserError, near
+from results.files import write_atomically
+
+MEGABYTE = 1_000_000
+
+
+class ViewInputError(UserError):
+    """Texts, corpora or quantities that cannot be shown."""
+
+
+@dataclass(frozen=True)
+class Marked:
+    """A text and what is known of its words, which count from 1."""
+
+    title: str
+    words: tuple[str, ...]
+    arcs: tuple[Arc, ...] = ()
+    clusters: tuple[tuple[Span, ...], ...] = ()
+    saliency: dict[str, list[float]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def of_sentence(sentence: Sentence) -> Marked:
+    """A sentence with its dependencies, from the dependent to its head."""
+    pairs = enumerate(zip(sentence.heads, sentence.relations, strict=True), start=1)
+    arcs = tuple((word, head, relation) for word, (head, relation) in pairs if head)
+    return Marked(f"{sentence.id}: {_short(sentence.words)}", tuple(sentence.words), arcs)
+
+
+def of_document(document: Document) -> Marked:
+    """A document with its clusters of two mentions or more."""
+    words = tuple(word for sentence in document.sentences for word in sentence)
+    starts = [*accumulate(map(len, document.sentences), initial=1)]
+    clusters: dict[int, list[Span]] = {}
+    for mention in document.mentions:
+        clusters.setdefault(mention.cluster, []).append(_span(mention, starts[mention.sentence]))
+    several = tuple(tuple(spans) for spans in clusters.values() if len(spans) > 1)
+    return Marked(f"{document.id}: {_short(words)}", words, clusters=several)
+
+
+def _span(mention: Mention, start: int) -> Span:
+    return start + mention.start, start + mention.end
+
+
+def _short(words: Sequence[str]) -> str:
+    text = " ".join(words)
+    return text if len(text) <= 70 else f"{text[:69]}…"
+
+
+def from_corpus(name: str, split: str, ids: Sequence[str]) -> list[Marked]:
+    """Sentences of a treebank, or documents, which may be cut as `ID:FIRST-LAST` sentences from 1.
+
+    Raises:
+        CorpusError: there is no such corpus or file, or it cannot be read.
+        ViewInputError: there is no such split or id.
+    """
+    path = Path(name)
+    if name in CORPORA:
+        files = locate(name, None)
+        if split not in files and "all" not in files:
+            raise ViewInputError(f"--split {split}: {name} has {', '.join(files)}.")
+        path = files.get(split) or files["all"]
+    if path.suffix in (".tsv", ".csv"):
+        raise ViewInputError(f"{path}: labelled texts have no arcs and no clusters. Give them with --text.")
+    if _has_documents(path):
+        documents = {document.id: document for document in read_documents(path).documents}
+        return [of_document(_part(documents, wanted, path)) for wanted in ids]
+    sentences = {sentence.id: sentence for sentence in read_treebank(path).sentences}
+    return [of_sentence(sentences[_known(wanted, sentences, path)]) for wanted in ids]
+
+
+def _has_documents(path: Path) -> bool:
+    """Whether it is a file of CoNLL-2012; `.conll` is a name of two formats."""
+    if not path.is_file():
+        return False  # the reader of treebanks says what is missing
+    with path.open(encoding="utf-8", errors="replace") as file:
+        return next((line for line in file if line.strip()), "").startswith("#begin document")
+
+
+def _known(wanted: str, known: Sequence[str] | dict[str, Sentence] | dict[str, Document], path: Path) -> str:
+    if wanted not in known:
+        first = f"the first of {len(known)} is {next(iter(known))}"
+        raise ViewInputError(f"--id {wanted}: {path} has no such id{near(wanted, known)}; {first}.")
+    return wanted
+
+
+def _part(documents: dict[str, Document], wanted: str, path: Path) -> Document:
+    if wanted in documents:
+        return documents[wanted]
+    name, _, bounds = wanted.rpartition(":")
+    first, _, last = bounds.partition("-")
+    if name not in documents or not (first.isdecimal() and last.isdecimal()):
+        _known(wanted, documents, path)
+    document = documents[name]
+    if not 1 <= int(first) <= int(last) <= len(document.sentences):
+        raise ViewInputError(f"--id {wanted}: {name} has sentences 1 to {len(document.sentences)}.")
+    found = cut(0, document, int(first) - 1, int(last)).text
+    return replace(found, id=wanted)
+
+
+def attention_views(texts: Sequence[Marked], encoder: Encoder, options: Options, *, pieces: bool = False) -> list[View]:
+    """The attention of an encoder between the words of texts, and between their pieces where these are wanted.
+
+    Raises:
+        ViewInputError: a text that the encoder cannot read at once.
+        StoreError: there is no such layer or head.
+    """
+    sentences = [text.words for text in texts]
+    for text, split in zip(texts, _lengths(encoder, sentences), strict=True):
+        if split > encoder.max_length:
+            raise ViewInputError(
+                f"{text.title}: {split} pieces, and {encoder.source.spec.name} reads {encoder.max_length} at once. "
+                f"Show a part of it: of a document of a corpus `--id ID:FIRST-LAST`, as sentences from 1."
+            )
+    words = encoder.attention(sentences, options=options)
+    between_pieces = encoder.attention(sentences, options=options, over="pieces") if pieces else None
+    return [_view(text, place, words, between_pieces) for place, text in enumerate(texts)]
+
+
+def _lengths(encoder: Encoder, sentences: Sequence[Sequence[str]]) -> list[int]:
+    return [len(pieces) for pieces in split_words(encoder.tokenizer, sentences)]
+
+
+def _view(text: Marked, place: int, words: WordAttention, pieces: WordAttention | None) -> View:
+    return words.view(
+        place,
+        title=text.title,
+        arcs=text.arcs,
+        clusters=text.clusters,
+        saliency=text.saliency,
+        pieces=pieces,
+        notes=[f"Encoder: {words.encoder['name']}.", *text.notes],
+    )
+
+
+def with_saliency(text: Marked, path: Path, model: TextClassifier) -> Marked:
+    """The text with every measure of `fidelity.saliency` for what a classifier decides on it.
+
+    Raises:
+        ViewInputError: the classifier reads other words, or fewer than two.
+    """
+    split = tokenized([" ".join(text.words)], model.sizes.vocabulary, model.sizes.tokenizer, model.sizes.options)
+    batch = split[[0]]
+    with torch.no_grad():
+        level = next(name for name in model(batch).levels if name != SENTENCE)
+    checkpoint = Checkpoint(path, "", {}, path.stem, "", model)
+    _, classified = classify(checkpoint, batch, level, seed=0, pad=model.sizes.vocabulary.pad)
+    if classified is None:
+        raise ViewInputError(f"{text.title}: {path} finds fewer than two words in it, and none to set against another.")
+    owners = _owners(text, split.places(0), [form for form in split.forms(0)], path)
+    saliency, found = Saliency(classified), {}
+    for measure in MEASURES:
+        sums = np.zeros(len(text.words))
+        values = saliency.signed(measure)[0].detach().cpu().numpy()
+        np.add.at(sums, owners[owners >= 0], values[: len(owners)][owners >= 0])
+        found[measure.replace("_", " ")] = sums.tolist()
+    label = model.sizes.labels[int(classified.predicted[0])]
+    note = f"Saliency: {path.name} decides {label!r}, with probability {float(classified.confidence[0].detach()):.3f}."
+    lost = [f"It reads the first {len(owners)} tokens."] if split.counts["tokens_cut"] else []
+    return replace(text, saliency={**text.saliency, **found}, notes=(*text.notes, note, *lost))
+
+
+def _owners(text: Marked, places: Sequence[int], forms: Sequence[str | None], path: Path) -> np.ndarray:
+    """For each token of a classifier the place of our word, from 0, by the letters before it; -1 for delimiters."""
+    ends = np.cumsum([len(word) for word in text.words])
+    owners, read, before, last = [], 0, 0, -1
+    for place, form in zip(places, forms, strict=True):
+        if form is None:
+            owners.append(-1)
+            continue
+        if place != last:
+            before, read, last = read, read + len(form), place
+        owners.append(int(np.searchsorted(ends, before, side="right")))
+    if read > ends[-1]:
+        raise ViewInputError(f"{text.title}: {path} reads other words than these. Show it without --saliency.")
+    return np.array(owners)
+
+
+def store_view(folder: Path, item: int, quantity: str) -> View:
+    """What a store holds of an item, which count from 1: attention, hidden states as cosines, or antecedents.
+
+    Raises:
+        ViewInputError: there is no store, item or quantity.
+    """
+    if not (folder / MANIFEST).is_file():
+        raise ViewInputError(
+            f"{folder}: no store, it has no {MANIFEST}. A store is a folder below --data.init_args.cache."
+        )
+    store = Store.open(folder.resolve(), Digests(folder.resolve().parent))
+    if store is None:
+        raise ViewInputError(f"{folder}: the store is damaged; the run that reads it makes it anew.")
+    if not 1 <= item <= len(store):
+        raise ViewInputError(f"--item {item}: the store has items 1 to {len(store)}.")
+    held = list(store.manifest.identity.get("quantities", []))  # type: ignore[call-overload]
+    if quantity not in held:
+        raise ViewInputError(f"--quantity {quantity}: the store holds {', '.join(held) or 'labels alone'}.")
+    marked = _labelled(store, item - 1)
+    show = {"attention": _stored_attention, "hidden": _stored_hidden, "antecedent": _stored_antecedent}[quantity]
+    view = show(store, item - 1, marked)
+    return replace(view, notes=(f"Encoder: {store.manifest.encoder['name']}.", *view.notes))
+
+
+def _labelled(store: Store, item: int) -> Marked:
+    row = store.labels.slice(item, 1)
+    if "document" in row.column_names:
+        return of_document(windows_from_table(row)[0].text)
+    one = row.to_pylist()[0]
+    return of_sentence(Sentence(one["id"], *(tuple(one[name]) for name in ("words", "heads", "relations", "upos"))))
+
+
+def _on(text: Marked, words: Sequence[str], values: np.ndarray, layers: Sequence[int], shift: int) -> View:
+    """A view of words that stand so many positions before their numbers from 1."""
+    return View(
+        text.title,
+        words,
+        values,
+        layers,
+        range(1, values.shape[1] + 1),
+        arcs=[(start - shift, end - shift, label) for start, end, label in text.arcs],
+        clusters=[[(first - shift, last - shift) for first, last in cluster] for cluster in text.clusters],
+    )
+
+
+def _numbers(places: Sequence[int]) -> list[int]:
+    return [place + 1 for place in places]
+
+
+def _stored_attention(store: Store, item: int, text: Marked) -> View:
+    there = store.manifest.delimiters
+    kept = slice(0 if there["start"] else 1, None if there["end"] else -1)
+    words = ["[start]"] * there["start"] + list(text.words) + ["[end]"] * there["end"]
+    values = store.read("attention", item).numpy()[..., kept, kept]
+    view = _on(text, words, values, _numbers(store.manifest.layers), 0 if there["start"] else 1)
+    delimiters = [0] * there["start"] + [len(words) - 1] * there["end"]
+    return replace(view, heads=_numbers(store.manifest.heads), delimiters=delimiters)
+
+
+def _stored_hidden(store: Store, item: int, text: Marked) -> View:
+    states = normalize(store.read("hidden", item).float(), dim=-1)
+    cosines = states @ states.mT
+    below = int((cosines < 0).sum())
+    notes = [f"{below} of {cosines.numel()} cosines are negative, and shown as 0."] if below else []
+    view = _on(text, text.words, cosines.clamp(min=0)[:, None].numpy(), store.manifest.hidden.layers, 1)
+    return replace(view, quantity="cosine of hidden states", unit="ratio", notes=notes)
+
+
+def _stored_antecedent(store: Store, item: int, text: Marked) -> View:
+    """Attention of head words of mentions to each other, or to all words and from all: the rest is not kept, and 0."""
+    [window] = windows_from_table(store.labels.slice(item, 1))
+    kept, heads = store.read("antecedent", item).numpy(), np.array(window.head_words)
+    n = len(text.words)
+    if kept.ndim == 4:
+        size = (*kept.shape[:2], n, n)
+        values = np.zeros(size, np.float32)
+        values[:, :, heads[:, None], heads] = kept
+    else:
+        values = np.zeros((*kept.shape[1:3], n, n), np.float32)
+        values[:, :, heads] = kept[0]
+        values[:, :, :, heads] = kept[1].swapaxes(-1, -2)
+    between = "each other" if kept.ndim == 4 else "and from all words"
+    note = f"Of {len(heads)} head words of mentions the attention to {between} is kept; all other cells are empty."
+    view = _on(text, text.words, values, _numbers(store.manifest.layers), 1)
+    return replace(view, heads=_numbers(store.manifest.heads), notes=[note])
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m reports.view", description="Write a page of attention.")
+    parser.add_argument(
+        "--encoder", default=EncoderSpec().name, metavar="NAME", help="a folder or a name (%(default)s)"
+    )
+    source = parser.add_argument_group("texts")
+    source.add_argument("--text", action="append", default=[], help="a text, cut at blanks; may be repeated")
+    source.add_argument("--corpus", metavar="NAME|FILE", help="treebank (gold arcs) or documents (clusters)")
+    source.add_argument("--split", default="dev", help="of a corpus by name (%(default)s)")
+    source.add_argument("--id", nargs="+", action="extend", default=[], help="sentences or documents; ID:FIRST-LAST")
+    source.add_argument("--store", type=Path, metavar="FOLDER", help="a store of attention, instead of an encoder")
+    source.add_argument("--item", type=int, default=1, metavar="N", help="of the store, from 1 (%(default)s)")
+    shown = parser.add_argument_group("what is shown")
+    shown.add_argument("--layers", nargs="+", type=int, metavar="N", help="from 1 (all)")
+    shown.add_argument("--heads", nargs="+", type=int, metavar="N", help="of each layer, from 1 (all)")
+    shown.add_argument("--quantity", default="attention", choices=("attention", "hidden", "antecedent"))
+    shown.add_argument("--pieces", action="store_true", help="also between the pieces of words")
+    shown.add_argument("--saliency", type=Path, metavar="CHECKPOINT", help="of a text classifier")
+    shown.add_argument("--budget", type=float, default=40, metavar="MB", help="most of the page (%(default)s)")
+    parser.add_argument("--out", type=Path, default=Path("view.html"), metavar="FILE", help="the page (%(default)s)")
+    return parser
+
+
+def views(options: argparse.Namespace) -> list[View]:
+    """The views of a command line; ViewInputError where its options do not fit each other."""
+    if sum((bool(options.text), options.corpus is not None, options.store is not None)) != 1:
+        raise ViewInputError("Give one of --text, --corpus with --id, and --store.")
+    if options.store is not None:
+        if options.layers or options.heads or options.pieces or options.saliency:
+            raise ViewInputError(
+                "--layers, --heads, --pieces and --saliency belong to --text and --corpus, not --store."
+            )
+        return [store_view(options.store, options.item, options.quantity)]
+    if options.quantity != "attention":
+        raise ViewInputError(f"--quantity {options.quantity}: only stores hold it. Give --store FOLDER --item N.")
+    if options.corpus is not None and not options.id:
+        raise ViewInputError("--corpus: name the sentences or documents with --id.")
+    if empty := [text for text in options.text if not text.split()]:
+        raise ViewInputError(f"--text {empty[0]!r}: there is no word in it.")
+    texts = [Marked(_short(text.split()), tuple(text.split())) for text in options.text]
+    if options.corpus is not None:
+        texts = from_corpus(options.corpus, options.split, options.id)
+    if options.saliency is not None:
+        read(options.saliency)  # which says what is no checkpoint of a classifier
+        model: TextClassifier = TextClassifier.load_from_checkpoint(options.saliency)
+        texts = [with_saliency(text, options.saliency, model.requires_grad_(False)) for text in texts]
+    layers, heads = (None if chosen is None else tuple(chosen) for chosen in (options.layers, options.heads))
+    chosen = Options(layers=layers, heads=heads, precision="float32")
+    return attention_views(texts, Encoder(options.encoder), chosen, pieces=options.pieces)
+
+
+def main(args: Sequence[str]) -> int:
+    """Run the command line `args`: write a page and print its path. Input that cannot be shown raises UserError."""
+    options = _parser().parse_args(args)
+    if not options.out.absolute().parent.is_dir():
+        raise ViewInputError(f"--out {options.out}: there is no folder {options.out.absolute().parent}.")
+    page = view_page(*views(options), budget=int(options.budget * MEGABYTE))
+    print(write_atomically(options.out, page))
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except (UserError, OSError) as error:
+        Console(stderr=True).print(Text.assemble(("Error: ", "bold red"), str(error)), soft_wrap=True)
+        sys.exit(1)
