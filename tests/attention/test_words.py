@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -6,6 +7,7 @@ import pytest
 from attention import AlignmentError, Encoder, EncoderError, EncoderSpec, Options, resolve
 from attention.store import StoreError
 from results import UserError
+from tests import tiny
 from tests.attention import reference
 from tests.attention.reference import ENCODERS
 from tests.tiny import TEXTS
@@ -90,3 +92,25 @@ def test_what_cannot_be_read_is_named(bert: Path) -> None:
         encoder.attention(["the fox", " "])
     with pytest.raises(EncoderError, match="no such folder"):
         Encoder("./nowhere")
+
+
+@pytest.mark.parametrize(
+    ("save", "start", "end"), [(tiny.save_bert, 1, 1), (tiny.save_llama, 1, 0), (tiny.save_gpt2, 0, 0)]
+)
+def test_views_mark_words_by_their_numbers(save: Callable[[Path], Path], start: int, end: int, tmp_path: Path) -> None:
+    """Whichever delimiters the tokenizer writes: marks count words from 1, and views positions from 0."""
+    encoder, words = Encoder(str(save(tmp_path / "encoder"))), ("the", "foxglove", "sleeps", ".")
+    attention, pieces = (encoder.attention([words], over=over) for over in ("words", "pieces"))
+    view = attention.view(
+        words, arcs=[(1, 2, "det")], clusters=[[(1, 3)]], saliency={"s": [1.0, 2.0, 3.0, 4.0]}, pieces=pieces
+    )
+    assert view.title == "the foxglove sleeps ."
+    assert [view.words[place] for arc in view.arcs for place in arc[:2]] == ["the", "foxglove"]
+    assert [tuple(view.words[slice(*span)]) for span in view.clusters[0]] == [("the", "foxglove")]
+    assert list(view.saliency["s"]) == [0.0] * start + [1, 2, 3, 4] + [0.0] * end
+    assert list(view.delimiters) == [0] * start + [4 + start] * end
+    np.testing.assert_array_equal(view.values, attention[0])
+    assert view.pieces is not None
+    held = "".join(name for name, of in zip(view.pieces.names, view.pieces.of, strict=True) if of == start + 1)
+    assert held.replace("#", "").strip("Ġ▁") == "foxglove"
+    assert len(view.pieces.of) == len(pieces[0]["from"])

@@ -205,7 +205,7 @@ def test_delimiters_are_hidden_and_rows_sum_to_one_again(show: Callable[..., Pag
     inner = values[1:-1, 1:-1]
     np.testing.assert_allclose(sorted(line[3] for line in lines(page)), np.sort(inner, axis=None), rtol=1e-5)
     lost = 1 - inner.sum() / values[1:-1].sum()
-    assert f"{100 * lost:.1f} % goes to delimiters" in page.inner_text("#shown")
+    assert f"{100 * lost:.1f} % of it goes to delimiters" in page.inner_text("#shown")
     act(page, lambda: page.select_option("#delimiters", "renormalised"))
     sums = np.zeros(6)
     for _, start, _, value in lines(page):
