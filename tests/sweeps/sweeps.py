@@ -44,7 +44,8 @@ folder = Path(options["trainer.default_root_dir"]) / "Probe" / "version_0"
 folder.mkdir(parents=True)
 scores = {"uas": 0.5 + 0.1 * int(options["seed_everything"]), "offset.uas": 0.25, "bad": None}
 (folder / "results.json").write_text(json.dumps({
-    "scores": scores, "units": dict.fromkeys(scores, "fraction"), "ratios": {}, "items": None,
+    "experiment": "probe", "seed": int(options["seed_everything"]), "tables": {}, "scores": scores,
+    "units": dict.fromkeys(scores, "fraction"), "ratios": {}, "items": None,
     "audit": {"epochs": int(options["seed_everything"]) + 3},
     "encoder": {"name": "tiny"}, "data": {"test": {"file": "tiny.conllu", "sha256": options.get("sha", "1")}},
 }))
