@@ -3,6 +3,7 @@
 import argparse
 import ast
 import importlib
+import inspect
 import io
 import os
 import re
@@ -20,9 +21,18 @@ import pytest
 import yaml
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page
+from pytorch_lightning import Trainer
 
+import analysis
+import attention
+import datamodules
+import fidelity
+import heads
+import models
+import probes
 import train
 from docs.reference import ROOMS, exported
+from processes.jobs import Slurm
 from results.result import ENDS, UNITS
 from sweeps.plan import Run, options_of, read_sweep
 from tests.analysis import test_configs as of_analyses
@@ -264,6 +274,35 @@ def test_the_runs_of_a_sweep_have_options_that_there_are_and_configs_that_tests_
     for run in of_config.values():
         assert (run.command, run.config.resolve()) in RUN
         parsed(run.arguments)
+
+
+def parameters(room: Any) -> set[str]:  # noqa: ANN401
+    """The arguments of all classes of a room, those of the classes that they extend as well."""
+    kinds = [kind for kind in vars(room).values() if isinstance(kind, type)]
+    return {
+        name
+        for kind in kinds
+        for base in kind.__mro__
+        if base is not object
+        for name in inspect.signature(base.__init__).parameters
+    }
+
+
+def test_options_that_are_named_alone_exist() -> None:
+    """`--data.init_args.cache` and the like, wherever they stand."""
+    of_models = set().union(*(parameters(room) for room in (analysis, fidelity, heads, models, probes)))
+    known = {
+        "data.init_args": parameters(datamodules),
+        "model.init_args": of_models,
+        "data.init_args.options": parameters(attention),
+        "data.init_args.vectors": parameters(datamodules),
+        "trainer": {*inspect.signature(Trainer.__init__).parameters},
+        "slurm": {*inspect.signature(Slurm).parameters},
+    }
+    for page in PAGES:
+        for group, name in re.findall(r"--((?:\w+\.)+)(\w+)", TEXTS[page]):
+            if (group := group.rstrip(".")) in known:
+                assert name in known[group], f"{page.name}: --{group}.{name}"
 
 
 def braces(text: str) -> list[str]:
