@@ -48,7 +48,9 @@ class Table {
     this.search?.addEventListener("input", () => this.show());
     for (const button of element.querySelectorAll("button[data-do]"))
       button.addEventListener("click", () => this[button.dataset.do]());
-    element.closest("details")?.addEventListener("toggle", () => this.body.rows.length || this.show());
+    const details = element.closest("details");
+    if (details) details.addEventListener("toggle", () => this.body.rows.length || this.show());
+    else if (!this.body.rows.length) this.show();
   }
 
   async read() {

@@ -146,7 +146,7 @@ def typed(raw: pd.DataFrame, described: Mapping[str, Any] | None) -> Table:
 def table_html(view: View, block: str, *, whole: bool = True, filled: bool = True) -> str:
     """A table with its tools, whose rows the scripts read from `block`.
 
-    Without `whole` the block has the first rows alone; without `filled` the rows appear when the scripts make them.
+    Without `whole` the block has the first rows alone; without `filled` the scripts make the rows.
     """
     units = {name: unit for name, unit in view.table.units.items() if isinstance(unit, str)}
     heads = "".join(

@@ -67,6 +67,7 @@ class RunPage:
         self.tables = [view for view in views if view]
         self.scores = self._scores()
         self.drawings = [self._drawing(name, file) for name, file in source.files("figures")]
+        self.filled = True  # whether rows of tables are elements of the page before its scripts make them
         self.omitted: dict[tuple[str, str], str] = {}  # kind and name of what was left out: the file that has it
         self.data: dict[str, object] = {}
 
@@ -78,6 +79,9 @@ class RunPage:
             excess = len(text.encode()) - LIMIT
             if excess <= 0 or not rest:
                 return text
+            if self.filled:  # at first without what the scripts can make
+                self.filled = False
+                continue
             for kind, name, file, size in rest:
                 self.omitted[kind, name] = file
                 excess -= size
@@ -216,7 +220,7 @@ class RunPage:
     def _table(self, view: View) -> str:
         block, whole = identifier("rows", view.name), self._has("rows", view.name)
         self.data[block] = view.packed(None if whole else ROWS)
-        return table_html(view, block, whole=whole)
+        return table_html(view, block, whole=whole, filled=self.filled)
 
     def _figures(self) -> str:
         figures = "\n".join(self._figure(one) for one in self.drawings)
