@@ -36,7 +36,7 @@ def first_drawing(browser: Browser, file: Path) -> float:
     """Seconds from the start of the navigation to the first complete drawing."""
     page = browser.new_page()
     page.goto(file.as_uri())
-    page.wait_for_selector("html[data-drawn]")
+    page.wait_for_function("performance.getEntriesByName('drawn').length")
     found = float(page.evaluate("performance.getEntriesByName('drawn')[0].startTime")) / 1000
     page.close()
     return found

@@ -139,7 +139,6 @@ async function update() {
   tell();
   render();
   remember();
-  if (!performance.getEntriesByName("drawn").length) performance.mark("drawn");
   document.documentElement.dataset.drawn = String(mine);
 }
 
@@ -953,4 +952,4 @@ by("text").replaceChildren(...view.texts.map((one, number) => option(number, one
 by("top").replaceChildren(option(0, "all"), ...[1, 2, 3, 5, 10, 20].map(most => option(most, most)));
 recall();
 listen();
-open();
+open().then(() => performance.mark("drawn"));

@@ -25,7 +25,7 @@ NOTEBOOK = 8_000_000
 """Bytes of a view in a notebook, which holds them once for each time it is shown."""
 THUMBNAIL = 32
 """Most rows and columns of the thumbnail of a head; of longer texts each pixel is the greatest value of a block."""
-_THRESHOLDS = [float(f"{digit}e{power}") for power in range(-8, 1) for digit in (1, 1.5, 2, 3, 5, 7)]
+_THRESHOLDS = [float(f"{digits}e{power}") for power in range(-9, 0) for digits in range(10, 100, 5)]
 _SAMPLE = 64  # heads by which it is estimated how well all can be compressed
 _MARGIN = 0.98
 
