@@ -215,12 +215,14 @@ def test_results_are_read(tmp_path: Path) -> None:
     content = {
         **{"scores": {"uas": 1, "none": None}, "audit": {"epochs": 3}, "items": "items.parquet"},
         **{"ratios": {"uas": ["correct", "scored"]}, "encoder": {"name": "tiny"}, "data": {}},
+        **{"experiment": "probe", "seed": 3, "tables": {"probe_runs": "probe_runs.csv"}},
     }
     path = tmp_path / "results.json"
     path.write_text(json.dumps(content), encoding="utf-8")
     read = read_record(path)
     assert numbers(read.scores) == pytest.approx({"uas": 1.0, "none": NAN}, nan_ok=True)
     assert (read.epochs, read.items, read.encoder) == (3.0, tmp_path / "items.parquet", {"name": "tiny"})
+    assert (read.experiment, read.seed, read.is_sweep) == ("probe", 3, True)
     items([1.0, 2], [3, 4]).to_parquet(tmp_path / "items.parquet")
     counts = read.counts("uas")
     assert counts.index.names == ["sentence", "id"]
