@@ -158,8 +158,12 @@ function palette() {
 /** Red, green and blue of `#rrggbb`. */
 function channels(colour) { return [1, 3, 5].map(at => parseInt(colour.slice(at, at + 2), 16)); }
 
-/** 0 … 1: the square root of the share of the greatest value, in 32 steps. */
-function shade(value) { return Math.ceil(32 * Math.sqrt(Math.min(1, value / view.shown.greatest))) / 32; }
+/** 0 … 1, in 32 steps, of a share of the greatest value: the share itself for lines, which lie over each other; its
+    square root for cells, where small values would not be seen. */
+function shade(share) {
+  const found = view.state.drawing === "lines" ? share : Math.sqrt(share);
+  return Math.ceil(32 * Math.min(1, found)) / 32;
+}
 
 const measuring = document.createElement("canvas").getContext("2d");
 function widthOf(label, size) {
@@ -237,7 +241,7 @@ function composeLines(f, colours, focus) {
       if (!matrix.kept[at]) continue;
       const from = Math.floor(at / m), to = at % m;
       if (!inFocus(focus, from, to) || !(seen(from) || seen(to))) continue;
-      const value = matrix.values[at], alpha = shade(value);
+      const value = matrix.values[at], alpha = shade(value / view.shown.greatest);
       lines.push({ kind: "line", class: "weight", x1: start, y1: middle(from) + shift, x2: end, y2: middle(to) + shift, stroke: colours.heads[matrix.colour], alpha, width: .5 + 2.5 * alpha, head: matrix.name, from, to, value });
     }
   });
@@ -344,7 +348,7 @@ function cells(f, colours, focus, [top, bottom], [first, last]) {
         if (!matrices[place].kept[at]) continue;
         const target = 4 * ((row - top) * columns + (column - first) * stripes + stripe);
         rgba.set(inks[place], target);
-        rgba[target + 3] = 255 * shade(matrices[place].values[at]);
+        rgba[target + 3] = 255 * shade(matrices[place].values[at] / view.shown.greatest);
       }
     }
   }
@@ -391,7 +395,7 @@ function legend(f, colours) {
   say("0");
   x -= 8;
   for (let step = 1; step <= 16; step++) {
-    items.push({ kind: "rect", x, y: 10, width: 3, height: 10, fill: matrices.length > 1 ? colours.muted : colours.heads[0], alpha: Math.sqrt(step / 16) });
+    items.push({ kind: "rect", x, y: 10, width: 3, height: 10, fill: matrices.length > 1 ? colours.muted : colours.heads[0], alpha: shade(step / 16) });
     x += 3;
   }
   x += 4;
@@ -817,7 +821,7 @@ function open() {
   by("saliency").replaceChildren(option("", "none"), ...Object.keys(one.saliency).map(name => option(name, name)));
   by("notes").replaceChildren(...one.notes.map(note => Object.assign(document.createElement("p"), { textContent: note })));
   const left = view.threshold ? ` Values below ${view.threshold} are left out, ${percent(grid().droppedOfAll)} of all, so that the page stays within its bound.` : "";
-  by("footer").textContent = `Values are held in 8 bits, as square roots of their share of the greatest of a head; the largest error is ${grid().error.toPrecision(2)}.${left} Shades and widths of lines are square roots of the values, too.`;
+  by("footer").textContent = `Values are held in 8 bits, as square roots of their share of the greatest of a head; the largest error is ${grid().error.toPrecision(2)}.${left} Lines are as opaque as their values; shades of cells are square roots, too.`;
   setControls();
   listWords();
   listHeads();

@@ -617,7 +617,7 @@ def _(figure: Scatter) -> Canvas:
         marker = "o" if figure.ordered else MARKERS[index % len(MARKERS)]
         style: dict[str, Any] = {"markersize": size, "markeredgewidth": 0.4, "markeredgecolor": INK}
         axes.plot(x, y, marker, label=name, color=colours[index], **style)
-    axes.set(xticks=(), yticks=(), aspect="equal", adjustable="datalim")
+    axes.set(xticks=(), yticks=())
     axes.margins(0.08)
     if figure.ordered:
         steps = ScalarMappable(BoundaryNorm(np.arange(len(names) + 1) - 0.5, len(names)), ListedColormap(colours))
@@ -631,6 +631,8 @@ def _(figure: Scatter) -> Canvas:
     else:
         legend_above(axes, names)
     _fit(canvas, axes, 2.4)
+    # After the size is known: limits that were widened for another size stay wide.
+    axes.set(aspect="equal", adjustable="datalim")
     return canvas
 
 

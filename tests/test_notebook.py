@@ -33,6 +33,7 @@ def test_the_python_of_the_documentation_runs(tmp_path: Path, monkeypatch: pytes
     assert {"uas", "accuracy"} <= set(scores["score"])
     assert (scores["low"] <= scores["value"]).sum() > 5
     assert (tmp_path / "head.pdf").read_bytes().startswith(b"%PDF")
+    assert "<iframe" in names["view"]._repr_html_()
     for block in BLOCKS[1:]:
         exec(block, names)
     assert names["result"].scores

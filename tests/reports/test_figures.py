@@ -512,6 +512,15 @@ class TestScatter:
         assert [to_rgb(line.get_color()) for line in drawn.values()] == [to_rgb(one) for one in colours(5)]
         assert axes.get_aspect() == 1
 
+    def test_points_fill_their_frame(self) -> None:
+        """Alike in both directions, and no wider than the points need in one of them."""
+        figure = dataclasses.replace(plane(6, 12, ordered=True), title="Heads by distance and layer " * 3)
+        canvas = draw(figure)
+        canvas.draw_without_rendering()
+        axes, points = canvas.axes[0], figure.points
+        room = [span[1] - span[0] for span in (axes.get_xlim(), axes.get_ylim())]
+        assert 1 < min(room / np.ptp(points, axis=0)) < 1.2
+
     def test_steps_of_a_scale_go_from_light_to_dark_beside_a_bar(self) -> None:
         axes, bar = draw(plane(6, 2, ordered=True)).axes
         brightness = [sum(to_rgb(line.get_color())) for line in axes.lines]
