@@ -25,6 +25,7 @@ from attention.alignment import reduce, reduction
 from attention.capture import Head, Heads
 from attention.forward import pad
 from datamodules import AttentionBatch, ClassificationDataModule, DependencyDataModule
+from datamodules.base import corpus_of
 from datamodules.batch import Split
 from datamodules.dependency import DependencySplit
 from datamodules.sampling import LengthBatches
@@ -105,11 +106,13 @@ class Measure(ABC):
         name: in tables.
         unit: of the score.
         what: the score in words.
+        on: in titles, where it is measured on other texts than those of the relations.
     """
 
     name: ClassVar[str]
     unit: Unit
     what: str
+    on: str = ""
 
     @abstractmethod
     def resampled(self, chosen: Chosen) -> tuple[int, list[Resampled]]:
@@ -226,6 +229,7 @@ class TaskScore(Measure):
         self._task, self._texts, self._run = task, data.splits["dev"], run
         self._ablation = task.ablation(kind, seed)
         self.unit, self.what = task.unit, f"{task.score} of the task"
+        self.on = f": {task.score} on {corpus_of(data.files()['dev'])['corpus']}, dev"
 
     def resampled(self, chosen: Chosen) -> tuple[int, list[Resampled]]:
         task = self._task
@@ -540,7 +544,7 @@ def bars(rows: Sequence[Needed]) -> Bars:
         "random heads of the same layers off": [one.random for one in rows],
     }
     return estimate_bars(
-        "Heads of a relation off",
+        f"Heads of a relation off{rows[0].measure.on}",
         [one.chosen.relation for one in rows],
         series,
         f"change of the {rows[0].measure.what}",

@@ -154,7 +154,10 @@ class AttentionAnalyses(LightningModule):
     def _results(self, analyses: Mapping[str, Analysis]) -> dict[str, Result]:
         found: dict[str, Result] = {}
         for place, (name, analysis) in enumerate(analyses.items()):
-            found[name] = analysis.result(dict(list(analyses.items())[:place]))
+            result = analysis.result(dict(list(analyses.items())[:place]))
+            read = ", ".join(self.corpora.get(name, ()))
+            figures = {key: replace(one, title=f"{one.title} ({read})") for key, one in result.figures.items()}
+            found[name] = replace(result, figures=figures) if read else result
         return found
 
 

@@ -33,6 +33,7 @@ RECORD = "results.json"
 SUFFIXES = (".png", ".pdf", ".svg", ".html", ".data.csv")
 """Of the files of a figure."""
 
+SPLITS = ("train", "dev", "test")
 MOST_CORPORA = 3  # that a caption names
 PACKAGES = ("torch", "pytorch-lightning", "transformers", "torchmetrics", "numpy", "attention-probing")
 
@@ -191,7 +192,8 @@ def with_sources(result: Result, provenance: Provenance) -> Result:
 def caption(title: str, provenance: Provenance) -> str:
     """A title with what it does not say itself of encoder and corpora, for instance `… (bert-base-cased; sst2, test)`.
 
-    Of a corpus in splits the tested one is named, unless the title says which splits it is about.
+    Of a corpus in splits the tested one is named, unless the title says which splits it is about. A title that names
+    one of several corpora, as the data or its file call it, is about those that it names.
     """
     given, encoder = provenance.encoder, _encoder(provenance.encoder)
     if isinstance(before := given.get("before"), Mapping):
@@ -201,11 +203,18 @@ def caption(title: str, provenance: Provenance) -> str:
     corpora = [name if splits_named or split is None else f"{name}, {split}" for name, split in tested]
     if len(corpora) > MOST_CORPORA:
         corpora = [*corpora[: MOST_CORPORA - 1], f"{len(corpora) - MOST_CORPORA + 1} other corpora"]
+    parts = {name for name, inner in provenance.data.items() if isinstance(inner, Mapping) and "corpus" in inner}
+    if any(_names(title, name) for name in (parts - {*SPLITS}) | {name for name, _ in tested}):
+        corpora = []
     sources = [source for source in dict.fromkeys((encoder, *corpora)) if source]
-    said = "; ".join(one for one in sources if not re.search(rf"(?<!\w){re.escape(one)}(?!\w)", title))
+    said = "; ".join(one for one in sources if not _names(title, one))
     if not said:
         return title
     return f"{title[:-1]}; {said})" if title.endswith(")") else f"{title} ({said})".strip()
+
+
+def _names(title: str, name: str) -> bool:
+    return re.search(rf"(?<!\w){re.escape(name)}(?!\w)", title) is not None
 
 
 def _encoder(described: Mapping[str, object]) -> str:

@@ -277,6 +277,15 @@ TEXTS = {"reviews": {"corpus": "sst2", "split": "dev"}, "encyclopedia": {"corpus
             TEXTS,
             "Change (tuned from all-MiniLM-L6-v2; sst2, dev; wiki_segments)",
         ),
+        # A title that is about some of the corpora, by the name of the data or of the file; splits are no such name.
+        ("Change (reviews)", MINI, TEXTS, "Change (reviews; all-MiniLM-L6-v2)"),
+        ("Change (wiki_segments)", MINI, TEXTS, "Change (wiki_segments; all-MiniLM-L6-v2)"),
+        (
+            "Heads off: accuracy on sst2, dev",
+            MINI,
+            EWT,
+            "Heads off: accuracy on sst2, dev (all-MiniLM-L6-v2; en_ewt-ud)",
+        ),
         # Parts with corpora of their own, and each corpus once.
         (
             "Roles",
