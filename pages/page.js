@@ -17,12 +17,13 @@ const page = {
     try {
       await navigator.clipboard.writeText(text);
     } catch {
-      const area = document.createElement("textarea");
+      const area = document.createElement("textarea"), focused = document.activeElement;
       area.value = text;
       document.body.append(area);
       area.select();
       document.execCommand("copy");
       area.remove();
+      focused?.focus();
     }
   },
 

@@ -10,7 +10,10 @@ from pathlib import Path
 from typing import Self
 
 _HERE = Path(__file__).parent
-_POLICY = "default-src 'none'; img-src data: blob:; style-src 'unsafe-inline'; script-src {}"
+_POLICY = (
+    "default-src 'none'; base-uri 'none'; form-action 'none'; img-src data: blob:; style-src 'unsafe-inline'; "
+    "script-src {}"
+)
 
 
 class Packed(bytes):

@@ -103,7 +103,7 @@ function chosenOfRow(row, threshold, most) {
 }
 
 /** The value that the slider stands for: finer for small ones. */
-function threshold() { return Math.max(...grid().tops) * (view.state.threshold / 100) ** 2; }
+function threshold() { return Math.fround(Math.max(...grid().tops) * (view.state.threshold / 100) ** 2); } // as the values
 
 /** Arcs between visible positions as indices; of a word in pieces its first. */
 function arcs(positions) {
@@ -192,7 +192,7 @@ function focused() {
 function frame() {
   const stage = by("stage"), { m } = view.shown, matrix = view.state.drawing === "matrix";
   const width = Math.max(260, stage.clientWidth);
-    const bars = view.state.clusters && text().clusters.length ? 10 : 0;
+  const bars = view.state.clusters && text().clusters.length ? 10 : 0;
   const margin = Math.min(matrix ? 120 : Math.floor(width * .28), Math.max(24, ...labels().map(label => Math.ceil(widthOf(label, 13))))) + 14 + bars;
   const fitting = Math.min(28, Math.max(2, Math.floor((width - margin - 8) / m)));
   const size = view.state.size || (matrix ? fitting : m > 45 ? 17 : 22);
@@ -781,6 +781,7 @@ function recall() {
   if (!view.texts[state.text]) state.text = 0;
   if (!view.texts[state.text].grids.pieces) state.pieces = false;
   state.threshold = Math.max(0, Math.min(100, state.threshold));
+  state.size = Math.max(0, Math.min(40, state.size));
   view.state = state;
   const places = new Map(Array.from({ length: text().layers.length * heads() }, (_, place) => [nameOf(place), place]));
   view.chosen = state.heads.split(".").map(name => places.get(name)).filter(place => place !== undefined);

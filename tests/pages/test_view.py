@@ -176,6 +176,41 @@ def test_threshold_and_most_per_word_and_what_they_hide(show: Callable[..., Page
     assert f"{len(kept)} of 64 values are shown, {100 * share:.1f} % of the attention" in page.inner_text("#shown")
 
 
+def test_equal_values_from_the_threshold_on_the_first_of_them(show: Callable[..., Page]) -> None:
+    """The greatest value is drawn at every threshold, also where its single and double precision differ."""
+    values = np.full((1, 1, 8, 8), 0.123456, np.float32)
+    page = show(make(values=values, layers=(1,), heads=(1,), pieces=None), address="threshold=100")
+    assert len(pairs(page)) == 64
+    act(page, lambda: page.select_option("#top", "2"))
+    assert pairs(page) == {(start, end) for start in range(8) for end in (0, 1)}
+
+
+def test_gold_arcs_are_counted_where_the_greatest_value_is_at_their_end(show: Callable[..., Page]) -> None:
+    values = np.full((1, 1, 8, 8), 0.01, np.float32)
+    values[0, 0, 1, 2] = values[0, 0, 2, 3] = 0.9  # of (4, 5) it is elsewhere
+    values[0, 0, 4, 6] = 0.9
+    page = show(make(values=values, layers=(1,), heads=(1,), pieces=None))
+    assert "in 2 of 3" in page.inner_text("#shown")
+    act(page, lambda: page.select_option("#arcs", "reversed"))
+    assert "in 0 of 3" in page.inner_text("#shown")
+
+
+def test_each_head_has_its_own_thumbnail(show: Callable[..., Page]) -> None:
+    """The only value of head k lies in cell (k, k)."""
+    values = np.zeros((2, 3, 8, 8), np.float32)
+    for place in range(6):
+        values[place // 3, place % 3, place, place] = 1
+    page = show(make(values=values, layers=(1, 2), heads=(1, 2, 3), pieces=None), device_scale_factor=1)
+    brightest = page.evaluate(
+        """() => { const side = view.side, canvas = document.getElementById("sprite");
+        const { data, width } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+        const value = (head, cell) => { const at = Math.floor((cell + .5) * (side - 3) / 8 + 1.5);
+            return data[4 * ((Math.floor(head / 3) * side + at) * width + head % 3 * side + at) + 3]; };
+        return [0, 1, 2, 3, 4, 5].map(head => [...Array(8).keys()].filter(cell => value(head, cell) > 128)); }"""
+    )
+    assert brightest == [[place] for place in range(6)]
+
+
 def test_pixels_of_cells_and_no_line_where_there_is_no_weight(show: Callable[..., Page]) -> None:
     """Of a head that attends to the next word alone the matrix has a diagonal, and nothing else."""
     n = 8
@@ -312,6 +347,24 @@ def test_export_holds_what_is_seen(drawing: str, tmp_path: Path, show: Callable[
     assert content.startswith(b"\x89PNG")
     assert int.from_bytes(content[16:20], "big") == 3 * page.evaluate("view.drawing.width")
     assert len(content) > 5000
+
+
+@pytest.mark.parametrize("drawing", ["lines", "matrix"])
+def test_the_exported_drawing_looks_like_the_canvas(drawing: str, show: Callable[..., Page]) -> None:
+    page = show(address=f"drawing={drawing}&threshold=40&heads=1-2", device_scale_factor=1)
+    differing = page.evaluate(
+        """async () => { const figure = document.getElementById("figure"), image = new Image();
+        image.src = "data:image/svg+xml," + encodeURIComponent(svg(view.drawing));
+        await image.decode();
+        const other = Object.assign(document.createElement("canvas"), { width: figure.width, height: figure.height });
+        other.getContext("2d").drawImage(image, 0, 0);
+        const [one, two] = [figure, other].map(
+            canvas => canvas.getContext("2d").getImageData(0, 0, figure.width, figure.height).data);
+        const far = at => [0, 1, 2].some(part => Math.abs(one[4 * at + part] - two[4 * at + part]) > 96);
+        const pixels = one.length / 4;
+        return Array.from({ length: pixels }, (_, at) => far(at)).filter(Boolean).length / pixels; }"""
+    )
+    assert differing < 0.03  # letters are smoothed otherwise
 
 
 def test_state_is_in_the_address_and_comes_back(tmp_path: Path, show: Callable[..., Page]) -> None:
