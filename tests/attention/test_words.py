@@ -105,6 +105,9 @@ def test_views_mark_words_by_their_numbers(save: Callable[[Path], Path], start: 
         words, arcs=[(1, 2, "det")], clusters=[[(1, 3)]], saliency={"s": [1.0, 2.0, 3.0, 4.0]}, pieces=pieces
     )
     assert view.title == "the foxglove sleeps ."
+    assert list(pieces.view(words).words) == [str(piece) for piece in pieces[0]["from"].to_numpy()]
+    with pytest.raises(UserError, match="the marks are of words"):
+        pieces.view(words, arcs=[(1, 2, "det")])
     assert [view.words[place] for arc in view.arcs for place in arc[:2]] == ["the", "foxglove"]
     assert [tuple(view.words[slice(*span)]) for span in view.clusters[0]] == [("the", "foxglove")]
     assert list(view.saliency["s"]) == [0.0] * start + [1, 2, 3, 4] + [0.0] * end
