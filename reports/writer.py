@@ -22,7 +22,7 @@ from rich.text import Text
 
 from reports.drawn import drawn
 from reports.figures import DOTS, STYLE, draw, fonts_for
-from reports.run_page import write_page
+from reports.run_page import PAGE, write_page
 from reports.tables import audit_table, data_table, latex_table, scores_table
 from reports.texts import html_page
 from results import ColouredTexts, Figure, Provenance, Result, Table
@@ -123,7 +123,7 @@ def write(folder: Path, result: Result, provenance: Provenance, titles: bool = T
     """Write all files of a result; return the faults of `write_figures`, and of `page.html` under that name."""
     result = with_sources(result, provenance)
     faults = write_figures(folder, result.figures, write_scores(folder, result, provenance), titles)
-    return faults | ({"page.html": fault} if (fault := leave_page(folder)) else {})
+    return faults | ({PAGE: fault} if (fault := leave_page(folder)) else {})
 
 
 def leave_page(folder: Path) -> str | None:
@@ -147,6 +147,7 @@ def write_scores(folder: Path, result: Result, provenance: Provenance) -> dict[s
     record = folder / RECORD
     # An older record must not describe a mixture of old and new files.
     record.unlink(missing_ok=True)
+    (folder / PAGE).unlink(missing_ok=True)  # it shows other scores
     latex = {name: latex_table(table, result.experiment, name) for name, table in result.tables.items()}
     for name, table in result.tables.items():
         _save_csv(folder / f"{name}.csv", table)

@@ -340,7 +340,7 @@ class TestWrite:
         monkeypatch.setattr(writer, "latex_table", fail)
         with pytest.raises(RuntimeError, match="disk is full"):
             write(tmp_path, UNDRAWN, PROVENANCE)
-        assert {path.name for path in tmp_path.iterdir()} == FILES - DRAWN - {"results.json"}
+        assert {path.name for path in tmp_path.iterdir()} == FILES - DRAWN - {"results.json", "page.html"}
 
     @pytest.mark.slow
     def test_a_full_disk_while_a_figure_is_drawn_leaves_the_scores(
