@@ -52,11 +52,11 @@ def data_of_sentences(
             vectors=vectors or trained.vector_spec,
             cache=cache,
         )
-        console.quiet = True  # a store that lasts as long as this is no news
+        before, console.quiet = console.quiet, True  # a store that lasts as long as this is no news
         try:
             data.setup("predict")
         finally:
-            console.quiet = False
+            console.quiet = before
         data.read_only(reads)
         yield data
 

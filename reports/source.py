@@ -85,7 +85,7 @@ class Source:
     @cached_property
     def runs(self) -> list[Path]:
         """Folders of the runs of a sweep; none of a run."""
-        if f"{self.experiment}_runs" not in self.content["tables"]:
+        if not self.is_sweep:
             return []
         try:
             return [run for seeds in rows_of(self.folder).values() for runs in seeds.values() for run in runs]
@@ -96,7 +96,7 @@ class Source:
     @property
     def is_sweep(self) -> bool:
         """Whether this is the folder of a sweep."""
-        return f"{self.experiment}_runs" in self.content["tables"]
+        return self.record.is_sweep
 
     @property
     def problems(self) -> list[str]:

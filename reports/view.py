@@ -337,6 +337,8 @@ def views(options: argparse.Namespace) -> list[View]:
         raise ViewInputError(f"--quantity {options.quantity}: only stores hold it. Give --store FOLDER --item N.")
     if options.corpus is not None and not options.id:
         raise ViewInputError("--corpus: name the sentences or documents with --id.")
+    if options.corpus is None and options.id:
+        raise ViewInputError("--id: of which corpus? Give --corpus NAME or FILE.")
     if empty := [text for text in options.text if not text.split()]:
         raise ViewInputError(f"--text {empty[0]!r}: there is no word in it.")
     texts = [Marked(_short(text.split()), tuple(text.split())) for text in options.text]

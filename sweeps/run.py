@@ -294,7 +294,7 @@ def _report(sweep: Sweep, sweeper: Sweeper, out: Path) -> int:
     console.print()
     console.print(data_table(sweep.name, result.tables[sweep.name], f"{sweep.name}.csv", console.width))
     console.print()
-    for warning in (*audit["warnings"], *unwritten.values()):
+    for warning in (*audit["warnings"], *(f"{name}: {fault}" for name, fault in unwritten.items())):
         console.print(Text(f"Warning: {warning}", "yellow"), soft_wrap=True)
     for fault in faults:
         console.print(Text(fault, "red"), soft_wrap=True)
