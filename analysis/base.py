@@ -1,7 +1,7 @@
 """What every analysis of attention is: an object that sees the weights of each layer as they pass, and sums."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 from torch import Tensor, nn
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from attention import Encoder
 from datamodules import SegmentBatch, TextDataModule
 from metrics.moments import Floats, Interval, Means
-from results import Result, Unit, UserError
+from results import Figure, Result, Unit, UserError
 
 
 class AnalysisError(UserError):
@@ -79,3 +79,10 @@ class Analysis(nn.Module):
     def result(self, others: Mapping[str, "Analysis"]) -> Result:
         """Scores, tables and figures; every process takes part. `others` are those that were named before, by name."""
         raise TypeError(f"{type(self).__name__} does not say what comes out.")
+
+
+def of_corpora(figures: Mapping[str, Figure], corpora: Sequence[str]) -> Mapping[str, Figure]:
+    """The figures with the corpora that they are of in their titles, where these are not all of the run."""
+    if not corpora:
+        return figures
+    return {name: replace(one, title=f"{one.title} ({', '.join(corpora)})") for name, one in figures.items()}

@@ -3,7 +3,7 @@
 Kovaleva et al. (2019, §4.3) compare the maps; the differences of the other analyses are those of §4.4 for all of them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from analysis.base import Analysis, AnalysisError, ByHead
+from analysis.base import Analysis, AnalysisError, ByHead, of_corpora
 from analysis.tables import head_map, head_rows, name_of
 from attention import Encoder
 from datamodules import SegmentBatch, TextDataModule
@@ -144,8 +144,12 @@ def _figures(heads: Mapping[str, Interval], layers: Mapping[str, Interval]) -> d
     return figures
 
 
-def differences(after: Mapping[str, Analysis], before: Mapping[str, Analysis]) -> Result:
+def differences(
+    after: Mapping[str, Analysis], before: Mapping[str, Analysis], corpora: Mapping[str, Sequence[str]]
+) -> Result:
     """Every number of each head after the fine-tuning less that before, by analyses that were made of both encoders.
+
+    `corpora` are those that an analysis reads, if not all.
 
     The differences are paired: of each input, and then their mean with Student's interval and p-value, which Holm's
     method corrects over the heads. Both take the inputs as independent.
@@ -170,7 +174,7 @@ def differences(after: Mapping[str, Analysis], before: Mapping[str, Analysis]) -
             if (found := _difference_map(quantity, new)) is not None:
                 maps.setdefault(new.unit, {})[f"difference_{quantity}"] = found
         for same in maps.values():
-            figures |= on_one_scale(same)
+            figures |= of_corpora(on_one_scale(same), corpora.get(name, ()))
     if not tables:
         return Result("differences", {})
     numbers = ("before", "after", "difference")

@@ -9,7 +9,7 @@ import torch
 from pytorch_lightning import LightningModule
 from torch import Tensor, nn
 
-from analysis.base import Analysis, AnalysisError
+from analysis.base import Analysis, AnalysisError, of_corpora
 from analysis.change import differences
 from attention.forward import Allowance
 from datamodules import SegmentBatch, TextDataModule
@@ -145,7 +145,7 @@ class AttentionAnalyses(LightningModule):
         self.data.warn_of_left_out()
         found = {which: self._results(analyses) for which, analyses in self._of.items()}
         if "before" in self._of:
-            found["given"]["differences"] = differences(self._of["given"], self._of["before"])
+            found["given"]["differences"] = differences(self._of["given"], self._of["before"], self.corpora)
         results = {which: merged(which, each) for which, each in found.items()}
         self.result = replace(results.pop("given"), experiment=self.experiment)
         for which, result in results.items():
@@ -155,9 +155,7 @@ class AttentionAnalyses(LightningModule):
         found: dict[str, Result] = {}
         for place, (name, analysis) in enumerate(analyses.items()):
             result = analysis.result(dict(list(analyses.items())[:place]))
-            read = ", ".join(self.corpora.get(name, ()))
-            figures = {key: replace(one, title=f"{one.title} ({read})") for key, one in result.figures.items()}
-            found[name] = replace(result, figures=figures) if read else result
+            found[name] = replace(result, figures=of_corpora(result.figures, self.corpora.get(name, ())))
         return found
 
 

@@ -117,6 +117,9 @@ def test_a_config_writes_what_others_read_on_one_and_on_two_processes(
         assert expected <= set(pd.read_csv(at_one / one["tables"][name]))
     assert len(one["figures"]) >= figures
     assert scores <= set(one["scores"])
+    if config.name == "change.yaml":  # analyses that each read one of two corpora
+        captions = [caption for name, caption in one["captions"].items() if name.startswith(("change", "difference"))]
+        assert {("sst2" in caption, "treebank" in caption) for caption in captions} == {(True, False), (False, True)}
     assert one["scores"] == two["scores"]
     assert tables(one, at_one) == tables(two, at_two)
 
