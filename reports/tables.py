@@ -73,8 +73,8 @@ def data_table(title: str, table: Table, file: str, width: int = 80) -> RichTabl
     shown = _table(title, [str(column) for column in columns], numbers=numeric)
     for row in zip(*(cells[column][:ROWS] for column in columns), strict=True):
         shown.add_row(*_cells(*row))
-    more = {"rows": len(frame) - ROWS, "columns": len(cells) - len(columns)}
-    if left := " and ".join(f"{number} more {kind}" for kind, number in more.items() if number > 0):
+    more = {"row": len(frame) - ROWS, "column": len(cells) - len(columns)}
+    if left := " and ".join(f"{number} more {kind}{'s' * (number > 1)}" for kind, number in more.items() if number > 0):
         shown.caption = Text(f"{left} in {file}")
     return shown
 
