@@ -69,7 +69,9 @@ class WordAttention(Sequence[xr.DataArray]):
     def place(self, sentence: int | str | Sequence[str]) -> int:
         """The place of a sentence, which is given as such, by its text or by its words; an IndexError without it."""
         if isinstance(sentence, int):
-            return range(len(self))[sentence]
+            if not -len(self) <= sentence < len(self):
+                raise IndexError(f"There is no sentence {sentence}: there are {len(self)}, counted from 0.")
+            return sentence % len(self)
         words = _words(sentence)
         if words not in self.sentences:
             raise IndexError(f"{' '.join(words)!r} is none of the {len(self)} sentences: give its place, from 0.")
@@ -82,7 +84,12 @@ class WordAttention(Sequence[xr.DataArray]):
 
         `layer` and `head` are from 1; `arcs` are pairs of 0-based places on the axes, drawn in colour.
         """
-        array = self[self.place(sentence)].sel(layer=layer, head=head)
+        array = self[self.place(sentence)]
+        for name, number in (("layer", layer), ("head", head)):
+            if number not in array[name]:
+                there = ", ".join(map(str, array[name].to_numpy()))
+                raise IndexError(f"There is no {name} {number}: there are {there}.")
+        array = array.sel(layer=layer, head=head)
         words = tuple(str(word) for word in array["to"].to_numpy())
         name = str(self.encoder["name"]).rpartition("/")[2]
         return AttentionLines(f"Head {layer}-{head} of {name}", words, array.to_numpy(), frozenset(arcs))

@@ -9,7 +9,7 @@ const DEFAULTS = {
   text: 0, heads: "", drawing: "lines", delimiters: "shown", pieces: false, threshold: 10, top: 0, scale: "own", size: 0,
   arcs: "forward", clusters: true, saliency: "", direction: "from", word: -1, together: "each",
 };
-const view = { ...page.json("view"), state: { ...DEFAULTS }, chosen: [], hover: null, shown: null, drawing: null, decoded: new Map() };
+const view = { ...page.json("view"), state: { ...DEFAULTS }, chosen: [], hover: null, shown: null, drawing: null, decoded: new Map(), joined: {} };
 const by = id => document.getElementById(id);
 const text = () => view.texts[view.state.text];
 const grid = () => text().grids[view.state.pieces ? "pieces" : "words"];
@@ -29,10 +29,10 @@ function percent(share) { return `${(100 * share).toFixed(1)} %`; }
 function counted(number) { return number.toLocaleString("en"); }
 
 /** The values of a head, `from` times `to`, decoded once and kept as long as few are. */
-async function values(place) {
-  const key = `${grid().id}-${place}`;
+async function values(place, of = grid()) {
+  const key = `${of.id}-${place}`;
   if (!view.decoded.has(key)) {
-    const top = grid().tops[place];
+    const top = of.tops[place];
     const codes = new Uint8Array(await page.unpacked(key));
     const meant = Float32Array.from({ length: 256 }, (_, code) => top * (code / 255) ** 2);
     view.decoded.set(key, Float32Array.from(codes, code => meant[code]));
@@ -41,14 +41,17 @@ async function values(place) {
   return view.decoded.get(key);
 }
 
-/** Mean or maximum of the chosen heads. */
+/** Mean or maximum of the chosen heads; the last one is kept, for the next step of a slider. */
 async function joined(places, kind) {
-  const found = new Float32Array(grid().names.length ** 2);
+  const of = grid(), key = `${of.id} ${kind} ${places}`; // read once: while heads are decoded another text may be chosen
+  if (view.joined.key === key) return view.joined.values;
+  const found = new Float32Array(of.names.length ** 2);
   for (const place of places) {
-    const one = await values(place);
+    const one = await values(place, of);
     if (kind === "max") one.forEach((value, at) => { if (value > found[at]) found[at] = value; });
     else one.forEach((value, at) => { found[at] += value / places.length; });
   }
+  view.joined = { key, values: found };
   return found;
 }
 
@@ -506,7 +509,8 @@ function svg(drawing) {
   const root = element("svg", { width: drawing.width, height: drawing.height, viewBox: `0 0 ${drawing.width} ${drawing.height}` });
   root.append(element("title", {}, `${text().title}: ${described()}`), element("rect", { width: drawing.width, height: drawing.height, fill: drawing.paper }));
   root.append(...drawing.items.flatMap((item, number) => WRITE[item.kind](item, number)));
-  return new XMLSerializer().serializeToString(root);
+  // Control characters, which a text may have, are not allowed in XML.
+  return new XMLSerializer().serializeToString(root).replace(/[\u0000-\u0008\u000b\u000c\u000e-\u001f]/g, "\ufffd");
 }
 
 function render() {
@@ -822,7 +826,7 @@ function open() {
   by("saliency").replaceChildren(option("", "none"), ...Object.keys(one.saliency).map(name => option(name, name)));
   by("notes").replaceChildren(...one.notes.map(note => Object.assign(document.createElement("p"), { textContent: note })));
   const left = view.threshold ? ` Values below ${view.threshold} are left out, ${percent(grid().droppedOfAll)} of all, so that the page stays within its bound.` : "";
-  by("footer").textContent = `Values are held in 8 bits, as square roots of their share of the greatest of a head; the largest error is ${grid().error.toPrecision(2)}.${left} Lines are as opaque as their values; shades of cells are square roots, too.`;
+  by("footer").textContent = `Values are held in 8 bits, as square roots of their share of the greatest of a head; the largest error is ${grid().error.toPrecision(2)}. Greatest values are found among them, the first of equal ones.${left} Lines are as opaque as their values; shades of cells are square roots, too.`;
   setControls();
   listWords();
   listHeads();

@@ -17,6 +17,7 @@ from reports.figures import DOTS
 from reports.tables import DASH, Latex, latex_lines, number, written
 from results import Table
 
+MOST = 50_000  # rows of a table that a page may hold
 ROWS = 200  # of a table that are elements of the page; sorting, filtering and copying are of all
 FEW = 15  # rows of a table that has no filter
 LONG = 40  # rows from which on a table scrolls by itself
@@ -27,11 +28,12 @@ SIGNS: Mapping[str, str] = {"fraction": "×100", "nats": "nats", "bits": "bits"}
 
 
 @dataclass(frozen=True)
-class View:
+class ShownTable:
     """A table as it stands on a page: numbers with their units, and the texts of its file.
 
     Attributes:
         links: Addresses for the cells of a column; empty where a cell has none.
+        rows: Number of rows of the file, where this is its beginning.
     """
 
     name: str
@@ -40,9 +42,10 @@ class View:
     raw: pd.DataFrame
     experiment: str
     links: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    rows: int | None = None
 
     def __len__(self) -> int:
-        return len(self.raw)
+        return len(self.raw) if self.rows is None else self.rows
 
     @cached_property
     def cells(self) -> dict[str, list[str]]:
@@ -59,8 +62,17 @@ class View:
         """Its lines of LaTeX; None where the columns are too many for a page of print."""
         return latex_lines(self.table, self.experiment, self.name)
 
-    def packed(self, rows: int | None = None) -> Packed:
+    @cached_property
+    def packed(self) -> Packed:
         """What the scripts of the page read: cells, the texts of the file, and lines of LaTeX."""
+        return self._packed(len(self.raw))
+
+    @cached_property
+    def beginning(self) -> Packed:
+        """The same of the first rows."""
+        return self._packed(ROWS)
+
+    def _packed(self, rows: int) -> Packed:
         raw = {str(name): column.tolist()[:rows] for name, column in self.raw.items()}
         shown = {name: cells[:rows] for name, cells in self.cells.items()}
         latex = self.latex
@@ -86,12 +98,12 @@ class Drawing:
     svg: str = ""
     png: bytes = b""
     texts: str = ""
-    numbers: View | None = None
+    numbers: ShownTable | None = None
 
-    @property
+    @cached_property
     def cost(self) -> int:
         """Characters of a page, about."""
-        return cost(self.svg.encode()) + 4 * len(self.png) // 3 + len(self.texts)
+        return cost(zlib.compress(self.svg.encode())) + 4 * len(self.png) // 3 + len(self.texts)
 
     @property
     def wide(self) -> bool:
@@ -143,7 +155,7 @@ def typed(raw: pd.DataFrame, described: Mapping[str, Any] | None) -> Table:
     return Table(frame, units, described["interval"] if described["interval"] in numbers else None)
 
 
-def table_html(view: View, block: str, *, whole: bool = True, filled: bool = True) -> str:
+def table_html(view: ShownTable, block: str, *, whole: bool = True, filled: bool = True) -> str:
     """A table with its tools, whose rows the scripts read from `block`.
 
     Without `whole` the block has the first rows alone; without `filled` the scripts make the rows.
@@ -168,7 +180,7 @@ def table_html(view: View, block: str, *, whole: bool = True, filled: bool = Tru
     )
 
 
-def _rows(view: View) -> Iterator[str]:
+def _rows(view: ShownTable) -> Iterator[str]:
     """The first rows as HTML; the first cell of a row is its head, unless it is a number."""
     for place, row in enumerate(zip(*(cells[:ROWS] for cells in view.cells.values()), strict=True)):
         cells = []
@@ -238,10 +250,20 @@ def copied(text: str, label: str) -> str:
 
 
 def identifier(*parts: str) -> str:
-    """An id of letters, digits, dots and dashes."""
-    return "-".join("".join(sign if sign.isalnum() or sign in "._" else "-" for sign in part) for part in parts).lower()
+    """An id of letters, digits, dots, dashes and underscores; other signs by their numbers, between colons."""
+    signs = {" ": "-"}
+    return "-".join(
+        "".join(sign if sign.isalnum() or sign in "._-" else signs.get(sign, f":{ord(sign):x}:") for sign in part)
+        for part in parts
+    )
 
 
-def cost(content: bytes) -> int:
-    """Characters of a page that packed content takes, about."""
-    return 4 * len(zlib.compress(content, 6)) // 3
+def beginning(table: Table, rows: int) -> Table:
+    """The first rows of a table."""
+    units = {name: unit if isinstance(unit, str) else list(unit)[:rows] for name, unit in table.units.items()}
+    return Table(table.frame.head(rows), units, table.interval)
+
+
+def cost(packed: bytes) -> int:
+    """Characters of a page that packed content takes."""
+    return 4 * len(packed) // 3

@@ -7,6 +7,7 @@ a network. It grows to `LIMIT` at most: what is left out is named on it, with th
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,21 @@ from pages import Packed, document
 from pages.shell import resource
 from reports.citations import cited
 from reports.drawn import texts_of
-from reports.parts import ROWS, Drawing, View, copied, cost, counts, facts, identifier, rows_of, table_html, typed
+from reports.parts import (
+    MOST,
+    ROWS,
+    Drawing,
+    ShownTable,
+    beginning,
+    copied,
+    cost,
+    counts,
+    facts,
+    identifier,
+    rows_of,
+    table_html,
+    typed,
+)
 from reports.reader import NAN
 from reports.source import Source
 from reports.tables import DASH, LATEX_ROWS
@@ -62,13 +77,13 @@ class RunPage:
 
     def __init__(self, source: Source, at: Path) -> None:
         self.source, self.at = source, at
+        self.omitted: dict[tuple[str, str], str] = {}  # kind and name of what was left out: the file that has it
         described = source.content["columns"]
         views = [self._view(name, file, described.get(name)) for name, file in source.files("tables")]
-        self.tables = [view for view in views if view]
+        self.tables = [self._shortened(view) for view in views if view]
         self.scores = self._scores()
         self.drawings = [self._drawing(name, file) for name, file in source.files("figures")]
         self.filled = True  # whether rows of tables are elements of the page before its scripts make them
-        self.omitted: dict[tuple[str, str], str] = {}  # kind and name of what was left out: the file that has it
         self.data: dict[str, object] = {}
 
     def html(self) -> str:
@@ -90,19 +105,18 @@ class RunPage:
 
     def _parts(self) -> Iterator[tuple[str, str, str, int]]:
         """What can be left out, the first first: kind, name, the file that has it, and its size."""
-        numbers = [(one.name, one.numbers) for one in self.drawings if one.numbers]
-        rows = [(view.name, view) for view in self.tables if len(view) > ROWS]
-        pictures = [("figure", one.name, one.file, one.cost) for one in self.drawings]
+        numbers = [(one.name, one.numbers) for one in self.drawings if one.numbers and self._has("numbers", one.name)]
+        rows = [view for view in self.tables if len(view) > ROWS and self._has("rows", view.name)]
         for parts in (
-            [("numbers", name, view.file, cost(view.packed())) for name, view in numbers],
-            pictures,
-            [("rows", name, view.file, cost(view.packed())) for name, view in rows],
+            [("numbers", name, view.file, cost(view.packed)) for name, view in numbers],
+            [("figure", one.name, one.file, one.cost) for one in self.drawings],
+            [("rows", view.name, view.file, cost(view.packed)) for view in rows],
         ):
             yield from sorted(parts, key=lambda part: -part[-1])
 
     # What it is made of
 
-    def _scores(self) -> View | None:
+    def _scores(self) -> ShownTable | None:
         """The scores of a run, or the table of a sweep."""
         experiment, scores = self.source.experiment, self.source.record.scores
         if self.source.is_sweep:
@@ -115,9 +129,13 @@ class RunPage:
         units: dict[str, Unit | Sequence[Unit]] = {"value": [one.unit for one in scores.values()]}
         units |= {"p": "p"} if "p" in frame else {}
         raw = frame.map(lambda value: "" if pd.isna(value) else str(value))
-        return View("scores", "results.json", Table(frame, units, interval="value"), raw, experiment) if lines else None
+        return (
+            ShownTable("scores", "results.json", Table(frame, units, interval="value"), raw, experiment)
+            if lines
+            else None
+        )
 
-    def _view(self, name: str, file: str, described: Mapping[str, Any] | None) -> View | None:
+    def _view(self, name: str, file: str, described: Mapping[str, Any] | None) -> ShownTable | None:
         raw, experiment = self.source.csv(file), self.source.experiment
         if raw is None:
             return None
@@ -130,12 +148,21 @@ class RunPage:
         if self.source.is_sweep and name == f"{experiment}_runs" and "folder" in raw:
             pages = [self.source.folder / "runs" / folder / PAGE for folder in raw["folder"]]
             links["folder"] = [self._address(page) if page.is_file() else "" for page in pages]
-        return View(name, file, table, raw, experiment, links)
+        return ShownTable(name, file, table, raw, experiment, links)
+
+    def _shortened(self, view: ShownTable) -> ShownTable:
+        """The table, or its first rows where it has more than a page may hold."""
+        if len(view) <= MOST:
+            return view
+        self.omitted["rows", view.name] = view.file
+        return replace(view, table=beginning(view.table, ROWS), raw=view.raw.head(ROWS), rows=len(view))
 
     def _drawing(self, name: str, file: str) -> Drawing:
         source, content = self.source, self.source.content
         caption, data = str(content["captions"].get(name) or name), content["figure_data"].get(name)
         numbers = self._view(name, data, content["columns"].get(f"{name}.data")) if data else None
+        if numbers is not None and len(numbers) > MOST:
+            self.omitted["numbers", name] = numbers.file
         vector = str(Path(file).with_suffix(".svg"))
         if file.endswith(".html"):
             return Drawing(name, caption, file, texts=self._texts(caption, numbers), numbers=numbers)
@@ -143,7 +170,7 @@ class RunPage:
             return Drawing(name, caption, vector, svg=svg, numbers=numbers)
         return Drawing(name, caption, file, png=source.bytes(file), numbers=numbers)
 
-    def _texts(self, caption: str, numbers: View | None) -> str:
+    def _texts(self, caption: str, numbers: ShownTable | None) -> str:
         if numbers is None:
             return ""
         try:
@@ -172,9 +199,9 @@ class RunPage:
         below = {"Figures": [one.name for one in self.drawings], "Tables": [view.name for view in listed]}
         contents = "\n".join(_contents(name, below.get(name, [])) for name, content in sections.items() if content)
         body = "\n".join(
-            f'<section aria-labelledby="{identifier(name)}">\n<h2 id="{identifier(name)}">{name}</h2>\n{content}\n'
-            "</section>"
+            f'<section aria-labelledby="{at}">\n<h2 id="{at}">{name}</h2>\n{content}\n</section>'
             for name, content in sections.items()
+            for at in [identifier(name.lower())]
             if content
         )
         page = (
@@ -211,15 +238,15 @@ class RunPage:
         table = "<p>There are none.</p>" if self.scores is None else self._table(self.scores)
         return "\n".join([*(f'<p class="note">{note}</p>' for note in notes), table])
 
-    def _table_section(self, view: View) -> str:
+    def _table_section(self, view: ShownTable) -> str:
         absent = list(view.links.get("folder", ())).count("")
         remedy = "<code>python -m reports.page RUN</code> makes the page of a run."
         note = f'<p class="note">Without a page: {absent} of {len(view)} runs. {remedy}</p>' if absent else ""
         return f'<h3 id="{identifier("table", view.name)}">{escape(view.name)}</h3>\n{note}{self._table(view)}'
 
-    def _table(self, view: View) -> str:
+    def _table(self, view: ShownTable) -> str:
         block, whole = identifier("rows", view.name), self._has("rows", view.name)
-        self.data[block] = view.packed(None if whole else ROWS)
+        self.data[block] = view.packed if whole else view.beginning
         return table_html(view, block, whole=whole, filled=self.filled)
 
     def _figures(self) -> str:
@@ -249,7 +276,7 @@ class RunPage:
         if not self._has("numbers", one.name):
             return f'<p class="note">Its numbers are in {escape(one.numbers.file)}.</p>'
         block = identifier("numbers", one.name)
-        self.data[block] = one.numbers.packed()
+        self.data[block] = one.numbers.packed
         summary = f"Numbers of this figure ({rows_of(len(one.numbers))})"
         table = table_html(one.numbers, block, filled=False)
         return f'<details class="numbers"><summary>{summary}</summary>\n{table}\n</details>'
@@ -314,4 +341,4 @@ def _contents(name: str, below: Sequence[str]) -> str:
     kind = name.lower().rstrip("s")
     items = [f'<a href="#{quote(identifier(kind, one))}">{escape(one)}</a>' for one in below]
     nested = _listed(items, name.lower()) if items else ""
-    return f'<li><a href="#{identifier(name)}">{name}</a>{nested}</li>'
+    return f'<li><a href="#{identifier(name.lower())}">{name}</a>{nested}</li>'

@@ -323,24 +323,36 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _check(options: argparse.Namespace) -> None:
+    """Raise ViewInputError for options that do not fit each other."""
+    faults = {
+        "Give one of --text, --corpus with --id, and --store.": sum(
+            (bool(options.text), options.corpus is not None, options.store is not None)
+        )
+        != 1,
+        "--layers, --heads, --pieces and --saliency belong to --text and --corpus, not --store.": options.store
+        is not None
+        and bool(options.layers or options.heads or options.pieces or options.saliency),
+        f"--quantity {options.quantity}: only stores hold it. Give --store FOLDER --item N.": options.store is None
+        and options.quantity != "attention",
+        "--corpus: name the sentences or documents with --id.": options.corpus is not None and not options.id,
+        "--id: of which corpus? Give --corpus NAME or FILE.": options.corpus is None and bool(options.id),
+        f"--saliency {options.saliency}: there is no such checkpoint of a classifier.": options.saliency is not None
+        and not options.saliency.is_file(),
+        **{f"--text {text!r}: there is no word in it.": not text.split() for text in options.text},
+        **{f"--layers {number}: they are counted from 1.": number < 1 for number in options.layers or ()},
+        **{f"--heads {number}: they are counted from 1.": number < 1 for number in options.heads or ()},
+    }
+    for fault, found in faults.items():
+        if found:
+            raise ViewInputError(fault)
+
+
 def views(options: argparse.Namespace) -> list[View]:
     """The views of a command line; ViewInputError where its options do not fit each other."""
-    if sum((bool(options.text), options.corpus is not None, options.store is not None)) != 1:
-        raise ViewInputError("Give one of --text, --corpus with --id, and --store.")
+    _check(options)
     if options.store is not None:
-        if options.layers or options.heads or options.pieces or options.saliency:
-            raise ViewInputError(
-                "--layers, --heads, --pieces and --saliency belong to --text and --corpus, not --store."
-            )
         return [store_view(options.store, options.item, options.quantity)]
-    if options.quantity != "attention":
-        raise ViewInputError(f"--quantity {options.quantity}: only stores hold it. Give --store FOLDER --item N.")
-    if options.corpus is not None and not options.id:
-        raise ViewInputError("--corpus: name the sentences or documents with --id.")
-    if options.corpus is None and options.id:
-        raise ViewInputError("--id: of which corpus? Give --corpus NAME or FILE.")
-    if empty := [text for text in options.text if not text.split()]:
-        raise ViewInputError(f"--text {empty[0]!r}: there is no word in it.")
     texts = [Marked(_short(text.split()), tuple(text.split())) for text in options.text]
     if options.corpus is not None:
         texts = from_corpus(options.corpus, options.split, options.id)
@@ -348,7 +360,7 @@ def views(options: argparse.Namespace) -> list[View]:
         read(options.saliency)  # which says what is no checkpoint of a classifier
         model: TextClassifier = TextClassifier.load_from_checkpoint(options.saliency)
         texts = [with_saliency(text, options.saliency, model.requires_grad_(False)) for text in texts]
-    layers, heads = (None if chosen is None else tuple(chosen) for chosen in (options.layers, options.heads))
+    layers, heads = (tuple(sorted(set(given))) if given else None for given in (options.layers, options.heads))
     chosen = Options(layers=layers, heads=heads, precision="float32")
     return attention_views(texts, Encoder(options.encoder), chosen, pieces=options.pieces)
 

@@ -71,8 +71,14 @@ def test_a_sentence_is_named_by_its_place_or_its_words(bert: Path) -> None:
     assert attention[1:][0].equals(attention[1])
     with pytest.raises(IndexError, match="'the cat' is none of the 3 sentences"):
         attention.place("the cat")
-    with pytest.raises(IndexError):
-        attention.place(3)
+    for wrong in (3, -4):
+        with pytest.raises(IndexError, match=f"no sentence {wrong}: there are 3"):
+            attention.place(wrong)
+    with pytest.raises(IndexError, match="no layer 9: there are 1, 2"):
+        attention.lines(0, layer=9, head=1)
+    lines = attention.lines(1, layer=2, head=3)
+    np.testing.assert_array_equal(lines.weights, attention[1][1, 2])
+    assert lines.words == ("[CLS]", "the", "dogs", "sleep", "[SEP]")
 
 
 def test_bertviz_takes_batches_of_one(bert: Path) -> None:

@@ -149,7 +149,7 @@ class TestTables:
         assert column(page, "large", 1) == left["head"].tolist()
         assert table(page, "large").locator(".count").inner_text() == f"{len(left)} of 700 rows"
         press(page, "large", "Copy as TSV")
-        page.wait_for_function("document.querySelector('[data-name=large] [role=status]').textContent != ''")
+        page.wait_for_function("() => document.querySelector('[data-name=large] [role=status]').textContent != ''")
         # To the last digit.
         read = pd.read_csv(io.StringIO(clipboard(page)), sep="\t")
         pd.testing.assert_frame_equal(read, left.reset_index(drop=True))
@@ -175,7 +175,7 @@ class TestTables:
 class TestFigures:
     def test_they_are_drawn_and_their_numbers_are_behind_them(self, run: Path, open_page: Open) -> None:
         page = open_page(run / "page.html")
-        page.wait_for_function("document.querySelector('#figure-curve img').naturalWidth > 0")
+        page.wait_for_function("() => document.querySelector('#figure-curve img').naturalWidth > 0")
         images = page.locator("figure img")
         assert images.evaluate_all("all => all.map(one => one.naturalWidth > 100)") == [True] * 3
         captions = json.loads((run / "results.json").read_text(encoding="utf-8"))["captions"]
@@ -247,7 +247,7 @@ def contrast(page: Page, selector: str) -> float:
 def test_nothing_that_a_file_holds_becomes_markup(run: Path, open_page: Open) -> None:
     page = open_page(run / "page.html")  # which fails on a dialog that was asked for, as on a request
     page.on("dialog", lambda dialog: pytest.fail(dialog.message))
-    page.wait_for_function("document.querySelector('#figure-curve img').naturalWidth > 0")
+    page.wait_for_function("() => document.querySelector('#figure-curve img').naturalWidth > 0")
     assert page.locator("main img").count() == 3
     assert page.locator("main script").count() == 0
     for summary in page.locator("summary:visible").all():
@@ -376,11 +376,29 @@ class TestSize:
         assert all(sorted(one, key=order.index) == one for one in kinds)
         assert kinds[-1][-1] == "rows"
         # The scripts make the rows that were no longer elements of the page.
-        page.wait_for_function("document.querySelectorAll('[data-name=large] tbody tr').length == 200")
+        page.wait_for_function("() => document.querySelectorAll('[data-name=large] tbody tr').length == 200")
         assert column(page, "large", 3) == [str(number) for number in LARGE.frame["n"][:200]]
         assert "the others are in large.csv" in table(page, "large").inner_text()
         # What is left is the first rows, and the table says so.
         press(page, "large", "Save as CSV")
+
+    def test_tables_of_very_many_rows_are_shown_by_their_first(
+        self, tmp_path: Path, open_page: Open, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """And tables whose names differ in one sign have rows of their own."""
+        one, other = (pd.DataFrame({"n": range(start, start + 3)}) for start in (100, 200))
+        given = {"large": LARGE, "a+b": Table(one), "a-b": Table(other)}
+        write(tmp_path, Result("probe", {}, given), Provenance({}, {}, {}))
+        monkeypatch.setattr(run_page, "MOST", 600)
+        write_page(tmp_path)
+        page = open_page(tmp_path / "page.html")
+        assert table(page, "large").locator(".count").inner_text() == "200 of 700 rows shown"
+        assert "the others are in large.csv" in table(page, "large").locator("caption").inner_text()
+        assert "rows after the first 200 of the table large: large.csv" in page.inner_text(".notice")
+        words = [str(word) for word in LARGE.frame["word"][:200]]
+        assert [cell.strip() for cell in column(page, "large", 2)] == [word.strip() for word in words]
+        for name, first in (("a+b", "100"), ("a-b", "200")):
+            assert column(page, name, 1)[0] == first
 
     def test_files_that_are_missing_or_damaged_are_named(self, run: Path, tmp_path: Path, open_page: Open) -> None:
         for file in run.iterdir():
@@ -394,7 +412,7 @@ class TestSize:
         page = open_page(write_page(tmp_path))
         lines = "\n".join(page.locator(".notice li").all_inner_texts())
         assert all(name in lines for name in ("small.csv", "large.csv", "curve.png", "config.yaml"))
-        page.wait_for_function("document.querySelector('#figure-weights img').naturalWidth > 0")
+        page.wait_for_function("() => document.querySelector('#figure-weights img').naturalWidth > 0")
 
     def test_a_folder_without_results_is_refused_in_a_line(self, tmp_path: Path) -> None:
         with pytest.raises(UserError, match=r"has no results\.json: no test has ended in it"):
