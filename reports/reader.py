@@ -115,9 +115,9 @@ def read_record(path: Path) -> Record:
             dict(content["encoder"]),
             dict(content["data"]),
             content.get("versions", {}).get("source_sha256"),
-            str(content["experiment"]),
-            content["seed"],
-            dict(content["tables"]),
+            str(content.get("experiment", "")),
+            content.get("seed"),
+            dict(content.get("tables", {})),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         fault = f"{type(error).__name__}: {error}"

@@ -58,7 +58,7 @@ def make_run(
     scores = {
         name: Estimate(frame[right].sum() / frame[of].sum(), unit="fraction") for name, (right, of) in pairs.items()
     }
-    scores["nats"] = Estimate(2.5, unit="nats")
+    scores["loss"] = Estimate(2.5, unit="nats")
     data = {"train": {"file": "train.conllu", "sha256": "0"}, "test": {"file": "test.conllu", "sha256": sha256}}
     result = Result("attention_only", scores, items=frame, ratios=pairs)
     write(folder, result, Provenance({"name": "a"}, data, {}))
@@ -335,7 +335,7 @@ def test_items_that_cannot_be_compared_are_named(frame: pd.DataFrame, message: s
     ("score", "message"),
     [
         ("uass", r"uass is no score \(did you mean `uas`\?\); there are counts per item of: uas"),
-        ("nats", "nats cannot be compared item by item; there are counts per item of: uas"),
+        ("loss", "loss cannot be compared item by item; there are counts per item of: uas"),
         ("uas", "run is named twice"),
     ],
 )
