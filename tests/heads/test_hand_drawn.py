@@ -319,7 +319,7 @@ def test_maps_hold_the_accuracy_of_every_head_in_the_best_ones_direction() -> No
     for name, way, marked in (("nsubj", 0, (0, 0)), ("det", 1, (1, 0)), ("all", 0, (0, 1))):
         figure = figures[f"heads_{name}"]
         assert figure.marked == marked
-        assert figure.title == f"{name}, {DIRECTIONS[way]}"
+        assert figure.title == f"Accuracy of each head: {name}, {DIRECTIONS[way]}"
         for head in range(4):
             right, total = counted(TEST, name, head + 4 * way)
             assert figure.values[head // 2, head % 2] == right / total
