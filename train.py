@@ -36,7 +36,6 @@ from pytorch_lightning.strategies.launchers import _SubprocessScriptLauncher
 from pytorch_lightning.utilities import rank_zero_info, rank_zero_only, rank_zero_warn
 from pytorch_lightning.utilities.model_helpers import is_overridden
 from rich.console import Console
-from rich.text import Text
 
 import analysis
 import datamodules
@@ -51,6 +50,7 @@ from reports import ResultWriter
 from reports.writer import source_digest
 
 # LightningCLI finds by its short name whatever is imported here.
+from results.command import print_fault
 from results.errors import UserError, near
 from training.config import leaves
 from training.lifecycle import configured_model, read_checkpoint
@@ -595,7 +595,7 @@ def run(args: list[str] | None = None) -> int:
             return _interrupted(number)
         if found is None:
             raise
-        Console(stderr=True).print(Text.assemble(("Error: ", "bold red"), str(found)), soft_wrap=True)
+        print_fault(found)
         return 1
     except preemption.Interrupted as interrupted:
         return _interrupted(interrupted.signal)

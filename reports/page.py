@@ -1,15 +1,11 @@
 """The page of a run or a sweep: `python -m reports.page RUN [--out page.html]` prints its path."""
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-from rich.text import Text
-
 from reports.run_page import write_page
-from results.errors import UserError
+from results import command
 
 
 def main(args: Sequence[str]) -> int:
@@ -23,8 +19,4 @@ def main(args: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except (UserError, OSError) as error:
-        Console(stderr=True).print(Text.assemble(("Error: ", "bold red"), str(error)), soft_wrap=True)
-        sys.exit(1)
+    command.run(main)

@@ -5,7 +5,6 @@ a treebank bring their gold arcs, documents their clusters; `--saliency` adds wh
 """
 
 import argparse
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
@@ -13,8 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.text import Text
 from torch.nn.functional import normalize
 
 from attention import Encoder, EncoderSpec, Options
@@ -35,6 +32,7 @@ from models.base import tokenized
 from models.interface import SENTENCE
 from pages import View, view_page
 from pages.view import Arc, Span
+from results import command
 from results.errors import UserError, near
 from results.files import write_atomically
 
@@ -376,8 +374,4 @@ def main(args: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except (UserError, OSError) as error:
-        Console(stderr=True).print(Text.assemble(("Error: ", "bold red"), str(error)), soft_wrap=True)
-        sys.exit(1)
+    command.run(main)

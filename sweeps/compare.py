@@ -4,17 +4,8 @@ RUN is the folder of a run, its `results.json`, or `DIR:ROW`, all seeds of a row
 describes the tests.
 """
 
-import sys
-
-from rich.console import Console
-from rich.text import Text
-
 from reports.comparison import main
-from results.errors import UserError
+from results import command
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except (UserError, OSError) as error:
-        Console(stderr=True).print(Text.assemble(("Error: ", "bold red"), str(error)), soft_wrap=True)
-        sys.exit(1)
+    command.run(main)

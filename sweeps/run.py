@@ -28,7 +28,7 @@ from reports.reader import Record, RecordError, read_record
 from reports.runs import Row, collect
 from reports.tables import DASH, data_table, number
 from reports.writer import write
-from results.errors import UserError
+from results import command
 from sweeps.plan import Run, Sweep, SweepError, options_of, read_sweep
 
 PROGRAM = (sys.executable, str(Path(__file__).resolve().parent.parent / "train.py"))
@@ -308,8 +308,4 @@ if __name__ == "__main__":
     for one in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(one) is not signal.SIG_IGN:  # as under nohup
             signal.signal(one, lambda number, _: sys.exit(128 + number))  # ends the runs as well
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except (UserError, OSError) as error:
-        Console(stderr=True).print(Text.assemble(("Error: ", "bold red"), str(error)), soft_wrap=True)
-        sys.exit(1)
+    command.run(main)

@@ -1,0 +1,24 @@
+"""What the commands share: a fault of the input is one line on standard error, without a traceback."""
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from rich.console import Console
+from rich.text import Text
+
+from results.errors import UserError
+
+
+def print_fault(fault: BaseException) -> None:
+    """Print what is wrong, in one line."""
+    Console(stderr=True).print(Text.assemble(("Error: ", "bold red"), str(fault)), soft_wrap=True)
+
+
+def run(main: Callable[[Sequence[str]], int]) -> NoReturn:
+    """Run a command with the arguments of the program, and exit with its code; 1 after a fault of the input."""
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except (UserError, OSError) as error:
+        print_fault(error)
+        sys.exit(1)
