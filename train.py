@@ -1,61 +1,84 @@
 """Run an experiment: `python train.py {fit,validate,test,predict} --config configs/….yaml`."""
 
+import os
+import sys
+
 import processes.threads  # noqa: F401 # before torch
 from processes import preemption
 
 if __name__ == "__main__":
     preemption.install()  # torch takes seconds to load
+    if sys.argv[1:] == ["--check"]:  # what libraries print is no answer
+        answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+        os.dup2(2, 1)
 
 # isort: split
 import io
 import json
 import logging
-import os
 import platform
-import re
-import shutil
 import signal
-import sys
 import warnings
-from collections.abc import Iterable, Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext, redirect_stderr, redirect_stdout
 from importlib import import_module
 from itertools import count
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, ClassVar, Literal
 
 from jsonargparse import Namespace
 from lightning_fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning_fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 from lightning_fabric.utilities.exceptions import MisconfigurationException
 from pytorch_lightning import LightningModule, Trainer
-from pytorch_lightning.callbacks import ModelCheckpoint
+from pytorch_lightning.callbacks import ModelCheckpoint, ProgressBar
 from pytorch_lightning.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from pytorch_lightning.loggers import TensorBoardLogger
 from pytorch_lightning.strategies.launchers import _SubprocessScriptLauncher
 from pytorch_lightning.utilities import rank_zero_info, rank_zero_only, rank_zero_warn
 from pytorch_lightning.utilities.model_helpers import is_overridden
 from rich.console import Console
+from torch.multiprocessing.spawn import ProcessRaisedException
 
-import analysis
-import datamodules
-import fidelity
-import heads
-import models
-import probes
+import analysis  # noqa: F401 # LightningCLI finds by its short name whatever is imported
+import datamodules  # noqa: F401
+import fidelity  # noqa: F401
+import heads  # noqa: F401
+import models  # noqa: F401
+import probes  # noqa: F401
 from datamodules.base import CorpusDataModule
 from metrics.progress import counted
 from processes.ranks import LostRank, run_name
 from reports import ResultWriter
 from reports.writer import source_digest
-
-# LightningCLI finds by its short name whatever is imported here.
 from results.command import print_fault
-from results.errors import UserError, near
+from results.errors import UserError
+from results.files import is_full
 from training.config import leaves
-from training.lifecycle import configured_model, read_checkpoint
+from training.lifecycle import TrainedModule, configured_model, read_checkpoint
+from training.nested import quiet
+from training.parsing import (
+    Parser,
+    is_told_by_the_first,
+    only_known_classes,
+    refuse_permissions,
+    trusted_modules,
+    typed_options,
+    without_options_of,
+)
 from training.preflight import Report, inspect
-from training.resume import ContinuedCSVLogger, Resume, RunInUse, RunState, ignore_signals, is_of_another, run_digest
+from training.progress import ProgressLines
+from training.resume import (
+    ContinuedCSVLogger,
+    Resume,
+    RunCheckpoints,
+    RunInUse,
+    RunState,
+    ignore_signals,
+    is_of_another,
+    remove_run,
+    run_digest,
+)
 
 
 class RunError(UserError):
@@ -70,73 +93,16 @@ STEPS = {
 }
 """A model can run a stage if it overrides one of these methods."""
 
+NEEDS_ABOVE_ZERO = {
+    "fit": ("max_epochs", "max_steps", "limit_train_batches"),
+    "validate": ("limit_val_batches",),
+    "test": ("limit_test_batches",),
+    "predict": ("limit_predict_batches",),
+}
+"""Options of the trainer that leave a stage nothing to do where they are 0."""
+
 KEYWORDS = ("last", "registry")
 """Values of `--ckpt_path` that Lightning understands and that are no file."""
-
-
-_UNKNOWN = re.compile(
-    r"(?:Option|(?:Subcommand|Group) '[^']+' does not accept option) '(?P<name>[^']+)'.*"
-    r"|unrecognized arguments: (?P<rest>.*)"
-)
-_CLASS = re.compile(r"(?:Expected a dot import path string: |has no attribute ')(\w+)")
-_KEY = re.compile(r'Parser key "([^"]+)":\s*')
-_IN_CLASS = re.compile(r"Problem with given class_path '[\w.]*?(\w+)':")
-_TYPE = re.compile(r"<class '[\w.]*?(\w+)'>")
-_FRAME = re.compile(r"(?m)^[ -]*(Expected a <class 'NoneType'>|Does not validate .*|Subtypes: .*|Errors:|Given .*)$")
-"""Lines of a message of jsonargparse that do not say what is wrong."""
-
-
-class Parser(LightningArgumentParser):
-    """Reports a fault of a command line or a config in one line, with the closest valid names.
-
-    An option that is cut short is unknown, also inside a class: --trainer.max_ep is not taken for --trainer.max_epochs.
-    """
-
-    def __init__(self, *, allow_abbrev: bool = False, **options: Any) -> None:  # noqa: ANN401
-        super().__init__(allow_abbrev=allow_abbrev, **options)
-
-    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        """Print the message and exit with code 2; the parser of a class raises instead."""
-        names = [action.dest for action in (getattr(ex, "subcommand_parser", None) or self)._actions]
-        message = _UNKNOWN.sub(lambda found: _unknown(found, names), message)
-        if not self.exit_on_error:
-            super().error(message, ex)
-        sys.stderr.write(f"error: {in_a_line(message)}\n")
-        self.exit(2)
-
-
-def _unknown(found: re.Match[str], names: Iterable[str]) -> str:
-    """One clause for each unknown option; `names` are those that the parser knows."""
-    if "subcommand" in names:
-        return "the command comes first: python train.py fit | validate | test | predict, then its options"
-    if found["name"] is not None:
-        return f"there is no option {found['name']}{near(found['name'], names)}"
-    given = [word.partition("=")[0] for word in found["rest"].split() if word.startswith("-")]
-    unknown = [f"there is no option {word}{near(word.lstrip('-'), names, '--')}" for word in given]
-    return "; ".join(unknown) or found[0]
-
-
-def in_a_line(message: str) -> str:
-    """Reduce a message of jsonargparse to option, class and fault."""
-    keys = ".".join(_KEY.findall(message))
-    inside = f" ({classes[-1]})" if (classes := _IN_CLASS.findall(message)) else ""
-    if found := _CLASS.search(message):
-        rooms = (analysis, datamodules, fidelity, heads, models, probes)
-        known = (name for room in rooms for name, value in vars(room).items() if isinstance(value, type))
-        fault = f"there is no class {found[1]}{near(found[1], known)}"
-    else:
-        rest = _TYPE.sub(r"\1", _FRAME.sub("", _IN_CLASS.sub("", _KEY.sub("", message))))
-        faults = dict.fromkeys(line.strip(" -") for line in rest.splitlines())
-        fault = "; ".join(line for line in faults if line).replace("Expected a ", "expected ")
-        if inside in (" (LightningModule)", " (LightningDataModule)"):
-            inside, fault = "", f"{fault}, as no class is named before it: give --config or --{keys} first"
-        if (
-            fault.startswith("expected")
-            and "Got value" not in fault
-            and (given := re.findall(r"Given value: (.*)", message))
-        ):
-            fault += f", and not {given[0]!r}"
-    return f"{keys}{inside}: {fault}" if keys or inside else fault
 
 
 class RunConfig(SaveConfigCallback):
@@ -156,9 +122,10 @@ class RunConfig(SaveConfigCallback):
             self.parser.save(self.config, self.folder / "config.yaml", skip_none=False, overwrite=True)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Log what is trained, and where the run is written."""
+        """Log what is trained, on what, and where the run is written."""
         count = sum(parameter.numel() for parameter in pl_module.parameters() if parameter.requires_grad)
-        rank_zero_info(f"Training {type(pl_module).__name__}, {count:,} parameters, in {self.folder}")
+        on = f"on {trainer.world_size} × {trainer.strategy.root_device.type}"
+        rank_zero_info(f"Training {type(pl_module).__name__}, {count:,} parameters, {on}, in {self.folder}")
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Store the text of `config.yaml` in the checkpoint, so that it can be used without its folder."""
@@ -174,8 +141,8 @@ class RunConfig(SaveConfigCallback):
         early = (
             isinstance(exception, UserError | MisconfigurationException) or not (self.folder / "config.yaml").exists()
         )
-        if early and not begun:
-            shutil.rmtree(self.folder, ignore_errors=True)
+        if early and not begun and not is_full(exception):
+            remove_run(self.folder)
 
 
 class ProbingCLI(LightningCLI):
@@ -192,21 +159,88 @@ class ProbingCLI(LightningCLI):
             help="Whether figures bear their titles; results.json has them under `captions` in any case.",
         )
         parser.add_argument(
+            "--figures.draw",
+            type=bool,
+            default=True,
+            help="Whether figures are drawn; results.json and the tables are the same without.",
+        )
+        parser.add_argument(
+            "--quiet",
+            action="store_true",
+            help="Print the scores that answer the question, the folder, and warnings: no progress and no tables.",
+        )
+        parser.add_argument(
             "--resume",
             type=Literal["auto", "never"],
             default="auto",
             help="Whether to continue an unfinished run of the same command, or to begin another one.",
         )
         parser.add_argument(
+            "--trust",
+            type=list[str] | str | None,
+            default=None,
+            help="Modules of your own whose classes configs and checkpoints may name.",
+        )
+        parser.add_argument(
             "--preflight", action="store_true", help="Run nothing: say whether the run can be made, and what it needs."
         )
 
-    def before_instantiate_classes(self) -> None:
-        """Check `--ckpt_path` before anything is loaded or computed.
+    @staticmethod
+    def subcommands() -> dict[str, set[str]]:
+        """The commands, each with what is no option of it. Of a checkpoint only weights and plain values are read."""
+        return {name: {*skipped, "weights_only"} for name, skipped in LightningCLI.subcommands().items()}
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:  # noqa: ANN401 # the words, if any
+        """Parse the command line; what it says of data whose class it does not name is of those of a checkpoint.
 
         Raises:
-            RunError: there is no such file.
+            RunError: a module of --trust is not there.
+            SettingsError: a file permits what only the command line can permit.
         """
+        words = sys.argv[1:] if args is None else args
+        for module in (
+            str(leaf) for name, value in typed_options(words) if name == "trust" for _, leaf in leaves(value)
+        ):
+            try:
+                import_module(module)
+            except ImportError as error:
+                raise RunError(f"--trust {module}: the module cannot be imported ({error}).") from error
+        rest = without_options_of("data", words)
+        names_data = any(word.partition("=")[0] == "--data" for word in words)
+        if words[:1] == ["test"] and rest != words and not names_data:
+            self._take_data_of_checkpoint(parser, rest)
+        try:
+            self._parse(parser, args)
+        finally:
+            self._subcommand_parsers["test"].set_defaults({"data": None})  # the parser may serve another command line
+        refuse_permissions(self.config[self.config.subcommand], words)
+
+    def _parse(self, parser: LightningArgumentParser, args: Any) -> None:  # noqa: ANN401 # see LightningCLI
+        super().parse_arguments(parser, args)
+
+    def _take_data_of_checkpoint(self, parser: LightningArgumentParser, words: list[str]) -> None:
+        """Make the data that a checkpoint was trained on the default, where a command line without --data tests one."""
+        Parser.silent = True
+        try:
+            with redirect_stderr(io.StringIO()), redirect_stdout(io.StringIO()):
+                self._parse(parser, words)
+        except SystemExit:
+            return  # the whole line gives what is missing here, or has the same fault
+        finally:
+            Parser.silent = False
+        settings = self.config[self.config.subcommand]
+        if settings.data is None and (data := _data_of(settings.model)) is not None:
+            self._subcommand_parsers["test"].set_defaults({"data": data.as_dict()})
+
+    def before_instantiate_classes(self) -> None:
+        """Check `--ckpt_path`, and that there is something to do, before anything is loaded or computed.
+
+        Raises:
+            RunError: there is no such file, or an option of the trainer leaves nothing to do.
+        """
+        trainer = self._get(self.config, "trainer")
+        if idle := next((name for name in NEEDS_ABOVE_ZERO[str(self.subcommand)] if trainer[name] == 0), None):
+            raise RunError(f"--trainer.{idle} 0: nothing would be done. Give 1 or more, or leave it out.")
         path = self._get(self.config, "ckpt_path")
         if path == "best":
             raise RunError("--ckpt_path best: a new run has none yet. Name a file in checkpoints/ of the run that has.")
@@ -214,20 +248,17 @@ class ProbingCLI(LightningCLI):
             raise RunError(f"{path}: there is no such checkpoint. Training leaves them in checkpoints/ of its run.")
         model = self._get(self.config, "model")
         if self.subcommand == "test" and self._get(self.config, "data") is None:
-            module, _, name = model.class_path.rpartition(".")
-            # What tests trained models takes the data from them.
-            data_of = getattr(getattr(import_module(module), name), "data_of", None)
-            self.config[self.subcommand].data = None if data_of is None else data_of(model.init_args)
+            self.config[self.subcommand].data = _data_of(model)
 
     def _parse_ckpt_path(self) -> None:
         """Do nothing: Lightning would silently replace the hyperparameters of the config by those of the checkpoint."""
 
     def _check_model(self) -> None:
-        """Refuse a model that cannot run this stage, and a checkpoint of another model.
+        """Refuse a model that cannot run this stage, one that was not trained, and a checkpoint of another model.
 
         Raises:
             RunError: see above.
-            TrainingError: the checkpoint is damaged, or no checkpoint.
+            TrainingError: the model was not trained; the checkpoint is damaged, or no checkpoint.
         """
         name, path = type(self.model).__name__, self._get(self.config, "ckpt_path")
         able = [stage for stage, steps in STEPS.items() if any(is_overridden(step, self.model) for step in steps)]
@@ -236,10 +267,20 @@ class ProbingCLI(LightningCLI):
             raise RunError(f"{name} {does}. Run it with `python train.py {' or '.join(able)}`.")
         if path is not None and "fit" not in able:
             raise RunError(f"{name} trains nothing, and takes no --ckpt_path: leave it out.")
-        if path is not None and path not in KEYWORDS:
-            self._check_checkpoint(Path(path))
+        if self._checkpoint is not None:
+            self._check_checkpoint(self._checkpoint)
+        needs_training = isinstance(self.model, TrainedModule) and not self.model.may_come_trained
+        if path is None and self.subcommand != "fit" and needs_training:
+            self.model.refuse_untrained()  # before hours of extraction
+
+    @property
+    def _checkpoint(self) -> Path | None:
+        """The file that `--ckpt_path` names, if it names one."""
+        path = self._get(self.config, "ckpt_path")
+        return None if path is None or path in KEYWORDS else Path(path)
 
     def _check_checkpoint(self, path: Path) -> None:
+        self._dump_config()
         content = read_checkpoint(path)
         trained, given = configured_model(path, content), self.config_dump["model"]
         kind, own = (model.get("class_path", "").rpartition(".")[2] for model in (trained, given))
@@ -280,7 +321,10 @@ class ProbingCLI(LightningCLI):
         folder = self._state.run
         # On SLURM Lightning takes up any `hpc_ckpt_*.ckpt` that it finds there, of whatever run.
         trainer._default_root_dir = str(folder)  # type: ignore[attr-defined]
+        trainer.strategy.checkpoint_io = RunCheckpoints(self._state)
         trainer.callbacks.append(Resume(self._state))  # type: ignore[attr-defined]
+        if trainer.progress_bar_callback is None:
+            trainer.callbacks.append(ProgressLines())  # type: ignore[attr-defined]
         if own_loggers and not trainer.fast_dev_run:  # type: ignore[attr-defined]
             # The progress bar shows the version of a logger.
             log = ContinuedCSVLogger(self._state)
@@ -291,6 +335,7 @@ class ProbingCLI(LightningCLI):
             if isinstance(callback, ResultWriter):
                 callback.folder = folder
                 callback.titles = self._get(self.config, "figures.titles")
+                callback.draw, callback.quiet = (self._get(self.config, name) for name in ("figures.draw", "quiet"))
         for checkpoint in _checkpoints(trainer):
             checkpoint.dirpath = checkpoint.dirpath or str(folder / "checkpoints")
         return trainer
@@ -316,12 +361,24 @@ class ProbingCLI(LightningCLI):
                 f"{trainer.num_devices} × {trainer.strategy.root_device.type} on {counted(trainer.num_nodes, 'node')}"
             )
             check_tasks(trainer)
-        inspect(report, self.model, self.datamodule, trainer, str(self.subcommand), tasks, runs)
+        if trainer is not None and not report.faults and (unfinished := self._requeued(trainer, runs)):
+            rank_zero_info(f"This job was requeued, and goes on with the run in {unfinished.run}, which was checked.")
+            return trainer
+        inspect(report, self.model, self.datamodule, trainer, str(self.subcommand), tasks, runs, self._checkpoint)
         if tasks[0] == 0:
             Console().print(report.table(f"{self.subcommand}: preflight"))
         if report.faults or trainer is None:
             raise RunError("\n".join(report.faults) or "The first task says what is wrong.")
         return trainer
+
+    def _requeued(self, trainer: Trainer, runs: Path) -> RunState | None:
+        """The state of the run that a job of SLURM had begun before it was requeued, if it had."""
+        if os.environ.get("SLURM_RESTART_COUNT", "0") == "0" or self._get(self.config, "resume") != "auto":
+            return None
+        try:
+            return RunState.find(runs / type(self.model).__name__, self._digest(trainer))
+        except (UserError, OSError):  # the check that follows tells what is wrong with the files
+            return None
 
     def _run_state(self, trainer: Trainer, parent: Path) -> RunState:
         """Where the run keeps its state: in the folder of an unfinished run of the same command, or in a new one.
@@ -329,7 +386,7 @@ class ProbingCLI(LightningCLI):
         Raises:
             RunError: another process is at this run, or no folder can be made.
         """
-        digest = run_digest(str(self.subcommand), {**self.config_dump, "sources": self._sources()}, trainer.world_size)
+        digest = self._digest(trainer)
         launcher = trainer.strategy.launcher
         pass_on = launcher.kill if isinstance(launcher, _SubprocessScriptLauncher) else None
         # The name is of this run alone: one with the same command may go on beside it.
@@ -343,6 +400,9 @@ class ProbingCLI(LightningCLI):
             if found is None:
                 state.folder.mkdir()
             self._lock = state.lock()
+            if found is not None:
+                rank_zero_info(f"Continues the unfinished run in {state.run}; --resume never begins another one.")
+                state.tidy()
         except RunInUse:
             raise RunError(
                 f"{state.run}: another process is at this run. Wait for it, or begin one beside it with --resume never."
@@ -350,11 +410,14 @@ class ProbingCLI(LightningCLI):
         except OSError as error:
             if found is not None and isinstance(error, FileNotFoundError):  # the other process has just ended
                 return self._run_state(trainer, parent)
-            raise RunError(f"{state.folder}: the state of the run cannot be kept there ({error.strerror}).") from error
-        if found is not None:
-            rank_zero_info(f"Continues the unfinished run in {state.run}; --resume never begins another one.")
-            state.tidy()
+            raise RunError(
+                f"{state.folder}: the state of the run cannot be read or written there ({error.strerror}). What is "
+                f"kept there stays; give the same command again, once that is mended."
+            ) from error
         return state
+
+    def _digest(self, trainer: Trainer) -> str:
+        return run_digest(str(self.subcommand), {**self.config_dump, "sources": self._sources()}, trainer.world_size)
 
     def _sources(self) -> list[object]:
         """What a run depends on beside its options: this program, and the files of the data as they are now."""
@@ -365,12 +428,12 @@ class ProbingCLI(LightningCLI):
 
     def fit(self, **options: Any) -> None:  # noqa: ANN401 # those of Trainer.fit
         """Train, or continue the training of an unfinished run; a training that has ended is not repeated."""
-        if self._state.trained.exists():
+        if self._state.left.ended is not None:
             self.datamodule.trainer = self.trainer
             self.datamodule.setup("fit")  # the audit of the test counts the training split too
             return
-        if self._state.training.exists():
-            options["ckpt_path"] = self._state.training
+        if self._state.left.training is not None:
+            options["ckpt_path"] = self._state.left.training
         self.trainer.fit(**options)
 
     def _run_subcommand(self, subcommand: str) -> None:
@@ -384,7 +447,8 @@ class ProbingCLI(LightningCLI):
         try:
             if self.trainer.world_size == 1:  # otherwise another process may wait for this one to get in touch
                 preemption.check()
-            super()._run_subcommand(subcommand)
+            with quiet("pytorch_lightning") if self._get(self.config, "quiet") else nullcontext():
+                super()._run_subcommand(subcommand)
             if self.trainer.is_global_zero:
                 self._state.clear()
                 name = self._state.folder.name.replace("state-", ".stop-")
@@ -392,6 +456,10 @@ class ProbingCLI(LightningCLI):
                     marker.unlink(missing_ok=True)
         except MisconfigurationException as error:
             raise RunError(_trainer_fault("auto", error)) from error
+        except OSError as error:
+            if not is_full(error):
+                raise
+            raise RunError(_full(self._state.run, error)) from error
         finally:
             if self.trainer.is_global_zero:
                 os.close(self._lock)
@@ -399,18 +467,24 @@ class ProbingCLI(LightningCLI):
     def _trainer(self, **kwargs: object) -> Trainer:
         if SLURMEnvironment.detect() and "SLURM_PROCID" not in os.environ:
             raise RunError("This is the shell of a SLURM allocation, which has no task: start the command with srun.")
+        settings = self._get(self.config_init, "trainer")
+        if self._get(self.config, "quiet") or not Console().is_terminal:
+            kwargs["enable_progress_bar"] = False
+        if {**settings, **kwargs}["enable_progress_bar"] is False:  # Lightning refuses bars that are configured then
+            callbacks = settings["callbacks"] or []
+            own = callbacks if isinstance(callbacks, list) else [callbacks]
+            kwargs.setdefault("callbacks", [callback for callback in own if not isinstance(callback, ProgressBar)])
         try:
             trainer: Trainer = super().instantiate_trainer(**kwargs)
         except (MisconfigurationException, ImportError, RuntimeError, TypeError, ValueError) as error:
-            accelerator = self._get(self.config_init, "trainer")["accelerator"]
-            raise RunError(_trainer_fault(accelerator, error)) from error
+            raise RunError(_trainer_fault(settings["accelerator"], error)) from error
         return trainer
 
     def after_fit(self) -> None:
         """Test the best checkpoint, when there is one, and something to test on."""
-        if self._state.trained.exists():
-            ended = json.loads(self._state.trained.read_text(encoding="utf-8"))
-            best, self.model.epochs_run = ended["best"], ended["epochs_run"]
+        if (ended := self._state.left.ended) is not None:
+            best = str(self._state.run / ended["best"]) if ended["best"] else ""
+            self.model.epochs_run = ended["epochs_run"]
         else:
             best = next((one.best_model_path for one in _checkpoints(self.trainer) if one.best_model_path), "")
             if self.trainer.is_global_zero:
@@ -419,13 +493,33 @@ class ProbingCLI(LightningCLI):
         if test is None or not test.is_file():
             rank_zero_info(f"Not tested: there is no test split{'' if test is None else f' at {test}'}.")
         elif best:
+            rank_zero_info(f"Testing the best checkpoint, {Path(best).name}")
             self.trainer.test(self.model, datamodule=self.datamodule, ckpt_path=best)
         else:
             rank_zero_info("Not tested: nothing was validated, so that no checkpoint is the best.")
 
 
+def _data_of(model: Namespace) -> Namespace | None:
+    """Settings of the data that a model is tested on by itself: what tests trained models takes them from these."""
+    module, _, name = model.class_path.rpartition(".")
+    data_of: Callable[[Namespace], Namespace | None] | None
+    data_of = getattr(getattr(import_module(module), name), "data_of", None)
+    return None if data_of is None else data_of(model.init_args)
+
+
 def _checkpoints(trainer: Trainer) -> list[ModelCheckpoint]:
     return [callback for callback in trainer.checkpoint_callbacks if isinstance(callback, ModelCheckpoint)]
+
+
+def _full(run: Path, error: OSError) -> str:
+    """The message of a run that does not fit on the disk."""
+    written = (
+        "The scores are written: only figures or the page are missing. " if (run / "results.json").exists() else ""
+    )
+    return (
+        f"{error.filename or run}: {error.strerror}. {written}Free some space, and give the same command again: it "
+        f"goes on in {run}, from what is kept there."
+    )
 
 
 def _trainer_fault(accelerator: object, error: Exception) -> str:
@@ -507,17 +601,43 @@ warnings.filterwarnings("ignore", message="The number of training batches .* log
 warnings.filterwarnings("ignore", message="Checkpoint directory .* exists and is not empty")
 # What is logged is of all devices already.
 warnings.filterwarnings("ignore", message="It is recommended to use .* when logging on epoch level in distributed")
-# Advertisements, and hardware that is not there.
-logging.getLogger("pytorch_lightning.utilities.rank_zero").addFilter(
-    lambda record: not record.getMessage().startswith(("💡 Tip", "TPU available: False"))
-)
+# What Lightning itself says below warnings, of hardware, of files that it reads, and in advertisements. Our own lines
+# go through the same logger.
+for _name in ("pytorch_lightning.utilities.rank_zero", "lightning_fabric.utilities.seed"):
+    logging.getLogger(_name).addFilter(
+        lambda record: (
+            record.levelno > logging.INFO
+            or not {"pytorch_lightning", "lightning_fabric"}.intersection(Path(record.pathname).parts)
+        )
+    )
 
 
 class CheckedCLI(ProbingCLI):
     """Checks that options and classes are valid and that the data exist; loads and computes nothing.
 
-    Nothing is written either, except the sample corpus into the cache.
+    Nothing is written either, except the sample corpus into the cache. Those of one process share the parser and the
+    trainers, whose making takes longer than the rest.
     """
+
+    _parsers: ClassVar[dict[str, Any]] = {}
+    _trainers: ClassVar[dict[str, Trainer]] = {}
+
+    def setup_parser(
+        self, add_subcommands: bool, main_kwargs: dict[str, Any], subparser_kwargs: dict[str, Any]
+    ) -> None:
+        """Take the parser of the command lines before this one."""
+        if not self._parsers:
+            super().setup_parser(add_subcommands, main_kwargs, subparser_kwargs)
+            self._parsers.update(vars(self))
+        vars(self).update(self._parsers)
+
+    def _parse(self, parser: LightningArgumentParser, args: Any) -> None:  # noqa: ANN401 # see LightningCLI
+        """Parse by the parser of the command alone: that of all commands checks every value three times."""
+        command, *options = args
+        self.config = Namespace(subcommand=command, **{command: self._parser(command).parse_args(options)})  # type: ignore[no-untyped-call]
+
+    def _add_instantiators(self) -> None:
+        """Do nothing: they note the options in objects, for checkpoints."""
 
     def instantiate_trainer(self, **kwargs: object) -> Trainer:
         """Make a trainer that writes nothing, once the files of the run and of its test exist.
@@ -530,46 +650,47 @@ class CheckedCLI(ProbingCLI):
         for fault in self.datamodule.absent((str(self.subcommand), "test")):
             raise fault
         self.save_config_callback = None
-        return self._trainer(logger=False, callbacks=[])
+        asked = repr(self._get(self.config, "trainer"))
+        if asked not in self._trainers:
+            self._trainers[asked] = self._trainer(logger=False, callbacks=[])
+        return self._trainers[asked]
 
     def _run_subcommand(self, subcommand: str) -> None:
         """Do not run."""
 
 
-def check(commands: Sequence[list[str]]) -> list[str | None]:
+def check(commands: Iterable[list[str]]) -> Iterator[str | None]:
     """The fault of each command line, None if it has none. A sweep calls this before its first run."""
-    found: list[str | None] = []
     for args in commands:
-        said = io.StringIO()
+        said, found = io.StringIO(), None
         try:
             with redirect_stderr(said), redirect_stdout(said):
                 main(args, cli=CheckedCLI)
         except SystemExit:  # of the command line's parser
-            found.append(said.getvalue().partition("error: ")[2].strip())
+            found = said.getvalue().partition("error: ")[2].strip()
         except Exception as error:
             expected = fault(error)
-            found.append(f"{type(error).__name__}: {error}" if expected is None else str(expected))
-        else:
-            found.append(None)
-    return found
+            found = f"{type(error).__name__}: {error}" if expected is None else str(expected)
+        yield found
 
 
 def main(args: list[str] | None = None, *, cli: type[ProbingCLI] = ProbingCLI) -> ProbingCLI:
     """Run the command line `args`, by default the program's own."""
-    return cli(
-        subclass_mode_model=True,
-        subclass_mode_data=True,
-        seed_everything_default=0,
-        parser_class=Parser,
-        save_config_callback=RunConfig,
-        trainer_defaults={
-            "default_root_dir": "runs",
-            "enable_model_summary": False,  # a table of internal modules; RunConfig says how many parameters there are
-            "use_distributed_sampler": False,  # the datamodules share the batches themselves, each item once
-            "callbacks": [ResultWriter()],
-        },
-        args=args,
-    )
+    with only_known_classes(trusted_modules(sys.argv[1:] if args is None else args), how="add --trust {}"):
+        return cli(
+            subclass_mode_model=True,
+            subclass_mode_data=True,
+            seed_everything_default=0,
+            parser_class=Parser,
+            save_config_callback=RunConfig,
+            trainer_defaults={
+                "default_root_dir": "runs",
+                "enable_model_summary": False,  # a table of internal modules; RunConfig counts the parameters
+                "use_distributed_sampler": False,  # the datamodules share the batches themselves, each item once
+                "callbacks": [ResultWriter()],
+            },
+            args=args,
+        )
 
 
 def fault(error: BaseException | None) -> BaseException | None:
@@ -578,10 +699,15 @@ def fault(error: BaseException | None) -> BaseException | None:
         if is_of_another(error):
             return LostRank(
                 f"Another process of the run has ended or does not answer: look at its output. The same command goes "
-                f"on from what is kept. ({str(error).splitlines()[0]})"
+                f"on from what is kept. ({_said_by(error)})"
             )
-        error = error.__cause__ or error.__context__
+        error = error.__cause__  # not __context__: a bug that shows while a fault is handled has its traceback
     return error
+
+
+def _said_by(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[-1 if isinstance(error, ProcessRaisedException) else 0]  # the last line of the traceback
 
 
 def run(args: list[str] | None = None) -> int:
@@ -595,7 +721,8 @@ def run(args: list[str] | None = None) -> int:
             return _interrupted(number)
         if found is None:
             raise
-        print_fault(found)
+        if not is_told_by_the_first():
+            print_fault(found)
         return 1
     except preemption.Interrupted as interrupted:
         return _interrupted(interrupted.signal)
@@ -614,7 +741,8 @@ def _interrupted(number: signal.Signals) -> int:
 if __name__ == "__main__":
     if sys.argv[1:] == ["--check"]:
         del sys.argv[1:]
-        json.dump(check(json.load(sys.stdin)), sys.stdout)
+        for found in check(json.load(sys.stdin)):
+            print(json.dumps(found), file=answers, flush=True)
         sys.exit()
     code = run()
     preemption.ignore()

@@ -1,7 +1,6 @@
 """The score of a task with heads off: single ones, layers, named sets (Kovaleva et al. 2019, Michel et al. 2019)."""
 
 import io
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,16 +28,15 @@ from metrics.progress import Progress, counted
 from metrics.rows import ItemRows
 from models import TransformerClassifier
 from results import Estimate, Figure, Result, Table, Unit
-from results.files import remove_leftovers, write_atomically
-from training.lifecycle import configured_model, data_settings, read_checkpoint
+from results.errors import check_numbers, check_values
+from results.files import keep, kept, remove_leftovers
+from training.lifecycle import checkpoint_file, configured_model, data_settings, read_checkpoint
 
 LEVEL = 0.05  # of a head that helps or hurts, after Holm's correction
 DRAWS = 10_000  # of the bootstrap, or more, as far as they fit into memory
 _DRAWS_A_TEST = 100  # so that a p-value that was multiplied by the number of tests can still be small
 _MOST_CELLS = 1 << 28  # resamples × texts, two bytes each
 _VERSION = 1  # raise it when a kept number would come out differently
-
-log = logging.getLogger(__name__)
 
 
 class TaskExperiment(LightningModule):
@@ -64,7 +62,10 @@ class TaskExperiment(LightningModule):
         self, checkpoint: str | None, split: Literal["dev", "test"], score: str | None, seed: int | None
     ) -> None:
         super().__init__()
-        self.checkpoint, self.split, self.wanted_score = checkpoint, split, score
+        check_values(self, split=split)
+        check_numbers(self, least=0, seed=seed)
+        self.checkpoint = None if checkpoint is None else checkpoint_file(checkpoint)
+        self.split, self.wanted_score = split, score
         self.kept_batches = 0
         self._seed = seed
         self.result: Result | None = None
@@ -75,12 +76,7 @@ class TaskExperiment(LightningModule):
         """Settings of the data that the checkpoint was trained on, for a command line that names no data."""
         if arguments.checkpoint is None:
             return None
-        path = Path(arguments.checkpoint).expanduser()
-        if not path.is_file():
-            raise AnalysisError(
-                f"{path}: there is no such checkpoint. `python train.py fit --config "
-                f"configs/kovaleva2019/finetuning.yaml` leaves one in checkpoints/ of its run."
-            )
+        path = checkpoint_file(arguments.checkpoint)
         content = read_checkpoint(path)
         kind = configured_model(path, content).get("class_path", "").rpartition(".")[2]
         if kind not in ("", TransformerClassifier.__name__):
@@ -104,7 +100,7 @@ class TaskExperiment(LightningModule):
             return
         data = self.trainer.datamodule  # type: ignore[attr-defined]
         if self.checkpoint is not None and isinstance(data, ClassificationDataModule):
-            self._task = Classification(Path(self.checkpoint).expanduser(), data, self.device_of_run)
+            self._task = Classification(self.checkpoint, data, self.device_of_run)
             # Two copies of a batch at least run at once.
             data.eval_tokens = PIECES.get(self.device_of_run.type, PIECES["cuda"]) // 2
         elif self.checkpoint is None and isinstance(data, TextDataModule):
@@ -204,7 +200,8 @@ class HeadAblation(TaskExperiment):
         sets: names of further sets, and their heads by `layer-head` or `layer`.
         random: random sets that stand beside each named one, of as many heads of the same layers, which are others as
             far as there are enough.
-        split: of labelled texts, on which the score is taken; means and other texts' outputs are of dev.
+        split: of labelled texts, on which the score is taken; means and other texts' outputs are of at most 1,000 texts
+            of dev. A mean on dev is thus also over the text that is scored; no text is resampled from itself.
         score: of labelled texts; None for that of the data.
         seed: of random sets and of `resample`; None for that of the run.
 
@@ -228,11 +225,12 @@ class HeadAblation(TaskExperiment):
         seed: int | None = None,
     ) -> None:
         super().__init__(checkpoint, split, score, seed)
-        if not kinds or len(set(kinds)) < len(kinds) or not (heads or layers or sets) or random < 0:
+        check_values(self, kinds=kinds)
+        if not kinds or len(set(kinds)) < len(kinds) or not (heads or layers or sets):
             raise AnalysisError(
-                "--model.init_args: name kinds of ablation, each once, and heads, layers or sets to ablate; random is "
-                "0 or more."
+                "--model.init_args: name kinds of ablation, each once, and heads, layers or sets to ablate."
             )
+        check_numbers(self, least=0, random=random)
         self.kinds, self.each_head, self.each_layer = tuple(kinds), heads, layers
         self.named, self.random = dict(sets or {}), random
 
@@ -298,11 +296,16 @@ class HeadAblation(TaskExperiment):
                 tables[name] = ablation_table(chosen, task, heads=of == "head")
         if self.named:
             tables["sets"] = self._set_table(measured)
+        # One is printed, the smallest.
+        printed = next((name for name in ("sets", "layers") if name in tables), "ablation")
+        tables = {name: table if name == printed else replace(table, answer=()) for name, table in tables.items()}
         if (reference := self._reference) is not None:
             audit["reference"] = f"{reference.texts} texts of {task.references}, {len(reference.lengths)} to resample"
+            of_dev = self.checkpoint is not None and self.split == "dev"
+            audit["means_include_scored_texts"] = of_dev or task.references != "dev"
         if self.each_head:
             audit["least_p_holm"] = least
-        return Result(self.experiment, scores, tables, figures, audit)
+        return Result(self.experiment, scores, tables, figures, audit, headline=[task.score])
 
     def _counts(self, kind: Kind, measured: "Sequence[Measured]", *, known: bool) -> dict[str, Estimate]:
         """How many heads help, how many hurt, and of how many these texts say neither, after Holm's correction.
@@ -367,18 +370,15 @@ class HeadAblation(TaskExperiment):
         frame = pd.DataFrame(rows).rename(columns={"beyond_random.p": "beyond_random_p"})
         for p in (name for name in ("p", "beyond_random_p") if name in frame):
             frame[f"{p}_holm"] = _holm_by_kind(frame, p)
-        # What is asked first: a narrow terminal leaves out the last columns.
-        first = ("kind", "set", "heads", "difference", "random", "beyond_random", "beyond_random_p_holm")
-        shown = [
-            name for one in first for name in map(str, frame) if name.removesuffix(".low").removesuffix(".high") == one
-        ]
-        frame = frame[[*shown, *(name for name in map(str, frame) if name not in shown)]]
         units: dict[str, Unit] = {
             **dict.fromkeys(("score", "difference", "random", "beyond_random"), self.task.unit),
             **dict.fromkeys(("p", "p_holm", "beyond_random_p", "beyond_random_p_holm"), "p"),
             "other_heads": "count",
         }
-        return Table(frame, {name: unit for name, unit in units.items() if name in frame}, interval="score")
+        asked = ("beyond_random", "beyond_random_p_holm") if "beyond_random" in frame else ("score", "p_holm")
+        answer = ("kind", "set", "difference", *asked)
+        known = {name: unit for name, unit in units.items() if name in frame}
+        return Table(frame, known, interval="score", answer=answer)
 
 
 @dataclass(frozen=True, eq=False)
@@ -428,7 +428,7 @@ def ablation_table(measured: Sequence[Measured], task: Task, *, heads: bool) -> 
     frame = pd.DataFrame(rows)
     frame["p_holm"] = _holm_by_kind(frame, "p")
     units = {"score": task.unit, "difference": task.unit, "p": "p", "p_holm": "p"}
-    return Table(frame, units, interval="score", shown=not heads)
+    return Table(frame, units, interval="score", answer=("kind", *place, "difference", "p_holm"))
 
 
 def draws_for(tests: int, texts: int) -> int:
@@ -467,23 +467,12 @@ class KeptRows:
     def rows(self, index: Tensor, make: Callable[[], Tensor]) -> Tensor:
         """The rows of the items of a batch, int64 `[batch]`, as they were kept, or as they are made now."""
         path = self._folder / f"{digest(repr(index.tolist()).encode())[:24]}.npy"
-        if (kept := _load(path)) is not None:
+        if (content := kept(path)) is not None:
             self.found += 1
-            return torch.from_numpy(kept).to(index.device)
+            loaded: NDArray[np.float64] = np.load(io.BytesIO(content))
+            return torch.from_numpy(loaded).to(index.device)
         rows = make()
-        content = io.BytesIO()
-        np.save(content, rows.cpu().numpy())
-        write_atomically(path, bytes.fromhex(digest(content.getvalue())) + content.getvalue())
+        made = io.BytesIO()
+        np.save(made, rows.cpu().numpy())
+        keep(path, made.getbuffer())
         return rows
-
-
-def _load(path: Path) -> NDArray[np.float64] | None:
-    """What a file holds behind its own hash; None where there is none, or it is damaged."""
-    if not path.is_file():
-        return None
-    content = path.read_bytes()
-    if bytes.fromhex(digest(content[32:])) != content[:32]:
-        log.warning("%s is damaged, and is made again.", path)
-        return None
-    loaded: NDArray[np.float64] = np.load(io.BytesIO(content[32:]))
-    return loaded

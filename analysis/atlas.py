@@ -22,6 +22,7 @@ from heads.experiment import ExperimentError
 from heads.single_heads import MARGIN
 from metrics.moments import Floats, Interval
 from results import Categories, Estimate, Figure, Result, Table, Unit, merged
+from results.errors import check_numbers
 
 ANNOTATED = ("linguistic", "relations")
 """Analyses that read the treebank."""
@@ -53,10 +54,12 @@ ROLES: Mapping[str, tuple[str, Callable[[Row], bool]]] = {
     "start": ("[", _above(*BEHAVIOURS["start delimiter"])),
     "end": ("]", _above(*BEHAVIOURS["end delimiters"])),
     "punctuation": (".", _above(*BEHAVIOURS["punctuation"])),
-    "broad": ("b", _above(*BEHAVIOURS["broad"])),
+    "broad": ("b", lambda row: bool(row.get("entropy", np.nan) > row.get("broad_from", np.nan))),
 }
 """The roles in the order in which the first that fits is a head's own, each with its letter in the figure."""
 NO_ROLE = "–"
+
+_ANSWER = ("layer", "head", "role", "roles")
 
 _ENCODERS: Mapping[EncoderOf, str] = {"given": "", "before": "before fine-tuning", "random_init": "random weights"}
 
@@ -79,7 +82,9 @@ class Known:
         Numbers without halves, those of the treebank's arcs and of the documents, are of all inputs in either half.
         """
         numbers = {
-            name: _whole(one.halves[half]) if half is not None and one.halves else one.interval
+            name: ByHead.constant(one.halves[half], one.unit).interval
+            if half is not None and one.halves
+            else one.interval
             for name, one in self.numbers.items()
         }
         frame = head_rows(numbers)
@@ -94,11 +99,6 @@ class Known:
     def units(self) -> dict[str, Unit]:
         """Of the numbers."""
         return {name: one.unit for name, one in self.numbers.items()}
-
-
-def _whole(values: Floats) -> Interval:
-    nothing = np.full_like(values, np.nan)
-    return Interval(values, nothing, nothing, np.zeros(values.shape, np.int64))
 
 
 def outside(given: Mapping[str, ByHead], random: Mapping[str, ByHead]) -> dict[str, NDArray[np.bool_]]:
@@ -176,18 +176,13 @@ def of_dependencies(result: Result, prefix: str, shape: tuple[int, int]) -> Know
     """What `SingleHeads` knows of each head: its own relation, its confidence, and the offset that it looks at."""
     table = result.tables[f"{prefix}roles"].frame
 
-    def number(*columns: str) -> ByHead:
-        value, low, high = (table[name].to_numpy(np.float64).reshape(shape) for name in columns)
-        return ByHead(Interval(value, low, high, np.zeros(shape, np.int64)), "fraction")
+    def number(column: str) -> Floats:
+        return table[column].to_numpy(np.float64).reshape(shape)
 
-    nothing = [float("nan")] * len(table)
-    table = table.assign(nothing=nothing)
-    numbers = {
-        "relation_accuracy": number("accuracy", "low", "high"),
-        "fixed_offset": number("fixed_offset", "nothing", "nothing"),
-        "confidence": number("confidence", "nothing", "nothing"),
-        "offset_share": number("offset_share", "nothing", "nothing"),
-    }
+    accuracy = Interval(number("accuracy"), number("low"), number("high"), np.zeros(shape, np.int64))
+    others = ("fixed_offset", "confidence", "offset_share")
+    numbers = {"relation_accuracy": ByHead(accuracy, "fraction")}
+    numbers |= {name: ByHead.constant(number(name), "fraction") for name in others}
     names = {"relation": "relation", "direction": "direction", "syntactic": "syntactic", "offset": "offset"}
     return Known(numbers, {name: table[column].tolist() for name, column in names.items()})
 
@@ -199,11 +194,10 @@ def of_antecedents(result: Result, prefix: str, shape: tuple[int, int]) -> Known
     own = "test" if table["test"].notna().any() else "dev"
     best = table.loc[table.groupby("head", sort=False)["dev"].idxmax()]
     value, low, high = (best[name].to_numpy(np.float64).reshape(shape) for name in (own, "low", "high"))
-    nearest, nothing = np.full(shape, result.numbers["nearest.all"]), np.full(shape, np.nan)
-    none = np.zeros(shape, np.int64)
+    nearest = np.full(shape, result.numbers["nearest.all"])
     numbers = {
-        "antecedent": ByHead(Interval(value, low, high, none), "fraction"),
-        "nearest_mention": ByHead(Interval(nearest, nothing, nothing, none), "fraction"),
+        "antecedent": ByHead(Interval(value, low, high, np.zeros(shape, np.int64)), "fraction"),
+        "nearest_mention": ByHead.constant(nearest, "fraction"),
     }
     return Known(numbers, {})
 
@@ -226,6 +220,8 @@ class Atlas(AttentionAnalyses):
 
     def __init__(self, analyses: list[Analysis], minimum: int = 50, seed: int = 0) -> None:
         super().__init__(analyses)
+        check_numbers(self, least=1, minimum=minimum)
+        check_numbers(self, least=0, seed=seed)
         self.minimum, self.seed = minimum, seed
         self._dependencies: SingleHeads | None = None
         self._antecedents: AntecedentHeads | None = None
@@ -279,8 +275,8 @@ class Atlas(AttentionAnalyses):
         assert self.result is not None
         plain = {name: _of_each_head(result) for name, result in results.items()}
         whole = merged(self.experiment, {"atlas": (own := atlas_of(known)), "attention": self.result} | plain)
-        others = {name: replace(table, shown=False) for name, table in whole.tables.items() if name not in own.tables}
-        self.result = replace(whole, tables={**whole.tables, **others})
+        others = {name: replace(table, answer=()) for name, table in whole.tables.items() if name not in own.tables}
+        self.result = replace(whole, tables={**whole.tables, **others}, headline=own.headline)
 
     def _known(self, encoder: EncoderOf, results: Mapping[str, Result]) -> Known:
         numbers, classes = dict[str, ByHead](), dict[str, Sequence[Any]]()
@@ -315,7 +311,7 @@ def atlas_of(known: Mapping[EncoderOf, Known]) -> Result:
             frame["outside_random"] = [
                 " ".join(name for name, of in flags.items() if of.ravel()[row]) for row in range(len(frame))
             ]
-        tables[f"{prefix}atlas"] = Table(frame, one.units, shown=encoder == "given")
+        tables[f"{prefix}atlas"] = Table(frame, one.units, answer=_ANSWER if encoder == "given" else ())
         figures[f"{prefix}roles"] = role_figure(frame, _ENCODERS[encoder])
         for role in (*ROLES, NO_ROLE):
             share = float((frame["role"] == role).mean())
@@ -323,7 +319,8 @@ def atlas_of(known: Mapping[EncoderOf, Known]) -> Result:
     tables["stability"], same = stability_table(given)
     if random is not None:
         tables["control"] = control_table(given, random)
-    return Result("atlas", scores | same, tables, figures)
+    headline = [name for name in scores if name.startswith("role.")]
+    return Result("atlas", scores | same, tables, figures, headline=headline)
 
 
 def role_figure(atlas: pd.DataFrame, of: str) -> Categories:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
+import numpy as np
 from torch import Tensor, nn
 
 from attention import Encoder
@@ -31,6 +32,12 @@ class ByHead:
     unit: Unit
     halves: tuple[Floats, Floats] | None = None
     differences: Means | None = None
+
+    @classmethod
+    def constant(cls, values: Floats, unit: Unit) -> Self:
+        """Wrap numbers `[layers, heads]` without intervals."""
+        nothing = np.full(values.shape, np.nan)
+        return cls(Interval(values, nothing, nothing, np.zeros(values.shape, np.int64)), unit)
 
     @classmethod
     def of(cls, means: Means, unit: Unit) -> Self:

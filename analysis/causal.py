@@ -39,7 +39,8 @@ from probes.head_selection import HeadSelectionProbe
 from probes.nested import NestedExperiment
 from processes.ranks import Ranks
 from results import Bars, Estimate, Figure, Result, Table, Unit
-from training.lifecycle import data_of, data_settings, read_checkpoint
+from results.errors import check_numbers, check_values
+from training.lifecycle import checkpoint_file, data_of, data_settings, read_checkpoint
 
 _PARTS = 4  # of what may run at once is one batch, so that several copies of it run together
 _GOLD = ("index", "lengths", "heads", "relations", "punctuation", "hidden", "vectors")
@@ -62,6 +63,16 @@ class Chosen:
     best: tuple[Head, ...]
     random: tuple[Heads, ...]
     best_of_all: Head
+
+    @property
+    def shared(self) -> int:
+        """Number of heads of the random sets that are among the best: layers may have too few others."""
+        return sum(len(heads & frozenset(self.best)) for heads in self.random)
+
+    @property
+    def repeated(self) -> int:
+        """Number of random sets that are the same as an earlier one."""
+        return len(self.random) - len(set(self.random))
 
     @property
     def sets(self) -> list[Heads]:
@@ -298,17 +309,19 @@ class CausalCheck(NestedExperiment):
     Intervals and p-values are of the paired bootstrap over sentences or texts, with the sets as they were drawn;
     p-values are adjusted over the relations of each measure (Holm 1979).
 
+    The other options are those of `NestedExperiment`; `seed` also draws the random sets.
+
     Args:
         probe: of heads, from attention.
         relations: for which heads are put out of action.
         checkpoint: of a `TransformerClassifier` made of the same encoder, which is scored on dev of what it was trained
             on; None for no task.
         heads: how many of the best heads are off together.
-        random: random sets, of other heads than the best as far as there are enough.
+        random: random sets, of other heads than the best as far as there are enough; the audit counts the heads that
+            are among the best, and the sets that repeat another.
         upper: last layers, which the probe reads; heads are off below them.
         kind: what heads give instead. Their `mean` output over dev leaves what they always give, so that what is lost
             is what they say of the sentence; `zero` also moves all that comes after.
-        training: arguments of `NestedExperiment`; `seed` also draws the random sets.
 
     Raises:
         ExperimentError: later, there are no such relations, layers or heads, or the probe reads no attention.
@@ -329,11 +342,12 @@ class CausalCheck(NestedExperiment):
         **training: Any,  # noqa: ANN401 # those of NestedExperiment
     ) -> None:
         super().__init__(probe, **training)
-        if not relations or len(set(relations)) < len(relations) or heads < 1 or random < 1:
-            raise ExperimentError(
-                "--model.init_args: name relations, each once, and one or more heads and random sets."
-            )
-        self.relations, self.checkpoint = tuple(relations), checkpoint
+        check_values(self, kind=kind)
+        check_numbers(self, least=1, heads=heads, random=random, upper=upper)
+        if not relations or len(set(relations)) < len(relations):
+            raise ExperimentError(f"--model.init_args: relations {list(relations)}: name one or more, each once.")
+        self.relations = tuple(relations)
+        self.checkpoint = None if checkpoint is None else checkpoint_file(checkpoint)
         self.heads, self.random, self.upper, self.kind = heads, random, upper, kind
 
     def prepare(self) -> None:
@@ -359,8 +373,7 @@ class CausalCheck(NestedExperiment):
                 f"--model.init_args.heads: there are {below} heads below the upper {self.upper} layers, and "
                 f"{self.heads} are to be off."
             )
-        path = None if self.checkpoint is None else Path(self.checkpoint).expanduser()
-        self._task = None if path is None else self._classification(path)
+        self._task = None if self.checkpoint is None else self._classification(self.checkpoint)
         self._dev = ArcPredictions(2 * len(data.layers) * len(data.heads))
 
     def update(self, batch: AttentionBatch) -> None:
@@ -403,13 +416,16 @@ class CausalCheck(NestedExperiment):
             "probe_dev": copy.dev,
             "probe_epochs": copy.epochs,
             "windowed_sentences_left_out": int(np.count_nonzero(~sentences.whole)),
+            "random_heads_among_best": {one.relation: one.shared for one in chosen},
+            "random_sets_drawn_twice": {one.relation: one.repeated for one in chosen},
             "left_blank": {name: why for name, why in measures.items() if isinstance(why, str)},
         }
         if run.ablation.reference is not None:
             audit["reference"] = f"{run.ablation.reference.texts} sentences of dev"
         scores = {f"{name}.{one.chosen.relation}": one.beyond for name, rows in found.items() for one in rows}
         figures: dict[str, Figure] = {f"causal_{name}": bars(rows) for name, rows in found.items()}
-        return Result(self.experiment, scores, {"causal": causal_table(chosen, list(measures), found)}, figures, audit)
+        tables = {"causal": causal_table(chosen, list(measures), found)}
+        return Result(self.experiment, scores, tables, figures, audit, headline=tuple(scores))
 
     def _chosen(self) -> list[Chosen]:
         """The best heads of each relation on dev, and random ones."""
@@ -530,11 +546,9 @@ def causal_table(chosen: Sequence[Chosen], measures: Sequence[str], found: Mappi
             units.append(of_measure[place].measure.unit if of_measure else "fraction")
     frame = pd.DataFrame(rows).rename(columns={"beyond.p": "p"})
     frame["n"] = frame["n"].astype("Int64")
-    # What is asked first: a narrow terminal leaves out the last columns.
-    order = ("measure", "relation", "beyond", "p_holm", "heads", "best", "random", "intact", "n", "best_of_all", "p")
-    frame = frame[[name for first in order for name in map(str, frame) if name.partition(".")[0] == first]]
     columns: dict[str, Unit | Sequence[Unit]] = dict.fromkeys(("intact", "best", "random", "beyond"), units)
-    return Table(frame, {**columns, "p": "p", "p_holm": "p"})
+    answer = ("measure", "relation", "heads", "beyond", "p_holm")
+    return Table(frame, {**columns, "p": "p", "p_holm": "p"}, answer=answer)
 
 
 def bars(rows: Sequence[Needed]) -> Bars:

@@ -51,10 +51,3 @@ def between(tokens: list[list[int]], sources: Iterable[int], targets: Iterable[i
     """All pairs of a token of some words and a token of others."""
     starts = [place for word in sources for place in tokens[word]]
     return list(product(starts, [place for word in targets for place in tokens[word]]))
-
-
-def uniform_weights(batch: SegmentBatch, *, causal: bool) -> Tensor:
-    """Uniform attention over the real tokens that each token sees, float64 `[batch, 1, from, to]`."""
-    seen = batch.mask[:, None, None].expand(-1, 1, batch.mask.size(1), -1)
-    seen = (seen.tril() if causal else seen).double()
-    return seen / seen.sum(-1, keepdim=True)

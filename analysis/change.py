@@ -3,6 +3,7 @@
 Kovaleva et al. (2019, §4.3) compare the maps; the differences of the other analyses are those of §4.4 for all of them.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -47,8 +48,9 @@ class Change(Analysis):
                 f"fine-tuning. Name that encoder: --data.init_args.before.name NAME_OR_FOLDER."
             )
         shape = encoder.layers, encoder.heads, len(MEASURES)
-        self._of_heads = Moments(2, shape, bounds=(0, 1))
-        self._of_layers, self._of_model = Moments(2, shape[::2], bounds=(0, 1)), Moments(2, shape[2:], bounds=(0, 1))
+        bounds = 0, [1.0, math.log(2)]  # of MEASURES
+        self._of_heads, self._of_layers = Moments(2, shape, bounds=bounds), Moments(2, shape[::2], bounds=bounds)
+        self._of_model = Moments(2, shape[2:], bounds=bounds)
         self._after: list[Tensor] = []
         self._passed: list[Tensor] = []
 
@@ -90,9 +92,10 @@ class Change(Analysis):
         return Result(
             experiment=self.name,
             scores=scores,
+            headline=[f"change.{name}" for name in MEASURES],
             tables={
-                "change": _table(head_rows({name: heads[name] for name in MEASURES}), shown=False),
-                "change_layers": _table(_layer_rows(layers)),
+                "change": _table(head_rows({name: heads[name] for name in MEASURES})),
+                "change_layers": _table(_layer_rows(layers), ("layer", *MEASURES)),
             },
             figures=_figures(heads, layers),
             audit={
@@ -114,10 +117,10 @@ def _said(found: Interval, place: int, scale: float) -> str:
     return f"{value:.3g} [{low:.3g}, {high:.3g}]"
 
 
-def _table(frame: pd.DataFrame, *, shown: bool = True) -> Table:
+def _table(frame: pd.DataFrame, answer: Sequence[str] = ()) -> Table:
     """With the ends of the cosine as plain `low` and `high`."""
     frame = frame.rename(columns={"cosine.low": "low", "cosine.high": "high"})
-    return Table(frame, dict(MEASURES), interval="cosine", shown=shown)
+    return Table(frame, dict(MEASURES), interval="cosine", answer=answer)
 
 
 def _layer_rows(layers: Mapping[str, Interval]) -> pd.DataFrame:
@@ -166,6 +169,8 @@ def differences(
         maps: dict[Unit, dict[str, HeatMap]] = {}
         old = analysis.by_head()
         for quantity, new in after[name].by_head().items():
+            if new.differences is None:  # a bound, not a mean over inputs
+                continue
             frame, row = _compared(quantity, old[quantity].interval.value, new)
             tables.append(frame)
             rows.append(row)
@@ -183,9 +188,9 @@ def differences(
         pd.concat(tables, ignore_index=True),
         {**dict.fromkeys(numbers, of_rows), "p": "p", "p_holm": "p"},
         interval="difference",
-        shown=False,
     )
-    by_quantity = Table(pd.DataFrame(rows), dict.fromkeys((*numbers, "largest_difference"), units))
+    answer = ("quantity", *numbers, "heads")
+    by_quantity = Table(pd.DataFrame(rows), dict.fromkeys((*numbers, "largest_difference"), units), answer=answer)
     return Result("differences", scores, {"differences": whole, "differences_by_quantity": by_quantity}, figures)
 
 

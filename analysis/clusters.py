@@ -20,6 +20,7 @@ from datamodules.sampling import run_seed
 from metrics.head_distances import HeadDistances, scaled_rows, summed_divergences
 from metrics.moments import Floats
 from results import Estimate, Figure, HeatMap, Result, Scatter, Table
+from results.errors import check_numbers
 
 CLUSTERS = 8
 """Into how many the tree of heads is cut; the paper draws no borders."""
@@ -41,6 +42,7 @@ class Clusters(Analysis):
 
     def __init__(self, seed: int | None = None) -> None:
         super().__init__()
+        check_numbers(self, least=0, seed=seed)
         self.seed = seed
         self._rows: list[Tensor] = []  # of each input of the batch, `[all heads, n · n]`
 
@@ -113,10 +115,11 @@ class Clusters(Analysis):
             "p": Estimate(p, unit="p"),
         }
         tables = {
-            "head_distances": Table(pairs, {"distance": "nats"}, shown=False),
-            "clusters": Table(frame, {"x": "nats", "y": "nats"}),
+            "head_distances": Table(pairs, {"distance": "nats"}),
+            "clusters": Table(frame, {"x": "nats", "y": "nats"}, answer=("layer", "head", "cluster", "behaviour")),
         }
-        return Result("clusters", scores, tables, _figures(frame, distances, leaves_list(tree)))
+        figures = _figures(frame, distances, leaves_list(tree))
+        return Result("clusters", scores, tables, figures, headline=tuple(scores))
 
 
 def tree_of(distances: Floats) -> Floats:

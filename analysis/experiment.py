@@ -78,7 +78,8 @@ class AttentionAnalyses(LightningModule):
             if strange := [corpus for corpus in corpora if corpus not in self.data.names]:
                 raise AnalysisError(
                     f"--model.init_args.corpora.{name}: there is no corpus {' or '.join(strange)}; the data have "
-                    f"{', '.join(self.data.names)}."
+                    f"{', '.join(self.data.names)}. Name one of them there, or give --model.init_args.corpora null: "
+                    f"then every analysis reads all of them."
                 )
         given: Mapping[str, Analysis] = dict(self._named.items())  # type: ignore[arg-type]
         own = {name: analysis for name, analysis in given.items() if not analysis.compares}
@@ -165,4 +166,5 @@ def _joined(given: Result, which: EncoderOf, other: Result) -> Result:
     def named(part: str) -> dict[str, Any]:
         return {**getattr(given, part), **{f"{which}.{name}": one for name, one in getattr(other, part).items()}}
 
-    return Result(given.experiment, named("scores"), named("tables"), named("figures"), named("audit"))
+    tables = {**given.tables, **{f"{which}.{name}": replace(one, answer=()) for name, one in other.tables.items()}}
+    return replace(given, scores=named("scores"), tables=tables, figures=named("figures"), audit=named("audit"))

@@ -22,7 +22,9 @@ from datamodules.sampling import run_seed
 from metrics.moments import Interval, Moments
 from models import TransformerClassifier
 from results import Curves, Estimate, Result, Table, Unit, on_one_scale
+from results.errors import check_numbers
 from training import recorded_gradients
+from training.lifecycle import checkpoint_file
 
 CLASSES = ("start", "end", "punctuation", "rest")
 """Of tokens that are attended to: the two kinds of delimiters, `.` and `,`, and all others."""
@@ -37,7 +39,7 @@ IGNORED = -100  # what PyTorch's cross-entropy leaves out
 
 _C = 0.01  # of 1, .1, .01, .001 and .0003 that of the lowest loss on dev of SST-2, with 2,000 texts and with all
 _CELLS = 1 << 25  # weights of all layers, or logits, that one pass keeps: 128 MB
-_BITS = 48  # gradients are tiny, and so are their squares; their sum over half of the inputs may reach 2¹⁵
+_BITS = 48  # gradients are tiny; their sum over half of the inputs may reach 2¹⁵
 
 
 class Loss(Protocol):
@@ -71,20 +73,19 @@ def gradients(losses: Callable[[], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tens
     return each.detach(), accuracy.detach(), list(torch.autograd.grad(each.nansum(), weights))
 
 
-def class_means(gradient: Tensor, real: Tensor, classes: Tensor, *, causal: bool) -> Tensor:
-    """Mean |gradient| over the rows of real tokens and the columns of each class.
+def class_means(gradient: Tensor, real: Tensor, classes: Tensor, allowed: Tensor) -> Tensor:
+    """Mean |gradient| over the rows of real tokens and those columns of each class that they may attend to.
 
     Args:
         gradient: `[batch, heads, from, to]`.
         real: bool `[batch, tokens]`.
         classes: bool `[batch, classes, tokens]`.
-        causal: whether weights to later tokens do not exist, and are left out.
+        allowed: bool `[batch, 1, from, to]`; other weights do not exist, and are left out.
 
     Returns:
         Float64 `[batch, heads, classes]`, nan where an input has no token of the class.
     """
-    cells = (real[:, :, None] & real[:, None, :]).double()
-    cells = cells.tril() if causal else cells
+    cells = (real[:, :, None] & allowed[:, 0]).double()
     columns = classes.double().transpose(1, 2)
     sums = (gradient.double().abs() * cells[:, None]).sum(2) @ columns
     return sums / (cells.sum(1, keepdim=True) @ columns)
@@ -275,8 +276,8 @@ class Importance(Analysis):
     the cross-entropy of a logistic regression on the mean of the last hidden states, fitted to the train split of the
     same corpus; or that of a trained classifier, with its own attention.
 
-    The means are over the rows of all real tokens and the columns of the class, without weights to later tokens where
-    the encoder is causal, and then over inputs that have a token of the class.
+    The means are over the rows of all real tokens and the columns of the class that these may attend to in the layer,
+    and then over inputs that have a token of the class.
 
     Args:
         classifier: checkpoint of a `TransformerClassifier` on this encoder, whose loss is taken instead; the texts must
@@ -293,7 +294,9 @@ class Importance(Analysis):
 
     def __init__(self, classifier: str | None = None, train: int = 2000, seed: int | None = None) -> None:
         super().__init__()
-        self.classifier = classifier
+        check_numbers(self, least=1, train=train)
+        check_numbers(self, least=0, seed=seed)
+        self.classifier = None if classifier is None else checkpoint_file(classifier)
         self.texts, self.seed = train, seed
 
     def begin(self, data: TextDataModule, encoder: Encoder) -> None:
@@ -301,12 +304,12 @@ class Importance(Analysis):
         self._loss = self._loss_of(data, encoder)
         self._by_head = Moments(2, (encoder.layers, encoder.heads, len(CLASSES)), _BITS, (0, np.inf))
         self._by_layer = Moments(2, (encoder.layers, len(CLASSES)), _BITS, (0, np.inf))
-        self._losses = Moments(2, (2,))
+        self._losses = Moments(2, (2,), bounds=(0, [np.inf, 1.0]))  # of MEASURED
 
     def _loss_of(self, data: TextDataModule, encoder: Encoder) -> Loss:
         seed = run_seed(self.seed)
         if self.classifier is not None and encoder.source.spec.weights == "pretrained":
-            return CheckpointLoss(encoder, Path(self.classifier).expanduser())
+            return CheckpointLoss(encoder, self.classifier)
         if encoder.language_model is not None:
             return NextTokenLoss(encoder) if encoder.causal else MaskedLoss(encoder, seed)
         if len(data.names) > 1:
@@ -340,7 +343,9 @@ class Importance(Analysis):
     ) -> None:
         inputs = self._encoder.inputs(tokens, real, segments)
         losses, accuracy, found = gradients(lambda: self._loss.of(inputs, targets))
-        means = torch.stack([class_means(one, real, classes, causal=self._encoder.causal) for one in found], 1)
+        allowed = self._encoder.allowed(real)
+        each = [class_means(one, real, classes, allowed.of(layer)) for layer, one in enumerate(found)]
+        means = torch.stack(each, 1)
         means[losses.isnan()] = torch.nan
         self._by_head.update(group, means)
         self._by_layer.update(group, means.mean(2))
@@ -379,10 +384,9 @@ class Importance(Analysis):
                 f"{self.name}.{name}": Estimate(*(float(number[place]) for number in measured[:3]), unit=unit)
                 for place, (name, unit) in enumerate(MEASURED.items())
             },
+            headline=[f"{self.name}.{name}" for name in MEASURED],
             tables={
-                "importance": Table(
-                    by_class(heads, "importance"), {"importance": "nats"}, interval="importance", shown=False
-                ),
+                "importance": Table(by_class(heads, "importance"), {"importance": "nats"}, interval="importance"),
                 "importance_layers": _layer_table(layers),
             },
             figures={"importance": curves, **on_one_scale(maps)},
@@ -398,4 +402,5 @@ def _layer_table(layers: Interval) -> Table:
         for place, name in enumerate(CLASSES)
     ]
     frame = pd.DataFrame(rows, columns=["layer", "class", "importance", "low", "high", "inputs"])
-    return Table(frame, {"importance": "nats"}, interval="importance")
+    answer = ("layer", "class", "importance")
+    return Table(frame, {"importance": "nats"}, interval="importance", answer=answer)

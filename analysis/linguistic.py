@@ -1,6 +1,6 @@
 """Attention to nouns, verbs, subjects, negation and delimiters, and between them (Kovaleva et al. 2019, §4.2–4.4)."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Literal
@@ -9,13 +9,15 @@ import torch
 from torch import Tensor
 
 from analysis.base import Analysis, AnalysisError, ByHead
-from analysis.cells import Cells, between, tokens_of_words, uniform_weights
+from analysis.cells import Cells, between, tokens_of_words
 from analysis.tables import best_head, by_class, head_map, name_of
 from attention import Encoder
+from attention.capture import uniform_attention
 from corpora.texts import Passage
 from datamodules import SegmentBatch, TextDataModule
 from metrics.moments import Interval, Moments
 from results import HeatMap, Result, Table, on_one_scale
+from results.errors import check_values
 
 DELIMITERS = ("start", "end")
 
@@ -36,6 +38,9 @@ class TokenClass:
     upos: tuple[str, ...] = ()
     relations: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_values(self, **vars(self))
 
     def holds(self, upos: str, relation: str, word: str) -> bool:
         """Whether a word is of the class."""
@@ -75,6 +80,7 @@ class Linguistic(Analysis):
         self, classes: Mapping[str, TokenClass] | None = None, missing: Literal["skip", "zero"] = "skip"
     ) -> None:
         super().__init__()
+        check_values(self, missing=missing)
         self._classes = dict(CLASSES if classes is None else classes)
         self._named = classes is not None
         self.missing = missing
@@ -87,10 +93,10 @@ class Linguistic(Analysis):
 
     def begin(self, data: TextDataModule, encoder: Encoder) -> None:
         self._check(chain.from_iterable(data.passages()))
-        self._causal = encoder.causal
+        self._encoder = encoder
         count = len(self._columns) + len(self.pairs)
         self._by_head = Moments(2, (encoder.layers, encoder.heads, count), bounds=(0, 1))
-        self._uniform = Moments(2, (count,))
+        self._uniform = Moments(2, (encoder.layers, count), bounds=(0, 1))
 
     def _check(self, passages: Iterator[Passage]) -> None:
         """Refuse texts without tags, or without a word of a class."""
@@ -123,7 +129,8 @@ class Linguistic(Analysis):
         half = batch.index % 2
         self._by_head.update(half, torch.stack(self._passed, 1))
         self._passed.clear()
-        self._uniform.update(half, self._measured(batch, uniform_weights(batch, causal=self._causal))[:, 0])
+        masks, of_layers = self._encoder.allowed(batch.mask)
+        self._uniform.update(half, self._measured(batch, uniform_attention(masks))[:, of_layers])
 
     def _places(self, batch: SegmentBatch) -> tuple[Tensor, Cells]:
         """Tokens of each class, bool `[batch, classes, time]`, and the cells of each segment's pairs."""
@@ -181,11 +188,13 @@ class Linguistic(Analysis):
 
     def result(self, others: Mapping[str, Analysis]) -> Result:
         classes, pairs = self._intervals()
-        uniform = dict(zip([*self._columns, *self.pairs], self._uniform.compute().over().value.tolist(), strict=True))
+        even = self._uniform.compute().over().value  # [layers, classes and pairs]
+        uniform = dict(zip([*self._columns, *self.pairs], even.T.tolist(), strict=True))
         best = {name: best_head(one, "fraction") for name, one in (classes | pairs).items()}
         return Result(
             experiment=self.name,
             scores={f"{self.name}.{name}": estimate for name, (_, estimate) in best.items()},
+            headline=[f"{self.name}.{name}" for name in classes],
             tables={
                 "linguistic": _table(classes, uniform, "class"),
                 "token_to_token": _table(pairs, uniform, "pair"),
@@ -217,10 +226,11 @@ def _heads(passages: tuple[Passage, ...]) -> list[int]:
     return heads
 
 
-def _table(found: Mapping[str, Interval], uniform: Mapping[str, float], label: str) -> Table:
+def _table(found: Mapping[str, Interval], uniform: Mapping[str, Sequence[float]], label: str) -> Table:
+    """Return attention by class and layer, beside that of uniform attention."""
     frame = by_class(found, "attention", label)
-    frame["uniform"] = frame[label].map(uniform)
-    return Table(frame, {"attention": "fraction", "uniform": "fraction"}, interval="attention", shown=False)
+    frame["uniform"] = [uniform[name][layer - 1] for name, layer in zip(frame[label], frame["layer"], strict=True)]
+    return Table(frame, {"attention": "fraction", "uniform": "fraction"}, interval="attention")
 
 
 def _maps(found: Mapping[str, Interval], what: str) -> dict[str, HeatMap]:

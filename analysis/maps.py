@@ -12,6 +12,7 @@ from attention import Encoder
 from datamodules import SegmentBatch, TextDataModule
 from models.base import gathered
 from results import Maps, Result
+from results.errors import check_numbers
 
 _WIDTH = 160  # letters of the text in the title
 
@@ -27,8 +28,7 @@ class RawMaps(Analysis):
 
     def __init__(self, input: int = 0) -> None:
         super().__init__()
-        if input < 0:
-            raise AnalysisError(f"--model.init_args.analyses: RawMaps has input {input}. Give 0 or more.")
+        check_numbers(self, least=0, input=input)
         self.input = input
 
     def begin(self, data: TextDataModule, encoder: Encoder) -> None:

@@ -14,11 +14,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from attention import Encoder
 from metrics.classification import confusion, f1
 from metrics.patterns import BLOCK, BOTH, DIAGONAL, PATTERNS, VERTICAL, by_rules, structure
 from training import recorded_gradients
 
 Matrix = NDArray[np.float64]
+Masks = NDArray[np.bool_]
 
 SHORTEST, LONGEST = 8, 128  # tokens of a drawn map
 LEAST = 5  # tokens of each of two segments; smaller blocks are diagonals
@@ -78,37 +80,42 @@ class Trained(NamedTuple):
     rules_f1: float
 
 
-@cache
-def trained(causal: bool) -> Trained:
+def trained(masks: Masks) -> Trained:
     """A network trained on drawn maps, the same in every process: on the CPU and on one thread, from fixed seeds."""
+    return _trained(masks.tobytes(), masks.shape)
+
+
+@cache
+def _trained(content: bytes, shape: tuple[int, ...]) -> Trained:
+    masks = np.frombuffer(content, np.bool_).reshape(shape).copy()  # torch wants arrays that can be written
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         with recorded_gradients(), torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             net = PatternNet()
-            _fit(net, *_training_set(causal))
+            _fit(net, *_training_set(masks))
             net.requires_grad_(False)
-            return Trained(net, *held_out_f1(net, causal))
+            return Trained(net, *held_out_f1(net, masks))
     finally:
         torch.set_num_threads(threads)
 
 
-def held_out_f1(net: PatternNet, causal: bool) -> tuple[float, float]:
+def held_out_f1(net: PatternNet, masks: Masks) -> tuple[float, float]:
     """Macro-F1 of the network and of the rules on drawn maps that are not in its training."""
     gold, by_net, found = list[int](), list[int](), list[int]()
-    for drawn in draw_maps(1, HELD_OUT, causal):
+    for drawn in draw_maps(1, HELD_OUT, masks):
         weights, lengths, delimiters, segments = drawn.tensors()
         gold.append(drawn.pattern)
         by_net.append(int(net(pictures(weights, lengths, segments)).argmax(-1)))
-        shape = structure(weights, lengths, delimiters, segments, causal)
+        shape = structure(weights, lengths, delimiters, segments, drawn.allowed)
         found.append(int(by_rules(shape, segments.any(1))[0]))
     one, other = (float(f1(confusion(np.array(gold), np.array(got), len(PATTERNS)), None)) for got in (by_net, found))
     return one, other
 
 
-def _training_set(causal: bool) -> tuple[Tensor, Tensor]:
-    drawn = draw_maps(0, TRAINING, causal)
+def _training_set(masks: Masks) -> tuple[Tensor, Tensor]:
+    drawn = draw_maps(0, TRAINING, masks)
     shown = [(one.pattern, pictures(*(one.tensors()[place] for place in (0, 1, 3)))) for one in drawn]
     return torch.cat([picture for _, picture in shown]), torch.tensor([[pattern] for pattern, _ in shown])
 
@@ -127,12 +134,21 @@ def _fit(net: PatternNet, shown: Tensor, patterns: Tensor) -> None:
 
 
 class DrawnMap(NamedTuple):
-    """A map of known pattern: weights float64 `[tokens, tokens]`, segments int64 `[tokens]`, number of delimiters."""
+    """A map of known pattern: weights float64 `[tokens, tokens]`, segments int64 `[tokens]`, number of delimiters.
+
+    `mask` says what each token may attend to, bool `[tokens, tokens]`.
+    """
 
     weights: Matrix
     segments: NDArray[np.int64]
     delimiters: int
     pattern: int
+    mask: Masks
+
+    @property
+    def allowed(self) -> Tensor:
+        """The mask as that of a batch, bool `[1, 1, tokens, tokens]`."""
+        return torch.from_numpy(self.mask)[None, None]
 
     def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """A batch of this one: weights, lengths, number of delimiters, segments."""
@@ -145,14 +161,25 @@ class DrawnMap(NamedTuple):
         )
 
 
-def draw_maps(seed: int, number: int, causal: bool) -> Iterator[DrawnMap]:
-    """As many maps of each pattern, in turn; each has a generator of its own."""
+def masks_of(encoder: Encoder) -> Masks:
+    """The different masks of the layers of an encoder, bool `[masks, longest, longest]`: for maps to be drawn under."""
+    longest = min(LONGEST, encoder.max_length)
+    [masks], _ = encoder.allowed(torch.ones(1, longest, dtype=torch.bool, device=encoder.device))
+    found: Masks = torch.unique(masks, dim=0).cpu().numpy()  # windows may be longer than any map
+    return found
+
+
+def draw_maps(seed: int, number: int, masks: Masks) -> Iterator[DrawnMap]:
+    """As many maps of each pattern, in turn, and under each mask; each has a generator of its own."""
     for place in range(number):
-        yield draw_map(place % len(PATTERNS), np.random.default_rng([seed, place]), causal)
+        mask = masks[place // len(PATTERNS) % len(masks)]
+        yield draw_map(place % len(PATTERNS), np.random.default_rng([seed, place]), mask)
 
 
-def draw_map(pattern: int, random: np.random.Generator, causal: bool) -> DrawnMap:
+def draw_map(pattern: int, random: np.random.Generator, mask: Masks) -> DrawnMap:
     """Draw a map of a pattern, of one or two segments; a block has two.
+
+    The `mask`, bool `[longest, longest]`, says how far rows may reach in an input of any length up to its own.
 
     - vertical: one to three columns, mostly delimiters, in shares that vary from row to row.
     - diagonal: the previous, same or next token, or a band around the token that fades out.
@@ -161,15 +188,14 @@ def draw_map(pattern: int, random: np.random.Generator, causal: bool) -> DrawnMa
     - heterogeneous: broad or sparse rows, content (softmax of products of random vectors), or a far diagonal.
 
     Half of the last two have a vertical and a diagonal part of up to .3 together, and all maps have up to .3 of noise.
-    Rows of a causal encoder end at their own token.
     """
     two = pattern == BLOCK or random.random() < 0.5
-    size = int(np.exp(random.uniform(np.log(2 * SHORTEST if two else SHORTEST), np.log(LONGEST + 1))))
+    size = int(np.exp(random.uniform(np.log(2 * SHORTEST if two else SHORTEST), np.log(len(mask) + 1))))
     second = int(np.clip(size * random.uniform(0.25, 0.75), LEAST, size - LEAST)) if two else size
     delimiters = (0, second - 1, size - 1) if two else (0, size - 1)
     segments = (np.arange(size) >= second).astype(np.int64)
-    seen = np.tril(np.ones((size, size))) if causal else np.ones((size, size))
-    drawing = _Drawing(random, seen, delimiters)
+    mask = mask[:size, :size]
+    drawing = _Drawing(random, mask, delimiters)
     if pattern in (VERTICAL, DIAGONAL, BOTH):
         low, high = {VERTICAL: (0.85, 1.0), DIAGONAL: (0.0, 0.15), BOTH: (0.35, 0.65)}[pattern]
         own = drawing.lines(random.uniform(low, high), varied=pattern == BOTH)
@@ -179,15 +205,20 @@ def draw_map(pattern: int, random: np.random.Generator, causal: bool) -> DrawnMa
             weak = random.uniform(0.0, 0.3)
             own = weak * drawing.lines(random.random(), varied=False) + (1 - weak) * own
     noise = random.uniform(0.0, 0.3)
-    return DrawnMap((1 - noise) * own + noise * drawing.spread(), segments, len(delimiters), pattern)
+    return DrawnMap((1 - noise) * own + noise * drawing.spread(), segments, len(delimiters), pattern, mask)
 
 
 class _Drawing(NamedTuple):
     """Draws what maps of one size are made of, `[from, to]`; rows sum to one over what they see."""
 
     random: np.random.Generator
-    seen: Matrix
+    seen: Masks
     delimiters: Sequence[int]
+
+    @property
+    def causal(self) -> bool:
+        """Return if no row sees a later token."""
+        return not np.triu(self.seen, 1).any()
 
     def rows(self, weights: Matrix) -> Matrix:
         seen: Matrix = (weights + 1e-9) * self.seen  # a row at the edge may have nothing else
@@ -202,7 +233,7 @@ class _Drawing(NamedTuple):
 
     def vertical(self) -> Matrix:
         size, random = len(self.seen), self.random
-        chosen = [0] if not self.seen[0, -1] else []  # of a causal encoder the first, which every row sees
+        chosen = [0] if self.causal and self.seen[:, 0].all() else []  # the first, which every row sees
         for _ in range(int(random.integers(1, 4)) - len(chosen)):
             chosen.append(int(random.choice(self.delimiters) if random.random() < 0.8 else random.integers(size)))
         columns = np.unique(chosen)
@@ -213,7 +244,7 @@ class _Drawing(NamedTuple):
     def diagonal(self) -> Matrix:
         size, random = len(self.seen), self.random
         if random.random() < 0.5:
-            return self.rows(np.eye(size, k=int(random.integers(-1, 2 if self.seen[0, -1] else 1))))
+            return self.rows(np.eye(size, k=int(random.integers(-1, 1 if self.causal else 2))))
         distance = np.abs(np.subtract.outer(np.arange(size), np.arange(size)))
         return self.rows(random.uniform(0.05, 0.4) ** distance * random.gamma(5.0, size=(size, size)))
 
@@ -241,6 +272,6 @@ class _Drawing(NamedTuple):
             return self.rows(np.exp(random.uniform(2.0, 6.0) * one @ other.T))
         # A far diagonal, and anything beyond the edge.
         offset = int(random.integers(3, max(4, size // 2)))
-        sign = int(random.choice([-1, 1])) if self.seen[0, -1] else -1
+        sign = -1 if self.causal else int(random.choice([-1, 1]))
         share = random.uniform(0.5, 0.9)
         return self.rows(share * np.eye(size, k=sign * offset) + (1 - share) * self.spread())

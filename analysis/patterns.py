@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from analysis.base import Analysis, ByHead
-from analysis.pattern_net import HELD_OUT, TRAINING, pictures, trained
+from analysis.pattern_net import HELD_OUT, TRAINING, masks_of, pictures, trained
 from analysis.tables import head_rows, name_of
 from attention import Encoder
 from datamodules import SegmentBatch, TextDataModule
@@ -115,19 +115,20 @@ class Patterns(Analysis):
         self.cnn, self.boundary = cnn, boundary
 
     def begin(self, data: TextDataModule, encoder: Encoder) -> None:
-        self._corpora, self._causal = data.names, encoder.causal
+        self._corpora, self._encoder = data.names, encoder
         groups, kinds = 2 * len(self._corpora), len(PATTERNS)  # a group is a half of a corpus
         self._of_heads = Moments(groups, (encoder.layers, encoder.heads, kinds), bounds=(0, 1))
         self._of_layers = Moments(groups, (encoder.layers, kinds), bounds=(0, 1))
         self._of_model = Moments(groups, (kinds,), bounds=(0, 1))
         self._agreement = Agreement(len(self._corpora))
-        self._net = deepcopy(trained(self._causal).net) if self.cnn else None
+        self._net = deepcopy(trained(masks_of(encoder)).net) if self.cnn else None
         self._gallery = Gallery()
         self._passed: list[Tensor] = []
 
     def update(self, batch: SegmentBatch, layer: int, weights: Tensor) -> None:
         delimiters = (batch.start | batch.end).sum(1)
-        found = structure(weights, batch.lengths, delimiters, batch.segments, self._causal)
+        allowed = self._encoder.allowed(batch.mask).of(layer)
+        found = structure(weights, batch.lengths, delimiters, batch.segments, allowed)
         patterns, margins = by_rules(found, batch.segments.any(1), self.boundary)
         self._passed.append(patterns)
         self._gallery.offer(batch, layer, weights, patterns, margins)
@@ -167,7 +168,7 @@ class Patterns(Analysis):
         }
         audit: dict[str, object] = {"inputs": int(whole.inputs[0])}
         if self.cnn:
-            counts, drawn = self._agreement.compute(), trained(self._causal)
+            counts, drawn = self._agreement.compute(), trained(masks_of(self._encoder))
             totals["kappa"], units["kappa"] = kappa(counts), "ratio"
             scores["kappa"] = Estimate(float(kappa(counts.sum(0))), unit="ratio")
             scores["rules_f1"] = Estimate(drawn.rules_f1, unit="fraction")
@@ -177,7 +178,7 @@ class Patterns(Analysis):
             audit |= {"drawn maps, training": TRAINING, "drawn maps, held out": HELD_OUT}
         tables |= {
             "patterns": _layer_table({name: layers.over(groups) for name, groups in of_corpora.items()}),
-            "patterns_total": Table(totals, units),
+            "patterns_total": Table(totals, units, answer=("corpus", *PATTERNS)),
             "head_patterns": _head_table(heads),
         }
         numbers = [str(layer) for layer in range(1, layers.sums.shape[1] + 1)]
@@ -191,7 +192,8 @@ class Patterns(Analysis):
             )
         if gallery := _gallery_figure(self._gallery.of_all_devices()):
             figures["pattern_gallery"] = gallery
-        return Result(self.name, scores, tables, figures, audit)
+        headline = [f"pattern.{name}" for name in PATTERNS]
+        return Result(self.name, scores, tables, figures, audit, headline=headline)
 
 
 def _shares(rows: Sequence[Interval]) -> dict[str, Floats]:
@@ -221,7 +223,7 @@ def _rows(interval: Interval) -> list[Interval]:
 def _head_table(shares: Means) -> Table:
     frame = head_rows({name: shares.at(place).over() for place, name in enumerate(PATTERNS)})
     frame.insert(2, "pattern", [PATTERNS[place] for place in shares.over().value.argmax(-1).ravel()])
-    return Table(frame, dict.fromkeys(PATTERNS, FRACTION), shown=False)
+    return Table(frame, dict.fromkeys(PATTERNS, FRACTION))
 
 
 def _head_figure(shares: Interval) -> Categories:

@@ -27,6 +27,7 @@ from metrics.moments import Floats, Interval, Moments
 from metrics.progress import Progress, counted
 from models.transformer import SequenceClassifier
 from results import Curves, Estimate, Figure, Result, Table, Unit
+from results.errors import check_numbers, check_values
 from training import recorded_gradients
 
 _STEPS = 10
@@ -142,16 +143,13 @@ class Pruning(TaskExperiment):
         seed: int | None = None,
     ) -> None:
         super().__init__(checkpoint, split, score, seed)
-        if not rankings or len(set(rankings)) < len(rankings) or texts < 1 or seeds < 1:
-            raise AnalysisError(
-                f"--model.init_args: rankings {list(rankings)}, texts {texts} and seeds {seeds}: name rankings, each "
-                f"once, and give 1 or more texts and seeds."
-            )
-        if (save is None) != (share is None) or (share is not None and not 0 < share <= 1):
-            raise AnalysisError(
-                f"--model.init_args: save {save} and share {share}: give both or none, and a share above 0 and up to "
-                f"1, as 0.4 for four tenths of the heads."
-            )
+        check_values(self, rankings=rankings)
+        check_numbers(self, least=1, texts=texts, seeds=seeds)
+        check_numbers(self, above=0, most=1, share=share)
+        if not rankings or len(set(rankings)) < len(rankings):
+            raise AnalysisError(f"--model.init_args: rankings {list(rankings)}: name one or more, each once.")
+        if (save is None) != (share is None):
+            raise AnalysisError(f"--model.init_args: save {save} and share {share}: give both or none.")
         self.rankings, self.normalise, self.exact = tuple(rankings), normalise, exact
         self.texts, self.seeds = texts, seeds
         self.folder, self.share = None if save is None else Path(save).expanduser(), share
@@ -307,7 +305,8 @@ class Pruning(TaskExperiment):
         }
         if not is_prunable(self.classification.classifier.model):
             audit["seconds"] = f"{audit['seconds']} of the whole model: heads of this architecture cannot be removed"
-        return Result(self.experiment, scores, self._tables(frame), self._figures(frame, whole.estimate), audit)
+        tables, figures = self._tables(frame), self._figures(frame, whole.estimate)
+        return Result(self.experiment, scores, tables, figures, audit, headline=[task.score])
 
     @property
     def _texts_read(self) -> int:
@@ -330,11 +329,10 @@ class Pruning(TaskExperiment):
             "order": np.array([[place[layer, head] for head in range(task.heads)] for layer in range(task.layers)]),
         }
         return {
-            "pruning": Table(frame, {**units, "seconds": "ratio"}, interval="score"),
+            "pruning": Table(frame, {**units, "seconds": "ratio"}, interval="score", answer=("ranking", *units)),
             "importance": Table(
                 head_rows(columns),
                 {"importance": self.task.loss_unit, "normalised": "ratio", "confidence": "fraction"},
-                shown=False,
             ),
         }
 

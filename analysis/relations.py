@@ -10,19 +10,23 @@ import torch
 from torch import Tensor
 
 from analysis.base import Analysis, AnalysisError, ByHead
-from analysis.cells import Cells, between, tokens_of_words, uniform_weights
+from analysis.cells import Cells, between, tokens_of_words
 from analysis.tables import best_head, head_map, head_rows, name_of
 from attention import Encoder
+from attention.capture import uniform_attention
 from corpora.texts import Link, Passage
 from datamodules import SegmentBatch, TextDataModule
-from metrics.moments import Interval, Means, Moments
+from metrics.moments import Floats, Interval, Means, Moments
 from results import Result, Table, Unit
+from results.errors import check_numbers
 
 ALL = "all"
 """What links of all labels together are called."""
 
 WAYS = ("attention", "forward", "backward")
 """In either direction; from where a link starts to where it ends; and back."""
+
+_ANSWER = ("label", "layer", "head", "attention", "uniform")
 
 PERCENTILE = 99
 """Of a label's heads, above which one is listed (Kovaleva et al. 2019, §4.2)."""
@@ -31,8 +35,8 @@ PERCENTILE = 99
 class Relations(Analysis):
     """The largest weight between the words of the links of a passage, by label and over all; means over passages.
 
-    Words that are linked have all pairs of their tokens. Where a passage of a treebank has no links, they are the arcs
-    of its tree, each from the dependent to its head and labelled with its relation.
+    Words that are linked have all pairs of their tokens. In a treebank without links they are the arcs of the trees,
+    each from the dependent to its head and labelled with its relation.
 
     The defaults of the bounds are those of the paper; None lifts one. What they leave out is counted in the audit, over
     all texts of the corpus.
@@ -50,6 +54,8 @@ class Relations(Analysis):
 
     def __init__(self, max_words: int | None = 12, max_element: int | None = 3, min_distance: int | None = 2) -> None:
         super().__init__()
+        check_numbers(self, least=1, max_words=max_words, max_element=max_element)
+        check_numbers(self, least=0, min_distance=min_distance)
         self.max_words, self.max_element, self.min_distance = max_words, max_element, min_distance
         self._passed: list[Tensor] = []
 
@@ -70,13 +76,13 @@ class Relations(Analysis):
                 f"long. Give larger `max_words` and `max_element`, a smaller `min_distance`, or null."
             )
         self._labels = [ALL, *sorted(labels)]
-        self._causal = encoder.causal
+        self._encoder = encoder
         self._by_head = Moments(2 * len(self._labels), (encoder.layers, encoder.heads, len(WAYS)), bounds=(0, 1))
-        self._uniform = Moments(2 * len(self._labels), (len(WAYS),))
+        self._uniform = Moments(2 * len(self._labels), (encoder.layers, len(WAYS)), bounds=(0, 1))
 
     def _links(self, passage: Passage) -> Iterator[Link]:
         """The links of a passage that are within the bounds; the others are counted."""
-        for link in passage.links or _arcs(passage):
+        for link in _links_of(passage):
             reason = self._left_out(passage, link)
             self._counts["links"] += 1
             if reason is None:
@@ -100,7 +106,8 @@ class Relations(Analysis):
     def end(self, batch: SegmentBatch) -> None:
         self._by_head.update(self._groups, torch.stack(self._passed, 1))
         self._passed.clear()
-        self._uniform.update(self._groups, self._measured(uniform_weights(batch, causal=self._causal))[:, 0])
+        masks, of_layers = self._encoder.allowed(batch.mask)
+        self._uniform.update(self._groups, self._measured(uniform_attention(masks))[:, of_layers])
 
     def _places(self, batch: SegmentBatch) -> tuple[Tensor, tuple[Cells, Cells]]:
         """The group of each label of each segment `[owners]`, and the cells of its links, forward and backward."""
@@ -112,7 +119,7 @@ class Relations(Analysis):
             owners: dict[str, int] = {}
             first = 0
             for passage in passages:
-                for link in passage.links or _arcs(passage):
+                for link in _links_of(passage):
                     if self._left_out(passage, link) is None:
                         sides = ([first + word for word in side] for side in (link.start, link.end))
                         pairs = between(tokens[row], *sides)
@@ -152,7 +159,7 @@ class Relations(Analysis):
                 f"{type(self).__name__}: the texts have links within the bounds, but no segment that was read has one. "
                 f"Read more of them (`limit` in --data.init_args.corpora) or longer ones (--data.init_args.max_length)."
             )
-        uniform = {label: float(self._of(even, self._labels.index(label), 0).over().value) for label in found}
+        uniform = {label: self._of(even, self._labels.index(label), 0).over().value for label in found}
         frame = pd.concat([_rows(label, ways, uniform[label]) for label, ways in found.items()], ignore_index=True)
         units: dict[str, Unit] = dict.fromkeys((*WAYS, "uniform"), "fraction")
         place, best = best_head(found[ALL]["attention"], "fraction")
@@ -160,9 +167,10 @@ class Relations(Analysis):
         return Result(
             experiment=self.name,
             scores={f"{self.name}.{ALL}": best},
+            headline=[f"{self.name}.{ALL}"],
             tables={
-                "relations": Table(frame, units, shown=False),
-                "relation_heads": Table(listed.reset_index(drop=True), units),
+                "relations": Table(frame, units),
+                "relation_heads": Table(listed.reset_index(drop=True), units, answer=_ANSWER),
             },
             figures={
                 "relations": head_map(
@@ -180,17 +188,20 @@ class Relations(Analysis):
         )
 
 
-def _arcs(passage: Passage) -> Sequence[Link]:
-    """The arcs of a passage's tree, from dependent to head; none without a tree."""
+def _links_of(passage: Passage) -> Sequence[Link]:
+    """The links of a passage: those that its corpus gives, else the arcs of its tree, from dependent to head."""
+    if passage.links is not None:
+        return passage.links
     if passage.sentence is None:
         return ()
     words = enumerate(zip(passage.sentence.heads, passage.sentence.relations, strict=True))
     return [Link(relation, (word,), (head - 1,)) for word, (head, relation) in words if head]
 
 
-def _rows(label: str, ways: Mapping[str, Interval], uniform: float) -> pd.DataFrame:
+def _rows(label: str, ways: Mapping[str, Interval], uniform: Floats) -> pd.DataFrame:
+    """Return the rows of a label by head, beside its uniform attention in each layer."""
     frame = head_rows({**ways, "passages": ways["attention"].inputs}, label=label)
-    frame["uniform"] = uniform
+    frame["uniform"] = uniform[frame["layer"] - 1]
     return frame[["label", *frame.columns.drop("label")]]
 
 

@@ -18,6 +18,7 @@ from datamodules import TextDataModule
 from datamodules.sampling import run_seed
 from metrics.moments import Means, Moments
 from results import Result, Table
+from results.errors import check_numbers, check_values
 
 ROLES = ("previous", "duplicate", "induction")
 MEASURES: tuple[Literal["mul"], Literal["abs"]] = ("mul", "abs")
@@ -83,17 +84,16 @@ class RepeatedSequences(Analysis):
         seed: int | None = None,
     ) -> None:
         super().__init__()
-        if sequences < 2 or length < 2:
-            raise AnalysisError(
-                f"{type(self).__name__}: {sequences} sequences of {length} tokens are too few. Give `sequences` and "
-                f"`length` of 2 or more."
-            )
+        check_values(self, start=start)
+        check_numbers(self, least=2, sequences=sequences, length=length)
+        check_numbers(self, least=0, seed=seed)
         self.sequences, self.length, self.start, self.seed = sequences, length, start, seed
 
     def begin(self, data: TextDataModule, encoder: Encoder) -> None:
         """Read the sequences; each process takes whole passes in turn, so that sums are the same on any number."""
         inputs = self.tokens(encoder)
-        self._moments = Moments(2, (encoder.layers, encoder.heads, len(ROLES), len(MEASURES)))
+        shape = encoder.layers, encoder.heads, len(ROLES), len(MEASURES)
+        self._moments = Moments(2, shape, bounds=([0.0, -1.0], 1))
         for tokens in torch.split(inputs, _BATCH)[data.ranks.rank :: data.ranks.world]:
             patterns = role_patterns(tokens)
             found: list[Tensor] = []
@@ -152,7 +152,8 @@ class RepeatedSequences(Analysis):
         return Result(
             experiment=self.name,
             scores={f"{self.name}.{role}": estimate for role, (_, estimate) in best.items()},
-            tables={"repeated": Table(head_rows(columns), dict.fromkeys(columns, "fraction"), shown=False)},
+            headline=[f"{self.name}.{role}" for role in best],
+            tables={"repeated": Table(head_rows(columns), dict.fromkeys(columns, "fraction"))},
             figures={
                 f"repeated_{role}": head_map(
                     f"{role.capitalize()} heads on repeated tokens", values, "mass on it", marked=best[role][0]

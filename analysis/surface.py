@@ -8,13 +8,16 @@ import torch
 from torch import Tensor
 
 from analysis.base import Analysis, ByHead
-from analysis.cells import uniform_weights
 from analysis.tables import head_map, head_rows
 from attention import Encoder
+from attention.capture import uniform_attention
 from datamodules import SegmentBatch, TextDataModule
 from metrics.moments import Floats, Interval, Moments
 from metrics.surface import PLAIN, STATISTICS, UNITS, Tokens, surface_statistics
 from results import Curves, Estimate, Figure, Result, Table, on_one_scale
+
+ASKED = ("start", "end", "punctuation", "entropy")
+"""What is printed of each layer, and what a quiet run prints."""
 
 BEHAVIOURS = {
     "previous token": ("previous", 0.5),
@@ -22,9 +25,14 @@ BEHAVIOURS = {
     "start delimiter": ("start", 0.6),
     "end delimiters": ("end", 0.6),
     "punctuation": ("punctuation", 0.6),
-    "broad": ("entropy", 3.8),
 }
 """A head's behaviour is the first whose statistic is above its bound (Clark et al. 2019, figure 6)."""
+BROAD = 3.8
+"""Entropy in nats above which a head that has none of them is broad (ibid.), where every token sees the whole input.
+
+In a layer that sees less of it, by a window or a causal mask, even attention has a lower entropy, and the bound is as
+much lower: the same share of the entropy of even attention.
+"""
 
 _BY_LAYER = {
     "delimiters": ("Attention to delimiters and punctuation", ("start", "end", "punctuation")),
@@ -55,8 +63,8 @@ _LABELS = {
 class Surface(Analysis):
     """Where the attention of each head goes, and how broad it is: the `STATISTICS` of `metrics.surface` over inputs.
 
-    They stand beside those of uniform attention over what each token sees. The inputs are halved by their numbers, even
-    and odd, for whoever asks how stable a mean is.
+    They stand beside those of uniform attention over what each token may attend to in the layer. The inputs are halved
+    by their numbers, even and odd, for whoever asks how stable a mean is.
 
     Args:
         smoothed: take entropies of smoothed weights, as the code released with the paper does.
@@ -70,11 +78,13 @@ class Surface(Analysis):
         self._passed: list[Tensor] = []
 
     def begin(self, data: TextDataModule, encoder: Encoder) -> None:
-        self._causal = encoder.causal
-        count = len(STATISTICS)
-        self._of_heads = Moments(2, (encoder.layers, encoder.heads, count), bounds=(0, np.inf))
-        self._of_layers = Moments(2, (encoder.layers, count), bounds=(0, np.inf))
-        self._of_model, self._of_uniform = Moments(2, (count,)), Moments(2, (count,))
+        self._encoder = encoder
+        count, bounds = len(STATISTICS), (0, [1.0 if UNITS[name] == "fraction" else np.inf for name in STATISTICS])
+        self._of_heads = Moments(2, (encoder.layers, encoder.heads, count), bounds=bounds)
+        self._of_layers = Moments(2, (encoder.layers, count), bounds=bounds)
+        self._of_model = Moments(2, (count,), bounds=bounds)
+        # Even attention in every layer, and over the whole input.
+        self._of_uniform = Moments(2, (encoder.layers + 1, count), bounds=bounds)
 
     def update(self, batch: SegmentBatch, layer: int, weights: Tensor) -> None:
         self._passed.append(surface_statistics(weights, _tokens(batch), self.smoothed))
@@ -86,12 +96,16 @@ class Surface(Analysis):
         self._of_heads.update(half, found)
         self._of_layers.update(half, found.nanmean(2))
         self._of_model.update(half, found.nanmean((1, 2)))
-        uniform = uniform_weights(batch, causal=self._causal).float()
-        self._of_uniform.update(half, surface_statistics(uniform, _tokens(batch), self.smoothed)[:, 0])
+        masks, of_layers = self._encoder.allowed(batch.mask)
+        whole = batch.mask[:, None, None].expand(-1, 1, masks.size(-1), -1)
+        even = uniform_attention(torch.cat([masks, whole], 1)).float()
+        places = [*of_layers.tolist(), masks.size(1)]
+        self._of_uniform.update(half, surface_statistics(even, _tokens(batch), self.smoothed)[:, places])
 
     def by_head(self) -> Mapping[str, ByHead]:
         found = self.statistics()
-        return {name: found[name] for name in PLAIN}
+        bound = np.broadcast_to(self._broad_from()[:, None], found["entropy"].interval.value.shape)
+        return {name: found[name] for name in PLAIN} | {"broad_from": ByHead.constant(bound, "nats")}
 
     def statistics(self) -> Mapping[str, ByHead]:
         """Every statistic of `metrics.surface`, with its sink and without; every process takes part."""
@@ -101,10 +115,16 @@ class Surface(Analysis):
     def classes(self) -> Mapping[str, list[str]]:
         """What each head does most, by the thresholds with which the paper colours its clusters."""
         means = _by_name(self._of_heads.compute().over())
-        names = np.full(means["entropy"].value.size, "other", dtype=object)
+        names = np.where(means["entropy"].value > self._broad_from()[:, None], "broad", "other").astype(object)
         for name, (statistic, least) in reversed(BEHAVIOURS.items()):  # the first that fits counts
-            names[means[statistic].value.ravel() > least] = name
-        return {"behaviour": names.tolist()}
+            names[means[statistic].value > least] = name
+        return {"behaviour": names.ravel().tolist()}
+
+    def _broad_from(self) -> Floats:
+        """Entropy above which a head of each layer is broad, in nats `[layers]`."""
+        even = self._of_uniform.compute().at(STATISTICS.index("entropy")).over().value
+        bounds: Floats = BROAD * (even[:-1] / even[-1])
+        return bounds
 
     def result(self, others: Mapping[str, Analysis]) -> Result:
         """Tables `surface`, by head, and `layers`; scores of the whole model; figures by layer and by head."""
@@ -116,16 +136,18 @@ class Surface(Analysis):
         numbers = np.arange(1, len(layers["self"].value) + 1)
         # No column of uniform attention is the heaviest, so that removing one would remove any.
         compared = [name for name in STATISTICS if not name.endswith("_without_heaviest")]
-        even = {f"uniform.{name}": float(uniform[name].value) for name in compared}
+        of_layers = rows["layer"].to_numpy() - 1
+        even = {f"uniform.{name}": uniform[name].value[of_layers] for name in compared}
         units = UNITS | {f"uniform.{name}": UNITS[name] for name in compared}
         tables = {
-            "surface": Table(rows.assign(**even), units, shown=False),
-            "layers": Table(pd.DataFrame({"layer": numbers} | _columns(layers)), UNITS),
+            "surface": Table(rows.assign(**even), units),
+            "layers": Table(pd.DataFrame({"layer": numbers} | _columns(layers)), UNITS, answer=("layer", *ASKED)),
         }
         scores = {f"surface.{name}": Estimate(*map(float, model[name][:3]), unit=UNITS[name]) for name in PLAIN}
         counts = {name: int(model[name].inputs) for name in ("first", "start", "end", "punctuation")}
         audit = {"inputs": counts.pop("first")} | {f"inputs with {name}": count for name, count in counts.items()}
-        return Result("surface", scores, tables, _figures(heads, layers, uniform), audit)
+        figures = _figures(heads, layers, uniform)
+        return Result("surface", scores, tables, figures, audit, headline=[f"surface.{name}" for name in ASKED])
 
 
 def _tokens(batch: SegmentBatch) -> Tokens:
@@ -167,7 +189,7 @@ def _figures(
             beside = 0.14 * (at - (len(known) - 1) / 2)  # so that no points hide those of another name
             points[shown] = ((places + beside).tolist(), (scale * heads[name].value).ravel().tolist())
         if file == "entropy":
-            lines["uniform attention"] = ([1, number], [float(uniform["entropy"].value)] * 2)
+            lines["uniform attention"] = (rows.tolist(), uniform["entropy"].value[:-1].tolist())
         figures[file] = Curves(title, "layer", label, lines, points, y_range=(0.0, scale / 100))
     maps = {
         f"{name}_by_head": head_map(

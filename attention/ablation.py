@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from attention.capture import Heads, Mixture, replacing
+from attention.capture import Heads, Mixture, replacing, uniform_attention
+from results.errors import check_values
 
 Kind = Literal["zero", "uniform", "mean", "resample"]
 """What the output of a head is replaced by: zeros; the mean of the values that it may look at (Kovaleva et al. 2019,
@@ -141,6 +142,9 @@ class Ablation:
     reference: Reference | None = None
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        check_values(self, **vars(self))
+
     def context(self, mask: Tensor, index: Sequence[int]) -> "Context":
         """For some texts, bool `[batch, pieces]` and the number of each."""
         sources = None
@@ -183,15 +187,9 @@ class Context:
 def uniform_outputs(mixture: Mixture, mask: Tensor) -> Tensor:
     """The mean of the values that each position may look at, `[batch, heads, from, dim]`.
 
-    That is what the mask of the layer allows, a window or what came before, among the real positions of `mask`, bool
-    `[batch, pieces]`. In rows of the padding the numbers have no meaning.
+    `mask` says which positions are real, bool `[batch, pieces]`. In rows of the padding the numbers have no meaning.
     """
-    values = mixture.values
-    allowed = mask[:, None, None, :]
-    if mixture.allowed is not None:
-        allowed = allowed & mixture.allowed
-    weights = allowed.to(values.dtype)
-    return weights / weights.sum(-1, keepdim=True).clamp(min=1) @ values
+    return uniform_attention(mixture.allowed(mask), mixture.values.dtype) @ mixture.values
 
 
 @dataclass

@@ -11,10 +11,11 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -96,10 +97,38 @@ class Mixture:
         """The values mixed by the weights, `[batch, heads, from, dim]`: what the output projection reads."""
         return self._parts[2]
 
-    @property
-    def allowed(self) -> Tensor | None:
-        """Which positions each may attend to, bool `[batch, 1, from, to]`; None where it may to all."""
-        return None if self._mask is None else self._mask > torch.finfo(self._mask.dtype).min / 2
+    def allowed(self, real: Tensor) -> Tensor:
+        """Return the positions that each may attend to, bool `[batch, 1, from, to]`.
+
+        That is what the mask of the layer allows, a window or what came before, among the real positions, bool
+        `[batch, to]`. In rows of the padding it has no meaning.
+        """
+        seen = real[:, None, None, :]
+        if self._mask is None:
+            return seen.expand(-1, -1, real.size(1), -1)
+        return seen & (self._mask > torch.finfo(self._mask.dtype).min / 2)
+
+
+class Allowed(NamedTuple):
+    """Positions that each may attend to in some inputs.
+
+    Attributes:
+        masks: bool `[batch, masks, from, to]`, those that differ; one where all layers see alike.
+        of_layers: the mask of each layer, int64 `[layers]`.
+    """
+
+    masks: Tensor
+    of_layers: Tensor
+
+    def of(self, layer: int) -> Tensor:
+        """That of a 0-based layer, bool `[batch, 1, from, to]`."""
+        return self.masks[:, self.of_layers[layer, None]]
+
+
+def uniform_attention(allowed: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
+    """The same weight on all positions that each may attend to, of a mask bool `[…, from, to]`."""
+    weights = allowed.to(dtype)
+    return weights / weights.sum(-1, keepdim=True).clamp(min=1)
 
 
 Replace = Callable[[int, nn.Module, Mixture], Tensor]
@@ -267,6 +296,29 @@ def capture_attention(
     finally:
         _ACTIVE.reset(token)
     return capture.seen
+
+
+@torch.inference_mode()
+def allowed_by_layer(model: PreTrainedModel, pieces: int) -> Tensor:
+    """Return the positions that each may attend to in an input of `pieces`, bool `[layers, from, to]`.
+
+    transformers makes the masks of a pass, with windows that may differ by layer, and they are read where they are
+    used: nothing is concluded from the kind of the model.
+    """
+    found: list[Tensor] = []
+    tokens = torch.arange(pieces, device=model.device)[None] % 6 + 1
+    real = torch.ones_like(tokens, dtype=torch.bool)
+
+    def read(_: int, module: nn.Module, mixture: Mixture) -> Tensor:
+        found.append(mixture.allowed(real)[0, 0])
+        return mixture.outputs
+
+    def run() -> None:
+        with replacing(read):
+            model(input_ids=tokens, attention_mask=real.long())
+
+    Context().run(run)  # an empty one: who asks may be in the middle of a pass that is captured
+    return torch.stack(found)
 
 
 @contextmanager

@@ -6,9 +6,9 @@ import logging
 from collections.abc import Iterable
 from pathlib import Path
 
-from results.files import write_atomically
+from results.files import keep, kept
 
-_INDEX = "digests.json"
+_INDEX = "digests/index.json"
 
 log = logging.getLogger(__name__)
 
@@ -37,10 +37,11 @@ class Digests:
 
     def _read(self) -> dict[str, dict[str, str]]:
         try:
-            known = json.loads(self._path.read_bytes())
-            return {name: {key: entry[key] for key in ("stamp", "sha256")} for name, entry in known.items()}
-        except (OSError, ValueError, AttributeError, TypeError, KeyError):
-            return {}  # absent, or damaged: only time is lost
+            content = kept(self._path)
+        except OSError:  # as of a shared folder, by another user: only time is lost
+            content = None
+        known: dict[str, dict[str, str]] = {} if content is None else json.loads(bytes(content))
+        return known
 
     def of(self, paths: Iterable[Path]) -> dict[Path, str]:
         """Digest of every path, in order."""
@@ -66,7 +67,7 @@ class Digests:
         self._known |= self._read() | fresh
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(self._path, json.dumps(self._known, indent=0, sort_keys=True))
+            keep(self._path, json.dumps(self._known, indent=0, sort_keys=True).encode())
         except OSError as error:  # a full disk, or stores that may only be read: only time is lost
             log.warning("%s: %s; the files are hashed again next time", self._path, error.strerror or error)
 

@@ -5,22 +5,24 @@ import importlib.util
 import logging
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal
+from weakref import finalize
 
 import numpy as np
 import torch
 from huggingface_hub import constants, snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from numpy.typing import NDArray
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from transformers import (
+    MODEL_MAPPING,
     AutoConfig,
     AutoModel,
     AutoModelForCausalLM,
@@ -29,6 +31,7 @@ from transformers import (
     AutoTokenizer,
     PreTrainedConfig,
     PreTrainedModel,
+    PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
 )
 from transformers.models.auto.modeling_auto import (
@@ -38,9 +41,10 @@ from transformers.models.auto.modeling_auto import (
 from transformers.utils.logging import disable_progress_bar, get_verbosity, set_verbosity
 
 from attention.alignment import split_words
-from attention.capture import NAME, Receive, States, capture_attention
+from attention.capture import NAME, Allowed, Receive, States, allowed_by_layer, capture_attention
 from attention.digest import Digests, digest
-from results.errors import UserError
+from metrics.progress import counted
+from results.errors import UserError, check_numbers, check_values
 
 if TYPE_CHECKING:
     from attention.specification import Options
@@ -57,7 +61,14 @@ _WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
 _VOCABULARIES = ("tokenizer.json", "vocab*", "*.model")
 _TEXTS = ("config.json", "tokenizer*", *_VOCABULARIES, "merges.txt", "special_tokens_map.json", "added_tokens.json")
 _TOLERANCE = 1e-5
-_EAGER: Mapping[str, Any] = {"attn_implementation": "eager", "dtype": torch.float32}
+_AHEAD = 128  # a multiple of the length would be quicker, and take a multiple of the memory where inputs are long
+# Without `trust_remote_code` transformers asks at the terminal whether to run a program that comes with the files.
+_NO_CODE: Mapping[str, Any] = {"trust_remote_code": False}
+_EAGER: Mapping[str, Any] = {"attn_implementation": "eager", "dtype": torch.float32, **_NO_CODE}
+_OWN_CODE = (
+    "the files bring a program of their own (auto_map), and none is run. Choose an encoder whose architecture is part "
+    "of transformers."
+)
 
 
 class EncoderError(UserError):
@@ -80,6 +91,10 @@ class EncoderSpec:
     weights: Literal["pretrained", "random"] = "pretrained"
     seed: int = 0
     revision: str | None = None
+
+    def __post_init__(self) -> None:
+        check_values(self, **vars(self))
+        check_numbers(self, least=0, seed=self.seed)
 
 
 @dataclass(frozen=True)
@@ -173,10 +188,26 @@ def _snapshot(spec: EncoderSpec) -> Path:
     return Path(found)
 
 
+class DeviceError(UserError):
+    """A device that PyTorch cannot use."""
+
+
+def usable_device(name: torch.device | str) -> torch.device:
+    """The device of that name; a DeviceError if PyTorch cannot use it on this machine."""
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:  # the latter from a PyTorch without CUDA
+        there = ["cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
+        raise DeviceError(f'device "{name}": PyTorch cannot use it here. Give {" or ".join(there)}.') from error
+    return device
+
+
 class Encoder:
     """A loaded encoder whose attention was seen to equal that of its own eager implementation.
 
-    It is made of a name (see `EncoderSpec`), of an `EncoderSpec`, or of what `resolve` has found.
+    It is made of a name (see `EncoderSpec`), of an `EncoderSpec`, or of what `resolve` has found; of a model and a
+    tokenizer in memory with `from_model`.
 
     Its attention is square and goes through transformers' attention interface; of an encoder-decoder the encoder is
     taken. It has a fast `tokenizer`; `max_length` is the most pieces of one input, delimiters included; it is `causal`
@@ -184,20 +215,71 @@ class Encoder:
 
     Raises:
         EncoderError: the architecture has no attention, windowed or pooled attention, or attention of its own that
-            cannot be captured; or the tokenizer cannot say which word a piece belongs to.
+            cannot be captured; or the tokenizer cannot say which word a piece belongs to, or has pieces without an
+            embedding.
+        DeviceError: PyTorch cannot use the device.
     """
 
     def __init__(self, source: "Source | EncoderSpec | str", device: torch.device | str = "cpu") -> None:
         spec = EncoderSpec(source) if isinstance(source, str) else source
+        self.device = usable_device(device)
         self.source = source = resolve(spec) if isinstance(spec, EncoderSpec) else spec
-        self.device = torch.device(device)
         self.tokenizer = load_tokenizer(source)
         self._model = _load(source)
         self._model.eval().requires_grad_(False).to(self.device)  # type: ignore[no-untyped-call]
         self.layers, self.heads = check(self._model, source.spec.name)
-        self.causal = is_causal(self._model, self.layers)
+        refuse_surplus(self.tokenizer, self._model, source)
+        self.causal = is_causal(self._model)
         self.max_length = longest_input(self._model, self.tokenizer)
         self.pad_id = int(self.tokenizer.pad_token_id or 0)  # without one, any: the mask hides it
+        self._masks = torch.empty(0, 0, 0, dtype=torch.bool, device=self.device)  # the different ones of its layers
+        self._mask_of_layers = torch.zeros(self.layers, dtype=torch.int64, device=self.device)
+
+    @classmethod
+    def from_model(
+        cls,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        device: torch.device | str | None = None,
+        name: str = "",
+    ) -> "Encoder":
+        """The encoder of a model in memory, as it is now: neither the model nor the tokenizer is changed.
+
+        Both are saved to a temporary folder, which is read like any other and deleted with the encoder. Until then,
+        `encoder.source.spec` names it for a datamodule, and its stores are those of the same model in a folder.
+
+        Args:
+            model: of transformers; one with a head for language modelling brings it along.
+            tokenizer: of the model.
+            device: by default that of the model.
+            name: in reports; by default the model's class.
+
+        Raises:
+            EncoderError: as for a folder; or the model or the tokenizer cannot be saved.
+            DeviceError: PyTorch cannot use the device.
+        """
+        with ExitStack() as kept:
+            made = kept.enter_context(TemporaryDirectory(prefix="encoder-", ignore_cleanup_errors=True))
+            folder = Path(made) / (name or type(model).__name__)
+            try:
+                with _quiet():
+                    model.save_pretrained(folder)
+                    tokenizer.save_pretrained(folder)
+            except Exception as error:  # objects of another library do not have it, or have another
+                raise EncoderError(
+                    f"{type(model).__name__} and {type(tokenizer).__name__} cannot be saved ({_named(error)}). Give a "
+                    f"model and a tokenizer of transformers."
+                ) from error
+            encoder = cls(EncoderSpec(str(folder)), device or model.device)
+            finalize(encoder, kept.pop_all().close)
+        return encoder
+
+    def __repr__(self) -> str:
+        size = sum(parameter.numel() for parameter in self._model.parameters())
+        return (
+            f"<Encoder {self.description['name']}: {self.layers} layers × {self.heads} heads, {size:,} parameters, "
+            f"{self.device}, {str(self._model.dtype).removeprefix('torch.')}>"
+        )
 
     @property
     def model(self) -> PreTrainedModel:
@@ -224,6 +306,18 @@ class Encoder:
         if is_segmented(self._model, self.tokenizer):
             inputs["token_type_ids"] = segments
         return inputs
+
+    def allowed(self, real: Tensor) -> Allowed:
+        """Return the positions that each may attend to by layer: those that the masks of the model allow, if real.
+
+        `real` is bool `[batch, pieces]`, the padding behind. The masks are read in a pass over one input, `_AHEAD`
+        pieces longer than asked for, and kept for all inputs up to its length.
+        """
+        pieces = real.size(1)
+        if pieces > self._masks.size(1):
+            by_layer = allowed_by_layer(self._model, max(pieces, min(self.max_length, pieces + _AHEAD)))
+            self._masks, self._mask_of_layers = torch.unique(by_layer, dim=0, return_inverse=True)
+        return Allowed(self._masks[:, :pieces, :pieces] & real[:, None, None, :], self._mask_of_layers)
 
     @property
     def reentrant(self) -> bool:
@@ -273,12 +367,16 @@ class Encoder:
         return table.weight.detach().float()
 
     def attention(
-        self, sentences: Sequence[str | Sequence[str]], *, options: "Options | None" = None, over: "Over" = "words"
+        self,
+        sentences: str | Sequence[str | Sequence[str]],
+        *,
+        options: "Options | None" = None,
+        over: "Over" = "words",
     ) -> "WordAttention":
         """The attention of a few sentences, in memory; that of a corpus is read from a store by a datamodule.
 
         Args:
-            sentences: each a string, which is cut at white space, or its words.
+            sentences: each a string, which is cut at white space, or its words; or one string.
             options: layers, heads, and what is done with long sentences; by default everything, in single precision.
             over: attention between words, reduced as `attention.alignment` says, or between `pieces` as it is.
 
@@ -287,6 +385,7 @@ class Encoder:
 
         Raises:
             UserError: there is no sentence, or one is empty.
+            OptionError: `over` is something else.
             AlignmentError: a sentence is too long for the encoder.
             StoreError: there is no such layer or head.
         """
@@ -314,17 +413,9 @@ def is_segmented(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> 
     return "token_type_ids" in tokenizer.model_input_names and getattr(model.config, "type_vocab_size", 0) > 1
 
 
-def is_causal(model: PreTrainedModel, layers: int) -> bool:
-    """Whether no token attends to a later one; of a model that was checked."""
-    later = torch.zeros((), device=model.device)
-
-    def receive(_: int, weights: Tensor) -> None:
-        later.add_(weights.triu(1).sum())
-
-    capture_attention(
-        model, {"input_ids": torch.arange(1, 7, device=model.device)[None]}, receive, frozenset(range(layers))
-    )
-    return not float(later)
+def is_causal(model: PreTrainedModel) -> bool:
+    """Return if no token may attend to a later one, for a model that was checked."""
+    return not bool(allowed_by_layer(model, 6).triu(1).any())
 
 
 def check(model: PreTrainedModel, name: str) -> tuple[int, int]:
@@ -339,7 +430,10 @@ def check(model: PreTrainedModel, name: str) -> tuple[int, int]:
         with torch.inference_mode():
             own = getattr(model(**inputs, output_attentions=True), "attentions", None)
     except Exception as error:  # whatever an architecture raises that wants something other than text
-        raise EncoderError(f"{name} cannot be run on token ids alone: {error}") from error
+        raise EncoderError(
+            f"{name} cannot be run on token ids alone ({_named(error)}). Choose an encoder or decoder of text; of a "
+            f"model of text and images, save the text model with save_pretrained."
+        ) from error
     if not own:
         raise EncoderError(f"{name} has no attention weights to read. Choose an encoder or decoder with attention.")
     pieces = inputs["input_ids"].size(1)
@@ -385,9 +479,11 @@ def longest_input(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) ->
 def load_tokenizer(source: Source) -> PreTrainedTokenizerFast:
     """The tokenizer of an encoder; an EncoderError where none can say which word a piece belongs to."""
     try:
-        tokenizer = AutoTokenizer.from_pretrained(source.folder)
+        tokenizer = AutoTokenizer.from_pretrained(source.folder, **_NO_CODE)
     except Exception as error:  # tokenizers raises nothing narrower
-        raise EncoderError(f"{source.spec.name}: its tokenizer cannot be loaded: {error}") from error
+        if (told := _named(error)) != _OWN_CODE:
+            load_config(source)  # which refuses what reads no text
+        raise EncoderError(f"{source.spec.name}: its tokenizer cannot be loaded: {told}") from error
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise EncoderError(
             f"{source.spec.name}: {type(tokenizer).__name__} is no fast tokenizer, so its pieces cannot be "
@@ -402,12 +498,33 @@ def load_tokenizer(source: Source) -> PreTrainedTokenizerFast:
     return tokenizer
 
 
+def refuse_surplus(tokenizer: PreTrainedTokenizerFast, model: PreTrainedModel, source: Source) -> None:
+    """Raise EncoderError if the tokenizer has pieces beyond the model's table of embeddings."""
+    table = model.get_input_embeddings()
+    if not isinstance(table, nn.Embedding):
+        return
+    beyond = sorted((place, piece) for piece, place in tokenizer.get_vocab().items() if place >= table.num_embeddings)
+    if beyond:
+        raise EncoderError(
+            f"{source.spec.name}: the model has {table.num_embeddings} embeddings, and none for "
+            f"{counted(len(beyond), 'piece')} of its tokenizer, as {beyond[0][1]!r}. Save it with the tokenizer it was "
+            f"trained with, or call resize_token_embeddings({beyond[-1][0] + 1}) on it and train them."
+        )
+
+
 def load_config(source: Source) -> PreTrainedConfig:
-    """What config.json says; an EncoderError where it cannot be read."""
+    """Return the config.json; an EncoderError where it cannot be read, or is of a model that reads no text."""
     try:
-        config: PreTrainedConfig = AutoConfig.from_pretrained(source.folder)
+        config: PreTrainedConfig = AutoConfig.from_pretrained(source.folder, **_NO_CODE)
     except Exception as error:  # transformers checks some values, and others raise whatever they raise
         raise EncoderError(f"{source.spec.name}: its config.json cannot be loaded: {_named(error)}") from error
+    reads = getattr(MODEL_MAPPING.get(type(config), None), "input_modalities", "text")
+    if "text" not in reads:
+        reads = reads if isinstance(reads, str) else " and ".join(reads)
+        raise EncoderError(
+            f"{source.spec.name}: a model for {reads} input ({config.model_type}), not for text. Choose an encoder or "
+            f"decoder of text."
+        )
     if hasattr(config, "kept_heads"):
         raise EncoderError(
             f"{source.spec.name}: heads were removed from this model, and what is read here has equally many in every "
@@ -417,23 +534,45 @@ def load_config(source: Source) -> PreTrainedConfig:
 
 
 def _fault_of(error: Exception, folder: Path) -> str:
-    """Why a model cannot be loaded, without PyTorch's advice to run whatever a file of weights holds."""
-    explained = isinstance(error, (OSError, ValueError, RuntimeError, SafetensorError)) and "weights_only" not in str(
-        error
-    )
-    cut = isinstance(error, OSError) and error.errno == errno.EINVAL  # mapped, a file that is shorter than it should be
-    if explained and not cut and not isinstance(error, UnicodeDecodeError):
-        return str(error)
-    if any(folder.glob(_WEIGHTS[0])) or not any(folder.glob(_WEIGHTS[1])):
-        return _named(error)
+    """Why a model cannot be loaded, and what to do; PyTorch's advice is to run whatever a file of weights holds."""
+    if (told := _named(error)) == _OWN_CODE:
+        return told
+    damaged = next(filter(_is_damaged, sorted(folder.glob(_WEIGHTS[0]))), None)
+    if damaged is None and not any(folder.glob(_WEIGHTS[0])) and any(folder.glob(_WEIGHTS[1])):
+        explained = isinstance(error, OSError | ValueError | RuntimeError) and "weights_only" not in str(error)
+        cut = isinstance(error, OSError) and error.errno == errno.EINVAL  # mapped, and shorter than it should be
+        damaged = None if explained and not cut and not isinstance(error, UnicodeDecodeError) else Path(_WEIGHTS[1])
+    if damaged is None:
+        return told
     return (
-        f"{_WEIGHTS[1]} is damaged, or holds something else than weights ({type(error).__name__}). Save the encoder "
-        f"with save_pretrained."
+        f"{damaged.name} is damaged or cut short, or holds something else than weights ({type(error).__name__}). Copy "
+        f"or download the encoder again, or save it with save_pretrained."
     )
+
+
+def _is_damaged(weights: Path) -> bool:
+    """Return if a file of safetensors cannot be opened, or ends before its tensors do."""
+    try:
+        with safe_open(weights, "pt"):
+            return False
+    except (SafetensorError, OSError):
+        return True
 
 
 def _named(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
+    """Kind and message of an error, without transformers' advice to run a program that comes with the files."""
+    return _OWN_CODE if "trust_remote_code" in str(error) else f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def architecture(source: Source) -> PreTrainedModel:
+    """The encoder without its weights, from the config alone; an EncoderError where none can be made of it."""
+    config = load_config(source)
+    try:
+        with torch.device("meta"):
+            model: PreTrainedModel = AutoModel.from_config(config, **_NO_CODE)  # type: ignore[no-untyped-call]
+    except ValueError as error:
+        raise EncoderError(f"{source.spec.name}: no encoder can be made of its config.json: {_named(error)}") from error
+    return model.get_encoder() if config.is_encoder_decoder else model
 
 
 def _load(source: Source) -> PreTrainedModel:
@@ -456,7 +595,6 @@ def _pretrained(
     **options: bool,
 ) -> tuple[PreTrainedModel, Mapping[str, Any]]:
     """The model in the files, and what transformers reports of its weights."""
-    disable_progress_bar()  # type: ignore[no-untyped-call]  # of every weight; ours shows the sentences
     try:
         # What the files lack, a pooler or a head, is drawn from the run's seed, and moves no numbers of the caller.
         with torch.random.fork_rng(devices=[]):
@@ -468,6 +606,12 @@ def _pretrained(
         raise EncoderError(f"{source.spec.name} cannot be loaded{purpose}: {reason}") from error
     model, report = loaded
     assert isinstance(model, PreTrainedModel)
+    for name, weight in model.named_parameters():
+        if weight.numel() and not torch.stack(weight.detach().aminmax()).isfinite().all():
+            raise EncoderError(
+                f"{source.spec.name}: {int((~weight.isfinite()).sum())} of {weight.numel()} numbers of its {name} are "
+                f"nan or infinite. Its training diverged, or the file is damaged: choose another checkpoint."
+            )
     return model, report
 
 
@@ -551,6 +695,7 @@ def load_classifier(source: Source, classes: int) -> tuple[PreTrainedModel, tupl
             f"{source.spec.name}: its {name} has the shape {tuple(found)}, and {classes} classes need "
             f"{tuple(wanted)}. Give the texts it was trained on, or the encoder as it was before."
         )
+    refuse_surplus(load_tokenizer(source), model, source)
     if source.spec.weights == "pretrained":
         return model, tuple(sorted(report["missing_keys"]))
     pretrained = model.base_model
@@ -599,7 +744,8 @@ def save_model(
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without transformers' own table of the weights that the files lack."""
+    """Without transformers' own table of the weights that the files lack, and its bar of every weight."""
+    disable_progress_bar()  # type: ignore[no-untyped-call]  # ours shows the sentences
     level = get_verbosity()
     set_verbosity(logging.ERROR)
     try:

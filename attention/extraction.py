@@ -3,7 +3,7 @@
 import functools
 import logging
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from itertools import groupby
@@ -13,14 +13,27 @@ from pathlib import Path
 import pyarrow.parquet as pq
 from rich.console import Console
 from rich.filesize import decimal
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
 from torch import Tensor
 
 from attention.digest import Digests, file_digest
 from attention.encoder import Encoder
 from attention.forward import extract, return_free_memory, shapes
-from attention.specification import Extraction, Items, store_key
-from attention.store import FORMAT, MANIFEST, Manifest, Part, Store, StoreError, find_part, seal_part, write_shard
+from attention.specification import Extraction, Items
+from attention.store import (
+    FORMAT,
+    MANIFEST,
+    Manifest,
+    Part,
+    Store,
+    StoreError,
+    find_part,
+    seal_part,
+    store_key,
+    write_shard,
+)
+from metrics.progress import Progress, is_logged
 from processes import preemption
 from processes.ranks import Ranks
 from results.files import remove_leftovers, temporary, write_atomically
@@ -127,25 +140,29 @@ def _write_shards(items: Items, folder: Path, digests: Digests, encoder: Encoder
             f"free. Free {decimal(needed - free)} more, put the stores elsewhere (--data.init_args.cache), or keep "
             f"fewer layers (--data.init_args.options.layers, --data.init_args.hidden)."
         )
-    if ranks.rank == 0 and missing:
+    if ranks.rank == 0 and missing and is_logged():
         console.print(
             f"Extracting {corpus.name}: {len(items)} {items.unit}, "
             f"{len(missing)} of {len(shards)} shards, {needed / 1e6:.0f} MB of {free / 1e9:.0f} GB free → {folder}",
             highlight=False,
             markup=False,
+            soft_wrap=True,
         )
+    drawn, total = ranks.rank == 0 and console.is_terminal and is_logged(), sum(len(shards[shard]) for shard in mine)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with (
-        Progress(*columns, console=console, refresh_per_second=1, transient=True, disable=ranks.rank != 0) as progress,
+        Bar(*columns, console=console, refresh_per_second=1, transient=True, disable=not drawn) as bar,
         ThreadPoolExecutor(max_workers=1) as writer,
         closing(extract(encoder, items, mine)) as tensors,
     ):
-        task = progress.add_task(items.unit, total=sum(len(shards[shard]) for shard in mine))
+        task = bar.add_task(items.unit, total=total)
+        lines = Progress(f"Extracting {corpus.name}, {items.unit}", total)
+        advance = functools.partial(bar.advance, task) if drawn else lines.advance
         sealed: Future[None] | None = None
         for shard, group in groupby(tensors, key=itemgetter(0)):
             preemption.check()
             with _written(folder / f"{_stem(shard)}.safetensors") as partial:
-                sha = write_shard(partial, shapes(items, shard), dtype, _counted(group, progress, task))
+                sha = write_shard(partial, shapes(items, shard), dtype, _counted(group, advance))
                 if sealed is not None:
                     sealed.result()
             # Waiting for the disk goes on while the next shard is computed.
@@ -155,13 +172,11 @@ def _write_shards(items: Items, folder: Path, digests: Digests, encoder: Encoder
                 sealed.result()
 
 
-def _counted(
-    tensors: Iterable[tuple[int, str, Tensor]], progress: Progress, task: TaskID
-) -> Iterator[tuple[str, Tensor]]:
+def _counted(tensors: Iterable[tuple[int, str, Tensor]], advance: Callable[[], None]) -> Iterator[tuple[str, Tensor]]:
     for _, name, tensor in tensors:
         yield name, tensor
         if not name.startswith("hidden"):  # that is the one of attention, of which every item has one
-            progress.advance(task)
+            advance()
 
 
 @contextmanager

@@ -1,6 +1,5 @@
 """What is extracted: the specification that a store is named by, and the items of a corpus cut into pieces."""
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -12,13 +11,23 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from attention.alignment import ALIGNMENT_VERSION, AlignmentError, FromPieces, Pieces, overlapping, split_words
-from attention.digest import Digests, digest
+from attention.alignment import (
+    ALIGNMENT_VERSION,
+    AlignmentError,
+    FromPieces,
+    Pieces,
+    most_central,
+    overlapping,
+    split_words,
+)
+from attention.digest import Digests
 from attention.encoder import Encoder, Source
 from attention.store import FORMAT, NO_HIDDEN, Hidden, StoreError
 from corpora.sentence import Sentence, Treebank, to_table
+from results.errors import check_values
 
 TooLong = Literal["error", "skip", "window"]
 Precision = Literal["float16", "float32"]
@@ -49,6 +58,7 @@ class Options:
             piece's (their released code).
 
     Raises:
+        OptionError: there is no such value.
         StoreError: layers or heads that are no numbers from 1 on in ascending order.
     """
 
@@ -59,6 +69,7 @@ class Options:
     from_pieces: FromPieces = "mean"
 
     def __post_init__(self) -> None:
+        check_values(self, **vars(self))
         for name in ("layers", "heads"):
             chosen = getattr(self, name)
             if chosen is not None and (not chosen or list(chosen) != sorted(set(chosen)) or chosen[0] < 1):
@@ -135,11 +146,6 @@ class Extraction:
                 f"embeddings) to {encoder.layers} (the encoder's last)."
             )
         return layers, heads, Hidden(self.hidden, encoder.states.size)
-
-
-def store_key(identity: Mapping[str, object]) -> str:
-    """Name of the folder of a store."""
-    return digest(json.dumps(identity, sort_keys=True).encode())[:24]
 
 
 def _chosen(name: str, wanted: tuple[int, ...] | None, available: int) -> tuple[int, ...]:
@@ -273,8 +279,48 @@ def cut_sentences(extraction: Extraction, treebank: Treebank, encoder: Encoder |
             inputs.append(parts)
     if not kept:
         raise StoreError(f"No sentence of {len(treebank.sentences)} fits {encoder.max_length} pieces; use `window`.")
-    audit = {**treebank.audit, **found}
-    return Items(extraction, "sentences", to_table(kept), audit, tuple(inputs), (), layers, heads, hidden)
+    audit, labels = {**treebank.audit, **found}, to_table(kept)
+    if (reach := _reach_of(inputs, encoder, layers, extraction.options.from_pieces)) is not None:
+        labels = labels.append_column("reach", reach)
+    return Items(extraction, "sentences", labels, audit, tuple(inputs), (), layers, heads, hidden)
+
+
+def _reach_of(
+    inputs: Sequence[tuple[Pieces, ...]], encoder: Encoder, layers: Sequence[int], from_pieces: FromPieces
+) -> pa.Array | None:
+    """What each word of each item may attend to, as the masks of these layers allow; None where that is always all.
+
+    Of an item of n words it is `[n, layers, 2]`, flat: in each of the layers the first and the last word, counted from
+    1. A word may attend to what one of its pieces may, or its first, as its row is made.
+    """
+    longest = max(len(part) for cut in inputs for part in cut)
+    [every], of_layers = encoder.allowed(torch.ones(1, longest, dtype=torch.bool, device=encoder.device))
+    # By layers: how many masks differ depends on the longest input of a split, and their order on earlier inputs.
+    masks, kept = every.cpu().numpy(), of_layers[list(layers)].cpu().numpy()
+    if masks[kept].all() and all(len(cut) == 1 for cut in inputs):
+        return None
+    found = (_reach(cut, masks, from_pieces)[:, kept] for cut in inputs)
+    return pa.array([reach.ravel() for reach in found], pa.list_(pa.int32()))
+
+
+def _reach(cut: Sequence[Pieces], masks: NDArray[np.bool_], from_pieces: FromPieces) -> NDArray[np.int32]:
+    """As `_reach_of`, of one item by masks, `[n, masks, 2]`: in the part in which each word lies most central."""
+    words = cut[-1].first + cut[-1].words
+    found = np.empty((words, len(masks), 2), np.int32)
+    owners = most_central(cut, words)
+    for number, part in enumerate(cut):
+        places = np.flatnonzero(part.inside)
+        own = part.positions[places]
+        seen = masks[:, places[:, None], places]  # a piece may attend to itself at least
+        first, last = own[seen.argmax(2)], own[::-1][seen[..., ::-1].argmax(2)]  # [masks, pieces]
+        starts = np.flatnonzero(np.diff(own, prepend=0))
+        if from_pieces == "first":
+            ends = np.stack([first[:, starts], last[:, starts]], -1)
+        else:
+            ends = np.stack([np.minimum.reduceat(first, starts, 1), np.maximum.reduceat(last, starts, 1)], -1)
+        mine = np.flatnonzero(owners == number)
+        found[mine] = ends[:, mine - part.first].swapaxes(0, 1) + part.first
+    return found
 
 
 def _fit(sentence: Sentence, whole: Pieces, limit: int, policy: TooLong) -> tuple[Pieces, ...]:

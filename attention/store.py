@@ -8,25 +8,25 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, is_dataclass
 from math import prod
 from pathlib import Path
 from types import EllipsisType
-from typing import TypeAlias
+from typing import Any, TypeAlias, get_args, get_origin, get_type_hints
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from torch.nn.functional import hardshrink, leaky_relu_
 
 from attention.digest import Digests, digest
-from results.errors import UserError
+from results.errors import UserError, near
 from results.files import commit
 
-FORMAT = 4
+FORMAT = 5
 """Part of every store's key: raise it when the layout on disk, or what its numbers mean, changes."""
 MANIFEST = "manifest.json"
 _NAMED = 16  # hexadecimal digits of its digest in a file's name
@@ -99,6 +99,13 @@ class Manifest:
         options = self.identity.get("options")
         return torch.float32 if isinstance(options, dict) and options["precision"] == "float32" else torch.float16
 
+    @property
+    def quantities(self) -> tuple[str, ...]:
+        """Names of what is kept of each item, for `Store.read`; none without an encoder."""
+        held = self.identity.get("quantities", ())
+        assert isinstance(held, Iterable)
+        return tuple(held)
+
     def dump(self) -> bytes:
         """As JSON, with a digest of itself."""
         body = asdict(self)
@@ -108,19 +115,43 @@ class Manifest:
 
     @classmethod
     def load(cls, content: bytes) -> "Manifest":
-        """Read what `dump` wrote; a ValueError where it was cut short or changed, or names files of no store."""
-        body = json.loads(content)
-        if not isinstance(body, dict) or body.pop("digest", None) != _own(body):
-            raise ValueError("its digest does not match its content")
-        body["labels"] = Part(**body["labels"])
-        body["shards"] = tuple(Part(**part) for part in body["shards"])
-        for part in (body["labels"], *body["shards"]):
+        """Read what `dump` wrote; a ValueError where it was cut short or changed, or is not what a store has."""
+        try:
+            body = json.loads(content)
+            if not isinstance(body, dict) or body.pop("digest", None) != _own(body):
+                raise ValueError("its digest does not match its content")
+            manifest = _typed(cls, body, "")
+        except RecursionError:
+            raise ValueError("it is nested too deeply") from None
+        assert isinstance(manifest, cls)
+        for part in (manifest.labels, *manifest.shards):
             if _PART.fullmatch(part.file) is None:  # a path would lead out of the folder
                 raise ValueError(f"it names {part.file!r}, which is no file of a store")
-        body["layers"], body["heads"] = tuple(body["layers"]), tuple(body["heads"])
-        if "hidden" in body:
-            body["hidden"] = Hidden(tuple(body["hidden"]["layers"]), body["hidden"]["size"])
-        return cls(**body)
+        return manifest
+
+
+def _typed(kind: Any, value: Any, at: str) -> object:  # noqa: ANN401 # a type hint, and what JSON holds
+    """Return `value` as the type `kind`; a ValueError names the field, such as `.shards[0].bytes`, of another type."""
+    inside = get_args(kind)
+    if is_dataclass(kind) and isinstance(kind, type) and isinstance(value, dict):
+        hints = get_type_hints(kind)
+        fields = {name: _typed(hints.get(name, object), one, f"{at}.{name}") for name, one in value.items()}
+        try:
+            return kind(**fields)
+        except TypeError as error:  # a field that is missing or unknown
+            raise ValueError(f"{at.lstrip('.') or 'the manifest'}: {error}") from None
+    if get_origin(kind) is tuple and isinstance(value, list):
+        return tuple(_typed(inside[0], one, f"{at}[{place}]") for place, one in enumerate(value))
+    if get_origin(kind) is Mapping and isinstance(value, dict):
+        return {name: _typed(inside[1], one, f"{at}.{name}") for name, one in value.items()}
+    if kind is object or type(value) is kind:
+        return value
+    raise ValueError(f"{at.lstrip('.')} is of the wrong type, {type(value).__name__}")
+
+
+def store_key(identity: Mapping[str, object]) -> str:
+    """Name of the folder of a store."""
+    return digest(json.dumps(identity, sort_keys=True).encode())[:24]
 
 
 def _own(body: Mapping[str, object]) -> str:
@@ -154,6 +185,7 @@ class Store:
         self.manifest = manifest
         self.labels: pa.Table = pq.read_table(folder / manifest.labels.file)
         self._open: dict[str, safe_open] = {}  # the shard of every tensor
+        self._views: dict[str, Tensor] = {}
 
     @classmethod
     def open(cls, folder: Path, digests: Digests) -> "Store | None":
@@ -167,9 +199,8 @@ class Store:
             manifest = Manifest.load(path.read_bytes())
         except FileNotFoundError:
             return None
-        except (ValueError, TypeError, KeyError) as error:
-            _remove(path)
-            log.warning("%s: damaged or truncated (%s); it is rebuilt", path, error)
+        except ValueError as error:
+            _rebuilt(path, error)
             return None
         if manifest.key != folder.name:
             for name in (MANIFEST, manifest.labels.file, *(part.file for part in manifest.shards)):
@@ -184,13 +215,53 @@ class Store:
                 _remove(path)  # at once, before another process has it rebuilt
                 log.warning("%s: missing, damaged or truncated; it is rebuilt", path)
                 whole = False
-        return cls(folder, manifest) if whole else None
+        if not whole:
+            return None
+        store = cls(folder, manifest)
+        try:
+            store._check()
+        except ValueError as error:
+            _rebuilt(folder / MANIFEST, error)
+            return None
+        return store
+
+    def _check(self) -> None:
+        """Compare the manifest with what it vouches for; a ValueError where they do not agree."""
+        manifest, encoder = self.manifest, self.manifest.identity.get("encoder")
+        if store_key(manifest.identity) != manifest.key:
+            raise ValueError("its identity is that of another store")
+        if manifest.items != len(self.labels):
+            raise ValueError(f"it counts {manifest.items} items, and there are labels of {len(self.labels)}")
+        if manifest.delimiters.keys() != {"start", "end"} or (encoder is not None and "name" not in manifest.encoder):
+            raise ValueError("it says too little of the encoder")
+        expected = {tensor_name(name, item) for item in range(manifest.items) for name in manifest.quantities}
+        try:
+            tensors = self._tensors
+        except (OSError, SafetensorError) as error:
+            raise ValueError(f"a shard cannot be read: {error}") from None
+        if missing := expected - tensors.keys():
+            raise ValueError(f"a shard is missing, that of {min(missing)}")
+        for name in expected and sorted(tensor_name(one, 0) for one in manifest.quantities):
+            shape = tensors[name].get_slice(name).get_shape()
+            hidden = (len(manifest.hidden.layers), manifest.hidden.size)
+            found = (shape[0], shape[-1]) if name.startswith("hidden") else tuple(shape[-4:-2])
+            if found != (hidden if name.startswith("hidden") else (len(manifest.layers), len(manifest.heads))):
+                raise ValueError(f"its layers and heads are not those of {name}")
 
     def __len__(self) -> int:
         return self.manifest.items
 
+    @property
+    def _tensors(self) -> Mapping[str, Any]:
+        """The shard of every tensor, by its name."""
+        if not self._open:
+            for part in self.manifest.shards:
+                shard = safe_open(self.folder / part.file, "pt")
+                self._open |= dict.fromkeys(shard.keys(), shard)  # type: ignore[no-untyped-call]
+        return self._open
+
     def __getstate__(self) -> dict[str, object]:
-        return self.__dict__ | {"_open": {}}
+        return self.__dict__ | {"_open": {}, "_views": {}}
 
     def read(self, quantity: str, item: int, at: Index = ...) -> Tensor:
         """What is kept of an item, or the part of it that `at` indexes.
@@ -202,14 +273,39 @@ class Store:
         `[layers, n, size]`, where `manifest.hidden` says which layers and what size. For one with U different
         head words of mentions `antecedent` is `[layers, heads, U, U]`, axes from and to, or, where all words are
         candidates, `[2, layers, heads, U, n]`: attention from the head words to all words, and to them from all.
+
+        Raises:
+            StoreError: the store does not hold the quantity.
         """
-        if not self._open:
-            for part in self.manifest.shards:
-                shard = safe_open(self.folder / part.file, "pt")
-                self._open |= dict.fromkeys(shard.keys(), shard)  # type: ignore[no-untyped-call]
+        stored = self._view(quantity, item)[at]
+        return stored if quantity == "hidden" else unpack_weights(stored)
+
+    def read_batch(self, quantity: str, items: Sequence[int], batch: Tensor, lowest: int = 0) -> None:
+        """Write items into the rows of a batch, each at the beginning of its axes; weights in float32.
+
+        Args:
+            quantity: as for `read`.
+            items: positions of the items, one for each row.
+            batch: `[items, layers, …]`, as large as the largest item; zeros where an item is smaller.
+            lowest: place of the first layer that is read.
+        """
+        for row, item in zip(batch, items, strict=True):
+            stored = self._view(quantity, item)[lowest:]
+            # Most batches are of one length. Indexing takes as long as copying a short sentence.
+            place = row if row.shape == stored.shape else row[tuple(map(slice, stored.shape))]
+            place.copy_(stored)
+        if quantity != "hidden" and self.manifest.dtype == torch.float16:
+            unpack_half_(batch)  # all rows at once, so that PyTorch divides them among its threads
+
+    def _view(self, quantity: str, item: int) -> Tensor:
+        """A view of the mapped file, kept: safetensors takes longer to make one than PyTorch to copy what it shows."""
         name = tensor_name(quantity, item)
-        tensor: Tensor = self._open[name].get_tensor(name)  # type: ignore[no-untyped-call]
-        return tensor[at] if quantity == "hidden" else unpack_weights(tensor[at])
+        if name not in self._views:
+            if name not in self._tensors and quantity not in self.manifest.quantities:
+                held = ", ".join(self.manifest.quantities) or "labels alone"
+                raise StoreError(f"{quantity!r}: the store holds {held}{near(quantity, self.manifest.quantities)}.")
+            self._views[name] = self._tensors[name].get_tensor(name)
+        return self._views[name]
 
 
 def write_shard(
@@ -267,9 +363,12 @@ def pack_weights(weights: Tensor, dtype: torch.dtype) -> Tensor:
 
 def unpack_weights(stored: Tensor) -> Tensor:
     """A copy in float32 of what `pack_weights` has made; no zero has a sign."""
-    if stored.dtype != torch.float16:
-        return stored.clone()
-    weights = leaky_relu_(stored.float(), -1 / _RAISE)
+    return stored.clone() if stored.dtype != torch.float16 else unpack_half_(stored.float())
+
+
+def unpack_half_(weights: Tensor) -> Tensor:
+    """Unpack, in place, float32 copies of what `pack_weights` has made in half precision."""
+    leaky_relu_(weights, -1 / _RAISE)
     # Zeros are negative now; scaled by adding to zero, which costs no more than `mul_`, they are positive.
     return torch.add(torch.zeros(()), weights, alpha=1 / _SCALE, out=weights)
 
@@ -287,6 +386,11 @@ def _remove(path: Path) -> None:
             f"{path}: damaged, or not this store's, and it cannot be removed: {error.strerror}. Make its folder "
             f"writable, or put the stores elsewhere (--data.init_args.cache)."
         ) from error
+
+
+def _rebuilt(path: Path, why: ValueError) -> None:
+    _remove(path)
+    log.warning("%s: damaged or truncated (%s); it is rebuilt", path, why)
 
 
 def _sound(path: Path, part: Part, digests: Digests) -> bool:

@@ -5,11 +5,9 @@ from dataclasses import dataclass, replace
 from itertools import groupby, islice
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from transformers import AutoModel, PreTrainedModel
 
-from attention.encoder import EncoderError, Source, load_config, load_tokenizer, longest_input
+from attention.encoder import EncoderError, Source, architecture, load_tokenizer, longest_input
 
 PIECES_VERSION = 1  # raise it when a text would come out in other pieces
 
@@ -54,7 +52,7 @@ class TextTokenizer:
         self.pieces = tuple(
             piece or "" for piece in self._tokenizer.convert_ids_to_tokens(list(range(len(self._tokenizer))))
         )
-        self.max_length = longest_input(_without_weights(source), self._tokenizer)
+        self.max_length = longest_input(architecture(source), self._tokenizer)
         fillers = (self._tokenizer.pad_token_id, self._tokenizer.eos_token_id, 0)
         self.pad = next(int(filler) for filler in fillers if filler is not None)
         self.unknown: int | None = self._tokenizer.unk_token_id
@@ -97,14 +95,3 @@ class TextTokenizer:
             sources = np.array([-1 if source is None else source for source in one.sequence_ids], np.int64)
             spans = np.array(one.offsets, np.int64).reshape(-1, 2)
             yield TextPieces(np.array(one.ids, np.int64), sources, np.maximum(spans[:, 1] - 1, spans[:, 0]))
-
-
-def _without_weights(source: Source) -> PreTrainedModel:
-    """The architecture alone, from the config."""
-    config = load_config(source)
-    try:
-        with torch.device("meta"):
-            model: PreTrainedModel = AutoModel.from_config(config)  # type: ignore[no-untyped-call]
-    except ValueError as error:
-        raise EncoderError(f"{source.spec.name}: no encoder can be made of its config.json: {error}") from error
-    return model.get_encoder() if config.is_encoder_decoder else model

@@ -19,7 +19,7 @@ from corpora.sentence import Sentence, Treebank
 from pages.view import Arc, Span, View, ViewError
 from pages.view import Pieces as ViewPieces
 from results import AttentionLines
-from results.errors import check_new
+from results.errors import check_values, new_items
 
 DIMS = ("layer", "head", "from", "to")
 Over = Literal["words", "pieces"]
@@ -162,19 +162,20 @@ class WordAttention(Sequence[xr.DataArray]):
 
 
 def attention_of(
-    encoder: Encoder, sentences: Sequence[str | Sequence[str]], options: Options, over: Over
+    encoder: Encoder, sentences: str | Sequence[str | Sequence[str]], options: Options, over: Over
 ) -> WordAttention:
     """Run an encoder over sentences; see `Encoder.attention`.
 
     Raises:
         UserError: there is no sentence, or one is empty.
+        OptionError: `over` is something else.
         AlignmentError: a sentence that the encoder cannot read.
     """
-    check_new("sentences", sentences)
-    given = [_words(sentence) for sentence in sentences]
+    check_values(attention_of, over=over)
+    given = [_words(sentence) for sentence in new_items("sentences", sentences)]
     # Of a treebank only the words are read.
     rows = tuple(
-        Sentence(str(place), words, *([blank] * len(words) for blank in (0, "_", "_")))  # type: ignore[arg-type]
+        Sentence(str(place), words, *([blank] * len(words) for blank in (0, "_", "_", "_")))  # type: ignore[arg-type]
         for place, words in enumerate(given)
     )
     extraction = Extraction(encoder.source.folder, {}, encoder.source, options)

@@ -8,6 +8,7 @@ CoNLL-U: https://universaldependencies.org/format.html. CoNLL-X: Buchholz and Ma
 multilingual dependency parsing", §3.
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -21,15 +22,17 @@ from conllu.parser import parse_comment_line, parse_id_value, parse_int_value, p
 from corpora.lines import format_of, numbered_lines
 from corpora.sentence import CorpusError, Sentence, Treebank, find_cycle
 from corpora.tables import words
+from results.errors import check_values
 
 # Part of the key under which attention over a corpus is stored. Raise it with every change that makes the same file
 # give other sentences; else stores made before the change would be taken for current ones.
-READER_VERSION: int = 1
+READER_VERSION: int = 2
 
 Format = Literal["conllu", "conllx"]
 Id = int | tuple[int, str, int] | None  # 7; 3-4 as (3, "-", 4); 8.1 as (8, ".", 1); _
 Block = list[tuple[int, str]]  # line number, counted from 1, and text of each line
 
+_CONTROL = re.compile(r"[\x01-\x08\x0b-\x1f\x7f-\x9f]")
 _SUFFIXES: dict[str, Format] = {".conllu": "conllu", ".conll": "conllx", ".conllx": "conllx"}
 _COLUMNS = 10
 _COUNTS = words(
@@ -37,8 +40,8 @@ _COUNTS = words(
 )
 # What the library is given of a row: these columns alone, so that FEATS, DEPS and MISC are never taken apart.
 _FIELDS: dict[Format, dict[str, int]] = {
-    "conllu": {"id": 0, "form": 1, "upos": 3, "head": 6, "deprel": 7},
-    "conllx": {"id": 0, "form": 1, "cpostag": 3, "head": 6, "deprel": 7},
+    "conllu": {"id": 0, "form": 1, "upos": 3, "xpos": 4, "head": 6, "deprel": 7},
+    "conllx": {"id": 0, "form": 1, "cpostag": 3, "postag": 4, "head": 6, "deprel": 7},
 }
 # The library matches every number with a regular expression; nearly all are among these.
 _NUMBERS = {str(number): number for number in range(512)}
@@ -62,8 +65,10 @@ def read_treebank(path: Path, *, format: Format | None = None) -> Treebank:
     Raises:
         CorpusError: The file is missing, empty, in another encoding, or breaks the format; the message names file,
             line and remedy.
+        OptionError: There is no such format.
     """
     path = Path(path)
+    check_values(read_treebank, format=format)
     reader = _Reader(path, format or format_of(path, _SUFFIXES, "the option `format`"))
     sentences = tuple(reader.sentences())
     if not sentences:
@@ -77,20 +82,29 @@ def sentences_with_rows(
     """Yield the sentences of a file as they are read, each with its rows, and keep none of them.
 
     Arguments and errors are those of `read_treebank`; a `sent_id` may come twice, and there may be no sentence. Rows
-    that are left out are counted in `audit` as `range_rows` and `empty_rows`.
+    that are left out are counted in `audit` as `range_rows` and `empty_rows`, sentences with `multiple_roots` likewise.
     """
     reader = _Reader(path, format or format_of(path, _SUFFIXES, "the option `format`"), unique=False)
     for found in reader.with_rows():
-        for name in ("range_rows", "empty_rows"):
+        for name in ("range_rows", "empty_rows", "multiple_roots"):
             audit[name] += reader.audit[name]
             reader.audit[name] = 0
         yield found
 
 
 def blocks(path: Path) -> Iterator[Block]:
-    """Cut a file into its runs of lines between blank lines, decoded, without line ends."""
+    """Cut a file into its runs of lines between blank lines, decoded, without line ends.
+
+    Raises:
+        CorpusError: As `numbered_lines`; or a row holds a control character, which a tokenizer would drop.
+    """
     block: Block = []
     for number, line in numbered_lines(path):
+        if (found := _CONTROL.search(line)) and not line.startswith("#"):
+            wrong = (
+                f"column {line.count(chr(9), 0, found.start()) + 1} holds the control character U+{ord(found[0]):04X}"
+            )
+            raise CorpusError.at(path, number, wrong, "Remove it")
         if line and (not line.isspace() or "\t" in line):
             block.append((number, line))
         elif block:
@@ -134,11 +148,12 @@ class _Reader:
         words: list[str] = []
         heads: list[int] = []
         relations: list[str] = []
-        tags: list[str] = []
+        upos: list[str] = []
+        xpos: list[str] = []
         numbers: list[int] = []  # the line of each word
         span_end, span_line = 0, 0  # the last multiword token
         for number, line in rows:
-            position, form, tag, head, relation = self._values(number, line)
+            position, form, tag, own, head, relation = self._values(number, line)
             if position != len(words) + 1:
                 if end := self._dropped_until(number, position, len(words)):
                     span_end, span_line = end, number
@@ -150,7 +165,8 @@ class _Reader:
             words.append(intern(form, form))
             heads.append(head)
             relations.append(intern(relation, relation))
-            tags.append(intern(tag, tag))
+            upos.append(intern(tag, tag))
+            xpos.append(intern(own, own))
             numbers.append(number)
         if not words:
             raise self._error(rows[0][0], "the sentence has no words", "Number its words 1, 2, 3, …, or remove it")
@@ -162,10 +178,10 @@ class _Reader:
         if self._unique:
             self.audit["duplicates"] += text in self._texts
             self._texts.add(text)
-        return Sentence(self._name(block), text, tuple(heads), tuple(relations), tuple(tags))
+        return Sentence(self._name(block), text, tuple(heads), tuple(relations), tuple(upos), tuple(xpos))
 
-    def _values(self, number: int, line: str) -> tuple[Id, str, str, int | None, str]:
-        """Check and parse one row: its id, form, tag, head and relation; id and head None stand for `_`."""
+    def _values(self, number: int, line: str) -> tuple[Id, str, str, str, int | None, str]:
+        """Check and parse one row: id, form, both tags, head and relation; id and head None stand for `_`."""
         columns = line.split("\t")
         if len(columns) != _COLUMNS:
             wrong = f"the row has {len(columns)} columns instead of {_COLUMNS}"
@@ -179,13 +195,14 @@ class _Reader:
             if "  " in column:  # the library would split the column there
                 raise self._error(number, f"column {name.upper()} holds two blanks in a row", "Leave one of them")
         try:
-            position, form, tag, head, relation = parse_line("\t".join(wanted), self.fields, _PARSERS).values()
+            values = parse_line("\t".join(wanted), self.fields, _PARSERS).values()
         except ParseException as error:
             wrong, remedy = f"id {columns[0]!r} is not valid", "Write 1, 2, 3, …; 3-4 for a multiword token"
             if "'head'" in str(error):
                 wrong, remedy = f"head {columns[6]!r} is not a number", "Write the position of the head, 0 for a root"
             raise self._error(number, wrong, remedy) from None
-        return position, form, tag, head, relation
+        position, form, upos, xpos, head, relation = values
+        return position, form, upos, xpos, head, relation
 
     def _dropped_until(self, number: int, position: Id, last: int) -> int:
         """Count a row that is no word; return the last word that a multiword token spans, 0 for an empty node."""

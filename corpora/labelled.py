@@ -15,6 +15,7 @@ from typing import Literal
 
 from corpora.lines import format_of, numbered_lines
 from corpora.sentence import CorpusError
+from results.errors import check_values
 
 Format = Literal["tsv", "csv", "jsonl"]
 Record = tuple[int, Mapping[str, object]]  # line at which it starts, and its values by the fields of `Columns`
@@ -83,6 +84,9 @@ class Columns:
     id: str | None = None
     rationale: str | None = None
 
+    def __post_init__(self) -> None:
+        check_values(self, **vars(self))
+
 
 def read_labelled(
     path: Path,
@@ -110,8 +114,10 @@ def read_labelled(
     Raises:
         CorpusError: The file is missing, empty, in another encoding, malformed, lacks a column, or has an empty label,
             an id twice, or a rationale outside its text; the message names file, line and remedy.
+        OptionError: There is no such value.
     """
     path = Path(path)
+    check_values(read_labelled, format=format, empty=empty, malformed=malformed)
     wanted = _wanted(columns)
     audit = dict.fromkeys(("texts", "duplicates", "conflicting", "empty"), 0)
     texts: list[LabelledText] = []
@@ -168,12 +174,9 @@ def _wanted(columns: Columns) -> dict[str, str]:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a file that has any, without a NUL among them."""
+    """Yield the lines of a file that has any."""
     number = 0
     for number, line in numbered_lines(path):
-        if "\0" in line:
-            remedy = "The file may be binary, or in UTF-16: convert it to UTF-8 text"
-            raise CorpusError.at(path, number, "the line holds a NUL byte", remedy)
         yield number, line
     if not number:
         raise CorpusError.at(path, None, "the file is empty", "Check that it is the file you meant")

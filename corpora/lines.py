@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from corpora.registry import remedy_for
+from corpora.registry import no_file
 from corpora.sentence import CorpusError
 
 Format = TypeVar("Format", bound=str)
@@ -15,7 +15,7 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
     r"""Yield number, counted from 1, and text of each line of a UTF-8 file; only `\n` or `\r\n` ends a line.
 
     Raises:
-        CorpusError: The file is missing or cannot be read, or a line is not UTF-8.
+        CorpusError: The file is missing or cannot be read, or a line is not UTF-8 or holds a NUL byte.
     """
     if "\0" in str(path):
         raise CorpusError.at(path, None, "the path holds a NUL byte", "Check the path")
@@ -27,6 +27,9 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
                     line = raw.decode("utf-8").rstrip("\r\n")
                 except UnicodeDecodeError as error:
                     raise _not_utf8(path, number, raw, error) from None
+                if "\0" in line:
+                    remedy = "The file may be damaged, binary, or in UTF-16: convert it to UTF-8 text"
+                    raise CorpusError.at(path, number, "the line holds a NUL byte", remedy)
                 # The byte-order mark of some editors.
                 yield number, line.removeprefix("\ufeff") if number == 1 else line
     except OSError as error:
@@ -51,10 +54,8 @@ def format_of(path: Path, suffixes: Mapping[str, Format], option: str) -> Format
 
 def _unreadable(path: Path, error: OSError) -> CorpusError:
     match error:
-        case FileNotFoundError():
-            return CorpusError.at(path, None, "there is no such file", remedy_for(path))
-        case IsADirectoryError():
-            return CorpusError.at(path, None, "this is a folder", "Name a file in it")
+        case FileNotFoundError() | IsADirectoryError():
+            return no_file(path)
     wrong = f"the file cannot be read ({error.strerror})"
     return CorpusError.at(path, None, wrong, "Check the path and its permissions")
 

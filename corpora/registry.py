@@ -17,6 +17,7 @@ from typing import Any, Literal
 from corpora.archives import Row, read_imdb, read_newsgroups
 from corpora.sentence import CorpusError
 from corpora.tables import tables
+from results.errors import near
 from results.files import write_atomically
 
 Split = Literal["train", "dev", "test", "all"]  # all: the corpus comes as one piece
@@ -110,7 +111,8 @@ def data_root(root: str | Path | None) -> Path:
 def find(name: str) -> Corpus:
     """Return the corpus of that name; a CorpusError lists those there are."""
     if name not in CORPORA:
-        raise CorpusError(f"{name}: no corpus has this name. The registry knows: {', '.join(sorted(CORPORA))}.")
+        known = ", ".join(sorted(CORPORA))
+        raise CorpusError(f"{name}: no corpus has this name{near(name, CORPORA)}. The registry knows: {known}.")
     return CORPORA[name]
 
 
@@ -126,6 +128,13 @@ def remedy_for(path: Path) -> str:
             return _remedy(corpus, path.absolute().parents[len(parts) - 1])
     named = [corpus for corpus, parts in owners if parts[-1] == path.name]
     return _remedy(named[0], None) if len(named) == 1 else "Check the path"
+
+
+def no_file(path: Path, otherwise: str = "") -> CorpusError:
+    """A fault for a path where no file is: what to do about it, or `otherwise`."""
+    if path.is_dir():
+        return CorpusError.at(path, None, "this is a folder", f"Name a file in it{otherwise}")
+    return CorpusError.at(path, None, "there is no such file", f"{remedy_for(path)}{otherwise}")
 
 
 def _remedy(corpus: Corpus, root: Path | None) -> str:

@@ -23,6 +23,7 @@ class Sentence:
         heads: For each word the position of its head, counted from 1; 0 means that the word is a root.
         relations: For each word the full label of the arc to its head, subtype included (`nmod:poss`).
         upos: For each word its universal part of speech (the coarse tag of a CoNLL-X file).
+        xpos: For each word its tag in the treebank's own tag set (the fine tag of a CoNLL-X file); `_` for none.
 
     Raises:
         ValueError: The columns differ in length, or there is no word.
@@ -33,16 +34,17 @@ class Sentence:
     heads: tuple[int, ...]
     relations: tuple[str, ...]
     upos: tuple[str, ...]
+    xpos: tuple[str, ...]
 
     def __post_init__(self) -> None:
         # That the heads form a tree is checked by the reader, which knows file and line.
         n = len(self.words)
         if n == 0:
             raise ValueError(f"Sentence {self.id!r} has no words.")
-        if not n == len(self.heads) == len(self.relations) == len(self.upos):
+        if not n == len(self.heads) == len(self.relations) == len(self.upos) == len(self.xpos):
             raise ValueError(
-                f"Sentence {self.id!r} has {n} words, {len(self.heads)} heads, {len(self.relations)} relations and "
-                f"{len(self.upos)} upos: all four must be of one length."
+                f"Sentence {self.id!r} has {n} words, {len(self.heads)} heads, {len(self.relations)} relations, "
+                f"{len(self.upos)} upos and {len(self.xpos)} xpos: all five must be of one length."
             )
 
     def __len__(self) -> int:
@@ -95,6 +97,7 @@ SCHEMA = pa.schema(
         pa.field("heads", pa.list_(pa.int32()), nullable=False),
         pa.field("relations", _LABELS, nullable=False),
         pa.field("upos", _LABELS, nullable=False),
+        pa.field("xpos", _LABELS, nullable=False),
     ]
 )
 
@@ -124,6 +127,7 @@ def to_table(sentences: Iterable[Sentence]) -> pa.Table:
             column(pa.array([head for row in rows for head in row.heads], pa.int32())),
             column(labels([relation for row in rows for relation in row.relations])),
             column(labels([tag for row in rows for tag in row.upos])),
+            column(labels([tag for row in rows for tag in row.xpos])),
         ],
         schema=SCHEMA,
     )

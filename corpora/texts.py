@@ -12,7 +12,7 @@ from corpora.conllu import sentences_with_rows
 from corpora.labelled import Columns, labelled_texts
 from corpora.labelled import Format as LabelledFormat
 from corpora.lines import numbered_lines
-from corpora.sentence import CorpusError, Sentence
+from corpora.sentence import Sentence
 
 OPTION = "--data.init_args.corpora"
 """What holds the options of a corpus, for messages."""
@@ -45,7 +45,7 @@ class Passage:
         line: The line of the file at which it starts, counted from 1; of a corpus of several files a number.
         label: Of a labelled text; None without.
         sentence: Tags and tree of the words, where they come from a treebank.
-        links: Labelled links between the words, where the corpus has such.
+        links: Labelled links between the words; None where the corpus does not say which there are.
     """
 
     id: str
@@ -53,12 +53,12 @@ class Passage:
     line: int
     label: str | None = None
     sentence: Sentence | None = None
-    links: tuple[Link, ...] = ()
+    links: tuple[Link, ...] | None = None
 
     @property
     def whole(self) -> bool:
         """Whether it must not be cut: what is known of its words would be lost."""
-        return self.sentence is not None or bool(self.links)
+        return self.sentence is not None or self.links is not None
 
 
 Text = tuple[Passage, ...]
@@ -74,9 +74,6 @@ def read_plain(path: Path, audit: Counter[str]) -> Iterator[Text]:
         CorpusError: The file is missing, in another encoding, or binary.
     """
     for number, line in numbered_lines(path):
-        if "\0" in line:
-            remedy = "The file may be binary, or in UTF-16: convert it to UTF-8 text"
-            raise CorpusError.at(path, number, "the line holds a NUL byte", remedy)
         if not (words := tuple(line.split())):
             audit["empty_lines"] += 1
         elif _HEADING.fullmatch(line):
@@ -113,7 +110,8 @@ def read_texts(
 def read_sentences(path: Path, audit: Counter[str], format: TreebankFormat) -> Iterator[Text]:
     """Yield the sentences of a CoNLL-U or CoNLL-X file.
 
-    Rows of ranges and of empty nodes are left out, and counted as `range_rows` and `empty_rows`. Errors are those of
+    Rows of ranges and of empty nodes are left out, and counted as `range_rows` and `empty_rows`; so are sentences with
+    `multiple_roots`, which are read. Errors are those of
     `corpora.conllu.read_treebank`.
     """
     for sentence, rows in sentences_with_rows(path, audit, format=format):

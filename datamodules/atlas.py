@@ -15,6 +15,7 @@ from datamodules.dependency import DependencyDataModule
 from datamodules.sampling import BatchLoader
 from datamodules.text import Sources, TextDataModule, TextSource, sources_of
 from results import Provenance
+from results.errors import check_numbers
 
 TREEBANK = "treebank"
 """Name of the treebank's test split among the texts, where it is read at the level of tokens."""
@@ -60,6 +61,7 @@ class AtlasDataModule(CorpusDataModule[Any]):
             raise CorpusError(
                 f"{type(self).__name__}: it is of all heads; leave --data.init_args.options.layers and heads out."
             )
+        check_numbers(self, least=1, max_length=max_length)
         self.options = options
         self.encoder, self.max_length, self.random_init = encoder, max_length, random_init
         self._shared: dict[str, Any] = {

@@ -26,13 +26,15 @@ from attention.extraction import make_store, open_store
 from attention.specification import UNKNOWN, Extraction, Items, Options
 from attention.store import Store, StoreError
 from corpora.document import Documents
-from corpora.registry import CORPORA, data_root, locate, remedy_for
+from corpora.registry import CORPORA, data_root, locate, no_file
 from corpora.sentence import CorpusError, Treebank
 from datamodules.batch import Split
 from datamodules.sampling import Batches, BatchLoader, BatchOf, Bounds, Item, LengthBatches, Lengths, run_seed
 from datamodules.vectors import ENCODER, VectorSpec, WordVectors, find_vectors, load_vectors
+from metrics.progress import counted
 from processes.ranks import Ranks
 from results import Provenance
+from results.errors import check_numbers, check_values, near
 
 log = logging.getLogger(__name__)
 
@@ -81,8 +83,7 @@ def files_by_split(corpus: str | Mapping[str, str]) -> dict[str, Path]:
     files: dict[str, Path] = {split: Path(corpus[split]).expanduser() for split in SPLITS if split in corpus}
     for split, path in files.items():
         if not path.is_file():  # rather than when it is read: the test split may be hours later
-            remedy = remedy_for(path)
-            raise CorpusError.at(path, None, "there is no such file", f"{remedy}, or leave {split} out of the corpus")
+            raise no_file(path, f", or leave {split} out of the corpus")
     return files
 
 
@@ -114,6 +115,15 @@ def parts_of(data: object, kind: type[Data]) -> list[Data]:
     return [one for one in (data, *getattr(data, "parts", ())) if isinstance(one, kind)]
 
 
+def warn_of_roots(name: Path | str, audit: Mapping[str, int]) -> None:
+    """Warn of trees with several roots, which are read; a basic tree of Universal Dependencies has one."""
+    if count := audit.get("multiple_roots", 0):
+        rank_zero_only(log.warning)(
+            f"{name}: {counted(count, 'sentence')} with more than one root: a tree of Universal Dependencies has one. "
+            f"They are read as they are; check column HEAD."
+        )
+
+
 class CorpusDataModule(LightningDataModule, Generic[Item]):
     """A corpus in splits, as batches; subclasses say how it is read and how a split is put into batches.
 
@@ -121,14 +131,14 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
         unit: what its items are called, in the plural.
         suffix: of the files of such a corpus, for messages.
         always: splits that every stage reads.
-        sample: of an embedded corpus the folder in the cache, its files' names, and what writes them there.
+        sample: of an embedded corpus the folder in the cache, and what writes its files there.
         vectors: the word vectors, once a stage is set up.
     """
 
     unit: ClassVar[str] = "sentences"
     suffix: ClassVar[str] = "conllu"
     always: ClassVar[tuple[Split, ...]] = ()
-    sample: ClassVar[tuple[str, str, Callable[[Path], Mapping[str, Path]]] | None] = None
+    sample: ClassVar[tuple[str, Callable[[Path], Mapping[str, Path]]] | None] = None
 
     def __init__(
         self,
@@ -142,6 +152,9 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
         batch_of: BatchOf,
     ) -> None:
         super().__init__()
+        check_values(self, batch_of=batch_of)
+        check_numbers(self, least=0, workers=workers, seed=seed)
+        check_numbers(self, above=0, rank_timeout=rank_timeout)
         self.corpus, self.root = corpus, data_root(root)
         self.cache = Path(cache or os.environ.get("PROBING_CACHE") or "stores").expanduser()
         self.vector_spec = vectors
@@ -158,19 +171,19 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
     def files(self) -> Mapping[str, Path]:
         """The corpus file of every split there is; a `CorpusError` if the corpus is unknown or absent.
 
-        Those of the sample are written the first time.
+        Those of the sample are written the first time, and again where they are damaged.
         """
         if self.corpus == "sample" and self.sample is not None:
-            folder, name, write_sample = self.sample
-            files = files_by_split(str(self.cache / folder / name))
-            return files if all(path.exists() for path in files.values()) else write_sample(self.cache / folder)
+            folder, write_sample = self.sample
+            return write_sample(self.cache / folder)
         if not isinstance(self.corpus, str) or "{split}" in self.corpus:
             return files_by_split(self.corpus)
         if self.corpus not in CORPORA:
-            other = "a file" if self.sample is None else "`sample`"
+            other, known = ("a file", []) if self.sample is None else ("`sample`", ["sample"])
             raise CorpusError(
-                f"{self.corpus}: neither {other} nor a corpus of the registry ({', '.join(CORPORA)}). For files of "
-                f"your own give a path with {{split}} in it, or a mapping: {self._mapping}."
+                f"{self.corpus}: neither {other} nor a corpus of the registry{near(self.corpus, (*known, *CORPORA))}: "
+                f"{', '.join(CORPORA)}. For files of your own give a path with {{split}} in it, or a mapping: "
+                f"{self._mapping}."
             )
         return locate(self.corpus, self.root)
 
@@ -202,8 +215,7 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
         """A fault for each file that these stages read and that is not there; raises as `splits_of`."""
         files = self.files()
         paths = dict.fromkeys(files[split] for stage in stages for split in self.splits_of(stage, files)[0])
-        remedies = {path: remedy_for(path) for path in paths if not path.is_file()}
-        return [CorpusError.at(path, None, "there is no such file", remedy) for path, remedy in remedies.items()]
+        return [no_file(path) for path in paths if not path.is_file()]
 
     @property
     @abstractmethod
@@ -399,6 +411,7 @@ class AttentionDataModule(CorpusDataModule[Item]):
                     f"{store.manifest.encoder['name']}, which sees nothing of what they are. Choose an encoder that "
                     f"was trained on this language: --data.init_args.encoder.name."
                 )
+            warn_of_roots(path, store.manifest.audit)
         for split in fresh:
             warn_of_shared(split, count_shared(texts, split), len(stores[split]), self.unit)
         self._warned |= set(fresh)

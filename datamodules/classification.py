@@ -1,5 +1,6 @@
 """A labelled corpus as batches of tokens, for text classifiers."""
 
+import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -11,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 from numpy.typing import NDArray
-from pytorch_lightning.utilities import rank_zero_info
+from pytorch_lightning.utilities import rank_zero_info, rank_zero_only
 from torch import Tensor
 from torch.utils.data import Dataset
 
@@ -22,7 +23,7 @@ from corpora.labelled import Columns, LabelledText, LabelledTexts, read_labelled
 from corpora.registry import CORPORA, Corpus, Score
 from corpora.reviews import REVIEWS_VERSION, write_sample_reviews
 from corpora.sentence import CorpusError
-from datamodules.base import SPLITS, CorpusDataModule, corpus_of, count_shared, warn_of_shared
+from datamodules.base import SPLITS, UNKNOWN_SHARE, CorpusDataModule, corpus_of, count_shared, warn_of_shared
 from datamodules.batch import Split, TextBatch, padder
 from datamodules.sampling import BatchLoader, BatchOf, LengthBatches, check_batch
 from datamodules.tokenization import (
@@ -39,6 +40,9 @@ from datamodules.tokenization import (
 )
 from datamodules.vectors import ENCODER, VectorSpec, vocabulary_vectors
 from results import Provenance
+from results.errors import check_numbers, check_values
+
+log = logging.getLogger(__name__)
 
 Labels = NDArray[np.int64] | NDArray[np.float32]
 
@@ -167,6 +171,15 @@ class TextSplit(Dataset[TextBatch]):
             reserved = np.array([word in SPECIALS for word in words.types], bool)
             self.counts["reserved_words"] = int(reserved[words.codes[tokens.words[spoken]]].sum())
 
+    def warn_of_unknown(self, where: str) -> None:
+        """Warn where more than `UNKNOWN_SHARE` of the texts hold no token that is known."""
+        count, texts = self.counts["texts_all_unknown"], len(self.ids)
+        if count > UNKNOWN_SHARE * texts:
+            rank_zero_only(log.warning)(
+                f"{where}: in {count} of {texts} texts ({count / texts:.0%}) every token is unknown, so a classifier "
+                f"sees nothing of what they are. Check that language, case and tokens are those of the training."
+            )
+
     def __len__(self) -> int:
         return len(self.lengths)
 
@@ -271,7 +284,7 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
     unit = "texts"
     suffix = "tsv"
     always = ("train",)
-    sample = (f"reviews-{REVIEWS_VERSION}", "reviews-{split}.tsv", write_sample_reviews)
+    sample = (f"reviews-{REVIEWS_VERSION}", write_sample_reviews)
 
     def __init__(
         self,
@@ -303,10 +316,9 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         batch_of: BatchOf = "run",
     ) -> None:
         super().__init__(corpus, root, cache, vectors, workers, seed, rank_timeout, batch_of)
-        bounds = {"min_count": min_count, "max_words": max_words, "max_length": max_length, "batch_size": batch_size}
-        for name, value in {**bounds, "eval_tokens": eval_tokens}.items():
-            if value is not None and value < 1:
-                raise CorpusError(f"{name}: {value} is less than 1. Give --data.init_args.{name} a positive number.")
+        check_values(self, format=format, empty=empty, too_long=too_long)
+        check_numbers(self, least=1, min_count=min_count, max_words=max_words, max_length=max_length)
+        check_numbers(self, least=1, batch_size=batch_size, eval_tokens=eval_tokens)
         known = CORPORA.get(corpus, _UNKNOWN) if isinstance(corpus, str) else _UNKNOWN
         self.columns = Columns(**known.columns) if columns is None else columns
         if self.columns.label is None:
@@ -404,6 +416,7 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         others = {one: texts for one, texts in self._contents.items() if one == split or files[one] != files[split]}
         shared = count_shared(others, split)
         warn_of_shared(split, shared, len(data), self.unit)
+        data.warn_of_unknown(str(files[split]))
         self._audit[split] = {
             **read.audit,
             **data.counts,

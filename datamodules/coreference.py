@@ -34,6 +34,7 @@ from datamodules.batch import AntecedentBatch, EncoderOf, Split
 from datamodules.sampling import BatchLoader, BatchOf, check_batch
 from datamodules.vectors import VectorSpec, WordVectors
 from results import Provenance
+from results.errors import check_numbers, check_values
 
 _DEFAULT_ENCODER = EncoderSpec()
 _DEFAULT_OPTIONS = Options()
@@ -301,11 +302,13 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
         batch_of: BatchOf = "run",
     ) -> None:
         super().__init__(encoder, options, corpus, root, cache, vectors, workers, seed, rank_timeout, batch_of)
+        check_values(self, candidates=candidates)
         if len(parts) not in (2, 3) or min(parts) <= 0 or abs(sum(parts) - 1) > 1e-6:
             raise CorpusError(
                 f"parts: {list(parts)} are no shares of dev and test, or of train, dev and test, that add up to 1: "
                 f"--data.init_args.parts [0.5,0.25,0.25]."
             )
+        check_numbers(self, least=0, split_seed=split_seed)
         self.parses, self.candidates = parses, candidates
         self.parts, self.split_seed = parts, split_seed
         self.random_init = random_init

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from copy import copy
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 import torch
@@ -19,11 +19,13 @@ from attention.store import Store
 from corpora.conllu import READER_VERSION, read_treebank
 from corpora.document import Documents
 from corpora.sample import SAMPLE_VERSION, write_sample_treebank
-from corpora.sentence import Treebank
+from corpora.sentence import CorpusError, Treebank
 from datamodules.base import AttentionDataModule
 from datamodules.batch import AttentionBatch, EncoderOf, Split, padder
 from datamodules.sampling import BatchLoader, BatchOf, check_batch
 from datamodules.vectors import VectorSpec, WordVectors
+from results import Provenance
+from results.errors import check_numbers, check_values
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +35,14 @@ _DEFAULT_OPTIONS = Options()
 Field = Literal["attention", "hidden", "vectors"]
 FIELDS: frozenset[Field] = frozenset(("attention", "hidden", "vectors"))
 """What a batch holds beside the gold arcs, when it is there and wanted."""
+
+PunctuationBy = Literal["relation", "xpos"]
+PUNCTUATION: Mapping[PunctuationBy, tuple[str, ...]] = {
+    "relation": ("punct",),
+    "xpos": ("''", ",", ".", ":", "``", "-LRB-", "-RRB-"),
+}
+"""Labels of punctuation: the relation of Universal Dependencies; the tags of the Penn Treebank that Hewitt & Manning
+(2019) leave out (structural-probes, `reporter.py`), which are not all: EWT also has HYPH and NFP."""
 
 HeadsOf = Callable[[Sequence[str]], Sequence[int]]
 """From the words of a sentence to their heads, 1-based, 0 = root."""
@@ -44,9 +54,15 @@ class DependencySplit(Dataset[AttentionBatch]):
     Args:
         names: what each relation of the corpus is called here: itself, or its base label.
         vocabulary: these names, in the order of their numbers.
-        punctuation: base labels that UAS leaves out.
+        punctuation: base labels, or tags of XPOS, of the words that UAS leaves out.
+        punctuation_by: which of the two.
         heads_of: other heads than those of the corpus.
         lowest: place of the lowest layer whose attention is read.
+
+    Attributes:
+        arcs: number of words whose head is a word.
+        reach: int32 `[words, layers, 2]`, the first and the last word of its sentence, from 1, that each word of the
+            split may attend to in each of the layers; None where that is always all.
     """
 
     def __init__(
@@ -55,6 +71,7 @@ class DependencySplit(Dataset[AttentionBatch]):
         names: Mapping[str, str],
         vocabulary: Sequence[str],
         punctuation: Collection[str],
+        punctuation_by: PunctuationBy,
         split: Split,
         encoder: EncoderOf = "given",
         vectors: WordVectors | None = None,
@@ -69,12 +86,20 @@ class DependencySplit(Dataset[AttentionBatch]):
         self._offsets = column.offsets.to_numpy()
         self._heads = labels["heads"].chunk(0).values.to_numpy()
         number = {name: place for place, name in enumerate(vocabulary)}
-        own = relations_of(store)
+        own = labels_of(store, "relations")
         codes = column.values.indices.to_numpy()
         self._relations = np.array([number[names[label]] for label in own], np.int64)[codes]
-        self._punctuation = np.array([base_label(label) in punctuation for label in own], bool)[codes]
+        marks = [base_label(label) in punctuation for label in own]
+        if punctuation_by == "xpos":
+            codes = labels["xpos"].chunk(0).values.indices.to_numpy()
+            marks = [tag in punctuation for tag in labels_of(store, "xpos")]
+        self._punctuation = np.array(marks, bool)[codes]
         self.lengths = np.diff(self._offsets).astype(np.int64)
         self.punctuation_words = int(self._punctuation.sum())
+        self.arcs = int((self._heads > 0).sum())
+        self.reach: NDArray[np.int32] | None = None
+        if "reach" in labels.column_names:
+            self.reach = labels["reach"].chunk(0).values.to_numpy().reshape(self._offsets[-1], -1, 2)
         self._vectors = vectors
         if vectors is not None:
             words = labels["words"].chunk(0).values.dictionary_encode()
@@ -129,16 +154,13 @@ class DependencySplit(Dataset[AttentionBatch]):
         # Only what lies behind a sentence's end is ever cleared, and in most batches nothing does.
         room = (torch.empty if len(set(lengths)) <= 1 else torch.zeros)(shape, dtype=dtype)
         if room.numel():
-            layers = (slice(self._lowest if quantity == "attention" else 0, None),)
-            for row, item in enumerate(indices):
-                stored = self.store.read(quantity, item, layers)
-                room[row][tuple(map(slice, stored.shape))] = stored
+            self.store.read_batch(quantity, indices, room, self._lowest if quantity == "attention" else 0)
         return room
 
 
-def relations_of(store: Store) -> list[str]:
-    """The relations of a store as the corpus writes them, in the order of their codes."""
-    labels: list[str] = store.labels.combine_chunks()["relations"].chunk(0).values.dictionary.to_pylist()
+def labels_of(store: Store, column: Literal["relations", "xpos"]) -> list[str]:
+    """The relations or tags of a store as the corpus writes them, in the order of their codes."""
+    labels: list[str] = store.labels.combine_chunks()[column].chunk(0).values.dictionary.to_pylist()
     return labels
 
 
@@ -156,7 +178,9 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
         root: folder of the public corpora; else `$PROBING_DATA`, else `./data`.
         format: `conllu` or `conllx`; by default what the suffix says.
         relations: `full` labels (`nmod:poss` is its own) or `base` labels.
-        punctuation: relations that UAS leaves out, with their subtypes.
+        punctuation: relations with their subtypes, or tags, of the words that UAS, UUAS and root accuracy leave out; by
+            default the relation `punct`, or the tags that the released code of Hewitt & Manning (2019) leaves out.
+        punctuation_by: `relation`, or `xpos` for the treebank's own tags.
         encoder: the encoder; None for what needs no attention.
         options: what is taken from it, and what happens to sentences over its limit.
         hidden: layers whose hidden states are kept beside the attention: 0 for the output of the embeddings, k for
@@ -175,11 +199,11 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
             number of devices; or each `device`, so that a step is of as many batches as there are devices.
 
     Raises:
-        CorpusError: a corpus that is absent or malformed, on `setup`.
+        CorpusError: a corpus that is absent, malformed, or without the tags that are asked for, on `setup`.
         VectorError: word vectors that are absent, malformed, or know too few of the words, on `setup`.
     """
 
-    sample = (f"sample-{SAMPLE_VERSION}", "sample-{split}.conllu", write_sample_treebank)
+    sample = (f"sample-{SAMPLE_VERSION}", write_sample_treebank)
 
     def __init__(
         self,
@@ -187,7 +211,8 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
         root: str | None = None,
         format: Literal["conllu", "conllx"] | None = None,
         relations: Literal["full", "base"] = "full",
-        punctuation: tuple[str, ...] = ("punct",),
+        punctuation: tuple[str, ...] | None = None,
+        punctuation_by: PunctuationBy = "relation",
         encoder: EncoderSpec | None = _DEFAULT_ENCODER,
         options: Options = _DEFAULT_OPTIONS,
         hidden: tuple[int, ...] = (),
@@ -203,7 +228,12 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
         batch_of: BatchOf = "run",
     ) -> None:
         super().__init__(encoder, options, corpus, root, cache, vectors, workers, seed, rank_timeout, batch_of)
-        self.format, self.relation_labels, self.punctuation = format, relations, punctuation
+        check_values(self, format=format, relations=relations, hidden=hidden)
+        check_values(self, punctuation=punctuation, punctuation_by=punctuation_by)
+        check_numbers(self, least=1, max_cells=max_cells, max_sentences=max_sentences, eval_cells=eval_cells)
+        self.format, self.relation_labels = format, relations
+        self.punctuation = PUNCTUATION[punctuation_by] if punctuation is None else punctuation
+        self.punctuation_by: PunctuationBy = punctuation_by
         self.hidden, self.random_init = hidden, random_init
         self.max_cells, self.max_sentences, self.eval_cells = max_cells, max_sentences, eval_cells
         self.splits: dict[Split, DependencySplit] = {}
@@ -221,7 +251,26 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
 
     def read(self, path: Path) -> Treebank:
         """Parse one treebank."""
-        return read_treebank(path, format=self.format)
+        treebank = read_treebank(path, format=self.format)
+        self._require_tags(path, {tag for sentence in treebank.sentences for tag in sentence.xpos})
+        return treebank
+
+    def _stores(
+        self, paths: Sequence[Path], source: Source | None, encoder: Callable[[], Encoder]
+    ) -> dict[Path, Store]:
+        stores = super()._stores(paths, source, encoder)
+        for path, store in stores.items():  # those that were there are not parsed
+            self._require_tags(path, labels_of(store, "xpos"))
+        return stores
+
+    def _require_tags(self, path: Path, tags: Collection[str]) -> None:
+        if self.punctuation_by == "xpos" and not set(tags) - {"_"}:
+            raise CorpusError.at(
+                path,
+                None,
+                "no word has a tag in column XPOS, by which punctuation is to be known",
+                "Fill it, or take the relation: --data.init_args.punctuation_by relation",
+            )
 
     def items(self, extraction: Extraction, corpus: Treebank | Documents, encoder: Encoder | None) -> Items:
         """An item is a sentence."""
@@ -246,14 +295,14 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
     def setup(self, stage: str) -> None:
         """Open the stores of a stage, and number the relations of all of them together."""
         super().setup(stage)
-        labels = {label for store in self.stores.values() for label in relations_of(store)}
+        labels = {label for store in self.stores.values() for label in labels_of(store, "relations")}
         names = {label: base_label(label) if self.relation_labels == "base" else label for label in labels}
         self.relations = tuple(sorted(set(names.values())))
         self.splits = self._numbered(self.stores, names)
         if self.punctuation and not any(data.punctuation_words for data in self.splits.values()):
             rank_zero_only(log.warning)(
-                f"No word is punctuation: no relation of the corpus is named {' or '.join(self.punctuation)}. Scores "
-                f"without punctuation leave nothing out. Name the relation with --data.init_args.punctuation."
+                f"No word is punctuation: no {self.punctuation_by} of the corpus is {' or '.join(self.punctuation)}. "
+                f"Scores without punctuation leave nothing out. Name it with --data.init_args.punctuation."
             )
         if self.random_init and stage == "test":
             self.random_splits = self._numbered(self._open_random(), names, "random_init")
@@ -267,6 +316,7 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
                 names,
                 self.relations,
                 self.punctuation,
+                self.punctuation_by,
                 split,
                 encoder,
                 self.vectors,
@@ -307,6 +357,16 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
     def _counts(self) -> dict[Split, Mapping[str, int]]:
         words = {split: {"punctuation_words": data.punctuation_words} for split, data in self.splits.items()}
         return {split: {**counts, **words[split]} for split, counts in super()._counts().items()}
+
+    @property
+    def provenance(self) -> Provenance:
+        """Which encoder, which files, what counts as punctuation, and what was dropped, cut or replaced."""
+        known = super().provenance
+        marks = {"punctuation_by": self.punctuation_by, "punctuation": list(self.punctuation)}
+        data = dict(known.data)
+        for split in self.stores:
+            data[split] = {**cast(dict[str, object], data[split]), **marks}
+        return Provenance(known.encoder, data, known.audit)
 
     def test_dataloader(self) -> list[BatchLoader[AttentionBatch]]:
         """The dev split, for what is chosen, and the test split, for what is reported; then those of `random_init`."""

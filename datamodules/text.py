@@ -5,10 +5,10 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
-from itertools import chain, islice
+from dataclasses import dataclass, fields, replace
+from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -23,16 +23,16 @@ from attention.segments import Segment, Segmenter, WordPieces
 from corpora.labelled import Columns
 from corpora.lines import format_of
 from corpora.links import read_enhanced, read_framenet, read_links
-from corpora.registry import CORPORA, data_root, remedy_for
+from corpora.registry import CORPORA, data_root, no_file
 from corpora.registry import Split as CorpusSplit
 from corpora.sample import SAMPLE_VERSION, write_sample_text, write_sample_treebank
 from corpora.sentence import CorpusError
 from corpora.texts import OPTION, Passage, Text, read_plain, read_sentences, read_texts
-from datamodules.base import CorpusDataModule, corpus_of
+from datamodules.base import CorpusDataModule, corpus_of, warn_of_roots
 from datamodules.batch import EncoderOf, SegmentBatch, Split, padder
 from datamodules.sampling import BatchLoader, batch_bounds
 from results import Provenance
-from results.errors import near
+from results.errors import check_numbers, check_values, near
 
 Format = Literal["text", "tsv", "csv", "jsonl", "conllu", "conllx", "links", "enhanced", "framenet"]
 
@@ -89,6 +89,10 @@ class TextSource:
     packing: Literal["single", "pairs"] = "single"
     limit: int | None = None
 
+    def __post_init__(self) -> None:
+        check_values(self, **vars(self))
+        check_numbers(self, least=1, limit=self.limit)
+
 
 Sources = str | dict[str, Any] | list[Any]
 """Corpora as a command line or a config gives them: a corpus, the options of a `TextSource`, or several of either."""
@@ -116,26 +120,18 @@ def _source(given: object) -> TextSource:
             f"{{corpus: my.txt, packing: pairs}}."
         )
     _check_options(options, TextSource, OPTION)
-    if isinstance(columns := options.get("columns"), Mapping):
+    if (columns := options.get("columns")) is not None:
+        if not isinstance(columns, Mapping):
+            raise CorpusError(f"{OPTION}.columns: {columns!r} is no mapping such as {{text: review, label: stars}}.")
         _check_options(columns, Columns, f"{OPTION}.columns")
         options = {**options, "columns": Columns(**{"label": None, **columns})}
     return TextSource(**options)
 
 
 def _check_options(given: Mapping[Any, Any], kind: type, option: str) -> None:
-    known = get_type_hints(kind)
-    for name, value in given.items():
-        if name not in known:
-            raise CorpusError(f"{option}: there is no option {name!r}{near(str(name), known)}.")
-        types = get_args(known[name]) or (known[name],)
-        literal = tuple(chain.from_iterable(get_args(one) for one in types if get_origin(one) is Literal))
-        literal = literal or tuple(one for one in types if isinstance(one, str))
-        if literal and value is not None and value not in literal:
-            raise CorpusError(f"{option}.{name}: {value!r} is none of {', '.join(map(str, literal))}.")
-        plain = tuple(Mapping if one is Columns else one for one in types if isinstance(one, type))
-        if not literal and not isinstance(value, plain):
-            expected = " or ".join(one.__name__ for one in plain).replace("NoneType", "null")
-            raise CorpusError(f"{option}.{name}: {value!r} is no {expected}.")
+    known = [field.name for field in fields(kind)]
+    if strange := next((name for name in given if name not in known), None):
+        raise CorpusError(f"{option}: there is no option {strange!r}{near(str(strange), known)}.")
 
 
 @dataclass(frozen=True)
@@ -162,8 +158,8 @@ class _Corpus:
             path = Path(source.corpus.replace("{split}", source.split or "test")).expanduser()
             if not path.suffix and not path.exists():
                 raise CorpusError(
-                    f"{source.corpus}: neither `sample`, nor a file, nor a corpus of the registry "
-                    f"({', '.join(CORPORA)}). Give {OPTION} one of them."
+                    f"{source.corpus}: neither `sample`, nor a file, nor a corpus of the registry"
+                    f"{near(source.corpus, (*CORPORA, 'sample'))}: {', '.join(CORPORA)}. Give {OPTION} one of them."
                 )
             return cls(source, source.name or path.stem, path)
         preferred = (source.split,) if source.split else ("test", "dev", "all")
@@ -449,11 +445,7 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
                 f"corpora: {', '.join(self.names) or 'none'}. Name one or more, and give those that are called alike a "
                 f"`name` each."
             )
-        bounds = {"max_length": max_length, "max_cells": max_cells}
-        limits = {f"limit of {corpus.name}": corpus.source.limit for corpus in self._corpora}
-        for name, value in {**bounds, **limits}.items():
-            if value is not None and value < 1:
-                raise CorpusError(f"{name}: {value} is less than 1. Give a positive number.")
+        check_numbers(self, least=1, max_length=max_length, max_cells=max_cells)
         self.encoder, self.max_length, self.random_init = encoder, max_length, random_init
         self.before = before
         self._most_cells = max_cells
@@ -479,9 +471,9 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         return (self.encoder,) if self.before is None else (self.encoder, self.before)
 
     def files(self) -> Mapping[str, Path]:
-        """The file of every corpus, by its name; those that are embedded are written the first time."""
+        """The file of every corpus, by its name; those that are embedded are written where they are not whole."""
         for corpus in self._corpora:
-            if corpus.source.corpus == "sample" and not corpus.path.exists():
+            if corpus.source.corpus == "sample":
                 write_sample = write_sample_treebank if corpus.path.suffix == ".conllu" else write_sample_text
                 write_sample(corpus.path.parent)
         return {corpus.name: corpus.path for corpus in self._corpora}
@@ -497,7 +489,7 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
     def absent(self, stages: Iterable[str]) -> list[CorpusError]:
         """A fault for each file that is not there."""
         paths = dict.fromkeys(path for path in self.files().values() if not path.is_file())
-        return [CorpusError.at(path, None, "there is no such file", remedy_for(path)) for path in paths]
+        return [no_file(path) for path in paths]
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -570,8 +562,9 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         raise CorpusError(f"{type(self).__name__} has no split {split}. Run `python train.py test`.")
 
     def warn_of_left_out(self) -> None:
-        """Warn where much of what a pass has read did not fit; every process may call it."""
+        """Warn where much of what a pass has read did not fit, or is no tree; every process may call it."""
         for name, audit in self._audits.items():
+            warn_of_roots(name, audit)
             left_out, read = audit["too_long"], audit["too_long"] + audit["segments"]
             if left_out > LEFT_OUT * read:
                 rank_zero_only(log.warning)(

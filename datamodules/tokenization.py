@@ -16,6 +16,7 @@ from attention.digest import digest
 from attention.tokenizer import TextTokenizer
 from corpora.labelled import LabelledText
 from corpora.sentence import CorpusError
+from results.errors import check_values
 
 Numbers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
@@ -193,6 +194,9 @@ class TokenOptions:
     delimiters: bool = False
     sentence_separator: str | None = None
     max_length: int | None = None
+
+    def __post_init__(self) -> None:
+        check_values(self, **vars(self))
 
 
 def tokenize(

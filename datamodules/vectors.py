@@ -2,6 +2,7 @@
 
 import glob
 import gzip
+import io
 import json
 import logging
 import re
@@ -18,14 +19,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pytorch_lightning.utilities import rank_zero_info
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 
 from attention.digest import Digests, digest
 from attention.encoder import EMBEDDINGS_VERSION, Encoder, EncoderSpec, Source, embed_words, resolve
 from datamodules.tokenization import Vocabulary
-from results.errors import UserError
-from results.files import remove_leftovers, write_atomically
+from results.errors import UserError, check_numbers, check_values
+from results.files import keep, kept, remove_leftovers
 
 # gensim takes a second to import, and most runs need none of it: it is imported where it is used.
 
@@ -44,8 +43,6 @@ _ACCEPTED = (
 _FETCH_AGAIN = "Fetch the file again"
 _SNIFFED = 1 << 12
 _CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")
-
-log = logging.getLogger(__name__)
 
 
 class VectorError(UserError):
@@ -72,8 +69,8 @@ class VectorSpec:
     allow_pickle: bool = False
 
     def __post_init__(self) -> None:
-        if not 0 <= self.min_coverage <= 1:
-            raise VectorError(f"min_coverage: {self.min_coverage} is no share of the tokens. Give a number in 0–1.")
+        check_values(self, **vars(self))
+        check_numbers(self, least=0, most=1, min_coverage=self.min_coverage)
 
 
 @dataclass(frozen=True, eq=False)
@@ -266,33 +263,20 @@ def _converted(origin: _Origin, wanted: Sequence[str], lowercase: bool, folder: 
         "words": digest("\n".join(wanted).encode()),
         "lowercase": lowercase,
     }
-    path = folder / f"{digest(json.dumps(body, sort_keys=True).encode())[:_DIGITS]}.safetensors"
-    if path.exists():
-        if (kept := _reopen(path)) is not None:
-            return kept
-        log.warning("%s: damaged word vectors; they are made anew.", path)
+    path = folder / f"{digest(json.dumps(body, sort_keys=True).encode())[:_DIGITS]}.pt"
+    if kept(path) is not None:
+        saved = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        words, counted = json.loads(saved["content"])
+        return Found({word: row for row, word in enumerate(words)}, saved["vectors"].numpy(), counted)
     folder.mkdir(parents=True, exist_ok=True)
     remove_leftovers(folder)
     found = origin.read(wanted)
     found = replace(found, matrix=np.pad(found.matrix, ((0, 1), (0, 0))))
-    content = json.dumps([list(found.index), found.counted])
-    metadata = {"content": content, "sha256": digest(content.encode() + found.matrix.tobytes())}
-    write_atomically(path, save({"vectors": torch.from_numpy(found.matrix)}, metadata))
+    content = io.BytesIO()
+    words = json.dumps([list(found.index), found.counted])
+    torch.save({"vectors": torch.from_numpy(found.matrix), "content": words}, content)
+    keep(path, content.getbuffer())
     return found
-
-
-def _reopen(path: Path) -> Found | None:
-    """What was kept there; None where it is not what was written."""
-    try:
-        with safe_open(path, "pt") as file:
-            matrix, metadata = file.get_tensor("vectors").numpy(), file.metadata()
-        content = metadata["content"]
-        if metadata["sha256"] != digest(content.encode() + matrix.tobytes()):
-            return None
-        words, counted = json.loads(content)
-    except (OSError, SafetensorError, TypeError, KeyError):
-        return None
-    return Found({word: row for row, word in enumerate(words)}, matrix, counted)
 
 
 def find_vectors(spec: VectorSpec, root: Path, *, fetch: bool = True) -> list[Path]:
@@ -308,8 +292,9 @@ def find_vectors(spec: VectorSpec, root: Path, *, fetch: bool = True) -> list[Pa
             path,
             None,
             "this file is a pickle, and opening a pickle can run any program",
-            "If you trust where it comes from, allow it with --data.init_args.vectors.allow_pickle true; else name "
-            "vectors in the format of word2vec, which gensim writes with KeyedVectors.save_word2vec_format",
+            "If you trust where it comes from, allow it on the command line with --data.init_args.vectors.allow_pickle "
+            "true (in Python VectorSpec(…, allow_pickle=True)); else name vectors in the format of word2vec, which "
+            "gensim writes with KeyedVectors.save_word2vec_format",
         )
     return [path, *sorted(path.parent.glob(f"{glob.escape(path.name)}.*npy"))]
 

@@ -1,7 +1,7 @@
 """Whether attention explains a decision: the tests of the literature, over trained classifiers."""
 
 from fidelity.adversary import Adversary
-from fidelity.base import FidelityTest
+from fidelity.base import FidelityTest, Measurements, means
 from fidelity.checkpoints import FidelityError
 from fidelity.consistent_adversary import ConsistentAdversary
 from fidelity.correlation import Correlation

@@ -66,6 +66,8 @@ class FidelityTest(ABC):
     """
 
     name: ClassVar[str]
+    headline: ClassVar[tuple[str, ...]] = ("",)
+    """Ends of the names of the scores that answer its question; by default all do."""
 
     def begin(  # noqa: B027 # most have nothing to prepare
         self, checkpoints: Sequence[Checkpoint], data: ClassificationDataModule, device: torch.device, seed: int

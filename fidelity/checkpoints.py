@@ -65,11 +65,6 @@ def seed_of(config: Config) -> int:
 
 def read(path: Path) -> tuple[Config, Mapping[str, Any]]:
     """How the run of a checkpoint was made, and the content of its file; a FidelityError if it is no classifier's."""
-    if not path.is_file():
-        raise FidelityError(
-            f"{path}: there is no such checkpoint. Training leaves them in checkpoints/ of its run; name them with "
-            f"--model.init_args.checkpoints '[a.ckpt, b.ckpt]'."
-        )
     try:
         content = read_checkpoint(path)
     except TrainingError as error:
@@ -94,6 +89,11 @@ def classifier_of(path: Path, config: Config) -> TextClassifier:
 
 def files_of(path: Path) -> list[Path]:
     """The checkpoint itself, or all below a folder; raises FidelityError where there is none."""
+    if not path.exists():
+        raise FidelityError(
+            f"{path}: there is no such checkpoint. Training leaves them in checkpoints/ of its run; name them with "
+            f"--model.init_args.checkpoints '[a.ckpt, b.ckpt]'."
+        )
     found = sorted(path.rglob("*.ckpt")) if path.is_dir() else [path]
     found = [file for file in found if not any(part.startswith("state-") for part in file.parts)]  # of unfinished runs
     if not found:

@@ -30,6 +30,7 @@ from models import AttentionClassifier, HierarchicalClassifier, TextClassifier, 
 from models.interface import Output
 from processes.ranks import Ranks
 from results import Curves, Figure, Table, Unit
+from results.errors import check_numbers
 from training import Best, Training, share
 
 _UNITS: dict[str, Unit] = {"strength": "ratio", "tvd": "fraction", "jsd": "nats", "epochs": "count"}
@@ -60,6 +61,7 @@ class ConsistentAdversary(FidelityTest):
     """
 
     name = "consistent_adversary"
+    headline = ("area", "max_jsd")
 
     def __init__(
         self,
@@ -70,15 +72,12 @@ class ConsistentAdversary(FidelityTest):
         regularized: bool = False,
     ) -> None:
         self.strengths = {f"{strength:g}": strength for strength in strengths}
-        if not strengths or min(strengths) < 0 or len(self.strengths) < len(strengths):
+        if not strengths or not all(0 <= one < math.inf for one in strengths) or len(self.strengths) < len(strengths):
             raise FidelityError(
                 f"ConsistentAdversary trains one model for each λ: strengths are {list(strengths)}; give one or more, "
                 f"0 or above, each once."
             )
-        if min(max_epochs, patience, 1 if seeds is None else seeds) < 1:
-            raise FidelityError(
-                f"ConsistentAdversary: max_epochs {max_epochs}, patience {patience} and seeds {seeds}: give 1 or more."
-            )
+        check_numbers(self, least=1, max_epochs=max_epochs, patience=patience, seeds=seeds)
         self.max_epochs, self.patience, self.seeds, self.regularized = max_epochs, patience, seeds, regularized
         self._begun: tuple[Checkpoint, ...] = ()
         self._adversaries: dict[str, dict[str, TrainedAdversary]] = {}

@@ -17,6 +17,7 @@ from fidelity.classified import ClassifiedBatch
 from fidelity.saliency import MEASURES, Measure, Saliency
 from metrics.bootstrap import Floats, mean
 from results import Figure, Histograms, Table
+from results.errors import check_values
 
 LEVEL = 0.05  # a correlation whose p-value is at most this is significant
 ROUNDING = 1e-6
@@ -46,8 +47,10 @@ class Correlation(FidelityTest):
     """
 
     name = "correlation"
+    headline = (".kendall",)
 
     def __init__(self, saliencies: Sequence[Measure] = MEASURES) -> None:
+        check_values(self, saliencies=saliencies)
         if not saliencies or len(set(saliencies)) < len(saliencies):
             raise FidelityError(f"correlation: name one or more saliencies, each once, and not {list(saliencies)}.")
         self.saliencies = tuple(saliencies)

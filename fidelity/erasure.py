@@ -16,6 +16,7 @@ from fidelity.saliency import RANKINGS, Ranking, Saliency
 from metrics.bootstrap import Floats, mean, median
 from metrics.distributions import jsd
 from results import Curves, Figure, Spreads, Table
+from results.errors import check_numbers, check_values
 
 Last = Literal["erase", "keep"]  # what becomes of the last weight of a text
 RANDOM: Literal["random"] = "random"
@@ -35,6 +36,7 @@ class SingleWeight(FidelityTest):
     """
 
     name = "single_weight"
+    headline = ("flips_top", "flips_random")
 
     def columns(self, classes: int) -> Sequence[str]:
         return ["delta_js", "delta_weight", "flips_top", "flips_random"]
@@ -108,12 +110,13 @@ class SetErasure(FidelityTest):
     """
 
     name = "erasure"
+    headline = (".median_fraction",)
 
     def __init__(self, rankings: Sequence[Ranking] = RANKINGS, draws: int = 5, last: Last = "erase") -> None:
+        check_values(self, rankings=rankings, last=last)
         if not rankings or len(set(rankings)) < len(rankings):
             raise FidelityError(f"erasure: name one or more rankings, each once, and not {list(rankings)}.")
-        if draws < 1:
-            raise FidelityError(f"erasure: {draws} random orders are too few: draws: 5 as in the paper, or 1.")
+        check_numbers(self, least=1, draws=draws)
         self.rankings, self.draws, self.last = tuple(rankings), draws, last
 
     def columns(self, classes: int) -> Sequence[str]:

@@ -26,6 +26,7 @@ from metrics.progress import Progress, counted
 from metrics.rows import ItemRows
 from models.base import gathered
 from results import ColouredText, ColouredTexts, Estimate, Figure, Result, Table, Unit, numbers
+from results.errors import check_numbers
 from training import recorded_gradients
 from training.lifecycle import data_settings
 
@@ -73,11 +74,8 @@ class Fidelity(LightningModule):
         seed: int | None = None,
     ) -> None:
         super().__init__()
-        if examples < 0 or ig_steps < 1 or (eval_tokens is not None and eval_tokens < 1):
-            raise FidelityError(
-                f"--model.init_args: examples {examples}, ig_steps {ig_steps} and eval_tokens {eval_tokens}: give "
-                f"examples 0 or more, and the others 1 or more."
-            )
+        check_numbers(self, least=0, examples=examples, seed=seed)
+        check_numbers(self, least=1, ig_steps=ig_steps, eval_tokens=eval_tokens)
         paths = [checkpoints] if isinstance(checkpoints, str) else checkpoints
         if not paths:
             raise FidelityError(
@@ -87,6 +85,8 @@ class Fidelity(LightningModule):
         if not names or len(set(names)) < len(names):
             raise FidelityError(f"--model.init_args.tests: name one or more, each once, and not {names}.")
         self.paths, self.tests = [Path(path).expanduser() for path in paths], tests
+        for path in self.paths:
+            files_of(path)  # before the data are read
         self.level, self.examples, self.ig_steps, self.eval_tokens = level, examples, ig_steps, eval_tokens
         self._seed = seed
         self.result: Result | None = None
@@ -185,7 +185,8 @@ class Fidelity(LightningModule):
             tables |= test.tables(results)
             figures |= test.figures(results)
             audit |= {f"{test.name}.{name}": value for name, value in test.audit().items()}
-        tables["summary"] = summary_table(results)  # behind the others, near to where the eye falls
+        asked = [name for name in _by_score(results) if self._is_asked(name)]
+        tables["summary"] = summary_table(results, asked)
         if examples := gathered(self._examples):
             figures["examples"] = example_page(examples, self.data, self.checkpoints)
         ids = self.data.splits["test"].ids
@@ -193,7 +194,14 @@ class Fidelity(LightningModule):
             [one.values.assign(checkpoint=one.name, id=[ids[text] for text in one.values.index]) for one in results],
             ignore_index=True,
         )
-        self.result = Result(self.experiment, result_scores(results), tables, figures, audit, items)
+        scores, prefixes = result_scores(results), ["", *(f"{variant}." for variant in by_variant(results))]
+        headline = [f"{prefix}{name}" for prefix in prefixes for name in asked if f"{prefix}{name}" in scores]
+        self.result = Result(self.experiment, scores, tables, figures, audit, items, headline=headline)
+
+    def _is_asked(self, score: str) -> bool:
+        """Return if a score is one of the classifier, or answers the question of its test."""
+        test = next((test for test in self.tests if score.startswith(f"{test.name}.")), None)
+        return test is None or score.endswith(test.headline)
 
     def _audit(self, results: Sequence[CheckpointResult]) -> dict[str, object]:
         total, measured = len(self.data.splits["test"]), len(results[0].values)
@@ -266,16 +274,20 @@ def comparison_table(results: Sequence[CheckpointResult]) -> Table:
     return Table(frame, {"mean": units, "difference": units, "p": "p", "p_holm": "p"}, interval="mean")
 
 
-def summary_table(results: Sequence[CheckpointResult]) -> Table:
-    """A row for each score, a column for each variant: the mean over its seeds, with `.low` and `.high`."""
-    found = _by_score(results)
+def summary_table(results: Sequence[CheckpointResult], asked: Sequence[str] = ()) -> Table:
+    """A row for each score, a column for each variant: the mean over its seeds, with `.low` and `.high`.
+
+    The scores that are `asked` for come first.
+    """
+    by_score = _by_score(results)
+    found = {name: by_score[name] for name in dict.fromkeys((*asked, *by_score))}
     rows = [
         {"score": score} | numbers({variant: _pooled(seeds) for variant, seeds in variants.items()})
         for score, variants in found.items()
     ]
     units, names = [_unit(variants) for variants in found.values()], by_variant(results)
     # For one variant it repeats the scores.
-    return Table(pd.DataFrame(rows), dict.fromkeys(names, units), shown=len(names) > 1)
+    return Table(pd.DataFrame(rows), dict.fromkeys(names, units), answer=("score", *names) if len(names) > 1 else ())
 
 
 def result_scores(results: Sequence[CheckpointResult]) -> dict[str, Estimate]:

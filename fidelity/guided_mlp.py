@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import pandas as pd
 import torch
@@ -23,6 +23,7 @@ from models import AttentionClassifier, AverageEncoder, TextClassifier, UniformA
 from models.interface import WORD, Output
 from models.regularizers import Encoded
 from results import Table
+from results.errors import check_numbers, check_values
 from training import Best, Training, share
 
 Source = Literal["uniform", "own", "base", "adversary"]
@@ -69,6 +70,7 @@ class GuidedMLP(FidelityTest):
     """
 
     name = "guided_mlp"
+    headline = (".f1",)
 
     def __init__(
         self,
@@ -80,11 +82,14 @@ class GuidedMLP(FidelityTest):
         adversary_epochs: int = 80,
         adversary_patience: int = 10,
     ) -> None:
-        if not sources or len(set(sources)) < len(sources) or not set(sources) <= set(get_args(Source)):
+        check_values(self, sources=sources)
+        if not sources or len(set(sources)) < len(sources):
             raise FidelityError(
-                f"GuidedMLP imposes attention of {', '.join(get_args(Source))}: sources are {list(sources)}; give one "
-                f"or more of these, each once."
+                f"GuidedMLP: name one or more sources of attention, each once, and not {list(sources)}."
             )
+        check_numbers(self, least=0, strength=strength)
+        check_numbers(self, least=1, size=size, max_epochs=max_epochs, patience=patience)
+        check_numbers(self, least=1, adversary_epochs=adversary_epochs, adversary_patience=adversary_patience)
         self.sources, self.strength, self.size = sources, strength, size
         self.max_epochs, self.patience = max_epochs, patience
         self.adversary_epochs, self.adversary_patience = adversary_epochs, adversary_patience

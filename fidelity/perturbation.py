@@ -9,13 +9,13 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from fidelity.base import CheckpointResult, FidelityTest, Measurements, Score, means, over_seeds
-from fidelity.checkpoints import FidelityError
 from fidelity.classified import ClassifiedBatch, permuted, uniform_weights
 from fidelity.saliency import Saliency
 from metrics.bootstrap import Floats
 from metrics.classification import accuracy_drop, f1_drop
 from metrics.distributions import tvd
 from results import Figure, Spreads, Table, Unit
+from results.errors import check_numbers
 
 # Of the highest attention weight of a text (Jain & Wallace 2019, fig. 6).
 BINS = ("0–.25", ".25–.5", ".5–.75", ".75–1")
@@ -37,10 +37,12 @@ class Perturbation(FidelityTest):
     """
 
     name = "perturbation"
+    headline = ("_drop",)
     kinds = ("uniform", "permuted")
 
     def __init__(self, permutations: int = 10) -> None:
-        self.permutations = _positive(permutations, self.name)
+        check_numbers(self, least=1, permutations=permutations)
+        self.permutations = permutations
 
     def columns(self, classes: int) -> Sequence[str]:
         own = [column for kind in self.kinds for column in (*_class_columns(kind, classes), f"{kind}_flips")]
@@ -88,7 +90,8 @@ class Permutation(FidelityTest):
     name = "permutation"
 
     def __init__(self, permutations: int = 100) -> None:
-        self.permutations = _positive(permutations, self.name)
+        check_numbers(self, least=1, permutations=permutations)
+        self.permutations = permutations
 
     def columns(self, classes: int) -> Sequence[str]:
         return ("median_tvd", "max_attention")
@@ -150,9 +153,3 @@ def violins(title: str, values: Mapping[str, Sequence[Floats]], label: str) -> S
 
 def _class_columns(kind: str, classes: int) -> Sequence[str]:
     return [f"{kind}_class_{number}" for number in range(classes)]
-
-
-def _positive(permutations: int, test: str) -> int:
-    if permutations < 1:
-        raise FidelityError(f"{test}: {permutations} permutations are too few: give 1 or more.")
-    return permutations

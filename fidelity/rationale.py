@@ -11,6 +11,7 @@ from fidelity.checkpoints import FidelityError
 from fidelity.classified import ClassifiedBatch
 from fidelity.saliency import RANKINGS, Ranking, Saliency
 from results import Table
+from results.errors import check_numbers, check_values
 
 PLAUSIBILITY = ("auprc", "average_precision", "token_f1")
 COLUMNS = ("comprehensiveness", "sufficiency", *PLAUSIBILITY)
@@ -21,7 +22,8 @@ class Rationale(FidelityTest):
 
     With p the probability of the class that the full text gets, and r the words of a rationale: comprehensiveness is
     p(x) − p(x without r), high if r is needed; sufficiency p(x) − p(r alone), low if r is enough. Both are means over
-    the fractions (AOPC). A rationale has at least one word, and leaves at least one.
+    the fractions. The AOPC of DeYoung et al. (2020, §5) divides their sum by one more: with five fractions it is 5/6 of
+    this. A rationale has at least one word, and leaves at least one.
 
     Where the corpus names the deciding words, plausibility: `auprc` and `average_precision`, the area under the
     precision–recall curve by trapezoids and by steps, as ERASER reports both; and `token_f1`, with as many words as are
@@ -38,6 +40,7 @@ class Rationale(FidelityTest):
     """
 
     name = "rationale"
+    headline = (".comprehensiveness",)
 
     def __init__(
         self,
@@ -45,12 +48,14 @@ class Rationale(FidelityTest):
         fractions: Sequence[float] = (0.01, 0.05, 0.1, 0.2, 0.5),
         draws: int = 5,
     ) -> None:
+        check_values(self, rankings=rankings)
         if not rankings or len(set(rankings)) < len(rankings):
             raise FidelityError(f"rationale: name one or more rankings, each once, and not {list(rankings)}.")
-        if not fractions or not all(0 < fraction < 1 for fraction in fractions) or draws < 1:
+        check_numbers(self, least=1, draws=draws)
+        if not fractions or not all(0 < fraction < 1 for fraction in fractions):
             raise FidelityError(
-                f"rationale: fractions {list(fractions)} of the words and draws {draws}: give fractions between 0 and "
-                f"1, for instance [0.1, 0.5], and at least one draw."
+                f"rationale: fractions {list(fractions)} of the words: give fractions between 0 and 1, for instance "
+                f"[0.1, 0.5]."
             )
         self.rankings, self.fractions, self.draws = tuple(rankings), tuple(fractions), draws
 

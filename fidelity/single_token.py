@@ -22,6 +22,7 @@ class SingleToken(FidelityTest):
     """
 
     name = "single_token"
+    headline = ("spread", "agree")
 
     def columns(self, classes: int) -> Sequence[str]:
         return ("full", "mean", "spread", "min", "max", "agree")

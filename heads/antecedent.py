@@ -29,7 +29,8 @@ from metrics.antecedent import (
     antecedent_hits_among_words,
     find_links,
 )
-from results import Bars, Estimate, Figure, HeatMap, Result, Table, estimates, on_one_scale
+from results import Bars, Estimate, Figure, HeatMap, Result, Table, Unit, estimates, on_one_scale
+from results.errors import check_numbers, check_values
 
 BASELINES = {"nearest": nearest, "head_match": head_match, "sieve": sieve}
 
@@ -63,6 +64,8 @@ class AntecedentExperiment(LightningModule):
 
     def __init__(self, mode: Literal["held_out", "paper"] = "held_out", seed: int = 0) -> None:
         super().__init__()
+        check_values(self, mode=mode)
+        check_numbers(self, least=0, seed=seed)
         self.mode = mode
         self.seed = seed
         self.result: Result | None = None
@@ -172,7 +175,9 @@ class AntecedentExperiment(LightningModule):
         each = dict(zip(self.others, zip(*others, strict=True), strict=True))
         tables = {
             "antecedent": antecedent_table([overall] * len(own), dev, heads, each, totals, names, paper=paper),
-            "antecedent_by_type": antecedent_table(own, dev, heads, each, totals, names, paper=paper),
+            "antecedent_by_type": replace(
+                antecedent_table(own, dev, heads, each, totals, names, paper=paper), answer=()
+            ),
             "heads": all_antecedents(dev, heads, totals, names, paper=paper),
         }
         if data.random_init:
@@ -188,6 +193,7 @@ class AntecedentExperiment(LightningModule):
         self.result = Result(
             experiment=self.experiment,
             scores=scores,
+            headline=[f"{name}.{ANTECEDENT_GROUPS[0]}" for name in right],
             tables=tables,
             figures={
                 **antecedent_figures(tables["antecedent"].frame, heads, names, own, paper=paper),
@@ -291,7 +297,9 @@ def antecedent_table(
         behind = 2 if name == "trained" else len(frame.columns)
         for place, (end, numbers) in enumerate(zip(("", ".low", ".high"), found, strict=True)):
             frame.insert(behind + place, f"{name}{end}", numbers)
-    return Table(frame, dict.fromkeys(("dev", "test", *predictors), "fraction"), interval="dev" if paper else "test")
+    units: dict[str, Unit] = dict.fromkeys(("dev", "test", *predictors), "fraction")
+    split = "dev" if paper else "test"
+    return Table(frame, units, interval=split, answer=("mentions", "head", split, *predictors))
 
 
 def antecedent_figures(

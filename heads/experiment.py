@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from datamodules import AttentionBatch, DependencyDataModule
 from datamodules.base import part_of
-from datamodules.dependency import Field
+from datamodules.dependency import FIELDS, Field
 from metrics.attachment import (
     ALL,
     PLAIN,
@@ -58,6 +58,13 @@ class DependencyExperiment(LightningModule):
     reads: ClassVar[Set[Field]] = frozenset(("attention",))
     reads_random_init: ClassVar[bool] = False
     example_input_array = None
+
+    def __init_subclass__(cls, **options: object) -> None:
+        """Take `reads` as any collection; a TypeError names what no batch holds."""
+        super().__init_subclass__(**options)
+        if unknown := set(cls.reads) - FIELDS:
+            raise TypeError(f"{cls.__name__}.reads: a batch holds {', '.join(sorted(FIELDS))}, not {unknown}")
+        cls.reads = frozenset(cls.reads)
 
     def __init__(self) -> None:
         super().__init__()
@@ -202,7 +209,8 @@ class ArcExperiment(DependencyExperiment):
             scores = ratio_scores(items, ratios) | scores
         table = rows_of(relation_table(dev, test, names, found), self.relations)
         figures = {"relations": relation_bars(table), **self.figures()}
-        return Result(self.experiment, scores, {"relations": table}, figures, self.trained_for, items, ratios)
+        headline = ["offset.uas", "uniform.uas"] if found is None else ["uas", "uuas", "offset.uas"]
+        return Result(self.experiment, scores, {"relations": table}, figures, self.trained_for, items, ratios, headline)
 
 
 def gather(metric: ArcPredictions, batch: AttentionBatch, predicted: PredictedArcs | None) -> None:
@@ -216,14 +224,19 @@ SHOWN = 25
 
 
 def baseline_scores(dev: Arcs, test: Arcs, relations: int) -> dict[str, Estimate]:
-    """Scores on test of every baseline, as `offset.uas`, `right_branching.uas`, …; the offset is chosen on dev."""
+    """Scores on test of every baseline, as `offset.uas`, `right_branching.uas`, …; the offset is chosen on dev.
+
+    So are the layer and the direction of uniform attention, where the arcs have a reach.
+    """
     offset, _ = best_offsets(dev, relations)
     heads: dict[str, Integers] = {
         "offset": offset_heads(test, offset),
         "right_branching": right_branching(test),
         "left_branching": left_branching(test),
     }
-    scores = attachment_scores(test, uniform_attached(test), uniform_edges_found(test), prefix="uniform.")
+    # Without a reach all layers and directions are one way, and each split may be without.
+    way = 0 if test.reach is None else int(uniform_attached(dev)[:, ~dev.punctuation].sum(1).argmax())
+    scores = attachment_scores(test, uniform_attached(test)[way], uniform_edges_found(test)[way], prefix="uniform.")
     for name, predicted in heads.items():
         scores |= attachment_scores(test, attached(test, predicted), edges_found(test, predicted), prefix=f"{name}.")
     return scores
@@ -259,7 +272,8 @@ def relation_table(dev: Arcs, test: Arcs, relations: tuple[str, ...], found: Flo
         }
     )
     interval = "offset" if found is None else "probe"
-    return Table(frame, dict.fromkeys(("probe", "offset"), "fraction"), interval)
+    answer = ["relation", *([] if found is None else ["probe"]), "offset"]
+    return Table(frame, dict.fromkeys(("probe", "offset"), "fraction"), interval, answer)
 
 
 def rows_of(table: Table, relations: Sequence[str]) -> Table:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -56,6 +56,7 @@ from metrics.heads import (
 from metrics.rows import ArcPredictions
 from metrics.trees import gold_in_trees, tree_counts
 from results import AttentionLines, Bars, Estimate, HeatMap, Result, Table, Unit, on_one_scale
+from results.errors import check_numbers, check_values
 
 POSITIONAL, MARGIN = 0.9, 0.1
 """What makes a head positional, and a head syntactic (Voita et al. 2019, §5)."""
@@ -187,7 +188,9 @@ def best_heads(
         scored.arcs, scored.predicted, scored.groups, reached, permutations=permutations, seed=seed
     )
     shares = ("dev", "test", "offset", "random_init")
-    return Table(frame, {"p": "p", **{name: "fraction" for name in shares}}, interval="dev" if same else "test")
+    split = "dev" if same else "test"
+    answer = ["relation", "head", split, "offset", *(["random_init"] if random_init else []), "p"]
+    return Table(frame, {"p": "p", **{name: "fraction" for name in shares}}, interval=split, answer=answer)
 
 
 def _intervals(scored: Predictions, chosen: Sequence[int], seed: int) -> tuple[Floats, Floats]:
@@ -397,6 +400,9 @@ class Drawing:
     relation: str | None = None
     direction: Direction = "dependent→head"
 
+    def __post_init__(self) -> None:
+        check_values(self, **vars(self))
+
 
 def best_bars(best: pd.DataFrame) -> Bars:
     """The most frequent relations of a table `best_heads`, beside the best offset and the best random head."""
@@ -562,8 +568,11 @@ class SingleHeads(DependencyExperiment):
         relations: tuple[str, ...] = (),
     ) -> None:
         super().__init__()
+        check_values(self, mode=mode)
         self.mode = mode
         self._scored: Split = "dev" if mode == "paper" else "test"
+        check_numbers(self, least=1, permutations=permutations, ensemble=ensemble, minimum=minimum)
+        check_numbers(self, least=0, maps=maps, seed=seed)
         self.permutations, self.ensemble, self.minimum, self.maps = permutations, ensemble, minimum, maps
         self.drawings, self.relations = drawings, relations
         self.seed = seed
@@ -579,6 +588,12 @@ class SingleHeads(DependencyExperiment):
         )
         self._peaks = nn.ModuleDict({encoder: RowPeaks(len(data.layers), len(data.heads)) for encoder in columns})
         check_relations(self.relations, data.relations)
+        for split in dict.fromkeys(("dev", self._scored)):
+            if not data.splits[split].arcs:
+                raise ExperimentError(
+                    f"{data.files()[split]}: no word has another word as its head, so there is nothing to find. Give "
+                    f"--data.init_args.corpus a treebank with arcs."
+                )
         for wanted in self.drawings:
             check_drawing(wanted, names, data.splits[self._scored], data.relations)
 
@@ -595,7 +610,10 @@ class SingleHeads(DependencyExperiment):
 
     def outcome(self) -> Result | None:
         names = Names(self.data.layers, self.data.heads)
-        parts = {name: metric.compute() for name, metric in self._gathered.items()}  # type: ignore[operator]
+        parts: dict[str, tuple[Arcs, NDArray[np.integer]]] = {}
+        for name, metric in self._gathered.items():
+            arcs, rows = metric.compute()  # type: ignore[operator]
+            parts[name] = self._within_reach(arcs, name), rows
         confidence: dict[str, Floats] = {
             encoder: metric.compute().cpu().numpy()  # type: ignore[operator]
             for encoder, metric in self._peaks.items()
@@ -617,10 +635,12 @@ class SingleHeads(DependencyExperiment):
         found = scored.found(dev.best(PLAIN))
         tree_table, of_best_tree = _trees(trees[0], trees[1], names, paper=paper, seed=self.seed)
         scores = attachment_scores(scored.arcs, *found, prefix="heads.", seed=self.seed) | of_best_tree
+        headline = ["heads.uas", "offset.uas"]
         role_table, shares = roles(dev, scored, confidence["given"], names, minimum=self.minimum, seed=self.seed)
         if control is not None:
             by_random = random_scored.found(random_dev.best(PLAIN))
             scores |= attachment_scores(random_scored.arcs, *by_random, prefix="random_init.", seed=self.seed)
+            headline.append("random_init.uas")
         items = sentence_scores(scored.arcs, *found)
         items.insert(1, "id", [split.ids[index] for index in items["sentence"]])
         tables = {
@@ -641,7 +661,7 @@ class SingleHeads(DependencyExperiment):
             scores=scores | shares | baseline_scores(dev.arcs, scored.arcs, len(labels)),
             tables=tables,
             figures={
-                "best_heads": best_bars(best.frame),
+                **({"best_heads": best_bars(best.frame)} if len(_found(best.frame)) else {}),
                 **relation_maps(scored, best.frame, names, self.maps),
                 **{
                     f"attention_{place}_{one.head}": draw_sentence(one, scored, names, split)
@@ -655,7 +675,17 @@ class SingleHeads(DependencyExperiment):
                 "predictions_without_weight": {"dev": dev.without_weight, "test": test.without_weight},
             },
             items=items,
+            headline=headline,
         )
+
+    def _within_reach(self, arcs: Arcs, name: str) -> Arcs:
+        """Arcs with what the encoder may attend to from each word, so that baselines are of no more than that."""
+        splits = {_name(split, "given"): data for split, data in self.data.splits.items()}
+        splits |= {_name(split, "random_init"): data for split, data in self.data.random_splits.items()}
+        if name not in splits or (reach := splits[name].reach) is None:
+            return arcs
+        before = np.cumsum(splits[name].lengths) - splits[name].lengths  # words of the sentences before
+        return replace(arcs, reach=reach[before[arcs.sentence] + arcs.word - 1])
 
     def _ensembles(self, dev: Predictions, scored: Predictions, names: Names, split: DependencySplit) -> Table:
         """`relation, n, direction, heads, dev, test, low, high, single`: greedy on dev; `single` is the first alone."""

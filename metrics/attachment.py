@@ -33,6 +33,9 @@ class Arcs:
         head: Position of the gold head, 0 for ROOT.
         relation: Index into a tuple of labels kept elsewhere.
         punctuation: Whether the word is punctuation.
+        reach: The first and the last word that an encoder's heads may attend to from the word in each of its layers,
+            `[words, layers, 2]`; None where that is always all. It bounds what uniform attention and fixed offsets can
+            find.
 
     Raises:
         ValueError: A column differs in shape, a sentence is not exactly the words 1 to length in order, or a head lies
@@ -45,6 +48,7 @@ class Arcs:
     head: Integers
     relation: Integers
     punctuation: Flags
+    reach: NDArray[np.integer] | None = None
 
     def __post_init__(self) -> None:
         # The formulas find the row of a head from its distance.
@@ -100,25 +104,61 @@ def edges_found(arcs: Arcs, predicted: Integers) -> Floats:
 
 
 def uniform_attached(arcs: Arcs) -> Floats:
-    """Expect `attached`, `[words]`, of a head drawn uniformly from ROOT and the other words: 1/n in a sentence of n."""
-    return 1.0 / arcs.length.astype(np.float64)
+    """Expect `attached`, `[ways, words]`, of a head drawn uniformly from ROOT and the other words: 1/n of n words.
+
+    Where the arcs have a reach, a word draws from ROOT and the other words that it may attend to, or, the other way,
+    that may attend to it: these ways for all layers, then those. Else there is one way.
+    """
+    return _uniform(arcs)[0]
 
 
 def uniform_edges_found(arcs: Arcs) -> Floats:
-    """Expect `edges_found`, `[words]`, of uniform draws: 1 − (1 − 1/n)² where neither end is punctuation, else 1/n."""
+    """Expect `edges_found`, `[ways, words]`, of the draws of `uniform_attached`.
+
+    Of draws from all words it is 1 − (1 − 1/n)² where neither end is punctuation, else 1/n.
+    """
     scored, head_row = _edges(arcs)
-    drawers = np.where(arcs.punctuation[head_row], 1, 2)
-    return np.where(scored, 1.0 - (1.0 - 1.0 / arcs.length) ** drawers, np.nan)
+    own, of_head = _uniform(arcs)
+    return np.where(scored, 1.0 - (1.0 - own) * np.where(arcs.punctuation[head_row], 1.0, 1.0 - of_head), np.nan)
+
+
+def _uniform(arcs: Arcs) -> tuple[Floats, Floats]:
+    """The chance of each word to draw its head, and of that to draw the word, both `[ways, words]`."""
+    if arcs.reach is None:
+        each = 1.0 / arcs.length.astype(np.float64)[None]
+        return each, each
+    rows = np.arange(len(arcs))
+    _, head_row = _edges(arcs)
+    first, last = arcs.reach[..., 0].T, arcs.reach[..., 1].T  # [layers, words]
+    sees_head = ((first <= arcs.head) & (arcs.head <= last)) | (arcs.head == 0)
+    seen_by_head = ((first[:, head_row] <= arcs.word) & (arcs.word <= last[:, head_row])) | (arcs.head == 0)
+    received = np.zeros((len(first), len(arcs) + 1), np.int64)
+    for layer, ends in enumerate(zip(rows - arcs.word + first, rows - arcs.word + last + 1, strict=True)):
+        for side, sign in zip(ends, (1, -1), strict=True):
+            np.add.at(received[layer], side, sign)
+    # Itself is among them, and stands for ROOT.
+    choices = last - first + 1, received.cumsum(1)[:, :-1]
+    own = [found / count for found, count in zip((sees_head, seen_by_head), choices, strict=True)]
+    of_head = [found / count[:, head_row] for found, count in zip((seen_by_head, sees_head), choices, strict=True)]
+    return np.concatenate(own), np.concatenate(of_head)
 
 
 def offset_heads(arcs: Arcs, k: int) -> Integers:
     """Take the word at offset `k` as head, `[words]`: positive `k` looks ahead.
 
     A target outside the sentence becomes −1, which is always wrong. Clark et al.'s released code clips it into [0, n]
-    instead, so that a first word may hit ROOT: on UD English EWT that turns 6.6 into 9.2 at k = −1.
+    instead, so that a first word may hit ROOT: on UD English EWT that turns 6.6 into 9.2 at k = −1. So does one that no
+    head may look at, nor from: a window hides it in every layer.
     """
     target = arcs.word + k
-    return np.where((target >= 1) & (target <= arcs.length), target, -1)
+    inside = (target >= 1) & (target <= arcs.length)
+    if arcs.reach is not None:
+        rows = np.arange(len(arcs))
+        other = np.where(inside, rows + k, rows)
+        ends = (arcs.reach, target[:, None]), (arcs.reach[other], arcs.word[:, None])
+        seen = [(reach[..., 0] <= place) & (place <= reach[..., 1]) for reach, place in ends]
+        inside &= np.logical_or(*seen).any(1)
+    return np.where(inside, target, -1)
 
 
 def right_branching(arcs: Arcs) -> Integers:

@@ -194,7 +194,8 @@ def class_table(gold: Integers, predicted: Integers, labels: Sequence[str]) -> T
             "high": [score.high for score in scores],
         }
     )
-    return Table(frame, dict.fromkeys(("precision", "recall", "f1"), "fraction"), interval="f1")
+    shares = ("precision", "recall", "f1")
+    return Table(frame, dict.fromkeys(shares, "fraction"), interval="f1", answer=("label", *shares))
 
 
 def _confusions(weights: Floats, gold: NDArray[np.int64], shares: Floats) -> Floats:

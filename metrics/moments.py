@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.stats import t as student
 from torch import Tensor
 
@@ -18,7 +18,8 @@ Floats = NDArray[np.float64]
 
 CONFIDENCE = 0.95
 
-_FINE = 40  # bits behind the point of differences: squares of 10⁻⁶ count
+_LIMB = 18  # bits of a limb: sums of products of two have room for 2²⁵ inputs
+_LIMBS = 3  # of the magnitude of a rounded number, the last of any size
 
 
 class Interval(NamedTuple):
@@ -34,42 +35,42 @@ class Interval(NamedTuple):
 class Means:
     """What `Moments` has summed, each `[groups, *shape]`: how many inputs, their sum, and that of their squares.
 
-    No number lies outside the `bounds`, and squares were rounded to multiples of `step`. The `differences` are those
-    from other numbers of the same inputs, where they were summed.
+    No number lies outside `low` to `high`, of the same shape. Numbers were rounded to multiples of `step`. The
+    `differences` are those from other numbers of the same inputs, where they were summed.
     """
 
     counts: NDArray[np.int64]
     sums: Floats
     squares: Floats
-    bounds: tuple[float, float] = (-np.inf, np.inf)
-    step: float = 0.0
+    low: Floats
+    high: Floats
+    step: float
     differences: "Means | None" = None
 
     def over(self, groups: Sequence[int] | slice = slice(None)) -> Interval:
         """The mean over all inputs of these groups, and its interval, `[*shape]`.
 
-        The interval is Student's: mean ± t · s / √n over n inputs, s their standard deviation, cut at the bounds. It is
-        nan for fewer than two inputs, and so is the mean for none.
+        The interval is that of `student_interval`. It is nan for fewer than two inputs, and so is the mean for none.
         """
         count = self.counts[groups].sum(0)
         total, squares = self.sums[groups].sum(0), self.squares[groups].sum(0)
         with np.errstate(divide="ignore", invalid="ignore"):
             mean = total / count
             variance = np.maximum(squares - total * mean, 0.0) / (count - 1)
-            margin = student.ppf((1 + CONFIDENCE) / 2, np.maximum(count - 1, 1)) * np.sqrt(variance / count)
-        margin = np.where(count > 1, margin, np.nan)
-        return Interval(mean, np.clip(mean - margin, *self.bounds), np.clip(mean + margin, *self.bounds), count)
+            error = np.where(count > 1, np.sqrt(variance / count), np.nan)
+        low, high = self.low[groups].max(0), self.high[groups].min(0)  # the same in every group
+        return Interval(mean, *student_interval(mean, error, count, low, high), count)
 
     def p(self) -> Floats:
         """Two-sided p-value of the mean over all inputs being 0, by Student's t, `[*shape]`; nan for less than two.
 
-        The squares count as rounded down: numbers that rounding cannot tell from 0 are no evidence.
+        The standard deviation is at least half a step: numbers that rounding cannot tell from 0 are no evidence.
         """
         count, total = self.counts.sum(0), self.sums.sum(0)
-        squares = self.squares.sum(0) + count * self.step / 2
         with np.errstate(divide="ignore", invalid="ignore"):
             mean = total / count
-            error = np.sqrt(np.maximum(squares - total * mean, count * self.step / 2) / (count - 1) / count)
+            deviations = np.maximum(self.squares.sum(0) - total * mean, count * (self.step / 2) ** 2)
+            error = np.sqrt(deviations / (count - 1) / count)
             p: Floats = 2 * student.sf(np.abs(mean) / error, np.maximum(count - 1, 1))
         return np.where(count > 1, p, np.nan)
 
@@ -87,8 +88,36 @@ class Means:
             counts=self.counts[place],
             sums=self.sums[place],
             squares=self.squares[place],
+            low=self.low[place],
+            high=self.high[place],
             differences=None if self.differences is None else self.differences._part(place),
         )
+
+
+def student_interval(
+    mean: Floats, error: Floats, count: NDArray[np.int64], low: Floats, high: Floats
+) -> tuple[Floats, Floats]:
+    """The ends of the 95 % interval of a mean over `count` inputs with this standard error; they lie inside the bounds.
+
+    Without bounds it is Student's, mean ± t · error. Of numbers from `low` to `high` it is Student's on the scale of
+    the log odds ln((m − low) / (high − m)), by the delta method, transformed back (Newcombe 2001; the default for
+    proportions of Stata, and `svyciprop(method="logit")` of Lumley's R package survey); of numbers from `low` on, on
+    that of ln(m − low). A mean at a bound has an interval of no width, as all of its inputs are there.
+
+    All arrays are of one shape; a lower bound of -inf is none, and so is an upper one of inf.
+    """
+    margin = student.ppf((1 + CONFIDENCE) / 2, np.maximum(count - 1, 1)) * error
+    below, above = mean - low, high - mean
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        share = np.where(np.isfinite(high), below / (high - low), 0.0)
+        odds = np.exp(margin * (1 / below + 1 / above))  # what the odds are multiplied or divided by
+        ends = [low + below * factor / (1 + share * (factor - 1)) for factor in (1 / odds, odds)]
+    at_bound = (below <= 0) | (above <= 0)  # rounding may lead out by a little
+    found = [
+        np.where(np.isfinite(low), np.where(at_bound, mean, end), mean + side * margin)
+        for end, side in zip(ends, (-1, 1), strict=True)
+    ]
+    return np.where(np.isnan(margin), np.nan, found[0]), np.where(np.isnan(margin), np.nan, found[1])
 
 
 Updates = dict[int, tuple["Moments", list[Tensor], list[Tensor]]]
@@ -121,14 +150,16 @@ def subtract(updates: Updates, others: Updates) -> None:
 class Moments(ExactMetric):
     """Sums numbers of inputs, and their squares, apart for each group: for instance two halves of a corpus.
 
-    The sums are of integers, so that they are the same in any order and on any number of devices.
+    The sums are of integers, so that they are the same in any order and on any number of devices. Numbers are rounded;
+    the squares of what they are rounded to are summed exactly, in parts, so that those of tiny numbers count too.
 
     Args:
         groups: number of groups.
         shape: of the numbers of one input.
         scale: bits behind the point to which numbers are rounded: 32 leaves room for a sum of 2³¹ in magnitude, more
             bits for tiny numbers and as much less for their sum.
-        bounds: of the numbers, for instance 0 and 1 for shares; intervals are cut there.
+        bounds: of the numbers, for instance 0 and 1 for shares, each a number or an array that broadcasts to `shape`;
+            intervals lie inside.
     """
 
     counts: Tensor
@@ -136,22 +167,23 @@ class Moments(ExactMetric):
     squares: Tensor
 
     def __init__(
-        self, groups: int, shape: Sequence[int], scale: int = 32, bounds: tuple[float, float] = (-np.inf, np.inf)
+        self,
+        groups: int,
+        shape: Sequence[int],
+        scale: int = 32,
+        bounds: tuple[ArrayLike, ArrayLike] = (-np.inf, np.inf),
     ) -> None:
         super().__init__()
         self._bounds, self._scale = bounds, scale
-        self._factor = 2.0**scale
         self.differences: Moments | None = None
-        for name in ("counts", "sums", "squares"):
-            self.add_state(name, torch.zeros(groups, *shape, dtype=torch.int64), dist_reduce_fx="sum")
+        for name, parts in (("counts", ()), ("sums", ()), ("squares", (2 * _LIMBS - 1,))):
+            self.add_state(name, torch.zeros(*parts, groups, *shape, dtype=torch.int64), dist_reduce_fx="sum")
 
     def pair(self) -> None:
-        """From now on sum the differences from other numbers of the same inputs too, those that `subtract` finds.
-
-        Differences are small, and so are their squares: they are rounded less, which leaves room for a sum of 2²³.
-        """
+        """From now on sum the differences from other numbers of the same inputs too, those that `subtract` finds."""
         groups, *shape = self.counts.shape
-        self.differences = Moments(groups, shape, max(self._scale, _FINE))
+        low, high = (np.asarray(bound, np.float64) for bound in self._bounds)
+        self.differences = Moments(groups, shape, self._scale, (low - high, high - low))
 
     def update(self, group: Tensor, values: Tensor) -> None:
         """Add inputs: int64 `[batch]`, the group of each, and its numbers `[batch, *shape]`, nan where it has none."""
@@ -161,13 +193,25 @@ class Moments(ExactMetric):
             kept.append(values.detach())
         values = values.detach().double()
         known = ~values.isnan()
-        values = values.nan_to_num(0.0)
+        rounded = (values.nan_to_num(0.0) * 2.0**self._scale).round().long()
         self.counts.index_add_(0, group, known.long())
-        self.sums.index_add_(0, group, (values * self._factor).round().long())
-        self.squares.index_add_(0, group, (values.square() * self._factor).round().long())
+        self.sums.index_add_(0, group, rounded)
+        rest, limbs = rounded.abs(), list[Tensor]()
+        for _ in range(_LIMBS - 1):
+            limbs.append(rest & (2**_LIMB - 1))
+            rest = rest >> _LIMB
+        limbs.append(rest)
+        for place, squares in enumerate(self.squares):
+            pairs = [(one, place - one) for one in range(_LIMBS) if 0 <= place - one < _LIMBS]
+            squares.index_add_(
+                0, group, sum((limbs[one] * limbs[other] for one, other in pairs), torch.zeros_like(rest))
+            )
 
     def compute(self) -> Means:
         """The sums, on the CPU."""
-        counts, sums, squares = (state.cpu().numpy() for state in (self.counts, self.sums, self.squares))
+        counts, sums, parts = (state.cpu().numpy() for state in (self.counts, self.sums, self.squares))
+        step = 2.0**-self._scale
+        squares = sum(part * 2.0 ** (_LIMB * place) for place, part in enumerate(parts)) * step**2
+        low, high = (np.broadcast_to(np.asarray(bound, np.float64), counts.shape) for bound in self._bounds)
         differences = None if self.differences is None else self.differences.compute()
-        return Means(counts, sums / self._factor, squares / self._factor, self._bounds, 1 / self._factor, differences)
+        return Means(counts, sums * step, squares, low, high, step, differences)

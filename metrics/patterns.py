@@ -43,12 +43,12 @@ class _Masses(NamedTuple):
     near: Tensor
 
 
-def structure(weights: Tensor, lengths: Tensor, delimiters: Tensor, segments: Tensor, causal: bool) -> Structure:
+def structure(weights: Tensor, lengths: Tensor, delimiters: Tensor, segments: Tensor, allowed: Tensor) -> Structure:
     """How much of each map is vertical, diagonal, and block.
 
     `weights` are `[batch, heads, from, to]`, zero in the columns of the padding. `lengths` and the number of
-    `delimiters` are int64 `[batch]`, `segments` 0 or 1, int64 `[batch, time]`. Masses are means over the rows of real
-    tokens, L of them:
+    `delimiters` are int64 `[batch]`, `segments` 0 or 1, int64 `[batch, time]`, and `allowed` bool `[batch, 1, from,
+    to]`, the real tokens that each may attend to. Masses are means over the rows of real tokens, L of them:
 
     - v: mass on the k = min(3, delimiters + 1) heaviest columns; the first of equals.
     - d: mass on |i−j| ≤ 1 outside these columns.
@@ -57,18 +57,15 @@ def structure(weights: Tensor, lengths: Tensor, delimiters: Tensor, segments: Te
     - boundary: the same part, against what follows from distance alone.
 
     Each but the remaining mass is corrected for chance as (x − e) / (1 − e), where e is what uniform attention over the
-    positions that a token can see has on the same cells: on the columns e = k / L, where all see all; of a causal
-    encoder row i counts 1 / i for each of the columns up to its own. For the boundary e takes the remaining mass as it
-    is, and of the mass at |i−j| the share of all pairs at this distance that are of one segment. Where e = 1 nothing
-    can be beyond chance: zero.
+    `allowed` tokens has on the same cells: on the columns e = k / L, where all see all; of a causal encoder row i
+    counts 1 / i for each of the columns up to its own. For the boundary e takes the remaining mass as it is, and of the
+    mass at |i−j| the share of all pairs at this distance that are of one segment. Where e = 1 nothing can be beyond
+    chance: zero.
     """
     time = weights.size(-1)
     places = torch.arange(time, device=weights.device)
     real = places < lengths[:, None]
-    visible = (real[:, None] & real[:, :, None]).unsqueeze(1)
-    if causal:
-        visible = visible.tril()
-    uniform = visible / visible.sum(-1, keepdim=True).clamp(min=1)
+    uniform = allowed / allowed.sum(-1, keepdim=True).clamp(min=1)
     rows = (real / lengths[:, None])[:, None]
     masses = _masses(weights, rows)
     order = masses.all.masked_fill(~real[:, None], -1.0).argsort(dim=-1, descending=True, stable=True)[..., :COLUMNS]

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
-from torchmetrics import MeanMetric, MetricCollection
+from torchmetrics import MetricCollection
 
 from attention.encoder import EncoderSpec, resolve
 from attention.tokenizer import TextTokenizer
@@ -35,8 +35,8 @@ from metrics.correlation import regression_scores
 from metrics.rows import ItemRows
 from models.interface import SENTENCE, ModelError, Output
 from results import Estimate, HeatMap, Result, Unit
-from results.errors import check_new
-from training import Mean, Origin, TrainedModule, TrainingError, over_devices
+from results.errors import check_numbers, new_items
+from training import Average, Mean, Origin, TrainedModule, TrainingError, over_devices
 from training.lifecycle import other_model
 
 CROSS_ENTROPY = "cross_entropy"  # the term that every classifier has
@@ -119,9 +119,9 @@ class TextClassifier(TrainedModule[TextSizes]):
     One that comes from `load_from_checkpoint` applies to new texts by `predict_texts`, without Trainer and datamodule.
 
     Subclasses fill `build`, `forward` and `decide`; those with terms of their own in the loss also `term_names` and
-    `outcome`. The loss is the sum of its terms, each logged as `loss.<name>` as it enters the sum; on dev and test it
-    is the mean over the texts of what the batches have. Of a regression, for classifiers that have one (`regresses`),
-    the squared error is in the place of the cross-entropy.
+    `outcome`. The loss is the sum of its terms, each logged as `loss.<name>` as it enters the sum; on a split a term is
+    the mean over all of its texts or words (with `class_weights` Σ w·loss / Σ w), however they are batched. Of a
+    regression, for classifiers that have one (`regresses`), the squared error is in the place of the cross-entropy.
 
     Args:
         learning_rate: of the optimiser.
@@ -146,6 +146,8 @@ class TextClassifier(TrainedModule[TextSizes]):
         class_weights: bool = False,
     ) -> None:
         super().__init__()
+        check_numbers(self, least=0, learning_rate=learning_rate, weight_decay=weight_decay)
+        check_numbers(self, above=0, decay=decay)
         self.learning_rate, self.optimizer = learning_rate, optimizer
         self.weight_decay, self.decay = weight_decay, decay
         self.class_weights = class_weights
@@ -228,7 +230,7 @@ class TextClassifier(TrainedModule[TextSizes]):
             width = 1 + sizes.classes
             self._val, self._dev, self._test = ItemRows(width), ItemRows(width), ItemRows(width)
             self._train_losses, self._eval_losses = (
-                MetricCollection({name: MeanMetric() for name in self._names}, compute_groups=False) for _ in range(2)
+                MetricCollection({name: Average() for name in self._names}, compute_groups=False) for _ in range(2)
             )
 
     @property
@@ -250,11 +252,10 @@ class TextClassifier(TrainedModule[TextSizes]):
         return output, {CROSS_ENTROPY: Mean(loss, count), **extra}
 
     def training_step(self, batch: TextBatch, batch_idx: int) -> Tensor:
-        count = len(batch.labels)
-        terms = self._terms(batch)[1] if count else dict.fromkeys(self._names, Mean(self.no_loss, 0))
-        texts, *means = over_devices([Mean(torch.zeros((), device=self.device), count), *terms.values()], self.devices)
+        terms = self._terms(batch)[1] if len(batch.labels) else dict.fromkeys(self._names, Mean(self.no_loss, 0))
+        means = over_devices(list(terms.values()), self.devices)
         for name, mean in zip(terms, means, strict=True):
-            self._train_losses[name].update(mean.value.detach(), texts.count)
+            self._train_losses[name].update(mean.value.detach() * mean.count, mean.count)
         return torch.stack([mean.value for mean in means]).sum()
 
     def _evaluate(self, batch: TextBatch, rows: ItemRows) -> None:
@@ -264,7 +265,7 @@ class TextClassifier(TrainedModule[TextSizes]):
             output, terms = self._terms(batch)
             self._gather(rows, batch, output.logits)
         for name, term in terms.items():
-            self._eval_losses[name].update(term.value, len(batch.labels))
+            self._eval_losses[name].update(term.value * term.count, term.count)
 
     def on_train_epoch_end(self) -> None:
         """Log `train_loss` and each of its terms as `train_loss.<name>`."""
@@ -335,19 +336,20 @@ class TextClassifier(TrainedModule[TextSizes]):
         adam = kind(self.parameter_groups(), self.learning_rate, amsgrad=amsgrad, fused=True)
         return {"optimizer": adam, "lr_scheduler": torch.optim.lr_scheduler.ExponentialLR(adam, self.decay)}
 
-    def predict_texts(self, texts: Sequence[str | tuple[str, str]], *, eval_tokens: int = 16384) -> pd.DataFrame:
+    def predict_texts(self, texts: str | Sequence[str | tuple[str, str]], *, eval_tokens: int = 16384) -> pd.DataFrame:
         """Classify new texts, or pairs of texts; the figures are those of `train.py predict`.
 
-        The texts are as the corpus of the training has them; a batch has at most `eval_tokens`, padding included. The
-        table has a row for each, see `prediction_table`; `id` counts them from 0.
+        The texts, or one string, are as the corpus of the training has them; a batch has at most `eval_tokens`,
+        padding included. The table has a row for each, see `prediction_table`; `id` counts them from 0.
 
         Raises:
             TrainingError: the classifier is not trained.
             UserError: there is no text, or one is empty.
         """
-        check_new("texts", texts)
+        given = new_items("texts", texts)
         self.on_predict_start()
-        split = tokenized(texts, self.sizes.vocabulary, self.sizes.tokenizer, self.sizes.options)
+        split = tokenized(given, self.sizes.vocabulary, self.sizes.tokenizer, self.sizes.options)
+        split.warn_of_unknown("texts")
         training, found = self.training, list[Prediction]()
         self.eval()
         with torch.no_grad():
@@ -447,7 +449,8 @@ def classification_result(
         constant = float(((test.gold - data.splits["train"].labels.mean()) ** 2).mean())
         scores["mean.mse"] = Estimate(constant, unit="ratio")
         ratios = {"mse": ("squared_error", "scored")}
-        return Result("regression", scores, audit=audit, items=items, ratios=ratios)
+        headline = ("pearson", "spearman", "mse")
+        return Result("regression", scores, audit=audit, items=items, ratios=ratios, headline=headline)
     labels, gold, predicted = data.labels, test.gold, test.predicted
     names = np.array(labels, dtype=object)
     items = pd.DataFrame(
@@ -473,6 +476,7 @@ def classification_result(
         audit=audit,
         items=items,
         ratios={name: pair for name, pair in RATIOS.items() if set(pair) <= set(items)},
+        headline=("accuracy", "f1", "majority.accuracy"),
     )
 
 

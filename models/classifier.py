@@ -11,6 +11,7 @@ from models.base import TextClassifier, TextSizes
 from models.interface import WORD, Level, ModelError, Output, checked_levels
 from models.layers import DEFAULT_EMBEDDING, Attention, EmbeddingSpec, TextEncoder, WordEmbedding
 from models.regularizers import Encoded, Regularizer, RegularizerSizes
+from results.errors import check_numbers
 from training import Mean
 
 
@@ -20,13 +21,14 @@ class AttentionClassifier(TextClassifier):
     The model of Jain & Wallace (2019), of Tutek & Šnajder (2020) with their regularisers, and the flat one (FLAN) of
     Serrano & Smith (2019). Delimiters are read, but get no attention.
 
+    The other options are those of `TextClassifier`.
+
     Args:
         encoder: makes the hidden states.
         attention: weighs them.
         embedding: of the words.
         regularizers: applied in their order; each may change the hidden states, add a term to the loss, or both.
         dropout: of the attended sum.
-        training: arguments of `TextClassifier`.
 
     Raises:
         ModelError: a regulariser is named twice.
@@ -44,6 +46,7 @@ class AttentionClassifier(TextClassifier):
         **training: Any,  # noqa: ANN401 # those of TextClassifier
     ) -> None:
         super().__init__(**training)
+        check_numbers(self, least=0, below=1, dropout=dropout)
         names = [regularizer.name for regularizer in regularizers]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ModelError(f"--model.init_args.regularizers: {twice[0]} stands there twice; name it once.")

@@ -11,6 +11,7 @@ from datamodules import TextBatch
 from models.base import TextClassifier, TextSizes
 from models.interface import SENTENCE, WORD, Level, Output, checked_levels
 from models.layers import DEFAULT_EMBEDDING, Attention, EmbeddingSpec, TextEncoder, WordEmbedding
+from results.errors import check_numbers
 
 LEVELS = (WORD, SENTENCE)
 TOGETHER = 64  # sentences that are encoded in one go
@@ -23,6 +24,8 @@ class HierarchicalClassifier(TextClassifier):
     that no word knows of another sentence; delimiters belong to none and are not read. Levels: `word`, whose weights
     sum to one in each sentence, and `sentence`. A weight imposed on a token of no sentence has no effect.
 
+    The other options are those of `TextClassifier`.
+
     Args:
         encoder: of the words of a sentence.
         attention: over the words of a sentence.
@@ -30,7 +33,6 @@ class HierarchicalClassifier(TextClassifier):
         sentence_attention: over the sentences of a text.
         embedding: of the words.
         dropout: of the vector of the text.
-        training: arguments of `TextClassifier`.
     """
 
     objects: ClassVar[tuple[str, ...]] = ("encoder", "attention", "sentence_encoder", "sentence_attention", "embedding")
@@ -46,6 +48,7 @@ class HierarchicalClassifier(TextClassifier):
         **training: Any,  # noqa: ANN401 # those of TextClassifier
     ) -> None:
         super().__init__(**training)
+        check_numbers(self, least=0, below=1, dropout=dropout)
         self.spec = embedding
         self.encoder, self.attention = encoder, attention
         self.sentence_encoder, self.sentence_attention = sentence_encoder, sentence_attention

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from datamodules import Vocabulary
 from models.interface import ModelError
+from results.errors import check_numbers, check_values
 
 EMBEDDING_SIZE = 300
 EMBEDDING_SPREAD = 0.1
@@ -32,6 +33,11 @@ class EmbeddingSpec:
     trainable: bool = True
     project: int | None = None
     dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_values(self, **vars(self))
+        check_numbers(self, least=1, size=self.size, project=self.project)
+        check_numbers(self, least=0, below=1, dropout=self.dropout)
 
 
 DEFAULT_EMBEDDING = EmbeddingSpec()
@@ -142,6 +148,9 @@ class RecurrentEncoder(TextEncoder):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
+        check_values(self, cell=cell)
+        check_numbers(self, least=1, hidden=hidden, layers=layers)
+        check_numbers(self, least=0, below=1, dropout=dropout)
         self.cell, self.hidden, self.layers = cell, hidden, layers
         self.directions = 2 if bidirectional else 1
         self.size = hidden * self.directions
@@ -191,6 +200,7 @@ class ConvolutionEncoder(TextEncoder):
                 f"A convolution of widths {kernels} has no token in its middle: give odd widths, for instance "
                 f"--model.init_args.encoder.init_args.kernels [1,3,5,7]."
             )
+        check_numbers(self, least=1, filters=filters)
         self.kernels, self.filters = kernels, filters
         self.size = filters * len(kernels)
 
@@ -210,6 +220,7 @@ class AverageEncoder(TextEncoder):
 
     def __init__(self, size: int = 256) -> None:
         super().__init__()
+        check_numbers(self, least=1, size=size)
         self.size = size
 
     def build(self, input_size: int) -> None:
@@ -264,6 +275,7 @@ class AdditiveAttention(Attention):
 
     def __init__(self, size: int | None = None) -> None:
         super().__init__()
+        check_numbers(self, least=1, size=size)
         self.size = size
 
     def build(self, size: int) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, cross_entropy
 
 from models.interface import ModelError
+from results.errors import check_numbers
 from training import Mean
 
 
@@ -105,6 +106,7 @@ class Tying(Regularizer):
 
     def __init__(self, weight: float = 1.0) -> None:
         super().__init__()
+        check_numbers(self, least=0, weight=weight)
         self.weight = weight
 
     def build(self, sizes: RegularizerSizes) -> None:
@@ -135,19 +137,17 @@ class MaskedLanguageModel(Regularizer):
         random: share of the chosen words that are read as any row of the vocabulary.
 
     Raises:
-        ModelError: a share is no probability, `share` is 0, `masked` and `random` are more than 1 together, or the
-            vocabulary has no mask token.
+        OptionError: a share is no probability, or `share` is 0.
+        ModelError: `masked` and `random` are more than 1 together, or the vocabulary has no mask token.
     """
 
     name = "mlm"
 
     def __init__(self, weight: float = 0.5, share: float = 0.15, masked: float = 1.0, random: float = 0.0) -> None:
         super().__init__()
-        if not 0 < share <= 1:
-            raise ModelError(
-                f"MaskedLanguageModel predicts a share of the words above 0 and up to 1: share is {share}."
-            )
-        if min(masked, random) < 0 or masked + random > 1:
+        check_numbers(self, above=0, most=1, share=share)
+        check_numbers(self, least=0, weight=weight, masked=masked, random=random)
+        if masked + random > 1:
             raise ModelError(
                 f"MaskedLanguageModel masks a share of the chosen words, and replaces another at random: masked is "
                 f"{masked} and random {random}; give shares from 0, of at most 1 together."
@@ -212,6 +212,7 @@ class Conicity(Regularizer):
 
     def __init__(self, weight: float = 1.0) -> None:
         super().__init__()
+        check_numbers(self, least=0, weight=weight)
         self.weight = weight
 
     def term(self, state: Encoded) -> Mean:

@@ -21,6 +21,7 @@ from attention.encoder import (
 from datamodules import ClassificationDataModule, TextBatch
 from models.base import TextClassifier, TextSizes
 from models.interface import Level, ModelError, Output, checked_levels
+from results.errors import check_numbers
 from training import recorded_gradients
 
 PIECES = 16384  # most pieces of one pass of `decide`, padding included
@@ -226,12 +227,14 @@ class TransformerClassifier(TextClassifier):
             it; one that they lack is drawn and trained.
 
     Raises:
-        ModelError: `warmup` is no share; later, the texts are cut into words, a head that is kept has its classes in
+        OptionError: `warmup` is no share.
+        ModelError: later, the texts are cut into words, a head that is kept has its classes in
             another order, nothing is left to train, or the training has no end.
         HeadError: later, one of `heads` is written otherwise, or the model has no such head.
     """
 
     regresses = True
+    may_come_trained = True
 
     def __init__(
         self,
@@ -243,8 +246,7 @@ class TransformerClassifier(TextClassifier):
         frozen: bool = False,
     ) -> None:
         super().__init__(learning_rate, "adamw", weight_decay, class_weights=class_weights)
-        if not 0 <= warmup < 1:
-            raise ModelError(f"--model.init_args.warmup: {warmup} is no share of the steps; give 0.1 for a tenth.")
+        check_numbers(self, least=0, below=1, warmup=warmup)
         self.warmup, self.frozen = warmup, frozen
         self._wanted = heads
 

@@ -12,9 +12,11 @@ from datamodules.dependency import Field
 from heads.antecedent import TRAINED, AntecedentExperiment, links_of
 from heads.experiment import ExperimentError
 from metrics.antecedent import ANTECEDENT_DIRECTIONS, Links
-from probes.base import Average, FrozenProbe, Sizes, weight_maps
+from probes.base import FrozenProbe, Sizes, weight_maps
 from probes.scorers import attention_scores, weighted_scores
 from results import Figure
+from results.errors import check_numbers
+from training import Average
 
 
 def candidate_scores(scores: Tensor, links: Links) -> Tensor:
@@ -56,6 +58,8 @@ class TrainedAntecedentProbe(FrozenProbe, AntecedentExperiment):
 
     def __init__(self, learning_rate: float = 1e-2, decay: float = 1.0, seed: int = 0) -> None:
         super().__init__("held_out", seed)
+        check_numbers(self, least=0, learning_rate=learning_rate)
+        check_numbers(self, above=0, decay=decay)
         self.learning_rate, self.decay = learning_rate, decay
         self._val_accuracy = Average()
 

@@ -4,16 +4,14 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
 from torch import Tensor
-from torchmetrics import Metric
 
 from datamodules import AttentionDataModule
 from datamodules.dependency import Field
 from heads.experiment import ExperimentError
 from heads.single_heads import Names, head_map
 from results import Figure, on_one_scale
-from training import Origin, TrainedModule
+from training import Average, Origin, TrainedModule
 
 
 @dataclass(frozen=True)
@@ -29,31 +27,6 @@ class Sizes:
     layers: tuple[int, ...] = ()
     heads: tuple[int, ...] = ()
     vectors: int = 0
-
-
-class Average(Metric):
-    """Σ totals / Σ counts over the batches of all devices. `MeanMetric` ignores its weights where it lets nan pass."""
-
-    total: Tensor
-    count: Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        for name in ("total", "count"):
-            self.add_state(name, torch.tensor(0.0), dist_reduce_fx="sum")
-
-    def update(self, total: Tensor, count: Tensor | int) -> None:
-        self.total += total
-        self.count += count
-
-    def compute(self) -> Tensor:
-        return self.total / self.count.clamp(min=1)
-
-    def take(self) -> Tensor:
-        """The average; the next one begins."""
-        average: Tensor = self.compute()
-        self.reset()
-        return average
 
 
 class FrozenProbe(TrainedModule[Sizes]):

@@ -75,7 +75,8 @@ class ControlTask(NestedExperiment):
             scores |= dict(zip((name, f"control.{name}", selectivity), columns.values(), strict=True))
             rows.append({"score": name} | {end: x for c, one in columns.items() for end, x in one.named(c).items()})
         units = [task.scores[name].unit for name in names]
-        table = Table(pd.DataFrame(rows), dict.fromkeys(("task", "control", "selectivity"), units))
+        compared = ("task", "control", "selectivity")
+        table = Table(pd.DataFrame(rows), dict.fromkeys(compared, units), answer=("score", *compared))
         items, ratios = _paired(names, task, control)
         (right, scored), (by_chance, _) = ratios[headline], ratios[f"control.{headline}"]
         if (items[scored] == items[f"control.{scored}"]).all():
@@ -89,7 +90,15 @@ class ControlTask(NestedExperiment):
             "cut_off": sum(not copy.stopped for copy in copies),
             **self._unseen(),
         }
-        return Result(self.experiment, scores, {"selectivity": table}, audit=audit, items=items, ratios=ratios)
+        return Result(
+            self.experiment,
+            scores,
+            {"selectivity": table},
+            audit=audit,
+            items=items,
+            ratios=ratios,
+            headline=(headline, f"control.{headline}", "selectivity"),
+        )
 
     def _unseen(self) -> dict[str, int]:
         """Words whose behaviour cannot have been learned."""

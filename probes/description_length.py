@@ -68,11 +68,12 @@ class DescriptionLength(NestedExperiment):
     The interval of the compression is over sentences of train, with the trained copies as they are: it says nothing of
     the order of the blocks or of the initialisation, for which there are seeds.
 
+    The other options are those of `NestedExperiment`; `seed` also orders the sentences.
+
     Args:
         probe: what is trained.
         portions: ends of the blocks, ascending shares of the sentences of train; the last is 1.
         final: whether a copy is trained on the whole split, which costs about as much as all the others.
-        training: arguments of `NestedExperiment`; `seed` also orders the sentences.
 
     Raises:
         ExperimentError: the portions do not ascend to 1.
@@ -146,7 +147,8 @@ class DescriptionLength(NestedExperiment):
         return Result(
             experiment=self.experiment,
             scores=scores,
-            tables={"blocks": Table(table, _UNITS)},
+            tables={"blocks": Table(table, _UNITS, answer=("portion", "bits", "bits_per_word"))},
+            headline=("codelength_bits", "compression"),
             figures={"blocks": figure},
             audit={
                 "epochs": copies[-1].epochs if copies else 0,

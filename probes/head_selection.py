@@ -20,6 +20,7 @@ from probes.base import FrozenProbe, Sizes, weight_maps
 from probes.scorers import attention_scores, candidates, root_scores, weighted_scores, with_root
 from probes.sentences import data_of_sentences
 from results import Figure
+from results.errors import check_numbers
 
 
 class RelationClassifier(nn.Module):
@@ -92,6 +93,8 @@ class HeadSelectionProbe(FrozenProbe, ArcExperiment):
         relations: tuple[str, ...] = (),
     ) -> None:
         super().__init__(relations)
+        check_numbers(self, least=0, learning_rate=learning_rate)
+        check_numbers(self, above=0, decay=decay)
         self.learning_rate, self.decay, self.schedule, self.labels = learning_rate, decay, schedule, labels
         self._val, self._found = ArcPredictions(3), ArcPredictions(3)
         self._relations: tuple[str, ...] = ()
@@ -167,7 +170,7 @@ class HeadSelectionProbe(FrozenProbe, ArcExperiment):
 
     def predict_sentences(
         self,
-        sentences: Sequence[str | Sequence[str]],
+        sentences: str | Sequence[str | Sequence[str]],
         encoder: EncoderSpec | None = None,
         *,
         options: Options | None = None,
@@ -272,11 +275,12 @@ class AttentionWordsProbe(HeadSelectionProbe):
     are those of the authors' code, and the paper's formula has none. In that code the whole of v_j ⊕ v_i is zero for
     ROOT, so that only the biases remain of its weights. `4·LH·dim` parameters, `2·LH` biases, and the two scalars.
 
+    The other options are those of `HeadSelectionProbe`.
+
     Args:
         bias: whether there are b and c.
         root: whether for ROOT the words are `zero`, as in the authors' code, or ROOT has a `learned` vector of its own,
             beside that of the dependent.
-        training: arguments of `HeadSelectionProbe`.
     """
 
     experiment = "attention_words"
@@ -331,9 +335,10 @@ class DistancesWordsProbe(HeadSelectionProbe):
     sentence's length (0 on the other side), an indicator for each of the distances −2…+2, and one for ROOT, whose
     vector and distances are zero. It needs no attention; the encoder may be null.
 
+    The other options are those of `HeadSelectionProbe`; `labels` need attention.
+
     Args:
         hidden: tanh units of the hidden layer.
-        training: arguments of `HeadSelectionProbe`; `labels` need attention.
     """
 
     experiment = "distances_words"
@@ -345,6 +350,7 @@ class DistancesWordsProbe(HeadSelectionProbe):
         **training: Any,  # noqa: ANN401 # those of HeadSelectionProbe
     ) -> None:
         super().__init__(**training)
+        check_numbers(self, least=1, hidden=hidden)
         self.hidden = hidden
 
     def build(self, sizes: Sizes) -> None:

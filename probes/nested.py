@@ -14,6 +14,7 @@ from datamodules import AttentionBatch, DependencyDataModule
 from datamodules.sampling import run_seed
 from heads.experiment import DependencyExperiment, ExperimentError
 from results import Result
+from results.errors import check_numbers
 from training import (
     Best,
     TrainedModule,
@@ -153,6 +154,8 @@ class NestedExperiment(DependencyExperiment):
         seed: int | None = None,
     ) -> None:
         super().__init__()
+        check_numbers(self, least=1, max_epochs=max_epochs, patience=patience, batches=batches)
+        check_numbers(self, least=0, seed=seed)
         # Not as a submodule: Lightning would attach this module's trainer to it, and every copy would copy that.
         self._untrained = (probe,)
         self.max_epochs, self.patience, self.batches = max_epochs, patience, batches

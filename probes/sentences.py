@@ -12,7 +12,7 @@ from attention import EncoderSpec, Options
 from attention.extraction import console
 from datamodules import DependencyDataModule, VectorSpec
 from datamodules.dependency import Field
-from results.errors import check_new
+from results.errors import new_items
 from training import TrainedModule, quiet
 from training.lifecycle import config_of, data_of, data_settings
 
@@ -20,7 +20,7 @@ from training.lifecycle import config_of, data_of, data_settings
 @contextmanager
 def data_of_sentences(
     probe: TrainedModule[Any],
-    sentences: Sequence[str | Sequence[str]],
+    sentences: str | Sequence[str | Sequence[str]],
     reads: Set[Field],
     encoder: EncoderSpec | None,
     options: Options | None,
@@ -36,11 +36,11 @@ def data_of_sentences(
         TrainingError: the probe is not trained.
         UserError: there is no sentence, or one has no words.
     """
-    check_new("sentences", sentences)
+    given = new_items("sentences", sentences)
     probe.on_validation_start()
     with TemporaryDirectory() as cache, quiet(), torch.inference_mode():
         file = Path(cache) / "sentences.conllu"
-        file.write_text("".join(_rows(number, one) for number, one in enumerate(sentences, 1)), encoding="utf-8")
+        file.write_text("".join(_rows(number, one) for number, one in enumerate(given, 1)), encoding="utf-8")
         trained = _data_of_training(probe, reads)
         data = DependencyDataModule(
             {"test": str(file)},

@@ -22,10 +22,10 @@ from metrics.bootstrap import bootstrap_ratio, ratio
 from metrics.rows import ItemRows
 from metrics.structural import depth_losses, distance_losses, length_weights, spearman, tree_depths, tree_distances
 from metrics.trees import gold_in_trees
-from probes.base import Average
 from probes.sentences import data_of_sentences
 from results import HeatMap, Result, Table
-from training import Mean, Origin, TrainedModule, over_devices
+from results.errors import check_numbers
+from training import Average, Mean, Origin, TrainedModule, over_devices
 
 BOUND = 0.05
 """The matrices start uniform within ±BOUND as in Hewitt & Manning (2019)."""
@@ -167,7 +167,7 @@ def sweep_table(
             "high": high,
         }
     )
-    return Table(frame, dict.fromkeys(("dev", "test"), "fraction"), interval="test")
+    return Table(frame, dict.fromkeys(("dev", "test"), "fraction"), interval="test", answer=("layer", "rank", "test"))
 
 
 def sweep_map(table: pd.DataFrame, chosen: int, score: str) -> HeatMap:
@@ -234,8 +234,9 @@ class StructuralProbe(TrainedModule[StructuralSizes], DependencyExperiment):
         patience: int = 5,
     ) -> None:
         super().__init__()
-        if patience < 1:
-            raise ExperimentError(f"patience: {patience}. Give at least one epoch.")
+        check_numbers(self, least=0, learning_rate=learning_rate)
+        check_numbers(self, above=0, decay=decay)
+        check_numbers(self, least=1, patience=patience)
         self.layers, self.ranks = layers, ranks
         self.learning_rate, self.decay, self.patience = learning_rate, decay, patience
         self._places: dict[int, int] = {}
@@ -381,7 +382,7 @@ class StructuralProbe(TrainedModule[StructuralSizes], DependencyExperiment):
 
     def predict_sentences(
         self,
-        sentences: Sequence[str | Sequence[str]],
+        sentences: str | Sequence[str | Sequence[str]],
         encoder: EncoderSpec | None = None,
         *,
         options: Options | None = None,
@@ -453,6 +454,7 @@ class StructuralProbe(TrainedModule[StructuralSizes], DependencyExperiment):
             audit={"epochs": int(self.best_epoch[chosen]), "layer": layer, "rank": rank, **self.trained_on},
             items=items,
             ratios=ratios,
+            headline=tuple(ratios),
         )
 
     def checkpoint_part(self) -> dict[str, Any]:

@@ -118,7 +118,7 @@ class Attempt:
         for log in ("errors.txt", "output.txt"):
             (self.folder / log).unlink(missing_ok=True)
         for left in self.folder.iterdir():
-            if left.is_dir() and not any(left.glob(STATE)):
+            if left.is_dir() and any(left.glob("version_*")) and not any(left.glob(STATE)):  # and no folder of the user
                 shutil.rmtree(left)
         asked = {**self.identity, "config": str(self.config), "arguments": self.command}
         (self.folder / "run.json").write_text(json.dumps(asked, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -43,7 +43,10 @@ class Ranks:
 
         def touch() -> None:
             while not ended.wait(min(_TOUCH_SECONDS, self.patience / 4)):
-                sign.touch()
+                try:
+                    sign.touch()
+                except FileNotFoundError:  # the run is done, and its folder removed
+                    return
 
         sign.touch()
         thread = Thread(target=touch, daemon=True)
@@ -53,11 +56,14 @@ class Ranks:
         finally:
             ended.set()
             thread.join()
-            # Signs of ranks that were killed, of whatever run; who lives will touch its own again.
+            # Signs of ranks that were killed, of other runs; who lives will touch its own again. By old signs of this
+            # run the ranks that have not left yet know who froze.
             last = preemption.touched(sign) or 0
             for old in folder.glob(".alive-*"):
-                if old == sign or last - (preemption.touched(old) or last) > 2e9 * _TOUCH_SECONDS:
+                is_of_another = old.name.rpartition("-")[0] != sign.name.rpartition("-")[0]
+                if is_of_another and last - (preemption.touched(old) or last) > 2e9 * _TOUCH_SECONDS:
                     old.unlink(missing_ok=True)
+            sign.unlink(missing_ok=True)
 
     def wait_for(self, found: Callable[[], Found | None], owner: int, file: Path, stop: bool = True) -> Found:
         """What another rank makes, once it is there.
@@ -91,10 +97,32 @@ class Ranks:
             pause = min(1.5 * pause, _POLL_SECONDS)
         return one
 
+    def frozen(self, folder: Path) -> list[int]:
+        """Ranks that stopped giving signs of life in a folder, and did not remove them as those that end do.
+
+        For the moment after a collective has waited `patience` seconds. A rank that froze while it was waited for is
+        found out somewhat later; then this waits, too.
+        """
+        signs = {rank: _sign(folder, rank) for rank in range(self.world) if rank != self.rank}
+        enough = 0.7 * self.patience  # more than a file system may take to show a touched file
+        end = time.monotonic() + enough
+        while True:
+            now = preemption.touched(_sign(folder, self.rank))
+            ages = {rank: (now or 0) - (preemption.touched(sign) or now or 0) for rank, sign in signs.items()}
+            found = [rank for rank, age in ages.items() if age > 1e9 * enough]
+            if found or now is None or time.monotonic() > end:
+                return found
+            time.sleep(_POLL_SECONDS)
+
     def come(self, place: Path) -> None:
         """Tell the others that this rank is at a place of the program; the name of its sign begins with `place`."""
         if self.world > 1:
             _at(place, self.rank).touch()
+
+    def leave(self, place: Path) -> None:
+        """Remove the sign that `come` made, once no other rank looks for it any more."""
+        if self.world > 1:
+            _at(place, self.rank).unlink(missing_ok=True)
 
     def meet(self, place: Path, left: Path) -> bool:
         """Come to a place, and wait for all others there; false if one is at `left`, from where none comes.

@@ -16,7 +16,7 @@ from rich.text import Text
 from metrics.bootstrap import bootstrap_ratio, holm, mean_and_sd, paired_bootstrap, paired_permutation
 from reports.reader import Record, RecordError, find_record, first_of
 from reports.runs import rows_of
-from reports.tables import data_table
+from reports.tables import LEGEND, data_table
 from reports.writer import plain
 from results import Estimate, Table, Unit
 from results.errors import near
@@ -160,7 +160,7 @@ def compare(groups: Sequence[Sequence[Scored]]) -> Table:
     if len(groups) > 2:
         frame["holm.p"] = holm(frame["permutation.p"].tolist())
         units["holm.p"] = "p"
-    return Table(frame, units, interval=score)
+    return Table(frame, units, interval=score, answer=("run", *units))
 
 
 def warnings(runs: Sequence[Scored]) -> list[str]:
@@ -201,9 +201,10 @@ def _read(runs: Sequence[Path], score: str | None, label: str = "") -> Scored:
         with suppress(RecordError):
             return scored(find_record(run), score, label)
     try:
-        return scored(find_record(runs[-1]), score, label)
+        record = find_record(runs[-1])
     except RecordError as error:
         raise RecordError(f"{error}; {EXPECTED} is expected") from None
+    return scored(record, score, label)
 
 
 def main(args: Sequence[str], *, console: Console | None = None) -> int:
@@ -229,6 +230,7 @@ def main(args: Sequence[str], *, console: Console | None = None) -> int:
     score, items, names = runs[0].name, len(runs[0].counts), " and ".join(map(str, runs[0].counts.index.names))
     console.print(data_table(f"{score}, against the first", table, "the output of --json", console.width))
     console.print()
+    console.print(Text(LEGEND))
     console.print(Text(f"{items} items, matched by {names}; {DRAWS} draws a test."), soft_wrap=True)
     for warning in cautions:
         console.print(Text(f"Warning: {warning}", "yellow"), soft_wrap=True)

@@ -59,11 +59,16 @@ class Record:
         Raises:
             RecordError: There are no such counts, or their items cannot be told apart.
         """
+        if not self.ratios:
+            raise RecordError(
+                f"{self.path}: the experiment {self.experiment} keeps no counts per item, so its scores cannot be "
+                f"compared item by item. Compare runs of probes or of classifiers; reports.load reads all scores"
+            )
         if score not in self.ratios or score not in self.scores:
             why = (
                 "cannot be compared item by item" if score in self.scores else f"is no score{near(score, self.scores)}"
             )
-            known = ", ".join(self.ratios) or "none; experiments such as SingleHeads have none to compare"
+            known = ", ".join(self.ratios)
             raise RecordError(f"{self.path}: {score} {why}; there are counts per item of: {known}")
         if self.items is None or not self.items.is_file():
             raise RecordError(f"{self.path}: the items of its test, {self.items or 'items.parquet'}, are not there")
@@ -119,7 +124,7 @@ def read_record(path: Path) -> Record:
             content.get("seed"),
             dict(content.get("tables", {})),
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         fault = f"{type(error).__name__}: {error}"
         raise RecordError(f"{path} is there, but is not what a run writes as its results.json ({fault})") from None
 

@@ -137,7 +137,8 @@ def collect(
     warnings = _other_data(rows, records) + _other_items(rows, records)
     if len({record.source for record in records.values()}) > 1:
         warnings.append("the program was changed between these runs: another --out runs all with what it is now")
-    tables = {name: Table(shown, known, interval), f"{name}_runs": runs_table}
+    answer = [column for column, full in columns.items() if full in (*labels, *rows[0].scores)]
+    tables = {name: Table(shown, known, interval, answer), f"{name}_runs": runs_table}
     result = Result(name, scores, tables, audit={"faults": faults, "warnings": warnings})
     encoder, data = (_shared([getattr(one, what) for one in records.values()]) for what in ("encoder", "data"))
     return result, Provenance(encoder, data, {})

@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
-from itertools import accumulate
+from typing import Literal
 
 import pandas as pd
 from rich import box
@@ -50,56 +50,165 @@ def _cell(values: Iterable[float], unit: Unit, missing: str) -> str:
     return f"{first or missing} [{bounds[0]}, {bounds[1]}]" if bounds and all(bounds) else first or missing
 
 
-ROWS, COLUMNS, SCORES = 30, 12, 80  # printed: rows and columns of a table, not counting intervals, and scores
+ROWS = 25  # of a table, of the scores and of the audit, that are printed
+NARROW, LINES = 16, 3  # letters that a column of words keeps where others need room; lines of a cell
 DASH = "–"
+LEGEND = "Fractions are ×100, with 95 % intervals in brackets; docs/glossary.md explains the scores."
+SIGNS: Mapping[str, str] = {"nats": "nats", "bits": "bits"}
+_PARTS = re.compile(r"[^\s_.]+[\s_.]*|[\s_.]+")  # of a heading, between which it breaks
 
 
-def scores_table(title: str, scores: Mapping[str, Estimate]) -> RichTable:
-    """Lay out scores, one row each, with their intervals."""
-    table = _table(title, ["score", "value"], numbers={1})
-    for name, score in list(scores.items())[:SCORES]:
-        ends = () if score.low is None or score.high is None else (score.low, score.high)
-        table.add_row(*_cells(name, _cell((score.value, *ends), score.unit, DASH)))
-    if len(scores) > SCORES:
-        table.caption = Text(f"{len(scores) - SCORES} more scores in results.json")
+def scores_table(title: str, scores: Mapping[str, Estimate], headline: Sequence[str] = ()) -> RichTable:
+    """Lay out scores, one row each, with their intervals; those of the headline come first."""
+    units = any(score.unit in SIGNS for score in scores.values())
+    table = _table(title, {"score": "left", "value": "right", **({"unit": "left"} if units else {})})
+    for name in list(dict.fromkeys((*headline, *scores)))[:ROWS]:
+        table.add_row(*_cells(name, score_cell(scores[name]), *([SIGNS.get(scores[name].unit, "")] if units else [])))
+    if len(scores) > ROWS:
+        table.caption = Text(f"{len(scores) - ROWS} more scores in results.json")
     return table
+
+
+def score_cell(score: Estimate) -> str:
+    """A score with its interval where it has one."""
+    ends = () if score.low is None or score.high is None else (score.low, score.high)
+    return _cell((score.value, *ends), score.unit, DASH)
 
 
 def data_table(title: str, table: Table, file: str, width: int = 80) -> RichTable:
-    """Lay out the first rows, and the columns that fit a width; a caption counts the others, which are in `file`."""
+    """Lay out the first rows: the columns of the answer, and of the others those that fit beside them.
+
+    Where even the answer does not fit, words fold, then intervals stand below their numbers, then every row is a block
+    of lines. A caption counts what is left out, and is in `file`.
+    """
     frame, cells = table.frame, written(table, missing=DASH)
-    columns = _fitting({name: column[:ROWS] for name, column in cells.items()}, width)
-    numeric = {place for place, column in enumerate(columns) if pd.api.types.is_numeric_dtype(frame[column])}
-    shown = _table(title, [str(column) for column in columns], numbers=numeric)
-    for row in zip(*(cells[column][:ROWS] for column in columns), strict=True):
-        shown.add_row(*_cells(*row))
-    more = {"row": len(frame) - ROWS, "column": len(cells) - len(columns)}
-    if left := " and ".join(f"{number} more {kind}{'s' * (number > 1)}" for kind, number in more.items() if number > 0):
-        shown.caption = Text(f"{left} in {file}")
-    return shown
+    numeric = {name: pd.api.types.is_numeric_dtype(frame[name]) for name in cells}
+    columns = {name: _Column(str(name), column[:ROWS], numeric[name]) for name, column in cells.items()}
+    shown = [column for name, column in columns.items() if name in table.answer]
+    for name, column in columns.items():
+        if name not in table.answer and _needed(one.wide for one in (*shown, column)) <= width:
+            shown.append(column)
+    shown.sort(key=list(columns.values()).index)
+    laid_out = _beside(title, shown, width) or _stacked(title, shown)
+    more = {"row": len(frame) - ROWS, "column": len(cells) - len(shown)}
+    if left := " and ".join(
+        f"{number:,} more {kind}{'s' * (number > 1)}" for kind, number in more.items() if number > 0
+    ):
+        laid_out.caption = Text(f"{left} in {file}")
+    return laid_out
 
 
-def _fitting(cells: Mapping[str, list[str]], width: int) -> list[str]:
-    """The first columns that fit beside each other without a line break: two at least, `COLUMNS` at most."""
-    ends = accumulate(max(map(cell_len, (str(name), *column))) + 2 for name, column in cells.items())
-    fitting = sum(end <= width + 2 for end in ends)
-    return list(cells)[: min(max(fitting, 2), COLUMNS)]
+class _Column:
+    """A column of a printed table, and the widths at which nothing of it is lost.
+
+    Attributes:
+        name: Its name.
+        cells: Its cells, each in one line.
+        numeric: Whether it holds numbers.
+        full: Width with the name in one line.
+        wide: Width with the name broken between its parts.
+        narrow: The smallest width: intervals are below their numbers, and words fold.
+    """
+
+    def __init__(self, name: str, cells: list[str], numeric: bool) -> None:
+        self.name, self.cells, self.numeric = name, cells, numeric
+        self._parts = _PARTS.findall(name)
+        head = _width(part.rstrip() for part in self._parts)
+        self.wide = max(head, _width(cells))
+        self.full = max(cell_len(name), self.wide)
+        below = max(head, _width(line for cell in cells for line in _below(cell).split("\n")))
+        self.narrow = below if numeric else min(self.wide, NARROW)
+
+    def heading(self, width: int) -> str:
+        """The name, in lines of a width."""
+        lines = [""]
+        for part in self._parts:
+            if lines[-1] and cell_len((lines[-1] + part).rstrip()) > width:
+                lines.append("")
+            lines[-1] += part
+        return "\n".join(line.rstrip() for line in lines)
+
+    def at(self, width: int) -> list[str]:
+        """The cells at a width; rich folds the words."""
+        if self.numeric:
+            return self.cells if width >= self.wide else [_below(cell) for cell in self.cells]
+        return [shortened(cell, LINES * width) for cell in self.cells]
 
 
-def audit_table(audit: Mapping[str, object]) -> RichTable:
-    """Lay out the audit, one row per entry, nested names joined with dots; a caption counts the omitted zeros."""
-    table = _table("audit", ["what", "value"], numbers={1})
-    entries = list(_flat(audit))
-    for name, value in entries:
-        if value != "0":
-            table.add_row(*_cells(name, value))
-    if nothing := sum(value == "0" for _, value in entries):
-        counts = "1 count that is 0" if nothing == 1 else f"{nothing} counts that are 0"
-        table.caption = Text(f"without {counts}, which results.json has")
+def _width(texts: Iterable[str]) -> int:
+    return max(map(cell_len, texts), default=0)
+
+
+def _below(cell: str) -> str:
+    """A number with its interval below."""
+    return cell.replace(" [", "\n[", 1)
+
+
+def shortened(text: str, length: int) -> str:
+    """A text of at most so many letters, without those of its middle if there are more: a path keeps both its ends."""
+    if len(text) <= length:
+        return text
+    end = (length - 1) // 2
+    return f"{text[: length - 1 - end]}…{text[len(text) - end :]}"
+
+
+def _needed(widths: Iterable[int]) -> int:
+    """The width of columns beside each other, two spaces apart."""
+    return sum(width + 2 for width in widths) - 2
+
+
+def _beside(title: str, columns: Sequence[_Column], width: int) -> RichTable | None:
+    """The columns beside each other; None where they do not fit."""
+    below = [column.narrow if column.numeric else column.wide for column in columns]
+    folded = (_folded(columns, widths, width) for widths in ([column.wide for column in columns], below))
+    ways = ([column.full for column in columns], *folded)
+    widths = next((widths for widths in ways if _needed(widths) <= width), None)
+    if widths is None:
+        return None
+    table = _table(title, {})
+    for column, room in zip(columns, widths, strict=True):
+        side: Literal["left", "right"] = "right" if column.numeric else "left"
+        table.add_column(Text(column.heading(room)), justify=side, width=room, overflow="fold")
+    for row in zip(*(column.at(room) for column, room in zip(columns, widths, strict=True)), strict=True):
+        table.add_row(*_cells(*row))
     return table
 
 
-def _table(title: str, columns: Sequence[str], numbers: set[int]) -> RichTable:
+def _folded(columns: Sequence[_Column], widths: Sequence[int], width: int) -> list[int]:
+    """The widths with those of words reduced, the widest first, as far as they have to and can be."""
+    found = list(widths)
+    words = [place for place, column in enumerate(columns) if not column.numeric]
+    while _needed(found) > width and any(found[place] > columns[place].narrow for place in words):
+        found[max(words, key=lambda place: found[place] - columns[place].narrow)] -= 1
+    return found
+
+
+def _stacked(title: str, columns: Sequence[_Column]) -> RichTable:
+    """A block of lines for each row, one for each column."""
+    table = _table(title, {"column": "left", "value": "left"})
+    for row in zip(*(column.cells for column in columns), strict=True):
+        if table.row_count:
+            table.add_row()
+        for column, cell in zip(columns, row, strict=True):
+            table.add_row(*_cells(column.name, cell))
+    return table
+
+
+def audit_table(audit: Mapping[str, object]) -> RichTable:
+    """Lay out the audit, one row per entry, nested names joined with dots; a caption counts what is left out."""
+    table = _table("audit", {"what": "left", "value": "right"})
+    entries = [(name, value) for name, value in _flat(audit) if value != "0"]
+    for name, value in entries[:ROWS]:
+        table.add_row(*_cells(name, value))
+    nothing = len(list(_flat(audit))) - len(entries)
+    left = [f"{len(entries) - ROWS:,} more entries"] if len(entries) > ROWS else []
+    left += ["1 count that is 0" if nothing == 1 else f"{nothing} counts that are 0"] if nothing else []
+    if left:
+        table.caption = Text(f"without {' and '.join(left)}, which results.json has")
+    return table
+
+
+def _table(title: str, columns: Mapping[str, Literal["left", "right"]]) -> RichTable:
     # One rule under the head, two spaces between columns: five columns with intervals fit into 80 characters.
     table = RichTable(
         title=Text(title, style="bold"),
@@ -110,9 +219,9 @@ def _table(title: str, columns: Sequence[str], numbers: set[int]) -> RichTable:
         pad_edge=False,
         padding=(0, 1, 0, 0),
     )
-    for place, column in enumerate(columns):
+    for column, side in columns.items():
         # In a narrow terminal cells wrap: the default would cut numbers short.
-        table.add_column(Text(column), justify="right" if place in numbers else "left", overflow="fold")
+        table.add_column(Text(column), justify=side, overflow="fold")
     return table
 
 

@@ -5,7 +5,7 @@ a treebank bring their gold arcs, documents their clusters; `--saliency` adds wh
 """
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
@@ -24,7 +24,7 @@ from corpora.conllu import read_treebank
 from corpora.document import Document, Mention, cut, windows_from_table
 from corpora.registry import CORPORA, locate
 from corpora.sentence import Sentence
-from fidelity.checkpoints import Checkpoint, read
+from fidelity.checkpoints import Checkpoint, files_of, read
 from fidelity.classified import classify
 from fidelity.saliency import MEASURES, Saliency
 from models import TextClassifier
@@ -37,6 +37,7 @@ from results.errors import UserError, near
 from results.files import write_atomically
 
 MEGABYTE = 1_000_000
+SENTENCES = 5  # of a document of which no part is named
 
 
 class ViewInputError(UserError):
@@ -82,15 +83,18 @@ def _short(words: Sequence[str]) -> str:
     return text if len(text) <= 70 else f"{text[:69]}…"
 
 
-def from_corpus(name: str, split: str, ids: Sequence[str]) -> list[Marked]:
-    """Sentences of a treebank, or documents, which may be cut as `ID:FIRST-LAST` sentences from 1.
+Items = Mapping[str, Sentence | Document]
+
+
+def items_of(name: str, split: str) -> tuple[Path, Items]:
+    """The file of a corpus, and its sentences with their trees, or its documents, by their ids.
 
     Raises:
         CorpusError: there is no such corpus or file, or it cannot be read.
-        ViewInputError: there is no such split or id.
+        ViewInputError: there is no such split.
     """
     path = Path(name)
-    if name in CORPORA:
+    if name in CORPORA or not (path.suffix or path.exists()):
         files = locate(name, None)
         if split not in files and "all" not in files:
             raise ViewInputError(f"--split {split}: {name} has {', '.join(files)}.")
@@ -98,10 +102,25 @@ def from_corpus(name: str, split: str, ids: Sequence[str]) -> list[Marked]:
     if path.suffix in (".tsv", ".csv"):
         raise ViewInputError(f"{path}: labelled texts have no arcs and no clusters. Give them with --text.")
     if _has_documents(path):
-        documents = {document.id: document for document in read_documents(path).documents}
-        return [of_document(_part(documents, wanted, path)) for wanted in ids]
-    sentences = {sentence.id: sentence for sentence in read_treebank(path).sentences}
-    return [of_sentence(sentences[_known(wanted, sentences, path)]) for wanted in ids]
+        return path, {document.id: document for document in read_documents(path).documents}
+    return path, {sentence.id: sentence for sentence in read_treebank(path).sentences}
+
+
+def from_corpus(name: str, split: str, ids: Sequence[str] = ()) -> list[Marked]:
+    """Sentences of a treebank, or documents, which may be cut as `ID:N` or `ID:FIRST-LAST` sentences from 1.
+
+    Without an id the first sentence, or the first few of the first document. Raises what `items_of` does, and
+    ViewInputError if there is no such id.
+    """
+    path, items = items_of(name, split)
+    first = next(iter(items))
+    if isinstance(document := items[first], Document):
+        first = f"{first}:1-{min(SENTENCES, len(document.sentences))}"
+    return [_marked(_item(items, wanted, path)) for wanted in ids or [first]]
+
+
+def _marked(item: Sentence | Document) -> Marked:
+    return of_document(item) if isinstance(item, Document) else of_sentence(item)
 
 
 def _has_documents(path: Path) -> bool:
@@ -112,25 +131,27 @@ def _has_documents(path: Path) -> bool:
         return next((line for line in file if line.strip()), "").startswith("#begin document")
 
 
-def _known(wanted: str, known: Sequence[str] | dict[str, Sentence] | dict[str, Document], path: Path) -> str:
-    if wanted not in known:
-        first = f"the first of {len(known)} is {next(iter(known))}"
-        raise ViewInputError(f"--id {wanted}: {path} has no such id{near(wanted, known)}; {first}.")
-    return wanted
-
-
-def _part(documents: dict[str, Document], wanted: str, path: Path) -> Document:
-    if wanted in documents:
-        return documents[wanted]
+def _item(items: Items, wanted: str, path: Path) -> Sentence | Document:
+    if wanted in items:
+        return items[wanted]
     name, _, bounds = wanted.rpartition(":")
     first, _, last = bounds.partition("-")
-    if name not in documents or not (first.isdecimal() and last.isdecimal()):
-        _known(wanted, documents, path)
-    document = documents[name]
-    if not 1 <= int(first) <= int(last) <= len(document.sentences):
+    document = items.get(name)
+    if not isinstance(document, Document) or not (first.isdecimal() and (last or first).isdecimal()):
+        raise ViewInputError(f"--id {wanted}: {path} has no such id{near(wanted, items)}; --list shows all of them.")
+    if not 1 <= int(first) <= int(last or first) <= len(document.sentences):
         raise ViewInputError(f"--id {wanted}: {name} has sentences 1 to {len(document.sentences)}.")
-    found = cut(0, document, int(first) - 1, int(last)).text
-    return replace(found, id=wanted)
+    return replace(cut(0, document, int(first) - 1, int(last or first)).text, id=wanted)
+
+
+def listed(options: argparse.Namespace) -> list[str]:
+    """A line for each sentence, document or item that can be shown: its id or number, and how it begins."""
+    if options.store is not None:
+        store = _open_store(options.store)
+        return [f"--item {number}  {_labelled(store, number - 1).title}" for number in range(1, len(store) + 1)]
+    _, items = items_of(options.corpus, options.split)
+    sizes = [f" ({len(item.sentences)} sentences)" if isinstance(item, Document) else "" for item in items.values()]
+    return [f"{_marked(item).title}{size}" for item, size in zip(items.values(), sizes, strict=True)]
 
 
 def attention_views(texts: Sequence[Marked], encoder: Encoder, options: Options, *, pieces: bool = False) -> list[View]:
@@ -211,12 +232,7 @@ def _owners(text: Marked, places: Sequence[int], forms: Sequence[str | None], pa
     return np.array(owners)
 
 
-def store_view(folder: Path, item: int, quantity: str) -> View:
-    """What a store holds of an item, which count from 1: attention, hidden states as cosines, or antecedents.
-
-    Raises:
-        ViewInputError: there is no store, item or quantity.
-    """
+def _open_store(folder: Path) -> Store:
     if not (folder / MANIFEST).is_file():
         raise ViewInputError(
             f"{folder}: no store, it has no {MANIFEST}. A store is a folder below --data.init_args.cache."
@@ -224,9 +240,19 @@ def store_view(folder: Path, item: int, quantity: str) -> View:
     store = Store.open(folder.resolve(), Digests(folder.resolve().parent))
     if store is None:
         raise ViewInputError(f"{folder}: the store is damaged; the run that reads it makes it anew.")
+    return store
+
+
+def store_view(folder: Path, item: int, quantity: str) -> View:
+    """Return the view of an item, counted from 1, of a store: attention, cosines of hidden states, or antecedents.
+
+    Raises:
+        ViewInputError: there is no store, item or quantity.
+    """
+    store = _open_store(folder)
     if not 1 <= item <= len(store):
         raise ViewInputError(f"--item {item}: the store has items 1 to {len(store)}.")
-    held = list(store.manifest.identity.get("quantities", []))  # type: ignore[call-overload]
+    held = store.manifest.quantities
     if quantity not in held:
         raise ViewInputError(f"--quantity {quantity}: the store holds {', '.join(held) or 'labels alone'}.")
     marked = _labelled(store, item - 1)
@@ -240,7 +266,8 @@ def _labelled(store: Store, item: int) -> Marked:
     if "document" in row.column_names:
         return of_document(windows_from_table(row)[0].text)
     one = row.to_pylist()[0]
-    return of_sentence(Sentence(one["id"], *(tuple(one[name]) for name in ("words", "heads", "relations", "upos"))))
+    columns = ("words", "heads", "relations", "upos", "xpos")
+    return of_sentence(Sentence(one["id"], *(tuple(one[name]) for name in columns)))
 
 
 def _on(text: Marked, words: Sequence[str], values: np.ndarray, layers: Sequence[int], shift: int) -> View:
@@ -307,7 +334,10 @@ def _parser() -> argparse.ArgumentParser:
     source.add_argument("--text", action="append", default=[], help="a text, cut at blanks; may be repeated")
     source.add_argument("--corpus", metavar="NAME|FILE", help="treebank (gold arcs) or documents (clusters)")
     source.add_argument("--split", default="dev", help="of a corpus by name (%(default)s)")
-    source.add_argument("--id", nargs="+", action="extend", default=[], help="sentences or documents; ID:FIRST-LAST")
+    source.add_argument(
+        "--id", nargs="+", action="extend", default=[], help="sentences or documents (the first); ID:N or ID:FIRST-LAST"
+    )
+    source.add_argument("--list", action="store_true", help="say what there is in the corpus or the store, and leave")
     source.add_argument("--store", type=Path, metavar="FOLDER", help="a store of attention, instead of an encoder")
     source.add_argument("--item", type=int, default=1, metavar="N", help="of the store, from 1 (%(default)s)")
     shown = parser.add_argument_group("what is shown")
@@ -315,7 +345,7 @@ def _parser() -> argparse.ArgumentParser:
     shown.add_argument("--heads", nargs="+", type=int, metavar="N", help="of each layer, from 1 (all)")
     shown.add_argument("--quantity", default="attention", choices=("attention", "hidden", "antecedent"))
     shown.add_argument("--pieces", action="store_true", help="also between the pieces of words")
-    shown.add_argument("--saliency", type=Path, metavar="CHECKPOINT", help="of a text classifier")
+    shown.add_argument("--saliency", type=Path, metavar="CHECKPOINT", help="of a text classifier, or its run")
     shown.add_argument("--budget", type=float, default=40, metavar="MB", help="most of the page (%(default)s)")
     parser.add_argument("--out", type=Path, default=Path("view.html"), metavar="FILE", help="the page (%(default)s)")
     return parser
@@ -324,7 +354,10 @@ def _parser() -> argparse.ArgumentParser:
 def _check(options: argparse.Namespace) -> None:
     """Raise ViewInputError for options that do not fit each other."""
     faults = {
-        "Give one of --text, --corpus with --id, and --store.": sum(
+        "--list: of what? Give --corpus NAME or FILE, or --store FOLDER.": options.list
+        and options.corpus is None
+        and options.store is None,
+        "Give one of --text, --corpus and --store.": sum(
             (bool(options.text), options.corpus is not None, options.store is not None)
         )
         != 1,
@@ -333,10 +366,9 @@ def _check(options: argparse.Namespace) -> None:
         and bool(options.layers or options.heads or options.pieces or options.saliency),
         f"--quantity {options.quantity}: only stores hold it. Give --store FOLDER --item N.": options.store is None
         and options.quantity != "attention",
-        "--corpus: name the sentences or documents with --id.": options.corpus is not None and not options.id,
         "--id: of which corpus? Give --corpus NAME or FILE.": options.corpus is None and bool(options.id),
-        f"--saliency {options.saliency}: there is no such checkpoint of a classifier.": options.saliency is not None
-        and not options.saliency.is_file(),
+        f"--saliency {options.saliency}: there is no such checkpoint, and no such run.": options.saliency is not None
+        and not options.saliency.exists(),
         **{f"--text {text!r}: there is no word in it.": not text.split() for text in options.text},
         **{f"--layers {number}: they are counted from 1.": number < 1 for number in options.layers or ()},
         **{f"--heads {number}: they are counted from 1.": number < 1 for number in options.heads or ()},
@@ -347,17 +379,20 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def views(options: argparse.Namespace) -> list[View]:
-    """The views of a command line; ViewInputError where its options do not fit each other."""
-    _check(options)
+    """The views of a command line."""
     if options.store is not None:
         return [store_view(options.store, options.item, options.quantity)]
     texts = [Marked(_short(text.split()), tuple(text.split())) for text in options.text]
     if options.corpus is not None:
         texts = from_corpus(options.corpus, options.split, options.id)
     if options.saliency is not None:
-        read(options.saliency)  # which says what is no checkpoint of a classifier
-        model: TextClassifier = TextClassifier.load_from_checkpoint(options.saliency)
-        texts = [with_saliency(text, options.saliency, model.requires_grad_(False)) for text in texts]
+        path, *others = files_of(options.saliency)
+        if others:
+            names = ", ".join(str(one.relative_to(options.saliency)) for one in (path, *others))
+            raise ViewInputError(f"--saliency {options.saliency}: there are several checkpoints, {names}. Name one.")
+        read(path)  # which says what is no checkpoint of a classifier
+        model: TextClassifier = TextClassifier.load_from_checkpoint(path)
+        texts = [with_saliency(text, path, model.requires_grad_(False)) for text in texts]
     layers, heads = (tuple(sorted(set(given))) if given else None for given in (options.layers, options.heads))
     chosen = Options(layers=layers, heads=heads, precision="float32")
     return attention_views(texts, Encoder(options.encoder), chosen, pieces=options.pieces)
@@ -366,6 +401,10 @@ def views(options: argparse.Namespace) -> list[View]:
 def main(args: Sequence[str]) -> int:
     """Run the command line `args`: write a page and print its path. Input that cannot be shown raises UserError."""
     options = _parser().parse_args(args)
+    _check(options)
+    if options.list:
+        print("\n".join(listed(options)))
+        return 0
     if not options.out.absolute().parent.is_dir():
         raise ViewInputError(f"--out {options.out}: there is no folder {options.out.absolute().parent}.")
     page = view_page(*views(options), budget=int(options.budget * MEGABYTE))

@@ -1,6 +1,7 @@
 """Writes the result of an experiment to the run folder and prints its tables: a callback for the Trainer."""
 
 import hashlib
+import io
 import json
 import math
 import os
@@ -20,13 +21,14 @@ from matplotlib import rc_context
 from rich.console import Console
 from rich.text import Text
 
+from metrics.progress import counted
 from reports.drawn import drawn
 from reports.figures import DOTS, STYLE, draw, fonts_for
 from reports.run_page import PAGE, write_page
-from reports.tables import audit_table, data_table, latex_table, scores_table
+from reports.tables import LEGEND, audit_table, data_table, latex_table, score_cell, scores_table
 from reports.texts import html_page
 from results import ColouredTexts, Figure, Provenance, Result, Table
-from results.files import write_atomically
+from results.files import is_full, write_atomically
 
 SCHEMA = 2
 RECORD = "results.json"
@@ -63,13 +65,16 @@ class ResultWriter(pl.Callback):
     Attributes:
         folder: The run folder; None takes that of the logger, or the root folder of the trainer without a logger.
         titles: Whether drawings have titles; `results.json` has them as captions in any case.
+        draw: Whether figures are drawn.
+        quiet: Whether the scores of the headline and the folder are all that is printed.
     """
 
     def __init__(self, console: Console | None = None) -> None:
         # The default console is made later: it has locks, and spawned processes receive the callback pickled.
         self._console = console
         self.folder: Path | None = None
-        self.titles = True
+        self.titles = self.draw = True
+        self.quiet = False
 
     def on_predict_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Write the predictions, if the module kept any."""
@@ -77,7 +82,7 @@ class ResultWriter(pl.Callback):
         predictions = getattr(pl_module, "predictions", None)
         if trainer.is_global_zero and isinstance(predictions, pd.DataFrame):
             folder.mkdir(parents=True, exist_ok=True)
-            predictions.to_parquet(folder / "predictions.parquet", index=False)
+            _save_parquet(folder / "predictions.parquet", predictions)
             (self._console or Console()).print(Text(f"Written to {folder / 'predictions.parquet'}"), soft_wrap=True)
 
     def _folder(self, trainer: pl.Trainer) -> Path:
@@ -104,19 +109,35 @@ class ResultWriter(pl.Callback):
         content = write_scores(folder, result, provenance)  # before printing, which may fail
         if not isinstance(datamodule, Sourced):
             warn(f"{type(datamodule).__name__} has no provenance: encoder and data unknown")
-        audit = merged_audit(result, provenance)
-        tables = [audit_table(audit)] if audit else []
-        shown = {name: table for name, table in result.tables.items() if table.shown}
-        tables += [data_table(name, table, f"{name}.csv", console.width) for name, table in shown.items()]
-        tables.append(scores_table(f"{result.experiment}: scores", result.scores))  # last, so that they stay in view
-        for table in tables:
-            console.print(table)
-            console.print()
-        for name, reason in write_figures(folder, result.figures, content, self.titles).items():
+        if trainer.progress_bar_callback is not None:  # otherwise its last line would stand below what is printed
+            trainer.progress_bar_callback.teardown(trainer, pl_module, "test")
+        if self.quiet:
+            for name in result.headline:
+                console.print(Text(f"{name} {score_cell(result.scores[name])}"), soft_wrap=True)
+        else:
+            print_result(result, merged_audit(result, provenance), console)
+        figures = result.figures if self.draw else {}
+        for name, reason in write_figures(folder, figures, content, self.titles).items():
             warn(f"figure {name} could not be drawn: {reason}")
         if fault := leave_page(folder):
             warn(fault)
         console.print(Text(f"Written to {folder}"), soft_wrap=True)
+
+
+def print_result(result: Result, audit: Mapping[str, object], console: Console) -> None:
+    """Print the audit, the tables that answer the question, the scores, and the names of the other tables."""
+    tables = [audit_table(audit)] if audit else []
+    shown = {name: table for name, table in result.tables.items() if table.answer}
+    tables += [data_table(name, table, f"{name}.csv", console.width) for name, table in shown.items()]
+    tables.append(scores_table(f"{result.experiment}: scores", result.scores, result.headline))  # stay in view
+    for table in tables:
+        console.print(table)
+        console.print()
+    console.print(Text(LEGEND))
+    if others := [
+        f"{name}.csv ({counted(len(one.frame), 'row')})" for name, one in result.tables.items() if not one.answer
+    ]:
+        console.print(Text(f"More tables: {', '.join(others)}."))
 
 
 def write(folder: Path, result: Result, provenance: Provenance, titles: bool = True) -> dict[str, str]:
@@ -127,10 +148,12 @@ def write(folder: Path, result: Result, provenance: Provenance, titles: bool = T
 
 
 def leave_page(folder: Path) -> str | None:
-    """Write the page of a folder; return why there is none, if so."""
+    """Write the page of a folder; return why there is none, if so. An OSError says that the disk is full."""
     try:
         write_page(folder)
     except Exception as error:  # all it shows is written: a fault of the page must not end the run
+        if is_full(error):
+            raise
         return f"no page.html, which `python -m reports.page {folder}` makes: {type(error).__name__}: {error}"
     return None
 
@@ -152,11 +175,11 @@ def write_scores(folder: Path, result: Result, provenance: Provenance) -> dict[s
     for name, table in result.tables.items():
         _save_csv(folder / f"{name}.csv", table)
         if text := latex[name]:
-            (folder / f"{name}.tex").write_text(text, encoding="utf-8", newline="\n")
+            write_atomically(folder / f"{name}.tex", text)
         else:
             (folder / f"{name}.tex").unlink(missing_ok=True)
     if result.items is not None:
-        result.items.to_parquet(folder / "items.parquet", index=False)
+        _save_parquet(folder / "items.parquet", result.items)
     seed = os.environ.get("PL_GLOBAL_SEED")  # what seed_everything leaves behind
     content: dict[str, Any] = {
         "schema": SCHEMA,
@@ -238,8 +261,13 @@ def _tested(data: Mapping[str, object], split: str | None = None) -> Iterator[tu
 def write_figures(
     folder: Path, figures: Mapping[str, Figure], content: Mapping[str, Any], titles: bool = True
 ) -> dict[str, str]:
-    """Draw the figures into the run folder, name them in the `content` of `write_scores`; return faults by figure."""
+    """Draw the figures into the run folder, name them in the `content` of `write_scores`; return faults by figure.
+
+    Raises:
+        OSError: The disk is full; what does fit is written, and the rest can be drawn later.
+    """
     files, faults, numbers = dict[str, str](), dict[str, str](), dict[str, Table]()
+    full: OSError | None = None
     lettered = [figure for figure in figures.values() if not isinstance(figure, ColouredTexts)]
     with fonts_for(str(lettered)):
         for name, figure in figures.items():
@@ -253,13 +281,20 @@ def write_figures(
                 files.pop(name, None)
                 for suffix in SUFFIXES:  # remove incomplete files
                     (folder / f"{name}{suffix}").unlink(missing_ok=True)
+                if isinstance(error, OSError) and is_full(error):
+                    error.filename = error.filename or str(folder / name)
+                    full = error
     if files:
         columns = {**content["columns"], **{f"{name}.data": described(table) for name, table in numbers.items()}}
         data = {name: f"{name}.data.csv" for name in numbers}
         try:
             _write_record(folder / RECORD, {**content, "columns": columns, "figures": files, "figure_data": data})
         except OSError as error:  # the first record stays, with all scores
+            if is_full(error):
+                raise
             faults |= dict.fromkeys(files, f"results.json cannot name it: {error}")
+    if full is not None:
+        raise full
     return faults
 
 
@@ -272,7 +307,13 @@ def described(table: Table) -> dict[str, object]:
 
 
 def _save_csv(path: Path, table: Table) -> None:
-    table.frame.to_csv(path, index=False, lineterminator="\n", encoding="utf-8")
+    write_atomically(path, table.frame.to_csv(index=False, lineterminator="\n"))
+
+
+def _save_parquet(path: Path, frame: pd.DataFrame) -> None:
+    content = io.BytesIO()
+    frame.to_parquet(content, index=False)
+    write_atomically(path, content.getbuffer())
 
 
 def _write_record(record: Path, content: Mapping[str, object]) -> None:
@@ -313,7 +354,7 @@ def _save_figure(stem: Path, figure: Figure, title: bool) -> str:
     """Write a figure and return the name of its file."""
     if isinstance(figure, ColouredTexts):
         page = f"{stem.name}.html"
-        (stem.parent / page).write_text(html_page(figure), encoding="utf-8", newline="\n")
+        write_atomically(stem.parent / page, html_page(figure))
         return page
     canvas = draw(figure if title else replace(figure, title=""))
     # Without dates, versions and random names equal data give equal bytes.

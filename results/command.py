@@ -1,5 +1,6 @@
 """What the commands share: a fault of the input is one line on standard error, without a traceback."""
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
@@ -18,7 +19,12 @@ def print_fault(fault: BaseException) -> None:
 def run(main: Callable[[Sequence[str]], int]) -> NoReturn:
     """Run a command with the arguments of the program, and exit with its code; 1 after a fault of the input."""
     try:
-        sys.exit(main(sys.argv[1:]))
+        code = main(sys.argv[1:])
+        sys.stdout.flush()
+        sys.exit(code)
+    except BrokenPipeError:  # `| head` has read enough; Python must not flush again as it ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
     except (UserError, OSError) as error:
         print_fault(error)
         sys.exit(1)

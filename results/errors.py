@@ -1,9 +1,17 @@
 """Errors of the user's input, and suggestions for misspelt names."""
 
 import difflib
-from collections.abc import Iterable, Sequence
+import operator
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from inspect import isfunction
+from math import isfinite
+from numbers import Integral, Real
+from os import PathLike
 from pathlib import Path
-from typing import Self
+from types import NoneType, UnionType
+from typing import Any, Literal, Self, TypeVar, Union, get_args, get_origin, get_type_hints
+
+Item = TypeVar("Item")
 
 
 class UserError(ValueError):
@@ -16,22 +24,116 @@ class UserError(ValueError):
         return cls(f"{place}: {wrong}. {remedy}.")
 
 
+class OptionError(UserError):
+    """An option with a value that it cannot have."""
+
+
+_BOUNDS = {"above": operator.gt, "at least": operator.ge, "below": operator.lt, "at most": operator.le}
+
+
+def check_numbers(
+    of: object,
+    *,
+    above: float | None = None,
+    least: float | None = None,
+    below: float | None = None,
+    most: float | None = None,
+    **given: float | None,
+) -> None:
+    """Raise OptionError for a number of `given`, options of an object by their names, that lies outside the bounds.
+
+    So do `nan` and infinity. An option that is None is not checked.
+    """
+    check_values(of, **given)
+    bounds = {
+        name: bound for name, bound in zip(_BOUNDS, (above, least, below, most), strict=True) if bound is not None
+    }
+    for name, value in given.items():
+        if value is None or (isfinite(value) and all(_BOUNDS[one](value, bound) for one, bound in bounds.items())):
+            continue
+        allowed = " and ".join(f"{one} {bound}" for one, bound in bounds.items())
+        wanted = allowed if isfinite(value) else f"a finite number {allowed}".rstrip()
+        raise OptionError(f"{type(of).__name__}: {name} is {value}, and must be {wanted}.")
+
+
 def near(name: str, known: Iterable[str], prefix: str = "") -> str:
     """Suggest one or two known names that are similar to `name`, or nothing; `prefix` is shown before each."""
     found = [f"`{prefix}{one}`" for one in difflib.get_close_matches(name, set(known), n=2)]
     return f" (did you mean {' or '.join(found)}?)" if found else ""
 
 
-def check_new(what: str, given: Sequence[object]) -> None:
-    """Raise UserError for new `texts` or `sentences` without anything to predict; each is a string, or its parts."""
-    one = what.removesuffix("s")
-    if isinstance(given, str):
-        raise UserError(f"{what}: give a list, [{given[:40]!r}], not one {one} by itself.")
-    if not given:
+def one_of(value: object, known: Iterable[str]) -> str:
+    """Return `one of …` with the known names, and those that are similar to the value."""
+    names = list(known)
+    return f"one of {', '.join(names)}{near(str(value), names)}"
+
+
+KINDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "str": "text",
+    "NoneType": "null",
+    "dict": "a mapping, {name: …}",
+    "list": "a list, such as [{}]",
+    "tuple": "a list, such as [{}]",
+}
+"""Types in the words of messages; `{}` is the value that was given instead of a list."""
+_PLAIN: Mapping[object, Any] = {bool: bool, int: Integral, float: Real, str: str | PathLike, NoneType: NoneType}
+
+
+def check_values(of: object, **given: object) -> None:
+    """Raise OptionError for a value that the annotations of an object's options do not allow, with those they do.
+
+    Checked are choices (`Literal`), numbers, strings, truth values, and sequences of them; classes are not.
+
+    Args:
+        of: what has the options, the parameters of its `__init__`; or a function.
+        given: options by their names.
+    """
+    functions = [of] if isfunction(of) else [vars(kind).get("__init__") for kind in reversed(type(of).__mro__)]
+    hints: dict[str, object] = {}
+    for function in filter(None, functions):
+        try:
+            hints |= get_type_hints(function)
+        except NameError:  # an annotation that is imported for type checkers alone
+            continue
+    name = of.__name__ if isfunction(of) else type(of).__name__
+    for option, value in given.items():
+        if wanted := _misfit(value, hints.get(option, Any)):
+            raise OptionError(f"{name}: {option} is {value!r}, and must be {wanted}.")
+
+
+def _misfit(value: object, hint: Any) -> str | None:  # noqa: ANN401 # of any kind
+    """Return how a value must be for an annotation, None if it is so."""
+    kind, inside = get_origin(hint), get_args(hint)
+    if kind is Literal:
+        return None if value in inside else one_of(value, map(str, inside))
+    if kind in (Union, UnionType):
+        faults = [_misfit(value, one) for one in inside]
+        return None if None in faults else faults[0]
+    if isinstance(kind, type) and issubclass(kind, Sequence) and (kind is not tuple or inside[1:] == (...,)):
+        if isinstance(value, str) or not isinstance(value, Collection):
+            return "a list"
+        fault = next(filter(None, (_misfit(one, inside[0]) for one in value)), None)
+        return fault and f"a list, each {fault}"
+    truth = isinstance(value, bool) and hint in (int, float)  # Python has True for a number
+    return KINDS[hint.__name__] if truth or not isinstance(value, _PLAIN.get(hint, object)) else None
+
+
+def new_items(what: str, given: str | Sequence[Item]) -> list[str | Item]:
+    """New `texts` or `sentences` as a list: each is a string or its parts, and one string may be given by itself.
+
+    Raises:
+        UserError: there is none to predict, or one is empty.
+    """
+    items: list[str | Item] = [given] if isinstance(given, str) else list(given)
+    if not items:
         raise UserError(f"{what}: there is none to predict.")
-    for place, item in enumerate(given):
+    for place, item in enumerate(items):
         parts = [item] if isinstance(item, str) else item
         if not isinstance(parts, Sequence) or not parts or not all(isinstance(part, str) for part in parts):
             raise UserError(f"{what}: number {place}, from 0, is {item!r}: give a string, or a sequence of strings.")
         if not all(part.strip() for part in parts):
             raise UserError(f"{what}: number {place}, from 0, is empty or has an empty part: leave it out.")
+    return items

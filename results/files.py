@@ -1,23 +1,105 @@
-"""Atomic writes, safe after a power cut: a file appears whole or not at all."""
+"""Files that appear whole or not at all, also after a power cut, and that are read again only if undamaged."""
 
+import errno
+import hashlib
+import logging
+import mmap
 import os
 import platform
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
+_SEAL = b"\nsha256:"
+"""Begins the last bytes of a kept file, before a checksum in hexadecimal. Readers of zip files, `torch.load` among
+them, take no notice of it."""
+_SEALED = len(_SEAL) + 64  # bytes
+_READ = 1 << 20  # bytes at once
 
-def write_atomically(path: Path, content: bytes | str) -> Path:
-    """Write bytes or UTF-8 text so that `path` holds either all of it or what it held before; return `path`."""
+log = logging.getLogger(__name__)
+
+
+def keep(path: Path, content: bytes | memoryview) -> Path:
+    """Write atomically what `kept` reads again, with a checksum of it and of the names of file and folder."""
+    sha = _begun(path)
+    sha.update(content)
+    return write_atomically(path, content, _seal(sha))
+
+
+def kept(path: Path) -> memoryview | None:
+    """Return the content of a file that `keep` has written, mapped into memory; None where there is none.
+
+    A file that is damaged, or was written for another place, is named in the log and deleted: it is made again.
+
+    Raises:
+        OSError: it cannot be read now, and may be whole; it names `path`.
+    """
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size - _SEALED
+            sha = _begun(path)
+            while (left := size - file.tell()) > 0 and (part := file.read(min(left, _READ))):  # none if it has shrunk
+                sha.update(part)
+            if size >= 0 and file.read() == _seal(sha):
+                return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))[:size]
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except IsADirectoryError as error:
+        log.warning("%s cannot be read (%s), and is made again.", path, error.strerror)
+        return None
+    except OSError as error:
+        error.filename = str(path)
+        raise
+    log.warning("%s is damaged, and is made again.", path)
+    with suppress(OSError):
+        path.unlink()
+    return None
+
+
+def is_whole(paths: Sequence[Path], sha256: str) -> bool:
+    """Return whether files that never change are undamaged, by the SHA-256 of all; name damaged ones in the log."""
+    there = all(path.is_file() for path in paths)
+    if there and hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest() == sha256:
+        return True
+    if there:
+        log.warning("%s is damaged, and is made again.", " or ".join(map(str, paths)))
+    return False
+
+
+def _begun(path: Path) -> "hashlib._Hash":
+    whole = path.absolute()
+    return hashlib.sha256(f"{whole.parent.name}/{whole.name}\0".encode())
+
+
+def _seal(sha: "hashlib._Hash") -> bytes:
+    return _SEAL + sha.hexdigest().encode()
+
+
+def write_atomically(path: Path, *content: bytes | memoryview | str) -> Path:
+    """Write bytes or UTF-8 text so that `path` holds either all of it or what it held before; return `path`.
+
+    An OSError names `path`.
+    """
     partial = temporary(path)
     try:
-        partial.write_bytes(content.encode() if isinstance(content, str) else content)
-    except BaseException:
+        with partial.open("wb") as file:
+            for part in content:
+                file.write(part.encode() if isinstance(part, str) else part)
+        return commit(partial, path)
+    except BaseException as error:
         partial.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno is not None:
+            error.filename = str(path)
         raise
-    return commit(partial, path)
+
+
+def is_full(error: BaseException) -> bool:
+    """Return whether an error says that a disk, or a user's share of it, is full."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def temporary(path: Path) -> Path:
-    """Temporary path from which this process moves its content to `path`."""
+    """Return the temporary path from which this process moves its content to `path`."""
     return path.with_name(f".{path.name}.{platform.node()}.{os.getpid()}.tmp")
 
 
@@ -38,8 +120,8 @@ def commit(partial: Path, path: Path) -> Path:
 def remove_leftovers(folder: Path) -> None:
     """Delete the temporary files of writers on this host that no longer live."""
     for path in folder.glob(f".*.{platform.node()}.*.tmp"):
-        process = int(path.name.split(".")[-2])
-        if process != os.getpid() and not _alive(process):
+        process = path.name.split(".")[-2]
+        if process.isdecimal() and int(process) != os.getpid() and not _alive(int(process)):  # else it is no writer's
             path.unlink(missing_ok=True)
 
 

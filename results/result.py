@@ -77,21 +77,23 @@ class Table:
         units: Units of the columns of floats, except ends of intervals and standard deviations: one for all rows, or
             one per row.
         interval: The column to which plain `low`, `high` and `sd` belong.
-        shown: Whether it is printed; it is written in any case.
+        answer: The columns that answer the question of the experiment. A table that names them is printed, with these
+            columns at any width; any table is written to its file.
 
     Raises:
-        ValueError: A column of floats has no unit, a unit has no column, or there is no such unit.
+        ValueError: A column of floats has no unit, a unit or an answer has no column, or there is no such unit.
     """
 
     frame: pd.DataFrame
     units: Mapping[str, Unit | Sequence[Unit]] = field(default_factory=dict)
     interval: str | None = None
-    shown: bool = True
+    answer: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         columns = [str(column) for column in self.frame]
-        if strange := sorted({*self.units, *([self.interval] if self.interval else [])} - set(columns)):
-            raise ValueError(f"units or intervals of columns that are not there: {', '.join(strange)}")
+        named = {*self.units, *self.answer, *([self.interval] if self.interval else [])}
+        if strange := sorted(named - set(columns)):
+            raise ValueError(f"units, intervals or answers of columns that are not there: {', '.join(strange)}")
         owned = {end for ends in self._owned().values() for end in ends.values()}
         floats = [name for name in columns if pd.api.types.is_float_dtype(self.frame[name])]
         if missing := [name for name in floats if name not in self.units and name not in owned]:
@@ -133,13 +135,14 @@ class Result:
 
     Attributes:
         scores: Named estimates; nan where a score is undefined.
+        headline: Names of the scores that answer the question of the experiment; they are printed first.
         audit: Counts of what was left out or changed.
         items: One row per test item, if any.
         ratios: Scores that divide the sums of two columns of `items`; runs on the same items are compared by them.
 
     Raises:
-        ValueError: A score has no name or is infinite, the name of a table or figure cannot be a file name, or a ratio
-            belongs to no score or names no columns of the items.
+        ValueError: A score has no name or is infinite, the name of a table or figure cannot be a file name, a ratio
+            belongs to no score or names no columns of the items, or a headline is no score.
     """
 
     experiment: str
@@ -149,8 +152,11 @@ class Result:
     audit: Mapping[str, object] = field(default_factory=dict)
     items: pd.DataFrame | None = None
     ratios: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    headline: Sequence[str] = ()
 
     def __post_init__(self) -> None:
+        if strange := [name for name in self.headline if name not in self.scores]:
+            raise ValueError(f"{strange} of {self.experiment!r} are headlines, and no scores")
         columns = () if self.items is None else tuple(self.items)
         for name, pair in self.ratios.items():
             if name not in self.scores or not set(pair) <= set(columns):
@@ -180,14 +186,15 @@ def merged(experiment: str, results: Mapping[str, Result]) -> Result:
     of the audit. Scores that are equal are one.
     """
     scores, tables, figures = dict[str, Estimate](), dict[str, Table](), dict[str, "Figure"]()
-    audit = dict[str, object]()
+    audit, headline = dict[str, object](), list[str]()
     for name, result in results.items():
-        fresh = {key: value for key, value in result.scores.items() if scores.get(key) != value}
-        scores |= {free_name(key, name, scores): value for key, value in fresh.items()}
+        fresh = {key: free_name(key, name, scores) for key, value in result.scores.items() if scores.get(key) != value}
+        headline += [fresh[key] for key in result.headline if key in fresh]
+        scores |= {known: result.scores[key] for key, known in fresh.items()}
         tables |= {free_name(key, name, tables): table for key, table in result.tables.items()}
         figures |= {free_name(key, name, figures): figure for key, figure in result.figures.items()}
         audit |= {f"{name}.{key}": value for key, value in result.audit.items()}
-    return Result(experiment, scores, tables, figures, audit)
+    return Result(experiment, scores, tables, figures, audit, headline=headline)
 
 
 def free_name(key: str, owner: str, taken: Mapping[str, object]) -> str:

@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal
@@ -13,7 +14,8 @@ from jsonargparse.typing import NonNegativeInt
 
 from reports.runs import Row, columns_of
 from results.errors import UserError, near
-from training.config import is_neutral, read_yaml, typed
+from training.config import is_neutral, leaves, read_yaml, typed
+from training.parsing import LIBRARIES, PERMISSIONS, ROOMS, trusted_modules, typed_options
 
 OWN = {
     "config": "`config` names the one config of a run",
@@ -172,9 +174,32 @@ def _run(entry: Entry, seed: int, path: Path, where: str, extra: Options, traine
         raise SweepError(f"{where} has no `config`")
     if not config.is_file():
         raise SweepError(f"{where}: there is no config {config} (paths are relative to the folder of {path.name})")
+    _check_received(entry.set, extra, where)
     options = sorted((name, _text(name, value, where)) for name, value in {**entry.set, **extra}.items())
     digest = hashlib.sha256(config.read_bytes()).hexdigest()
     return Run(entry.command, config, digest, tuple(options), seed, trained)
+
+
+def _check_received(own: Mapping[str, object], extra: Options, where: str) -> None:
+    """Refuse what only a command line can permit: a plan is a file, and others may have written it.
+
+    Raises:
+        SweepError: An option of the plan lets a file run a program, or names a class of another program.
+    """
+    of_plan, of_user = (
+        [f"--{name}={_text(name, value, where)}" for name, value in one.items()] for one in (own, extra)
+    )
+    for option, value in typed_options(of_plan):
+        for name, leaf in leaves(value, option):
+            if option == "trust" or (leaf is True and name.rpartition(".")[2] in PERMISSIONS):
+                raise SweepError(f"{where}: only the command line can permit `{name}`: give it there, behind `--`")
+    known = {name.partition(".")[0] for name in (*ROOMS, *LIBRARIES)} | trusted_modules(of_user)
+    for package in sorted(trusted_modules(of_plan, every=True) - known):
+        if find_spec(package) is not None:
+            raise SweepError(
+                f"{where}: {package} is another program, and no file may import it. If you trust it, add "
+                f"`-- --trust {package}`"
+            )
 
 
 def _text(name: str, value: object, where: str) -> str:

@@ -12,21 +12,24 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from subprocess import PIPE
+from tempfile import TemporaryFile
 from typing import Literal, cast
 
 from jsonargparse import ArgumentParser
 from jsonargparse.typing import PositiveInt
 from rich.console import Console
+from rich.progress import Progress as Bar
 from rich.text import Text
 
-from metrics.progress import counted
+from metrics.progress import Progress, counted
 from processes.jobs import PATIENCE, Attempt, Jobs, Slurm, environment, results_of
 from reports.reader import Record, RecordError, read_record
 from reports.runs import Row, collect
-from reports.tables import DASH, data_table, number
+from reports.tables import DASH, LEGEND, data_table, number
 from reports.writer import write
 from results import command
 from sweeps.plan import Run, Sweep, SweepError, options_of, read_sweep
@@ -89,17 +92,35 @@ class Sweeper:
             asked.setdefault((run.command, run.config, run.options, run.trained), key)  # seeds of a row once
         if not asked:
             return {}
-        text = json.dumps([self._arguments(key) for key in asked.values()])
-        command, own = [*self.program, "--check"], environment({"OMP_NUM_THREADS": "1"})
-        found = subprocess.run(command, input=text, capture_output=True, encoding="utf-8", env=own, check=False)
-        if found.returncode:
-            last = "\n".join(found.stderr.splitlines()[-TAIL:])
-            raise SweepError(f"the rows cannot be checked: {' '.join(command)} ends with {found.returncode}:\n{last}")
         faults: dict[str, list[str]] = defaultdict(list)
-        for key, fault in zip(asked.values(), json.loads(found.stdout.splitlines()[-1]), strict=True):
+        for key, fault in zip(
+            asked.values(), self._faults_of([self._arguments(key) for key in asked.values()]), strict=True
+        ):
             if fault is not None:
                 faults[fault].append(key)
         return faults
+
+    def _faults_of(self, lines: Sequence[Sequence[str]]) -> Iterator[str | None]:
+        rows = counted(len(lines), "command line")
+        command, own = [*self.program, "--check"], environment({"OMP_NUM_THREADS": "1"})
+        with TemporaryFile("w+", encoding="utf-8") as asked, TemporaryFile("w+", encoding="utf-8") as said:
+            json.dump(lines, asked)
+            asked.seek(0)
+            process = subprocess.Popen(command, stdin=asked, stdout=PIPE, stderr=said, encoding="utf-8", env=own)
+            assert process.stdout is not None
+            with process, Bar(console=self.console, transient=True, disable=not self.console.is_terminal) as bar:
+                shown, logged = bar.add_task(f"Checking {rows}", total=len(lines)), None
+                for found in process.stdout:
+                    bar.advance(shown)
+                    logged = logged or Progress(f"Checking {rows}", len(lines))  # not while the process begins
+                    if bar.disable:
+                        logged.advance()
+                    yield json.loads(found)
+            if process.returncode:
+                said.seek(0)
+                last = "\n".join(said.read().splitlines()[-TAIL:])
+                code = process.returncode
+                raise SweepError(f"the rows cannot be checked: {' '.join(command)} ends with {code}:\n{last}")
 
     def run(self) -> None:
         """Execute all runs; failures are reported, and stop the sweep only when two rows fail in the same way.
@@ -294,6 +315,7 @@ def _report(sweep: Sweep, sweeper: Sweeper, out: Path) -> int:
     console.print()
     console.print(data_table(sweep.name, result.tables[sweep.name], f"{sweep.name}.csv", console.width))
     console.print()
+    console.print(Text(LEGEND))
     for warning in (*audit["warnings"], *(f"{name}: {fault}" for name, fault in unwritten.items())):
         console.print(Text(f"Warning: {warning}", "yellow"), soft_wrap=True)
     for fault in faults:

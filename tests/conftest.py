@@ -14,12 +14,15 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 from playwright.sync_api import Browser, Page, sync_playwright
+from rich.console import Console
 
 import train
 from attention import EncoderSpec
 from datamodules import DependencyDataModule
 from reports import writer
+from results import Result
 from tests.glossary import unexplained
+from tests.printed import lost_answers
 from tests.tiny import save_bert, write_splits
 
 
@@ -27,10 +30,16 @@ from tests.tiny import save_bert, write_splits
 def schema() -> Iterator[Draft202012Validator]:
     """Every `results.json` that a test writes is held to its schema, and its units are those of its scores.
 
-    The glossary explains every score of every run.
+    The glossary explains every score of every run, every run has a headline, and its answers are shown at any width.
     """
     described = json.loads((Path(writer.__file__).parent / "results.schema.json").read_text(encoding="utf-8"))
     validator, write_record = Draft202012Validator(described), writer._write_record
+    print_result = writer.print_result
+
+    def shown(result: Result, audit: Mapping[str, object], console: Console) -> None:
+        assert result.headline, "name the scores that answer the question of the experiment: Result(headline=…)"
+        assert not lost_answers(result)
+        print_result(result, audit, console)
 
     def checked(record: Path, content: Mapping[str, object]) -> None:
         plain = json.loads(json.dumps(writer.plain(content)))
@@ -44,8 +53,12 @@ def schema() -> Iterator[Draft202012Validator]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(writer, "_write_record", checked)
+        patch.setattr(writer, "print_result", shown)
         yield validator
 
+
+# Of every terminal, pipe and log that a test does not give another width, whatever terminal the tests are run in.
+os.environ.setdefault("COLUMNS", "80")
 
 # Tests with several processes fork them from a server that has imported these once.
 multiprocessing.set_forkserver_preload(["datamodules", "metrics.rows"])

@@ -25,6 +25,7 @@ from tests.glue import write as write_glue
 from tests.models.corpora import write_texts, write_vectors
 from tests.tiny import BROKEN, FAMILIAR
 from training import TrainingError
+from training.parsing import Parser
 
 ROOT = Path(__file__).parent.parent
 Given = Callable[..., list[str]]
@@ -217,8 +218,43 @@ def test_a_fault_found_by_a_constructor_is_told_in_a_line(
     command = ["fit", f"--config={ROOT / 'configs' / 'demo_classifier.yaml'}", "--trainer.logger=false"]
     assert train.run([*command, "--data.init_args.max_length=0"]) == 1
     told = capsys.readouterr().err
-    assert told.startswith("Error: max_length: 0 is less than 1. Give --data.init_args.max_length a positive")
-    assert len(told.splitlines()) == 1
+    assert told == "Error: ClassificationDataModule: max_length is 0, and must be at least 1.\n"
+
+
+@pytest.mark.slow
+def test_a_learning_rate_below_zero_leaves_nothing(
+    corpus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PROBING_CACHE", str(tmp_path / "cache"))
+    command = ["fit", f"--config={ROOT / 'configs' / 'demo.yaml'}", "--model.init_args.learning_rate=-1"]
+    assert train.run(command) == 1
+    assert capsys.readouterr().err == "Error: AttentionOnlyProbe: learning_rate is -1.0, and must be at least 0.\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        ("fit", "max_epochs=0"),
+        ("fit", "max_steps=0"),
+        ("fit", "limit_train_batches=0"),
+        ("fit", "limit_train_batches=0.0"),
+        ("validate", "limit_val_batches=0"),
+        ("test", "limit_test_batches=0"),
+        ("predict", "limit_predict_batches=0"),
+    ],
+)
+def test_a_run_with_nothing_to_do_is_refused(
+    command: str, option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PROBING_CACHE", str(tmp_path / "cache"))
+    name = option.partition("=")[0]
+    assert train.run([command, f"--config={ROOT / 'configs' / 'demo_classifier.yaml'}", f"--trainer.{option}"]) == 1
+    told = capsys.readouterr().err
+    assert f"Error: --trainer.{name} 0: nothing would be done. Give 1 or more, or leave it out." in told.splitlines()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_command_lines_are_checked_before_anything_is_computed(of_config: Given, corpus: str, tmp_path: Path) -> None:
@@ -233,13 +269,56 @@ def test_command_lines_are_checked_before_anything_is_computed(of_config: Given,
         "The options of --trainer cannot be met: ": "--trainer.accelerator=tpu",
         "absent.yaml": "--config=absent.yaml",
     }
-    found = train.check([good, *([*good, option] for option in faults.values()), good])
+    found = list(train.check([good, *([*good, option] for option in faults.values()), good]))
     assert found[0] is found[-1] is None
     for fault, expected in zip(found[1:-1], faults, strict=True):
         assert fault is not None
         assert expected in fault
     assert not (tmp_path / "runs").exists()
     assert [path.name for path in (tmp_path / "cache").iterdir()] == ["vectors.txt"]
+
+
+def test_answers_of_a_check_stand_alone_on_stdout(tmp_path: Path) -> None:
+    (tmp_path / "talkative.py").write_text("import os\nos.write(1, b'Welcome!\\n')\n", encoding="utf-8")
+    command = ["fit", f"--config={ROOT / 'configs/demo.yaml'}", "--trust=talkative", "--ckpt_path=absent.ckpt"]
+    done = subprocess.run(
+        [sys.executable, "train.py", "--check"],
+        input=json.dumps([command]),
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "there is no such checkpoint" in json.loads(done.stdout)
+    assert "Welcome!" in done.stderr
+
+
+def test_many_command_lines_are_checked_one_by_one_with_one_parser(
+    of_config: Given, corpus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good = of_config("clark2019/attention_only.yaml", cache=str(tmp_path / "cache"), runs=tmp_path / "runs")
+    made: list[object] = []
+    add_arguments = train.CheckedCLI.add_arguments_to_parser
+
+    def counted(cli: train.CheckedCLI, parser: Parser) -> None:
+        made.append(parser)
+        add_arguments(cli, parser)
+
+    monkeypatch.setattr(train.CheckedCLI, "add_arguments_to_parser", counted)
+    monkeypatch.setattr(train.CheckedCLI, "_parsers", {})
+    rates = ["0.1", "fast", "0.2", "-1", "0.3"]
+    found = []
+    for fault in train.check([*good, f"--model.init_args.learning_rate={rate}"] for rate in rates):
+        found.append(fault)
+        if len(found) == 1:
+            commands = len(made)
+    assert len(made) == commands == 4, "fit, validate, test, predict"
+    assert [fault is None for fault in found] == [True, False, True, False, True]
+    untrained, none = train.check([["test", *good[1:]], good])
+    assert "was not trained" in str(untrained)
+    assert none is None
+    assert len(made) == commands
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "configs" / "trainer").glob("*.yaml")), ids=lambda path: path.stem)
@@ -315,7 +394,7 @@ def test_a_second_run_has_a_folder_of_its_own_and_the_same_scores(
         # A weight for each head and direction, one for each offset, and biases: as the checkpoint has them.
         state = torch.load(next(folder.glob("checkpoints/*.ckpt")), weights_only=True)["state_dict"]
         count = sum(value.numel() for value in state.values())
-        assert f"Training AttentionOnlyProbe, {count:,} parameters, in {folder}" in printed
+        assert f"Training AttentionOnlyProbe, {count:,} parameters, on 1 × cpu, in {folder}" in printed
     assert not [word for word in ("Tip", "litlogger", "litmodels", "TPU", "ArcPredictions") if word in printed]
 
 
@@ -333,9 +412,13 @@ def test_predictions_are_written(checkpoint: Path, corpus: str, of_config: Given
     assert sum(right) / len(right) == pytest.approx(found["scores"]["uas_with_punctuation"])
 
 
-def test_a_probe_without_training_is_refused(of_config: Given) -> None:
+@pytest.mark.parametrize("stage", ["validate", "test", "predict"])
+def test_a_probe_without_training_is_refused_before_anything_is_extracted(
+    stage: str, of_config: Given, tmp_path: Path
+) -> None:
     with pytest.raises(TrainingError, match=r"AttentionOnlyProbe was not trained.*--ckpt_path"):
-        train.main(["test", *of_config()[1:]])
+        train.main([stage, *of_config(cache=str(tmp_path / "cache"), runs=tmp_path / "runs")[1:]])
+    assert [path.name for path in tmp_path.rglob("*")] == ["cache", "vectors.txt"]
 
 
 def test_a_corpus_without_a_test_split_is_trained_on(
@@ -421,13 +504,15 @@ def test_a_bad_test_file_is_found_before_the_training(
 
 UNKNOWN = {
     "--trainer.max_epoch=3": "there is no option --trainer.max_epoch (did you mean `--trainer.max_epochs` or `--tr",
-    "--model.init_args.learning_rat=1": "model (AttentionOnlyProbe): there is no option learning_rat (did you mean `l",
+    "--model.init_args.learning_rat=1": "model (AttentionOnlyProbe): there is no option learning_rat (",
     # Not cut short in secret, inside a class either.
     "--data.init_args.encoder.nam=x": "data.encoder (EncoderSpec): there is no option nam (did you mean `name`?",
     "--model=AttentionOnlyProb": "model: there is no class AttentionOnlyProb (did you mean `AttentionOnlyProbe` or `",
-    "--trainer.max_epochs=three": "trainer.max_epochs: expected int, and not 'three'",
-    "--data.init_args.max_cells=many": "data.max_cells (DependencyDataModule): expected int. Got value: many",
-    "learning_rate: -> learning_rat:": "model (AttentionOnlyProbe): there is no option learning_rat (did you mean `l",
+    "--trainer.max_epochs=three": "trainer.max_epochs: expected a whole number, and not 'three'",
+    "--data.init_args.max_cells=many": "data.max_cells (DependencyDataModule): expected a whole number, and not 'many'",
+    "--seed_everything=abc": "error: seed_everything: expected true or false or a whole number, and not 'abc'",
+    "--data.init_args.options.layers=3": "layers (DependencyDataModule): expected a list, such as [3], and not '3'",
+    "learning_rate: -> learning_rat:": "typo.yaml: model (AttentionOnlyProbe): there is no option learning_rat (",
     "max_epochs: -> max_epoch:": "there is no option trainer.max_epoch (did you mean `trainer.max_epochs` or `",
     "AttentionOnlyProbe\n -> AttentionOnlyProb\n": "there is no class AttentionOnlyProb (did you mean `A",
 }
@@ -482,9 +567,62 @@ def test_a_run_without_a_logger_and_titles_has_a_folder_of_its_own(of_config: Gi
         assert folder == tmp_path / "Baselines" / f"version_{number}"
     callbacks: list[Callback] = run.trainer.callbacks  # type: ignore[attr-defined]
     assert [part.titles for part in callbacks if isinstance(part, ResultWriter)] == [False]
-    assert yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))["figures"] == {"titles": False}
+    assert yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))["figures"] == {
+        "titles": False,
+        "draw": True,
+    }
     assert found["captions"].keys() == found["figures"].keys()
     assert all(found["captions"].values())
+
+
+def test_a_quiet_run_says_its_headline_and_its_folder_alone(
+    of_config: Given, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    train.main([*of_config("clark2019/baselines.yaml"), "--quiet", "--figures.draw=false"])
+    folder, found = results(tmp_path)
+    said = capfd.readouterr()
+    names = ["offset.uas", "uniform.uas"]
+    numbers = [[100 * found["scores"][f"{name}{end}"] for end in ("", ".low", ".high")] for name in names]
+    headline = [
+        f"{name} {{:.1f}} [{{:.1f}}, {{:.1f}}]".format(*each) for name, each in zip(names, numbers, strict=True)
+    ]
+    assert (said.out.splitlines(), said.err) == ([*headline, f"Written to {folder}"], "")
+    assert found["figures"] == {}
+    assert not list(folder.glob("*.png"))
+    assert found["tables"].keys() == {"relations"}
+
+
+def test_a_configured_progress_bar_is_left_out_where_there_is_no_terminal(of_config: Given, tmp_path: Path) -> None:
+    command = [*of_config("clark2019/baselines.yaml"), "--trainer.callbacks=RichProgressBar", "--figures.draw=false"]
+    command.remove("--trainer.enable_progress_bar=false")
+    train.main(command)
+    train.main([*command, "--quiet"])
+    assert len(list(tmp_path.rglob("results.json"))) == 2
+
+
+@pytest.mark.slow
+def test_a_log_has_lines_of_how_far_a_run_is_and_none_of_lightning(of_config: Given, tmp_path: Path) -> None:
+    """A line whenever time is up, as the parts of a run go on; a progress bar would say it all at the end."""
+    fast = "import metrics.progress as p; p.FIRST = p.EVERY = 0.0; import sys, train; train.main(sys.argv[1:])"
+    options = [
+        option for option in of_config("demo.yaml", cache=str(tmp_path / "stores")) if "progress_bar" not in option
+    ]
+    command = [sys.executable, "-c", fast, *options]
+    log = subprocess.run(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=True)
+    lines = log.stdout.splitlines()
+    parts = [
+        "Extracting tiny-train.conllu, sentences: 1 of ",
+        "Ready",
+        "Training AttentionOnlyProbe",
+        "Training, batches: 1 of ",
+        "Testing the",
+    ]
+    assert [part for part in parts if not any(line.startswith(part) for line in lines)] == []
+    places = [next(place for place, line in enumerate(lines) if line.startswith(part)) for part in parts]
+    assert places == sorted(places)
+    assert lines[-1] == f"Written to {results(tmp_path)[0]}"
+    for word in ("━", "`Trainer", "GPU available", "TPU", "Tip", "Restoring", "Loaded model", "Seed set"):
+        assert word not in log.stdout
 
 
 def slurm(tasks: int, rank: int = 0, **other: str) -> dict[str, str]:
@@ -624,3 +762,45 @@ def test_an_option_that_cannot_be_met_is_told_before_anything_is_made(
         train.main([stage, *command, option.replace("{checkpoint}", str(checkpoint))])
     assert re.search(message, str(train.fault(refusal.value)))  # the command line's parser wraps some of them
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_bug_of_the_program_is_no_fault_of_the_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bug that shows while a fault of the input is handled has its traceback; what is raised from a fault is told."""
+
+    def main(args: list[str] | None) -> None:
+        try:
+            raise CorpusError("a fault of the input")
+        except CorpusError as error:
+            if args:
+                raise ValueError("wrapped") from error
+            raise KeyError("absent")  # noqa: B904
+
+    monkeypatch.setattr(train, "main", main)
+    with pytest.raises(KeyError, match="absent"):
+        train.run([])
+    assert train.run(["wrapped"]) == 1
+
+
+def test_the_help_has_the_commands_and_every_config_that_they_run(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for columns in (60, 80, 200):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        with pytest.raises(SystemExit) as ended:
+            train.main(["--help"])
+        assert ended.value.code == 0
+        said = capsys.readouterr().out
+        assert "Lightning" not in said
+        assert max(map(len, said.splitlines())) <= max(columns, 80)
+        listed = set(re.findall(r"[\w]+", said.partition("Configs")[2]))
+        assert {path.stem for path in CONFIGS} <= listed
+        assert not {"table3", "grid"} & listed  # of sweeps.run
+
+
+def test_a_line_without_a_command_says_that_it_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        train.main([])
+    assert capsys.readouterr().err == (
+        "error: the command comes first: python train.py fit | validate | test | predict, then its options; --help "
+        "lists the configs\n"
+    )

@@ -126,6 +126,40 @@ def save_llama(folder: Path, *, seed: int = 0) -> Path:
     return save(folder, build("llama", seed, vocab_size=len(tokenizer), **sizes), tokenizer)
 
 
+WINDOW = 5
+"""Pieces that a row of a windowed layer sees: of a decoder itself and four before, of an encoder two on either side."""
+
+
+def save_mistral(folder: Path, *, seed: int = 0) -> Path:
+    """Write a tiny Mistral, whose layers all have the `WINDOW`; returns the folder."""
+    return _save_windowed(folder, "mistral", seed)
+
+
+def save_gemma2(folder: Path, *, seed: int = 0) -> Path:
+    """Write a tiny Gemma 2, whose first layer has the `WINDOW`; returns the folder."""
+    return _save_windowed(folder, "gemma2", seed, head_dim=8)
+
+
+def save_gemma3(folder: Path, *, seed: int = 0) -> Path:
+    """Write a tiny Gemma 3, whose second layer has the `WINDOW`; returns the folder."""
+    return _save_windowed(folder, "gemma3_text", seed, head_dim=8, layer_types=["full_attention", "sliding_attention"])
+
+
+def _save_windowed(folder: Path, kind: str, seed: int, **options: object) -> Path:
+    tokenizer = llama_tokenizer()
+    sizes = {**SIZES, "num_key_value_heads": 2, "max_position_embeddings": 64, "sliding_window": WINDOW}
+    return save(folder, build(kind, seed, vocab_size=len(tokenizer), **sizes, **options), tokenizer)
+
+
+def save_modernbert(folder: Path, *, seed: int = 0) -> Path:
+    """Write a tiny ModernBERT, whose second layer has the `WINDOW`; returns the folder."""
+    tokenizer = bert_tokenizer()
+    special = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("pad", "cls", "sep")}
+    special |= {"bos_token_id": None, "eos_token_id": None}
+    windows = {"local_attention": WINDOW - 1, "global_attn_every_n_layers": 2, "max_position_embeddings": 64}
+    return save(folder, build("modernbert", seed, vocab_size=len(tokenizer), **SIZES, **windows, **special), tokenizer)
+
+
 def random_tree(n: int, random: np.random.Generator) -> list[int]:
     """Heads of n words, 0 for ROOT: in random order, each word is attached to one that came before it."""
     order = random.permutation(n)
@@ -147,7 +181,7 @@ def _sentence(name: str, n: int, random: np.random.Generator) -> Sentence:
     heads = random_tree(n, random)
     relations = ["root" if head == 0 else str(random.choice(["nsubj", "obj", "det", "punct"])) for head in heads]
     upos = [str(random.choice(["NOUN", "VERB", "DET", "PUNCT"])) for _ in words]
-    return Sentence(name, tuple(words), tuple(heads), tuple(relations), tuple(upos))
+    return Sentence(name, tuple(words), tuple(heads), tuple(relations), tuple(upos), ("_",) * n)
 
 
 def add_head(folder: Path, classes: int) -> Path:
@@ -162,6 +196,7 @@ def add_head(folder: Path, classes: int) -> Path:
 
 
 RELATIONS = ("det", "nsubj", "obj", "nmod:poss", "punct")
+TAGS = ("NN", ",", "HYPH", "VB", "-LRB-")
 
 
 def write_treebank(path: Path, sentences: int, seed: int = 0) -> Path:
@@ -174,7 +209,8 @@ def write_treebank(path: Path, sentences: int, seed: int = 0) -> Path:
         for word, head in enumerate(random_tree(n, random), start=1):
             form = random.choice([*FAMILIAR, *BROKEN])
             relation = random.choice(RELATIONS) if head else "root"
-            lines.append(f"{word}\t{form}\t_\tX\t_\t_\t{head}\t{relation}\t_\t_")
+            tag = TAGS[(word + index) % len(TAGS)]
+            lines.append(f"{word}\t{form}\t_\tX\t{tag}\t_\t{head}\t{relation}\t_\t_")
         lines.append("")
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path

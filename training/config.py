@@ -17,11 +17,14 @@ if TYPE_CHECKING:
 # Names of options that are seeds, wherever they stand.
 SEEDS = frozenset({"seed", "seed_everything"})
 DATA_ROOT = "data.init_args.root"
-# Options that change no number: where something is written, what is printed, and how long is waited.
+# Options that change no number: where something is written, what is printed or permitted, and how long is waited.
 NEUTRAL = (
     "config",
     "resume",
     "preflight",
+    "quiet",
+    "trust",
+    "figures",
     *(f"data.init_args.{name}" for name in ("cache", "rank_timeout", "workers")),
     *(f"trainer.{name}" for name in ("default_root_dir", "logger", "profiler")),
     *(f"trainer.enable_{name}" for name in ("progress_bar", "model_summary")),
@@ -85,9 +88,14 @@ def read_yaml(path: Path) -> object:
     except OSError as error:
         raise SettingsError(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise SettingsError(f"{path} is not UTF-8: {error}") from None
+        raise SettingsError(f"{path} is not UTF-8 ({error.reason} at byte {error.start}): save it as UTF-8") from None
+    except RecursionError:
+        raise SettingsError(f"{path} is not valid YAML: its brackets are nested too deeply") from None
     except (yaml.YAMLError, ValueError) as error:  # ValueError: an impossible date
-        raise SettingsError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
+        mark = getattr(error, "problem_mark", None)
+        place = "" if mark is None else f", line {mark.line + 1}"
+        fault = " ".join(str(getattr(error, "problem", None) or error).split())
+        raise SettingsError(f"{path} is not valid YAML{place}: {fault}") from None
 
 
 _Typed = TypeVar("_Typed", bound="DataclassInstance")
@@ -96,7 +104,8 @@ _Typed = TypeVar("_Typed", bound="DataclassInstance")
 def typed(kind: type[_Typed], content: object, where: str) -> _Typed:
     """Read a mapping as a dataclass, or raise SettingsError with its place, `where`, if it does not fit."""
     if not isinstance(content, Mapping):
-        raise SettingsError(f"{where} is a mapping, `name: …`, not {content!r}")
+        found = "empty" if content is None else "a list" if isinstance(content, list) else f"{str(content)[:40]!r}"
+        raise SettingsError(f"{where} must be a mapping, `name: …`, not {found}")
     for name, value in content.items():
         if value in (None, "", []):
             raise SettingsError(f"{where}: `{name}` is empty: give it a value, or leave it out")

@@ -11,13 +11,15 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import torch
 import yaml
-from jsonargparse import Namespace
+from jsonargparse import ArgumentError, Namespace
 from pytorch_lightning import LightningDataModule, LightningModule
-from pytorch_lightning.cli import LightningArgumentParser
 from pytorch_lightning.utilities.seed import isolate_rng
 from torch import Tensor
 
+from attention.encoder import usable_device
 from results import UserError
+from results.errors import check_values
+from training.parsing import ROOMS, Parser, imported_classes, in_a_line, only_known_classes, remedy, without_permissions
 
 Sizes = TypeVar("Sizes")
 
@@ -50,6 +52,7 @@ class TrainedModule(LightningModule, Generic[Sizes]):
 
     Attributes:
         checkpoint_key: name of its part of a checkpoint.
+        may_come_trained: whether what `build` makes can be trained already, as by a library of models.
         objects: arguments of the constructor that are objects themselves. A checkpoint of `train.py` says how they
             were made; for another one they are given to `load_from_checkpoint`.
         origin: what the parameters were made for; None before `bind`.
@@ -62,12 +65,14 @@ class TrainedModule(LightningModule, Generic[Sizes]):
     """
 
     checkpoint_key: ClassVar[str] = "probe"
+    may_come_trained: ClassVar[bool] = False
     objects: ClassVar[tuple[str, ...]] = ()
     example_input_array = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 # those of a class beside it
         super().__init__(*args, **kwargs)
         self.save_hyperparameters(ignore=self.objects, logger=False)
+        check_values(self, **self.hparams)
         self.origin: Origin[Sizes] | None = None
         self.trained = False
         self.epochs: int | None = None
@@ -129,12 +134,16 @@ class TrainedModule(LightningModule, Generic[Sizes]):
         """Keep the number of epochs, for the audit."""
         self.epochs_run = self.trainer.current_epoch
 
-    def on_validation_start(self) -> None:
-        """Refuse, as a TrainingError, to score a module that was not trained and comes from no checkpoint."""
+    def refuse_untrained(self) -> None:
+        """Raise a TrainingError for a module that was not trained and comes from no checkpoint."""
         if not self.trained:
             raise TrainingError(
                 f"{type(self).__name__} was not trained: train it with `fit`, or give a checkpoint with --ckpt_path."
             )
+
+    def on_validation_start(self) -> None:
+        """Refuse to score a module that was not trained; TrainingError."""
+        self.refuse_untrained()
 
     on_test_start = on_predict_start = on_validation_start
 
@@ -194,8 +203,10 @@ class TrainedModule(LightningModule, Generic[Sizes]):
         `options` are arguments of the constructor in the place of those of the checkpoint.
 
         Raises:
-            TrainingError: the file is damaged, or no checkpoint of this class.
+            TrainingError: the file is damaged, no checkpoint of this class, or says of itself what cannot be used here.
+            DeviceError: PyTorch cannot use the device `map_location`.
         """
+        device = usable_device(map_location or "cpu")
         path = Path(checkpoint_path)
         content = read_checkpoint(path)
         with isolate_rng():  # the numbers that parameters are drawn from are not those of the program around
@@ -203,7 +214,7 @@ class TrainedModule(LightningModule, Generic[Sizes]):
             module.on_load_checkpoint(dict(content))
         module.load_state_dict(content["state_dict"])
         module.loaded_from = path, {"config": content.get("config")}
-        return module.to(map_location or "cpu").eval()
+        return module.to(device).eval()
 
 
 Module = TypeVar("Module", bound=LightningModule)
@@ -225,20 +236,42 @@ def instantiate(
         every = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
         return base(**{name: value for name, value in arguments.items() if every or name in known})
     if (kind := name.rpartition(".")[2]) not in _names_below(base):
-        raise TrainingError(f"{path} is a checkpoint of {kind}, not of {base.__name__}: load it with {kind}.")
-    parser = LightningArgumentParser()
-    parser.add_lightning_class_args(base, "model", subclass_mode=True)
-    module = _made(parser, parser.parse_object({"model": {"class_path": name, "init_args": arguments}}))["model"]
-    assert isinstance(module, base)
-    return module
-
-
-def _made(parser: LightningArgumentParser, settings: Namespace) -> Namespace:
-    """The objects that settings describe."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # jsonargparse 4.49 has another name for it
-        made: Namespace = parser.instantiate_classes(settings)
+        module, _, _ = name.rpartition(".")
+        own = "" if module.partition(".")[0] in ROOMS else f" If it is a class of your own, {remedy(module)}."
+        raise TrainingError(f"{path} is a checkpoint of {kind}, not of {base.__name__}: load it with {kind}.{own}")
+    made = _made(base, "model", _parsed(base, "model", path, {"class_path": name, "init_args": arguments}))
+    assert isinstance(made, base)
     return made
+
+
+def _parsed(base: type, part: str, path: Path, settings: Mapping[str, Any]) -> Namespace:
+    """Settings of a received file, as the command line's parser understands them; they permit nothing.
+
+    Raises:
+        TrainingError: they name a class of another program, or an option that no longer fits.
+    """
+    parser = _parser(base, part)
+    try:
+        with only_known_classes(imported_classes(settings)):
+            parsed = parser.parse_object({part: settings})
+    except ArgumentError as error:
+        raise TrainingError(
+            f"{path}: what the checkpoint says of its {part} cannot be used here: {in_a_line(str(error))}."
+        ) from None
+    return without_permissions(parsed[part])
+
+
+def _made(base: type, part: str, settings: Namespace) -> object:
+    """The object that settings describe."""
+    with only_known_classes(imported_classes(settings.as_dict())), warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # jsonargparse 4.49 has another name for it
+        return _parser(base, part).instantiate_classes(Namespace({part: settings}))[part]  # type: ignore[no-untyped-call]
+
+
+def _parser(base: type, part: str) -> Parser:
+    parser = Parser(exit_on_error=False)
+    parser.add_lightning_class_args(base, part, subclass_mode=True)
+    return parser
 
 
 def _names_below(base: type) -> set[str]:
@@ -253,6 +286,14 @@ def other_model(difference: str) -> str:
         f"The checkpoint is of another model, {difference}: give --config and the options of --model that it was "
         f"trained with."
     )
+
+
+def checkpoint_file(path: str | Path) -> Path:
+    """The file of a checkpoint that an option names; a TrainingError if there is none."""
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise TrainingError(f"{file}: there is no such checkpoint. `fit` leaves them in checkpoints/ of its run.")
+    return file
 
 
 def read_checkpoint(path: Path) -> Mapping[str, Any]:
@@ -294,26 +335,19 @@ def data_settings(path: Path, content: Mapping[str, Any]) -> Namespace:
     """The data that a checkpoint was trained on, as the command line's parser understands them.
 
     Raises:
-        TrainingError: the checkpoint does not say; `path` is for the message.
+        TrainingError: the checkpoint does not say, or names what cannot be used here; `path` is for the message.
     """
     data = config_of(content).get("data")
     if not isinstance(data, Mapping):
         raise TrainingError(f"{path}: the checkpoint does not say what it was trained on: give --data.")
-    parsed: Namespace = _data_parser().parse_object({"data": data})["data"]
-    return parsed
+    return _parsed(LightningDataModule, "data", path, data)
 
 
 def data_of(settings: Namespace) -> LightningDataModule:
     """The data of such settings, not set up."""
-    data = _made(_data_parser(), Namespace(data=settings))["data"]  # type: ignore[no-untyped-call]
+    data = _made(LightningDataModule, "data", settings)
     assert isinstance(data, LightningDataModule)
     return data
-
-
-def _data_parser() -> LightningArgumentParser:
-    parser = LightningArgumentParser()
-    parser.add_lightning_class_args(LightningDataModule, "data", subclass_mode=True)
-    return parser
 
 
 def config_of(content: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -321,6 +355,6 @@ def config_of(content: Mapping[str, Any]) -> Mapping[str, Any]:
     config = content.get("config")
     try:
         found = yaml.safe_load(config) if isinstance(config, str) else None
-    except (yaml.YAMLError, ValueError):  # the latter from what looks like a date and is none
+    except (yaml.YAMLError, ValueError, RecursionError):  # of an impossible date; of brackets without end
         found = None
     return found if isinstance(found, Mapping) else {"model": None}

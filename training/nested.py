@@ -3,7 +3,6 @@
 import io
 import logging
 import math
-import pickle
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -24,11 +23,9 @@ from torch import Tensor
 
 from metrics.progress import counted
 from processes.ranks import Ranks
-from results.files import remove_leftovers, write_atomically
+from results.files import keep, kept, remove_leftovers
 from training.lifecycle import TrainedModule, TrainingError
 from training.resume import StopBetweenBatches, ignore_signals
-
-log = logging.getLogger(__name__)
 
 
 class Best(NamedTuple):
@@ -44,12 +41,8 @@ class Best(NamedTuple):
 
 def load_best(path: Path) -> Best | None:
     """A training that ended earlier and was kept; None where there is none, or its file is damaged."""
-    if not path.is_file():
-        return None
-    try:
-        return Best(**torch.load(path, map_location="cpu", weights_only=True))
-    except (RuntimeError, pickle.UnpicklingError, EOFError, TypeError):
-        return None
+    content = kept(path)
+    return None if content is None else Best(**torch.load(io.BytesIO(content), map_location="cpu", weights_only=True))
 
 
 def save_best(path: Path, best: Best) -> None:
@@ -57,7 +50,7 @@ def save_best(path: Path, best: Best) -> None:
     content = io.BytesIO()
     torch.save({**best._asdict(), "part": dict(best.part)}, content)
     remove_leftovers(path.parent)
-    write_atomically(path, content.getvalue())
+    keep(path, content.getbuffer())
 
 
 class Training(NamedTuple):
@@ -109,8 +102,6 @@ def _made(file: Path | None, train: Callable[[], Best]) -> tuple[Best, str]:
     """The outcome of a training of this rank, and whence it comes."""
     if file is not None and (kept := load_best(file)) is not None:
         return kept, "found"
-    if file is not None and file.is_file():
-        log.warning("%s is damaged, and is made again.", file)
     began = time.perf_counter()
     best = train()
     if file is not None:
@@ -248,9 +239,9 @@ def recorded_gradients() -> Iterator[None]:
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
-    """Keep back what every Trainer prints of devices and of the end of training."""
-    lightning = logging.getLogger("pytorch_lightning.utilities.rank_zero")
+def quiet(name: str = "pytorch_lightning.utilities.rank_zero") -> Iterator[None]:
+    """Keep back what a logger says below warnings, by default what every Trainer does of devices and of its end."""
+    lightning = logging.getLogger(name)
     level = lightning.level
     lightning.setLevel(logging.WARNING)
     try:

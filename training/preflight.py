@@ -24,8 +24,8 @@ from attention.digest import Digests
 from attention.encoder import Encoder, offline, resolve
 from attention.extraction import missing_shards
 from attention.forward import batches, passes
-from attention.specification import Items, store_key
-from attention.store import Manifest, Part, Store
+from attention.specification import Items
+from attention.store import Manifest, Part, Store, store_key
 from datamodules.base import AttentionDataModule, CorpusDataModule, parts_of
 from datamodules.vectors import ENCODER, find_vectors
 from metrics.progress import counted
@@ -33,6 +33,7 @@ from processes import preemption
 from processes.ranks import Ranks, run_name
 from results.errors import UserError
 from results.files import write_atomically
+from training.lifecycle import TrainedModule, read_checkpoint
 
 ENOUGH = 2.0
 """Seconds of forward passes from which the time of an extraction is judged."""
@@ -54,12 +55,14 @@ class Report:
     def part(self, name: str) -> Iterator[list[str]]:
         """A row of what is added to the list. An error of the input is a fault, and goes no further."""
         found: list[str] = []
-        before = len(self.faults)
+        before, fault = len(self.faults), ""
         try:
             yield found
         except (UserError, OSError) as error:
-            self.faults.append(str(error))
-        self.rows.append((name, "\n".join(found) if len(self.faults) == before else "fault: see below"))
+            fault = str(error)
+            self.faults += [fault] if fault not in self.faults else []  # another part may have found it too
+        good = not fault and len(self.faults) == before
+        self.rows.append((name, "\n".join(found) if good else "fault: see below"))
 
     def table(self, title: str) -> Table:
         """The rows, for the terminal."""
@@ -79,6 +82,7 @@ def inspect(
     stage: str,
     tasks: tuple[int, int],
     runs: Path,
+    checkpoint: Path | None = None,
 ) -> None:
     """Add to a report what is known of a run beforehand; nothing is fetched, and neither a run nor a store is left.
 
@@ -92,6 +96,7 @@ def inspect(
         stage: the command.
         tasks: number of this process, and of all that were started for the run.
         runs: the folder of runs.
+        checkpoint: what the run begins with, or tests.
     """
     data.trainer, before = trainer, len(report.faults)
     with offline():
@@ -106,7 +111,7 @@ def inspect(
         with report.part("folder of stores") as found:
             found.append(see_folder(data.cache, ranks, report.faults))
         if ranks.rank == 0 and trainer is not None and len(report.faults) == before:
-            rehearse(report, module, data, trainer, stages)
+            rehearse(report, module, data, trainer, stages, checkpoint)
 
 
 def look_for_sources(report: Report, data: CorpusDataModule[Any], stage: str) -> list[str]:
@@ -198,7 +203,12 @@ def _nodes() -> set[str]:
 
 
 def rehearse(
-    report: Report, module: LightningModule, data: CorpusDataModule[Any], trainer: Trainer, stages: Sequence[str]
+    report: Report,
+    module: LightningModule,
+    data: CorpusDataModule[Any],
+    trainer: Trainer,
+    stages: Sequence[str],
+    checkpoint: Path | None,
 ) -> None:
     """Set data and model up for some stages as a run does, except that stores are not made but measured."""
     needs = Needs()
@@ -210,6 +220,10 @@ def rehearse(
         for stage in stages:
             data.setup(stage)
             module.setup(stage)
+        if checkpoint is not None:
+            module.on_load_checkpoint(dict(read_checkpoint(checkpoint)))
+        if "fit" not in stages and isinstance(module, TrainedModule):
+            module.refuse_untrained()
         found.append(f"{type(module).__name__} fits the data")
         if "fit" in stages:
             batches = counted(len(data.train_dataloader()), "training batch", "training batches")

@@ -17,9 +17,7 @@ run() {
         --trainer.num_nodes "$SLURM_NNODES" --trainer.devices "$SLURM_NTASKS_PER_NODE"
 }
 
-# A fault ends the job now, and not in hours. A job that was requeued has passed.
-if [ "${SLURM_RESTART_COUNT:-0}" = 0 ]; then
-    run "$@" --preflight || exit $?
-fi
+# A fault ends the job now, and not in hours. A requeued job has passed if it goes on with an unfinished run.
+run "$@" --preflight || exit $?
 run "$@"
 exit $?

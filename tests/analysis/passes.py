@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from analysis import Analysis
@@ -16,7 +17,37 @@ ENCODERS: dict[str, Callable[[Path], Path]] = {
     "bert": tiny.save_bert,
     "gpt2": tiny.save_gpt2,
     "llama": tiny.save_llama,
+    "mistral": tiny.save_mistral,
+    "gemma3": tiny.save_gemma3,
+    "modernbert": tiny.save_modernbert,
 }
+_WINDOWED = {"mistral": (0, 1), "gemma2": (0,), "gemma3": (1,), "modernbert": (1,)}  # layers
+
+
+def sees(kind: str, layer: int, row: int, column: int) -> bool:
+    """Whether a token may attend to another in a layer of one of the `ENCODERS`, both without padding."""
+    encodes = kind in ("bert", "modernbert")
+    if layer not in _WINDOWED.get(kind, ()):
+        return encodes or column <= row
+    return abs(row - column) <= tiny.WINDOW // 2 if encodes else 0 <= row - column < tiny.WINDOW
+
+
+def uniform(kind: str, layer: int, length: int) -> list[list[float]]:
+    """Uniform attention `[from, to]` of a layer of one of the `ENCODERS` over an input without padding."""
+    rows = [[float(sees(kind, layer, row, column)) for column in range(length)] for row in range(length)]
+    return [[one / sum(row) for one in row] for row in rows]
+
+
+def make_even(encoder: Encoder) -> None:
+    """Set the queries to zero, so that all positions that a row may attend to have the same weight."""
+    with torch.no_grad():
+        for name, parameter in encoder.model.named_parameters():
+            if any(part in name for part in ("query", "q_proj")):
+                parameter.zero_()
+            elif "Wqkv" in name:
+                parameter[: len(parameter) // 3] = 0
+            elif "c_attn" in name:
+                parameter[..., : parameter.size(-1) // 3] = 0
 
 
 def encoder(kind: str, folder: Path) -> Encoder:

@@ -25,7 +25,9 @@ def by_head(value: Any, low: Any, high: Any, halves: Any = None) -> ByHead:  # n
 
 
 ROWS: list[tuple[dict[str, Any], list[str]]] = [
-    ({"previous": 0.51, "next": 0.5, "start": 0.61, "entropy": 3.81}, ["previous", "start", "broad"]),
+    ({"previous": 0.51, "next": 0.5, "start": 0.61}, ["previous", "start"]),
+    ({"entropy": 1.3, "broad_from": 1.29}, ["broad"]),  # a layer with a window
+    ({"entropy": 3.8, "broad_from": 3.8}, []),
     ({"previous": 0.1, "end": 0.6, "punctuation": float("nan")}, []),
     ({"syntactic": True, "relation_accuracy.low": 0.5, "fixed_offset": 0.4, "next": 0.9}, ["syntactic", "next"]),
     ({"syntactic": True, "relation_accuracy.low": 0.4, "fixed_offset": 0.4}, []),

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedModel
 
 import analysis.causal
-from analysis import CausalCheck
+from analysis import CausalCheck, HeadAblation, Importance, Pruning
 from analysis.ablation import random_heads
 from analysis.task import Classification
 from attention import Encoder, EncoderSpec, resolve
@@ -20,6 +20,7 @@ from attention.alignment import Pieces, split_words
 from corpora.conllu import read_treebank
 from corpora.sentence import Sentence
 from datamodules import ClassificationDataModule, DependencyDataModule
+from fidelity import Fidelity, SetErasure
 from heads import SingleHeads
 from heads.experiment import ExperimentError
 from models import TransformerClassifier
@@ -306,17 +307,27 @@ def test_random_sets_are_of_as_many_other_heads_of_each_layer(
     assert len(set(drawn)) > len(RELATIONS)
 
 
+def test_random_sets_that_share_heads_are_counted() -> None:
+    """A layer of two heads, both among the best: random sets can only be the best ones again."""
+    best = ((0, 0), (0, 1), (1, 0))
+    sets = tuple(random_heads(frozenset(best), 2, np.random.default_rng(seed)) for seed in range(4))
+    assert sets == (frozenset({(0, 0), (0, 1), (1, 1)}),) * 4
+    chosen = analysis.causal.Chosen("det", 0, best, sets, best[0])
+    assert chosen.shared == 8
+    assert chosen.repeated == 3
+
+
 @pytest.mark.parametrize(
     ("options", "of_data", "message"),
     [
         ({"relations": ("det", "dative")}, {}, "the corpus has no 'dative'; its relations are det"),
-        ({"relations": ("det", "det")}, {}, "name relations, each once"),
+        ({"relations": ("det", "det")}, {}, "name one or more, each once"),
         ({"heads": 5}, {}, "there are 4 heads below the upper 1 layers, and 5 are to be off"),
         ({"upper": 2}, {}, "can read 1 to 1 of the 2 layers, not 2"),
-        ({"random": 0}, {}, "one or more heads and random sets"),
+        ({"random": 0}, {}, "random is 0, and must be at least 1"),
         ({}, {"encoder": None}, "needs attention: --data.init_args.encoder must not be null"),
         ({"probe": DistancesWordsProbe()}, {}, "DistancesWordsProbe does not read it"),
-        ({"checkpoint": "absent.ckpt", "max_epochs": 1}, {}, "absent.ckpt: this is no checkpoint"),
+        ({"checkpoint": "absent.ckpt", "max_epochs": 1}, {}, "absent.ckpt: there is no such checkpoint"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(
@@ -337,3 +348,19 @@ def test_one_and_two_processes_say_the_same(run_config: Callable[..., Any], corp
     assert {"probe.det", "probe.obj"} <= set(one["scores"])
     assert one["scores"] == two["scores"]
     assert (at_one / "causal.csv").read_bytes() == (at_two / "causal.csv").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda path: CausalCheck(AttentionOnlyProbe(), checkpoint=path),
+        lambda path: HeadAblation(checkpoint=path),
+        lambda path: Pruning(path),
+        lambda path: Importance(classifier=path),
+        lambda path: Fidelity(path, [SetErasure()]),
+    ],
+    ids=["CausalCheck", "HeadAblation", "Pruning", "Importance", "Fidelity"],
+)
+def test_a_checkpoint_that_is_not_there_is_refused_before_data_are_read(make: Callable[[str], object]) -> None:
+    with pytest.raises(UserError, match=r"absent\.ckpt: there is no such checkpoint"):
+        make("absent.ckpt")

@@ -21,7 +21,7 @@ from corpora.texts import Passage
 from datamodules import ClassificationDataModule, SegmentBatch
 from models import TransformerClassifier
 from tests import tiny
-from tests.analysis.passes import ENCODERS, batches, encoder, summed
+from tests.analysis.passes import ENCODERS, batches, encoder, sees, summed
 from tests.analysis.segments import batch_of
 from tests.trainers import trainer
 
@@ -31,7 +31,7 @@ TEXTS = SimpleNamespace(names=("texts",))  # encoders with a head for language m
 def language_model(kind: str, folder: Path, weights: str = "pretrained") -> Encoder:
     """A tiny encoder whose files hold a head for language modelling."""
     ENCODERS[kind](folder)
-    model = (AutoModelForMaskedLM if kind == "bert" else AutoModelForCausalLM).from_pretrained(folder)
+    model = (AutoModelForMaskedLM if "bert" in kind else AutoModelForCausalLM).from_pretrained(folder)
     generator = torch.Generator().manual_seed(7)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -130,14 +130,14 @@ def test_means_are_those_of_a_loop_over_weights(kind: str, tmp_path: Path) -> No
             each, _, found = gradients(partial(loss.of, inputs, wanted))
             losses.append(float(each))
             for name, places in members(batch, row).items():
-                cells = [(i, j) for i in range(n) for j in places if not (one.causal and j > i)]
-                if cells:
-                    expected[name].append(
-                        [
-                            [sum(abs(float(g[0, h, i, j])) for i, j in cells) / len(cells) for h in range(one.heads)]
-                            for g in found
-                        ]
-                    )
+                if not places:
+                    continue
+                of_layers = []
+                for layer, g in enumerate(found):
+                    cells = [(i, j) for i in range(n) for j in places if sees(kind, layer, i, j)]
+                    sums = [sum(abs(float(g[0, h, i, j])) for i, j in cells) for h in range(one.heads)]
+                    of_layers.append([one_head / len(cells) for one_head in sums])
+                expected[name].append(of_layers)
 
     result = analysis.result({})
     by_head = analysis.by_head()
@@ -150,11 +150,16 @@ def test_means_are_those_of_a_loop_over_weights(kind: str, tmp_path: Path) -> No
             numbers = np.array(expected[name])
             assert np.allclose(means.value, numbers.mean(0), rtol=1e-3, atol=1e-7)
             assert np.allclose(layers["importance"], numbers.mean((0, 2)), rtol=1e-3, atol=1e-7)
-            half = (layers["high"] - layers["low"]).to_numpy(dtype=np.float64) / 2
-            if len(numbers) == 7:  # Student's t of 6 degrees
+            apart = np.log((layers["high"] / layers["low"]).to_numpy(dtype=np.float64)) / 2
+            if len(numbers) == 7:  # Student's t of 6 degrees, of logs
                 spread = numbers.mean(2).std(0, ddof=1) / np.sqrt(7)
-                assert np.allclose(half, 2.446912 * spread, rtol=1e-3)
+                assert np.allclose(apart, 2.446912 * spread / numbers.mean((0, 2)), rtol=1e-3)
     assert result.scores["importance.loss"].value == pytest.approx(np.mean(losses), rel=1e-4)
+    for name, highest in (("loss", np.inf), ("accuracy", 1.0)):
+        score = result.scores[f"importance.{name}"]
+        assert score.low is not None
+        assert score.high is not None
+        assert 0 <= score.low <= score.value <= score.high <= highest
 
 
 def test_copies_that_share_the_batches_sum_what_one_does(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from analysis.linguistic import TokenClass
 from attention import Encoder
 from corpora.texts import Passage
 from datamodules import SegmentBatch
-from tests.analysis.passes import ENCODERS, encoder, show, summed
+from tests.analysis.passes import ENCODERS, encoder, show, summed, uniform
 from tests.analysis.segments import batch_of
 from tests.analysis.trees import TREES, passage
 
@@ -74,7 +74,7 @@ def test_attention_is_that_of_a_loop_over_tokens(kind: str, missing: str, tmp_pa
     one = encoder(kind, tmp_path)
     analysis = begun(one, missing=missing)
     measured: list[list[list[dict[str, float]]]] = []
-    even: list[dict[str, float]] = []
+    even: list[list[dict[str, float]]] = []
     for batch in batches(one):
         passed = show(one, batch, analysis)
         for row in range(len(batch.index)):
@@ -82,24 +82,23 @@ def test_attention_is_that_of_a_loop_over_tokens(kind: str, missing: str, tmp_pa
                 [[by_hand(w[row, h].double().numpy(), batch, row) for h in range(one.heads)] for w in passed]
             )
             n = int(batch.lengths[row])
-            seen = np.tril(np.ones((n, n))) if one.causal else np.ones((n, n))
-            even.append(by_hand(seen / seen.sum(1, keepdims=True), batch, row))
+            even.append([by_hand(np.array(uniform(kind, layer, n)), batch, row) for layer in range(one.layers)])
 
     tables = {name: table.frame for name, table in analysis.result({}).tables.items()}
-    names = {name for each in even for name in each}
+    names = {name for each in even for name in each[0]}
     assert {"subjects_to_verbs", "nouns_to_pronouns", "negation", *CLASSES} <= names
     for name in sorted(names):
         label = "pair" if "_to_" in name else "class"
         frame = tables["token_to_token" if label == "pair" else "linguistic"]
         rows = frame[frame[label] == name].reset_index()
-        having = [place for place, each in enumerate(even) if name in each or missing == "zero"]
+        having = [place for place, each in enumerate(even) if name in each[0] or missing == "zero"]
         for layer, head in product(range(one.layers), range(one.heads)):
             values = [measured[place][layer][head].get(name, 0.0) for place in having]
             found = rows.iloc[layer * one.heads + head]
             assert (found["layer"], found["head"], found["inputs"]) == (layer + 1, head + 1, len(having))
             assert found["attention"] == pytest.approx(np.mean(values), abs=1e-6)
             assert found["uniform"] == pytest.approx(
-                np.mean([even[place].get(name, 0.0) for place in having]), abs=1e-6
+                np.mean([even[place][layer].get(name, 0.0) for place in having]), abs=1e-6
             )
     assert analysis.by_head()["to_nouns"].interval.value[1, 2] == pytest.approx(
         tables["linguistic"].query("layer == 2 and head == 3")["attention"].iloc[0]

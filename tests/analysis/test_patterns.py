@@ -1,5 +1,6 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -10,14 +11,15 @@ from torch import Tensor
 
 from analysis import Patterns, RawMaps
 from analysis.base import AnalysisError
-from analysis.pattern_net import PatternNet, draw_map, draw_maps, pictures, trained
+from analysis.pattern_net import LONGEST, PatternNet, _trained, draw_map, draw_maps, masks_of, pictures, trained
 from attention import Encoder
 from datamodules import SegmentBatch, TextDataModule
 from metrics.classification import class_f1, confusion, kappa
-from metrics.patterns import PATTERNS, by_rules, structure
+from metrics.patterns import PATTERNS, Structure, by_rules, structure
 from results import Bars, Categories, Maps
-from tests.analysis.passes import ENCODERS, batches, encoder, show, summed
-from tests.metrics.test_patterns import random_map, slow
+from results.errors import OptionError
+from tests.analysis.passes import ENCODERS, batches, encoder, make_even, sees, show, summed
+from tests.metrics.test_patterns import SEES, mask, random_map, slow
 
 
 @dataclass
@@ -41,7 +43,7 @@ def of_two_corpora(model: Encoder) -> list[SegmentBatch]:
     return [*some, replace(last, corpus="other")]
 
 
-def feed(model: Encoder, batch: SegmentBatch, *analyses: Patterns) -> list[Tensor]:
+def feed(model: Encoder, kind: str, batch: SegmentBatch, *analyses: Patterns) -> list[Tensor]:
     """Let analyses see maps of all patterns: tiny encoders have hardly any but heterogeneous ones."""
     time = batch.tokens.size(1)
     passed = [torch.full((len(batch.index), model.heads, time, time), 0.1) for _ in range(model.layers)]
@@ -49,7 +51,7 @@ def feed(model: Encoder, batch: SegmentBatch, *analyses: Patterns) -> list[Tenso
         for item, size in enumerate(batch.lengths.tolist()):
             for head in range(model.heads):
                 random = np.random.default_rng([int(batch.index[item]), layer, head])
-                own = random_map(random, batch.segments[item, :size].numpy(), model.causal)
+                own = random_map(random, batch.segments[item, :size].numpy(), partial(sees, kind, layer))
                 weights[item, head, :size] = 0.0
                 weights[item, head, :size, :size] = own
         for analysis in analyses:
@@ -59,14 +61,14 @@ def feed(model: Encoder, batch: SegmentBatch, *analyses: Patterns) -> list[Tenso
     return passed
 
 
-def loops(model: Encoder, batch: SegmentBatch, passed: list[Tensor]) -> Iterator[tuple[int, int, int, str]]:
+def loops(model: Encoder, kind: str, batch: SegmentBatch, passed: list[Tensor]) -> Iterator[tuple[int, int, int, str]]:
     """Number of the input, layer, head, and pattern of every map."""
     for item, size in enumerate(batch.lengths.tolist()):
         delimiters = int((batch.start | batch.end)[item].sum())
         for layer, weights in enumerate(passed):
             for head in range(model.heads):
                 rows = weights[item, head, :size, :size].double().tolist()
-                _, pattern = slow(rows, delimiters, batch.segments[item, :size].tolist(), model.causal)
+                _, pattern = slow(rows, delimiters, batch.segments[item, :size].tolist(), partial(sees, kind, layer))
                 yield int(batch.index[item]), layer, head, pattern
 
 
@@ -76,7 +78,7 @@ def test_shares_equal_loops_over_cells(kind: str, tmp_path: Path) -> None:
     patterns = begun(model)
     maps: list[tuple[str, int, int, int, str]] = []
     for batch in of_two_corpora(model):
-        maps += [(batch.corpus, *one) for one in loops(model, batch, feed(model, batch, patterns))]
+        maps += [(batch.corpus, *one) for one in loops(model, kind, batch, feed(model, kind, batch, patterns))]
     result = patterns.result({})
 
     def shares(**wanted: object) -> list[float]:
@@ -127,8 +129,8 @@ def test_the_gallery_has_the_clearest_maps_of_different_heads(tmp_path: Path) ->
     patterns = begun(model)
     every: list[list[tuple[float, int, int, int, Tensor]]] = [[] for _ in PATTERNS]
     for batch in reversed(of_two_corpora(model)):
-        for layer, weights in enumerate(feed(model, batch, patterns)):
-            found = structure(weights, batch.lengths, (batch.start | batch.end).sum(1), batch.segments, model.causal)
+        for layer, weights in enumerate(feed(model, "bert", batch, patterns)):
+            found = _structure(batch, weights)
             own, margins = by_rules(found, batch.segments.any(1))
             for item, size in enumerate(batch.lengths.tolist()):
                 for head in range(model.heads):
@@ -154,7 +156,7 @@ def test_two_processes_have_the_sums_and_the_gallery_of_one(tmp_path: Path, monk
     model = encoder("bert", tmp_path)
     whole, parts = begun(model, cnn=True), [begun(model, cnn=True), begun(model, cnn=True)]
     for place, batch in enumerate(of_two_corpora(model)):
-        feed(model, batch, whole, parts[place % 2])
+        feed(model, "bert", batch, whole, parts[place % 2])
     states = [list(summed(patterns)) for patterns in (whole, *parts)]
     assert len(states[0]) == 10
     for one, first, second in zip(*states, strict=True):
@@ -171,10 +173,11 @@ def test_two_processes_have_the_sums_and_the_gallery_of_one(tmp_path: Path, monk
 def test_both_opinions_are_compared(tmp_path: Path) -> None:
     model = encoder("bert", tmp_path)
     patterns = begun(model, cnn=True)
-    net, counts = trained(False).net, np.zeros((2, 5, 5), np.int64)
+    drawn = trained(masks_of(model))
+    net, counts = drawn.net, np.zeros((2, 5, 5), np.int64)
     for batch in of_two_corpora(model):
-        for weights in feed(model, batch, patterns):
-            found = structure(weights, batch.lengths, (batch.start | batch.end).sum(1), batch.segments, False)
+        for weights in feed(model, "bert", batch, patterns):
+            found = _structure(batch, weights)
             rules = by_rules(found, batch.segments.any(1))[0].flatten().numpy()
             second = net(pictures(weights, batch.lengths, batch.segments)).argmax(-1).flatten().numpy()
             counts[int(batch.corpus == "other")] += confusion(rules, second, 5)
@@ -183,18 +186,40 @@ def test_both_opinions_are_compared(tmp_path: Path) -> None:
     assert result.tables["patterns_total"].frame["kappa"].tolist() == pytest.approx(kappa(counts).tolist(), nan_ok=True)
     np.testing.assert_array_equal(result.tables["agreement"].frame.iloc[:, 1:], counts.sum(0))
     assert result.tables["agreement"].frame["rules"].tolist() == list(PATTERNS)
-    assert result.scores["cnn_f1"].value == trained(False).net_f1
+    assert result.scores["cnn_f1"].value == drawn.net_f1
+
+
+def _structure(batch: SegmentBatch, weights: Tensor) -> Structure:
+    """That of maps of a BERT."""
+    allowed = batch.mask[:, None, None].expand(-1, 1, weights.size(-1), -1)
+    return structure(weights, batch.lengths, (batch.start | batch.end).sum(1), batch.segments, allowed)
+
+
+@pytest.mark.parametrize("kind", ENCODERS)
+def test_even_attention_has_nothing_beyond_chance(kind: str, tmp_path: Path) -> None:
+    model = encoder(kind, tmp_path)
+    make_even(model)
+    for batch in batches(model):
+        delimiters = (batch.start | batch.end).sum(1)
+        for layer, weights in enumerate(show(model, batch)):
+            allowed = model.allowed(batch.mask).of(layer)
+            found = structure(weights, batch.lengths, delimiters, batch.segments, allowed)
+            for part in (found.vertical, found.diagonal, found.block):
+                torch.testing.assert_close(part, torch.zeros_like(part), atol=1e-4, rtol=0)
+
+
+MASKS = {kind: mask(LONGEST, of)[0].numpy() for kind, of in SEES.items()}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("causal", "rules_f1"), [(False, 0.95), (True, 0.85)])
-def test_maps_of_known_pattern_are_recognised(causal: bool, rules_f1: float) -> None:
+@pytest.mark.parametrize(("kind", "rules_f1"), [("all", 0.95), ("causal", 0.85)])
+def test_maps_of_known_pattern_are_recognised(kind: str, rules_f1: float) -> None:
     # Of a causal encoder the neighbours and the first tokens are most of what a row of a short input sees.
-    net, gold, rules, second = trained(causal).net, list[int](), list[int](), list[int]()
-    for drawn in draw_maps(17, 1000, causal):
+    net, gold, rules, second = trained(MASKS[kind]).net, list[int](), list[int](), list[int]()
+    for drawn in draw_maps(17, 1000, MASKS[kind]):
         weights, lengths, delimiters, segments = drawn.tensors()
         gold.append(drawn.pattern)
-        found = structure(weights, lengths, delimiters, segments, causal)
+        found = structure(weights, lengths, delimiters, segments, drawn.allowed)
         rules.append(int(by_rules(found, segments.any(1))[0]))
         second.append(int(net(pictures(weights, lengths, segments)).argmax(-1)))
     of_rules, of_net = (class_f1(confusion(np.array(gold), np.array(found), 5)).mean() for found in (rules, second))
@@ -204,12 +229,12 @@ def test_maps_of_known_pattern_are_recognised(causal: bool, rules_f1: float) -> 
 
 @pytest.mark.slow
 def test_the_network_is_the_same_in_every_process() -> None:
-    first = trained(False).net
-    trained.cache_clear()
+    first = trained(MASKS["all"]).net
+    _trained.cache_clear()
     before = torch.random.get_rng_state()
     threads = torch.get_num_threads()
     with torch.inference_mode():
-        again = trained(False)
+        again = trained(MASKS["all"])
     assert torch.equal(before, torch.random.get_rng_state())
     assert torch.get_num_threads() == threads
     for one, other in zip(first.parameters(), again.net.parameters(), strict=True):
@@ -217,13 +242,14 @@ def test_the_network_is_the_same_in_every_process() -> None:
 
 
 def test_drawn_maps_are_maps() -> None:
-    for causal in (False, True):
-        for drawn in draw_maps(5, 100, causal):
+    both = np.concatenate([MASKS["causal"], MASKS["window"]])
+    for masks in (MASKS["all"], MASKS["causal"], both):
+        for number, drawn in enumerate(draw_maps(5, 100, masks)):
             np.testing.assert_allclose(drawn.weights.sum(1), 1.0)
-            assert (drawn.weights >= 0).all()
-            assert not causal or not np.triu(drawn.weights, 1).any()
+            size = len(drawn.weights)
+            np.testing.assert_array_equal(drawn.weights > 0, masks[number // 5 % len(masks)][:size, :size])
             assert drawn.pattern != PATTERNS.index("block") or set(drawn.segments) == {0, 1}
-    one, other = (draw_map(2, np.random.default_rng(3), False).weights for _ in range(2))
+    one, other = (draw_map(2, np.random.default_rng(3), MASKS["all"][0]).weights for _ in range(2))
     np.testing.assert_array_equal(one, other)
 
 
@@ -274,7 +300,7 @@ def test_raw_maps_are_those_of_one_input(wanted: int, tmp_path: Path) -> None:
 
 def test_an_input_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     model = encoder("bert", tmp_path)
-    with pytest.raises(AnalysisError, match="input -1"):
+    with pytest.raises(OptionError, match="input is -1"):
         RawMaps(-1)
     raw = RawMaps(7)
     raw.begin(DATA, model)

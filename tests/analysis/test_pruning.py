@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import AutoModel, AutoModelForSequenceClassification
 
-from analysis.base import AnalysisError
 from analysis.pruning import SHARES, Pruning, head_confidences, head_derivatives, normalised
 from attention.capture import Mixture, replacing
 from attention.encoder import EncoderSpec, resolve
@@ -238,14 +237,15 @@ def test_exact_importance_is_estimated_without_the_heads_that_are_gone_on_any_ar
     ("options", "message"),
     [
         ({"share": 0.4}, r"save None and share 0\.4: give both or none"),
-        ({"save": "x", "share": 1.5}, "a share above 0 and up to 1"),
-        ({"texts": 0}, "give 1 or more texts"),
-        ({"rankings": ["random", "random"]}, "name rankings, each once"),
+        ({"save": "x", "share": 1.5}, "share is 1.5, and must be above 0 and at most 1"),
+        ({"rankings": ["random", "random"]}, "name one or more, each once"),
     ],
 )
-def test_an_option_out_of_range_is_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(AnalysisError, match=message):
-        Pruning("x.ckpt", **options)
+def test_an_option_out_of_range_is_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    checkpoint = tmp_path / "x.ckpt"
+    checkpoint.touch()
+    with pytest.raises(UserError, match=message):
+        Pruning(str(checkpoint), **options)
 
 
 def test_what_cannot_be_pruned_is_refused(

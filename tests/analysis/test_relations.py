@@ -1,3 +1,4 @@
+from collections import Counter
 from collections.abc import Iterable
 from itertools import product
 from pathlib import Path
@@ -6,12 +7,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from scipy import special
 
 from analysis import AnalysisError, Relations
 from attention import Encoder
+from corpora.links import read_enhanced
 from corpora.texts import Link, Passage
 from datamodules import SegmentBatch
-from tests.analysis.passes import ENCODERS, encoder, show, summed
+from tests.analysis.passes import ENCODERS, encoder, show, summed, uniform
 from tests.analysis.segments import batch_of
 from tests.analysis.trees import TREES, passage
 
@@ -19,7 +22,7 @@ WORDS = "the/X/x/2 foxglove/X/x/0 drinks/X/x/2 smallest/X/x/2 coffee/X/x/2 ,/X/x
 LINKED = (
     passage(WORDS, (Link("agent", (1,), (3, 4)), Link("agent", (5,), (0,)), Link("theme", (3,), (0, 1)))),
     passage("dogs/X/x/2 sleep/X/x/0 overdrinks/X/x/2", (Link("theme", (2,), (0,)),)),
-    passage("guests/X/x/2 drink/X/x/0", ()),
+    passage("guests/X/x/2 drink/X/x/0"),
 )
 ANY = {"max_words": None, "max_element": None, "min_distance": None}
 
@@ -38,11 +41,11 @@ def batches(encoder: Encoder) -> list[SegmentBatch]:
 
 
 def links_of(batch: SegmentBatch, row: int) -> list[tuple[str, list[int], list[int]]]:
-    """Label and both sides, in words of the segment; the arcs of the tree where there are no links."""
+    """Label and both sides, in words of the segment; the arcs of the tree where no links are given."""
     found, before = [], 0
     for one in batch.passages[row]:
-        links = [(link.label, list(link.start), list(link.end)) for link in one.links]
-        if not links:
+        links = [(link.label, list(link.start), list(link.end)) for link in one.links or ()]
+        if one.links is None:
             assert one.sentence is not None
             for word, (head, relation) in enumerate(zip(one.sentence.heads, one.sentence.relations, strict=True)):
                 if head > 0:
@@ -57,6 +60,7 @@ def test_attention_is_that_of_a_loop_over_linked_tokens(kind: str, tmp_path: Pat
     one = encoder(kind, tmp_path)
     analysis = begun(one, [*LINKED, *TREES])
     expected: dict[str, list[list[list[tuple[float, float, float]]]]] = {}
+    even: dict[str, list[list[float]]] = {}
     for batch in batches(one):
         passed = show(one, batch, analysis)
         for row in range(len(batch.index)):
@@ -77,6 +81,9 @@ def test_attention_is_that_of_a_loop_over_linked_tokens(kind: str, tmp_path: Pat
                         heads.append((max(forward, backward), forward, backward))
                     values.append(heads)
                 expected.setdefault(label, []).append(values)
+                spread = [uniform(kind, layer, int(batch.lengths[row])) for layer in range(one.layers)]
+                most = [max(max(rows[i][j], rows[j][i]) for i, j in cells) for rows in spread]
+                even.setdefault(label, []).append(most)
 
     frame = analysis.result({}).tables["relations"].frame
     assert set(frame["label"]) == set(expected) > {"all", "agent", "theme", "obj"}
@@ -85,17 +92,18 @@ def test_attention_is_that_of_a_loop_over_linked_tokens(kind: str, tmp_path: Pat
         assert (rows["passages"] == len(measured)).all()
         found = rows[["attention", "forward", "backward"]].to_numpy(dtype=np.float64)
         assert np.allclose(found, np.mean(measured, axis=0).reshape(-1, 3), atol=1e-6)
+        assert np.allclose(rows["uniform"], np.mean(even[label], axis=0).repeat(one.heads), atol=1e-6)
     theme = frame[frame["label"] == "theme"]
     spread = np.std([np.array(one)[..., 1] for one in expected["theme"]], axis=0, ddof=1).ravel()
     n = len(expected["theme"])
     quantile = {2: 12.706205, 3: 4.302653}[n]  # Student's t
     mean, margin = theme["forward"].to_numpy(dtype=np.float64), quantile * spread / np.sqrt(n)
-    for end, bound in (("low", np.maximum(mean - margin, 0)), ("high", np.minimum(mean + margin, 1))):
-        assert np.allclose(theme[f"forward.{end}"].to_numpy(dtype=np.float64), bound, atol=1e-5)
-    if not one.causal:
-        lengths = [int(batch.lengths[row]) for batch in batches(one) for row in range(len(batch.index))]
-        uniform = frame[frame["label"] == "all"]["uniform"]
-        assert np.allclose(uniform, np.mean([1 / length for length in lengths]), atol=1e-6)
+    mean, margin = mean[mean > 0], margin[mean > 0]  # behind a mask all are 0
+    for end, side in (("low", -1), ("high", 1)):
+        bound = special.expit(special.logit(mean) + side * margin / (mean * (1 - mean)))
+        ends = theme[f"forward.{end}"].to_numpy(dtype=np.float64)
+        assert np.allclose(ends[theme["forward"] > 0], bound, atol=1e-5)
+        assert not ends[theme["forward"] == 0].any()
 
 
 def test_copies_that_share_the_batches_sum_what_one_does(tmp_path: Path) -> None:
@@ -141,6 +149,22 @@ def test_links_out_of_bounds_are_counted(
 
     assert set(result.tables["relations"].frame["label"]) == {"all", *labels}
     assert tuple(result.audit[name] for name in ("links", "long_passage", "long_element", "near")) == counts
+
+
+def test_a_sentence_whose_edges_all_lead_to_empty_nodes_has_no_links(tmp_path: Path) -> None:
+    """As in *dogs sleep, guests too*: the basic arcs of such a sentence are not among the enhanced edges."""
+    rows = "1\tdogs\t_\tNOUN\t_\t_\t2\tnsubj\t{}:nsubj\t_\n2\tsleep\t_\tVERB\t_\t_\t0\troot\t{}:root\t_\n\n"
+    path = tmp_path / "enhanced.conllu"
+    path.write_text(rows.format(2, 0) + rows.format("2.1", "2.1"), encoding="utf-8")
+    both = [one for (one,) in read_enhanced(path, Counter())]
+    assert [one.whole for one in both] == [True, True]
+
+    one = encoder("bert", tmp_path)
+    analysis = begun(one, both)
+    show(one, batch_of(one, *both), analysis)
+    result = analysis.result({})
+    assert result.audit["links"] == 1
+    assert (result.tables["relations"].frame["passages"] == 1).all()
 
 
 def test_texts_without_links_are_refused(tmp_path: Path) -> None:

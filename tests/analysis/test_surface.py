@@ -11,7 +11,9 @@ from attention import Encoder
 from datamodules import TextDataModule
 from metrics.surface import PLAIN, STATISTICS
 from results import Curves
-from tests.analysis.passes import ENCODERS, batches, encoder, show, summed
+from tests import tiny
+from tests.analysis.passes import ENCODERS, batches, encoder, make_even, sees, show, summed
+from tests.analysis.passes import uniform as even_rows
 from tests.metrics.surface import KINDS, mean, statistics
 
 NO_DATA = cast(TextDataModule, None)  # which this analysis does not ask
@@ -28,7 +30,7 @@ def test_tables_and_scores_equal_loops_over_tokens(kind: str, tmp_path: Path) ->
     model = encoder(kind, tmp_path)
     surface = begun(model)
     loops: dict[tuple[int, int, int], dict[str, float]] = {}  # by input, layer and head
-    uniform: dict[str, list[float]] = defaultdict(list)
+    uniform: dict[tuple[int, str], list[float]] = defaultdict(list)
     for batch in batches(model):
         passed = show(model, batch, surface)
         for item, length in enumerate(batch.lengths.tolist()):
@@ -38,9 +40,9 @@ def test_tables_and_scores_equal_loops_over_tokens(kind: str, tmp_path: Path) ->
                 for head in range(model.heads):
                     rows = weights[item, head, :length, :length].double().tolist()
                     loops[number, layer, head] = statistics(rows, kinds)
-            seen = [[float(not model.causal or to <= place) for to in range(length)] for place in range(length)]
-            for name, value in statistics([[one / sum(row) for one in row] for row in seen], kinds).items():
-                uniform[name].append(value)
+            for layer in range(model.layers):
+                for name, value in statistics(even_rows(kind, layer, length), kinds).items():
+                    uniform[layer, name].append(value)
     inputs = range(7)
 
     def known(values: list[float]) -> list[float]:
@@ -58,8 +60,10 @@ def test_tables_and_scores_equal_loops_over_tokens(kind: str, tmp_path: Path) ->
             values = [loops[number, layer, head][name] for number in inputs]
             assert row[name] == pytest.approx(mean(known(values)), abs=2e-5, nan_ok=True)
             if not name.endswith("_without_heaviest"):
-                assert row[f"uniform.{name}"] == pytest.approx(mean(known(uniform[name])), abs=2e-5, nan_ok=True)
+                even = mean(known(uniform[layer, name]))
+                assert row[f"uniform.{name}"] == pytest.approx(even, abs=2e-5, nan_ok=True)
             assert row[f"{name}.low"] <= row[name] <= row[f"{name}.high"] or len(known(values)) < 2
+            assert "entropy" in name or not row[f"{name}.high"] > 1 + 1e-6
             of_head = known_of_heads[name]
             assert of_head.interval.value[layer, head] == pytest.approx(row[name], nan_ok=True)
             assert of_head.halves is not None
@@ -79,9 +83,41 @@ def test_tables_and_scores_equal_loops_over_tokens(kind: str, tmp_path: Path) ->
         ]
         assert score.value == pytest.approx(mean(known(of_inputs)), abs=2e-5, nan_ok=True)
     assert (result.audit["inputs"], result.audit["inputs with punctuation"]) == (7, 6)
-    assert ("end_delimiters" in result.figures) == (kind == "bert")
-    assert isinstance(entropy := result.figures["entropy"], Curves)
-    assert entropy.lines["uniform attention"][1][0] == pytest.approx(mean(uniform["entropy"]), abs=2e-5)
+    assert ("end_delimiters" in result.figures) == ("bert" in kind)
+    entropy = result.figures["entropy"]
+    assert isinstance(entropy, Curves)
+    layers_of_line, line = entropy.lines["uniform attention"]
+    assert layers_of_line == [1, 2]
+    assert line == pytest.approx([mean(uniform[layer, "entropy"]) for layer in range(2)], abs=2e-5)
+
+
+@pytest.mark.parametrize("kind", ENCODERS)
+def test_even_attention_is_as_broad_as_its_layer_allows(kind: str, tmp_path: Path) -> None:
+    model = encoder(kind, tmp_path)
+    make_even(model)
+    surface = begun(model)
+    lengths = [int(length) for batch in batches(model) for length in batch.lengths]
+    for batch in batches(model):
+        show(model, batch, surface)
+    table = surface.result({}).tables["surface"].frame
+    for row in table.to_dict("records"):
+        layer = row["layer"] - 1
+        for name in ("entropy", "start", "previous", "next", "self", "punctuation", "first"):
+            assert row[name] == pytest.approx(row[f"uniform.{name}"], abs=1e-5, nan_ok=True)
+        windowed = not sees(kind, layer, tiny.WINDOW, 0)
+        assert not windowed or row["entropy"] < np.log(tiny.WINDOW)
+        # Over the whole input 3.8 nats are broad; here they are out of reach, and in every layer by as much.
+        bound = surface.by_head()["broad_from"].interval.value[layer, row["head"] - 1]
+        assert bound / row["entropy"] == pytest.approx(3.8 / np.mean(np.log(lengths)), rel=1e-5)
+        assert surface.classes()["behaviour"][len(table) - 1] == "other"
+
+
+def test_the_bound_of_broad_heads_is_that_of_the_paper_without_windows(tmp_path: Path) -> None:
+    model = encoder("bert", tmp_path)
+    surface = begun(model)
+    for batch in batches(model):
+        show(model, batch, surface)
+    assert (surface.by_head()["broad_from"].interval.value == 3.8).all()
 
 
 def test_two_processes_have_the_sums_of_one(tmp_path: Path) -> None:

@@ -4,10 +4,10 @@ from corpora.sentence import Sentence
 from corpora.texts import Link, Passage
 
 
-def passage(text: str, links: tuple[Link, ...] = (), *, tree: bool = True) -> Passage:
+def passage(text: str, links: tuple[Link, ...] | None = None, *, tree: bool = True) -> Passage:
     """Of words `form/UPOS/relation/head` with blanks between."""
     forms, upos, relations, heads = zip(*(word.split("/") for word in text.split()), strict=True)
-    sentence = Sentence("s", forms, tuple(map(int, heads)), relations, upos)
+    sentence = Sentence("s", forms, tuple(map(int, heads)), relations, upos, ("_",) * len(upos))
     return Passage("s", forms, 1, sentence=sentence if tree else None, links=links)
 
 

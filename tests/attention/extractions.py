@@ -17,8 +17,8 @@ from attention.digest import Digests
 from attention.encoder import Encoder, EncoderSpec, resolve
 from attention.extraction import make_store, open_store
 from attention.specification import Extraction as Specification
-from attention.specification import Items, Options, cut_sentences, store_key
-from attention.store import Store, seal_part
+from attention.specification import Items, Options, cut_sentences
+from attention.store import Store, seal_part, store_key
 from corpora.sentence import Treebank
 from processes.ranks import Ranks
 from tests import tiny

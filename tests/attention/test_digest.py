@@ -93,7 +93,7 @@ def test_a_damaged_index_is_ignored_and_written_anew(
     content: bytes, file: Path, cache: Path, hashed: list[str]
 ) -> None:
     Digests(cache).one(file)
-    (cache / "digests.json").write_bytes(content)
+    (cache / "digests" / "index.json").write_bytes(content)
     assert Digests(cache).one(file) == sha(b"pretrained")
     assert Digests(cache).one(file) == sha(b"pretrained")
     assert hashed == ["weights.bin"] * 2
@@ -112,13 +112,13 @@ def test_two_writers_keep_each_others_entries(file: Path, cache: Path, hashed: l
 def test_an_index_that_cannot_be_written_costs_time_only(
     file: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def full(*_: object, **__: object) -> None:
+    def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr("results.files.os.fsync", full)
     digests = Digests(cache)
     assert digests.one(file) == sha(b"pretrained")
     [record] = caplog.records
-    assert str(cache / "digests.json") in record.getMessage()
+    assert str(cache / "digests" / "index.json") in record.getMessage()
     assert "No space left on device" in record.getMessage()
-    assert list(cache.iterdir()) == []
+    assert list((cache / "digests").iterdir()) == []

@@ -1,3 +1,4 @@
+import gc
 import importlib.util
 import io
 import json
@@ -5,7 +6,9 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from importlib.machinery import ModuleSpec
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -14,22 +17,34 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModel, AutoTokenizer, ByT5Tokenizer, PreTrainedModel, T5Config
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForMaskedLM,
+    AutoTokenizer,
+    ByT5Tokenizer,
+    PreTrainedModel,
+    T5Config,
+)
 
-from attention.capture import Receive, capture_attention
+from attention.capture import Receive, allowed_by_layer, capture_attention
 from attention.digest import Digests, digest
 from attention.encoder import (
     BUNDLE,
     BUNDLE_SHA256,
     DEFAULT,
+    DeviceError,
     Encoder,
     EncoderError,
     EncoderSpec,
     Source,
     embed_words,
+    load_classifier,
     resolve,
 )
+from attention.tokenizer import TextTokenizer
 from tests import tiny
+from tests.analysis import passes
 from tests.attention.reference import ENCODERS, load
 
 SIZES: dict[str, object] = {
@@ -40,6 +55,7 @@ SIZES: dict[str, object] = {
     "max_position_embeddings": 64,
 }
 WEIGHTS, QUERY = "model.safetensors", "encoder.layer.1.attention.self.query"
+LAST = "encoder.layer.1.output.dense.weight"  # behind all attention
 GAPS: dict[str, dict[str, object]] = {
     "longformer": SIZES | {"attention_window": 4, "max_position_embeddings": 66},
     "mamba": {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4},
@@ -210,7 +226,8 @@ def pickled(content: bytes) -> Change:
         (remove(WEIGHTS), "cannot be loaded"),
         (without("layer.1."), r"lack 16 weights of BertModel, encoder\.layer\.1"),
         (reweigh(lambda w: w.update({f"{QUERY}.weight": torch.zeros(5, 5)})), "cannot be loaded"),
-        (reweigh(lambda w: w[f"{QUERY}.bias"].fill_(torch.nan)), "differs from its own eager attention by nan"),
+        (reweigh(lambda w: w[f"{QUERY}.bias"].fill_(torch.nan)), rf"32 of 32 numbers of its {QUERY}\.bias are nan or"),
+        (reweigh(lambda w: w[LAST][3, 4].fill_(torch.inf)), rf"1 of 1280 numbers of its {LAST} are nan or infinite"),
     ],
 )
 def test_a_damaged_folder_is_refused_by_name(damage: Change, reason: str, folder: Path) -> None:
@@ -218,6 +235,177 @@ def test_a_damaged_folder_is_refused_by_name(damage: Change, reason: str, folder
     with pytest.raises(EncoderError, match=reason) as refusal:
         load(folder)
     assert str(folder) in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("read", [load, lambda folder: load_classifier(source(folder), 2)])
+def test_a_file_of_weights_that_was_cut_short_is_named(read: Change, folder: Path) -> None:
+    weights = load_file(folder / WEIGHTS)
+    for place in (0, 1):
+        save_file(dict(list(weights.items())[place::2]), folder / f"model-0000{place + 1}-of-00002.safetensors")
+    index = {name: f"model-0000{place % 2 + 1}-of-00002.safetensors" for place, name in enumerate(weights)}
+    (folder / f"{WEIGHTS}.index.json").write_text(json.dumps({"metadata": {}, "weight_map": index}))
+    (folder / WEIGHTS).unlink()
+    second = folder / "model-00002-of-00002.safetensors"
+    os.truncate(second, second.stat().st_size - 8)
+    with pytest.raises(
+        EncoderError, match=r"-00002-of-00002\.safetensors is damaged or cut short.* Copy or download the"
+    ):
+        read(folder)
+
+
+@pytest.mark.parametrize("read", [load, lambda folder: load_classifier(source(folder), 2)])
+def test_a_tokenizer_with_more_pieces_than_embeddings_is_refused(read: Change, folder: Path) -> None:
+    """The first text with such a piece would end the extraction."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    rows = len(tokenizer)
+    tokenizer.add_tokens(["unlazy", "foxglove"])
+    tokenizer.save_pretrained(folder)
+    wanted = rf"has {rows} embeddings, and none for 2 pieces of its tokenizer, as 'unlazy'\. .*\({rows + 2}\) on it"
+    with pytest.raises(EncoderError, match=wanted):
+        read(folder)
+    model = AutoModel.from_pretrained(folder)
+    model.resize_token_embeddings(rows + 2)
+    model.save_pretrained(folder)
+    read(folder)
+
+
+IMAGES: dict[str, object] = {
+    **{name: size for name, size in SIZES.items() if name != "max_position_embeddings"},
+    **{"image_size": 8, "patch_size": 4},
+}
+
+
+@pytest.mark.parametrize("has_tokenizer", [True, False])
+def test_models_of_images_are_refused_as_such(has_tokenizer: bool, tmp_path: Path) -> None:
+    tiny.build("vit", 0, **IMAGES).save_pretrained(tmp_path)
+    if has_tokenizer:
+        tiny.bert_tokenizer().save_pretrained(tmp_path)
+    with pytest.raises(
+        EncoderError, match=r"a model for image input \(vit\), not for text\. Choose an encoder or decoder"
+    ):
+        load(tmp_path)
+
+
+def test_a_model_of_texts_and_images_is_refused_and_its_text_model_is_not(tmp_path: Path) -> None:
+    tokenizer = tiny.bert_tokenizer()
+    text = {**SIZES, "vocab_size": len(tokenizer), "bos_token_id": 2, "eos_token_id": 3}
+    whole = tiny.build("clip", 0, text_config=text, vision_config=IMAGES, projection_dim=16)
+    with pytest.raises(EncoderError, match=r"CLIPModel\) cannot be run on token ids alone.*save the text model"):
+        load(tiny.save(tmp_path / "clip", whole, tokenizer))
+    text_model = whole.text_model
+    assert isinstance(text_model, PreTrainedModel)
+    assert load(tiny.save(tmp_path / "text", text_model, tokenizer)).causal
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize("device", ["cuda", "cuda:1", "gpu"])
+def test_a_device_that_there_is_not_is_refused(device: str, folder: Path) -> None:
+    with pytest.raises(DeviceError, match=f'device "{device}": PyTorch cannot use it here. Give cpu.'):
+        Encoder(str(folder), device)
+
+
+class TestFromModel:
+    """An encoder of a model and a tokenizer in memory."""
+
+    def test_it_is_that_of_the_same_model_in_a_folder(self, folder: Path, tmp_path: Path) -> None:
+        model, tokenizer = AutoModel.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+        for one in (model, tokenizer):
+            one.save_pretrained(tmp_path / "saved")
+        saved = Encoder(str(tmp_path / "saved"))
+        made = Encoder.from_model(model, tokenizer, name="mine")
+        for one, other in zip(captured(saved, [2, 5, 6, 3]), captured(made, [2, 5, 6, 3]), strict=True):
+            assert torch.equal(one, other)
+        digests = Digests(tmp_path)
+        assert made.source.identity(digests) == saved.source.identity(digests)
+        assert made.description == {**saved.description, "name": "mine"}
+
+    def test_the_model_itself_stays_as_it_is(self, folder: Path) -> None:
+        model = AutoModel.from_pretrained(folder, dtype=torch.bfloat16).train()
+        before = {name: value.clone() for name, value in model.state_dict().items()}
+        made = Encoder.from_model(model, AutoTokenizer.from_pretrained(folder))
+        assert model.training
+        assert model.config._attn_implementation == "sdpa"
+        assert all(parameter.requires_grad for parameter in model.parameters())
+        with torch.no_grad():
+            model.get_input_embeddings().weight.fill_(0)
+        assert torch.equal(made.embeddings, before["embeddings.word_embeddings.weight"].float())
+
+    def test_its_files_go_with_it(self, folder: Path) -> None:
+        made = Encoder.from_model(AutoModel.from_pretrained(folder), AutoTokenizer.from_pretrained(folder))
+        place = Path(made.source.spec.name)
+        assert Encoder(made.source.spec).layers == 2
+        del made
+        gc.collect()
+        assert not place.parent.exists()
+
+    def test_a_head_for_language_modelling_comes_along(self, folder: Path) -> None:
+        config = AutoConfig.from_pretrained(folder)
+        model = AutoModelForMaskedLM.from_config(config)  # type: ignore[no-untyped-call]
+        made = Encoder.from_model(model, AutoTokenizer.from_pretrained(folder))
+        assert made.language_model is not None
+        inputs = {"input_ids": torch.tensor([[2, 5, 6, 3]])}
+        torch.testing.assert_close(made.language_model(**inputs).logits, model.eval()(**inputs).logits)
+
+    def test_what_is_no_model_is_refused(self, folder: Path) -> None:
+        with pytest.raises(
+            EncoderError, match=r"Linear and BertTokenizer cannot be saved.*Give a model and a tokenizer"
+        ):
+            Encoder.from_model(nn.Linear(2, 2), AutoTokenizer.from_pretrained(folder))  # type: ignore[arg-type]
+
+
+def test_it_says_what_it_is(folder: Path) -> None:
+    size = sum(weight.numel() for weight in load_file(folder / WEIGHTS).values())
+    assert repr(load(folder)) == f"<Encoder bert: 2 layers × 4 heads, {size:,} parameters, cpu, float32>"
+
+
+def classifier(folder: Path) -> object:
+    return load_classifier(source(folder), 2)
+
+
+def tokenizer(folder: Path) -> object:
+    return TextTokenizer(source(folder))
+
+
+OWN = "own.Own"  # in own.py, beside the config
+
+
+@pytest.mark.parametrize(
+    ("read", "model_type", "auto"),
+    [
+        (load, "strange", "AutoConfig"),
+        (tokenizer, "strange", "AutoConfig"),
+        (classifier, "strange", "AutoConfig"),
+        # Types that transformers knows, and has no such model of.
+        (tokenizer, "blip_text_model", "AutoModel"),
+        (classifier, "clip_text_model", "AutoModelForSequenceClassification"),
+        (tokenizer, "vit", "AutoTokenizer"),
+    ],
+)
+def test_a_program_among_the_files_is_refused_and_nobody_is_asked(
+    read: Callable[[Path], object], model_type: str, auto: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Transformers itself asks at the terminal."""
+    asked: list[str] = []
+
+    def answer(question: str) -> str:
+        asked.append(question)
+        return "n"
+
+    monkeypatch.setattr("builtins.input", answer)
+    (folder / "own.py").write_text("raise SystemExit('the program ran')")
+    if auto == "AutoTokenizer":
+        file, said = "tokenizer_config.json", {"tokenizer_class": "Own", "auto_map": {auto: [None, OWN]}}
+        (folder / "config.json").write_text(json.dumps({"model_type": model_type}))
+    else:
+        file, said = "config.json", {"model_type": model_type, "auto_map": {auto: OWN}}
+    (folder / file).write_text(json.dumps(json.loads((folder / file).read_text()) | said))
+    with pytest.raises(EncoderError) as refusal:
+        read(folder)
+    assert not asked
+    assert str(folder) in str(refusal.value)
+    assert "the files bring a program of their own (auto_map), and none is run. Choose " in str(refusal.value)
+    assert "\n" not in str(refusal.value)
 
 
 def test_a_folder_without_config_is_no_encoder(tmp_path: Path) -> None:
@@ -450,3 +638,41 @@ def test_input_that_is_not_embedded_by_a_table_is_refused(bert: Path, monkeypatc
     monkeypatch.setattr(encoder._model, "get_input_embeddings", lambda: nn.Linear(2, 2))
     with pytest.raises(EncoderError, match=r"bert.*are a Linear, not a table of vectors\. Choose other"):
         embed_words(encoder, ["fox"])
+
+
+def _keep(found: list[Tensor], _: int, weights: Tensor) -> None:
+    found.append(weights.clone())
+
+
+@pytest.mark.parametrize("kind", [*passes.ENCODERS, "gemma2"])
+def test_positions_that_are_allowed_are_those_that_get_weight(kind: str, tmp_path: Path) -> None:
+    encoder = Encoder(str({**passes.ENCODERS, "gemma2": tiny.save_gemma2}[kind](tmp_path)))
+    assert encoder.causal == ("bert" not in kind)
+    for lengths in ((6, 3), (14, 9), (11, 11)):
+        real = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+        allowed, weights = encoder.allowed(real), list[Tensor]()
+        tokens = torch.arange(real.numel()).view(real.shape) + 3
+        inputs = encoder.inputs(tokens, real, torch.zeros_like(tokens))
+        encoder.capture(inputs, partial(_keep, weights), frozenset((0, 1)))
+        for layer, item in product(range(2), range(2)):
+            own = allowed.of(layer)[item, 0, : lengths[item]]
+            for row, column in product(range(lengths[item]), range(max(lengths))):
+                expected = column < lengths[item] and passes.sees(kind, layer, row, column)
+                assert bool(own[row, column]) == expected
+                assert (weights[layer][item, :, row, column] > 0).all() == expected
+
+
+def test_masks_are_not_read_anew_for_every_input_that_is_a_little_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder = Encoder(str(tiny.save_bert(tmp_path, max_length=300)))
+    read, lengths = allowed_by_layer, list[int]()
+
+    def counted(model: PreTrainedModel, pieces: int) -> Tensor:
+        lengths.append(pieces)
+        return read(model, pieces)
+
+    monkeypatch.setattr("attention.encoder.allowed_by_layer", counted)
+    for pieces in range(3, 301):
+        assert encoder.allowed(torch.ones(1, pieces, dtype=torch.bool)).of(0).shape[-2:] == (pieces, pieces)
+    assert lengths == [131, 260, 300]

@@ -85,7 +85,7 @@ def test_what_is_needed_is_printed_before_it_starts(extraction: Extraction, monk
     printed = []
     for _ in range(2):
         text = StringIO()
-        monkeypatch.setattr("attention.extraction.console", Console(file=text, width=300))
+        monkeypatch.setattr("attention.extraction.console", Console(file=text, width=1000))
         extraction.prepare()
         printed.append(text.getvalue().strip())
     expected = "Extracting corpus.conllu: 10 sentences, 3 of 3 shards, 10 MB of 7 GB free"

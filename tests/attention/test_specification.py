@@ -1,20 +1,23 @@
 import json
 import os
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from attention.alignment import AlignmentError
+from attention.alignment import AlignmentError, FromPieces
 from attention.digest import Digests
 from attention.encoder import Encoder, EncoderSpec, resolve
 from attention.forward import shapes
-from attention.specification import Extraction, Items, Options, Precision, store_key
-from attention.store import Hidden, StoreError, write_shard
+from attention.specification import Extraction, Items, Options, Precision
+from attention.store import Hidden, StoreError, store_key, write_shard
 from corpora.sentence import Sentence, Treebank, to_table
 from tests import tiny
+from tests.analysis import passes
 from tests.attention.extractions import LENGTHS, items_of
 
 LIMIT = 14
@@ -108,12 +111,12 @@ def test_identity_is_plain_json(extraction: Extraction, digests: Digests) -> Non
 
 def test_the_key_of_a_treebank_is_what_it_was(tmp_path: Path) -> None:
     """Stores that lie about stay valid, until FORMAT rises."""
-    identity = {"format": 4, "corpus_sha256": "c", "reader": {"name": "r"}, "encoder": None}
+    identity = {"format": 5, "corpus_sha256": "c", "reader": {"name": "r"}, "encoder": None}
     corpus = tmp_path / "corpus"
     corpus.write_text("c")
     found = Extraction(corpus, {"name": "r"}, None).identity(Digests(tmp_path))
     assert found == identity | {"corpus_sha256": found["corpus_sha256"]}
-    assert store_key(identity) == "3dbdf6d6c8ee59f5279c0330"
+    assert store_key(identity) == "51c240ee4273eaea9abcb1ab"
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +128,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
 def of_words(*words: str, name: str = "s") -> Sentence:
     """The words in a chain, each the head of the next."""
     n = len(words)
-    return Sentence(name, words, tuple(range(n)), ("dep",) * n, ("X",) * n)
+    return Sentence(name, words, tuple(range(n)), ("dep",) * n, ("X",) * n, ("_",) * n)
 
 
 def treebank(*sentences: Sentence) -> Treebank:
@@ -133,7 +136,59 @@ def treebank(*sentences: Sentence) -> Treebank:
 
 
 def holds(items: Items, *sentences: Sentence) -> bool:
-    return len(items) == len(sentences) and bool(items.labels.equals(to_table(sentences)))
+    labels = items.labels.drop_columns([name for name in ("reach",) if name in items.labels.column_names])
+    return len(items) == len(sentences) and bool(labels.equals(to_table(sentences)))
+
+
+@pytest.mark.parametrize("from_pieces", ["mean", "first"])
+@pytest.mark.parametrize(
+    ("kind", "layers"), [*product(passes.ENCODERS, [None]), ("gemma3", (1,)), ("modernbert", (2,))]
+)
+def test_the_reach_of_a_word_is_that_of_its_pieces(
+    kind: str, layers: tuple[int, ...] | None, from_pieces: FromPieces, tmp_path: Path
+) -> None:
+    one = Encoder(str(passes.ENCODERS[kind](tmp_path)))
+    sentences = [tiny.treebank((9, 4, 14)).sentences[place] for place in range(3)]
+    items = items_of(treebank(*sentences), one, Options(layers=layers, from_pieces=from_pieces))
+    chosen = [layer - 1 for layer in layers or (1, 2)]
+    if kind == "bert":
+        assert "reach" not in items.labels.column_names
+        return
+    for sentence, [pieces], found in zip(sentences, items.inputs, items.labels["reach"].to_pylist(), strict=True):
+        expected = list[list[list[int]]]()  # of each layer
+        for layer in chosen:
+            ends = []
+            for word in range(1, len(sentence) + 1):
+                own = np.flatnonzero(pieces.positions == word).tolist()[: 1 if from_pieces == "first" else None]
+                seen = [
+                    int(pieces.positions[column])
+                    for row, column in product(own, np.flatnonzero(pieces.inside).tolist())
+                    if passes.sees(kind, layer, row, column)
+                ]
+                assert sorted(set(seen)) == list(range(min(seen), max(seen) + 1))
+                ends.append([min(seen), max(seen)])
+            expected.append(ends)
+        assert np.array(found).reshape(len(sentence), -1, 2).swapaxes(0, 1).tolist() == expected
+
+
+@pytest.mark.parametrize("kind", ["gemma3", "modernbert"])
+def test_the_reach_of_a_word_does_not_depend_on_what_the_encoder_read_before(kind: str, tmp_path: Path) -> None:
+    one = Encoder(str(passes.ENCODERS[kind](tmp_path)))
+    for lengths in ((1, 1), (2, 14)):
+        sentences = tiny.treebank(lengths)
+        fresh = items_of(sentences, Encoder(one.source), Options()).labels
+        one.allowed(torch.ones(1, 20, dtype=torch.bool))
+        assert items_of(sentences, one, Options()).labels.equals(fresh)
+
+
+def test_the_reach_of_a_word_ends_with_its_part(encoder: Encoder) -> None:
+    items = items_of(treebank(LONG), encoder, Options(too_long="window"))
+    reach, second = np.array(items.labels["reach"][0].as_py()).reshape(13, 2, 2).swapaxes(0, 1)
+    assert reach.tolist() == second.tolist()  # both layers see all
+    for word, ends in enumerate(reach.tolist(), start=1):
+        parts = [range(part.first + 1, part.first + part.words + 1) for part in items.inputs[0]]
+        assert ends in [[part[0], part[-1]] for part in parts if word in part]
+    assert reach[0].tolist() != reach[-1].tolist()
 
 
 SHORT, EXACT, LONG = of_words("the", "fox"), of_words(*["the"] * 12), of_words(*["the"] * 13, name="long")

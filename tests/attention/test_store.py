@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import torch
@@ -87,6 +88,22 @@ def test_a_damaged_manifest_does_not_load(damage: Callable[[bytes], bytes]) -> N
     assert damage(content) != content
     with pytest.raises(ValueError, match=r"digest|JSON|Expect|delimiter|decode|Unterminated"):
         Manifest.load(damage(content))
+
+
+@pytest.mark.parametrize(
+    ("forged", "message"),
+    [
+        ({"items": "2"}, r"^items is of the wrong type, str$"),
+        (
+            {"shards": (MANIFEST_OF_TWO.shards[0], Part("x", cast(int, 1.5), ""))},
+            r"^shards\[1\]\.bytes is of the wrong type, float$",
+        ),
+        ({"audit": {"words": None}}, r"^audit\.words is of the wrong type, NoneType$"),
+    ],
+)
+def test_a_manifest_with_a_value_of_another_type_names_its_field(forged: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Manifest.load(replace(MANIFEST_OF_TWO, **forged).dump())
 
 
 @pytest.mark.parametrize(
@@ -188,6 +205,36 @@ def test_weights_that_are_read_are_a_copy(precision: Precision, bert: Path, tmp_
     assert torch.equal(store.read("attention", 6, (..., 2, slice(None))), before[..., 2, :])
 
 
+@pytest.mark.parametrize("quantity", ["attention", "hidden"])
+@pytest.mark.parametrize("lowest", [0, 1])
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_batch_holds_its_items_and_zeros_without_a_sign(
+    precision: Precision, lowest: int, quantity: str, bert: Path, tmp_path: Path
+) -> None:
+    store = Extraction(tmp_path, bert, options=Options(precision=precision), hidden=(0, 2)).prepare()
+    items = [5, 0, 3, 5]
+    read = [store.read(quantity, item)[lowest:] for item in items]
+    largest = [max(sizes) for sizes in zip(*(one.shape for one in read), strict=True)]
+    for _ in range(2):  # the views that a second reading finds are those of the file
+        batch = torch.zeros(len(items), *largest, dtype=read[0].dtype)
+        store.read_batch(quantity, items, batch, lowest)
+        expected = torch.zeros_like(batch)
+        for row, one in enumerate(read):
+            for place in itertools.product(*map(range, one.shape)):
+                expected[(row, *place)] = one[place]
+        assert torch.equal(batch, expected)
+        if quantity == "attention":
+            assert not batch.signbit().any()
+
+
+def test_a_quantity_that_is_not_kept_is_refused_with_those_that_are(bert: Path, tmp_path: Path) -> None:
+    store = Extraction(tmp_path, bert).prepare()
+    with pytest.raises(StoreError, match=r"'atention': the store holds attention \(did you mean `attention`\?\)\."):
+        store.read("atention", 0)
+    with pytest.raises(StoreError, match=r"'hidden': the store holds attention\."):
+        store.read("hidden", 0)
+
+
 def as_half(weight: float) -> float:
     """What becomes of a weight, in steps of eleven bits, and of 2⁻⁶⁸ at the bottom."""
     if weight == 0:
@@ -231,6 +278,53 @@ def test_a_sharp_head_chooses_as_in_single_precision(tmp_path: Path) -> None:
                 assert row[taken] > row[best] * (1 - 2**-10)
                 tiny_rows += int(row[best] < 2e-8)
     assert tiny_rows > 20
+
+
+def change(manifest: Manifest, **fields: object) -> bytes:
+    """A manifest with other fields, under a digest that matches; None takes a field away."""
+    body = json.loads(manifest.dump())
+    del body["digest"]
+    body = {name: value for name, value in {**body, **fields}.items() if value is not None}
+    return json.dumps({**body, "digest": digest(json.dumps(body, sort_keys=True).encode())}).encode()
+
+
+DEEP = b"[" * 200_000
+FORGED: dict[str, Callable[[Manifest], bytes]] = {
+    "deep": lambda _: DEEP,
+    "deep within": lambda manifest: manifest.dump().replace(b'"audit": {', b'"audit": {"x": ' + DEEP + b", "),
+    "text for layers": lambda manifest: change(manifest, layers="01"),
+    "texts for heads": lambda manifest: change(manifest, heads=["0", "1"]),
+    "true for items": lambda manifest: change(manifest, items=True),
+    "too many items": lambda manifest: change(manifest, items=manifest.items + 1),
+    "too few layers": lambda manifest: change(manifest, layers=list(manifest.layers[1:])),
+    "a list for the audit": lambda manifest: change(manifest, audit=[]),
+    "no delimiters": lambda manifest: change(manifest, delimiters={}),
+    "a nameless encoder": lambda manifest: change(manifest, encoder={}),
+    "another identity": lambda manifest: change(manifest, identity={"options": {}}),
+    "a number for the identity": lambda manifest: change(manifest, identity=4),
+    "no items": lambda manifest: change(manifest, items=None),
+    "an unknown field": lambda manifest: change(manifest, x=1),
+    "names for shards": lambda manifest: change(manifest, shards=[part.file for part in manifest.shards]),
+    "a shard without its length": lambda manifest: change(manifest, shards=[{"file": "00000-2.safetensors"}]),
+    "no last shard": lambda manifest: change(manifest, shards=json.loads(manifest.dump())["shards"][:-1]),
+    "no shards": lambda manifest: change(manifest, shards=[]),
+    "no labels": lambda manifest: change(manifest, labels=None),
+}
+
+
+@pytest.mark.parametrize("forge", FORGED.values(), ids=FORGED)
+def test_a_forged_manifest_with_a_right_digest_is_named_and_rebuilt(
+    forge: Callable[[Manifest], bytes], extraction: Extraction, caplog: pytest.LogCaptureFixture
+) -> None:
+    extraction.prepare()
+    before, path = extraction.files(), extraction.folder / MANIFEST
+    path.write_bytes(forge(Manifest.load(before[MANIFEST])))
+    store = extraction.prepare()
+    assert extraction.files() == before
+    assert all(store.read("attention", item).any() for item in range(len(LENGTHS)))
+    [record] = caplog.records
+    assert record.getMessage().startswith(f"{path}: damaged or truncated (")
+    assert record.getMessage().endswith("; it is rebuilt")
 
 
 @pytest.mark.parametrize("absolute", [True, False])

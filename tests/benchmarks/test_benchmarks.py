@@ -30,7 +30,7 @@ from benchmarks import (
 from benchmarks.extraction import TimedExtraction
 from benchmarks.heads import HeadByHead, OnePass, check
 from benchmarks.memory import Ended
-from benchmarks.probe_training import DataPass
+from benchmarks.probe_training import DataPass, PlainCast
 from benchmarks.reference import Reference
 from corpora.conllu import read_treebank
 from datamodules import AttentionBatch, DependencyDataModule, TextDataModule, TextSource
@@ -48,7 +48,10 @@ BENCHMARKS: dict[ModuleType, tuple[dict[str, str], Numbers]] = {
     probe_training: (
         {
             "epoch_over_data_pass": "epoch_s / data_pass_s",
+            "epoch_over_cast": "epoch_s / cast_s",
+            "data_pass_over_cast": "data_pass_s / cast_s",
             "words_epoch_over_data_pass": "words_epoch_s / words_data_pass_s",
+            "words_epoch_over_cast": "words_epoch_s / cast_s",
             "over_batch_of_one": "batch_of_one_s / batches_s",
         },
         {"sentences": 30},
@@ -66,7 +69,14 @@ BENCHMARKS: dict[ModuleType, tuple[dict[str, str], Numbers]] = {
     ablation: ({"over_reference": "reference_s / ablation_s"}, {"texts": 30, "heads": 72}),
     store: ({"reads_to_numpy_memmap": "memmap_reads_per_s / reads_per_s"}, {}),
     heads: ({"over_reference": "reference_s / one_pass_s"}, {"sentences": 30, "predictors": 144}),
-    adversary: ({"over_reference": "reference_s / search_s"}, {"texts": 30, "reference_texts": 24}),
+    adversary: (
+        {
+            "over_reference": "reference_s / search_s",
+            "best_over_published": "best_s / search_s",
+            "draws_over_forwards": "draws_s / forwards_s",
+        },
+        {"texts": 30, "reference_texts": 24},
+    ),
     erasure: (
         {"over_reference": "reference_s / erasure_s", "over_forwards": "forwards_s / erasure_s"},
         {"texts": 30, "orders": 10, "different_flips": 0},
@@ -179,6 +189,17 @@ def test_a_data_pass_reads_every_training_batch(few: Path, tmp_path: Path, monke
     monkeypatch.setattr(DataPass, "training_step", counted)
     assert probe_training.epoch(DataPass, data)() > 0
     assert sorted(seen) == list(range(6))
+
+
+def test_a_plain_cast_reads_the_same_weights_as_a_data_pass(few: Path, tmp_path: Path) -> None:
+    data = job.datamodule(tmp_path / "cache", few, few, max_sentences=2)
+    data.setup("fit")
+    batches = [batch.attention for batch in data.train_dataloader()]
+    plain = list(PlainCast(data).batches())
+    assert len(plain) == len(batches)
+    for packed, weights in zip(plain, batches, strict=True):
+        unpacked = torch.where(packed > 0, packed * 2.0**-15, -packed * 2.0**-44)
+        assert torch.equal(unpacked, weights)
 
 
 def test_both_sides_equal_a_count_word_by_word(few: Path, tmp_path: Path) -> None:

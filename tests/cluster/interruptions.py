@@ -166,9 +166,10 @@ class Run:
         command = [word.replace("SHARED", str(self.shared)) for word in command]
         if self.slurm is not None and self._submits:
             options = [f"--output={self.folder}/%j.log", f"--ntasks-per-node={self.ranks}", "--partition=low"]
-            script = str(ROOT / "configs/trainer/slurm.sh")
-            environment["SLURM_RESTART_COUNT"] = "1"  # as if requeued: no preflight, whose output is like a run's
-            submit = ["sbatch", "--parsable", f"--chdir={ROOT}", *options, script, *command]
+            script = self.folder / "slurm.sh"  # without a preflight, whose output is like a run's
+            lines = (ROOT / "configs/trainer/slurm.sh").read_text().splitlines(keepends=True)
+            script.write_text("".join(line for line in lines if "--preflight" not in line))
+            submit = ["sbatch", "--parsable", f"--chdir={ROOT}", *options, str(script), *command]
             done = subprocess.run(submit, env=environment, capture_output=True, text=True, check=True)
             self.jobs.append(done.stdout.strip())
             return
@@ -295,7 +296,7 @@ def outcome(folder: Path) -> dict[str, object]:
     found: dict[str, object] = {}
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         name = str(path.relative_to(folder))
-        if re.search(r"\.log$|tensorboard|^runs/jobs/|/(job|output|errors|ended)\.txt$|/lock$", name):
+        if re.search(r"\.log$|tensorboard|^slurm\.sh$|^runs/jobs/|/(job|output|errors|ended)\.txt$|/lock$", name):
             continue
         found[name] = None
         if path.name == "results.json":

@@ -73,11 +73,27 @@ def test_a_run_on_two_tasks_is_requeued_and_ends_with_the_same_scores(
     wait_for(slurm, job, "Continues the unfinished run")
     assert slurm.wait(job, seconds=480) == "COMPLETED", log_of(slurm, job)
     said = log_of(slurm, job)
-    assert said.count("fit: preflight") == 1, "a requeued job has passed it"
+    assert said.count("fit: preflight") == 1, "a requeued job that has begun has passed it"
     assert f"SLURM job {job} is requeued" in said
     assert "Stopped in epoch" in said
     assert scores(tmp_path / "stopped") == scores(tmp_path / "whole")
     assert not list(tmp_path.rglob("*state-*"))
+
+
+def test_a_job_that_is_requeued_in_its_preflight_has_another(slurm: Slurm, submit: Submit, tmp_path: Path) -> None:
+    options = ("--trainer.max_epochs=1", "--data.init_args.max_sentences=4", "--trainer.strategy=ddp")
+    job = submit("clark2019/attention_only.yaml", tmp_path / "runs", *options)
+    end = time.monotonic() + 240
+    while f"{job}.0" not in slurm.run("squeue", "--noheader", "--steps", "--format=%i", f"--jobs={job}"):
+        assert time.monotonic() < end, "the preflight, the first step of the job, has not begun"
+        time.sleep(0.1)
+    assert "fit: preflight" not in log_of(slurm, job), "it has ended already"
+    slurm.run("scontrol", "requeue", job)
+    assert slurm.wait(job, seconds=480) == "COMPLETED", log_of(slurm, job)
+    before, asked, after = log_of(slurm, job).partition("fit: preflight")
+    assert asked, "it was left out"
+    assert "Training AttentionOnlyProbe" not in before
+    assert "Training AttentionOnlyProbe" in after
 
 
 def test_more_tasks_than_devices_are_refused_and_nothing_is_removed(
@@ -116,7 +132,7 @@ def test_a_preflight_of_two_tasks_answers_once_and_leaves_nothing(
     assert "devices 2 × cpu on 1 node" in said
     assert "seen by 2 tasks on" in said
     assert not runs.exists()
-    assert {path.name for path in cache.iterdir()} == {"digests.json", "vectors.txt"}
+    assert {path.name for path in cache.iterdir()} == {"digests", "vectors.txt"}
     # What one of them lacks is told once.
     job = slurm.submit(
         f"cd {ROOT}; srun {sys.executable} train.py {words.replace(corpus, 'absent-{split}.conllu')}",

@@ -43,9 +43,10 @@ def test_words_heads_relations_and_tags_are_read_and_other_rows_counted(tmp_path
             (4, 4, 4, 0, 4),
             ("nsubj", "aux", "advmod", "root", "punct"),
             ("NOUN", "AUX", "PART", "VERB", "PUNCT"),
+            ("NNS", "VBD", "RB", "VB", "."),
         ),
         # "_" is a word here, and the sentence is named by the file and its place in it.
-        Sentence("corpus-2", ("_",), (0,), ("root",), ("SYM",)),
+        Sentence("corpus-2", ("_",), (0,), ("root",), ("SYM",), ("_",)),
     )
     counted = {"sentences": 2, "words": 6, "range_rows": 1, "empty_rows": 1, "generated_ids": 1}
     assert {name: n for name, n in found.audit.items() if n} == counted
@@ -58,9 +59,9 @@ def test_forms_keep_single_blanks_and_rare_characters(tmp_path: Path) -> None:
     assert read_treebank(write(tmp_path, rows)).sentences[0].words == forms
 
 
-def test_conllx_takes_the_coarse_tag_and_the_first_head(tmp_path: Path) -> None:
+def test_conllx_takes_both_tags_and_the_first_head(tmp_path: Path) -> None:
     content = "1\tRuns\trun\tV\tVBZ\tx=y\t0\tROOT\t_\t_\n2\tit\tit\tP\tPRP\t_\t1\tSBJ\t0\tDEP\n"
-    expected = Sentence("wsj-1", ("Runs", "it"), (0, 1), ("ROOT", "SBJ"), ("V", "P"))
+    expected = Sentence("wsj-1", ("Runs", "it"), (0, 1), ("ROOT", "SBJ"), ("V", "P"), ("VBZ", "PRP"))
     for name in ("wsj.conll", "wsj.conllx", "wsj.CONLL"):
         assert read_treebank(write(tmp_path, content, name)).sentences == (expected,)
     by_option = read_treebank(write(tmp_path, content, "wsj.txt"), format="conllx")
@@ -93,7 +94,7 @@ def test_reading_holds_little_more_than_its_result(tmp_path: Path) -> None:
     finally:
         tracemalloc.stop()
     assert found.audit["words"] == 12_000
-    assert kept < 1e6  # four tuples of 40 references for each sentence; each string once
+    assert kept < 1e6  # five tuples of 40 references for each sentence; each string once
     assert peak - kept < 1e6
 
 
@@ -104,6 +105,16 @@ BAD: list[tuple[str, Format, str | bytes, int | None, str]] = [
     ("blanks for tabs", "conllu", ROW.replace("\t", "  "), 1, "no tab.*separated by blanks"),
     ("two blanks in a form", "conllu", row(1, "New  York", 0), 1, "column FORM holds two blanks"),
     ("no blank line between", "conllu", ROW + ROW, 2, "the id is 1 after word 1"),
+    ("NUL in a form", "conllu", ROW + "\n" + row(1, "Y\0es", 0), 3, "the line holds a NUL byte"),
+    (
+        "control character",
+        "conllu",
+        ROW + "\n" + row(1, "Y\x01es", 0),
+        3,
+        r"column 2 holds the control character U\+0001",
+    ),
+    ("control character", "conllx", row(1, "a\x7f", 0), 1, r"column 2 holds the control character U\+007F"),
+    ("C1 control character", "conllu", row(1, "a\x92s", 0), 1, r"column 2 holds the control character U\+0092"),
     ("id missing", "conllu", row("_", "a", 0), 1, "the id is _ after"),
     ("id padded", "conllu", row(" 1", "a", 0), 1, "id ' 1' is not valid"),
     ("head no number", "conllu", row(1, "a", "root"), 1, "head 'root' is not a number.*0 for a root"),
@@ -114,6 +125,7 @@ BAD: list[tuple[str, Format, str | bytes, int | None, str]] = [
     ("no root", "conllu", ROW + "\n" + row(1, "a", 2) + row(2, "b", 1), 3, "no root; .*cycle.*must be the root"),
     ("form blank", "conllu", row(1, " ", 0), 1, "column FORM is empty"),
     ("tag empty", "conllu", row(1, "a", 0, tag=""), 1, "column UPOS is empty"),
+    ("own tag empty", "conllu", ROW.replace("VB\t", "\t"), 1, r"column XPOS is empty\. Fill it; _ stands for nothing"),
     ("relation missing", "conllu", row(1, "a", 0, "_"), 1, r"word 1 \(a\) has no relation"),
     ("range out of place", "conllu", row("2-3", "ab", "_", "_") + ROW, 1, "the id is 2-3 after word 0"),
     ("range too long", "conllu", row("1-2", "ab", "_", "_") + ROW, 1, "ends at word 2 of 1"),
@@ -159,6 +171,6 @@ def test_english_ewt_has_its_published_counts(split: str, public_data: Callable[
             for sentence, tokens in zip(found.sentences, conllu.parse_incr(file), strict=True):
                 rows = [token for token in tokens if isinstance(token["id"], int)]
                 assert sentence.id == tokens.metadata["sent_id"]
-                columns = (sentence.words, sentence.heads, sentence.relations, sentence.upos)
-                for ours, name in zip(columns, ("form", "head", "deprel", "upos"), strict=True):
-                    assert list(ours) == [token[name] for token in rows]
+                columns = (sentence.words, sentence.heads, sentence.relations, sentence.upos, sentence.xpos)
+                for ours, name in zip(columns, ("form", "head", "deprel", "upos", "xpos"), strict=True):
+                    assert list(ours) == ["_" if token[name] is None else token[name] for token in rows]

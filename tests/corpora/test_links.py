@@ -74,7 +74,7 @@ def test_enhanced_edges_lead_from_the_dependent_to_its_heads(tmp_path: Path) -> 
     )
     assert passage.sentence is not None
     assert passage.sentence.heads == (2, 0, 4, 2)
-    assert audit == {"range_rows": 0, "empty_rows": 1, "root_edges": 1, "empty_node_edges": 3}
+    assert audit == {"range_rows": 0, "empty_rows": 1, "multiple_roots": 0, "root_edges": 1, "empty_node_edges": 3}
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_a_treebank_without_enhanced_edges_is_refused(tmp_path: Path, deps: str,
 def test_every_edge_of_ewt_is_read_or_counted(public_data: Callable[..., Path]) -> None:
     path = public_data("ud", "en_ewt-ud-dev.conllu")
     audit: Counter[str] = Counter()
-    links = sum(len(passage.links) for (passage,) in read_enhanced(path, audit))
+    links = sum(len(passage.links or ()) for (passage,) in read_enhanced(path, audit))
     rows = [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines() if "\t" in line]
     assert links + audit["root_edges"] + audit["empty_node_edges"] == sum(
         columns[8].count("|") + 1 for columns in rows if "-" not in columns[0]

@@ -25,7 +25,7 @@ def tokens(text: str, heads: tuple[int, ...] = (), upos: tuple[str, ...] = ()) -
     pairs = [word.rpartition("/") if "/" in word else (word, "/", "_") for word in text.split()]
     words, tags = tuple(word for word, _, _ in pairs), tuple(tag for _, _, tag in pairs)
     n = len(words)
-    parse = Sentence("s", words, heads, ("dep",) * n, upos or ("X",) * n) if heads else None
+    parse = Sentence("s", words, heads, ("dep",) * n, upos or ("X",) * n, ("_",) * n) if heads else None
     return Tokens(words, tags, ("-",) * n, tuple(range(1, n + 1)), parse)
 
 

@@ -10,16 +10,23 @@ import pytest
 from corpora.sentence import SCHEMA, CorpusError, Sentence, find_cycle, to_table
 
 
-@pytest.mark.parametrize("short", ["heads", "relations", "upos"])
+@pytest.mark.parametrize("short", ["heads", "relations", "upos", "xpos"])
 def test_columns_of_other_lengths_are_refused_with_their_lengths(short: str) -> None:
-    n = {name: 1 if name == short else 2 for name in ("heads", "relations", "upos")}
+    n = {name: 1 if name == short else 2 for name in ("heads", "relations", "upos", "xpos")}
     with pytest.raises(ValueError, match=f"'s1' has 2 words.* 1 {short}"):
-        Sentence("s1", ("a", "dog"), (2, 0)[: n["heads"]], ("det", "root")[: n["relations"]], ("X", "X")[: n["upos"]])
+        Sentence(
+            "s1",
+            ("a", "dog"),
+            (2, 0)[: n["heads"]],
+            ("det", "root")[: n["relations"]],
+            ("X", "X")[: n["upos"]],
+            ("DT", "NN")[: n["xpos"]],
+        )
 
 
 def test_a_sentence_without_words_is_refused() -> None:
     with pytest.raises(ValueError, match="'empty' has no words"):
-        Sentence("empty", (), (), (), ())
+        Sentence("empty", (), (), (), (), ())
 
 
 def test_an_error_names_path_and_line_when_there_is_one() -> None:
@@ -45,10 +52,17 @@ def test_find_cycle_agrees_with_networkx_on_random_heads() -> None:
 # As a table
 
 SENTENCES = (
-    Sentence("a-1", ("Zoë", "smiled", "."), (2, 0, 2), ("nsubj", "root", "punct"), ("PROPN", "VERB", "PUNCT")),
-    Sentence("a-2", ("_",), (0,), ("root",), ("SYM",)),
-    Sentence("a-3", ("her", "dog"), (2, 0), ("nmod:poss", "root"), ("PRON", "NOUN")),
-    Sentence("a-4", ("👩\u200d🔬", "New York"), (0, 1), ("root", "flat"), ("X", "PROPN")),
+    Sentence(
+        "a-1",
+        ("Zoë", "smiled", "."),
+        (2, 0, 2),
+        ("nsubj", "root", "punct"),
+        ("PROPN", "VERB", "PUNCT"),
+        ("NNP", "VBD", "."),
+    ),
+    Sentence("a-2", ("_",), (0,), ("root",), ("SYM",), ("_",)),
+    Sentence("a-3", ("her", "dog"), (2, 0), ("nmod:poss", "root"), ("PRON", "NOUN"), ("PRP$", "NN")),
+    Sentence("a-4", ("👩\u200d🔬", "New York"), (0, 1), ("root", "flat"), ("X", "PROPN"), ("NN", "NNP")),
 )
 
 
@@ -61,7 +75,7 @@ def test_a_table_holds_the_sentences_also_through_parquet(tmp_path: Path) -> Non
     for sentences in (SENTENCES, ()):
         table = to_table(sentences)
         assert table.schema == SCHEMA
-        columns = [[s.id, *map(list, (s.words, s.heads, s.relations, s.upos))] for s in sentences]
+        columns = [[s.id, *map(list, (s.words, s.heads, s.relations, s.upos, s.xpos))] for s in sentences]
         assert table.to_pylist() == [dict(zip(SCHEMA.names, values, strict=True)) for values in columns]
         assert parquet(table, tmp_path / "x.parquet").to_pylist() == table.to_pylist()
 

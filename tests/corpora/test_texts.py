@@ -59,12 +59,21 @@ def test_sentences_of_a_treebank_bring_their_trees(tmp_path: Path) -> None:
     lines = path.read_text(encoding="utf-8").splitlines()
     audit: Counter[str] = Counter()
     passages = [passage for (passage,) in read_sentences(path, audit, "conllu")]
-    assert audit == {"range_rows": 1, "empty_rows": 0}
+    assert audit == {"range_rows": 1, "empty_rows": 0, "multiple_roots": 0}
     assert tuple(passage.sentence for passage in passages) == read_treebank(path).sentences
     assert all(passage.sentence and passage.words == passage.sentence.words for passage in passages)
     assert [lines[passage.line - 1].split("\t")[:2] for passage in passages] == [
         ["1", passage.words[0]] for passage in passages
     ]
+
+
+def test_sentences_with_several_roots_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "trees.conllu"
+    two = "1\tYes\t_\tX\t_\t_\t0\troot\t_\t_\n2\tno\t_\tX\t_\t_\t{}\troot\t_\t_\n\n"
+    path.write_text(two.format(0) + two.format(1) + two.format(0), encoding="utf-8")
+    audit: Counter[str] = Counter()
+    assert len(list(read_sentences(path, audit, "conllu"))) == 3
+    assert audit["multiple_roots"] == 2
 
 
 def test_the_sample_text_is_the_same_everywhere_and_its_paragraphs_differ(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def test_a_file_that_a_mapping_names_must_be_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ("no_such_corpus", r"no_such_corpus: neither .*a corpus of the registry \(.*ud_english_ewt.*\{split\}"),
+        ("no_such_corpus", r"no_such_corpus: neither .*a corpus of the registry: .*ud_english_ewt.*\{split\}"),
         ({"training": "a"}, r"unknown splits \['training'\]\. They are named train, dev, test"),
         ("absent/{split}", r"absent/(dev|train)\."),
     ],
@@ -131,6 +131,19 @@ def test_many_words_with_the_unknown_token_are_warned_of(
         found = [message for message in messages if "unknown token" in message]
         assert len(found) == warned
         assert all(f"{corpus}: 2 of 100 words (2%) contain the unknown token of " in message for message in found)
+
+
+def test_trees_with_several_roots_are_warned_of(
+    bert: Path, cache: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    corpus = tmp_path / "roots.conllu"
+    tree = "1\tfox\t_\tX\t_\t_\t0\troot\t_\t_\n2\tfox\t_\tX\t_\t_\t{}\troot\t_\t_\n\n"
+    corpus.write_text(tree.format(0) + tree.format(1), encoding="utf-8")
+    module = DependencyDataModule({"dev": str(corpus)}, encoder=EncoderSpec(str(bert)), cache=cache)
+    module.setup("validate")
+    messages = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    found = [message for message in messages if "root" in message]
+    assert [message.partition(": a tree")[0] for message in found] == [f"{corpus}: 1 sentence with more than one root"]
 
 
 def equal(one: Movable, other: Movable) -> bool:

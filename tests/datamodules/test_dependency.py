@@ -13,6 +13,7 @@ from datamodules import AttentionBatch, DependencyDataModule, VectorSpec
 from datamodules.batch import Split
 from datamodules.dependency import FIELDS, Field
 from datamodules.sampling import BatchLoader
+from results.errors import OptionError
 from tests.datamodules.conftest import trainer
 
 
@@ -55,6 +56,58 @@ def test_labels_are_those_of_the_file(data: DependencyDataModule, corpus: str) -
         assert (batch.relations[row, n:] == -1).all()
         assert not batch.punctuation[row, n:].any()
     assert sorted(seen) == list(range(len(gold)))
+
+
+@pytest.mark.parametrize(
+    ("options", "column", "left_out"),
+    [
+        ({}, 7, ["punct"]),
+        ({"punctuation": ("nmod", "det")}, 7, ["det", "nmod:poss"]),
+        # What `prims_matrix_to_edges` in reporter.py of github.com/john-hewitt/structural-probes leaves out.
+        ({"punctuation_by": "xpos"}, 4, ["''", ",", ".", ":", "``", "-LRB-", "-RRB-"]),
+        ({"punctuation_by": "xpos", "punctuation": ("HYPH", ",")}, 4, ["HYPH", ","]),
+        ({"punctuation_by": "xpos", "punctuation": ()}, 4, []),
+    ],
+)
+def test_punctuation_is_known_by_relation_or_tag(
+    options: dict[str, Any], column: int, left_out: list[str], corpus: str, tmp_path: Path
+) -> None:
+    module = DependencyDataModule(corpus, encoder=None, cache=str(tmp_path), **options)
+    module.setup("test")
+    blocks = Path(corpus.replace("{split}", "test")).read_text(encoding="utf-8").strip().split("\n\n")
+    lines = [[line.split("\t") for line in block.split("\n") if line[0] != "#"] for block in blocks]
+    count = 0
+    for batch, row, index in rows(module.test_dataloader()[1]):
+        expected = [line[column] in left_out for line in lines[index]]
+        assert batch.punctuation[row].tolist() == expected + [False] * (batch.heads.size(1) - len(expected))
+        count += sum(expected)
+    assert bool(count) == bool(left_out)
+    assert audit(module)["test"]["punctuation_words"] == count
+    for split in ("dev", "test"):  # the record of a score says by what
+        described = cast(dict[str, Any], module.provenance.data)[split]
+        assert described["punctuation_by"] == options.get("punctuation_by", "relation")
+        assert described["punctuation"] == list(options.get("punctuation", left_out))
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_treebank_without_tags_is_refused_where_punctuation_is_known_by_them(stored: bool, tmp_path: Path) -> None:
+    for split in ("dev", "test"):
+        tag = "." if split == "test" else "_"
+        row = f"1\tfox\t_\tX\t{tag}\t_\t0\troot\t_\t_\n\n"
+        (tmp_path / f"{split}.conllu").write_text(row, encoding="utf-8")
+    options: dict[str, Any] = {"corpus": str(tmp_path / "{split}.conllu"), "encoder": None, "cache": str(tmp_path)}
+    if stored:
+        DependencyDataModule(punctuation=(), **options).setup("test")
+    module = DependencyDataModule(punctuation_by="xpos", **options)
+    with pytest.raises(CorpusError) as caught:
+        module.setup("test")
+    assert str(caught.value) == (
+        f"{tmp_path / 'dev.conllu'}: no word has a tag in column XPOS, by which punctuation is to be known. Fill it, "
+        f"or take the relation: --data.init_args.punctuation_by relation."
+    )
+    assert len(list(tmp_path.rglob("manifest.json"))) == 2 * stored  # nothing was made before
+    with pytest.raises(OptionError, match="punctuation_by is 'upos', and must be one of relation, xpos"):
+        DependencyDataModule(punctuation_by=cast(Any, "upos"), **options)
 
 
 def test_attention_is_that_of_the_store_and_zero_behind_it(data: DependencyDataModule) -> None:

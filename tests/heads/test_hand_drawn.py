@@ -5,7 +5,7 @@ determiner, so that it is right the other way round; 2-2 looks nowhere. Whoever 
 words the same weight, and the first of them counts.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
@@ -25,7 +25,7 @@ from heads.single_heads import (
     relation_maps,
     roles,
 )
-from metrics.attachment import Arcs, attached
+from metrics.attachment import Arcs, attached, uniform_attached
 from metrics.bootstrap import bootstrap_ratio
 from metrics.heads import DIRECTIONS, most_attended, permutation_p
 from tests.metrics.samples import arcs
@@ -387,3 +387,13 @@ def test_baselines_by_hand() -> None:
     assert scores["left_branching.uas_with_punctuation"] == 2 / 9
     # Each word's head is one of n candidates: 3 scored words of a sentence of 4, 5 of 5.
     assert scores["uniform.uas"] == pytest.approx((3 / 4 + 5 / 5) / 8)
+
+
+def test_uniform_attention_on_test_without_a_window_is_over_every_word() -> None:
+    """Sentences of one split alone may be longer than the window of the layers."""
+    near = np.stack([np.maximum(NEAR_DEV.word - 1, 1), np.minimum(NEAR_DEV.word + 1, NEAR_DEV.length)], -1)
+    whole = np.stack([np.ones_like(NEAR_DEV.word), NEAR_DEV.length], -1)
+    dev = replace(NEAR_DEV, reach=np.stack([whole, near], 1))
+    found, plain = (baseline_scores(one, NEAR_TEST, len(KNOWN)) for one in (dev, NEAR_DEV))
+    assert uniform_attached(dev)[:, ~dev.punctuation].sum(1).argmax() > 0
+    assert found["uniform.uas"] == plain["uniform.uas"]

@@ -1,5 +1,6 @@
 import re
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from attention.store import Store
 from corpora.conllu import read_treebank
 from corpora.sentence import Sentence
 from datamodules import DependencyDataModule
+from datamodules.batch import Split
 from datamodules.dependency import DependencySplit
 from heads import Analyses, Baselines, SingleHeads
 from heads.experiment import DependencyExperiment, ExperimentError
@@ -35,7 +37,7 @@ from metrics.rows import ArcPredictions
 from results import AttentionLines, Bars, HeatMap, Result
 from tests.attention.extractions import Extraction
 from tests.metrics.samples import arcs
-from tests.tiny import save_gpt2
+from tests.tiny import save_gemma3, save_gpt2, save_mistral, save_modernbert
 from tests.trainers import scored
 
 BEST = "relation n head direction dev test low high offset best_offset random_init p"
@@ -251,6 +253,50 @@ def test_paper_mode_chooses_and_scores_on_dev(paper: Result, splits: tuple[Count
     assert paper.audit["mode"] == "paper"
 
 
+def test_uniform_attention_of_a_bert_is_that_over_every_word(result: Result, make_data: MakeData) -> None:
+    plain = scored(Baselines(), make_data(encoder=None))
+    for name in ("uas", "uuas"):
+        assert result.scores[f"uniform.{name}"] == plain.scores[f"uniform.{name}"]
+
+
+@pytest.fixture
+def short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Path of a treebank whose sentences lie within the window of the tiny encoders, but for that of dev."""
+    monkeypatch.setattr("tests.tiny.WINDOW", 7)
+    for split, heads in {"train": [2, 0], "dev": [2, 3, 4, 5, 6, 7, 8, 0], "test": [2, 0]}.items():
+        rows = (f"{k}\tthe\t_\tDET\t_\t_\t{head}\tdet\t_\t_\n" for k, head in enumerate(heads, start=1))
+        (tmp_path / f"{split}.conllu").write_text("".join(rows) + "\n", encoding="utf-8")
+    return str(tmp_path / "{split}.conllu")
+
+
+@pytest.mark.parametrize("save", [save_mistral, save_gemma3, save_modernbert])
+@pytest.mark.parametrize("treebank", ["corpus", "short"])
+def test_baselines_are_of_what_the_heads_may_attend_to(
+    save: Callable[[Path], Path], treebank: str, make_data: MakeData, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    corpus = request.getfixturevalue(treebank)
+    data = make_data(encoder=EncoderSpec(str(save(tmp_path / "one"))), corpus=corpus)
+    windowed = scored(probe(), data)
+    ways = list(product((False, True), range(2)))  # backwards or not, in each layer
+    found: dict[tuple[str, bool, int], list[float]] = {}
+    splits: tuple[Split, ...] = ("dev", "test")
+    for split, (back, layer) in product(splits, ways):
+        reach, before = data.splits[split].reach, 0
+        assert (reach is None) == (split == "test" and (save, treebank) == (save_modernbert, "short"))
+        for item, n in enumerate(data.splits[split].lengths.tolist()):
+            [heads], [punctuation] = (getattr(data.splits[split][[item]], name) for name in ("heads", "punctuation"))
+            ends = [(1, n)] * n if reach is None else reach[before : before + n, layer].tolist()
+            before += n
+            for word, (head, left_out) in enumerate(zip(heads.tolist(), punctuation.tolist(), strict=True), start=1):
+                pairs = [((j, word) if back else (word, j)) for j in range(1, n + 1)]
+                seen = [i if back else j for i, j in pairs if ends[i - 1][0] <= j <= ends[i - 1][1]]
+                if not left_out:
+                    found.setdefault((split, back, layer), []).append(float(head in seen or not head) / len(seen))
+    best = max(ways, key=lambda way: np.mean(found["dev", *way]))
+    assert len({np.mean(found["dev", *way]) for way in ways}) > 1
+    assert windowed.scores["uniform.uas"].value == pytest.approx(np.mean(found["test", *best]))
+
+
 def test_experiments_share_one_pass(make_data: MakeData) -> None:
     """Their numbers are those of runs of their own; what both have stands there once."""
     alone = [scored(probe(), make_data(random_init=True)), scored(Baselines(), make_data())]
@@ -291,6 +337,23 @@ def test_what_cannot_be_run_is_refused(
 ) -> None:
     with pytest.raises(ExperimentError, match=re.escape(message)):
         scored(module, make_data(**options))
+
+
+@pytest.mark.parametrize("alone", ["dev", "test"])
+def test_a_treebank_of_roots_is_refused_before_the_heads_are_scored(
+    alone: str, make_data: MakeData, corpus: str, tmp_path: Path
+) -> None:
+    """Sentences of one word have no arc."""
+    words = "".join(f"1\t{word}\t_\tNOUN\t_\t_\t0\troot\t_\t_\n\n" for word in ("fox", "dogs", "coffee"))
+    (tmp_path / "roots.conllu").write_text(words, encoding="utf-8")
+    files = {split: corpus.replace("{split}", split) for split in ("dev", "test")}
+    data = make_data(corpus={**files, alone: str(tmp_path / "roots.conllu")})
+    with pytest.raises(
+        ExperimentError, match=r"roots\.conllu: no word has another word as its head.* a treebank with arcs"
+    ):
+        scored(probe(), data)
+    result = scored(probe(mode="paper"), data) if alone == "test" else None
+    assert result is None or isinstance(result.figures["best_heads"], Bars)
 
 
 @pytest.mark.filterwarnings("ignore::jsonargparse._deprecated.JsonargparseDeprecationWarning")

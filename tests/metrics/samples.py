@@ -1,9 +1,12 @@
 """Arcs, batches and attention made for tests."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from scipy import special, stats
 from torch import Tensor
 
 from metrics.attachment import Arcs, Integers
@@ -93,3 +96,13 @@ def item_rows(items: Sequence[int], width: int = 3) -> tuple[Tensor, Tensor]:
     """Numbers that follow from the item alone."""
     drawn = [torch.rand(width, generator=torch.Generator().manual_seed(item)) for item in items]
     return torch.tensor(items, dtype=torch.int64), torch.stack(drawn) if drawn else torch.empty(0, width)
+
+
+def student_of_log_odds(values: NDArray[np.float64], low: float, high: float) -> tuple[Any, Any]:
+    """The ends of the 95 % intervals of means over the first axis, of numbers from `low` to `high`; nan at these."""
+    count, mean = len(values), (values.mean(0) - low) / (high - low)
+    margin = stats.t.ppf(0.975, count - 1) * values.std(0, ddof=1) / (high - low) / np.sqrt(count)
+    mean = np.where((mean > 0) & (mean < 1), mean, np.nan)
+    apart = margin / (mean * (1 - mean))  # the derivative of the log odds
+    ends = [low + (high - low) * special.expit(special.logit(mean) + side * apart) for side in (-1, 1)]
+    return ends[0], ends[1]

@@ -1,5 +1,6 @@
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -103,8 +104,44 @@ class TestFormulas:
             heads += attached(gold, predicted)
             edges += edges_found(gold, predicted)
         tolerance = 4.5 * 0.5 / np.sqrt(draws)
-        np.testing.assert_allclose(heads / draws, uniform_attached(gold), atol=tolerance)
-        np.testing.assert_allclose(edges / draws, uniform_edges_found(gold), atol=tolerance)
+        np.testing.assert_allclose(heads / draws, uniform_attached(gold)[0], atol=tolerance)
+        np.testing.assert_allclose(edges / draws, uniform_edges_found(gold)[0], atol=tolerance)
+
+    def test_uniform_draws_and_offsets_keep_to_what_heads_may_attend_to(self) -> None:
+        gold = random_arcs(30, seed=4)
+        random = np.random.default_rng(5)
+        back, ahead = random.integers(0, 4, (2, len(gold), 2))  # two masks
+        first = np.maximum(gold.word[:, None] - back, 1)
+        last = np.minimum(gold.word[:, None] + ahead, gold.length[:, None])
+        bounded = replace(gold, reach=np.stack([first, last], -1))
+
+        def draws(row: int, mask: int, back: bool) -> set[int]:
+            """Rows that a word may draw, itself standing for ROOT."""
+            same = np.flatnonzero(gold.sentence == gold.sentence[row]).tolist()
+            pairs = [(other, row) if back else (row, other) for other in same]
+            seen = [first[i, mask] <= gold.word[j] <= last[i, mask] for i, j in pairs]
+            return {other for other, found in zip(same, seen, strict=True) if found}
+
+        ways = [(0, False), (1, False), (0, True), (1, True)]
+        own, edges = uniform_attached(bounded), uniform_edges_found(bounded)
+        for way, row in product(range(4), range(len(gold))):
+            head = row if gold.head[row] == 0 else row + int(gold.head[row] - gold.word[row])
+            drawn = (head, draws(row, *ways[way])), (row, draws(head, *ways[way]))
+            chances = [(end in found) / len(found) for end, found in drawn]
+            assert own[way, row] == pytest.approx(chances[0])
+            missed = 1 - chances[0]
+            if not gold.punctuation[head]:
+                missed *= 1 - chances[1]
+            scored = gold.head[row] and not gold.punctuation[row] and head != row
+            assert edges[way, row] == pytest.approx(1 - missed if scored else NAN, nan_ok=True)
+        for k, row in product((-3, -1, 2), range(len(gold))):
+            found = offset_heads(gold, k)[row]
+            seen = found > 0 and any(row + k in draws(row, *way) for way in ways)
+            assert offset_heads(bounded, k)[row] == (found if seen else -1)
+        whole = np.stack([np.ones_like(gold.word), gold.length], -1)[:, None]
+        everything = replace(gold, reach=whole)
+        for formula in (uniform_attached, uniform_edges_found):
+            np.testing.assert_array_equal(formula(everything), np.concatenate([formula(gold)] * 2))
 
     @pytest.mark.parametrize("formula", [attached, edges_found])
     def test_predictions_of_another_shape_are_refused(self, formula: Callable[[Arcs, Integers], Floats]) -> None:
@@ -191,7 +228,7 @@ class TestRelationAccuracies:
 
     def test_against_a_loop(self) -> None:
         gold = random_arcs(80, seed=2, relations=4)
-        right = uniform_attached(gold)
+        [right] = uniform_attached(gold)
         table = relation_accuracies(gold, right, LABELS, seed=3)
         for index, label in enumerate(LABELS[:4]):
             of = gold.relation == index
@@ -232,7 +269,7 @@ def test_baselines_on_ewt_are_the_known_ones(public_data: Callable[..., Path]) -
     for uas, heads in known.items():
         scores = attachment_scores(gold, attached(gold, heads), edges_found(gold, heads))
         assert round(100 * scores["uas"].value, 1) == uas
-    uniform = numbers(attachment_scores(gold, uniform_attached(gold), uniform_edges_found(gold)))
+    uniform = numbers(attachment_scores(gold, uniform_attached(gold)[0], uniform_edges_found(gold)[0]))
     assert uniform["uas.low"] < uniform["uas"] < uniform["uas.high"] < 0.1
     table = relation_accuracies(gold, attached(gold, known[30.9]), labels)
     assert table["n"].iloc[0] == 25094 == table["n"].iloc[2:].sum()

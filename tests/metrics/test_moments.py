@@ -3,7 +3,7 @@ from itertools import chain
 import numpy as np
 import pytest
 import torch
-from scipy import stats
+from scipy import special, stats
 
 from metrics.moments import Moments, recorded, subtract
 
@@ -50,13 +50,66 @@ def test_one_input_has_no_interval_and_none_no_mean() -> None:
     assert list(chain(one.inputs, none.inputs)) == [1, 0]
 
 
-def test_intervals_are_cut_at_the_bounds_of_the_numbers() -> None:
-    for bounds, expected in (((0.0, 1.0), 0.0), ((-np.inf, np.inf), 0.5 - 12.7062047 * 0.5)):
+@pytest.mark.parametrize("values", [[1.0] * 9 + [0.0], [0.0, 1.0], [1e-6, 2e-6, 4e-6, 3e-6], [0.25, 0.5, 0.125]])
+def test_intervals_of_bounded_numbers_are_those_of_log_odds(values: list[float]) -> None:
+    count, mean, sd = len(values), np.mean(values), np.std(values, ddof=1)
+    margin = stats.t.ppf(0.975, count - 1) * sd / np.sqrt(count)
+    apart = margin / (mean * (1 - mean))  # the derivative of the log odds
+    of_shares = special.expit(special.logit(mean) + np.array([-apart, apart]))
+    of_amounts = np.exp(np.log(mean) + np.array([-margin, margin]) / mean)
+    for bounds, expected in {
+        (0.0, 1.0): of_shares,
+        (0.0, np.inf): of_amounts,
+        (-np.inf, np.inf): mean + np.array([-margin, margin]),
+    }.items():
         moments = Moments(1, (1,), bounds=bounds)
-        moments.update(torch.zeros(2, dtype=torch.long), torch.tensor([[0.0], [1.0]]))
+        moments.update(torch.zeros(count, dtype=torch.long), torch.tensor(values)[:, None])
         means = moments.compute()
         for found in (means.over(), means.of(slice(0, 1)).over(), means.at(0).over()):
-            assert float(np.ravel(found.low)[0]) == pytest.approx(expected)
+            ends = [float(np.ravel(part)[0]) for part in found[:3]]
+            assert ends[1:] == pytest.approx(expected, rel=1e-3, abs=1e-12)  # numbers are rounded to 2⁻³²
+            assert bounds[0] <= ends[1] < ends[0] < ends[2] <= bounds[1]
+
+
+def test_each_number_has_its_own_bounds() -> None:
+    moments = Moments(2, (2, 3), bounds=(-1, [1.0, np.inf, 2.0]))
+    random = np.random.default_rng(0)
+    moments.update(torch.arange(4) % 2, torch.from_numpy(random.uniform(-1, 1, (4, 2, 3))))
+    whole = moments.compute()
+    for place, bounds in enumerate([(-1, 1), (-1, np.inf), (-1, 2)]):
+        alone = Moments(2, (2,), bounds=bounds)
+        alone.update(
+            torch.arange(4) % 2, torch.from_numpy(np.random.default_rng(0).uniform(-1, 1, (4, 2, 3)))[..., place]
+        )
+        for one, other in zip(whole.at(place).over(), alone.compute().over(), strict=True):
+            np.testing.assert_array_equal(one, other)
+    assert whole.over().high[:, 0].max() <= 1
+    assert whole.over().high[:, 1].max() > 1
+
+
+def test_a_mean_at_its_bound_has_an_interval_of_no_width() -> None:
+    moments = Moments(1, (2,), bounds=(0, 1))
+    moments.update(torch.zeros(3, dtype=torch.long), torch.tensor([[0.0, 1.0]]).expand(3, -1))
+    found = moments.compute().over()
+    for part in found[:3]:
+        assert part.tolist() == [0.0, 1.0]
+
+
+def test_squares_of_tiny_and_of_large_numbers_are_summed_exactly() -> None:
+    random = np.random.default_rng(0)
+    values = np.concatenate([random.uniform(0, 1e-6, 50), random.normal(0, 900, 50)])[:, None]
+    found = []
+    for size in (1, 7, 100):
+        moments = Moments(1, (1,))
+        for start in range(0, 100, size):
+            part = torch.from_numpy(values[::-1][start : start + size].copy())
+            moments.update(torch.zeros(len(part), dtype=torch.long), part)
+        found.append(moments.squares)
+        parts = [int(part) for part in moments.squares.flatten()]
+        whole = sum(part << (18 * place) for place, part in enumerate(parts))
+        assert whole == sum(round(value * 2**32) ** 2 for value in values.flatten().tolist())
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
 
 
 @pytest.mark.parametrize("scale", [32, 48])
@@ -101,10 +154,10 @@ def test_differences_are_paired_however_the_inputs_were_cut() -> None:
 
 
 def test_numbers_below_the_rounding_are_no_evidence() -> None:
-    moments = Moments(1, (3,), scale=40)
-    for value in (1e-8, 1.5e-8, 2e-8):
+    moments = Moments(1, (3,))
+    for value in (1e-11, -1.5e-11, 2e-11):
         moments.update(torch.zeros(1, dtype=torch.long), torch.tensor([[value, 0.0, 0.25]], dtype=torch.float64))
     noise, zero, alike = moments.compute().p()
-    assert noise > 0.9
+    assert noise == 1
     assert zero == 1
     assert alike < 1e-6

@@ -1,3 +1,5 @@
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -8,13 +10,24 @@ from torch import Tensor
 from metrics.classification import confusion, kappa
 from metrics.patterns import PATTERNS, Agreement, Structure, by_rules, structure
 
+Sees = Callable[[int, int], bool]
+"""Whether one token may attend to another."""
+SEES: dict[str, Sees] = {
+    "all": lambda i, j: True,
+    "causal": lambda i, j: j <= i,
+    "window": lambda i, j: abs(i - j) <= 4,
+    "causal window": lambda i, j: 0 <= i - j < 4,
+}
 
-def slow(weights: list[list[float]], delimiters: int, segments: list[int], causal: bool) -> tuple[list[float], str]:
+
+def mask(size: int, sees: Sees) -> Tensor:
+    """What each token may attend to, bool `[1, 1, size, size]`."""
+    return torch.tensor([[sees(i, j) for j in range(size)] for i in range(size)])[None, None]
+
+
+def slow(weights: list[list[float]], delimiters: int, segments: list[int], sees: Sees) -> tuple[list[float], str]:
     """The five numbers of one map without padding, and its pattern, by loops over cells."""
     size = len(weights)
-
-    def sees(i: int, j: int) -> bool:
-        return j <= i or not causal
 
     uniform = [[sees(i, j) / sum(sees(i, other) for other in range(size)) for j in range(size)] for i in range(size)]
     mass = [sum(weights[i][j] for i in range(size)) for j in range(size)]
@@ -37,7 +50,7 @@ def slow(weights: list[list[float]], delimiters: int, segments: list[int], causa
     block = boundary = 0.0
     if rest > 1e-5 and any(segments):
         share = total(weights, "rest", same=True) / rest
-        block = beyond(share, total(uniform, "rest", same=True) / rest_chance)
+        block = beyond(share, total(uniform, "rest", same=True) / rest_chance if rest_chance > 1e-6 else 1.0)
         by_distance = [[0.0] * size for _ in range(size)]
         for i in range(size):
             for j in range(size):
@@ -55,7 +68,7 @@ def slow(weights: list[list[float]], delimiters: int, segments: list[int], causa
     return [v, d, block, boundary, rest], pattern
 
 
-def random_map(random: np.random.Generator, segments: NDArray[np.int64], causal: bool) -> Tensor:
+def random_map(random: np.random.Generator, segments: NDArray[np.int64], sees: Sees) -> Tensor:
     """A map of any pattern, or of none, without padding."""
     size = len(segments)
     rows = random.dirichlet(np.full(size, 0.5), size) + 1e-6
@@ -63,11 +76,11 @@ def random_map(random: np.random.Generator, segments: NDArray[np.int64], causal:
     rows += random.choice([0.0, 1.0, 6.0]) * np.eye(size, k=int(random.integers(-1, 2)))
     if random.random() < 0.3:
         rows = rows * (segments[:, None] == segments) + 0.02 * rows
-    rows = np.tril(rows) if causal else rows
+    rows = rows * mask(size, sees)[0, 0].numpy()
     return torch.from_numpy(rows / rows.sum(1, keepdims=True))
 
 
-def random_maps(random: np.random.Generator, causal: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def random_maps(random: np.random.Generator, sees: Sees) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Five padded inputs of zero to four delimiters and three heads: weights, lengths, delimiters, segments."""
     lengths, time = [9, 2, 14, 1, 16], 16
     weights = torch.full((5, 3, time, time), 0.7)  # rows of the padding must not matter
@@ -77,37 +90,37 @@ def random_maps(random: np.random.Generator, causal: bool) -> tuple[Tensor, Tens
         segments[item, second:size] = 1
         for head in range(3):
             weights[item, head, :size] = 0.0
-            weights[item, head, :size, :size] = random_map(random, segments[item, :size].numpy(), causal)
+            weights[item, head, :size, :size] = random_map(random, segments[item, :size].numpy(), sees)
     return weights, torch.tensor(lengths), torch.tensor([2, 1, 2, 0, 4]), segments
 
 
-@pytest.mark.parametrize("causal", [False, True])
-def test_rules_equal_loops_over_cells(causal: bool) -> None:
+@pytest.mark.parametrize("kind", SEES)
+def test_rules_equal_loops_over_cells(kind: str) -> None:
     seen = set()
     for seed in range(40):
-        weights, lengths, delimiters, segments = random_maps(np.random.default_rng(seed), causal)
-        found = structure(weights, lengths, delimiters, segments, causal)
+        weights, lengths, delimiters, segments = random_maps(np.random.default_rng(seed), SEES[kind])
+        real = torch.arange(16) < lengths[:, None]
+        found = structure(weights, lengths, delimiters, segments, mask(16, SEES[kind]) & real[:, None, None])
         patterns, margins = by_rules(found, segments.any(1))
         assert (margins >= 0).all()
         for item, size in enumerate(lengths.tolist()):
             of = segments[item, :size].tolist()
             for head in range(3):
                 rows = weights[item, head, :size, :size].double().tolist()
-                numbers, pattern = slow(rows, int(delimiters[item]), of, causal)
+                numbers, pattern = slow(rows, int(delimiters[item]), of, SEES[kind])
                 assert [float(part[item, head]) for part in found] == pytest.approx(numbers, abs=2e-5)
                 assert PATTERNS[int(patterns[item, head])] == pattern
                 seen.add(pattern)
-    assert len(seen) >= (4 if causal else 5)
+    assert len(seen) >= {"all": 5, "causal": 4}.get(kind, 3)
 
 
-@pytest.mark.parametrize("causal", [False, True])
-def test_uniform_attention_is_what_chance_is(causal: bool) -> None:
+@pytest.mark.parametrize("kind", SEES)
+def test_uniform_attention_is_what_chance_is(kind: str) -> None:
     size = 12
-    weights = torch.ones(1, 1, size, size)
-    weights = weights.tril() if causal else weights
-    weights = weights / weights.sum(-1, keepdim=True)
+    allowed = mask(size, SEES[kind])
+    weights = allowed / allowed.sum(-1, keepdim=True)
     segments = (torch.arange(size) >= 5).long()[None]
-    found = structure(weights, torch.tensor([size]), torch.tensor([3]), segments, causal)
+    found = structure(weights, torch.tensor([size]), torch.tensor([3]), segments, allowed)
     for part in (found.vertical, found.diagonal, found.block):
         assert float(part) == pytest.approx(0.0, abs=1e-6)
     assert PATTERNS[int(by_rules(found, torch.tensor([True]))[0])] == "heterogeneous"
@@ -120,7 +133,7 @@ def test_a_wide_band_is_no_block() -> None:
     blocks = (segments[:, None] == segments).float()
     weights = torch.stack([band, blocks])[None]
     weights /= weights.sum(-1, keepdim=True)
-    found = structure(weights, torch.tensor([size]), torch.tensor([3]), segments[None], causal=False)
+    found = structure(weights, torch.tensor([size]), torch.tensor([3]), segments[None], mask(size, SEES["all"]))
     assert float(found.block.min()) > 0.7
     assert [PATTERNS[place] for place in by_rules(found, torch.tensor([True]))[0][0]] == ["heterogeneous", "block"]
     without, _ = by_rules(found, torch.tensor([True]), boundary=False)

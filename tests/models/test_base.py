@@ -8,6 +8,7 @@ import pytest
 import torch
 from pytorch_lightning import Trainer, seed_everything
 from pytorch_lightning.callbacks import ModelCheckpoint
+from torch import nn
 from torchmetrics.functional.classification import binary_auroc, binary_f1_score, multiclass_f1_score
 
 from datamodules import ClassificationDataModule, DependencyDataModule
@@ -228,6 +229,45 @@ def test_class_weights_make_every_class_count_alike(tmp_path: Path) -> None:
         nats = -model(batch).logits.log_softmax(-1).gather(1, batch.labels[:, None])[:, 0]
     weights = torch.tensor([12 / (2 * 9), 12 / (2 * 3)])[batch.labels]
     torch.testing.assert_close(terms["cross_entropy"].value, (weights * nats).sum() / weights.sum())
+
+
+@pytest.mark.parametrize("eval_tokens", [1, 20, 16384])
+def test_the_loss_of_a_split_is_one_mean_however_it_is_batched(eval_tokens: int, tmp_path: Path) -> None:
+    """With class weights Σ w·loss / Σ w over all texts, of train and of dev; of masked words one over all words."""
+    for split, count in (("train", 12), ("dev", 9), ("test", 4)):
+        rows = [f"{'good' if n % 4 == 0 else 'bad'}\t{'film ' * (n + 1)}the cast\n" for n in range(count)]
+        (tmp_path / f"{split}.tsv").write_text("label\ttext\n" + "".join(rows), encoding="utf-8")
+    corpus = str(tmp_path / "{split}.tsv")
+    size = {1: 1, 20: 5, 16384: 12}[eval_tokens]
+    folder = str(tmp_path / "cache")
+    data = ClassificationDataModule(corpus, positive="good", cache=folder, batch_size=size, eval_tokens=eval_tokens)
+    seed_everything(5, verbose=False)
+    model = AttentionClassifier(
+        AverageEncoder(4),
+        AdditiveAttention(),
+        EmbeddingSpec(size=4),
+        [MaskedLanguageModel()],
+        learning_rate=0,
+        class_weights=True,
+    )
+    run = trainer()
+    run.fit(model.train(), datamodule=data)
+    logged = {name: float(value) for name, value in run.callback_metrics.items()}
+
+    expected = {}
+    of_class = torch.tensor([12 / (2 * 9), 12 / (2 * 3)])
+    model.eval()
+    for split, texts_of in data.splits.items():
+        nats, weights, masked, words = torch.zeros(4)
+        for one in texts_of.batches(1):
+            with torch.no_grad():
+                output, terms = model.outcome(one)
+            weight = of_class[one.labels].sum()
+            nats, weights = nats + weight * nn.functional.cross_entropy(output.logits, one.labels), weights + weight
+            masked, words = masked + terms["mlm"].value * terms["mlm"].count, words + terms["mlm"].count
+        expected[split] = float(nats / weights), float(masked / words)
+    assert logged["train_loss.cross_entropy"] == pytest.approx(expected["train"][0], rel=1e-5)
+    assert logged["val_loss"] == pytest.approx(sum(expected["dev"]), rel=1e-5)
 
 
 def test_other_data_are_refused(corpus: str, tmp_path: Path) -> None:

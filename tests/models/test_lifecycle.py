@@ -49,7 +49,9 @@ def fit(folder: Path, kind: str) -> tuple[type[TextClassifier], Path]:
 
 
 @pytest.mark.parametrize("kind", ["flat", "hierarchical", "transformer"])
-def test_a_checkpoint_alone_predicts_as_train_py_does(kind: str, tmp_path: Path) -> None:
+def test_a_checkpoint_alone_predicts_as_train_py_does(
+    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     made, run = fit(tmp_path, kind)
     (checkpoint,) = run.rglob("*.ckpt")
     config = next(run.rglob("config.yaml"))
@@ -75,6 +77,13 @@ def test_a_checkpoint_alone_predicts_as_train_py_does(kind: str, tmp_path: Path)
         assert alone["probability.good"] == expected["probability.good"].tolist()
     pair = model.predict_texts([("a fine film", "a dull plot"), "good"])
     assert len(pair) == 2
+    one = model.predict_texts(texts[0])
+    assert one["predicted"].tolist() == found["predicted"].tolist()[:1]
+    said = "texts: in 2 of 2 texts (100%) every token is unknown, so a classifier sees nothing"
+    assert said not in caplog.text
+    if kind == "flat":
+        model.predict_texts(["qwertz asdf", "yxcv"])
+        assert said in caplog.text
 
 
 def test_files_of_a_former_version_are_read_where_the_run_says_what_they_lack(tmp_path: Path) -> None:

@@ -101,9 +101,11 @@ def test_what_decides_between_classes_refuses_numbers(corpus: str, bare: Path, t
         )
     with pytest.raises(ModelError, match=r"TransformerClassifier weighs classes \(class_weights\), and the labels are"):
         trainer().fit(TransformerClassifier(class_weights=True), datamodule=data(corpus, bare, tmp_path))
+    checkpoint = tmp_path / "some.ckpt"
+    checkpoint.touch()
     with pytest.raises(FidelityError, match=r"the labels of these data are numbers \(--data\.init_args\.regression\)"):
         trainer().test(
-            Fidelity(checkpoints=["some.ckpt"], tests=[Permutation()]), datamodule=data(corpus, bare, tmp_path)
+            Fidelity(checkpoints=[str(checkpoint)], tests=[Permutation()]), datamodule=data(corpus, bare, tmp_path)
         )
     words = ClassificationDataModule(corpus, cache=str(tmp_path), regression=False)
     with pytest.raises(CorpusError, match="score: pearson is no score of a classification"):

@@ -19,6 +19,7 @@ from models.regularizers import (
     Residual,
     Tying,
 )
+from results.errors import UserError
 
 SIZE, VOCABULARY, PAD, MASK = 6, 30, 0, 2
 LENGTHS = [5, 2, 9, 4]
@@ -242,5 +243,5 @@ def test_choices_are_new_in_training_and_the_texts_own_in_evaluation() -> None:
     ],
 )
 def test_without_a_mask_token_or_a_share_there_is_no_language_model(options: dict[str, float], message: str) -> None:
-    with pytest.raises(ModelError, match=message):
+    with pytest.raises(UserError, match=message):
         MaskedLanguageModel(**options).build(RegularizerSizes(SIZE, SIZE, VOCABULARY, None))

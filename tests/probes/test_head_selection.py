@@ -1,6 +1,6 @@
 """Probes that select heads: their formulas term by term, and their training on a tiny treebank."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -366,3 +366,16 @@ def test_labels_are_known_by_name_whatever_splits_are_open(
     assert (after["labelled_correct"] <= before["labelled_correct"]).all()
     assert (before["labelled_correct"] - after["labelled_correct"] <= dets).all()
     assert after["labelled_correct"].sum() > 0
+
+
+@pytest.mark.parametrize("reads", [["vectors"], ("vectors",), {"vectors"}, {"vectors": 1}])
+def test_what_a_probe_reads_is_any_collection(reads: Collection[str]) -> None:
+    own: type[HeadSelectionProbe] = type("Own", (HeadSelectionProbe,), {"reads": reads})
+    assert own.reads == frozenset(["vectors"])
+    assert own(labels=True)._needs == {"attention", "vectors"}
+
+
+@pytest.mark.parametrize("reads", ["attention", ["atention"]])
+def test_what_no_batch_holds_is_refused_with_what_there_is(reads: Collection[str]) -> None:
+    with pytest.raises(TypeError, match=r"Own\.reads: a batch holds attention, hidden, vectors, not"):
+        type("Own", (HeadSelectionProbe,), {"reads": reads})

@@ -19,6 +19,16 @@ def test_signs_of_killed_ranks_are_removed_and_those_of_living_ones_stay(tmp_pat
     assert list(tmp_path.iterdir()) == [living]
 
 
+def test_a_rank_that_froze_is_named_by_each_of_the_others(tmp_path: Path) -> None:
+    with Ranks(1, 3, patience=4).alive(tmp_path):
+        frozen = tmp_path / f".alive-{run_name()}-2"
+        frozen.touch()
+        os.utime(frozen, (time.time() - 60, time.time() - 60))
+        with Ranks(0, 3, patience=4).alive(tmp_path):
+            assert Ranks(0, 3, patience=4).frozen(tmp_path) == [2]
+        assert Ranks(1, 3, patience=4).frozen(tmp_path) == [2], "the first has left"
+
+
 def test_what_comes_soon_is_found_soon_and_what_comes_late_is_looked_for_twice_a_second(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -302,7 +302,7 @@ def no_results(run: Path) -> None:
         (lambda run: (run / "items.parquet").unlink(), "items.parquet, are not there"),
         (
             lambda run: change_record(run, ratios={}),
-            "uas cannot be compared item by item; there are .*: none; experiments",
+            r"results\.json: the experiment .* keeps no counts per item.* Compare runs of probes or of classifiers",
         ),
         (lambda run: (run / "items.parquet").write_text("words"), "items.parquet cannot be read: "),
         (
@@ -349,6 +349,7 @@ def test_a_score_without_counts_and_a_run_named_twice_are_refused(tmp_path: Path
 def test_the_command_says_faults_in_one_line(
     tmp_path: Path, fault: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
     run = make_run(tmp_path / "[run]", items(1), config())
     arguments = [run, "--json", tmp_path / "[none]" / "out.json"] if fault else [run]
     monkeypatch.setattr(sys, "argv", ["compare", *map(str, arguments)])
@@ -364,3 +365,28 @@ def test_the_command_says_faults_in_one_line(
         assert said.err.count("\n") == 1
     else:
         assert (ended.value.code, said.err) == (0, "")
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+@pytest.mark.parametrize("runs", [1, 2, 3])
+def test_names_scores_differences_and_p_values_are_printed_at_any_width(tmp_path: Path, width: int, runs: int) -> None:
+    """Every number of the table of --json, and both ends of every name, in folders whose paths are long."""
+    parent = tmp_path / ("a-folder-of-many-letters" * 5)
+    folders = [make_run(parent / f"{place}-of-the-runs" / "version_0", items(place), config()) for place in range(runs)]
+    console = Console(width=width, color_system=None, force_terminal=False)
+    with console.capture() as captured:
+        main([*map(str, folders), "--json", str(tmp_path / "out.json")], console=console)
+    printed = captured.get()
+    table, _, rest = printed.partition("\n\n")
+    assert max(map(len, table.splitlines())) <= width
+    said = table.split()
+    for line in json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))["lines"]:
+        for name in ("uas", "difference"):
+            ends = [line.get(f"{name}{end}") for end in ("", ".low", ".high")]
+            wanted = [] if ends[0] is None else ["{:.1f}", "[{:.1f},", "{:.1f}]"]
+            assert {form.format(100 * end) for form, end in zip(wanted, ends, strict=False)} <= {*said}
+        for name in ("permutation.p", "bootstrap.p", "holm.p"):
+            assert line.get(name) is None or f"{line[name]:.4g}" in said
+        assert line["run"][:8] in table
+    assert width < 200 or runs == 1 or "sd" in said
+    assert rest.startswith("Fractions are ×100")

@@ -72,3 +72,22 @@ def test_a_damaged_run_is_told_and_left_out(tmp_path: Path) -> None:
         assert reports.load(tmp_path)["run"].unique().tolist() == [str(tmp_path / "a")]
     with pytest.raises(RecordError, match="there is no run"):
         reports.load(tmp_path / "nowhere")
+
+
+def test_one_table_of_all_runs_that_have_it(tmp_path: Path) -> None:
+    for name, heads in (("a", ["3-1", "2-5"]), ("b", ["1-2", "4-4"])):
+        best = Table(
+            pd.DataFrame({"relation": ["obj", "det"], "head": heads, "test": [0.5, 0.25]}), {"test": "fraction"}
+        )
+        (tmp_path / name).mkdir()
+        encoder = {"name": f"bert-{name}", "weights": "pretrained"}
+        write(tmp_path / name, Result("heads", SCORES, {"best_heads": best}), Provenance(encoder, {}, {}))
+    run(tmp_path / "probe", 0.1)
+    frame = reports.load(tmp_path, table="best_heads")
+    assert frame.columns.tolist() == ["run", "seed", "encoder", "weights", "relation", "head", "test"]
+    assert frame.query("relation == 'obj'")["head"].tolist() == ["3-1", "1-2"]
+    assert frame["encoder"].tolist() == ["bert-a", "bert-a", "bert-b", "bert-b"]
+    with pytest.raises(RecordError, match=r"no run has a table best_head \(did you mean `?best_heads`?\?\)"):
+        reports.load(tmp_path, table="best_head")
+    with pytest.raises(RecordError, match=r"no run has a table best_heads; there is none$"):
+        reports.load(tmp_path / "probe", table="best_heads")

@@ -1,3 +1,5 @@
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,12 +13,12 @@ from results import Estimate, Table, Unit
 NAN = float("nan")
 
 
-def table(frame: pd.DataFrame, interval: str | None = None, **units: Unit) -> Table:
+def table(frame: pd.DataFrame, interval: str | None = None, answer: Sequence[str] = (), **units: Unit) -> Table:
     """Floats are fractions, but those of another unit, and the ends of intervals."""
     ends = {f"{name}.{end}" for name in frame for end in ("low", "high", "sd")}
     ends |= {"low", "high", "sd"} if interval else set()
     floats = [str(name) for name in frame if pd.api.types.is_float_dtype(frame[name]) and name not in ends]
-    return Table(frame, {**dict.fromkeys(floats, "fraction"), **units}, interval)
+    return Table(frame, {**dict.fromkeys(floats, "fraction"), **units}, interval, answer)
 
 
 def latex(frame: pd.DataFrame, interval: str | None = None, **units: Unit) -> list[str]:
@@ -36,10 +38,12 @@ def cells(shown: RichTable, width: int = 120) -> list[list[str]]:
     return [[cell.strip() for cell in line.split("│")] for line in lines]
 
 
-def test_of_very_many_scores_the_first_are_printed() -> None:
-    shown = scores_table("t", {f"s{number}": Estimate(0.5, 0.4, 0.6, unit="fraction") for number in range(83)})
+def test_of_very_many_scores_those_of_the_headline_and_the_first_others_are_printed() -> None:
+    scores = {f"s{number}": Estimate(0.5, 0.4, 0.6, unit="fraction") for number in range(28)}
+    shown = scores_table("t", scores, ["s27", "s3"])
     assert str(shown.caption) == "3 more scores in results.json"
-    assert len(cells(shown)) == 1 + 80
+    names = [row[0] for row in cells(shown)[1:]]
+    assert names == ["s27", "s3", *(f"s{number}" for number in range(24) if number != 3)]
 
 
 class TestFrames:
@@ -68,22 +72,64 @@ class TestFrames:
     def test_long_tables_are_cut_and_say_where_the_rest_is(self) -> None:
         frame = pd.DataFrame({"value": [*np.linspace(0, 1, 40), 7.0]})
         shown = data_table("long", table(frame, value="nats"), "long.csv")
-        assert str(shown.caption) == "11 more rows in long.csv"
+        assert str(shown.caption) == "16 more rows in long.csv"
         printed = cells(shown)
-        assert len(printed) == 1 + 30
+        assert len(printed) == 1 + 25
         assert printed[2] == ["0.02564"]
-        assert data_table("short", table(frame.head(30)), "short.csv").caption is None
+        assert data_table("short", table(frame.head(25)), "short.csv").caption is None
 
-    @pytest.mark.parametrize(("width", "fitting"), [(46, 8), (45, 7), (34, 6), (1, 2)])
-    def test_what_does_not_fit_a_narrow_terminal_is_counted(self, width: int, fitting: int) -> None:
+    @pytest.mark.parametrize(("width", "fitting"), [(46, 8), (45, 7), (34, 6), (10, 2), (1, 2)])
+    def test_what_does_not_fit_a_narrow_terminal_is_counted_but_for_the_answer(self, width: int, fitting: int) -> None:
         frame = pd.DataFrame({f"{column}": [0.12345, 0.98765] for column in range(8)})
-        shown = data_table("wide", table(frame), "wide.csv", width)
+        shown = data_table("wide", table(frame, answer=("7", "1")), "wide.csv", width)
         left = {8: "None", 7: "1 more column in wide.csv"}
         assert str(shown.caption) == left.get(fitting, f"{8 - fitting} more columns in wide.csv")
-        assert cells(shown, max(width, 10)) == [
-            [str(column) for column in range(fitting)],
-            *([number] * fitting for number in ("12.3", "98.8")),
+        names = {8: "01234567", 7: "0123457", 6: "012347", 2: "17"}[fitting]
+        rows = [[*names], *([number] * fitting for number in ("12.3", "98.8"))]
+        blocks = [["column", "value"], ["1", "12.3"], ["7", "12.3"], ["", ""], ["1", "98.8"], ["7", "98.8"]]
+        assert cells(shown, max(width, 13)) == (blocks if width == 1 else rows)
+
+    def test_the_answer_takes_lines_where_it_cannot_take_columns(self) -> None:
+        """Words fold, then intervals go below their numbers, then every row is a block of lines."""
+        run = "a-folder/of-runs/version_0"
+        frame = pd.DataFrame(
+            {
+                "run": [run, "b"],
+                "uas": [0.5, 0.25],
+                "low": [0.4, 0.2],
+                "high": [0.6, 0.3],
+                "sd": [0.1, 0.1],
+                "permutation.p": [NAN, 0.0123],
+            }
+        )
+        given = Table(frame, {"uas": "fraction", "permutation.p": "p"}, "uas", ("run", "uas", "permutation.p"))
+        heading, score = ["run", "uas", "permutation.p"], "50.0 [40.0, 60.0]"
+
+        def at(width: int) -> list[list[str]]:
+            return cells(data_table("t", given, "t.csv", width), width)
+
+        assert at(80)[:2] == [["run", "uas", "sd", "permutation.p"], [run, score, "10.0", "–"]]
+        assert at(60)[:2] == [heading, [run, score, "–"]]
+        assert at(59)[:3] == [["", "", "permutation."], ["run", "uas", "p"], [run, score, "–"]]
+        assert at(50)[2:4] == [["a-folder/of-runs/", score, "–"], ["version_0", "", ""]]
+        assert at(45)[2:4] == [["a-folder/of-runs/", "50.0", "–"], ["version_0", "[40.0, 60.0]", ""]]
+        assert at(30)[:4] == [
+            ["column", "value"],
+            ["run", "a-folder/of-run"],
+            ["", "s/version_0"],
+            ["uas", "50.0 [40.0,"],
         ]
+
+    def test_of_a_long_path_both_ends_are_left(self) -> None:
+        path = "/scratch/" + 30 * "folder/" + "version_7"
+        frame = pd.DataFrame({"run": [path], "uas": [0.5]})
+        printed = cells(data_table("t", table(frame, answer=("run", "uas")), "t.csv", 40), 40)
+        assert [row[1] for row in printed] == ["uas", "50.0", "", ""]
+        shown = "".join(row[0] for row in printed[1:])
+        assert len(shown) == 3 * 34
+        assert shown.startswith("/scratch/folder/")
+        assert shown.endswith("/folder/version_7")
+        assert shown.count("…") == 1
 
 
 def test_audit_is_flat() -> None:
@@ -105,6 +151,9 @@ def test_audit_is_flat() -> None:
         ["policy", "skip"],
     ]
     assert str(audit_table(audit).caption) == "without 2 counts that are 0, which results.json has"
+    many = {f"n{number}": number for number in range(28)}
+    assert len(cells(audit_table(many))) == 1 + 25
+    assert str(audit_table(many).caption) == "without 2 more entries and 1 count that is 0, which results.json has"
 
 
 def body(frame: pd.DataFrame, interval: str | None = None, **units: Unit) -> list[list[str]]:
@@ -239,4 +288,6 @@ def test_what_no_page_holds_is_no_table_of_latex() -> None:
     ],
 )
 def test_scores_have_their_unit_and_their_interval_where_it_is_known(estimate: Estimate, expected: str) -> None:
-    assert cells(scores_table("probe", {"offset.uas": estimate})) == [["score", "value"], ["offset.uas", expected]]
+    printed = cells(scores_table("probe", {"offset.uas": estimate}))
+    unit = ["nats"] if estimate.unit == "nats" else []
+    assert printed == [["score", "value", *["unit"] * len(unit)], ["offset.uas", expected, *unit]]

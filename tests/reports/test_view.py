@@ -87,6 +87,50 @@ def test_documents_bring_their_clusters(tmp_path: Path, show: Callable[..., dict
     assert part["grids"]["words"]["names"][1:-1] == ["he", "likes", "the", "dogs", "."]
 
 
+def test_the_first_is_shown_where_none_is_named(corpus: str, show: Callable[..., dict[str, Any]]) -> None:
+    path = Path(corpus.replace("{split}", "dev"))
+    [text] = show("--corpus", path)["texts"]
+    assert text["title"].startswith(f"{read_treebank(path).sentences[0].id}: ")
+
+
+@pytest.fixture
+def tale(tmp_path: Path) -> Path:
+    """A document of six sentences."""
+    tale = documents.document("tale", [f"the fox {place} ." for place in range(6)])
+    return documents.write(tmp_path / "tale.conll", Documents((tale,), {}))
+
+
+def test_a_document_is_shown_from_its_beginning_or_in_part(tale: Path, show: Callable[..., dict[str, Any]]) -> None:
+    def names(*ids: str) -> list[str]:
+        given = ["--id", *ids] if ids else []
+        found: list[str] = show("--corpus", tale, *given)["texts"][0]["grids"]["words"]["names"]
+        return found[1:-1]
+
+    assert names() == names("tale:1-5") == " ".join(f"the fox {place} ." for place in range(5)).split()
+    assert names("tale:3") == names("tale:3-3") == ["the", "fox", "2", "."]
+
+
+def test_what_there_is_is_listed(
+    corpus: str,
+    tale: Path,
+    store: Any,  # noqa: ANN401
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def lines(*source: object) -> list[str]:
+        assert main(["--list", *map(str, source), "--out", str(tmp_path / "no.html")]) == 0
+        return capsys.readouterr().out.splitlines()
+
+    path = Path(corpus.replace("{split}", "dev"))
+    for found, one in zip(lines("--corpus", path), read_treebank(path).sentences, strict=True):
+        assert found.startswith(f"{one.id}: {one.words[0]}")
+    [document] = lines("--corpus", tale)
+    assert document.startswith("tale: the fox 0 .")
+    assert document.endswith(" (6 sentences)")
+    assert [line.split()[1] for line in lines("--store", store.folder)] == [str(n) for n in range(1, len(store) + 1)]
+    assert not (tmp_path / "no.html").exists()
+
+
 @pytest.mark.slow
 def test_saliency_of_a_word_is_that_of_its_tokens(tmp_path: Path, show: Callable[..., dict[str, Any]]) -> None:
     """A classifier that reads `isn't` as two words: together they have what each has where they stand apart."""
@@ -141,8 +185,15 @@ def test_items_of_a_store(store: Any, show: Callable[..., dict[str, Any]]) -> No
         (("--text", "a", "--quantity", "hidden"), "only stores hold it"),
         (("--text", "a", "--saliency", "none.ckpt"), "none.ckpt: there is no such checkpoint"),
         (("--text", "a", "--budget", "0.0001"), "100 are allowed"),
-        (("--corpus", "{corpus}"), "name the sentences or documents with --id"),
-        (("--corpus", "{corpus}", "--id", "s99"), "has no such id.*; the first of 13 is"),
+        (("--corpus", "{corpus}", "--id", "tiny-dev-99"), "no such id .did you mean `tiny-dev-9`.*; --list shows all"),
+        (
+            ("--corpus", "{corpus}", "--id", "tiny-dev-3:2"),
+            "--id tiny-dev-3:2: .* no such id .did you mean `tiny-dev-3`",
+        ),
+        (("--corpus", "ud_english_ewtt"), "no corpus has this name .did you mean `ud_english_ewt`"),
+        (("--corpus", "{folder}"), "this is a folder. Name a file in it"),
+        (("--list", "--text", "a"), "--list: of what. Give --corpus NAME or FILE, or --store FOLDER"),
+        (("--text", "a", "--saliency", "{folder}"), "there is no checkpoint .*in this folder or below"),
         (("--corpus", "no.conllu", "--id", "s1"), "no.conllu.*no such file"),
         (("--store", "{folder}"), "no store"),
         (("--store", "{folder}", "--pieces"), "belong to --text"),

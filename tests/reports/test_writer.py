@@ -5,6 +5,7 @@ import io
 import json
 import math
 import os
+import re
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
@@ -16,6 +17,7 @@ import pytorch_lightning as pl
 import torch
 from matplotlib.figure import Figure as Canvas
 from pandas.testing import assert_frame_equal
+from pytorch_lightning.callbacks import RichProgressBar
 from pytorch_lightning.loggers import CSVLogger, Logger
 from rich.console import Console
 from torch.utils.data import DataLoader
@@ -51,7 +53,11 @@ RESULT = Result(
         "uas": Estimate(0.1 + 0.2, 0.25, np.float64(0.35), unit="fraction"),
         "empty": Estimate(float("nan"), unit="nats"),
     },
-    tables={"relations": Table(TABLE, {"accuracy": "fraction"})},
+    tables={
+        "relations": Table(TABLE, {"accuracy": "fraction"}, answer=("relation", "accuracy")),
+        "others": Table(TABLE[["n"]]),
+    },
+    headline=("uas",),
     figures={
         "relations": Bars("Relations", ("det", "obj"), {"probe": [0.5, 0.6]}, "Accuracy", unit="fraction"),
         "weights": HeatMap("Weights", np.eye(2), ["1", "2"], ["1", "2"], "Layer", "Head", "Weight", unit="ratio"),
@@ -64,6 +70,7 @@ RESULT = Result(
 )
 COLUMNS = {
     "relations": {"numeric": ["n", "accuracy"], "units": {"accuracy": "fraction"}, "interval": None},
+    "others": {"numeric": ["n"], "units": {}, "interval": None},
     "relations.data": {"numeric": ["value"], "units": {"value": "fraction"}, "interval": None},
     "weights.data": {"numeric": ["value"], "units": {"value": "ratio"}, "interval": None},
     "curve.data": {"numeric": ["x", "y"], "units": {"x": "ratio", "y": "ratio"}, "interval": None},
@@ -72,7 +79,8 @@ COLUMNS = {
 UNDRAWN = dataclasses.replace(RESULT, figures={})
 DRAWN = {f"{name}.{suffix}" for name in RESULT.figures.keys() - {"examples"} for suffix in ("png", "pdf", "svg")}
 DRAWN |= {"examples.html", *(f"{name}.data.csv" for name in RESULT.figures)}
-FILES = DRAWN | {"items.parquet", "page.html", "relations.csv", "relations.tex", "results.json"}
+FILES = DRAWN | {"items.parquet", "page.html", "results.json"}
+FILES |= {f"{name}.{suffix}" for name in RESULT.tables for suffix in ("csv", "tex")}
 
 
 class Numbers(pl.LightningDataModule):
@@ -154,8 +162,8 @@ def test_a_test_run_writes_its_result(tmp_path: Path, monkeypatch: pytest.Monkey
         "experiment": "probe",
         "scores": {"uas": 0.1 + 0.2, "uas.low": 0.25, "uas.high": 0.35, "empty": None, "sum": 6.0},
         "units": {"uas": "fraction", "empty": "nats", "sum": "count"},
-        "tables": {"relations": "relations.csv"},
-        "latex": {"relations": "relations.tex"},
+        "tables": {"relations": "relations.csv", "others": "others.csv"},
+        "latex": {"relations": "relations.tex", "others": "others.tex"},
         "columns": COLUMNS,
         "figures": {
             "relations": "relations.png",
@@ -191,9 +199,45 @@ def test_a_test_run_writes_its_result(tmp_path: Path, monkeypatch: pytest.Monkey
         dataclasses.replace(EXAMPLES, title="Examples (tiny; en_ewt-ud, test)")
     )
     assert_frame_equal(pd.read_parquet(tmp_path / "items.parquet"), ITEMS)
-    for text in ("30.0 [25.0, 35.0]", "[unused1]", "33.3", "data.too_long", str(tmp_path)):
+    for text in ("30.0 [25.0, 35.0]", "[unused1]", "33.3", "data.too_long"):
         assert text in printed
     assert printed.index("data.too_long") < printed.index("33.3") < printed.index("probe: scores")
+    assert printed.splitlines()[-2:] == ["More tables: others.csv (3 rows).", f"Written to {tmp_path}"]
+
+
+@pytest.mark.slow
+def test_the_folder_stands_last_below_the_progress_bar(tmp_path: Path) -> None:
+    terminal: dict[str, Any] = {"file": io.StringIO(), "force_terminal": True, "width": 80, "color_system": None}
+    bar, printed = RichProgressBar(console_kwargs=terminal), ResultWriter(Console(**terminal))
+    trainer = pl.Trainer(accelerator="cpu", logger=False, default_root_dir=tmp_path, callbacks=[printed, bar])
+    trainer.test(Adding(), SourcedNumbers(), verbose=False)
+    lines = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", line) for line in terminal["file"].getvalue().splitlines()]
+    assert any(line.startswith("Testing") and "4/4" in line for line in lines)
+    assert [line for line in lines if line.strip()][-1] == f"Written to {tmp_path}"
+
+
+@pytest.mark.slow
+def test_a_quiet_run_prints_its_headline_and_its_folder(tmp_path: Path) -> None:
+    console = Console(width=60, color_system=None, force_terminal=False)
+    trainer = trainer_with(console, tmp_path)
+    trainer.callbacks[0].quiet = True  # type: ignore[attr-defined]
+    with console.capture() as printed:
+        trainer.test(Adding(), SourcedNumbers(), verbose=False)
+    assert printed.get().splitlines() == ["uas 30.0 [25.0, 35.0]", f"Written to {tmp_path}"]
+
+
+@pytest.mark.slow
+def test_without_drawings_all_else_is_the_same(tmp_path: Path) -> None:
+    found = {}
+    for draw_figures in (True, False):
+        trainer = trainer_with(Console(file=io.StringIO()), folder := tmp_path / str(draw_figures))
+        trainer.callbacks[0].draw = draw_figures  # type: ignore[attr-defined]
+        trainer.test(Adding(RESULT), SourcedNumbers(), verbose=False)
+        found[draw_figures] = {path.name for path in folder.iterdir()}, record_of(folder)
+    (files, record), (fewer, without) = found.values()
+    assert files - fewer == DRAWN
+    assert without["figures"] == without["figure_data"] == {}
+    assert {**record, "figures": {}, "figure_data": {}, "columns": {}} == {**without, "columns": {}}
 
 
 @pytest.mark.parametrize("module", [Silent(), Bare()], ids=["without a result", "without the attribute"])
@@ -356,15 +400,14 @@ class TestWrite:
             save(canvas, name, **options)
 
         monkeypatch.setattr(Canvas, "savefig", fill)
-        printed = run(Adding(RESULT), SourcedNumbers(), tmp_path)
-        assert printed.index("probe: scores") < printed.index(
-            "Warning: figure weights could not be drawn: OSError: [Errno 28] No space left on device"
-        )
+        with pytest.raises(OSError, match=r"No space left on device: '.*/weights'"):
+            run(Adding(RESULT), SourcedNumbers(), tmp_path)
         assert {path.name for path in tmp_path.iterdir()} == FILES - {
             "weights.png",
             "weights.pdf",
             "weights.svg",
             "weights.data.csv",
+            "page.html",
         }
         record = record_of(tmp_path)
         assert isinstance(record["scores"], dict)
@@ -380,15 +423,14 @@ class TestWrite:
         written: list[Path] = []
 
         def once(source: Path, target: Path) -> None:
-            if written:
+            if target in written:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             written.append(target)
             replace(source, target)
 
         monkeypatch.setattr(os, "replace", once)
-        faults = write(tmp_path, RESULT, PROVENANCE)
-        assert list(faults) == [*RESULT.figures, "page.html"]
-        assert "results.json cannot name it: [Errno 28]" in faults["curve"]
+        with pytest.raises(OSError, match=r"No space left on device: '.*/results\.json'"):
+            write(tmp_path, RESULT, PROVENANCE)
         assert record_of(tmp_path)["figures"] == {}
         assert {path.name for path in tmp_path.iterdir()} == FILES - {"page.html"}
 

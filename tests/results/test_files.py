@@ -1,11 +1,14 @@
+import errno
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from results.files import remove_leftovers, write_atomically
+from results.files import is_full, keep, kept, remove_leftovers, write_atomically
 
 HOST = os.uname().nodename
 
@@ -23,7 +26,7 @@ def test_writing_replaces_all_of_the_content(file: Path) -> None:
     assert [path.name for path in file.parent.iterdir()] == ["weights.bin"]
 
 
-@pytest.mark.parametrize("step", ["os.fsync", "os.replace", "Path.write_bytes"])
+@pytest.mark.parametrize("step", ["os.fsync", "os.replace"])
 def test_a_failed_write_leaves_what_was_there(step: str, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise OSError("no more")
@@ -47,6 +50,93 @@ def test_content_is_on_the_disk_before_it_has_its_name(file: Path, monkeypatch: 
     assert seen == [(b"new", b"pretrained")]
 
 
+def flip(content: bytes, place: int) -> bytes:
+    return content[:place] + bytes([content[place] ^ 1 << place % 8]) + content[place + 1 :]
+
+
+@pytest.mark.parametrize("content", [b"", b"kept", bytes(range(256)) * 9000], ids=["nothing", "little", "much"])
+def test_what_is_kept_comes_back_and_any_damage_is_named(
+    content: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "state" / "training.ckpt"
+    assert kept(path) is None
+    path.parent.mkdir()
+    keep(path, content)
+    whole = path.read_bytes()
+    assert (again := kept(path)) is not None
+    assert bytes(again) == content
+    assert caplog.messages == []
+    places = range(len(whole)) if len(whole) < 1000 else range(0, len(whole), len(whole) // 7)
+    damages = [flip(whole, place) for place in places] + [whole[:-1], whole[:70], b"", whole + b"x", content]
+    for damage in damages:
+        path.write_bytes(damage)
+        assert kept(path) is None
+        assert not path.exists(), "nobody finds it again"
+    assert caplog.messages == [f"{path} is damaged, and is made again."] * len(damages)
+
+
+def test_what_was_kept_elsewhere_is_not_taken(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        for name in ("1", "2"):
+            keep(tmp_path / folder / name, f"{folder}{name}".encode())
+    (tmp_path / "a" / "1").write_bytes((tmp_path / "b" / "1").read_bytes())
+    (tmp_path / "a" / "2").write_bytes((tmp_path / "b" / "1").read_bytes())
+    assert kept(tmp_path / "a" / "1") is None
+    assert kept(tmp_path / "a" / "2") is None
+    (tmp_path / "b").rename(tmp_path / "a" / "b")  # the place of the folder itself is free
+    assert [bytes(kept(tmp_path / "a" / "b" / name) or b"") for name in "12"] == [b"b1", b"b2"]
+
+
+def test_a_folder_in_its_place_is_made_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert kept(tmp_path) is None
+    assert caplog.messages == [f"{tmp_path} cannot be read (Is a directory), and is made again."]
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EACCES, errno.ESTALE], ids=errno.errorcode.get)
+@pytest.mark.parametrize("step", ["pathlib.Path.open", "results.files.mmap.mmap"])
+def test_what_cannot_be_read_now_stays(step: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = keep(tmp_path / "training.ckpt", b"hours of training")
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(step, fail)
+        with pytest.raises(OSError, match=rf"{os.strerror(code)}: '{path}'"):
+            kept(path)
+    assert bytes(kept(path) or b"") == b"hours of training"
+
+
+def test_a_file_that_shrinks_while_it_is_read_is_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = keep(tmp_path / "training.ckpt", b"content")
+    fstat = os.fstat
+
+    def before(file: int) -> SimpleNamespace:  # of every file: others are opened meanwhile
+        now = fstat(file)
+        fields = {name: getattr(now, name) for name in dir(now) if name.startswith("st_")}
+        return SimpleNamespace(**fields | {"st_size": now.st_size + 99})
+
+    with monkeypatch.context() as patch:
+        patch.setattr("results.files.os.fstat", before)
+        assert kept(path) is None
+    assert not path.exists()
+
+
+def test_a_full_disk_is_told_with_the_name_of_the_file(file: Path) -> None:
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limit[1]))
+    try:
+        with pytest.raises(OSError, match=rf"too large: '{file}'") as error:
+            write_atomically(file, bytes(200_000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert is_full(error.value)
+    assert not is_full(PermissionError(13, "Permission denied"))
+    assert file.read_bytes() == b"pretrained"
+    assert [path.name for path in file.parent.iterdir()] == ["weights.bin"]
+
+
 def test_leftovers_of_dead_processes_on_this_host_are_removed(tmp_path: Path) -> None:
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
@@ -54,6 +144,7 @@ def test_leftovers_of_dead_processes_on_this_host_are_removed(tmp_path: Path) ->
         f".00000-abc.safetensors.{HOST}.{os.getpid()}.tmp",  # ours, in the making
         f".00000-abc.safetensors.{HOST}.1.tmp",  # of a living process, of another user maybe
         f".00000-abc.safetensors.elsewhere.{dead.pid}.tmp",  # of another host, where the process may live
+        f".notes.{HOST}.old.tmp",  # of the user
         "00000-abc.safetensors",
     }
     gone = {f".00000-abc.safetensors.{HOST}.{dead.pid}.tmp", f".manifest.json.{HOST}.{dead.pid}.tmp"}

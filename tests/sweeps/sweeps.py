@@ -13,7 +13,7 @@ if sys.argv[1:] == ["--check"]:
     configs = [Path(options["--config"]).read_text() for options in asked]
     if "broken" in configs:
         sys.exit("Oh: the program is broken")
-    print(json.dumps([config if "unfit" in config else None for config in configs]))
+    print(*[json.dumps(config if "unfit" in config else None) for config in configs], sep="\\n")
     sys.exit()
 options = dict(arg.removeprefix("--").split("=", 1) for arg in sys.argv[2:])
 here = Path(__file__).parent

@@ -1,3 +1,5 @@
+import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -158,12 +160,18 @@ def test_shipped_sweeps_can_be_run(path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("rows:\n  one: 1\n  two: 2\n  one: 3\n", r"`one` stands twice in one mapping in .*a\.yaml\", line 4"),
-        ("- {a: 1}\n- {a: 1, a: 1}\n", r"`a` stands twice .*line 2"),
-        ("false: 1\n", r"the name `false` is no text: write it in quotes in .*line 1"),
-        ("a: [1\n", r"a\.yaml is not valid YAML: .*line 2"),
+        (
+            "rows:\n  one: 1\n  two: 2\n  one: 3\n",
+            r"a\.yaml is not valid YAML, line 4: `one` stands twice in one mapping$",
+        ),
+        ("- {a: 1}\n- {a: 1, a: 1}\n", r"line 2: `a` stands twice"),
+        ("false: 1\n", r"line 1: the name `false` is no text: write it in quotes$"),
+        ("a: [1\n", r"a\.yaml is not valid YAML, line 2: "),
+        ("[" * 100_000, r"a\.yaml is not valid YAML: its brackets are nested too deeply$"),
         ("a: 2026-13-45\n", r"a\.yaml is not valid YAML: .*month"),
-        ("\udcff", r"a\.yaml is not UTF-8"),
+        ("- rows: {}\n- scores: []\n", r"a\.yaml must be a mapping, `name: …`, not a list$"),
+        ("", r"a\.yaml must be a mapping, `name: …`, not empty$"),
+        ("\udcff", r"a\.yaml is not UTF-8 \(.* at byte 0\): save it as UTF-8$"),
         (None, r"a\.yaml cannot be read: No such file"),
     ],
 )
@@ -192,3 +200,35 @@ def test_a_row_names_the_trainings_of_others(tmp_path: Path) -> None:
     assert [one.key for one in run.needed()] == [*keys, run.key]
     assert run.identity["checkpoints"] == keys
     assert run.key != everything.all_runs()[0].key
+
+
+@pytest.mark.parametrize(
+    ("own", "typed", "fault"),
+    [
+        (
+            "data.init_args.vectors.allow_pickle: true",
+            [],
+            "permit `data.init_args.vectors.allow_pickle`: give it there",
+        ),
+        ("data.init_args.vectors: {allow_pickle: true}", [], "permit `data.init_args.vectors.allow_pickle`"),
+        ("trust: strange_module", [], "permit `trust`"),
+        ("model: strange_module.evil", [], "add `-- --trust strange_module`"),
+        ("model.init_args.encoder: strange_module.evil", [], "add `-- --trust strange_module`"),
+        ("model.init_args.tests: [{class_path: strange_module.Evil}]", [], "add `-- --trust strange_module`"),
+        ("model: strange_module.evil", ["--trust=strange_module"], None),
+        ("model: probes.AttentionOnlyProbe", [], None),
+        ("data.init_args.corpus: not_there.conllu", [], None),
+    ],
+)
+def test_a_plan_permits_nothing(
+    own: str, typed: list[str], fault: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "strange_module.py").write_text("raise AssertionError('imported')", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    plan = write_spec(tmp_path, f"{HEAD}rows:\n  a: {{config: a.yaml, set: {{{own}}}}}\n", a="")
+    if fault is None:
+        assert read_sweep(plan, options_of(typed)).rows
+    else:
+        with pytest.raises(UserError, match=re.escape(fault)):
+            read_sweep(plan, options_of(typed))
+    assert "strange_module" not in sys.modules

@@ -157,6 +157,27 @@ def test_no_run_is_begun_where_one_cannot_be(tmp_path: Path) -> None:
         sweep(spec)
 
 
+def test_what_is_checked_is_told_while_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("metrics.progress.EVERY", 0.0)
+    monkeypatch.setattr("metrics.progress.FIRST", 0.0, raising=False)
+    said: list[str] = []
+    monkeypatch.setattr("metrics.progress._log_line", said.append)
+    rows = ", ".join(f"r{number}: {{config: a.yaml, set: {{a: {number}}}}}" for number in range(8))
+    spec = write_spec(tmp_path, f"scores: [uas]\nrows: {{{rows}}}\n", a="a")
+    shown = {}
+    for terminal in (False, True):
+        console = Console(file=io.StringIO(), width=100, force_terminal=terminal)
+        jobs = Jobs(tmp_path / "jobs", 1)
+        sweeper = Sweeper(read_sweep(spec), tmp_path / "out", jobs, write_program(tmp_path), console)
+        said.clear()
+        assert sweeper.check(sweeper.runs) == {}
+        assert isinstance(console.file, io.StringIO)
+        shown[terminal] = console.file.getvalue(), len(said)
+    assert shown[False] == ("", 7)  # all but the last
+    assert "Checking 8 command lines" in shown[True][0]
+    assert shown[True][1] == 0
+
+
 def test_the_same_fault_again_ends_the_sweep(tmp_path: Path) -> None:
     configs = {"crash": "crash", "good": "a", "fail": "fail", "crash2": "crash 2", "late": "b"}
     rows = "\n".join(f"  {name}: {{config: {name}.yaml}}" for name in configs)

@@ -13,7 +13,7 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from results.errors import UserError, check_new
+from results.errors import UserError, new_items
 from training import Origin, TrainedModule, TrainingError
 from training.lifecycle import read_checkpoint
 
@@ -148,7 +148,7 @@ def test_a_checkpoint_of_the_command_line_says_its_class(trained: tuple[Line, Pa
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("a fine film", r"texts: give a list, \['a fine film'\], not one text by itself"),
+        (" ", "texts: number 0, from 0, is empty"),
         ([], "texts: there is none to predict"),
         (["fine", " "], "texts: number 1, from 0, is empty"),
         ([["the", ""]], "texts: number 0, from 0, is empty or has an empty part"),
@@ -158,5 +158,10 @@ def test_a_checkpoint_of_the_command_line_says_its_class(trained: tuple[Line, Pa
 )
 def test_what_nothing_can_be_predicted_of_is_refused(given: list[object], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        check_new("texts", given)
-    check_new("texts", ["a film", ("a", "pair"), ["in", "words"]])
+        new_items("texts", given)
+
+
+def test_one_text_by_itself_is_a_list_of_one() -> None:
+    assert new_items("texts", "a fine film") == ["a fine film"]
+    several = ["a film", ("a", "pair"), ["in", "words"]]
+    assert new_items("texts", several) == several

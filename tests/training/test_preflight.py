@@ -65,7 +65,7 @@ def test_a_good_run_of_the_sample_leaves_nothing(
     assert "MB to be written" in table
     assert f"of extraction on {len(devices) or 1} × cpu" in table
     sample = {f"stores/sample-1/sample-{split}.conllu" for split in ("train", "dev", "test")}
-    assert left(tmp_path) == {*sample, "stores/digests.json", "stores/vectors.txt"}
+    assert left(tmp_path) == {*sample, "stores/digests/index.json", "stores/vectors.txt"}
     assert not runs.exists()
 
 
@@ -95,6 +95,27 @@ def test_all_faults_are_told_at_once(
     ):
         assert expected in fault
     assert left(tmp_path) == {"c-dev.conllu", "vectors.txt"}
+
+
+def test_a_probe_that_was_not_trained_or_on_other_data_does_not_fit(
+    flown: Callable[[list[str]], Said], corpus: str, bert: Path, cache: str, tmp_path: Path
+) -> None:
+    config = ROOT / "configs" / "clark2019" / "attention_only.yaml"
+    _, *options = arguments(config, corpus, bert, cache, tmp_path / "runs")
+    code, table, errors = flown(["test", *options])
+    assert code == 1
+    assert errors == (
+        "AttentionOnlyProbe was not trained: train it with `fit`, or give a checkpoint with --ckpt_path.\n"
+    )
+    assert "fits the data" not in table
+    assert train.run(["fit", *options, "--trainer.max_epochs=1"]) == 0
+    (checkpoint,) = (tmp_path / "runs").rglob("*.ckpt")
+    tested = ["test", *options, f"--ckpt_path={checkpoint}"]
+    assert "AttentionOnlyProbe fits the data" in assert_good(flown(tested))
+    code, table, errors = flown([*tested, "--data.init_args.options.layers=[1]"])
+    assert code == 1
+    assert "layers" in errors
+    assert "fits the data" not in table
 
 
 def test_what_gensim_would_fetch_is_told(

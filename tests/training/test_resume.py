@@ -1,18 +1,25 @@
 """An interrupted run, continued by the same command, ends with the numbers of one that was not interrupted."""
 
+import errno
 import io
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from fnmatch import fnmatch
+from functools import partial, partialmethod
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 from pytorch_lightning.utilities import rank_zero_only
 
 import train
@@ -21,9 +28,13 @@ from probes import AttentionOnlyProbe
 from processes import preemption
 from processes.jobs import results_of
 from processes.ranks import LostRank
+from results.errors import UserError
+from results.files import keep
 from tests.test_train import ROOT, arguments, classifier_arguments, pytestmark  # noqa: F401 # expected warnings
 from training import Best, nested
-from training.resume import RunState, random_states, run_digest, set_random_states
+from training.lifecycle import read_checkpoint
+from training.parsing import Parser
+from training.resume import Left, RunState, random_states, run_digest, set_random_states
 
 
 @pytest.fixture(autouse=True)
@@ -141,12 +152,75 @@ def test_what_is_killed_before_there_is_a_state_begins_again_in_its_folder(
     assert train.run(command) != 0
     (state,) = tmp_path.rglob("state-*")
     (state / "training.ckpt").unlink()
-    (state.parent / "checkpoints").mkdir(exist_ok=True)
-    (state.parent / "checkpoints" / "epoch=0-step=2.ckpt").write_bytes(b"of the killed process")
+    checkpoints = state.parent / "checkpoints"
+    checkpoints.mkdir(exist_ok=True)
+    RunState(state).note(checkpoints / "epoch=0-step=2.ckpt")
+    (checkpoints / "epoch=0-step=2.ckpt").write_bytes(b"of the killed process")
+    users = [state.parent / "notes.txt", checkpoints / "mine.ckpt", checkpoints / "notes.md"]
+    for path in users:
+        path.write_text("years of work")
     signalled(0)
     assert train.run(command) == 0
     assert [path.name for path in (tmp_path / "AttentionOnlyProbe").glob("version_*")] == ["version_0"]
-    assert all(path.stat().st_size > 100 for path in tmp_path.rglob("*.ckpt"))
+    assert [path.read_text() for path in users] == ["years of work"] * 3
+    (own,) = (path for path in checkpoints.glob("*.ckpt") if path not in users)
+    assert own.stat().st_size > 100
+
+
+def test_a_run_that_is_refused_leaves_nothing_but_the_users_files(
+    corpus: str,
+    bert: Path,
+    cache: str,
+    signalled: Callable[[int], None],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    command = [*arguments(ROOT / "configs/clark2019/attention_only.yaml", corpus, bert, cache, tmp_path), *SHORT]
+
+    def refuse(_: object) -> None:
+        raise UserError("the data do not fit")
+
+    monkeypatch.setattr(AttentionOnlyProbe, "on_fit_start", refuse)
+    assert train.run(command) == 1
+    assert not list((tmp_path / "AttentionOnlyProbe").iterdir())
+    with monkeypatch.context() as patched:
+        for callback in ("training.resume.Resume", "train.RunConfig"):
+            patched.setattr(f"{callback}.on_exception", lambda *_: None)  # as if it had been killed
+        assert train.run(command) == 1
+    (run,) = (path.parent for path in tmp_path.rglob("config.yaml"))
+    (run / "notes.txt").write_text("years of work")
+    assert train.run(command) == 1
+    assert list(run.rglob("*")) == [run / "notes.txt"]
+
+
+def test_a_job_that_was_requeued_is_checked_unless_its_run_had_begun(
+    corpus: str,
+    bert: Path,
+    cache: str,
+    signalled: Callable[[int], None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    command = [*arguments(ROOT / "configs/clark2019/attention_only.yaml", corpus, bert, cache, tmp_path), *SHORT]
+    absent = f"--data.init_args.corpus={tmp_path}/{{split}}.conllu"
+
+    def checked(*extra: str) -> bool:
+        capsys.readouterr()
+        assert train.run([*command, *extra, "--preflight"]) == (1 if absent in extra else 0)
+        return "fit: preflight" in capsys.readouterr().out
+
+    assert train.run([*command, f"--trainer.default_root_dir={tmp_path / 'whole'}"]) == 0  # the stores are made
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    assert checked(), "it was requeued in its preflight"
+    signalled(4)  # before the second batch
+    assert train.run(command) != 0
+    signalled(0)
+    assert not checked()
+    assert checked("--resume=never"), "it begins another run"
+    assert checked(absent)
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "0")
+    assert checked()
 
 
 def test_another_run_is_not_continued(
@@ -183,6 +257,7 @@ def test_the_digest_of_a_run_leaves_out_where_it_lies() -> None:
     }
     digest = run_digest("fit", config, 1)
     assert digest == run_digest("fit", {**config, "trainer": {"max_epochs": 2, "default_root_dir": "b"}}, 1)
+    assert digest == run_digest("fit", {**config, "trust": ["my_probes"]}, 1)
     others = [
         run_digest("test", config, 1),
         run_digest("fit", config, 2),
@@ -193,23 +268,187 @@ def test_the_digest_of_a_run_leaves_out_where_it_lies() -> None:
     assert len({digest, *others}) == 6
 
 
-def test_checkpoints_are_put_back_as_they_were_in_the_state(tmp_path: Path) -> None:
+@pytest.mark.parametrize("noted", [True, False], ids=["noted", "note damaged"])
+def test_checkpoints_are_put_back_as_they_were_in_the_state(noted: bool, tmp_path: Path) -> None:
     state = RunState(tmp_path / "version_0" / "state-1")
     state.folder.mkdir(parents=True)
     os.close(state.lock())
-    best, later = (tmp_path / "version_0" / "checkpoints" / f"epoch={epoch}.ckpt" for epoch in (1, 2))
+    best, later, users = (tmp_path / "version_0" / "checkpoints" / f"epoch={epoch}.ckpt" for epoch in (1, 2, 3))
     best.parent.mkdir()
-    best.write_text("best of the state")
-    state.keep_best([str(best)])
-    state.drop_others([str(best)])
-    state.training.write_text("the state")
+    for path in (best, later, users):
+        path.write_text(path.name)
+        if path != users:
+            state.note(path)
+    kept_best = state.keep_best([str(best)])
+    state.drop_others(kept_best.values())
+    content = io.BytesIO()
+    torch.save({"resume": {"best": kept_best, "log": "step\n1\n"}}, content)
+    keep(state.training, content.getbuffer())
     best.unlink()  # as its callback does when another is better
-    later.write_text("written after the state")
+    if not noted:
+        best.write_text("of another attempt")
+        later.unlink()
+        flip(state.folder / ".written.json")
     assert state.holds_work
+    moved = (tmp_path / "version_0").rename(tmp_path / "version_1")
+    state = RunState(moved / "state-1")
     state.tidy()
-    assert {path.name: path.read_text() for path in best.parent.iterdir()} == {best.name: "best of the state"}
+    assert state.left == Left(state.training, best=kept_best, log="step\n1\n")
+    left = {path.name: path.read_text() for path in (moved / "checkpoints").iterdir()}
+    assert left == {path.name: path.name for path in (best, users)}
     with pytest.raises(FidelityError, match="there is no checkpoint"):
         files_of(state.folder)  # nothing of an unfinished run is taken for a trained classifier
+
+
+def test_a_state_that_cannot_be_read_now_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = RunState(tmp_path / "version_0" / "state-1")
+    state.folder.mkdir(parents=True)
+    content = io.BytesIO()
+    torch.save({"resume": {"best": {}, "log": "step\n1\n"}}, content)
+    keep(state.training, content.getbuffer())
+
+    def fail(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", fail)
+        with pytest.raises(PermissionError):
+            state.tidy()
+    state.tidy()
+    assert state.left == Left(state.training, log="step\n1\n")
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def empty(path: Path) -> None:
+    os.truncate(path, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("during", "pattern"),
+    [
+        ("training", "state-*/training.ckpt"),
+        ("training", "state-*/checkpoints/*.ckpt"),
+        ("test", "state-*/trained.json"),
+        ("test", "checkpoints/*.ckpt"),
+    ],
+)
+def test_what_is_damaged_of_an_unfinished_run_is_named_and_made_again(
+    during: str,
+    pattern: str,
+    corpus: str,
+    bert: Path,
+    cache: str,
+    signalled: Callable[[int], None],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
+) -> None:
+    command = arguments(ROOT / "configs/clark2019/attention_only.yaml", corpus, bert, cache, tmp_path)
+    command = [*command, *SHORT]
+    assert train.run([*command, f"--trainer.default_root_dir={tmp_path / 'whole'}"]) == 0
+    interrupted = tmp_path / "interrupted"
+    with monkeypatch.context() as patched:
+        if during == "test":
+            patched.setattr(AttentionOnlyProbe, "on_test_start", Mock(side_effect=Killed))
+            with pytest.raises(Killed):
+                train.run([*command, f"--trainer.default_root_dir={interrupted}"])
+        else:
+            epochs = AttentionOnlyProbe.on_train_epoch_start
+
+            def stop(module: AttentionOnlyProbe) -> None:
+                if module.current_epoch == 1:
+                    preemption._process.received = signal.SIGUSR1
+                epochs(module)
+
+            patched.setattr(AttentionOnlyProbe, "on_train_epoch_start", stop)
+            assert train.run([*command, f"--trainer.default_root_dir={interrupted}"]) == 128 + signal.SIGUSR1
+    for damage in (flip, cut, empty, Path.unlink):
+        runs = shutil.copytree(interrupted, tmp_path / damage.__name__, copy_function=shutil.copy)
+        (path,) = runs.glob(f"*/version_0/{pattern}")
+        damage(path)
+        signalled(0)
+        caplog.clear()
+        assert train.run([*command, f"--trainer.default_root_dir={runs}"]) == 0
+        assert outcome(runs) == outcome(tmp_path / "whole")
+        assert len([line for line in caplog.messages if str(path) in line and "made again" in line]) == (
+            path.name not in ("training.ckpt", "trained.json") or damage is not Path.unlink
+        )
+        assert not list(runs.rglob("state-*"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    ["config.yaml", "epoch=*.ckpt", "training.ckpt", "trained.json", "*.csv", "results.json", "*.png", "page.html"],
+)
+def test_a_full_disk_is_told_in_one_line_and_the_same_command_goes_on(
+    name: str,
+    corpus: str,
+    bert: Path,
+    cache: str,
+    signalled: Callable[[int], None],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    usual = arguments(ROOT / "configs/clark2019/attention_only.yaml", corpus, bert, cache, tmp_path)
+    whole, full = ([*usual, *SHORT, f"--trainer.default_root_dir={tmp_path / kind}"] for kind in ("whole", "full"))
+    assert train.run(whole) == 0
+    with monkeypatch.context() as patched:
+        patched.setattr("training.resume.EVERY", 0.0)  # a state before every batch
+        patched.setattr(os, "fsync", partial(no_space, os.fsync, name))
+        patched.setattr(Figure, "savefig", partialmethod(no_space_for, Figure.savefig, name))
+        patched.setattr(Parser, "save", partialmethod(no_space_for, Parser.save, name))
+        capsys.readouterr()
+        assert train.run(full) == 1
+    (run,) = (tmp_path / "full").rglob("version_*")
+    said = capsys.readouterr().err
+    errors = [line for line in said.splitlines() if line.startswith("Error: ")]
+    drawing = name in ("*.png", "page.html")
+    missing = "The scores are written: only figures or the page are missing. " if drawing else ""
+    assert "Traceback" not in said
+    assert len(errors) == 1
+    assert errors[0].endswith(
+        f": No space left on device. {missing}Free some space, and give the same command again: it goes on in {run}, "
+        f"from what is kept there."
+    )
+    assert drawing == (run / "results.json").exists()
+    assert not list(run.rglob("*.tmp"))
+    for path in run.glob("checkpoints/*.ckpt"):
+        read_checkpoint(path)
+    with monkeypatch.context() as patched:
+        if drawing or name in ("*.csv", "results.json"):
+            patched.setattr(AttentionOnlyProbe, "on_fit_start", Mock(side_effect=AssertionError("trained again")))
+        assert train.run(full) == 0
+    assert [path.name for path in run.parent.iterdir()] == ["version_0"]
+    assert outcome(tmp_path / "full") == outcome(tmp_path / "whole")
+    files, others = ({path.name for path in (tmp_path / kind).rglob("*")} for kind in ("full", "whole"))
+    assert {one for one in files ^ others if "tfevents" not in one} == set()
+
+
+def no_space(fsync: Callable[[int], None], name: str, descriptor: int) -> None:
+    """`os.fsync` on a disk that has no room for a file of this name."""
+    written = Path(os.readlink(f"/proc/self/fd/{descriptor}")).name
+    if fnmatch(written, f".{name}.*.tmp"):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    fsync(descriptor)
+
+
+def no_space_for(one: object, write: Callable[..., None], name: str, *given: Any, **options: Any) -> None:  # noqa: ANN401
+    """A method of `one` that writes a file, on a disk that has no room for one of this name."""
+    if any(fnmatch(str(path), f"*{name}") for path in given if isinstance(path, str | Path)):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    write(one, *given, **options)
 
 
 def test_a_run_that_fails_is_not_continued(

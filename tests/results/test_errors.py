@@ -1,0 +1,95 @@
+import math
+from typing import Literal
+
+import pytest
+
+from results.errors import OptionError, check_numbers, check_values
+
+
+class Thing:
+    """An object with options."""
+
+
+@pytest.mark.parametrize("value", [0, 0.5, 0.99, None])
+def test_a_number_within_its_bounds_passes(value: float | None) -> None:
+    check_numbers(Thing(), least=0, below=1, share=value)
+
+
+@pytest.mark.parametrize("value", [-0.1, 1, 2.5, float("nan"), float("inf"), -float("inf")])
+def test_a_number_outside_its_bounds_is_named_with_them(value: float) -> None:
+    wanted = f"{'' if math.isfinite(value) else 'a finite number '}at least 0 and below 1"
+    with pytest.raises(OptionError, match=rf"^Thing: share is {value}, and must be {wanted}\.$"):
+        check_numbers(Thing(), least=0, below=1, epochs=0, share=value)
+
+
+def test_without_bounds_a_number_must_be_finite() -> None:
+    check_numbers(Thing(), share=-3)
+    with pytest.raises(OptionError, match=r"^Thing: share is nan, and must be a finite number\.$"):
+        check_numbers(Thing(), share=math.nan)
+
+
+def test_ends_belong_to_the_bounds_where_they_are_said_to() -> None:
+    check_numbers(Thing(), least=1, most=1, draws=1)
+    for bounds in ({"above": 1}, {"below": 1}):
+        with pytest.raises(OptionError, match=f"must be {next(iter(bounds))} 1"):
+            check_numbers(Thing(), draws=1, **bounds)
+
+
+class Given:
+    def __init__(
+        self,
+        count: int = 1,
+        share: float | None = 0.5,
+        names: tuple[str, ...] = (),
+        flag: bool = True,
+        way: Literal["near", "far"] | None = None,
+        ways: tuple[Literal["near", "far"], ...] = (),
+        pair: tuple[int, str] = (1, ""),
+    ) -> None:
+        """Annotations of every kind."""
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("count", "3", "Given: count is '3', and must be a whole number."),
+        ("count", True, "Given: count is True, and must be a whole number."),
+        ("count", 2.5, "Given: count is 2.5, and must be a whole number."),
+        ("share", "half", "Given: share is 'half', and must be a number."),
+        ("names", "punct", "Given: names is 'punct', and must be a list."),
+        ("names", ["a", 3], "Given: names is ['a', 3], and must be a list, each text."),
+        ("flag", "no", "Given: flag is 'no', and must be true or false."),
+        ("flag", 1, "Given: flag is 1, and must be true or false."),
+        ("way", "nearer", "Given: way is 'nearer', and must be one of near, far (did you mean `near`?)."),
+        ("ways", ["far", "close"], "Given: ways is ['far', 'close'], and must be a list, each one of near, far."),
+    ],
+)
+def test_values_of_other_types_are_refused(name: str, value: object, message: str) -> None:
+    with pytest.raises(OptionError) as error:
+        check_values(Given(), **{name: value})
+    assert str(error.value) == message
+
+
+class Own(Given):
+    def __init__(self, thing: "Unknown", count: int = 1) -> None:  # type: ignore[name-defined] # noqa: F821
+        """An annotation that is imported for type checkers alone."""
+
+
+def test_annotations_that_cannot_be_read_leave_those_of_the_base() -> None:
+    check_values(Own(thing=None), thing=object(), count=3)
+    with pytest.raises(OptionError, match=r"^Own: flag is 1, and must be true or false\.$"):
+        check_values(Own(thing=None), flag=1)
+
+
+def test_what_an_annotation_allows_passes() -> None:
+    allowed: dict[str, object] = {
+        "count": 3,
+        "share": 1,
+        "names": ["a"],
+        "flag": False,
+        "way": None,
+        "ways": ("far",),
+        "pair": "any",
+    }
+    check_values(Given(), **allowed, other=object())
+    check_values(Given(), share=None, way="near")

@@ -1,0 +1,44 @@
+"""The programs of docs/howto/add.md, put into the files that they name and run by the commands below them."""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from docs.reference import ROOT
+
+PAGE = (ROOT / "docs/howto/add.md").read_text(encoding="utf-8")
+FILES = dict(re.findall(r"^```python\n# (\S+)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
+COMMANDS = [
+    line
+    for block in re.findall(r"^```console\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    for line in block.splitlines()
+]
+SCORES = {"OneDirectionProbe": "uas", "AttentionAnalyses": "near.share", "Fidelity": "sharpened.flips"}
+
+
+@pytest.mark.slow
+def test_the_programs_of_the_page_run_in_their_rooms_by_its_commands(tmp_path: Path) -> None:
+    packages = [path.parent for path in ROOT.glob("*/__init__.py") if path.parent.name != "tests"]
+    for package in (*packages, ROOT / "configs"):
+        shutil.copytree(package, tmp_path / package.name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "train.py", tmp_path)
+    assert len(FILES) == 3
+    for name, code in FILES.items():
+        (tmp_path / name).write_text(code, encoding="utf-8")
+    assert len(COMMANDS) == 4
+    for command in COMMANDS:
+        words = [sys.executable, *shlex.split(command)[1:]]
+        words += ["--trainer.max_epochs=1"] if "fit" in words else []
+        environment = os.environ | {"PYTHONPATH": str(tmp_path), "PROBING_CACHE": str(tmp_path / "stores")}
+        ended = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=400)
+        assert ended.returncode == 0, f"{command}: {ended.stderr}"
+    for experiment, score in SCORES.items():
+        found = json.loads((tmp_path / "runs" / experiment / "version_0/results.json").read_text(encoding="utf-8"))
+        assert 0 <= found["scores"][f"{score}.low"] <= found["scores"][score] <= found["scores"][f"{score}.high"] <= 1

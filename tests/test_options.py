@@ -1,0 +1,133 @@
+"""Every number and choice that a command line or a program can give: constructors refuse it before anything is read."""
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import pytest
+from pytorch_lightning import LightningDataModule
+from torch import nn
+
+import analysis
+import datamodules
+import fidelity
+import heads
+import models
+import probes
+from attention import Encoder, EncoderSpec
+from attention.ablation import Ablation
+from attention.specification import Options
+from corpora.conllu import read_treebank
+from corpora.labelled import read_labelled
+from datamodules.text import TextSource
+from datamodules.tokenization import TokenOptions
+from datamodules.vectors import VectorSpec
+from heads.single_heads import Drawing
+from models.layers import EmbeddingSpec
+from results import UserError
+from results.errors import OptionError
+
+OPTIONS = (nn.Module, LightningDataModule, fidelity.FidelityTest, analysis.Analysis)
+"""What a command line makes: experiments, models and their parts, data, tests."""
+ROOMS = (analysis, datamodules, fidelity, heads, models, probes)
+PARTS = {"encoder": models.NoEncoder(), "attention": models.DotAttention()}
+REQUIRED: dict[str, dict[str, Any]] = {
+    "AttentionClassifier": PARTS,
+    "HierarchicalClassifier": {**PARTS, **{f"sentence_{name}": part for name, part in PARTS.items()}},
+    "Fidelity": {"checkpoints": ["a.ckpt"], "tests": [fidelity.Perturbation()]},
+    "Atlas": {"analyses": [analysis.Surface()]},
+    "Pruning": {"checkpoint": __file__},  # any file: it is not read yet
+    "Drawing": {"head": "1-1", "sentence": "s"},
+    "read_treebank": {"path": Path("a.conllu")},
+    "read_labelled": {"path": Path("a.tsv")},
+    **{name: {"probe": probes.AttentionOnlyProbe()} for name in ("CausalCheck", "ControlTask", "DescriptionLength")},
+}
+"""What a class cannot be made without."""
+
+
+def classes() -> Iterator[type]:
+    """What the rooms export, apart from classes to derive from, and the options that are classes themselves."""
+    for room in ROOMS:
+        for _, kind in sorted(vars(room).items()):
+            if (
+                kind is not datamodules.AttentionDataModule
+                and isinstance(kind, type)
+                and issubclass(kind, OPTIONS)
+                and not inspect.isabstract(kind)
+            ):
+                yield kind
+    yield from (TextSource, VectorSpec, EmbeddingSpec, EncoderSpec)
+
+
+def hints_of(kind: Any) -> dict[str, Any]:  # noqa: ANN401
+    """Annotations of its options by name; those that the classes above pass on among them."""
+    hints: dict[str, Any] = {}
+    for function in [vars(base).get("__init__") for base in kind.__mro__] if isinstance(kind, type) else [kind]:
+        if function is not None and function is not nn.Module.__init__:
+            hints = {**get_type_hints(function), **hints}
+            if all(one.kind is not one.VAR_KEYWORD for one in inspect.signature(function).parameters.values()):
+                break
+    return hints
+
+
+def options(kind: type) -> Iterator[tuple[str, type]]:
+    """Options that are a number, by name, with its type."""
+    for name, hint in hints_of(kind).items():
+        for number in (int, float):
+            if number in (hint, *get_args(hint)) and get_origin(hint) not in (tuple, Sequence):
+                yield name, number
+
+
+def choices(kind: Callable[..., Any]) -> Iterator[tuple[str, tuple[str, ...], bool]]:
+    """Options that are a choice: name, values, and whether it takes several."""
+    for name, hint in hints_of(kind).items():
+        for one in (hint, *get_args(hint)):
+            if get_origin(one) is Literal:
+                yield name, get_args(one), get_origin(hint) in (tuple, Sequence)
+
+
+CASES = [(kind, name, number) for kind in dict.fromkeys(classes()) for name, number in options(kind)]
+
+
+def test_numbers_are_found() -> None:
+    found = {(kind.__name__, name) for kind, name, _ in CASES}
+    assert {("AttentionOnlyProbe", "learning_rate"), ("TextSource", "limit"), ("CausalCheck", "patience")} <= found
+    assert len(found) > 100
+
+
+@pytest.mark.parametrize(("kind", "name", "number"), CASES, ids=lambda one: getattr(one, "__name__", one))
+def test_no_number_below_zero_is_taken(kind: type, name: str, number: type) -> None:
+    with pytest.raises(UserError, match=name):
+        kind(**REQUIRED.get(kind.__name__, {}), **{name: number(-1)})
+
+
+OTHERS: tuple[Callable[..., Any], ...] = (Options, TokenOptions, Ablation, Drawing, read_treebank, read_labelled)
+KINDS: tuple[Callable[..., Any], ...] = (*dict.fromkeys(classes()), *OTHERS)
+CHOICES = [(kind, *choice) for kind in KINDS for choice in choices(kind)]
+
+
+def test_choices_are_found() -> None:
+    found = {(getattr(kind, "__name__", ""), name) for kind, name, *_ in CHOICES}
+    assert {("Options", "too_long"), ("Options", "from_pieces"), ("Options", "precision")} <= found
+    assert {("Correlation", "saliencies"), ("AttentionWordsProbe", "schedule"), ("Linguistic", "missing")} <= found
+    assert len(CHOICES) > 40
+
+
+@pytest.mark.parametrize(("kind", "name", "known", "several"), CHOICES, ids=lambda one: getattr(one, "__name__", one))
+def test_no_choice_is_taken_that_there_is_not(
+    kind: Callable[..., object], name: str, known: tuple[str, ...], several: bool
+) -> None:
+    """Those that there are are named, unless they depend on the labels, as scores do."""
+    wrong = f"{known[0]}x"
+    given = {**REQUIRED.get(getattr(kind, "__name__", ""), {}), name: [wrong] if several else wrong}
+    with pytest.raises(UserError, match=name) as error:
+        kind(**given)
+    assert wrong in str(error.value)
+    assert name == "score" or all(one in str(error.value) for one in known)
+
+
+def test_attention_is_over_words_or_pieces(bert: Path) -> None:
+    message = r"^attention_of: over is 'piece', and must be one of words, pieces \(did you mean `pieces`\?\)\.$"
+    with pytest.raises(OptionError, match=message):
+        Encoder(str(bert)).attention(["the fox"], over="piece")  # type: ignore[arg-type]

@@ -1,0 +1,347 @@
+"""Files that were received: what they name is not imported, and what they permit is not permitted."""
+
+import importlib
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import torch
+import yaml
+from jsonargparse._common import parsing_settings
+
+import train
+from models import TextClassifier
+from probes import AttentionOnlyProbe
+from tests.test_train import ROOT, arguments, classifier_arguments
+from training import TrainingError
+from training.lifecycle import data_settings, read_checkpoint
+from training.parsing import Parser, in_a_line, only_known_classes, trusted_modules
+
+QUICK = f"--config={ROOT}/configs/fidelity/quick.yaml"
+CONFIGS = ROOT / "configs"
+CPU = "--trainer.accelerator=cpu"
+IS_OF_ANOTHER = r"evil\.\w+ is of another program, and no file may import it"
+EVIL = "STRANGE.evil.X"  # STRANGE stands for the module
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::jsonargparse._deprecated.JsonargparseDeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:The '.*' does not have many workers"),
+    pytest.mark.filterwarnings("ignore:The number of training batches"),
+    pytest.mark.filterwarnings("ignore:LightningCLI's args parameter is intended"),
+]
+
+
+@pytest.fixture
+def evil() -> str:
+    """A module of its own for each test: classes of earlier ones stay known."""
+    return f"strange_{uuid4().hex}"
+
+
+@pytest.fixture
+def ran(evil: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file that is there once the module was imported, or the pickle opened."""
+    mark = tmp_path / "ran"
+    module = tmp_path / "path" / evil / "evil.py"
+    module.parent.mkdir(parents=True)
+    module.write_text(
+        f"from pathlib import Path\nPath({str(mark)!r}).touch()\n"
+        "from datamodules import ClassificationDataModule\nfrom models import AttentionClassifier\n"
+        "class X(ClassificationDataModule): pass\nclass Own(AttentionClassifier): pass\n"
+    )
+    monkeypatch.syspath_prepend(str(module.parent.parent))
+    return mark
+
+
+@pytest.fixture(scope="module")
+def trained(bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint of `configs/demo_classifier.yaml`."""
+    folder = tmp_path_factory.mktemp("trained")
+    train.main(classifier_arguments(ROOT / "configs" / "demo_classifier.yaml", folder, bert))
+    (path,) = folder.rglob("*.ckpt")
+    return path
+
+
+Change = Callable[[dict[str, Any]], object]
+
+
+def forged(checkpoint: Path, copy: Path, change: Change, evil: str = "", **parameters: Any) -> Path:  # noqa: ANN401
+    """A checkpoint with another config, or other parameters."""
+    content = torch.load(checkpoint, weights_only=True)
+    config = yaml.safe_load(content["config"])
+    change(config)
+    text = yaml.safe_dump(config).replace("STRANGE", evil)
+    torch.save({**content, "config": text, "hyper_parameters": parameters}, copy)
+    return copy
+
+
+class Opened:
+    """What a pickle of it does when it is opened."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[object, tuple[Path]]:
+        return Path.touch, (self.mark,)
+
+
+# Places of a config where a class is named.
+PLACES: dict[str, Change] = {
+    "data": lambda config: config["data"].update(class_path=EVIL),
+    "data, by what each object has": lambda config: config["data"].update(class_path="STRANGE.evil.__class__"),
+    "data as text": lambda config: config.update(data=EVIL),
+    "model": lambda config: config["model"].update(class_path="STRANGE.evil.AttentionClassifier"),
+    "encoder": lambda config: config["model"]["init_args"].update(encoder={"class_path": EVIL, "init_args": {}}),
+    "attention as text": lambda config: config["model"]["init_args"].update(attention=EVIL),
+    "in a list": lambda config: config["model"]["init_args"].update(regularizers=[{"class_path": EVIL}]),
+    "in a list as text": lambda config: config["model"]["init_args"].update(regularizers=[EVIL]),
+    "in text": lambda config: config["model"]["init_args"].update(regularizers=f"[{{class_path: {EVIL}}}]"),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_checkpoint_imports_nothing(place: str, trained: Path, evil: str, ran: Path, tmp_path: Path) -> None:
+    # `hyper_parameters` of Lightning name the class too, and go before the config.
+    parameters = {"_class_path": f"{evil}.evil.AttentionClassifier"} if place == "model" else {}
+    path = forged(trained, tmp_path / "evil.ckpt", PLACES[place], evil, **parameters)
+
+    def load() -> object:
+        content = read_checkpoint(path)
+        return data_settings(path, content) if "data" in place else TextClassifier.load_from_checkpoint(path)
+
+    runs = f"--trainer.default_root_dir={tmp_path / 'runs'}"
+    assert train.run(["test", QUICK, f"--model.init_args.checkpoints=[{path}]", runs, CPU]) == 1
+    with pytest.raises(TrainingError, match=IS_OF_ANOTHER if place != "data as text" else "does not say what") as told:
+        load()
+    assert str(told.value).startswith(f"{path}: ")
+    assert "\n" not in str(told.value)
+    assert not ran.exists()
+    assert not [file for file in (tmp_path / "runs").rglob("*") if file.is_file()]
+
+
+ROUTES = {
+    "fidelity": ["test", QUICK, "--model.init_args.checkpoints={path}"],
+    "ablation": ["test", f"--config={CONFIGS}/kovaleva2019/ablation.yaml", "--model.init_args.checkpoint={path}"],
+    "pruning": ["test", f"--config={CONFIGS}/michel2019/pruning.yaml", "--model.init_args.checkpoint={path}"],
+}
+
+
+def of_route(route: str, path: Path) -> list[str]:
+    return [word.replace("{path}", str(path)) for word in (*ROUTES[route], CPU, "--trainer.fast_dev_run=true")]
+
+
+def of_transformer(route: str) -> dict[str, Any]:
+    """Heads are those of such a classifier, which is found out once the data are known."""
+    return {} if route == "fidelity" else {"_class_path": "models.TransformerClassifier"}
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_what_tests_a_checkpoint_imports_nothing_of_its_data(
+    route: str, trained: Path, evil: str, ran: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = forged(trained, tmp_path / "evil.ckpt", PLACES["data"], evil, **of_transformer(route))
+    assert train.run(of_route(route, path)) == 1
+    *_, told = capsys.readouterr().err.splitlines()
+    fault = f"{evil}.evil.X is of another program, and no file may import it. If you trust it, add --trust {evil}.evil"
+    assert fault in told
+    assert not ran.exists()
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_what_tests_a_checkpoint_opens_the_pickles_of_its_data_by_the_users_word_alone(
+    route: str, trained: Path, ran: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    vectors = tmp_path / "vectors.kv"
+    vectors.write_bytes(pickle.dumps(Opened(ran)))
+
+    def change(config: dict[str, Any]) -> None:
+        config["data"]["init_args"]["vectors"] = {"name": str(vectors), "allow_pickle": True}
+
+    path = forged(trained, tmp_path / "evil.ckpt", change, **of_transformer(route))
+    assert train.run(of_route(route, path)) == 1
+    *_, told = capsys.readouterr().err.splitlines()
+    assert "allow it on the command line with --data.init_args.vectors.allow_pickle true" in told
+    assert not ran.exists()
+    assert train.run([*of_route(route, path), "--data.init_args.vectors.allow_pickle", "true"]) == 1
+    assert "vectors.kv: gensim cannot load it" in capsys.readouterr().err.splitlines()[-1]
+    assert ran.exists()
+
+
+@pytest.mark.parametrize("stage", ["fit", "validate", "test"])
+@pytest.mark.filterwarnings("ignore:The dirpath has changed")
+def test_a_checkpoint_that_a_run_begins_with_imports_nothing(
+    stage: str, trained: Path, evil: str, ran: Path, bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def change(config: dict[str, Any]) -> None:
+        for place in ("data", "encoder", "in a list"):
+            PLACES[place](config)
+
+    path = forged(trained, tmp_path / "evil.ckpt", change, evil)
+    _, *command = classifier_arguments(CONFIGS / "demo_classifier.yaml", tmp_path, bert)
+    # Only the parameters of the checkpoint are used; its training is not continued with another encoder.
+    code = train.run([stage, *command, f"--ckpt_path={path}"])
+    assert code == (1 if stage == "fit" else 0)
+    assert ("encoder.class_path strange_" in capsys.readouterr().err) == bool(code)
+    assert not ran.exists()
+
+
+def test_new_sentences_import_nothing(
+    corpus: str, bert: Path, cache: str, evil: str, ran: Path, tmp_path: Path
+) -> None:
+    train.main(arguments(CONFIGS / "demo.yaml", corpus, bert, cache, tmp_path / "runs"))
+    (path,) = (tmp_path / "runs").rglob("*.ckpt")
+    probe = AttentionOnlyProbe.load_from_checkpoint(forged(path, tmp_path / "evil.ckpt", PLACES["data"], evil))
+    with pytest.raises(TrainingError, match=IS_OF_ANOTHER):
+        probe.predict_sentences(["the fox sleeps"])
+    assert not ran.exists()
+
+
+@pytest.mark.parametrize("option", ["--config", "--data"])
+@pytest.mark.parametrize("kind", ["class", "pickle"])
+def test_a_config_imports_and_permits_nothing(
+    kind: str, option: str, evil: str, ran: Path, bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither the config of a run that was received, nor a file with a part of one."""
+    config = yaml.safe_load((CONFIGS / "demo_classifier.yaml").read_text(encoding="utf-8"))
+    if kind == "class":
+        config["data"]["class_path"] = f"{evil}.evil.X"
+    else:
+        config["data"]["init_args"]["vectors"] = {"name": "x.kv", "allow_pickle": True}
+    given = tmp_path / "given.yaml"
+    given.write_text(yaml.safe_dump(config if option == "--config" else config["data"]), encoding="utf-8")
+    command = classifier_arguments(CONFIGS / "demo_classifier.yaml", tmp_path, bert, "--trainer.fast_dev_run=true")
+    command.insert(2, f"{option}={given}")
+
+    def told(*more: str) -> str:
+        with suppress(SystemExit):
+            train.run([*command, *more])
+        return capsys.readouterr().err
+
+    if kind == "class":
+        assert f"{evil}.evil.X is of another program, and no file may import it. If you trust it, add --tru" in told()
+        assert not ran.exists()
+        told(f"--trust={evil}.evil")
+        assert ran.exists()
+    else:
+        allow = "data.init_args.vectors.allow_pickle"
+        assert f"Error: {allow} is true in a file of settings, and only the command line can permit that. " in told()
+        command.insert(2, f"--{allow}=false")
+        assert f"add --{allow} true." in told()
+        command.pop(2)
+        assert "x.kv: there is no such file" in told(f"--{allow}=true")
+
+
+@pytest.mark.slow
+def test_a_class_of_ones_own_is_named_on_the_command_line(
+    evil: str, ran: Path, bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its module is the user's word there; its checkpoint is read by that, or where it was imported."""
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "path"))
+    command = classifier_arguments(CONFIGS / "demo_classifier.yaml", tmp_path, bert, f"--model={evil}.evil.Own")
+    assert train.run(command) == 0
+    (path,) = tmp_path.rglob("*.ckpt")
+    own = importlib.import_module(f"{evil}.evil").Own
+    assert isinstance(own.load_from_checkpoint(path), own)
+    for trust, code in (([], 1), ([f"--trust={evil}.evil"], 0)):
+        words = [sys.executable, "train.py", *of_route("fidelity", path), *trust]
+        done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode == code
+        assert (f"is a class of your own, add --trust {evil}.evil." in done.stderr) == bool(code)
+
+
+def test_a_checkpoint_whose_config_cannot_be_read_is_refused(trained: Path, tmp_path: Path) -> None:
+    path = tmp_path / "nested.ckpt"
+    torch.save({**torch.load(trained, weights_only=True), "config": "[" * 100_000, "hyper_parameters": {}}, path)
+    with pytest.raises(TrainingError, match=r"nested\.ckpt: this is no checkpoint of a run"):
+        TextClassifier.load_from_checkpoint(path)
+
+
+def test_what_tells_that_an_import_was_denied_stands_where_it_is_set() -> None:
+    """`only_known_classes` puts back these entries, which jsonargparse has no public way to read."""
+    before = dict(parsing_settings)
+    with only_known_classes(["strange"]):
+        changed = {name for name, value in parsing_settings.items() if value != before[name]}
+        verdicts = parsing_settings["import_path_verdicts"]
+        assert (verdicts["*"], verdicts["strange"]) == (False, True)
+    assert changed == {"import_path_verdicts", "import_paths_enforced", "instantiate_subclass_spec_in_any"}
+    assert "*" not in parsing_settings["import_path_verdicts"]
+
+
+@pytest.mark.parametrize(
+    ("words", "trusted"),
+    [
+        (["--model", "my.probe"], {"my"}),
+        (["--data=my.data.Corpus"], {"my"}),
+        (["--model.init_args.encoder.class_path=my.encoder"], {"my"}),
+        (["--model.init_args.tests=[{class_path: my.test}, own.Test]"], {"my", "own"}),
+        (["--trust", "my.module"], {"my.module"}),
+        (["--data.init_args.corpus", "my.corpus"], set()),
+        (["--model.init_args.checkpoints=[evil.ckpt]"], set()),
+    ],
+)
+def test_the_classes_of_a_command_line_are_trusted_and_its_files_are_not(words: list[str], trusted: set[str]) -> None:
+    assert trusted_modules(words) == trusted
+
+
+def test_a_line_is_parsed_once_unless_its_data_may_be_those_of_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[list[str]] = []
+
+    def parse(_: object, parser: object, words: list[str]) -> None:
+        parsed.append(words)
+        Parser().error("a fault")
+
+    def waits() -> bool:
+        assert len(parsed) == times, "the silent pass waits"
+        return True
+
+    monkeypatch.setattr(train.ProbingCLI, "_parse", parse)
+    monkeypatch.setattr("training.parsing.is_told_by_the_first", waits)
+    for times, words in ((1, ["fit"]), (2, ["test"]), (1, ["test", "--data=X"])):
+        parsed.clear()
+        with pytest.raises(SystemExit):
+            train.main([*words, "--data.init_args.cache=x"])
+        assert len(parsed) == times
+
+
+def test_python_is_told_of_no_option() -> None:
+    denied = "Importing 'my.probe.X' is not allowed"
+    assert in_a_line(denied).endswith("If you trust it, import my.probe first")
+    with only_known_classes(how="add --trust {}"), only_known_classes():
+        assert in_a_line(denied).endswith("If you trust it, add --trust my.probe")
+
+
+def test_other_parsers_of_the_program_are_left_alone() -> None:
+    before = dict(parsing_settings)
+    with only_known_classes(["strange"]):
+        assert parsing_settings != before
+    assert parsing_settings == before
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "fault"),
+    [
+        ("learning_rat", 1, r"there is no option learning_rat \(did you mean `learning_rate`"),
+        ("learning_rate", "fast", r"learning_rate .*: expected a number, and not 'fast'"),
+    ],
+)
+def test_a_stored_option_that_no_longer_fits_is_told_in_a_sentence(
+    name: str, value: str | int, fault: str, trained: Path, tmp_path: Path
+) -> None:
+    """It ends no notebook by SystemExit."""
+    path = forged(trained, tmp_path / "old.ckpt", lambda _: None, "", **{name: value})
+    with pytest.raises(TrainingError, match=rf"old\.ckpt: .*{fault}") as told:
+        TextClassifier.load_from_checkpoint(path)
+    assert "\n" not in str(told.value)
+
+
+def test_options_that_are_dataclasses_of_a_reader_are_of_this_program(tmp_path: Path) -> None:
+    for split in ("train", "dev", "test"):
+        (tmp_path / f"{split}.csv").write_text("review,stars\nfine,5\n", encoding="utf-8")
+    words = ["fit", "--config=configs/demo_classifier.yaml", f"--data.init_args.corpus={tmp_path}/{{split}}.csv"]
+    words += ["--data.init_args.columns.text=review", "--data.init_args.columns.label=stars"]
+    (found,) = train.check([words])
+    assert found is None
