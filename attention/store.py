@@ -300,12 +300,16 @@ class Store:
     def _view(self, quantity: str, item: int) -> Tensor:
         """A view of the mapped file, kept: safetensors takes longer to make one than PyTorch to copy what it shows."""
         name = tensor_name(quantity, item)
-        if name not in self._views:
+        view = self._views.get(name)
+        if view is None:
             if name not in self._tensors and quantity not in self.manifest.quantities:
                 held = ", ".join(self.manifest.quantities) or "labels alone"
                 raise StoreError(f"{quantity!r}: the store holds {held}{near(quantity, self.manifest.quantities)}.")
-            self._views[name] = self._tensors[name].get_tensor(name)
-        return self._views[name]
+            shard = self._tensors[name]
+            # All of a shard at once: views that are made between batches keep the memory of the batches from reuse.
+            self._views |= {other: shard.get_tensor(other) for other in shard.keys()}  # noqa: SIM118 - not a dict
+            view = self._views[name]
+        return view
 
 
 def write_shard(

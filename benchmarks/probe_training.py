@@ -4,8 +4,7 @@
 """
 
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +13,9 @@ from pytorch_lightning import Callback, LightningDataModule, LightningModule, Tr
 from safetensors.torch import load_file
 from torch import Tensor
 from torch.optim import Optimizer
+from torch.utils.data import DataLoader, Dataset
 
-from benchmarks.harness import Report, Settings, Treebanks, alternate, run, timed
+from benchmarks.harness import Report, Settings, Treebanks, alternate, run
 from benchmarks.job import datamodule, fit
 from benchmarks.memory import run_job
 from datamodules import AttentionBatch, DependencyDataModule, VectorSpec
@@ -29,7 +29,7 @@ class DataPass(LightningModule):
 
     automatic_optimization = False
 
-    def training_step(self, batch: AttentionBatch, batch_idx: int) -> None:
+    def training_step(self, batch: AttentionBatch | Tensor, batch_idx: int) -> None:
         """Nothing: the batch is there."""
 
     def validation_step(self, batch: AttentionBatch, batch_idx: int) -> None:
@@ -40,33 +40,43 @@ class DataPass(LightningModule):
         return []
 
 
-class PlainCast:
-    """Reads the same bytes, batch by batch, as plain float16 and casts them to float32: safetensors and torch alone.
+class PlainCast(Dataset[Tensor]):
+    """The same batches read as plain float16 and cast to float32 by safetensors and torch alone.
 
-    The floor of a data pass: there is nothing to unpack, no Trainer, no labels, and the views of the files are made
+    The floor of a data pass: there is nothing to unpack, there are no labels, and the views of the files are made
     beforehand.
     """
 
     def __init__(self, data: DependencyDataModule) -> None:
         store = data.stores["train"]
-        views: dict[str, Tensor] = {}
+        self._views: dict[str, Tensor] = {}
         for part in store.manifest.shards:
-            views |= load_file(store.folder / part.file)  # maps the file
-        sampler = data.train_dataloader().sampler
-        self._batches = [[views[f"attention.{item}"] for item in items] for items in sampler]
+            self._views |= load_file(store.folder / part.file)  # maps the file
 
-    def batches(self) -> Iterator[Tensor]:
-        """The batches in float32, as they are packed."""
-        for items in self._batches:
-            size = max(item.size(-1) for item in items)
-            half = torch.zeros(len(items), *items[0].shape[:2], size, size, dtype=torch.float16)
-            for row, item in zip(half, items, strict=True):
-                row[:, :, : item.size(-1), : item.size(-1)] = item
-            yield half.float()
+    def __getitem__(self, items: list[int]) -> Tensor:
+        """A batch in float32, as it is packed."""
+        views = [self._views[f"attention.{item}"] for item in items]
+        size = max(view.size(-1) for view in views)
+        half = torch.zeros(len(views), *views[0].shape[:2], size, size, dtype=torch.float16)
+        for row, view in zip(half, views, strict=True):
+            row[:, :, : view.size(-1), : view.size(-1)] = view
+        return half.float()
 
-    def __call__(self) -> None:
-        """Read and cast once."""
-        deque(self.batches(), maxlen=0)
+
+class PlainData(LightningDataModule):
+    """The batches of a datamodule as `PlainCast` reads them."""
+
+    def __init__(self, data: DependencyDataModule) -> None:
+        super().__init__()
+        self._cast, self._data = PlainCast(data), data
+
+    def train_dataloader(self) -> DataLoader[Tensor]:
+        """In the order of the datamodule."""
+        return DataLoader(self._cast, sampler=self._data.train_dataloader().sampler, batch_size=None)
+
+    def val_dataloader(self) -> DataLoader[AttentionBatch]:
+        """Of the datamodule; nothing is read from it."""
+        return self._data.val_dataloader()
 
 
 class EpochTimer(Callback):
@@ -115,17 +125,17 @@ def measure(settings: Settings, folder: Path, report: Report) -> None:
         settings.rounds,
         training=epoch(AttentionOnlyProbe, large),
         data_pass=epoch(DataPass, large),
-        cast=timed(PlainCast(large)),
+        cast=epoch(DataPass, PlainData(large)),
     )
     report.figure("sentences", len(large.stores["train"]), "trained on")
     read = sum(path.stat().st_size for path in large.stores["train"].folder.glob("*.safetensors")) / 1e9
     report.figure("epoch_gb_per_s", read / min(whole["training"]), "attention on the disk ÷ the quickest epoch")
     report.seconds("epoch_s", whole["training"], "a training epoch of the attention-only probe")
     report.seconds("data_pass_s", whole["data_pass"], "the same batches read into float32, in the same Trainer")
-    report.seconds("cast_s", whole["cast"], "the same bytes read as plain float16 and cast to float32 by torch alone")
-    report.ratio("epoch_over_data_pass", whole["training"], whole["data_pass"], "the one ÷ the other", wanted="≤ 2.5")
+    report.seconds("cast_s", whole["cast"], "the same bytes read as plain float16 and cast by torch alone, likewise")
+    report.ratio("epoch_over_data_pass", whole["training"], whole["data_pass"], "the one ÷ the other")
     # The denominator above is ours, and would hide what slows every read.
-    report.ratio("epoch_over_cast", whole["training"], whole["cast"], "the one ÷ the other")
+    report.ratio("epoch_over_cast", whole["training"], whole["cast"], "the one ÷ the other", wanted="≤ 4.5")
     report.ratio("data_pass_over_cast", whole["data_pass"], whole["cast"], "the one ÷ the other", wanted="≤ 1.15")
 
     words = alternate(settings.rounds, training=epoch(AttentionWordsProbe, worded), data_pass=epoch(DataPass, worded))
@@ -134,10 +144,8 @@ def measure(settings: Settings, folder: Path, report: Report) -> None:
         "words_epoch_s", words["training"], f"an epoch with word vectors, {worded.vectors_size} numbers each"
     )
     report.seconds("words_data_pass_s", words["data_pass"], "the same batches, vectors among them, read into float32")
-    report.ratio(
-        "words_epoch_over_data_pass", words["training"], words["data_pass"], "the one ÷ the other", wanted="≤ 5"
-    )
-    report.ratio("words_epoch_over_cast", words["training"], whole["cast"], "the one ÷ the cast above")
+    report.ratio("words_epoch_over_data_pass", words["training"], words["data_pass"], "the one ÷ the other")
+    report.ratio("words_epoch_over_cast", words["training"], whole["cast"], "the one ÷ the cast above", wanted="≤ 10")
 
     part = alternate(
         settings.rounds, batches=epoch(AttentionOnlyProbe, small), single=epoch(AttentionOnlyProbe, single)

@@ -48,10 +48,11 @@ def most_attended(attention: Tensor, lengths: Tensor) -> Tensor:
         # The bits of non-negative floats are ordered as the floats are, and integers are compared faster.
         words = words.view(torch.int32)
     words.diagonal(dim1=-2, dim2=-1).fill_(-1)
-    # A transposed copy is faster than a maximum over columns.
-    (most, forth), (most_back, back) = words.max(-1), words.mT.contiguous().max(-1)
-    found = torch.stack([forth, back], dim=1) + 1
-    return found.masked_fill_(torch.stack([most, most_back], dim=1) <= 0, -1).permute(0, 4, 1, 2, 3)
+    # A transposed copy is faster than a maximum over columns, and `argmax` faster than `max`.
+    ways = [words, words.mT.contiguous()]
+    found = [way.argmax(-1, keepdim=True) for way in ways]
+    most = torch.cat([way.gather(-1, place) for way, place in zip(ways, found, strict=True)], dim=-1)
+    return (torch.cat(found, dim=-1) + 1).masked_fill_(most <= 0, -1).permute(0, 3, 4, 1, 2)
 
 
 def _between_words(attention: Tensor, lengths: Tensor) -> Tensor:

@@ -30,7 +30,7 @@ from benchmarks import (
 from benchmarks.extraction import TimedExtraction
 from benchmarks.heads import HeadByHead, OnePass, check
 from benchmarks.memory import Ended
-from benchmarks.probe_training import DataPass, PlainCast
+from benchmarks.probe_training import DataPass, PlainData
 from benchmarks.reference import Reference
 from corpora.conllu import read_treebank
 from datamodules import AttentionBatch, DependencyDataModule, TextDataModule, TextSource
@@ -195,7 +195,7 @@ def test_a_plain_cast_reads_the_same_weights_as_a_data_pass(few: Path, tmp_path:
     data = job.datamodule(tmp_path / "cache", few, few, max_sentences=2)
     data.setup("fit")
     batches = [batch.attention for batch in data.train_dataloader()]
-    plain = list(PlainCast(data).batches())
+    plain = list(PlainData(data).train_dataloader())
     assert len(plain) == len(batches)
     for packed, weights in zip(plain, batches, strict=True):
         unpacked = torch.where(packed > 0, packed * 2.0**-15, -packed * 2.0**-44)
