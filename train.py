@@ -47,6 +47,7 @@ import heads  # noqa: F401
 import models  # noqa: F401
 import probes  # noqa: F401
 from datamodules.base import CorpusDataModule
+from fidelity import Fidelity
 from metrics.progress import counted
 from processes.ranks import LostRank, run_name
 from reports import ResultWriter
@@ -323,7 +324,7 @@ class ProbingCLI(LightningCLI):
         trainer._default_root_dir = str(folder)  # type: ignore[attr-defined]
         trainer.strategy.checkpoint_io = RunCheckpoints(self._state)
         trainer.callbacks.append(Resume(self._state))  # type: ignore[attr-defined]
-        if trainer.progress_bar_callback is None:
+        if trainer.progress_bar_callback is None and not isinstance(self.model, Fidelity):  # it counts finer itself
             trainer.callbacks.append(ProgressLines())  # type: ignore[attr-defined]
         if own_loggers and not trainer.fast_dev_run:  # type: ignore[attr-defined]
             # The progress bar shows the version of a logger.

@@ -305,7 +305,9 @@ class HeadAblation(TaskExperiment):
             audit["means_include_scored_texts"] = of_dev or task.references != "dev"
         if self.each_head:
             audit["least_p_holm"] = least
-        return Result(self.experiment, scores, tables, figures, audit, headline=[task.score])
+        asked = (task.score, *(f"{kind}.heads_that_{do}" for kind in self.kinds for do in ("help", "hurt")))
+        headline = [name for name in asked if name in scores]
+        return Result(self.experiment, scores, tables, figures, audit, headline=headline)
 
     def _counts(self, kind: Kind, measured: "Sequence[Measured]", *, known: bool) -> dict[str, Estimate]:
         """How many heads help, how many hurt, and of how many these texts say neither, after Holm's correction.

@@ -306,7 +306,7 @@ class Pruning(TaskExperiment):
         if not is_prunable(self.classification.classifier.model):
             audit["seconds"] = f"{audit['seconds']} of the whole model: heads of this architecture cannot be removed"
         tables, figures = self._tables(frame), self._figures(frame, whole.estimate)
-        return Result(self.experiment, scores, tables, figures, audit, headline=[task.score])
+        return Result(self.experiment, scores, tables, figures, audit, headline=list(scores))
 
     @property
     def _texts_read(self) -> int:

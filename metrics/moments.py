@@ -196,16 +196,10 @@ class Moments(ExactMetric):
         rounded = (values.nan_to_num(0.0) * 2.0**self._scale).round().long()
         self.counts.index_add_(0, group, known.long())
         self.sums.index_add_(0, group, rounded)
-        rest, limbs = rounded.abs(), list[Tensor]()
-        for _ in range(_LIMBS - 1):
-            limbs.append(rest & (2**_LIMB - 1))
-            rest = rest >> _LIMB
-        limbs.append(rest)
-        for place, squares in enumerate(self.squares):
-            pairs = [(one, place - one) for one in range(_LIMBS) if 0 <= place - one < _LIMBS]
-            squares.index_add_(
-                0, group, sum((limbs[one] * limbs[other] for one, other in pairs), torch.zeros_like(rest))
-            )
+        limbs = _limbs(rounded.abs())
+        for place, one in enumerate(limbs):
+            for other in range(place + 1):
+                self.squares[place + other].index_add_(0, group, one * limbs[other], alpha=1 if other == place else 2)
 
     def compute(self) -> Means:
         """The sums, on the CPU."""
@@ -215,3 +209,11 @@ class Moments(ExactMetric):
         low, high = (np.broadcast_to(np.asarray(bound, np.float64), counts.shape) for bound in self._bounds)
         differences = None if self.differences is None else self.differences.compute()
         return Means(counts, sums * step, squares, low, high, step, differences)
+
+
+def _limbs(magnitudes: Tensor) -> list[Tensor]:
+    """Split integers into limbs, the lowest first; highest ones that are 0 everywhere are left out."""
+    limbs = [magnitudes]
+    while len(limbs) < _LIMBS and (rest := limbs[-1] >> _LIMB).any():
+        limbs[-1:] = [limbs[-1] & (2**_LIMB - 1), rest]
+    return limbs

@@ -65,7 +65,7 @@ def typed_options(words: Sequence[str]) -> Iterator[tuple[str, object]]:
             value = value if given or following.startswith("--") else following
             try:
                 yield name.removesuffix("+"), yaml.safe_load(value)
-            except yaml.YAMLError:
+            except (yaml.YAMLError, ValueError, RecursionError):  # of an impossible date; of brackets without end
                 yield name.removesuffix("+"), value
 
 
