@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from analysis.base import AnalysisError
 from attention import Encoder
 from metrics.classification import confusion, f1
 from metrics.patterns import BLOCK, BOTH, DIAGONAL, PATTERNS, VERTICAL, by_rules, structure
@@ -164,6 +165,11 @@ class DrawnMap(NamedTuple):
 def masks_of(encoder: Encoder) -> Masks:
     """The different masks of the layers of an encoder, bool `[masks, longest, longest]`: for maps to be drawn under."""
     longest = min(LONGEST, encoder.max_length)
+    if longest < 2 * SHORTEST:
+        raise AnalysisError(
+            f"{encoder.source.spec.name} reads at most {longest} tokens, and a drawn map of two segments has "
+            f"{2 * SHORTEST} or more: leave out the network (cnn: false)."
+        )
     [masks], _ = encoder.allowed(torch.ones(1, longest, dtype=torch.bool, device=encoder.device))
     found: Masks = torch.unique(masks, dim=0).cpu().numpy()  # windows may be longer than any map
     return found

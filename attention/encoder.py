@@ -3,6 +3,7 @@
 import errno
 import importlib.util
 import logging
+import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -260,7 +261,8 @@ class Encoder:
         """
         with ExitStack() as kept:
             made = kept.enter_context(TemporaryDirectory(prefix="encoder-", ignore_cleanup_errors=True))
-            folder = Path(made) / (name or type(model).__name__)
+            # A name may be that of the folder from which the model came, which is not to be written to.
+            folder = Path(made) / (re.sub(r"[^\w.-]", "_", name).strip("._") or type(model).__name__)
             try:
                 with _quiet():
                     model.save_pretrained(folder)

@@ -186,12 +186,18 @@ class Moments(ExactMetric):
         self.differences = Moments(groups, shape, self._scale, (low - high, high - low))
 
     def update(self, group: Tensor, values: Tensor) -> None:
-        """Add inputs: int64 `[batch]`, the group of each, and its numbers `[batch, *shape]`, nan where it has none."""
+        """Add inputs: int64 `[batch]`, the group of each, and its numbers `[batch, *shape]`, nan where it has none.
+
+        Raises:
+            ValueError: a number is infinite.
+        """
         if (updates := _UPDATES.get()) is not None:
             _, groups, kept = updates.setdefault(id(self), (self, [], []))
             groups.append(group)
             kept.append(values.detach())
         values = values.detach().double()
+        if values.isinf().any():
+            raise ValueError("a number of an input is infinite, and no mean would be left")
         known = ~values.isnan()
         rounded = (values.nan_to_num(0.0) * 2.0**self._scale).round().long()
         self.counts.index_add_(0, group, known.long())

@@ -77,7 +77,7 @@ def _rows_of(record: Record, table: str, tables: set[str]) -> list[dict[str, obj
         return []
     path = record.path.with_name(Path(record.tables[table]).name)
     try:
-        rows = pd.read_csv(path).to_dict("records")
+        rows = pd.read_csv(path, keep_default_na=False, na_values=[""]).to_dict("records")
     except (OSError, ValueError) as error:
         raise RecordError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
     shared = {"run": str(record.path.parent), "seed": record.seed, **_encoder(record)}

@@ -17,7 +17,7 @@ from torch.nn.functional import normalize
 from attention import Encoder, EncoderSpec, Options
 from attention.alignment import split_words
 from attention.digest import Digests
-from attention.store import MANIFEST, Store
+from attention.store import FORMAT, MANIFEST, Store
 from attention.words import WordAttention
 from corpora.conll2012 import read_documents
 from corpora.conllu import read_treebank
@@ -240,6 +240,8 @@ def _open_store(folder: Path) -> Store:
     store = Store.open(folder.resolve(), Digests(folder.resolve().parent))
     if store is None:
         raise ViewInputError(f"{folder}: the store is damaged; the run that reads it makes it anew.")
+    if store.manifest.identity.get("format") != FORMAT:
+        raise ViewInputError(f"{folder}: an earlier version made this store; run the command that made it once more.")
     return store
 
 

@@ -15,7 +15,7 @@ from jsonargparse.typing import NonNegativeInt
 from reports.runs import Row, columns_of
 from results.errors import UserError, near
 from training.config import is_neutral, leaves, read_yaml, typed
-from training.parsing import LIBRARIES, PERMISSIONS, ROOMS, trusted_modules, typed_options
+from training.parsing import PERMISSIONS, trusted_modules, typed_options
 
 OWN = {
     "config": "`config` names the one config of a run",
@@ -193,8 +193,7 @@ def _check_received(own: Mapping[str, object], extra: Options, where: str) -> No
         for name, leaf in leaves(value, option):
             if option == "trust" or (leaf is True and name.rpartition(".")[2] in PERMISSIONS):
                 raise SweepError(f"{where}: only the command line can permit `{name}`: give it there, behind `--`")
-    known = {name.partition(".")[0] for name in (*ROOMS, *LIBRARIES)} | trusted_modules(of_user)
-    for package in sorted(trusted_modules(of_plan, every=True) - known):
+    for package in sorted(trusted_modules(of_plan) - trusted_modules(of_user)):
         if find_spec(package) is not None:
             raise SweepError(
                 f"{where}: {package} is another program, and no file may import it. If you trust it, add "

@@ -1,5 +1,6 @@
 """How settings are parsed: which classes a file may name, and each fault in one line with what to do about it."""
 
+import os
 import re
 import sys
 import textwrap
@@ -79,24 +80,28 @@ def without_options_of(part: str, words: Sequence[str]) -> list[str]:
     return kept
 
 
-def trusted_modules(words: Sequence[str], *, every: bool = False) -> set[str]:
+def trusted_modules(words: Sequence[str]) -> set[str]:
     """Modules that a command line itself names: those of `--trust`, and the packages of the classes in it.
 
-    A class is the value of --model, --data or a `class_path`, or has a capital, unlike files: `my.corpus`. With `every`
-    dotted value, the result holds all packages that could be meant.
+    A class is the value of --model, --data or a `class_path`, or has a capital, unlike files: `my.corpus`. Those that
+    all may name are left out: `torch.optim.SGD` trusts no other module of torch.
     """
     found = set[str]()
     for option, value in typed_options(words):
         for name, leaf in leaves(value, option):
-            parts = leaf.split(".") if isinstance(leaf, str) and not Path(leaf).exists() else []
-            if not parts or not all(map(str.isidentifier, parts)):
+            parts = leaf.split(".") if isinstance(leaf, str) and not os.path.exists(leaf) else []  # False for any text
+            if not parts or not all(map(str.isidentifier, parts)) or _is_known(leaf):
                 continue
             of_class = name.rpartition(".")[2] in ("model", "data", "class_path") or parts[-1][0].isupper()
             if option == "trust":
                 found.add(".".join(parts))
-            elif len(parts) > 1 and (every or of_class):
+            elif len(parts) > 1 and of_class:
                 found.add(parts[0])
     return found - {"jsonargparse"}  # which would let a setting change what settings may name
+
+
+def _is_known(path: str) -> bool:
+    return any(path.startswith(f"{module}.") for module in (*ROOMS, *LIBRARIES))
 
 
 def imported_classes(settings: object) -> set[str]:

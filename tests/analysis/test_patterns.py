@@ -2,6 +2,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import numpy as np
@@ -239,6 +240,12 @@ def test_the_network_is_the_same_in_every_process() -> None:
     assert torch.get_num_threads() == threads
     for one, other in zip(first.parameters(), again.net.parameters(), strict=True):
         assert torch.equal(one, other)
+
+
+def test_an_encoder_too_short_for_drawn_maps_is_refused() -> None:
+    short = SimpleNamespace(max_length=15, source=SimpleNamespace(spec=SimpleNamespace(name="short")))
+    with pytest.raises(AnalysisError, match="short reads at most 15 tokens"):
+        masks_of(short)  # type: ignore[arg-type]
 
 
 def test_drawn_maps_are_maps() -> None:

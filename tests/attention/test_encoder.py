@@ -339,6 +339,16 @@ class TestFromModel:
         gc.collect()
         assert not place.parent.exists()
 
+    @pytest.mark.parametrize("name", ["{folder}", "../mine", "..", "org/mine"])
+    def test_its_name_leads_nowhere_else(self, folder: Path, name: str) -> None:
+        before = (folder / "model.safetensors").read_bytes()
+        model = AutoModel.from_pretrained(folder)
+        with torch.no_grad():
+            model.get_input_embeddings().weight.fill_(0)
+        made = Encoder.from_model(model, AutoTokenizer.from_pretrained(folder), name=name.format(folder=folder))
+        assert (folder / "model.safetensors").read_bytes() == before
+        assert Path(made.source.spec.name).parent.name.startswith("encoder-")
+
     def test_a_head_for_language_modelling_comes_along(self, folder: Path) -> None:
         config = AutoConfig.from_pretrained(folder)
         model = AutoModelForMaskedLM.from_config(config)  # type: ignore[no-untyped-call]

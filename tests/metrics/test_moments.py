@@ -161,3 +161,9 @@ def test_numbers_below_the_rounding_are_no_evidence() -> None:
     assert noise == 1
     assert zero == 1
     assert alike < 1e-6
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf])
+def test_an_infinite_number_is_refused(value: float) -> None:
+    with pytest.raises(ValueError, match="infinite"):
+        Moments(1, (1,)).update(torch.tensor([0, 0]), torch.tensor([[value], [1.0]]))

@@ -1,6 +1,7 @@
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 import yaml
@@ -77,7 +78,7 @@ def test_a_damaged_run_is_told_and_left_out(tmp_path: Path) -> None:
 def test_one_table_of_all_runs_that_have_it(tmp_path: Path) -> None:
     for name, heads in (("a", ["3-1", "2-5"]), ("b", ["1-2", "4-4"])):
         best = Table(
-            pd.DataFrame({"relation": ["obj", "det"], "head": heads, "test": [0.5, 0.25]}), {"test": "fraction"}
+            pd.DataFrame({"relation": ["obj", "None"], "head": heads, "test": [0.5, np.nan]}), {"test": "fraction"}
         )
         (tmp_path / name).mkdir()
         encoder = {"name": f"bert-{name}", "weights": "pretrained"}
@@ -86,6 +87,8 @@ def test_one_table_of_all_runs_that_have_it(tmp_path: Path) -> None:
     frame = reports.load(tmp_path, table="best_heads")
     assert frame.columns.tolist() == ["run", "seed", "encoder", "weights", "relation", "head", "test"]
     assert frame.query("relation == 'obj'")["head"].tolist() == ["3-1", "1-2"]
+    assert frame["relation"].tolist() == ["obj", "None"] * 2, "a word, and no missing number"
+    assert frame["test"].isna().tolist() == [False, True] * 2
     assert frame["encoder"].tolist() == ["bert-a", "bert-a", "bert-b", "bert-b"]
     with pytest.raises(RecordError, match=r"no run has a table best_head \(did you mean `?best_heads`?\?\)"):
         reports.load(tmp_path, table="best_head")

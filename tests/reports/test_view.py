@@ -5,6 +5,7 @@ import json
 import re
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 from torch.nn.functional import cosine_similarity
 
 from attention import Encoder, Options
+from attention.store import MANIFEST, store_key
 from corpora.conllu import read_treebank
 from corpora.document import Documents
 from datamodules import DependencyDataModule
@@ -215,3 +217,11 @@ def test_a_store_says_what_it_holds(store: Any, tmp_path: Path) -> None:  # noqa
         main(["--store", str(store.folder), "--quantity", "antecedent", "--out", str(tmp_path / "view.html")])
     with pytest.raises(UserError, match="items 1 to"):
         main(["--store", str(store.folder), "--item", "0", "--out", str(tmp_path / "view.html")])
+
+
+def test_a_store_of_an_earlier_version_is_refused(store: Any, tmp_path: Path) -> None:  # noqa: ANN401
+    identity = {**store.manifest.identity, "format": 4}
+    folder = store.folder.rename(store.folder.with_name(store_key(identity)))
+    (folder / MANIFEST).write_bytes(replace(store.manifest, key=folder.name, identity=identity).dump())
+    with pytest.raises(UserError, match="an earlier version made this store"):
+        main(["--store", str(folder), "--out", str(tmp_path / "view.html")])

@@ -213,11 +213,13 @@ def test_a_row_names_the_trainings_of_others(tmp_path: Path) -> None:
         ("data.init_args.vectors: {allow_pickle: true}", [], "permit `data.init_args.vectors.allow_pickle`"),
         ("trust: strange_module", [], "permit `trust`"),
         ("model: strange_module.evil", [], "add `-- --trust strange_module`"),
-        ("model.init_args.encoder: strange_module.evil", [], "add `-- --trust strange_module`"),
+        ("model: torch.nn.Linear", [], "add `-- --trust torch`"),
+        ("model: torch.nn.Linear", ["--optimizer=torch.optim.AdamW"], "add `-- --trust torch`"),
         ("model.init_args.tests: [{class_path: strange_module.Evil}]", [], "add `-- --trust strange_module`"),
         ("model: strange_module.evil", ["--trust=strange_module"], None),
         ("model: probes.AttentionOnlyProbe", [], None),
         ("data.init_args.corpus: not_there.conllu", [], None),
+        ("data.init_args.corpus: test.conllu", [], None),
     ],
 )
 def test_a_plan_permits_nothing(

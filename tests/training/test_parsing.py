@@ -280,6 +280,10 @@ def test_what_tells_that_an_import_was_denied_stands_where_it_is_set() -> None:
         (["--model.init_args.tests=[{class_path: my.test}, own.Test]"], {"my", "own"}),
         (["--trust", "my.module"], {"my.module"}),
         (["--data.init_args.corpus", "my.corpus"], set()),
+        (["--data.init_args.corpus", "x" * 300], set()),
+        (["--optimizer=torch.optim.AdamW"], set()),
+        (["--trainer.callbacks=pytorch_lightning.callbacks.Timer"], set()),
+        (["--model=torch.nn.Linear"], {"torch"}),
         (["--model.init_args.checkpoints=[evil.ckpt]"], set()),
     ],
 )
