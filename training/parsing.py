@@ -89,8 +89,11 @@ def trusted_modules(words: Sequence[str]) -> set[str]:
     found = set[str]()
     for option, value in typed_options(words):
         for name, leaf in leaves(value, option):
-            parts = leaf.split(".") if isinstance(leaf, str) and not os.path.exists(leaf) else []  # False for any text
-            if not parts or not all(map(str.isidentifier, parts)) or _is_known(leaf):
+            # `Path.exists` raises for text that can be no path.
+            if not isinstance(leaf, str) or os.path.exists(leaf) or _is_known(leaf):
+                continue
+            parts = leaf.split(".")
+            if not all(map(str.isidentifier, parts)):
                 continue
             of_class = name.rpartition(".")[2] in ("model", "data", "class_path") or parts[-1][0].isupper()
             if option == "trust":
