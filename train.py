@@ -35,7 +35,7 @@ from pytorch_lightning.callbacks import ModelCheckpoint, ProgressBar
 from pytorch_lightning.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from pytorch_lightning.loggers import TensorBoardLogger
 from pytorch_lightning.strategies.launchers import _SubprocessScriptLauncher
-from pytorch_lightning.utilities import rank_zero_info, rank_zero_only, rank_zero_warn
+from pytorch_lightning.utilities import rank_zero_info, rank_zero_only
 from pytorch_lightning.utilities.model_helpers import is_overridden
 from rich.console import Console
 from torch.multiprocessing.spawn import ProcessRaisedException
@@ -124,6 +124,8 @@ class RunConfig(SaveConfigCallback):
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Log what is trained, on what, and where the run is written."""
+        if trainer.max_epochs is not None and 0 <= trainer.max_epochs <= trainer.current_epoch:
+            return  # nothing is
         count = sum(parameter.numel() for parameter in pl_module.parameters() if parameter.requires_grad)
         on = f"on {trainer.world_size} × {trainer.strategy.root_device.type}"
         rank_zero_info(f"Training {type(pl_module).__name__}, {count:,} parameters, {on}, in {self.folder}")
@@ -300,7 +302,8 @@ class ProbingCLI(LightningCLI):
             )
         epochs = self._get(self.config_init, "trainer")["max_epochs"]
         if epochs is not None and 0 <= epochs <= content["epoch"] + 1:
-            rank_zero_warn(f"{path} has all {epochs} epochs of --trainer.max_epochs: it is tested, not trained.")
+            seen = counted(content["epoch"] + 1, "epoch")
+            rank_zero_info(f"{path} has seen {seen}, and --trainer.max_epochs is {epochs}: it is tested, not trained.")
 
     def instantiate_trainer(self, **kwargs: object) -> Trainer:
         """Put loggers, checkpoints and results into a folder of this run under `--trainer.default_root_dir`.

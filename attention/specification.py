@@ -151,7 +151,10 @@ class Extraction:
 def _chosen(name: str, wanted: tuple[int, ...] | None, available: int) -> tuple[int, ...]:
     wanted = wanted or tuple(range(1, available + 1))
     if max(wanted) > available:
-        raise StoreError(f"{name}: {max(wanted)} is asked for, and the encoder has {available}.")
+        raise StoreError(
+            f"{name}: {max(wanted)} is asked for, and the encoder has {available}. Give "
+            f"--data.init_args.options.{name} numbers from 1 to {available}."
+        )
     return tuple(number - 1 for number in wanted)
 
 

@@ -175,7 +175,9 @@ class _Corpus:
 
     def texts(self, audit: Counter[str]) -> Iterator[Text]:
         """The texts of the file, as they are read; what is left out is counted."""
-        form: Format = self.source.format or format_of(self.path, _SUFFIXES, f"`{OPTION}.format`")
+        form: Format = self.source.format or format_of(
+            self.path, _SUFFIXES, f"`{OPTION} '{{corpus: {self.source.corpus}, format: …}}'`"
+        )
         match form:
             case "text":
                 return read_plain(self.path, audit)

@@ -19,6 +19,7 @@ from rich.cells import cell_len
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from metrics.progress import counted
 from results import Estimate, Table, Unit
 
 
@@ -201,7 +202,7 @@ def audit_table(audit: Mapping[str, object]) -> RichTable:
     for name, value in entries[:ROWS]:
         table.add_row(*_cells(name, value))
     nothing = len(list(_flat(audit))) - len(entries)
-    left = [f"{len(entries) - ROWS:,} more entries"] if len(entries) > ROWS else []
+    left = [counted(len(entries) - ROWS, "more entry", "more entries")] if len(entries) > ROWS else []
     left += ["1 count that is 0" if nothing == 1 else f"{nothing} counts that are 0"] if nothing else []
     if left:
         table.caption = Text(f"without {' and '.join(left)}, which results.json has")

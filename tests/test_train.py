@@ -1,4 +1,5 @@
 import json
+import logging
 import os
 import re
 import shutil
@@ -507,6 +508,7 @@ UNKNOWN = {
     "--model.init_args.learning_rat=1": "model (AttentionOnlyProbe): there is no option learning_rat (",
     # Not cut short in secret, inside a class either.
     "--data.init_args.encoder.nam=x": "data.encoder (EncoderSpec): there is no option nam (did you mean `name`?",
+    "--model=own_prob.MyProbe": "model (MyProbe): there is no module own_prob: check its name, and that it lies in",
     "--model=AttentionOnlyProb": "model: there is no class AttentionOnlyProb (did you mean `AttentionOnlyProbe` or `",
     "--trainer.max_epochs=three": "trainer.max_epochs: expected a whole number, and not 'three'",
     "--data.init_args.max_cells=many": "data.max_cells (DependencyDataModule): expected a whole number, and not 'many'",
@@ -539,6 +541,7 @@ def test_a_typo_is_told_in_a_line_with_what_is_closest(
 def test_options_in_a_wrong_order_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     config = f"--config={ROOT}/configs/demo.yaml"
     for args, message in (
+        (["fit"], "error: no model is named: give --config one of configs/, or --model\n"),
         ([config, "fit"], "error: the command comes first: python train.py fit | validate | test | pred"),
         (["fit", "--model.init_args.decay=1", config], "decay, as no class is named before it: give --con"),
     ):
@@ -553,10 +556,13 @@ def test_a_fraction_that_leaves_no_batch_is_told_and_leaves_no_run(of_config: Gi
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
-def test_a_finished_training_is_said_to_be_only_tested(checkpoint: Path, of_config: Given, tmp_path: Path) -> None:
+def test_a_finished_training_is_said_to_be_only_tested(
+    checkpoint: Path, of_config: Given, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     copy = altered(checkpoint, tmp_path / "last.ckpt", epoch=1)
-    with pytest.warns(UserWarning, match=r"last\.ckpt has all 2 epochs of --trainer\.max_epochs: it is tested, not tr"):
+    with caplog.at_level(logging.INFO, "pytorch_lightning"):
         train.main([*of_config(), f"--ckpt_path={copy}"], cli=train.CheckedCLI)
+    assert "last.ckpt has seen 2 epochs, and --trainer.max_epochs is 2: it is tested, not trained." in caplog.text
 
 
 def test_a_run_without_a_logger_and_titles_has_a_folder_of_its_own(of_config: Given, tmp_path: Path) -> None:

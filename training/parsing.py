@@ -160,11 +160,13 @@ def _plain(name: str) -> str:
 
 
 _NO_COMMAND = re.compile(r'expected "subcommand" to be one of .*')
+_NO_MODEL = re.compile(r"the following arguments are required: \w+\.model\b.*")
 _UNKNOWN = re.compile(
     r"(?:Option|(?:Subcommand|Group) '[^']+' does not accept option) '(?P<name>[^']+)'.*"
     r"|unrecognized arguments: (?P<rest>.*)"
 )
 _CLASS = re.compile(r"(?:Expected a dot import path string: |has no attribute ')(\w+)")
+_MODULE = re.compile(r"No module named '([\w.]+)'")
 _DENIED = re.compile(r"Importing '([\w.]+)' is not allowed")
 _KEY = re.compile(r'Parser key "([^"]+)":\s*')
 _IN_CLASS = re.compile(r"Problem with given class_path '[\w.]*?(\w+)':")
@@ -230,6 +232,7 @@ class Parser(LightningArgumentParser):
         """Print the message and exit with code 2; the parser of a class raises instead."""
         names = [action.dest for action in (getattr(ex, "subcommand_parser", None) or self)._actions]
         message = _NO_COMMAND.sub(f"{COMMAND}; --help lists the configs", message)
+        message = _NO_MODEL.sub("no model is named: give --config one of configs/, or --model", message)
         message = _UNKNOWN.sub(lambda found: _unknown(found, names), message)
         if not self.exit_on_error:
             super().error(message, ex)
@@ -318,6 +321,10 @@ def in_a_line(message: str) -> str:
     if denied := _DENIED.search(message):
         module = denied[1].rpartition(".")[0]
         fault = f"{denied[1]} is of another program, and no file may import it. If you trust it, {remedy(module)}"
+    elif absent := _MODULE.search(message):
+        fault = (
+            f"there is no module {absent[1]}: check its name, and that it lies in this folder or in one of PYTHONPATH"
+        )
     elif found := _CLASS.search(message):
         rooms = [vars(sys.modules[room]) for room in ROOMS if room in sys.modules]
         known = (name for room in rooms for name, value in room.items() if isinstance(value, type))

@@ -306,7 +306,7 @@ def remove_run(folder: Path) -> None:
             path.unlink(missing_ok=True)
     for path in folder.glob("state-*"):
         shutil.rmtree(path, ignore_errors=True)
-    for path in (folder / "tensorboard", folder / "checkpoints", folder):
+    for path in (folder / "tensorboard", folder / "checkpoints", folder, folder.parent):
         with suppress(OSError):
             path.rmdir()
 

@@ -330,7 +330,7 @@ def test_a_table_needs_a_text_alone(make: Callable[..., TextDataModule], tmp_pat
     remedy = r"table\.tsv:1: the header has no column 'body'; .*`--data\.init_args\.corpora\.columns\.text`"
     with pytest.raises(CorpusError, match=remedy):
         make(TextSource(str(path), columns=Columns("body")))
-    with pytest.raises(CorpusError, match=r"`--data\.init_args\.corpora\.format`"):
+    with pytest.raises(CorpusError, match=r"corpora .{corpus: .*table\.dat, format: …}"):
         make(str(path.rename(tmp_path / "table.dat")))
 
 
