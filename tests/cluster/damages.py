@@ -258,7 +258,11 @@ def trial(one: Scene, kind: str, damage: Callable[[Path, Path, random.Random], N
         damage = flip
     damage(path, other, draw)
     code, said = give(one.command, one.folder)
-    named = any(path.name in line and ("made again" in line or "rebuilt" in line) for line in said.splitlines())
+    names = (path.name, f"{path.parent.name}: ")  # a store is named by its folder where all of it is another's
+    named = any(
+        any(name in line for name in names) and ("made again" in line or "rebuilt" in line)
+        for line in said.splitlines()
+    )
     if code == "traceback" or "Traceback" in said:
         return f"TRACEBACK: {said.strip().splitlines()[-1]}"
     if code != 0:
