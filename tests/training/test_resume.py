@@ -182,7 +182,7 @@ def test_a_run_that_is_refused_leaves_nothing_but_the_users_files(
 
     monkeypatch.setattr(AttentionOnlyProbe, "on_fit_start", refuse)
     assert train.run(command) == 1
-    assert not list((tmp_path / "AttentionOnlyProbe").iterdir())
+    assert not (tmp_path / "AttentionOnlyProbe").exists()
     with monkeypatch.context() as patched:
         for callback in ("training.resume.Resume", "train.RunConfig"):
             patched.setattr(f"{callback}.on_exception", lambda *_: None)  # as if it had been killed
