@@ -270,7 +270,7 @@ def test_command_lines_are_checked_before_anything_is_computed(of_config: Given,
         "The options of --trainer cannot be met: ": "--trainer.accelerator=tpu",
         "absent.yaml": "--config=absent.yaml",
     }
-    found = list(train.check([good, *([*good, option] for option in faults.values()), good]))
+    found = [train.check(line) for line in (good, *([*good, option] for option in faults.values()), good)]
     assert found[0] is found[-1] is None
     for fault, expected in zip(found[1:-1], faults, strict=True):
         assert fault is not None
@@ -310,13 +310,13 @@ def test_many_command_lines_are_checked_one_by_one_with_one_parser(
     monkeypatch.setattr(train.CheckedCLI, "_parsers", {})
     rates = ["0.1", "fast", "0.2", "-1", "0.3"]
     found = []
-    for fault in train.check([*good, f"--model.init_args.learning_rate={rate}"] for rate in rates):
+    for fault in (train.check([*good, f"--model.init_args.learning_rate={rate}"]) for rate in rates):
         found.append(fault)
         if len(found) == 1:
             commands = len(made)
     assert len(made) == commands == 4, "fit, validate, test, predict"
     assert [fault is None for fault in found] == [True, False, True, False, True]
-    untrained, none = train.check([["test", *good[1:]], good])
+    untrained, none = train.check(["test", *good[1:]]), train.check(good)
     assert "was not trained" in str(untrained)
     assert none is None
     assert len(made) == commands

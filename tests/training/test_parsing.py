@@ -347,5 +347,5 @@ def test_options_that_are_dataclasses_of_a_reader_are_of_this_program(tmp_path: 
         (tmp_path / f"{split}.csv").write_text("review,stars\nfine,5\n", encoding="utf-8")
     words = ["fit", "--config=configs/demo_classifier.yaml", f"--data.init_args.corpus={tmp_path}/{{split}}.csv"]
     words += ["--data.init_args.columns.text=review", "--data.init_args.columns.label=stars"]
-    (found,) = train.check([words])
+    found = train.check(words)
     assert found is None
