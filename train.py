@@ -20,6 +20,7 @@ import platform
 import signal
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext, redirect_stderr, redirect_stdout
 from importlib import import_module
 from itertools import count
@@ -681,8 +682,8 @@ def check(args: list[str]) -> str | None:
 def check_all(commands: Iterable[list[str]]) -> Iterator[str | None]:
     """Return the fault of each command line; a sweep asks for them before its first run. All cores take part."""
     # Forked, they share what took seconds to import. Parsing holds the lock of the interpreter: threads gain nothing.
-    with get_context("fork").Pool(min(8, os.cpu_count() or 1)) as pool:
-        yield from pool.imap(check, commands, chunksize=4)
+    with ProcessPoolExecutor(min(8, os.cpu_count() or 1), get_context("fork")) as pool:
+        yield from pool.map(check, commands, chunksize=4)
 
 
 def main(args: list[str] | None = None, *, cli: type[ProbingCLI] = ProbingCLI) -> ProbingCLI:
