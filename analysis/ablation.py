@@ -137,7 +137,8 @@ class TaskExperiment(LightningModule):
     def on_test_start(self) -> None:
         """See what is to be ablated, and what an earlier run has left."""
         self._sets_of = self.sets()
-        self.rows = ItemRows(1 + self.task.width * sum(map(len, self._sets_of.values()))).to(self.device)
+        width = 1 + self.task.width * sum(map(len, self._sets_of.values()))
+        self.rows = ItemRows({"numbers": width}).to(self.device)
         self._kept = self._kept_rows()
 
     def _kept_rows(self) -> "KeptRows":
@@ -154,12 +155,11 @@ class TaskExperiment(LightningModule):
         counts = batch.split == self.split if isinstance(batch, TextBatch) else True
         if counts and len(batch.index):
             rows = self._kept.rows(batch.index, lambda: self.task.rows(batch, self._sets_of))
-            self.rows.update(batch.index, rows)
+            self.rows.update(index=batch.index, numbers=rows)
 
     def on_test_epoch_end(self) -> None:
         """Sum up, and fill `result`."""
-        _, rows = self.rows.compute()
-        self.rows.reset()
+        rows = self.rows.take()["numbers"]
         found = torch.tensor(self._kept.found, device=self.device)
         self.kept_batches = int(self.trainer.strategy.reduce(found, reduce_op="sum"))
         self.result = self.outcome(rows)

@@ -13,16 +13,16 @@ from analysis.base import Analysis, ByHead
 from analysis.experiment import AttentionAnalyses
 from analysis.surface import BEHAVIOURS
 from analysis.tables import head_rows, name_of
-from datamodules import AntecedentBatch, AttentionBatch, CoreferenceDataModule, DependencyDataModule, SegmentBatch
+from datamodules import CoreferenceDataModule, DependencyDataModule, TextDataModule
 from datamodules.atlas import TREEBANK
 from datamodules.base import part_of
 from datamodules.batch import EncoderOf
 from heads import AntecedentHeads, SingleHeads
-from heads.experiment import ExperimentError
 from heads.single_heads import MARGIN
 from metrics.moments import Floats, Interval
 from results import Categories, Estimate, Figure, Result, Table, Unit, merged
 from results.errors import check_numbers
+from training.experiment import CompositeExperiment
 
 ANNOTATED = ("linguistic", "relations")
 """Analyses that read the treebank."""
@@ -202,7 +202,7 @@ def of_antecedents(result: Result, prefix: str, shape: tuple[int, int]) -> Known
     return Known(numbers, {})
 
 
-class Atlas(AttentionAnalyses):
+class Atlas(CompositeExperiment[TextDataModule]):
     """One table with a row for each head: surface, pattern, cluster, roles, its own relation, antecedents.
 
     Beside the analyses it runs `SingleHeads` on the treebank and `AntecedentHeads` on the documents, where the data
@@ -217,72 +217,45 @@ class Atlas(AttentionAnalyses):
     """
 
     experiment = "atlas"
+    takes = TextDataModule
 
     def __init__(self, analyses: list[Analysis], minimum: int = 50, seed: int = 0) -> None:
-        super().__init__(analyses)
+        super().__init__(seed=seed)
         check_numbers(self, least=1, minimum=minimum)
-        check_numbers(self, least=0, seed=seed)
-        self.minimum, self.seed = minimum, seed
-        self._dependencies: SingleHeads | None = None
-        self._antecedents: AntecedentHeads | None = None
+        self.minimum = minimum
+        self.attention = AttentionAnalyses(analyses)
 
-    def setup(self, stage: str) -> None:
-        if self._of:
+    def prepare(self) -> None:
+        """Add the experiments whose data there are."""
+        if self.parts:
             return
-        texts = [name for name in self.data.names if name != TREEBANK]
-        for name in [name for name in self._named if name in ANNOTATED and TREEBANK not in self.data.names]:
-            del self._named[name]
+        names = self.data.names
+        texts = [name for name in names if name != TREEBANK]
+        corpora = {name: [TREEBANK] if name in ANNOTATED else texts for name in self.attention.names}
+        for name in [name for name in corpora if name in ANNOTATED and TREEBANK not in names]:
+            del corpora[name]
             rank_zero_warn(f"{name} is left out of the atlas, as it reads the treebank, and there is none.")
-        self.corpora = {name: [TREEBANK] if name in ANNOTATED else texts for name in self._named}
-        super().setup(stage)
+        self.attention.restrict(corpora)
+        self.add(self.attention)
         data = self.trainer.datamodule  # type: ignore[attr-defined]
         if part_of(data, DependencyDataModule) is not None:
-            # What p-values and ensembles stand in is left out; see `_of_each_head`.
-            self._dependencies = SingleHeads(permutations=1, ensemble=1, minimum=self.minimum, seed=self.seed)
-            self._dependencies.trainer = self.trainer
-            self._dependencies.setup(stage)
+            # Tables with p-values and ensembles are left out; see `_of_each_head`.
+            self.add(SingleHeads(permutations=1, ensemble=1, minimum=self.minimum, seed=self.seed))
         if part_of(data, CoreferenceDataModule) is not None:
-            self._antecedents = AntecedentHeads(seed=self.seed)
-            self._antecedents.trainer = self.trainer
-            self._antecedents.setup(stage)
+            self.add(AntecedentHeads(seed=self.seed))
+        super().prepare()
 
-    def test_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:  # noqa: ANN401
-        match batch:
-            case SegmentBatch():
-                super().test_step(batch, batch_idx, dataloader_idx)
-            case AttentionBatch():
-                assert self._dependencies is not None
-                self._dependencies.test_step(batch, batch_idx, dataloader_idx)
-            case AntecedentBatch():
-                assert self._antecedents is not None
-                self._antecedents.test_step(batch, batch_idx, dataloader_idx)
-            case _:
-                raise ExperimentError(f"{type(self).__name__} has no use for a {type(batch).__name__}.")
-
-    def on_test_epoch_end(self) -> None:
-        """Sum up, and fill `result`."""
-        super().on_test_epoch_end()
-        results: dict[str, Result] = {}
-        if self._dependencies is not None:
-            self._dependencies.on_test_epoch_end()
-            if self._dependencies.result is not None:  # of the first process alone
-                results["heads"] = self._dependencies.result
-        if self._antecedents is not None:
-            self._antecedents.on_test_epoch_end()
-            assert self._antecedents.result is not None
-            results["antecedent"] = self._antecedents.result
-        known = {encoder: self._known(encoder, results) for encoder in self._of}
-        assert self.result is not None
-        plain = {name: _of_each_head(result) for name, result in results.items()}
-        whole = merged(self.experiment, {"atlas": (own := atlas_of(known)), "attention": self.result} | plain)
+    def outcome(self) -> Result:
+        found = {name: result for name, result in self.results().items() if result is not None}
+        attention = found.pop(self.attention.experiment)
+        known = {encoder: self._known(encoder, found) for encoder in self.data.encoders}
+        plain = {name: _of_each_head(result) for name, result in found.items()}
+        whole = merged(self.experiment, {"atlas": (own := atlas_of(known)), "attention": attention} | plain)
         others = {name: replace(table, answer=()) for name, table in whole.tables.items() if name not in own.tables}
-        self.result = replace(whole, tables={**whole.tables, **others}, headline=own.headline)
+        return replace(whole, tables={**whole.tables, **others}, headline=own.headline)
 
     def _known(self, encoder: EncoderOf, results: Mapping[str, Result]) -> Known:
-        numbers, classes = dict[str, ByHead](), dict[str, Sequence[Any]]()
-        for analysis in self._of[encoder].values():
-            numbers |= analysis.by_head()
-            classes |= analysis.classes()
+        numbers, classes = self.attention.of_heads(encoder)
         shape = self.data.encoders[encoder].layers, self.data.encoders[encoder].heads
         prefix = "" if encoder == "given" else f"{encoder}."
         for name, read in (("heads", of_dependencies), ("antecedent", of_antecedents)):

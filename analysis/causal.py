@@ -29,17 +29,18 @@ from datamodules.base import corpus_of
 from datamodules.batch import Split
 from datamodules.dependency import DependencySplit
 from datamodules.sampling import LengthBatches
-from heads.experiment import DependencyExperiment, ExperimentError, check_relations
+from heads.experiment import check_relations
 from heads.single_heads import Names, Predictions
 from metrics.attachment import Floats
 from metrics.bootstrap import Resampled, difference, holm, ratio, resample
 from metrics.heads import most_attended
-from metrics.rows import ArcPredictions, ItemRows
+from metrics.rows import ArcRows, ItemRows
 from probes.head_selection import HeadSelectionProbe
 from probes.nested import NestedExperiment
 from processes.ranks import Ranks
 from results import Bars, Estimate, Figure, Result, Table, Unit
 from results.errors import check_numbers, check_values
+from training import ExperimentError, TrainedModule
 from training.lifecycle import checkpoint_file, data_of, data_settings, read_checkpoint
 
 _PARTS = 4  # of what may run at once is one batch, so that several copies of it run together
@@ -142,7 +143,7 @@ class ProbeAccuracy(Measure):
 
     def resampled(self, chosen: Chosen) -> tuple[int, list[Resampled]]:
         items = [item for item, _ in self._sentences.of(self._gold, chosen.number)]
-        gathered = ItemRows(1 + len(chosen.sets)).to(self._run.device)
+        gathered = ItemRows({"numbers": 1 + len(chosen.sets)}).to(self._run.device)
         for some in self._run.batches([len(self._sentences.pieces[item]) for item in items]):
             own = [items[place] for place in some]
             parts = [self._sentences.pieces[item] for item in own]
@@ -153,8 +154,8 @@ class ProbeAccuracy(Measure):
             predicted = self._run.ablated.run(self._predicted, inputs, self._run.ablation, chosen.sets, own)
             words = batch.relations == chosen.number
             right = ((predicted == batch.heads) & words).sum(2)
-            gathered.update(batch.index, torch.cat([words.sum(1)[:, None], right.T], 1))
-        _, found = gathered.compute()
+            gathered.update(index=batch.index, numbers=torch.cat([words.sum(1)[:, None], right.T], 1))
+        found = gathered.compute()["numbers"]
         return int(found[:, 0].sum()), [_resampled(found[:, [column, 0]], self.unit) for column in _columns(chosen)]
 
     def _predicted(self, inputs: Mapping[str, Tensor]) -> Tensor:
@@ -191,19 +192,20 @@ class WordLoss(Measure):
             for item, all_words in found
             for words in ([all_words] if encoder.causal else all_words[:, None])
         ]
-        gathered = ItemRows(1 + len(chosen.sets)).to(self._run.device)
+        gathered = ItemRows({"numbers": 1 + len(chosen.sets)}).to(self._run.device)
         for some in self._run.batches([len(self._sentences.pieces[item]) for item, _ in copies]):
             inputs = self._inputs([copies[place] for place in some])
             own = [copies[place][0] for place in some]
             losses = self._run.ablated.run(self._losses, inputs, self._run.ablation, chosen.sets, own)
             counts = (inputs["targets"] != IGNORED).sum(1)
-            gathered.update(torch.tensor(some, device=losses.device), torch.cat([counts[:, None], losses.T], 1))
-        places, rows = gathered.compute()
+            numbers = torch.cat([counts[:, None], losses.T], 1)
+            gathered.update(index=torch.tensor(some, device=losses.device), numbers=numbers)
+        rows = gathered.compute()
         # The words of a sentence are not independent: it is the sentences that are drawn anew.
-        owners = np.array([copies[place][0] for place in places.tolist()], np.int64)
+        owners = np.array([copies[place][0] for place in rows["index"].tolist()], np.int64)
         sentences, of = np.unique(owners, return_inverse=True)
-        sums = np.zeros((len(sentences), rows.shape[1]))
-        np.add.at(sums, of, rows)
+        sums = np.zeros((len(sentences), rows["numbers"].shape[1]))
+        np.add.at(sums, of, rows["numbers"])
         words = sum(len(own) for _, own in found)
         return words, [_resampled(sums[:, [column, 0]], self.unit) for column in _columns(chosen)]
 
@@ -244,11 +246,11 @@ class TaskScore(Measure):
 
     def resampled(self, chosen: Chosen) -> tuple[int, list[Resampled]]:
         task = self._task
-        gathered = ItemRows(1 + task.width * len(chosen.sets)).to(self._run.device)
+        gathered = ItemRows({"numbers": 1 + task.width * len(chosen.sets)}).to(self._run.device)
         for some in self._run.batches(self._texts.lengths.tolist()):
             batch = self._texts[some].to(self._run.device)
-            gathered.update(batch.index, task.rows(batch, {self._ablation: chosen.sets}))
-        _, rows = gathered.compute()
+            gathered.update(index=batch.index, numbers=task.rows(batch, {self._ablation: chosen.sets}))
+        rows = gathered.compute()["numbers"]
         return len(rows), [task.resampled(rows, place, DRAWS) for place in range(len(chosen.sets))]
 
 
@@ -332,7 +334,7 @@ class CausalCheck(NestedExperiment):
 
     def __init__(
         self,
-        probe: DependencyExperiment,
+        probe: TrainedModule,  # type: ignore[type-arg] # jsonargparse takes no parametrized class
         relations: tuple[str, ...] = ("det", "obj", "nsubj", "amod"),
         checkpoint: str | None = None,
         heads: int = 3,
@@ -356,7 +358,7 @@ class CausalCheck(NestedExperiment):
                 f"CausalCheck asks a probe what attention says, and {type(self.probe).__name__} does not read it: give "
                 f"--model.init_args.probe AttentionOnlyProbe."
             )
-        data = self.attention
+        data = self.data
         if data.options.layers is not None or data.options.heads is not None:
             raise ExperimentError(
                 "CausalCheck needs the attention of all heads: leave out --data.init_args.options.layers and "
@@ -374,13 +376,13 @@ class CausalCheck(NestedExperiment):
                 f"{self.heads} are to be off."
             )
         self._task = None if self.checkpoint is None else self._classification(self.checkpoint)
-        self._dev = ArcPredictions(2 * len(data.layers) * len(data.heads))
+        self._dev = ArcRows(heads=2 * len(data.layers) * len(data.heads))
 
     def update(self, batch: AttentionBatch) -> None:
         """Take in what every head finds in dev."""
         if batch.split == "dev":
             predicted = most_attended(batch.attention, batch.lengths).flatten(2)
-            self._dev.update(batch.index, batch.heads, batch.relations, batch.punctuation, batch.lengths, predicted)
+            self._dev.add(batch, heads=predicted)
 
     def outcome(self) -> Result:
         """Choose, train, put out of action, and say what came of it."""
@@ -392,7 +394,7 @@ class CausalCheck(NestedExperiment):
         encoder = Encoder(resolve(self.data.encoder), self.device)
         sentences = Sentences(self.data, "test", encoder)
         run = Run(self.data, encoder, self._ablation(encoder), self.device, self.data.ranks)
-        upper.read_only(self.probe.reads - {"attention"})
+        upper.read_only(frozenset(self.contract.reads) - {"attention"})
         upper.setup("test")
         gold = upper.splits["test"]
         measures: dict[str, Measure | str] = {
@@ -429,10 +431,9 @@ class CausalCheck(NestedExperiment):
 
     def _chosen(self) -> list[Chosen]:
         """The best heads of each relation on dev, and random ones."""
-        arcs, predicted = self._dev.compute()
-        self._dev.reset()
+        arcs, predicted = self._dev.arcs()
         data = self.data
-        dev, names = Predictions(arcs, data.relations, predicted), Names(data.layers, data.heads)
+        dev, names = Predictions(arcs, data.relations, predicted["heads"]), Names(data.layers, data.heads)
         found = []
         for place, relation in enumerate(self.relations):
             ranked = rank_heads(dev, relation, names)

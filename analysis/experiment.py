@@ -6,20 +6,20 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from pytorch_lightning import LightningModule
 from torch import Tensor, nn
 
-from analysis.base import Analysis, AnalysisError, of_corpora
+from analysis.base import Analysis, AnalysisError, ByHead, of_corpora
 from analysis.change import differences
 from attention.forward import Allowance
 from datamodules import SegmentBatch, TextDataModule
-from datamodules.base import part_of
 from datamodules.batch import EncoderOf
 from metrics.moments import Moments, Updates, recorded, subtract
 from results import Result, merged
+from training import Experiment
+from training.experiment import check_names
 
 
-class AttentionAnalyses(LightningModule):
+class AttentionAnalyses(Experiment[TextDataModule]):
     """What attention looks like, by every analysis that is named, in one pass over some texts.
 
     Run it with `python train.py test`. Nothing is trained, and no attention is stored. With `random_init` of the data
@@ -37,13 +37,12 @@ class AttentionAnalyses(LightningModule):
     """
 
     experiment = "attention"
-    example_input_array = None
+    takes = TextDataModule
 
     def __init__(self, analyses: list[Analysis], corpora: dict[str, list[str]] | None = None) -> None:
         super().__init__()
         names = [analysis.name for analysis in analyses]
-        if not names or len(set(names)) < len(names):
-            raise AnalysisError(f"--model.init_args.analyses: name one or more, each once, and not {names}.")
+        check_names("analyses", names)
         for place, analysis in enumerate(analyses):
             if missing := [name for name in analysis.needs if name not in names[:place]]:
                 raise AnalysisError(
@@ -55,22 +54,10 @@ class AttentionAnalyses(LightningModule):
             raise AnalysisError(
                 f"--model.init_args.corpora: there is no analysis {' or '.join(strange)} among {names}."
             )
-        self.result: Result | None = None
         self._named = nn.ModuleDict({analysis.name: analysis for analysis in analyses})
         self._of: dict[EncoderOf, Mapping[str, Analysis]] = {}
 
-    @property
-    def data(self) -> TextDataModule:
-        """The datamodule of the run, or that of its parts that has text segments."""
-        data = part_of(self.trainer.datamodule, TextDataModule)  # type: ignore[attr-defined]
-        if data is None:
-            raise AnalysisError(
-                f"{type(self).__name__} reads text segments, and "
-                f"{type(self.trainer.datamodule).__name__} has none: use TextDataModule."  # type: ignore[attr-defined]
-            )
-        return data
-
-    def setup(self, stage: str) -> None:
+    def prepare(self) -> None:
         """Let every analysis begin, once for each encoder."""
         if self._of:
             return
@@ -103,7 +90,7 @@ class AttentionAnalyses(LightningModule):
                 analysis.begin(data, self.data.encoders[which])
         return updates
 
-    def test_step(self, batch: SegmentBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
+    def update(self, batch: SegmentBatch) -> None:
         if not len(batch.index):
             return
         if batch.encoder != "given" or "before" not in self._of:
@@ -141,16 +128,36 @@ class AttentionAnalyses(LightningModule):
         for analysis in analyses:
             analysis.end(batch)
 
-    def on_test_epoch_end(self) -> None:
-        """Sum up, and fill `result`."""
+    def outcome(self) -> Result:
         self.data.warn_of_left_out()
         found = {which: self._results(analyses) for which, analyses in self._of.items()}
         if "before" in self._of:
             found["given"]["differences"] = differences(self._of["given"], self._of["before"], self.corpora)
         results = {which: merged(which, each) for which, each in found.items()}
-        self.result = replace(results.pop("given"), experiment=self.experiment)
+        whole = replace(results.pop("given"), experiment=self.experiment)
         for which, result in results.items():
-            self.result = _joined(self.result, which, result)
+            whole = _joined(whole, which, result)
+        return whole
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the analyses."""
+        return list(self._named)
+
+    def restrict(self, corpora: Mapping[str, Sequence[str]]) -> None:
+        """Keep the analyses that are named, each on these corpora."""
+        for name in self.names:
+            if name not in corpora:
+                del self._named[name]
+        self.corpora = {name: list(names) for name, names in corpora.items()}
+
+    def of_heads(self, which: EncoderOf) -> tuple[dict[str, ByHead], dict[str, Sequence[Any]]]:
+        """Return numbers and classes of each head of an encoder, for the atlas; every process takes part."""
+        numbers, classes = dict[str, ByHead](), dict[str, Sequence[Any]]()
+        for analysis in self._of[which].values():
+            numbers |= analysis.by_head()
+            classes |= analysis.classes()
+        return numbers, classes
 
     def _results(self, analyses: Mapping[str, Analysis]) -> dict[str, Result]:
         found: dict[str, Result] = {}

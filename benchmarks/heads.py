@@ -14,7 +14,7 @@ from benchmarks.harness import Report, Settings, Treebanks, alternate, run, time
 from datamodules import DependencyDataModule
 from metrics.attachment import ALL, PLAIN, groups_of
 from metrics.heads import hit_counts, most_attended
-from metrics.rows import ArcPredictions
+from metrics.rows import ArcRows
 
 Counts = dict[str, list[tuple[int, int]]]
 """Right words and all words of each relation, and of `all`, for every predictor in the order way, layer, head."""
@@ -29,11 +29,12 @@ class OnePass:
 
     def __call__(self) -> None:
         """Count once."""
-        metric = ArcPredictions(2 * len(self._data.layers) * len(self._data.heads))
+        metric = ArcRows(heads=2 * len(self._data.layers) * len(self._data.heads))
         for batch in self._data.val_dataloader():
             found = most_attended(batch.attention, batch.lengths).flatten(2)
-            metric.update(batch.index, batch.heads, batch.relations, batch.punctuation, batch.lengths, found)
-        arcs, predicted = metric.compute()
+            metric.add(batch, heads=found)
+        arcs, rows = metric.arcs()
+        predicted = rows["heads"]
         groups = groups_of(arcs, self._data.relations)
         hits = dict(zip(groups, hit_counts(arcs, predicted, groups).tolist(), strict=True))
         self.counts = {

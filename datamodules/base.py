@@ -129,6 +129,8 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
 
     Attributes:
         unit: what its items are called, in the plural.
+        holds: what its items have, for messages.
+        batch: class of its batches.
         suffix: of the files of such a corpus, for messages.
         always: splits that every stage reads.
         sample: of an embedded corpus the folder in the cache, and what writes its files there.
@@ -136,6 +138,8 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
     """
 
     unit: ClassVar[str] = "sentences"
+    holds: ClassVar[str]
+    batch: ClassVar[type]
     suffix: ClassVar[str] = "conllu"
     always: ClassVar[tuple[Split, ...]] = ()
     sample: ClassVar[tuple[str, Callable[[Path], Mapping[str, Path]]] | None] = None

@@ -282,6 +282,8 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
     """
 
     unit = "texts"
+    holds = "labelled texts"
+    batch = TextBatch
     suffix = "tsv"
     always = ("train",)
     sample = (f"reviews-{REVIEWS_VERSION}", write_sample_reviews)

@@ -281,6 +281,8 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
     """
 
     unit = "windows"
+    holds = "mentions"
+    batch = AntecedentBatch
     suffix = "conll"
 
     def __init__(

@@ -203,6 +203,8 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
         VectorError: word vectors that are absent, malformed, or know too few of the words, on `setup`.
     """
 
+    holds = "gold arcs"
+    batch = AttentionBatch
     sample = (f"sample-{SAMPLE_VERSION}", write_sample_treebank)
 
     def __init__(

@@ -423,6 +423,8 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
     """
 
     unit = "segments"
+    holds = "text segments"
+    batch = SegmentBatch
 
     def __init__(
         self,

@@ -52,7 +52,7 @@ class Checkpoint:
         with isolate_rng():
             torch.manual_seed(seed)
             model = classifier_of(self.path, self.config)
-            model.prepare(data)
+            model.make_for(data)
         return model
 
 
@@ -141,7 +141,7 @@ def _restored(
     model = classifier_of(path, config)
     try:
         with isolate_rng():
-            model.prepare(data)
+            model.make_for(data)
         model.on_load_checkpoint(dict(content))
     except (ModelError, TrainingError) as error:
         elsewhere = "" if first else " Classifiers of different data are tested in runs of their own."

@@ -271,7 +271,7 @@ class AdversarialTraining(LightningModule):
         self.model, self.base, self.strength, self.regularized = model, base, strength, regularized
 
     def training_step(self, batch: TextBatch, batch_idx: int) -> Tensor:  # the labels play no part
-        output, terms = self.model.outcome(batch) if self.regularized else (self.model(batch), {})
+        output, terms = self.model.loss_terms(batch) if self.regularized else (self.model(batch), {})
         weights = attention_of(output)
         base = self.base.of(batch.index, weights.size(-1))
         loss = adversarial_loss(output.logits.softmax(-1), weights, *base, self.strength) + sum(

@@ -10,12 +10,10 @@ import numpy as np
 import pandas as pd
 import torch
 from jsonargparse import Namespace
-from pytorch_lightning import LightningModule
 from pytorch_lightning.utilities import rank_zero_info
 from torch import Tensor, nn
 
 from datamodules import ClassificationDataModule, TextBatch
-from datamodules.sampling import run_seed
 from fidelity.base import CheckpointResult, FidelityTest, by_variant
 from fidelity.checkpoints import Checkpoint, FidelityError, files_of, load, read
 from fidelity.classified import ClassifiedBatch, classify
@@ -27,7 +25,8 @@ from metrics.rows import ItemRows
 from models.base import gathered
 from results import ColouredText, ColouredTexts, Estimate, Figure, Result, Table, Unit, numbers
 from results.errors import check_numbers
-from training import recorded_gradients
+from training import Experiment, recorded_gradients
+from training.experiment import check_names
 from training.lifecycle import data_settings
 
 OWN = ("gold", "predicted", "words", "correct")  # columns of every text, also of one that no test measures
@@ -43,7 +42,7 @@ class Example(NamedTuple):
     rows: Mapping[str, Sequence[float]]
 
 
-class Fidelity(LightningModule):
+class Fidelity(Experiment[ClassificationDataModule]):
     """Whether attention explains the decisions of trained classifiers, by every test that is named.
 
     Run it with `python train.py test`. Without `--data` the texts are those that the first checkpoint was trained on;
@@ -61,7 +60,7 @@ class Fidelity(LightningModule):
     """
 
     experiment = "fidelity"
-    example_input_array = None
+    takes = ClassificationDataModule
 
     def __init__(
         self,
@@ -73,23 +72,19 @@ class Fidelity(LightningModule):
         eval_tokens: int | None = None,
         seed: int | None = None,
     ) -> None:
-        super().__init__()
-        check_numbers(self, least=0, examples=examples, seed=seed)
+        super().__init__(seed)
+        check_numbers(self, least=0, examples=examples)
         check_numbers(self, least=1, ig_steps=ig_steps, eval_tokens=eval_tokens)
         paths = [checkpoints] if isinstance(checkpoints, str) else checkpoints
         if not paths:
             raise FidelityError(
                 "There is no checkpoint: name one or more with --model.init_args.checkpoints '[a.ckpt, b.ckpt]'."
             )
-        names = [test.name for test in tests]
-        if not names or len(set(names)) < len(names):
-            raise FidelityError(f"--model.init_args.tests: name one or more, each once, and not {names}.")
+        check_names("tests", [test.name for test in tests])
         self.paths, self.tests = [Path(path).expanduser() for path in paths], tests
         for path in self.paths:
             files_of(path)  # before the data are read
         self.level, self.examples, self.ig_steps, self.eval_tokens = level, examples, ig_steps, eval_tokens
-        self._seed = seed
-        self.result: Result | None = None
         self.checkpoints: list[Checkpoint] = []
 
     @classmethod
@@ -103,10 +98,8 @@ class Fidelity(LightningModule):
 
     @property
     def data(self) -> ClassificationDataModule:
-        """The datamodule of the run; raises FidelityError where it is not one of labelled texts."""
-        data = self.trainer.datamodule  # type: ignore[attr-defined]
-        if not isinstance(data, ClassificationDataModule):
-            raise FidelityError(f"Fidelity tests classifiers of texts, and {type(data).__name__} has no labelled ones.")
+        """Datamodule of the run; a FidelityError if its labels are numbers."""
+        data = super().data
         if data.regression:
             raise FidelityError(
                 "Fidelity tests ask whether decisions between classes change, and the labels of these data are numbers "
@@ -114,12 +107,8 @@ class Fidelity(LightningModule):
             )
         return data
 
-    @property
-    def seed(self) -> int:
-        return run_seed(self._seed)
-
-    def setup(self, stage: str) -> None:
-        """Load the classifiers; raises FidelityError for a checkpoint that cannot be used."""
+    def prepare(self) -> None:
+        """Load the classifiers; a FidelityError for a checkpoint that cannot be used."""
         if self.checkpoints:
             return
         self.checkpoints = load(self.paths, self.data)
@@ -127,7 +116,8 @@ class Fidelity(LightningModule):
         self.models = nn.ModuleList(checkpoint.model for checkpoint in self.checkpoints)
         classes = len(self.data.labels)
         self._columns = [(test, column) for test in self.tests for column in test.columns(classes)]
-        self.rows = nn.ModuleList(ItemRows(len(OWN) + len(self._columns)) for _ in self.checkpoints)
+        names = [*OWN, *(f"{test.name}.{column}" for test, column in self._columns)]
+        self.rows = nn.ModuleList(ItemRows(dict.fromkeys(names)) for _ in self.checkpoints)
 
     def on_test_start(self) -> None:
         """Prepare the tests; some train models of their own."""
@@ -145,7 +135,7 @@ class Fidelity(LightningModule):
         # A batch of many checkpoints takes minutes, and the progress bar counts batches.
         self._progress = Progress("Fidelity", batches * len(self.checkpoints))
 
-    def test_step(self, batch: TextBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
+    def update(self, batch: TextBatch) -> None:
         if batch.split != "test" or not len(batch.index):
             return
         with recorded_gradients():
@@ -156,21 +146,23 @@ class Fidelity(LightningModule):
     def _measure(self, place: int, checkpoint: Checkpoint, batch: TextBatch) -> None:
         output, classified = classify(checkpoint, batch, self.level, seed=self.seed, pad=self.data.vocabulary.pad)
         predicted = output.logits.argmax(-1)
-        own = [batch.labels, predicted, batch.words.sum(1), predicted == batch.labels]
-        values = torch.full((len(batch.index), len(self._columns)), torch.nan, dtype=torch.float64)
+        own = (batch.labels, predicted, batch.words.sum(1), predicted == batch.labels)
+        columns = {name: column.double() for name, column in zip(OWN, own, strict=True)}
+        unknown = torch.full((len(batch.index),), torch.nan, dtype=torch.float64, device=batch.index.device)
+        columns |= {f"{test.name}.{column}": unknown.clone() for test, column in self._columns}
         if classified is not None:
             saliency = Saliency(classified, self.ig_steps)
             measured = {test: test.measure(classified, saliency) for test in self.tests}
-            found = [measured[test].numbers[column].detach().double().cpu() for test, column in self._columns]
-            values[torch.isin(batch.index, classified.batch.index).cpu()] = torch.stack(found, 1)
+            tested = torch.isin(batch.index, classified.batch.index)
+            for test, column in self._columns:
+                columns[f"{test.name}.{column}"][tested] = measured[test].numbers[column].detach().to(unknown)
             highlights = {name: colours for one in measured.values() for name, colours in one.highlights.items()}
             self._examples += examples_of(classified, saliency, highlights, self._chosen)
         rows = self.rows[place]
         assert isinstance(rows, ItemRows)
-        rows.update(batch.index, torch.cat([torch.stack(own, 1).double().cpu(), values], 1).to(batch.index.device))
+        rows.update(index=batch.index, **columns)
 
-    def on_test_epoch_end(self) -> None:
-        """Sum up, and fill `result`."""
+    def outcome(self) -> Result:
         results = []
         progress = Progress("Scores and their intervals", len(self.checkpoints))
         for pair in zip(self.checkpoints, self.rows, strict=True):
@@ -196,7 +188,7 @@ class Fidelity(LightningModule):
         )
         scores, prefixes = result_scores(results), ["", *(f"{variant}." for variant in by_variant(results))]
         headline = [f"{prefix}{name}" for prefix in prefixes for name in asked if f"{prefix}{name}" in scores]
-        self.result = Result(self.experiment, scores, tables, figures, audit, items, headline=headline)
+        return Result(self.experiment, scores, tables, figures, audit, items, headline=headline)
 
     def _is_asked(self, score: str) -> bool:
         """Return if a score is one of the classifier, or answers the question of its test."""
@@ -218,10 +210,9 @@ class Fidelity(LightningModule):
 
     def _result_of(self, checkpoint: Checkpoint, rows: nn.Module) -> CheckpointResult:
         assert isinstance(rows, ItemRows)
-        texts, values = rows.compute()
-        rows.reset()
-        names = [*OWN, *(f"{test.name}.{column}" for test, column in self._columns)]
-        frame = pd.DataFrame(values, columns=names, index=texts)
+        found = rows.take()
+        texts = found.pop("index")
+        frame = pd.DataFrame(found, index=texts)
         classes, positive = len(self.data.labels), self.data.positive
         scores = {
             "f1": resample(f1_score(positive, classes), frame[["gold", "predicted"]], "fraction"),

@@ -111,7 +111,7 @@ class GuidedMLP(FidelityTest):
             found = share([self._training(recipe, source) for recipe, source in wanted], data.ranks)
             for (recipe, source), best in zip(wanted, found, strict=True):
                 model = self._untrained(recipe, source)
-                model.prepare(data)
+                model.make_for(data)
                 model.load_state_dict(best.state)
                 model.to(device).eval().requires_grad_(False)
                 self._models.setdefault(recipe.checkpoint.name, {})[source] = model

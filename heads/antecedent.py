@@ -1,21 +1,20 @@
 """Every single head as a resolver of coreference (Clark et al. 2019, §4.3), whose code was never released."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 import pandas as pd
 import torch
-from pytorch_lightning import LightningModule
 from torch import Tensor, nn
 
 from corpora.document import MENTION_TYPES, Window
 from datamodules import AntecedentBatch, CoreferenceDataModule
-from datamodules.base import STAGES, part_of
+from datamodules.base import STAGES
 from datamodules.batch import EncoderOf, Split
-from heads.experiment import ExperimentError
+from heads.experiment import split_key
 from heads.rule_baselines import head_match, nearest, sieve
 from heads.single_heads import Names, head_map, heads_table
 from metrics.antecedent import (
@@ -30,9 +29,12 @@ from metrics.antecedent import (
     find_links,
 )
 from results import Bars, Estimate, Figure, HeatMap, Result, Table, Unit, estimates, on_one_scale
-from results.errors import check_numbers, check_values
+from results.errors import check_values
+from training import Experiment, ExperimentError
 
 BASELINES = {"nearest": nearest, "head_match": head_match, "sieve": sieve}
+TRAINED = "antecedent_trained"
+"""Prefix of the scores of a trained probe; its column in the tables is `trained`."""
 
 _SUFFIXES = (("all", ""), *((group, f"_{group}") for group in MENTION_TYPES))
 """Groups of links, and what their columns are called behind the name of the predictor."""
@@ -43,173 +45,150 @@ def links_of(batch: AntecedentBatch) -> Links:
     return find_links(*(column.cpu().numpy() for column in (batch.head_words, batch.clusters, batch.types)))
 
 
-class AntecedentExperiment(LightningModule):
-    """Antecedent selection accuracy of every head, of three baselines, and of a trained probe, on the same links.
-
-    Subclasses with a trained probe name it in `others` and fill `choose`; `figures` is for those of their own.
+class AntecedentEvaluation(nn.Module):
+    """Antecedent selection accuracy of every head, of three baselines and of a trained probe, on the same links.
 
     Args:
         mode: `held_out` chooses on dev and scores on test; `paper` chooses and scores on dev, as the original does.
         seed: of the bootstrap.
-
-    Attributes:
-        experiment: name of the experiment.
-        others: predictors beside the heads, in the order in which they are counted.
-        result: filled at the end of a test.
+        trained: whether a trained probe is scored beside.
     """
 
-    experiment: str
-    others: ClassVar[tuple[str, ...]] = tuple(BASELINES)
-    example_input_array = None
-
-    def __init__(self, mode: Literal["held_out", "paper"] = "held_out", seed: int = 0) -> None:
+    def __init__(self, mode: Literal["held_out", "paper"] = "held_out", seed: int = 0, trained: bool = False) -> None:
         super().__init__()
         check_values(self, mode=mode)
-        check_numbers(self, least=0, seed=seed)
-        self.mode = mode
-        self.seed = seed
-        self.result: Result | None = None
+        self.mode, self.seed = mode, seed
+        self.others = (*BASELINES, *([TRAINED] if trained else []))
         self._counts = nn.ModuleDict()
 
-    @property
-    def trained_for(self) -> Mapping[str, object]:
-        """What a trained probe says of its epochs."""
-        return {}
+    def prepare(self, data: CoreferenceDataModule) -> None:
+        """Make the counts for the documents of dev and test."""
+        self._data = data
+        heads = 2 * len(data.layers) * len(data.heads)
+        others: dict[EncoderOf, int] = {"given": len(self.others), **({"random_init": 0} if data.random_init else {})}
+        for split, (encoder, number) in product(STAGES["test"], others.items()):
+            documents = len(data.splits[split].documents)
+            counts = AntecedentCounts(documents, heads=heads, no_choice=heads, others=number)
+            self._counts[split_key(split, encoder)] = counts
 
-    def choose(self, batch: AntecedentBatch, links: Links) -> Tensor | None:
-        """What a trained probe chooses for every link, int64 `[links]`, places in `links.heads`; None without one."""
-        return None
-
-    def figures(self) -> Mapping[str, Figure]:
-        """Figures of the experiment's own, beside bars and maps of the heads."""
-        return {}
-
-    @property
-    def data(self) -> CoreferenceDataModule:
-        """The datamodule of the run; refuses one without mentions or without an encoder."""
-        given, name = self.trainer.datamodule, type(self).__name__  # type: ignore[attr-defined]
-        data = part_of(given, CoreferenceDataModule)
-        if data is None:
-            raise ExperimentError(
-                f"{name} needs mentions, and {type(given).__name__} has none: use CoreferenceDataModule."
-            )
-        if data.encoder_identity is None:
-            raise ExperimentError(f"{name} needs attention: --data.init_args.encoder must not be null.")
-        return data
-
-    def setup(self, stage: str) -> None:
-        data = self.data
-        if stage == "test":
-            heads = 2 * len(data.layers) * len(data.heads)  # see `_counted`
-            columns: dict[EncoderOf, int] = {"given": heads + len(self.others)}
-            columns |= {"random_init": heads} if data.random_init else {}
-            for split, (encoder, width) in product(STAGES[stage], columns.items()):
-                documents = len(data.splits[split].documents)
-                self._counts[_name(split, encoder)] = AntecedentCounts(documents, 1, width)
-
-    def test_step(self, batch: AntecedentBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
+    def update(self, batch: AntecedentBatch, trained: Callable[[Links], Tensor] | None = None) -> None:
+        """Add a window; `trained` returns a probe's choice for every link, int64 `[links]`, places in `links.heads`."""
         if batch.window is None:
             return
         links = links_of(batch)
-        if self.data.candidates == "words":
-            hits, idle = antecedent_hits_among_words(batch.weights[0], batch.weights[1], links)
+        if self._data.candidates == "words":
+            found = antecedent_hits_among_words(batch.weights[0], batch.weights[1], links)
         else:
-            hits, idle = antecedent_hits(batch.weights, links)
-        of_heads = torch.cat([hits.flatten(1, 2), idle.flatten(1, 2)], dim=1)
-        others = self._of_others(batch, batch.window, links) if batch.encoder == "given" else of_heads[0, :0].cpu()
-        counted = torch.cat([of_heads, others.to(hits.device).expand(2, -1, -1)], dim=1)[:, None]
-        metric = self._counts[_name(batch.split, batch.encoder)]
-        metric.update(int(batch.document), counted, torch.from_numpy(links.type))  # type: ignore[operator]
+            found = antecedent_hits(batch.weights, links)
+        right, idle = (flags.flatten(0, 2) for flags in found)
+        others = self._of_others(batch, batch.window, links, trained) if batch.encoder == "given" else right[:0]
+        metric = self._counts[split_key(batch.split, batch.encoder)]
+        types = torch.from_numpy(links.type)
+        metric.update(int(batch.document), types, heads=right, no_choice=idle, others=others)  # type: ignore[operator]
 
-    def _of_others(self, batch: AntecedentBatch, window: Window, links: Links) -> Tensor:
-        """Whether the baselines, and a trained probe, are right, bool `[others, links]`."""
+    def _of_others(
+        self, batch: AntecedentBatch, window: Window, links: Links, trained: Callable[[Links], Tensor] | None
+    ) -> Tensor:
+        """Return the links that the baselines and a trained probe have right, bool `[others, links]`."""
         text = window.text
         head_words = batch.head_words.cpu().numpy()
         chosen = []
         for predict in BASELINES.values():
             found = predict(text.sentences, text.tags, text.mentions)
             chosen.append(np.searchsorted(links.heads, [head_words[found[m]] for m in links.mention.tolist()]))
-        if (trained := self.choose(batch, links)) is not None:
-            chosen.append(trained.cpu().numpy())
+        if trained is not None:
+            chosen.append(trained(links).cpu().numpy())
         # As a head is: right if the word chosen heads an earlier mention of the cluster.
         return torch.tensor(np.array([links.gold[np.arange(len(links)), words] for words in chosen], dtype=np.bool_))
 
-    def _counted(self, name: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Counts by document and type: hits of heads, choices they do not make, hits of the others, and links.
-
-        Those of heads are `[documents, 2·heads, types]`, the others' `[documents, others, types]`; on the CPU.
-        """
-        metric = self._counts[name]
+    def _counted(self, split: Split, encoder: EncoderOf = "given") -> tuple[dict[str, Tensor], Tensor]:
+        """Return right choices by kind of predictor `[documents, predictors, types]` and links, on the CPU."""
+        metric = self._counts[split_key(split, encoder)]
         assert isinstance(metric, AntecedentCounts)
-        counts, links = (found.cpu() for found in metric.compute())
+        right, links = metric.compute()
         metric.reset()
-        heads = len(self.data.layers) * len(self.data.heads)
-        hits, idle, others = torch.tensor_split(counts.squeeze(2), [heads, 2 * heads], dim=2)
-        return hits.flatten(1, 2), idle.flatten(1, 2), others[:, 0], links
+        return {name: found.cpu() for name, found in right.items()}, links.cpu()
 
     def _left_out(self, dev: Tensor, scored: Tensor) -> dict[str, dict[str, int]]:
-        """Links that are scored, and those whose antecedents in the window all share their head word: no links."""
+        """Return, by split, the links that are scored, and those left out as all antecedents share their head word."""
         audit = {}
         splits: dict[Split, Tensor] = {"dev": dev} if self.mode == "paper" else {"dev": dev, "test": scored}
         for split, links in splits.items():
-            held, count = self.data.splits[split].counts, int(links.sum())
+            held, count = self._data.splits[split].counts, int(links.sum())
             same_head = held["links"] - held["lost_links"] - count
             audit[f"{split}_links"] = {"scored": count, "same_head_word": same_head}
         return audit
 
-    def on_test_epoch_end(self) -> None:
+    def result(
+        self,
+        experiment: str,
+        figures: Mapping[str, Figure] | None = None,
+        trained_for: Mapping[str, object] | None = None,
+    ) -> Result:
+        """Return the scores, and forget all windows.
+
+        Args:
+            experiment: name of the experiment.
+            figures: figures of the experiment's own.
+            trained_for: entries of the audit about a training.
+        """
         counts = {split: self._counted(split) for split in STAGES["test"]}
-        paper = self.mode == "paper"
-        data = self.data
+        paper, data = self.mode == "paper", self._data
         scored: Split = "dev" if paper else "test"
         names = Names(data.layers, data.heads)
-        dev_hits, _, _, dev_links = counts["dev"]
-        hits, _, other_hits, links = counts[scored]
-        dev = accuracies(dev_hits, dev_links, draws=1, seed=self.seed)
-        heads = accuracies(hits, links, seed=self.seed)
-        others = accuracies(other_hits, links, seed=self.seed)
+        (dev_right, dev_links), (right, links) = counts["dev"], counts[scored]
+        dev = accuracies(dev_right["heads"], dev_links, draws=1, seed=self.seed)
+        heads, others = (accuracies(right[kind], links, seed=self.seed) for kind in ("heads", "others"))
         totals = [int(links.sum()), *links.sum(0).tolist()]
         # One head for all mentions, and for each type the best for it: the first of equals, and where there is no link.
         own = np.nan_to_num(dev[0], nan=-1.0).argmax(0).tolist()
         overall = own[0]
         each = dict(zip(self.others, zip(*others, strict=True), strict=True))
+        by_type = antecedent_table(own, dev, heads, each, totals, names, paper=paper)
         tables = {
             "antecedent": antecedent_table([overall] * len(own), dev, heads, each, totals, names, paper=paper),
-            "antecedent_by_type": replace(
-                antecedent_table(own, dev, heads, each, totals, names, paper=paper), answer=()
-            ),
+            "antecedent_by_type": replace(by_type, answer=()),
             "heads": all_antecedents(dev, heads, totals, names, paper=paper),
         }
         if data.random_init:
+            splits: tuple[Split, Split] = ("dev", scored)
+            held = [self._counted(split, "random_init") for split in dict.fromkeys(splits)]
             random_dev, random = (
-                accuracies(found, held, seed=self.seed)
-                for found, _, _, held in (self._counted(_name(split, "random_init")) for split in ("dev", scored))
+                accuracies(found["heads"], of_split, seed=self.seed) for found, of_split in (held[0], held[-1])
             )
             tables["random_init.heads"] = all_antecedents(random_dev, random, totals, names, paper=paper)
-        scores, right = scores_of("antecedent", heads, overall), {"antecedent": hits[:, overall]}
+        scores, chosen = scores_of("antecedent", heads, overall), {"antecedent": right["heads"][:, overall]}
         for place, name in enumerate(self.others):
             scores |= scores_of(name, others, place)
-            right[name] = other_hits[:, place]
-        self.result = Result(
-            experiment=self.experiment,
+            chosen[name] = right["others"][:, place]
+        return Result(
+            experiment=experiment,
             scores=scores,
-            headline=[f"{name}.{ANTECEDENT_GROUPS[0]}" for name in right],
+            headline=[f"{name}.{ANTECEDENT_GROUPS[0]}" for name in chosen],
             tables=tables,
             figures={
                 **antecedent_figures(tables["antecedent"].frame, heads, names, own, paper=paper),
-                **self.figures(),
+                **(figures or {}),
             },
             audit={
                 "mode": self.mode,
                 "candidates": data.candidates,
-                **self.trained_for,
+                **(trained_for or {}),
                 **self._left_out(dev_links, links),
                 # Behind a causal mask, or where a weight is below what the store keeps.
-                "predictions_without_weight": {split: int(idle.sum()) for split, (_, idle, _, _) in counts.items()},
+                "predictions_without_weight": {
+                    split: int(of_split["no_choice"].sum()) for split, (of_split, _) in counts.items()
+                },
             },
-            items=_items(data.splits[scored].documents, links, right),
-            ratios={f"{name}.{group}": (f"{name}{end}", f"links{end}") for name in right for group, end in _SUFFIXES},
+            items=_items(data.splits[scored].documents, links, chosen),
+            ratios={f"{name}.{group}": (f"{name}{end}", f"links{end}") for name in chosen for group, end in _SUFFIXES},
         )
+
+
+def check_coreference(data: CoreferenceDataModule, reader: str) -> None:
+    """Raise an ExperimentError for data without an encoder."""
+    if data.encoder_identity is None:
+        raise ExperimentError(f"{reader} needs attention: --data.init_args.encoder must not be null.")
 
 
 def all_antecedents(dev: Accuracies, scored: Accuracies, totals: Sequence[int], names: Names, *, paper: bool) -> Table:
@@ -224,21 +203,35 @@ def all_antecedents(dev: Accuracies, scored: Accuracies, totals: Sequence[int], 
     return replace(table, interval="dev" if paper else "test")
 
 
-def _name(split: Split, encoder: EncoderOf) -> str:
-    """What the counts of an encoder on a split are kept under."""
-    return split if encoder == "given" else f"{split}_{encoder}"
-
-
-class AntecedentHeads(AntecedentExperiment):
+class AntecedentHeads(Experiment[CoreferenceDataModule]):
     """Antecedent selection accuracy of every head of every layer, in both directions, from one pass.
 
     A head predicts, for every mention that has an antecedent in its window, the earlier mention whose head word it
     attends to most (or that attends to it most). One head is chosen on dev for all mentions, and one for each type of
     mention; both are scored on test, beside the nearest mention, the nearest with the same head word, and a rule-based
     sieve, all on the same links. Intervals are over documents. Nothing is trained: run it with `python train.py test`.
+
+    Args:
+        mode: `held_out` chooses on dev and scores on test; `paper` chooses and scores on dev, as the original does.
+        seed: of the bootstrap.
     """
 
     experiment = "antecedent"
+    takes = CoreferenceDataModule
+
+    def __init__(self, mode: Literal["held_out", "paper"] = "held_out", seed: int = 0) -> None:
+        super().__init__(seed)
+        self.evaluation = AntecedentEvaluation(mode, seed)
+
+    def prepare(self) -> None:
+        check_coreference(self.data, type(self).__name__)
+        self.evaluation.prepare(self.data)
+
+    def update(self, batch: AntecedentBatch) -> None:
+        self.evaluation.update(batch)
+
+    def outcome(self) -> Result:
+        return self.evaluation.result(self.experiment)
 
 
 def _items(documents: tuple[str, ...], links: Tensor, right: Mapping[str, Tensor]) -> pd.DataFrame:
@@ -249,10 +242,6 @@ def _items(documents: tuple[str, ...], links: Tensor, right: Mapping[str, Tensor
     for place, (_, suffix) in enumerate(_SUFFIXES[1:]):
         columns |= {f"{name}{suffix}": of_type[:, place].tolist() for name, of_type in counts.items()}
     return pd.DataFrame(columns)
-
-
-TRAINED = "antecedent_trained"
-"""What the scores of a trained probe are called; its column in the tables is `trained`."""
 
 
 def scores_of(name: str, found: Accuracies, place: int) -> dict[str, Estimate]:

@@ -1,17 +1,16 @@
-"""Experiments over gold arcs: what is predicted of dev and test, scored beside the fixed baselines."""
+"""Experiments over gold arcs: predicted heads scored beside the fixed baselines."""
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 import pandas as pd
 import torch
-from pytorch_lightning import LightningModule
 from torch import Tensor, nn
 
 from datamodules import AttentionBatch, DependencyDataModule
-from datamodules.base import part_of
+from datamodules.batch import EncoderOf, Split
 from datamodules.dependency import FIELDS, Field
 from metrics.attachment import (
     ALL,
@@ -34,84 +33,53 @@ from metrics.attachment import (
     uniform_attached,
     uniform_edges_found,
 )
-from metrics.rows import ArcPredictions
-from results import Bars, Estimate, Figure, Result, Table, UserError, free_name, merged
+from metrics.rows import ArcRows
+from results import Bars, Estimate, Figure, Result, Table, free_name, merged
+from training import Experiment, ExperimentError
+from training.experiment import CompositeExperiment, check_names
 
 
-class ExperimentError(UserError):
-    """An experiment that cannot be run as it is."""
-
-
-class DependencyExperiment(LightningModule):
-    """Reads dev, where choices are made, and test, where they are scored.
-
-    Subclasses fill three holes: `prepare`, `update` and `outcome`.
+class DependencyExperiment(Experiment[DependencyDataModule]):
+    """An experiment over the gold arcs of dev, where choices are made, and of test, where they are scored.
 
     Attributes:
-        experiment: name of the experiment.
-        reads: what its batches hold beside the gold arcs.
-        reads_random_init: whether it has a use for batches of an encoder with random weights.
-        result: filled at the end of a test.
+        reads: tensors that a batch holds beside the gold arcs.
+        supports_random_init: whether it also reads batches of an encoder with random weights.
     """
 
-    experiment: str
-    reads: ClassVar[Set[Field]] = frozenset(("attention",))
-    reads_random_init: ClassVar[bool] = False
-    example_input_array = None
-
-    def __init_subclass__(cls, **options: object) -> None:
-        """Take `reads` as any collection; a TypeError names what no batch holds."""
-        super().__init_subclass__(**options)
-        if unknown := set(cls.reads) - FIELDS:
-            raise TypeError(f"{cls.__name__}.reads: a batch holds {', '.join(sorted(FIELDS))}, not {unknown}")
-        cls.reads = frozenset(cls.reads)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.result: Result | None = None
+    takes = DependencyDataModule
+    reads: ClassVar[Collection[Field]] = frozenset(("attention",))
+    supports_random_init: ClassVar[bool] = False
 
     def setup(self, stage: str) -> None:
-        if self.data.random_init and not self.reads_random_init:
-            raise ExperimentError(
-                f"{type(self).__name__} makes nothing of random weights: --data.init_args.random_init must be false."
-            )
-        self.data.read_only(self.reads)
+        read_fields(self.data, self.reads, type(self).__name__, random_init=self.supports_random_init)
         self.prepare()
 
-    def prepare(self) -> None:
-        """Make what counts, and refuse what does not fit the data, which are set up."""
+    def reads_batch(self, batch: object) -> bool:
+        return isinstance(batch, AttentionBatch) and (batch.encoder == "given" or self.supports_random_init)
 
-    def update(self, batch: AttentionBatch) -> None:
-        """Take in a batch of dev or test."""
-        raise TypeError(f"{type(self).__name__} does not say what it takes from a batch.")
 
-    def outcome(self) -> Result | None:
-        """The result, once all batches were seen; None on a process that need not have one."""
-        raise TypeError(f"{type(self).__name__} does not say what comes out.")
+def read_fields(
+    data: DependencyDataModule, reads: Collection[Field], reader: str, *, random_init: bool = False
+) -> None:
+    """Leave out of the batches what an experiment does not read.
 
-    def test_step(self, batch: AttentionBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
-        self.update(batch)
+    Raises:
+        ExperimentError: the data have no encoder to read, or batches of random weights that `reader` does not support.
+        TypeError: a batch has no such field.
+    """
+    if unknown := set(reads) - FIELDS:
+        raise TypeError(f"{reader}.reads: a batch holds {', '.join(sorted(FIELDS))}, not {unknown}")
+    if data.random_init and not random_init:
+        raise ExperimentError(f"{reader} does not support random_init: --data.init_args.random_init must be false.")
+    if data.encoder_identity is None and {"attention", "hidden"} & set(reads):
+        raise ExperimentError(f"{reader} needs attention: --data.init_args.encoder must not be null.")
+    data.read_only(frozenset(reads))
 
-    def on_test_epoch_end(self) -> None:
-        self.result = self.outcome()
 
-    @property
-    def data(self) -> DependencyDataModule:
-        """The datamodule of the run; refuses one without dependencies."""
-        data = part_of(self.trainer.datamodule, DependencyDataModule)  # type: ignore[attr-defined]
-        if data is None:
-            given = type(self.trainer.datamodule).__name__  # type: ignore[attr-defined]
-            raise ExperimentError(
-                f"{type(self).__name__} needs gold arcs, and {given} has none: use DependencyDataModule."
-            )
-        return data
-
-    @property
-    def attention(self) -> DependencyDataModule:
-        """The datamodule of the run; refuses one without an encoder."""
-        if self.data.encoder_identity is None:
-            raise ExperimentError(f"{type(self).__name__} needs attention: --data.init_args.encoder must not be null.")
-        return self.data
+def split_key(split: Split, encoder: EncoderOf) -> str:
+    """Return the name of a split as read by an encoder, for instance `dev_random_init`."""
+    return split if encoder == "given" else f"{split}_{encoder}"
 
 
 def check_relations(wanted: Sequence[str], known: Sequence[str]) -> None:
@@ -124,99 +92,97 @@ def check_relations(wanted: Sequence[str], known: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class PredictedArcs:
-    """What is predicted of the words of a batch, each int64 `[batch, n]`; anything in the padding.
+    """Predictions for the words of a batch, each int64 `[batch, n]`; anything in the padding.
 
     Attributes:
-        heads: the head of each word on its own, 0 = root.
-        tree: the head of each word in the best tree.
-        relations: the relation to `heads`, by the numbers of the datamodule.
+        heads: head of each word on its own, 0 = root.
+        tree: head of each word in the best tree.
+        relations: relation to `heads`, by the datamodule's ids.
     """
 
     heads: Tensor
     tree: Tensor | None = None
     relations: Tensor | None = None
 
-    @property
-    def columns(self) -> Tensor:
-        """`[batch, n, 3]`, -1 for what was not predicted."""
+    def columns(self) -> dict[str, Tensor]:
+        """Return all three by name, -1 where nothing was predicted."""
         absent = torch.full_like(self.heads, -1)
-        given = (self.heads, self.tree, self.relations)
-        return torch.stack([absent if column is None else column for column in given], dim=-1)
+        given = {"heads": self.heads, "tree": self.tree, "relations": self.relations}
+        return {name: absent if column is None else column for name, column in given.items()}
 
 
-class ArcExperiment(DependencyExperiment):
-    """Predicts one head for every word.
-
-    Subclasses fill two holes: `predicted`, when they predict anything beyond the baselines, and `figures`.
+class ArcEvaluation(nn.Module):
+    """Scores the predicted heads of test beside the fixed baselines, which are chosen on dev.
 
     Args:
-        relations: relations in the table and the figure, in this order, beside all words; by default all of them.
+        relations: relations in the table and the figure, in this order, beside all words; empty for all of them.
     """
 
-    reads: ClassVar[Set[Field]] = frozenset()
-
-    def __init__(self, relations: tuple[str, ...] = ()) -> None:
+    def __init__(self, relations: Sequence[str] = ()) -> None:
         super().__init__()
-        self.relations = relations
-        self._dev, self._test = ArcPredictions(3), ArcPredictions(3)
+        self.relations = tuple(relations)
+        self.dev, self.test = ArcRows(), predicted_arcs()
         self._labelled: bool | None = None
 
-    def prepare(self) -> None:
-        check_relations(self.relations, self.data.relations)
-
-    def predict(self, batch: AttentionBatch, tree: bool) -> PredictedArcs | None:
-        """What is predicted, with the best tree where it is asked for; None for an experiment of baselines alone."""
-        return None
-
-    def figures(self) -> Mapping[str, Figure]:
-        """Figures of the experiment's own, beside the bars per relation."""
-        return {}
-
-    @property
-    def trained_for(self) -> Mapping[str, object]:
-        """What a trained probe says of its epochs."""
-        return {}
-
-    def update(self, batch: AttentionBatch) -> None:
+    def update(self, batch: AttentionBatch, predicted: PredictedArcs | None = None) -> None:
+        """Add a batch of dev or test, with the predictions for test; None to score the baselines alone."""
         if batch.split == "dev":
-            gather(self._dev, batch, None)
+            self.dev.add(batch)
             return
-        predicted = self.predict(batch, tree=True)
         if predicted is not None:
             self._labelled = predicted.relations is not None
-        gather(self._test, batch, predicted)
+        self.test.add(batch, **(predicted or PredictedArcs(torch.full_like(batch.heads, -1))).columns())
 
-    def outcome(self) -> Result:
-        """Scores on test, beside those of the baselines."""
-        (dev, _), (test, predicted) = self._dev.compute(), self._test.compute()
-        self._dev.reset()
-        self._test.reset()
+    def result(
+        self,
+        experiment: str,
+        data: DependencyDataModule,
+        figures: Mapping[str, Figure] | None = None,
+        audit: Mapping[str, object] | None = None,
+    ) -> Result:
+        """Return the scores on test beside the baselines', and forget all batches.
+
+        Args:
+            experiment: name of the experiment.
+            data: the datamodule of the batches.
+            figures: figures of the experiment's own.
+            audit: entries of the audit.
+        """
+        (dev, _), (test, predicted) = self.dev.arcs(), self.test.arcs()
         labelled, self._labelled = self._labelled, None
-        names = self.data.relations
+        names = data.relations
         scores = baseline_scores(dev, test, len(names))
         found, items, ratios = None, None, dict[str, tuple[str, str]]()
         if labelled is not None:
-            heads, tree, relations = predicted.astype("int64").T
-            found = attached(test, heads)
-            items = sentence_scores(test, found, edges_found(test, heads))
-            items.insert(1, "id", [self.data.splits["test"].ids[index] for index in items["sentence"]])
-            ratios = {**RATIOS, "tree.uas": ("tree_correct", "scored"), "tree.uuas": ("tree_edges_found", "edges")}
-            items["tree_correct"] = count(test, attached(test, tree) * ~test.punctuation)
-            items["tree_edges_found"] = sentence_scores(test, found, edges_found(test, tree))["edges_found"]
-            if labelled:
-                ratios["las"] = ("labelled_correct", "scored")
-                items["labelled_correct"] = count(test, found * (relations == test.relation) * ~test.punctuation)
+            found = attached(test, predicted["heads"])
+            items, ratios = sentence_counts(test, predicted, data.splits["test"].ids, labelled=labelled)
             scores = ratio_scores(items, ratios) | scores
         table = rows_of(relation_table(dev, test, names, found), self.relations)
-        figures = {"relations": relation_bars(table), **self.figures()}
+        every = {"relations": relation_bars(table), **(figures or {})}
         headline = ["offset.uas", "uniform.uas"] if found is None else ["uas", "uuas", "offset.uas"]
-        return Result(self.experiment, scores, {"relations": table}, figures, self.trained_for, items, ratios, headline)
+        return Result(experiment, scores, {"relations": table}, every, audit or {}, items, ratios, headline)
 
 
-def gather(metric: ArcPredictions, batch: AttentionBatch, predicted: PredictedArcs | None) -> None:
-    """Add a batch, and what was predicted of it, if anything was."""
-    columns = (predicted or PredictedArcs(torch.full_like(batch.heads, -1))).columns
-    metric.update(batch.index, batch.heads, batch.relations, batch.punctuation, batch.lengths, columns)
+def predicted_arcs() -> ArcRows:
+    """Return a metric that gathers `PredictedArcs`."""
+    return ArcRows(heads=None, tree=None, relations=None)
+
+
+def sentence_counts(
+    test: Arcs, predicted: Mapping[str, Integers], ids: Sequence[str], *, labelled: bool
+) -> tuple[pd.DataFrame, dict[str, tuple[str, str]]]:
+    """Return a row of counts per sentence, and by name of a score the columns whose ratio it is."""
+    heads, tree, relations = (predicted[name].astype(np.int64) for name in ("heads", "tree", "relations"))
+    found = attached(test, heads)
+    items = sentence_scores(test, found, edges_found(test, heads))
+    items.insert(1, "id", [ids[index] for index in items["sentence"]])
+    ratios = {**RATIOS, "tree.uas": ("tree_correct", "scored"), "tree.uuas": ("tree_edges_found", "edges")}
+    items["tree_correct"] = count(test, attached(test, tree) * ~test.punctuation)
+    items["tree_edges_found"] = sentence_scores(test, found, edges_found(test, tree))["edges_found"]
+    if labelled:
+        ratios["las"] = ("labelled_correct", "scored")
+        items["labelled_correct"] = count(test, found * (relations == test.relation) * ~test.punctuation)
+    return items, ratios
 
 
 SHOWN = 25
@@ -301,7 +267,7 @@ def relation_bars(table: Table) -> Bars:
     )
 
 
-class Baselines(ArcExperiment):
+class Baselines(DependencyExperiment):
     """Best fixed offset per relation and overall, right- and left-branching, and uniform attention.
 
     The offsets are chosen on dev and scored on test. Uniform attention is scored by expectation: every word's head is
@@ -312,9 +278,23 @@ class Baselines(ArcExperiment):
     """
 
     experiment = "baselines"
+    reads = frozenset()
+
+    def __init__(self, relations: tuple[str, ...] = ()) -> None:
+        super().__init__()
+        self.evaluation = ArcEvaluation(relations)
+
+    def prepare(self) -> None:
+        check_relations(self.evaluation.relations, self.data.relations)
+
+    def update(self, batch: AttentionBatch) -> None:
+        self.evaluation.update(batch)
+
+    def outcome(self) -> Result:
+        return self.evaluation.result(self.experiment, self.data)
 
 
-class Analyses(DependencyExperiment):
+class Analyses(CompositeExperiment[DependencyDataModule]):
     """Several experiments without training in one pass over the data, for instance `Baselines` and `SingleHeads`.
 
     A score, table or figure keeps its name; another one of that name is called `<experiment>.<name>`. The counts of
@@ -328,44 +308,30 @@ class Analyses(DependencyExperiment):
     """
 
     experiment = "analyses"
+    takes = DependencyDataModule
 
     def __init__(self, analyses: list[DependencyExperiment]) -> None:
-        super().__init__()
-        names = [analysis.experiment for analysis in analyses]
-        if not names or len(set(names)) < len(names):
-            raise ExperimentError(f"--model.init_args.analyses: name one or more, each once, and not {names}.")
-        self._analyses = nn.ModuleList(analyses)
-        self.reads = frozenset().union(*(analysis.reads for analysis in analyses))  # type: ignore[misc]
-        self.reads_random_init = any(analysis.reads_random_init for analysis in analyses)  # type: ignore[misc]
-
-    @property
-    def analyses(self) -> list[DependencyExperiment]:
-        return list(self._analyses)  # type: ignore[arg-type]
+        super().__init__(analyses)
+        check_names("analyses", [analysis.experiment for analysis in analyses])
+        self._reads = frozenset(field for analysis in analyses for field in analysis.reads)
+        self._random_init = any(analysis.supports_random_init for analysis in analyses)
 
     def prepare(self) -> None:
-        for analysis in self.analyses:
-            analysis.trainer = self.trainer
-            analysis.prepare()
-
-    def update(self, batch: AttentionBatch) -> None:
-        for analysis in self.analyses:
-            if batch.encoder == "given" or analysis.reads_random_init:
-                analysis.update(batch)
+        super().prepare()
+        read_fields(self.data, self._reads, type(self).__name__, random_init=self._random_init)
 
     def outcome(self) -> Result | None:
-        """All results as one."""
-        # All of them before any is left out: each gathers from every process.
-        results = [(analysis.experiment, analysis.outcome()) for analysis in self.analyses]
+        # All results before any is left out: each gathers from every process.
+        found = self.results()
+        results = {name: result for name, result in found.items() if result is not None}
+        if len(results) < len(found):
+            return None
         items, ratios = list[pd.DataFrame](), dict[str, tuple[str, str]]()
-        found = dict[str, Result]()
-        for name, result in results:
-            if result is None:
-                return None
-            found[name] = result
+        for name, result in results.items():
             if result.items is not None:
                 columns = {key: f"{name}.{key}" for key in result.items if key not in ("sentence", "id")}
                 items.append(result.items.set_index(["sentence", "id"]).rename(columns=columns))
                 pairs = {key: (columns[over], columns[under]) for key, (over, under) in result.ratios.items()}
                 ratios |= {free_name(key, name, ratios): pair for key, pair in pairs.items()}
         joined = pd.concat(items, axis=1).reset_index() if items else None
-        return replace(merged(self.experiment, found), items=joined, ratios=ratios)
+        return replace(merged(self.experiment, results), items=joined, ratios=ratios)

@@ -20,10 +20,10 @@ from datamodules.dependency import DependencySplit
 from heads.experiment import (
     SHOWN,
     DependencyExperiment,
-    ExperimentError,
     baseline_scores,
     check_relations,
     rows_of,
+    split_key,
 )
 from metrics.attachment import (
     ALL,
@@ -53,10 +53,11 @@ from metrics.heads import (
     offset_shares,
     permutation_p,
 )
-from metrics.rows import ArcPredictions
+from metrics.rows import ArcRows
 from metrics.trees import gold_in_trees, tree_counts
 from results import AttentionLines, Bars, Estimate, HeatMap, Result, Table, Unit, on_one_scale
 from results.errors import check_numbers, check_values
+from training import ExperimentError
 
 POSITIONAL, MARGIN = 0.9, 0.1
 """What makes a head positional, and a head syntactic (Voita et al. 2019, §5)."""
@@ -554,7 +555,7 @@ class SingleHeads(DependencyExperiment):
     """
 
     experiment = "heads"
-    reads_random_init = True
+    supports_random_init = True
 
     def __init__(
         self,
@@ -567,24 +568,30 @@ class SingleHeads(DependencyExperiment):
         seed: int = 0,
         relations: tuple[str, ...] = (),
     ) -> None:
-        super().__init__()
+        super().__init__(seed)
         check_values(self, mode=mode)
         self.mode = mode
         self._scored: Split = "dev" if mode == "paper" else "test"
         check_numbers(self, least=1, permutations=permutations, ensemble=ensemble, minimum=minimum)
-        check_numbers(self, least=0, maps=maps, seed=seed)
+        check_numbers(self, least=0, maps=maps)
         self.permutations, self.ensemble, self.minimum, self.maps = permutations, ensemble, minimum, maps
         self.drawings, self.relations = drawings, relations
-        self.seed = seed
         self._gathered, self._peaks = nn.ModuleDict(), nn.ModuleDict()
 
     def prepare(self) -> None:
-        data = self.attention
+        data = self.data
         names = Names(data.layers, data.heads)
         # Both directions of every head; of the given encoder also its trees.
-        columns: dict[EncoderOf, int] = {"given": 3 * len(names), "random_init": 2 * len(names)}
+        columns: dict[EncoderOf, dict[str, int | None]] = {
+            "given": {"heads": 2 * len(names), "in_trees": len(names)},
+            "random_init": {"heads": 2 * len(names)},
+        }
         self._gathered = nn.ModuleDict(
-            {_name(split, encoder): ArcPredictions(k) for encoder, k in columns.items() for split in STAGES["test"]}
+            {
+                split_key(split, encoder): ArcRows(**widths)
+                for encoder, widths in columns.items()
+                for split in STAGES["test"]
+            }
         )
         self._peaks = nn.ModuleDict({encoder: RowPeaks(len(data.layers), len(data.heads)) for encoder in columns})
         check_relations(self.relations, data.relations)
@@ -598,40 +605,38 @@ class SingleHeads(DependencyExperiment):
             check_drawing(wanted, names, data.splits[self._scored], data.relations)
 
     def update(self, batch: AttentionBatch) -> None:
-        predicted = most_attended(batch.attention, batch.lengths).flatten(2)
+        predicted = {"heads": most_attended(batch.attention, batch.lengths).flatten(2)}
         if batch.encoder == "given":
             trees = gold_in_trees(batch.attention, batch.heads, batch.punctuation, batch.lengths)
-            predicted = torch.cat([predicted, trees], dim=2)
+            predicted["in_trees"] = trees
         if batch.split == "dev":
             self._peaks[batch.encoder].update(batch.attention, batch.lengths)  # type: ignore[operator]
-        self._gathered[_name(batch.split, batch.encoder)].update(  # type: ignore[operator]
-            batch.index, batch.heads, batch.relations, batch.punctuation, batch.lengths, predicted
-        )
+        self._gathered[split_key(batch.split, batch.encoder)].add(batch, **predicted)  # type: ignore[operator]
 
     def outcome(self) -> Result | None:
         names = Names(self.data.layers, self.data.heads)
-        parts: dict[str, tuple[Arcs, NDArray[np.integer]]] = {}
+        parts: dict[str, tuple[Arcs, dict[str, NDArray[np.integer]]]] = {}
         for name, metric in self._gathered.items():
-            arcs, rows = metric.compute()  # type: ignore[operator]
-            parts[name] = self._within_reach(arcs, name), rows
+            arcs, predicted = metric.arcs()  # type: ignore[operator]
+            parts[name] = self._within_reach(arcs, name), predicted
         confidence: dict[str, Floats] = {
             encoder: metric.compute().cpu().numpy()  # type: ignore[operator]
             for encoder, metric in self._peaks.items()
         }
-        for metric in (*self._gathered.values(), *self._peaks.values()):
+        for metric in self._peaks.values():
             metric.reset()  # type: ignore[operator]
         if not self.trainer.is_global_zero:
             return None  # the statistics are the first process's, which writes them
         labels = self.data.relations
-        found_by = {name: Predictions(arcs, labels, rows[:, : 2 * len(names)]) for name, (arcs, rows) in parts.items()}
+        found_by = {name: Predictions(arcs, labels, rows["heads"]) for name, (arcs, rows) in parts.items()}
         paper = self.mode == "paper"
         dev, test, scored = found_by["dev"], found_by["test"], found_by[self._scored]
-        random_dev, random_scored = (found_by[_name(split, "random_init")] for split in ("dev", self._scored))
+        random_dev, random_scored = (found_by[split_key(split, "random_init")] for split in ("dev", self._scored))
         control = (random_dev, random_scored) if len(random_dev.arcs) else None
         split = self.data.splits[self._scored]
         every = best_heads(dev, scored, control, names, permutations=self.permutations, seed=self.seed)
         best = rows_of(every, self.relations)  # only now: the same numbers whatever is shown
-        trees = [tree_counts(arcs, rows[:, 2 * len(names) :]) for arcs, rows in (parts["dev"], parts[self._scored])]
+        trees = [tree_counts(arcs, rows["in_trees"]) for arcs, rows in (parts["dev"], parts[self._scored])]
         found = scored.found(dev.best(PLAIN))
         tree_table, of_best_tree = _trees(trees[0], trees[1], names, paper=paper, seed=self.seed)
         scores = attachment_scores(scored.arcs, *found, prefix="heads.", seed=self.seed) | of_best_tree
@@ -680,8 +685,8 @@ class SingleHeads(DependencyExperiment):
 
     def _within_reach(self, arcs: Arcs, name: str) -> Arcs:
         """Arcs with what the encoder may attend to from each word, so that baselines are of no more than that."""
-        splits = {_name(split, "given"): data for split, data in self.data.splits.items()}
-        splits |= {_name(split, "random_init"): data for split, data in self.data.random_splits.items()}
+        splits = {split_key(split, "given"): data for split, data in self.data.splits.items()}
+        splits |= {split_key(split, "random_init"): data for split, data in self.data.random_splits.items()}
         if name not in splits or (reach := splits[name].reach) is None:
             return arcs
         before = np.cumsum(splits[name].lengths) - splits[name].lengths  # words of the sentences before
@@ -710,11 +715,6 @@ class SingleHeads(DependencyExperiment):
         return Table(
             pd.DataFrame(rows, columns=columns), dict.fromkeys(("dev", "test", "single"), "fraction"), interval
         )
-
-
-def _name(split: Split, encoder: EncoderOf) -> str:
-    """What the predictions of the heads of an encoder on a split are kept under."""
-    return split if encoder == "given" else f"{split}_{encoder}"
 
 
 Trees = tuple[Integers, Integers]

@@ -143,41 +143,50 @@ def _hits(rows: Tensor, columns: Tensor, links: Links, candidates: Flags, gold: 
 
 
 class AntecedentCounts(ExactMetric):
-    """Counts the links and the right choices of every head, per document and mention type, as integers.
+    """Counts, per document and mention type, the links and those that each predictor has right, as integers.
 
-    A baseline counts as one layer with one head.
+    Args:
+        documents: number of documents.
+        predictors: number of predictors of each kind, by the name of the kind.
     """
 
-    hits: Tensor
+    right: Tensor
     links: Tensor
 
-    def __init__(self, documents: int, layers: int, heads: int) -> None:
+    def __init__(self, documents: int, **predictors: int) -> None:
         super().__init__()
-        counts = torch.zeros(documents, 2, layers, heads, TYPES, dtype=torch.long)
-        self.add_state("hits", default=counts, dist_reduce_fx="sum")
-        self.add_state("links", default=counts[:, 0, 0, 0].clone(), dist_reduce_fx="sum")
+        self.predictors = predictors
+        for name, shape in {"right": (documents, sum(predictors.values()), TYPES), "links": (documents, TYPES)}.items():
+            self.add_state(name, default=torch.zeros(*shape, dtype=torch.long), dist_reduce_fx="sum")
 
-    def update(self, document: int, hits: Tensor, types: Tensor) -> None:
-        """Add a window of a document (0-based): `Choices.right` `[2, layers, heads, links]`, and types `[links]`.
+    def update(self, document: int, types: Tensor, **right: Tensor) -> None:
+        """Add a window of a document, counted from 0.
 
-        Another document, shape or type raises ValueError.
+        Args:
+            document: place of the document.
+            types: mention type of each link, `[links]`.
+            right: by kind of predictor, the links it has right, bool `[predictors, links]`.
+
+        Raises:
+            ValueError: there is no such document or type, or a shape differs.
         """
-        documents, *size, _ = self.hits.shape
-        if not 0 <= document < documents:
-            raise ValueError(f"document {document} of {documents}: the metric was built for documents 0 to n - 1")
-        if types.ndim != 1 or hits.shape != (*size, types.numel()) or hits.dtype != torch.bool:
-            raise ValueError(
-                f"hits must be bool {[*size, 'links']} and types [links]: got {hits.dtype} {list(hits.shape)} and "
-                f"{list(types.shape)}"
-            )
+        if not 0 <= document < len(self.links):
+            raise ValueError(f"document {document} of {len(self.links)}: they are counted from 0")
+        wanted = {name: [number, types.numel()] for name, number in self.predictors.items()}
+        found = {name: list(flags.shape) for name, flags in right.items()}
+        if types.ndim != 1 or found != wanted or any(flags.dtype != torch.bool for flags in right.values()):
+            raise ValueError(f"bool {wanted} and types [links] are needed: got {found} and {list(types.shape)}")
         _check_types(types.cpu().numpy())
-        of_type = types.to(self.links.device) == torch.arange(TYPES, device=self.links.device)[:, None]
+        device = self.links.device
+        of_type = types.to(device) == torch.arange(TYPES, device=device)[:, None]
         self.links[document] += of_type.sum(-1)
-        self.hits[document] += (hits.to(self.hits.device)[..., None, :] & of_type).sum(-1)
+        flags = torch.cat([right[name].to(device) for name in wanted])
+        self.right[document] += (flags[:, None, :] & of_type).sum(-1)
 
-    def compute(self) -> tuple[Tensor, Tensor]:
-        """Return right choices `[documents, 2, layers, heads, 3]` and links `[documents, 3]`, both int64."""
-        return self.hits.clone(), self.links.clone()
+    def compute(self) -> tuple[dict[str, Tensor], Tensor]:
+        """Return right choices by kind `[documents, predictors, 3]`, and links `[documents, 3]`, both int64."""
+        parts = torch.split(self.right.clone(), list(self.predictors.values()), dim=1)
+        return dict(zip(self.predictors, parts, strict=True)), self.links.clone()
 
 
 Accuracies = tuple[Floats, Floats, Floats]

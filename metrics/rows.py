@@ -1,8 +1,9 @@
 """Metrics that are exact on any number of devices: they gather rows of numbers and sum nothing before."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
-from typing import Any
+from itertools import accumulate
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -37,33 +38,49 @@ class ExactMetric(Metric):
         return synced
 
 
-class Rows(ExactMetric):
-    """Gathers rows of numbers, in any order of batches; `update` of a subclass appends them, `compute` reads `joined`.
+class ItemRows(ExactMetric):
+    """Gathers named columns of numbers for each item of a split, in any order of batches.
 
-    The first of the columns is the index of the item. The first `keys` columns identify a row; rows are sorted by them.
+    Args:
+        columns: width of each column by name: None for one number an item, k for k numbers.
+        keys: columns of one number each that identify an item; the items are sorted by them.
+        dtype: of all columns, keys included; a key in float32 must be below 2²⁴.
     """
 
-    rows: list[Tensor] | Tensor  # one tensor [rows, columns] a batch; torchmetrics joins them when it syncs
+    rows: list[Tensor] | Tensor  # one tensor [items, numbers] a batch; torchmetrics joins them when it syncs
 
-    def __init__(self, columns: int, keys: int, dtype: torch.dtype) -> None:
+    def __init__(
+        self, columns: Mapping[str, int | None], keys: Sequence[str] = ("index",), dtype: torch.dtype = torch.float32
+    ) -> None:
         super().__init__()
-        self.columns, self.keys, self.kind = columns, keys, dtype
+        self.columns: dict[str, int | None] = {**dict.fromkeys(keys), **columns}
+        self.keys, self.kind = len(keys), dtype
         self.add_state("rows", default=[], dist_reduce_fx="cat")
 
-    def append(self, rows: Tensor) -> None:
-        """Add the rows of a batch, `[rows, columns]`."""
-        assert isinstance(self.rows, list)
-        self.rows.append(rows.to(self.kind))
+    @property
+    def _widths(self) -> list[int]:
+        return [1 if width is None else width for width in self.columns.values()]
 
-    def joined(self) -> NDArray[Any]:
-        """All rows, sorted by their keys.
+    def update(self, **values: Tensor) -> None:
+        """Add a batch: every column by name, `[items]` or `[items, width]`; a ValueError for other names or shapes."""
+        items = len(next(iter(values.values())))
+        wanted = {name: [items] if width is None else [items, width] for name, width in self.columns.items()}
+        if (found := {name: list(value.shape) for name, value in values.items()}) != wanted:
+            raise ValueError(f"the columns must be {wanted}, and they are {found}")
+        parts = [
+            values[name].to(self.kind).reshape(items, width) for name, width in zip(wanted, self._widths, strict=True)
+        ]
+        assert isinstance(self.rows, list)
+        self.rows.append(torch.cat(parts, dim=1))
+
+    def compute(self) -> dict[str, NDArray[Any]]:
+        """Return every column by name, `[items]` or `[items, width]`, sorted by the keys; keys are int64.
 
         Raises:
-            ValueError: A row was added more than once.
+            ValueError: An item was added more than once.
         """
         parts = [self.rows] if isinstance(self.rows, Tensor) else self.rows
-        whole = torch.cat(parts) if parts else torch.empty(0, self.columns, dtype=self.kind)
-        rows: NDArray[Any] = whole.cpu().numpy()
+        rows: NDArray[Any] = (torch.cat(parts) if parts else self._nothing()).cpu().numpy()
         rows = rows[np.lexsort(rows[:, : self.keys].T[::-1])]
         twice = rows[1:][(rows[1:, : self.keys] == rows[:-1, : self.keys]).all(axis=1), 0]
         if twice.size:
@@ -72,7 +89,23 @@ class Rows(ExactMetric):
                 f"{int(twice[0])}: the scores would count them twice. Reset the metric between epochs, and use a "
                 "sampler that repeats no item to even out the devices (Trainer(use_distributed_sampler=False))."
             )
-        return rows
+        if rows.dtype == np.float32:
+            rows = rows.astype(np.float64)
+        columns = np.split(rows, list(accumulate(self._widths))[:-1], axis=1)
+        found = {
+            name: column[:, 0] if width is None else column
+            for column, (name, width) in zip(columns, self.columns.items(), strict=True)
+        }
+        return found | {name: found[name].astype(np.int64) for name in list(found)[: self.keys]}
+
+    def take(self) -> dict[str, NDArray[Any]]:
+        """Return the columns as `compute` does, and forget them."""
+        found = self.compute()
+        self.reset()
+        return found
+
+    def _nothing(self) -> Tensor:
+        return torch.empty(0, sum(self._widths), dtype=self.kind, device=self.device)
 
     def sync(
         self,
@@ -84,67 +117,72 @@ class Rows(ExactMetric):
         """Gather the rows of all devices."""
         # A device without a batch would send an empty vector of floats, which does not fit the matrices of the others.
         if isinstance(self.rows, list) and not self.rows:
-            self.rows.append(torch.empty(0, self.columns, dtype=self.kind, device=self.device))
+            self.rows.append(self._nothing())
         super().sync(dist_sync_fn, process_group, should_sync, distributed_available)
 
 
-class ItemRows(Rows):
-    """Gathers `width` numbers per item, for instance per sentence or text."""
+class GoldArcs(Protocol):
+    """Gold arcs of a batch of sentences, padded to n words."""
 
-    def __init__(self, width: int) -> None:
-        super().__init__(1 + width, keys=1, dtype=torch.float32)
-        self.width = width
+    @property
+    def index(self) -> Tensor:
+        """Place of each sentence in its split, int `[batch]`."""
 
-    def update(self, index: Tensor, values: Tensor) -> None:
-        """Add the values `[batch, width]` of items `[batch]`; both are stored in float32, so an index is below 2²⁴."""
-        if values.shape != (len(index), self.width):
-            raise ValueError(f"values must be {[len(index), self.width]}, and they are {list(values.shape)}")
-        self.append(torch.cat([index[:, None].float(), values.float()], dim=1))
+    @property
+    def lengths(self) -> Tensor:
+        """Words, int `[batch]`."""
 
-    def compute(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Return indices `[items]` in ascending order and numbers `[items, width]`; ValueError for repeated items."""
-        rows = self.joined().astype(np.float64)
-        return rows[:, 0].astype(np.int64), rows[:, 1:]
+    @property
+    def heads(self) -> Tensor:
+        """Position of each word's head from 1, 0 for ROOT, int `[batch, n]`."""
+
+    @property
+    def relations(self) -> Tensor:
+        """Relation ids, int `[batch, n]`."""
+
+    @property
+    def punctuation(self) -> Tensor:
+        """Words that are punctuation, bool `[batch, n]`."""
 
 
-class ArcPredictions(Rows):
-    """Gathers gold arcs and `width` predictions for each word; None for one, its head."""
+class ArcRows(ItemRows):
+    """Gathers the gold arc of every word beside named predictions, as int32.
 
-    def __init__(self, width: int | None = None) -> None:
-        super().__init__(6 + (width or 1), keys=2, dtype=torch.int)
-        self.width = width
+    Args:
+        predicted: width of each prediction by name: None for one number a word, k for k numbers.
+    """
 
-    def update(
-        self,
-        sentence: Tensor,
-        heads: Tensor,
-        relations: Tensor,
-        punctuation: Tensor,
-        lengths: Tensor,
-        predicted: Tensor,
-    ) -> None:
-        """Add a batch; only words before the sentence's length are kept.
-
-        `sentence`, the index in its split, and `lengths` are `[batch]`, `predicted` is `[batch, n]` or `[batch, n,
-        width]`, and the others are `[batch, n]`; heads are 0 for ROOT.
-        """
-        shape = heads.shape if self.width is None else (*heads.shape, self.width)
-        if not heads.shape == relations.shape == punctuation.shape or predicted.shape != shape:
-            raise ValueError(
-                f"heads, relations and punctuation must all be [batch, n], and predicted {tuple(shape)}: got "
-                f"{[tuple(part.shape) for part in (heads, relations, punctuation, predicted)]}"
-            )
-        place = torch.arange(1, heads.shape[1] + 1, device=heads.device).expand_as(heads)
-        length = lengths.long()[:, None].expand_as(heads)
-        columns = [sentence[:, None].expand_as(heads), place, length, heads, relations, punctuation]
+    def __init__(self, **predicted: int | None) -> None:
+        gold = dict.fromkeys(("length", "head", "relation", "punctuation"))
         # int32: half the bytes of int64, and enough.
-        gold = torch.stack([column.int() for column in columns], dim=-1)
-        numbers = predicted.int().view(*heads.shape, self.width or 1)
-        self.append(torch.cat([gold, numbers], dim=-1)[place <= length])
+        super().__init__({**gold, **predicted}, keys=("sentence", "word"), dtype=torch.int)
 
-    def compute(self) -> tuple[Arcs, NDArray[Any]]:
-        """Return the arcs and the predictions, `[words]` or `[words, width]`; ValueError for repeated sentences."""
-        rows = self.joined()
-        sentence, word, length, head, relation, punctuation = rows[:, :6].T.astype(np.int64)
-        predicted = rows[:, 6:] if self.width is not None else rows[:, 6].astype(np.int64)
-        return Arcs(sentence, word, length, head, relation, punctuation.astype(np.bool_)), predicted
+    def add(self, batch: GoldArcs, **predicted: Tensor) -> None:
+        """Add a batch with its predictions `[batch, n]` or `[batch, n, width]`; padding is left out."""
+        heads = batch.heads
+        word = torch.arange(1, heads.size(1) + 1, device=heads.device).expand_as(heads)
+        length = batch.lengths.long()[:, None].expand_as(heads)
+        columns = {
+            "sentence": batch.index[:, None].expand_as(heads),
+            "word": word,
+            "length": length,
+            "head": heads,
+            "relation": batch.relations,
+            "punctuation": batch.punctuation,
+            **predicted,
+        }
+        real = word <= length
+        shapes = {name: list(column.shape[:2]) for name, column in columns.items()}
+        if wrong := {name: shape for name, shape in shapes.items() if shape != list(heads.shape)}:
+            raise ValueError(f"all columns must be {list(heads.shape)}, [batch, n], and some are {wrong}")
+        self.update(**{name: column[real] for name, column in columns.items()})
+
+    def arcs(self) -> tuple[Arcs, dict[str, NDArray[Any]]]:
+        """Return the arcs and the predictions by name, `[words]` or `[words, width]`, and forget them.
+
+        Raises:
+            ValueError: A sentence was added more than once.
+        """
+        found = self.take()
+        gold = {name: found.pop(name).astype(np.int64) for name in ("sentence", "word", "length", "head", "relation")}
+        return Arcs(**gold, punctuation=found.pop("punctuation").astype(np.bool_)), found

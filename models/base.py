@@ -65,8 +65,8 @@ class TextSizes:
     """Whether one number is predicted: there is one class then, and no label."""
 
     @classmethod
-    def of(cls, data: ClassificationDataModule) -> "TextSizes":
-        """For a datamodule that is set up."""
+    def from_data(cls, data: ClassificationDataModule) -> "TextSizes":
+        """Take the sizes of a datamodule that is set up."""
         vectors, known = data.word_vectors() or (None, None)
         size = None if vectors is None else vectors.size(1)
         labels = tuple(data.labels)
@@ -113,15 +113,15 @@ class Prediction(NamedTuple):
     weights: dict[str, NDArray[np.float32]]
 
 
-class TextClassifier(TrainedModule[TextSizes]):
+class TextClassifier(TrainedModule[ClassificationDataModule, TextSizes]):
     """A classifier whose attention can be read, and replaced by another.
 
     One that comes from `load_from_checkpoint` applies to new texts by `predict_texts`, without Trainer and datamodule.
 
     Subclasses fill `build`, `forward` and `decide`; those with terms of their own in the loss also `term_names` and
-    `outcome`. The loss is the sum of its terms, each logged as `loss.<name>` as it enters the sum; on a split a term is
-    the mean over all of its texts or words (with `class_weights` Σ w·loss / Σ w), however they are batched. Of a
-    regression, for classifiers that have one (`regresses`), the squared error is in the place of the cross-entropy.
+    `loss_terms`. The loss is the sum of its terms, each logged as `loss.<name>` with its weight. For a split it is the
+    mean over its texts or words (with `class_weights` Σ w·loss / Σ w), however they are batched. A regression, in
+    classifiers that support it (`regresses`), has the squared error in place of the cross-entropy.
 
     Args:
         learning_rate: of the optimiser.
@@ -134,6 +134,7 @@ class TextClassifier(TrainedModule[TextSizes]):
 
     checkpoint_key = "classifier"
     experiment = "classification"
+    takes = ClassificationDataModule
     term_names: Sequence[str] = ()  # beside the cross-entropy
     regresses: ClassVar[bool] = False
 
@@ -151,7 +152,6 @@ class TextClassifier(TrainedModule[TextSizes]):
         self.learning_rate, self.optimizer = learning_rate, optimizer
         self.weight_decay, self.decay = weight_decay, decay
         self.class_weights = class_weights
-        self.result: Result | None = None
         self.predictions: pd.DataFrame | None = None
         self._audit: dict[str, object] = {}
         self._weights: Tensor | None = None
@@ -178,7 +178,7 @@ class TextClassifier(TrainedModule[TextSizes]):
                 their weights, and those above the lowest replaced level recompute their attention.
         """
 
-    def outcome(self, batch: TextBatch) -> tuple[Output, Mapping[str, Mean]]:
+    def loss_terms(self, batch: TextBatch) -> tuple[Output, Mapping[str, Mean]]:
         """What `forward` says, and the terms of the loss beside the cross-entropy, each a mean times its weight."""
         return self(batch), {}
 
@@ -195,21 +195,10 @@ class TextClassifier(TrainedModule[TextSizes]):
         """Whether a parameter has weight decay: not where it belongs to an attention module."""
         return not name.startswith(("attention.", "sentence_attention."))
 
-    @property
-    def data(self) -> ClassificationDataModule:
-        """The datamodule of the run; a ModelError if it is not one of labelled texts."""
-        data = self.trainer.datamodule  # type: ignore[attr-defined]
-        if not isinstance(data, ClassificationDataModule):
-            raise ModelError(
-                f"{type(self).__name__} classifies texts, and {type(data).__name__} has none: use "
-                f"ClassificationDataModule."
-            )
-        return data
+    def prepare(self) -> None:
+        self.make_for(self.data)
 
-    def setup(self, stage: str) -> None:
-        self.prepare(self.data)
-
-    def prepare(self, data: ClassificationDataModule) -> None:
+    def make_for(self, data: ClassificationDataModule) -> None:
         """Make the parameters for a datamodule that is set up; a ModelError or TrainingError if they do not fit it."""
         if data.regression and not (self.regresses and not self.class_weights):
             refused = "weighs classes (class_weights)" if self.regresses else "decides between classes"
@@ -217,7 +206,7 @@ class TextClassifier(TrainedModule[TextSizes]):
                 f"{type(self).__name__} {refused}, and the labels are numbers (--data.init_args.regression). Use "
                 f"TransformerClassifier without class_weights, or data whose labels are classes."
             )
-        self.bind(TextSizes.of(data), data.identity)
+        self.bind(TextSizes.from_data(data), data.identity)
         if self.class_weights:
             counts = torch.from_numpy(data.class_counts).float()
             self._weights = counts.sum() / (len(counts) * counts)
@@ -227,8 +216,8 @@ class TextClassifier(TrainedModule[TextSizes]):
         super().bind(sizes, source)
         if first:
             self.origin = Origin(replace(sizes, vectors=None, known=None), source)  # they are parameters now
-            width = 1 + sizes.classes
-            self._val, self._dev, self._test = ItemRows(width), ItemRows(width), ItemRows(width)
+            columns = {"gold": None, "outputs": sizes.classes}
+            self._val, self._dev, self._test = ItemRows(columns), ItemRows(columns), ItemRows(columns)
             self._train_losses, self._eval_losses = (
                 MetricCollection({name: Average() for name in self._names}, compute_groups=False) for _ in range(2)
             )
@@ -242,7 +231,7 @@ class TextClassifier(TrainedModule[TextSizes]):
         return (SQUARED_ERROR if self._regression else CROSS_ENTROPY, *self.term_names)
 
     def _terms(self, batch: TextBatch) -> tuple[Output, Mapping[str, Mean]]:
-        output, extra = self.outcome(batch)
+        output, extra = self.loss_terms(batch)
         if self._regression:
             error = nn.functional.mse_loss(output.logits[:, 0], batch.labels)
             return output, {SQUARED_ERROR: Mean(error, len(batch.labels)), **extra}
@@ -283,7 +272,7 @@ class TextClassifier(TrainedModule[TextSizes]):
         if not self._regression:
             # Logarithms, taken in double precision on the CPU: as float32 near 1 probabilities would tie.
             values = values.cpu().double().log_softmax(-1).float().to(logits.device)
-        metric.update(batch.index, torch.cat([batch.labels[:, None], values], dim=1))
+        metric.update(index=batch.index, gold=batch.labels, outputs=values)
 
     def validation_step(self, batch: TextBatch, batch_idx: int) -> None:
         self._evaluate(batch, self._val)
@@ -295,24 +284,23 @@ class TextClassifier(TrainedModule[TextSizes]):
         # The same on every device: they are joined already.
         self.log_dict({**means, "val_loss": sum(self._means(self._eval_losses).values())}, sync_dist=True)
 
-    def test_step(self, batch: TextBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
+    def update(self, batch: TextBatch) -> None:
         if batch.split == "test":
             self._evaluate(batch, self._test)
         elif len(batch.labels):
             self._gather(self._dev, batch, self(batch).logits)
 
-    def on_test_epoch_end(self) -> None:
+    def outcome(self) -> Result:
         losses = self._means(self._eval_losses)
         dev, test = self._joined(self._dev), self._joined(self._test)
         audit = {**self._audit, **self.trained_for}
-        self.result = classification_result(self.experiment, self.data, dev, test, losses, audit)
+        return classification_result(self.experiment, self.data, dev, test, losses, audit)
 
     def _joined(self, metric: ItemRows) -> Classified | Regressed:
-        texts, values = metric.compute()
-        metric.reset()
+        found = metric.take()
         if self._regression:
-            return Regressed(texts, values[:, 0], values[:, 1])
-        return Classified(texts, values[:, 0].astype(np.int64), np.exp(values[:, 1:]))
+            return Regressed(found["index"], found["gold"], found["outputs"][:, 0])
+        return Classified(found["index"], found["gold"].astype(np.int64), np.exp(found["outputs"]))
 
     def on_predict_epoch_start(self) -> None:
         self._found: list[Prediction] = []

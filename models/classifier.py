@@ -116,7 +116,7 @@ class AttentionClassifier(TextClassifier):
         level = output.levels[WORD]
         return self._decide(level.hidden, checked_levels(imposed, (WORD,)).get(WORD, level.weights))
 
-    def outcome(self, batch: TextBatch) -> tuple[Output, Mapping[str, Mean]]:
+    def loss_terms(self, batch: TextBatch) -> tuple[Output, Mapping[str, Mean]]:
         output, encoded = self._run(batch)
         terms = {regularizer.name: regularizer.term(encoded) for regularizer in self._regularizers}
         return output, {name: term for name, term in terms.items() if term is not None}

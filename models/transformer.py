@@ -270,8 +270,8 @@ class TransformerClassifier(TextClassifier):
         if self.frozen:
             self.classifier.model.base_model.eval()
 
-    def prepare(self, data: ClassificationDataModule) -> None:
-        super().prepare(data)
+    def make_for(self, data: ClassificationDataModule) -> None:
+        super().make_for(data)
         names, labels = self.classifier.names, data.labels
         folded = [[name.lower() for name in some] for some in (names, labels)]
         if folded[0] != folded[1] and sorted(folded[0]) == sorted(folded[1]):

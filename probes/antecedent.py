@@ -1,22 +1,20 @@
 """Trained probes of coreference: the two scorers of Clark et al. (2019, §5) over antecedents instead of heads."""
 
-from collections.abc import Mapping, Set
-from typing import ClassVar
+from collections.abc import Mapping
+from functools import partial
 
 import torch
 from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 
-from datamodules import AntecedentBatch
-from datamodules.dependency import Field
-from heads.antecedent import TRAINED, AntecedentExperiment, links_of
-from heads.experiment import ExperimentError
+from datamodules import AntecedentBatch, CoreferenceDataModule
+from heads.antecedent import AntecedentEvaluation, check_coreference, links_of
 from metrics.antecedent import ANTECEDENT_DIRECTIONS, Links
 from probes.base import FrozenProbe, Sizes, weight_maps
 from probes.scorers import attention_scores, weighted_scores
-from results import Figure
+from results import Figure, Result
 from results.errors import check_numbers
-from training import Average
+from training import Average, ExperimentError
 
 
 def candidate_scores(scores: Tensor, links: Links) -> Tensor:
@@ -39,7 +37,7 @@ def antecedent_loss(scores: Tensor, links: Links) -> Tensor:
     return among.logsumexp(-1) - among.masked_fill(wrong, -torch.inf).logsumexp(-1)
 
 
-class TrainedAntecedentProbe(FrozenProbe, AntecedentExperiment):
+class TrainedAntecedentProbe(FrozenProbe[CoreferenceDataModule]):
     """A trained probe that gives every earlier head word a score as the antecedent of a mention.
 
     It sees what a single head sees: attention between the head words of two mentions, in both directions. It is
@@ -53,19 +51,25 @@ class TrainedAntecedentProbe(FrozenProbe, AntecedentExperiment):
         seed: of the bootstrap.
     """
 
-    others = (*AntecedentExperiment.others, TRAINED)
-    reads: ClassVar[Set[Field]] = frozenset(("attention",))
+    takes = CoreferenceDataModule
 
     def __init__(self, learning_rate: float = 1e-2, decay: float = 1.0, seed: int = 0) -> None:
-        super().__init__("held_out", seed)
+        super().__init__()
         check_numbers(self, least=0, learning_rate=learning_rate)
         check_numbers(self, above=0, decay=decay)
         self.learning_rate, self.decay = learning_rate, decay
+        self.evaluation = AntecedentEvaluation(seed=seed, trained=True)
         self._val_accuracy = Average()
 
+    def figures(self) -> Mapping[str, Figure]:
+        """Return figures of the probe's own."""
+        return {}
+
     def setup(self, stage: str) -> None:
-        super().setup(stage)
         data = self.data
+        check_coreference(data, type(self).__name__)
+        if stage == "test":
+            self.evaluation.prepare(data)
         if data.candidates != "mentions":
             raise ExperimentError(
                 f"{type(self).__name__} chooses among mentions: --data.init_args.candidates must be mentions, not "
@@ -83,8 +87,14 @@ class TrainedAntecedentProbe(FrozenProbe, AntecedentExperiment):
         return self.devices * loss  # a sum over all devices, whose gradients are averaged
 
     def choose(self, batch: AntecedentBatch, links: Links) -> Tensor:
-        """The candidate of the highest score for every link; of equals the later one, as for a single head."""
+        """Return the candidate of the highest score for every link, int64 `[links]`; of equals the later one."""
         return _choice(candidate_scores(self(batch), links))
+
+    def update(self, batch: AntecedentBatch) -> None:
+        self.evaluation.update(batch, partial(self.choose, batch))
+
+    def outcome(self) -> Result:
+        return self.evaluation.result(self.experiment, self.figures(), self.trained_for)
 
     def validation_step(self, batch: AntecedentBatch, batch_idx: int) -> None:
         right = loss = torch.zeros((), device=self.device)

@@ -1,22 +1,22 @@
 """What trained probes share: the encoder and the word vectors that their parameters belong to, and their loss."""
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
 from datamodules import AttentionDataModule
 from datamodules.dependency import Field
-from heads.experiment import ExperimentError
 from heads.single_heads import Names, head_map
 from results import Figure, on_one_scale
-from training import Average, Origin, TrainedModule
+from training import Average, ExperimentError, Origin, TrainedModule
+from training.experiment import Data
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """What a probe's parameters are shaped by.
+    """Sizes of the input that shape a probe's parameters.
 
     Attributes:
         layers: 0-based layers of the encoder whose attention is read.
@@ -29,11 +29,17 @@ class Sizes:
     vectors: int = 0
 
 
-class FrozenProbe(TrainedModule[Sizes]):
-    """A trained probe over attention, word vectors or both. Subclasses fill `build`, and call `bind_to` in `setup`."""
+class FrozenProbe(TrainedModule[Data, Sizes]):
+    """A trained probe over attention, word vectors or both; `setup` of a subclass calls `bind_to`.
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 # those of a class beside it
-        super().__init__(*args, **kwargs)
+    Attributes:
+        reads: tensors of a batch that it reads.
+    """
+
+    reads: ClassVar[Collection[Field]] = frozenset(("attention",))
+
+    def __init__(self) -> None:
+        super().__init__()
         # Summed here and logged once an epoch: Lightning's `log` costs more than the forward pass of such a probe.
         self._loss, self._val_loss = Average(), Average()
 
@@ -41,8 +47,8 @@ class FrozenProbe(TrainedModule[Sizes]):
         """Log `train_loss`, nats per word or link."""
         self.log("train_loss", self._loss.take())
 
-    def bind_to(self, data: AttentionDataModule[Any], reads: Set[Field]) -> None:
-        """Make the parameters for the encoder and the word vectors of the datamodule, as far as they are read."""
+    def bind_to(self, data: AttentionDataModule[Any], reads: Collection[Field]) -> None:
+        """Make the parameters for the encoder and the word vectors that are read; an ExperimentError without them."""
         sizes, source = Sizes(), dict[str, object]()
         if "attention" in reads:
             source["encoder"] = data.encoder_identity

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from datamodules import AttentionBatch
 from datamodules.sampling import BatchLoader
-from heads.experiment import DependencyExperiment, ExperimentError
 from metrics.attachment import ratio_scores
 from metrics.progress import counted
 from probes.nested import NestedExperiment, TrainedProbe, result_of
 from results import Bars, Estimate, Result, Table, Unit
+from training import ExperimentError, TrainedModule
 
 PORTIONS = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.0625, 0.125, 0.25, 0.5, 1.0)
 """Where the blocks of the online code end, as shares of the train split (Voita & Titov 2020, §2.2.2)."""
@@ -31,7 +31,7 @@ def borders(portions: Sequence[float], sentences: int) -> list[int]:
 
 
 def code_bits(
-    probe: DependencyExperiment, loader: BatchLoader[AttentionBatch], sentences: int, device: torch.device
+    probe: TrainedModule[Any, Any], loader: BatchLoader[AttentionBatch], sentences: int, device: torch.device
 ) -> NDArray[np.float64]:
     """Bits of the gold heads under a trained probe, `[sentences]`; those that the loader does not give cost nothing.
 
@@ -83,7 +83,7 @@ class DescriptionLength(NestedExperiment):
 
     def __init__(
         self,
-        probe: DependencyExperiment,
+        probe: TrainedModule,  # type: ignore[type-arg] # jsonargparse takes no parametrized class
         portions: tuple[float, ...] = PORTIONS,
         final: bool = True,
         **training: Any,  # noqa: ANN401 # those of NestedExperiment
@@ -105,7 +105,7 @@ class DescriptionLength(NestedExperiment):
             on["All sentences"] = self.data.variant()
         copies = self.trained_copies(on, "val_loss", "min")
         data = self.data.variant()
-        data.read_only(self.probe.reads)
+        data.read_only(frozenset(self.contract.reads))
         data.setup("fit")
         bits, blocks = uniform.copy(), []
         for copy, (start, stop) in zip([None, *copies[: len(ends) - 1]], pairwise((0, *ends)), strict=True):

@@ -1,6 +1,6 @@
 """Trained probes that select the head of every word among all candidates (Clark et al. 2019, §5)."""
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -10,16 +10,16 @@ from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 
 from attention import EncoderSpec, Options
-from datamodules import AttentionBatch, VectorSpec
+from datamodules import AttentionBatch, DependencyDataModule, VectorSpec
 from datamodules.dependency import DependencySplit, Field
-from heads.experiment import ArcExperiment, PredictedArcs, gather
+from heads.experiment import ArcEvaluation, PredictedArcs, check_relations, predicted_arcs, read_fields
 from metrics.attachment import attached
-from metrics.rows import ArcPredictions
+from metrics.rows import ArcRows
 from metrics.trees import tree_heads
 from probes.base import FrozenProbe, Sizes, weight_maps
 from probes.scorers import attention_scores, candidates, root_scores, weighted_scores, with_root
 from probes.sentences import data_of_sentences
-from results import Figure
+from results import Figure, Result
 from results.errors import check_numbers
 
 
@@ -65,7 +65,7 @@ class RelationClassifier(nn.Module):
         return torch.tensor([known.get(name, -1) for name in self.relations])
 
 
-class HeadSelectionProbe(FrozenProbe, ArcExperiment):
+class HeadSelectionProbe(FrozenProbe[DependencyDataModule]):
     """A trained probe that gives every word a score for every candidate head.
 
     Subclasses fill `build`, which makes the parameters once the sizes are known, and `forward`, which gives scores
@@ -80,7 +80,7 @@ class HeadSelectionProbe(FrozenProbe, ArcExperiment):
         relations: relations in the table and the figure, in this order, beside all words; by default all of them.
     """
 
-    reads: ClassVar[Set[Field]] = frozenset(("attention",))
+    takes = DependencyDataModule
     monitor: ClassVar[tuple[str, Literal["min", "max"]]] = ("val_uas", "max")
     headline: ClassVar[str] = "uas"
 
@@ -92,26 +92,30 @@ class HeadSelectionProbe(FrozenProbe, ArcExperiment):
         labels: bool = False,
         relations: tuple[str, ...] = (),
     ) -> None:
-        super().__init__(relations)
+        super().__init__()
         check_numbers(self, least=0, learning_rate=learning_rate)
         check_numbers(self, above=0, decay=decay)
         self.learning_rate, self.decay, self.schedule, self.labels = learning_rate, decay, schedule, labels
-        self._val, self._found = ArcPredictions(3), ArcPredictions(3)
+        self.evaluation = ArcEvaluation(relations)
+        self._val, self._found = ArcRows(heads=None), predicted_arcs()
         self._relations: tuple[str, ...] = ()
         self.predictions: pd.DataFrame | None = None
 
     def prepare(self) -> None:
-        super().prepare()
         reads = self._needs
-        data = self.attention if "attention" in reads else self.data
-        data.read_only(reads)
-        self.bind_to(data, reads)
+        read_fields(self.data, reads, type(self).__name__)
+        check_relations(self.evaluation.relations, self.data.relations)
+        self.bind_to(self.data, reads)
         if not self._relations:
-            self._classify(data.relations)
+            self._classify(self.data.relations)
 
     @property
-    def _needs(self) -> Set[Field]:
-        return self.reads | (HeadSelectionProbe.reads if self.labels else frozenset())
+    def _needs(self) -> frozenset[Field]:
+        return frozenset(self.reads) | ({"attention"} if self.labels else set())
+
+    def figures(self) -> Mapping[str, Figure]:
+        """Return figures of the probe's own."""
+        return {}
 
     def _classify(self, relations: tuple[str, ...]) -> None:
         self._relations = relations
@@ -131,41 +135,46 @@ class HeadSelectionProbe(FrozenProbe, ArcExperiment):
             loss = loss + self.classifier.loss(batch, self.data.relations)
         return self.devices * loss  # a sum over all devices, whose gradients are averaged
 
-    def predict(self, batch: AttentionBatch, tree: bool) -> PredictedArcs:
-        """The candidate of the highest score for every word, and the tree of the highest score."""
+    def predict(self, batch: AttentionBatch, tree: bool = True) -> PredictedArcs:
+        """Return the candidate of the highest score for every word and, if asked for, the tree of the highest score."""
         scores = self(batch)
         heads = scores.argmax(-1)
         relations = self.classifier.predict(batch, heads, self._names) if self.labels else None
         return PredictedArcs(heads, tree_heads(scores, batch.lengths) if tree else None, relations)
 
+    def update(self, batch: AttentionBatch) -> None:
+        self.evaluation.update(batch, self.predict(batch) if batch.split == "test" else None)
+
+    def outcome(self) -> Result:
+        return self.evaluation.result(self.experiment, self.data, self.figures(), self.trained_for)
+
     @property
     def _names(self) -> tuple[str, ...]:
-        """The relations by the numbers of the data; by those of the training where there is no trainer."""
+        """Relation names by label id: the datamodule's ids under a trainer, else those of the training run."""
         return self._relations if self._trainer is None else self.data.relations
 
     def predict_step(self, batch: AttentionBatch, batch_idx: int) -> Tensor:
         """Predicted heads `[batch, n]`, -1 in the padding; gathered for `predictions` too."""
-        predicted = self.predict(batch, tree=True)
-        gather(self._found, batch, predicted)
+        predicted = self.predict(batch)
+        self._found.add(batch, **predicted.columns())
         return predicted.heads.masked_fill(~batch.mask, -1)
 
     def on_predict_epoch_end(self) -> None:
         """Fill `predictions`, the table of `predict_sentences` for the sentences of the data."""
         self.predictions = self._table(self._found, self.data.splits["test"])
 
-    def _table(self, found: ArcPredictions, split: DependencySplit) -> pd.DataFrame:
-        arcs, predicted = found.compute()
-        found.reset()
+    def _table(self, found: ArcRows, split: DependencySplit) -> pd.DataFrame:
+        arcs, predicted = found.arcs()
         columns = {
             "id": [split.ids[index] for index in arcs.sentence],
             "word": arcs.word,
             "form": [form for index in np.unique(arcs.sentence) for form in split.words(int(index))],
-            "head": predicted[:, 0],
-            "tree_head": predicted[:, 1],
+            "head": predicted["heads"],
+            "tree_head": predicted["tree"],
         }
         if self.labels:
             names = (*self._names, None)  # the last, -1, is a relation that these data do not have
-            columns["relation"] = [names[number] for number in predicted[:, 2].tolist()]
+            columns["relation"] = [names[number] for number in predicted["relations"].tolist()]
         return pd.DataFrame(columns)
 
     def predict_sentences(
@@ -199,22 +208,21 @@ class HeadSelectionProbe(FrozenProbe, ArcExperiment):
         """
         with data_of_sentences(self, sentences, self._needs, encoder, options, vectors, root) as data:
             self.bind_to(data, self._needs)
-            found = ArcPredictions(3)
+            found = predicted_arcs()
             for batch in data.batches("test"):
                 batch = batch.to(self.device)
-                gather(found, batch, self.predict(batch, tree=True))
+                found.add(batch, **self.predict(batch).columns())
             return self._table(found, data.splits["test"])
 
     def validation_step(self, batch: AttentionBatch, batch_idx: int) -> None:
         scores = self(batch)
         self._val_loss.update(_head_cross_entropy(scores, batch).sum(), batch.lengths.sum())
-        gather(self._val, batch, PredictedArcs(scores.argmax(-1)))
+        self._val.add(batch, heads=scores.argmax(-1))
 
     def on_validation_epoch_end(self) -> None:
         """Log `val_uas`, UAS on dev without punctuation, and `val_loss`, nats per word."""
-        arcs, predicted = self._val.compute()
-        self._val.reset()
-        right = attached(arcs, predicted[:, 0].astype(np.int64))[~arcs.punctuation]
+        arcs, predicted = self._val.arcs()
+        right = attached(arcs, predicted["heads"].astype(np.int64))[~arcs.punctuation]
         self.log("val_uas", float(right.mean()) if len(right) else 0.0, prog_bar=True)
         self.log("val_loss", self._val_loss.take())
 

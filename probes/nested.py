@@ -1,22 +1,22 @@
 """Training inside a test: copies of one probe, each on data of its own, as control tasks and online codes need them."""
 
-from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from copy import deepcopy
 from functools import partial
-from typing import ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import torch
 from pytorch_lightning.utilities.seed import isolate_rng
 from torch import Tensor
 
 from datamodules import AttentionBatch, DependencyDataModule
-from datamodules.sampling import run_seed
-from heads.experiment import DependencyExperiment, ExperimentError
+from datamodules.dependency import Field
+from heads.experiment import DependencyExperiment
 from results import Result
 from results.errors import check_numbers
 from training import (
     Best,
+    ExperimentError,
     TrainedModule,
     Training,
     alone,
@@ -29,7 +29,7 @@ from training import (
 )
 
 Mode = Literal["min", "max"]
-Probe = TypeVar("Probe", bound=DependencyExperiment)
+Probe = TypeVar("Probe", bound=TrainedModule[Any, Any])
 
 
 @runtime_checkable
@@ -38,6 +38,8 @@ class TrainedProbe(Protocol):
 
     monitor: ClassVar[tuple[str, Mode]]
     """What is logged on dev and best at the dev optimum."""
+    reads: ClassVar[Collection[Field]]
+    """Tensors of a batch that it reads."""
     headline: ClassVar[str]
     """The main score of its result, a ratio of counts of sentences."""
 
@@ -62,21 +64,19 @@ class Trained(NamedTuple, Generic[Probe]):
     stopped: bool
 
     @classmethod
-    def of(cls, probe: Probe, best: Best) -> "Trained[Probe]":
-        """A copy of an untrained probe, with what a training has made of another copy."""
+    def from_best(cls, probe: Probe, best: Best) -> "Trained[Probe]":
+        """Copy an untrained probe and load the best weights of another copy's training."""
         # The test around is in inference mode, and what is made in it can never be trained.
         with isolate_rng(), recorded_gradients():
             fresh = deepcopy(probe)
             fresh.on_load_checkpoint({"epoch": best.epoch - 1, "state_dict": best.state, "probe": best.part})
             fresh.load_state_dict(best.state)
-        if isinstance(fresh, TrainedModule):
-            # mypy takes the two bases for incompatible
-            fresh.epochs, fresh.epochs_run = best.epoch, best.epochs  # type: ignore[unreachable]
+        fresh.epochs, fresh.epochs_run = best.epoch, best.epochs
         return cls(fresh, best.epoch, best.value, best.stopped)
 
 
 def train_copy(
-    probe: DependencyExperiment,
+    probe: TrainedModule[Any, Any],
     data: DependencyDataModule,
     *,
     monitor: str,
@@ -119,7 +119,7 @@ def epochs_between_checks(data: DependencyDataModule, batches: int) -> int:
     return -(-batches // len(data.train_dataloader()))
 
 
-def result_of(probe: DependencyExperiment, data: DependencyDataModule, device: torch.device | None = None) -> Result:
+def result_of(probe: TrainedModule[Any, Any], data: DependencyDataModule, device: torch.device | None = None) -> Result:
     """The result of a trained probe on dev and test of these data."""
     with isolate_rng(), quiet(), alone():
         nested_trainer(device).test(probe, datamodule=data, verbose=False)
@@ -147,39 +147,29 @@ class NestedExperiment(DependencyExperiment):
 
     def __init__(
         self,
-        probe: DependencyExperiment,
+        probe: TrainedModule,  # type: ignore[type-arg] # jsonargparse takes no parametrized class
         max_epochs: int = 100,
         patience: int = 5,
         batches: int = 50,
         seed: int | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(seed)
         check_numbers(self, least=1, max_epochs=max_epochs, patience=patience, batches=batches)
-        check_numbers(self, least=0, seed=seed)
         # Not as a submodule: Lightning would attach this module's trainer to it, and every copy would copy that.
         self._untrained = (probe,)
         self.max_epochs, self.patience, self.batches = max_epochs, patience, batches
-        self._seed = seed
-
-    @abstractmethod
-    def outcome(self) -> Result:
-        """Train, score, and say what came out."""
 
     @property
-    def probe(self) -> DependencyExperiment:
+    def probe(self) -> TrainedModule[Any, Any]:
         return self._untrained[0]
 
     @property
-    def seed(self) -> int:
-        return run_seed(self._seed)
-
-    @property
     def contract(self) -> TrainedProbe:
-        """What the probe says of itself; refuses one that is not trained."""
+        """The probe, as one of heads; an ExperimentError if it is not."""
         if not isinstance(self.probe, TrainedProbe):
             raise ExperimentError(
-                f"{type(self).__name__} trains a probe, and {type(self.probe).__name__} is not trained: give "
-                f"--model.init_args.probe one that is, for instance AttentionOnlyProbe."
+                f"{type(self).__name__} trains a probe of heads, and {type(self.probe).__name__} predicts no heads: "
+                f"give --model.init_args.probe one that does, for instance AttentionOnlyProbe."
             )
         return self.probe
 
@@ -191,8 +181,8 @@ class NestedExperiment(DependencyExperiment):
 
     def trained_copies(
         self, on: Mapping[str, DependencyDataModule], monitor: str, mode: Mode
-    ) -> list[Trained[DependencyExperiment]]:
-        """A copy of the probe for each of these data, by what it is called, at its dev optimum on them.
+    ) -> list[Trained[TrainedModule[Any, Any]]]:
+        """Train one copy of the probe per named datamodule; return each at its best dev epoch.
 
         The ranks share the trainings; an interrupted run keeps those that have ended.
         """
@@ -214,7 +204,7 @@ class NestedExperiment(DependencyExperiment):
             check = epochs_between_checks(data, self.batches) * sentences + len(data.splits["dev"])
             file = kept_file(self.trainer, f"copy-{number}.ckpt")
             trainings.append(Training(name, file, partial(train, data), cost=check))
-        return [Trained.of(self.probe, best) for best in share(trainings, self.data.ranks)]
+        return [Trained.from_best(self.probe, best) for best in share(trainings, self.data.ranks)]
 
     def update(self, batch: AttentionBatch) -> None:
         """Nothing: the copies are tested by trainers of their own."""

@@ -1,6 +1,6 @@
 """New sentences for a trained probe: the data of its training over other sentences, without a Trainer."""
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,9 +19,9 @@ from training.lifecycle import config_of, data_of, data_settings
 
 @contextmanager
 def data_of_sentences(
-    probe: TrainedModule[Any],
+    probe: TrainedModule[Any, Any],
     sentences: str | Sequence[str | Sequence[str]],
-    reads: Set[Field],
+    reads: Collection[Field],
     encoder: EncoderSpec | None,
     options: Options | None,
     vectors: VectorSpec | None,
@@ -57,17 +57,17 @@ def data_of_sentences(
             data.setup("predict")
         finally:
             console.quiet = before
-        data.read_only(reads)
+        data.read_only(frozenset(reads))
         yield data
 
 
-def _data_of_training(probe: TrainedModule[Any], reads: Set[Field]) -> DependencyDataModule:
+def _data_of_training(probe: TrainedModule[Any, Any], reads: Collection[Field]) -> DependencyDataModule:
     """The data of the checkpoint, not set up; where it does not say, those of the default encoder."""
     if probe.loaded_from is not None and "data" in config_of(probe.loaded_from[1]):
         data = data_of(data_settings(*probe.loaded_from))
         assert isinstance(data, DependencyDataModule)
         return data
-    return DependencyDataModule(encoder=EncoderSpec() if {"attention", "hidden"} & reads else None)
+    return DependencyDataModule(encoder=EncoderSpec() if {"attention", "hidden"} & set(reads) else None)
 
 
 def _rows(number: int, sentence: str | Sequence[str]) -> str:

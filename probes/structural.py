@@ -1,7 +1,7 @@
 """The structural probes of Hewitt & Manning (2019): trees in the geometry of hidden states."""
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from attention import EncoderSpec, Options
-from datamodules import AttentionBatch
-from heads.experiment import DependencyExperiment, ExperimentError
+from datamodules import AttentionBatch, DependencyDataModule
+from datamodules.dependency import Field
+from heads.experiment import read_fields
 from metrics.attachment import Floats, Integers, ratio_scores
 from metrics.bootstrap import bootstrap_ratio, ratio
 from metrics.rows import ItemRows
@@ -25,7 +26,7 @@ from metrics.trees import gold_in_trees
 from probes.sentences import data_of_sentences
 from results import HeatMap, Result, Table
 from results.errors import check_numbers
-from training import Average, Mean, Origin, TrainedModule, over_devices
+from training import Average, ExperimentError, Mean, Origin, TrainedModule, over_devices
 
 BOUND = 0.05
 """The matrices start uniform within ±BOUND as in Hewitt & Manning (2019)."""
@@ -106,10 +107,10 @@ class Found:
     correlation: Floats
 
     @classmethod
-    def of(cls, sentence: Integers, rows: Floats, lengths: Integers) -> "Found":
-        """From gathered rows `[sentences, 1 + 2k]`: total, right, correlation; `lengths` are those of the split."""
-        total, right, correlation = rows[:, 0], *np.split(rows[:, 1:], 2, axis=1)
-        return cls(sentence, lengths[sentence], total, right, correlation)
+    def from_rows(cls, rows: ItemRows, lengths: Integers) -> "Found":
+        """Take the gathered rows of a split whose sentences have these lengths."""
+        found = rows.take()
+        return cls(found["index"], lengths[found["index"]], found["total"], found["right"], found["correlation"])
 
     def counts(self, share: bool) -> tuple[Floats, Floats]:
         """Numerators and denominators `[sentences, k]` of the share that was found, or of the mean correlation."""
@@ -191,7 +192,7 @@ GAIN = 1e-4
 """By how much the loss on dev must fall for an epoch to count as better."""
 
 
-class StructuralProbe(TrainedModule[StructuralSizes], DependencyExperiment):
+class StructuralProbe(TrainedModule[DependencyDataModule, StructuralSizes]):
     """A matrix B for every layer and rank, under which squared norms are distances or depths in the tree.
 
     All are trained at once, on the same batches, and none feels the others: each starts from random numbers of its
@@ -211,7 +212,8 @@ class StructuralProbe(TrainedModule[StructuralSizes], DependencyExperiment):
         patience: epochs in a row that are not better, after which a probe stops.
     """
 
-    reads = frozenset(("hidden",))
+    takes = DependencyDataModule
+    reads: ClassVar[Collection[Field]] = frozenset(("hidden",))
     monitor: ClassVar[tuple[str, Literal["min", "max"]]] = ("val_loss", "min")
     headline: ClassVar[str]
     """The main score, by which layer and rank are chosen."""
@@ -260,7 +262,8 @@ class StructuralProbe(TrainedModule[StructuralSizes], DependencyExperiment):
         """Of every sentence: what there was to find `[batch]`, what was found, and rank correlations, `[batch, k]`."""
 
     def prepare(self) -> None:
-        data = self.attention
+        data = self.data
+        read_fields(data, self.reads, type(self).__name__)
         held, size = data.hidden_layers, data.hidden_size
         self._places = {layer: place for place, layer in enumerate(held)}
         pairs = sweep_pairs(self.layers, self.ranks, held, size)
@@ -285,8 +288,9 @@ class StructuralProbe(TrainedModule[StructuralSizes], DependencyExperiment):
         self.register_buffer("best_loss", torch.full((len(pairs),), torch.inf))
         self.register_buffer("best_epoch", torch.zeros(len(pairs), dtype=torch.int64))
         self.register_buffer("stale", torch.zeros(len(pairs), dtype=torch.int64))
-        self._val = ItemRows(len(pairs))
-        self._dev, self._test = ItemRows(1 + 2 * len(pairs)), ItemRows(1 + 2 * len(pairs))
+        self._val = ItemRows({"losses": len(pairs)})
+        scores = {"total": None, "right": len(pairs), "correlation": len(pairs)}
+        self._dev, self._test = ItemRows(scores), ItemRows(scores)
 
     def _predictions(self, batch: AttentionBatch, matrices: nn.ParameterList, pairs: Sequence[int]) -> Tensor:
         """Predictions of some pairs `[batch, pairs, …]`."""
@@ -336,7 +340,7 @@ class StructuralProbe(TrainedModule[StructuralSizes], DependencyExperiment):
         """Gather the losses on dev: while training those of the weights of now, else those of the best epochs."""
         fitting = self.trainer.state.fn == TrainerFn.FITTING
         predicted = self._predictions(batch, self.matrices, range(len(self.pairs))) if fitting else self(batch)
-        self._val.update(batch.index, self.losses(predicted, batch))
+        self._val.update(index=batch.index, losses=self.losses(predicted, batch))
 
     def on_validation_epoch_end(self) -> None:
         """Keep the weights that are better, lower the rate of the others, and stop when all have stopped.
@@ -344,8 +348,7 @@ class StructuralProbe(TrainedModule[StructuralSizes], DependencyExperiment):
         Logs the loss of each pair, where there are several, and as `val_loss` the mean over the pairs of their best
         ones: a checkpoint that watches it is the first that has the best weights of all.
         """
-        losses = torch.from_numpy(self._val.compute()[1].mean(axis=0)).float().to(self.device)
-        self._val.reset()
+        losses = torch.from_numpy(self._val.take()["losses"].mean(axis=0)).float().to(self.device)
         if len(self.pairs) > 1:
             names = [f"val_loss_layer{pair.layer}_rank{pair.rank}" for pair in self.pairs]
             self.log_dict(dict(zip(names, losses, strict=True)))
@@ -430,15 +433,13 @@ class StructuralProbe(TrainedModule[StructuralSizes], DependencyExperiment):
     def update(self, batch: AttentionBatch) -> None:
         total, right, correlation = self.found(self(batch), batch)
         metric = self._test if batch.split == "test" else self._dev
-        metric.update(batch.index, torch.cat([total[:, None], right, correlation], dim=1))
+        metric.update(index=batch.index, total=total, right=right, correlation=correlation)
 
     def outcome(self) -> Result:
         """Choose a pair on dev, and score it on test."""
         splits = self.data.splits
-        dev = Found.of(*self._dev.compute(), splits["dev"].lengths)
-        test = Found.of(*self._test.compute(), splits["test"].lengths)
-        self._dev.reset()
-        self._test.reset()
+        dev = Found.from_rows(self._dev, splits["dev"].lengths)
+        test = Found.from_rows(self._test, splits["test"].lengths)
         share, right, total = self.ratio
         by_share = self.headline == share
         table = sweep_table(self.pairs, self.best_epoch.tolist(), dev.counts(by_share), test.counts(by_share))

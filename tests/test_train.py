@@ -20,12 +20,11 @@ from pytorch_lightning.utilities import rank_zero_only
 import train
 from corpora.conllu import read_treebank
 from corpora.sentence import CorpusError
-from heads.experiment import ExperimentError
 from reports import ResultWriter
 from tests.glue import write as write_glue
 from tests.models.corpora import write_texts, write_vectors
 from tests.tiny import BROKEN, FAMILIAR
-from training import TrainingError
+from training import ExperimentError, TrainingError
 from training.parsing import Parser
 
 ROOT = Path(__file__).parent.parent

@@ -7,12 +7,11 @@ from pytorch_lightning import Callback, LightningDataModule, Trainer
 from pytorch_lightning.callbacks import ModelCheckpoint
 
 from datamodules import DependencyDataModule
-from heads.antecedent import AntecedentExperiment
-from heads.experiment import DependencyExperiment
 from probes.nested import Trained, train_copy
 from results import Result
+from training import Experiment, TrainedModule
 
-Probe = TypeVar("Probe", bound=DependencyExperiment)
+Probe = TypeVar("Probe", bound=TrainedModule[Any, Any])
 
 
 def trainer(epochs: int = 1, *callbacks: Callback, **options: Any) -> Trainer:  # noqa: ANN401
@@ -30,9 +29,7 @@ def trainer(epochs: int = 1, *callbacks: Callback, **options: Any) -> Trainer:  
     )
 
 
-def scored(
-    module: DependencyExperiment | AntecedentExperiment, data: LightningDataModule, checkpoint: Path | None = None
-) -> Result:
+def scored(module: Experiment[Any], data: LightningDataModule, checkpoint: Path | None = None) -> Result:
     trainer().test(module, datamodule=data, verbose=False, ckpt_path=checkpoint, weights_only=True)
     assert module.result is not None
     return module.result
@@ -40,4 +37,4 @@ def scored(
 
 def trained(probe: Probe, data: DependencyDataModule, **options: Any) -> Trained[Probe]:  # noqa: ANN401
     """A copy of a probe at its optimum on dev."""
-    return Trained.of(probe, train_copy(probe, data, **options))
+    return Trained.from_best(probe, train_copy(probe, data, **options))

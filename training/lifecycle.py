@@ -19,6 +19,7 @@ from torch import Tensor
 from attention.encoder import usable_device
 from results import UserError
 from results.errors import check_values
+from training.experiment import Data, Experiment
 from training.parsing import ROOMS, Parser, imported_classes, in_a_line, only_known_classes, remedy, without_permissions
 
 Sizes = TypeVar("Sizes")
@@ -38,8 +39,8 @@ class Origin(Generic[Sizes]):
     source: Mapping[str, object]
 
 
-class TrainedModule(LightningModule, Generic[Sizes]):
-    """A module whose parameters are made once the data are known, and that is scored only when it is trained.
+class TrainedModule(Experiment[Data], Generic[Data, Sizes]):
+    """An experiment with parameters, which are made once the data are known and scored only when they are trained.
 
     Its checkpoint holds the arguments of its constructor, the sizes of its parameters and the source of its input, so
     that `load_from_checkpoint` needs neither a Trainer nor a datamodule.
@@ -67,10 +68,9 @@ class TrainedModule(LightningModule, Generic[Sizes]):
     checkpoint_key: ClassVar[str] = "probe"
     may_come_trained: ClassVar[bool] = False
     objects: ClassVar[tuple[str, ...]] = ()
-    example_input_array = None
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 # those of a class beside it
-        super().__init__(*args, **kwargs)
+    def __init__(self) -> None:
+        super().__init__()
         self.save_hyperparameters(ignore=self.objects, logger=False)
         check_values(self, **self.hparams)
         self.origin: Origin[Sizes] | None = None

@@ -22,12 +22,12 @@ from corpora.sentence import Sentence
 from datamodules import ClassificationDataModule, DependencyDataModule
 from fidelity import Fidelity, SetErasure
 from heads import SingleHeads
-from heads.experiment import ExperimentError
 from models import TransformerClassifier
 from probes import AttentionOnlyProbe, DistancesWordsProbe
 from results import UserError
 from tests.tiny import FAMILIAR, save_bert, save_gpt2
 from tests.trainers import scored, trained, trainer
+from training import ExperimentError
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The '.*' does not have many workers"),

@@ -305,7 +305,7 @@ def test_the_terms_of_regularisers_are_added_where_they_are_asked_for(data: Data
         module = AdversarialTraining(checkpoint.untrained(data, 1), base, 0.1, regularized)
         module.log = lambda *args, **kwargs: None  # type: ignore[method-assign]
         losses.append(float(module.training_step(batch, 0).detach()))
-    _, terms = checkpoint.untrained(data, 1).outcome(batch)
+    _, terms = checkpoint.untrained(data, 1).loss_terms(batch)
     assert losses[1] - losses[0] == pytest.approx(float(terms["tying"].value.detach()), rel=1e-4)
     assert losses[1] > losses[0]
 

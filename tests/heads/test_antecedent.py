@@ -14,11 +14,11 @@ from corpora.document import MENTION_TYPES
 from datamodules import CoreferenceDataModule, DependencyDataModule
 from datamodules.coreference import CoreferenceSplit
 from heads import AntecedentHeads
-from heads.experiment import ExperimentError
 from metrics.antecedent import ANTECEDENT_DIRECTIONS, ANTECEDENT_GROUPS
 from tests import documents
 from tests.tiny import save_gpt2
 from tests.trainers import scored
+from training import ExperimentError
 
 LENGTHS = [[4] * 9, [6, 3, 5, 7], [9, 2, 4, 9, 5], [3] * 12, [8, 5, 9], [6, 4, 2, 7, 3, 8, 5]] * 3
 

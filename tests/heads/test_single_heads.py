@@ -18,7 +18,7 @@ from datamodules import DependencyDataModule
 from datamodules.batch import Split
 from datamodules.dependency import DependencySplit
 from heads import Analyses, Baselines, SingleHeads
-from heads.experiment import DependencyExperiment, ExperimentError
+from heads.experiment import DependencyExperiment
 from heads.single_heads import (
     Drawing,
     Names,
@@ -33,12 +33,13 @@ from heads.single_heads import (
 )
 from metrics.attachment import Arcs, Flags
 from metrics.heads import DIRECTIONS, most_attended
-from metrics.rows import ArcPredictions
+from metrics.rows import ArcRows
 from results import AttentionLines, Bars, HeatMap, Result
 from tests.attention.extractions import Extraction
 from tests.metrics.samples import arcs
 from tests.tiny import save_gemma3, save_gpt2, save_mistral, save_modernbert
 from tests.trainers import scored
+from training import ExperimentError
 
 BEST = "relation n head direction dev test low high offset best_offset random_init p"
 NAMES = Names((0, 1), (0, 1, 2, 3))
@@ -224,7 +225,7 @@ def test_a_device_without_a_sentence_adds_nothing(make_data: MakeData, monkeypat
     def with_an_empty_batch(self: SingleHeads, batch: object, batch_idx: int, dataloader_idx: int = 0) -> None:
         if batch_idx == 0:
             step(self, self.data.splits["dev"][[]], 0, dataloader_idx)
-        step(self, batch, batch_idx, dataloader_idx)  # type: ignore[arg-type]
+        step(self, batch, batch_idx, dataloader_idx)
 
     monkeypatch.setattr(SingleHeads, "test_step", with_an_empty_batch)
     assert scored(module, make_data()).numbers == alone.numbers
@@ -320,7 +321,7 @@ def test_experiments_share_one_pass(make_data: MakeData) -> None:
     ("module", "options", "message"),
     [
         (probe(), {"encoder": None}, "SingleHeads needs attention: --data.init_args.encoder must not be null"),
-        (Baselines(), {"random_init": True}, "Baselines makes nothing of random weights: --data.init_args.random_init"),
+        (Baselines(), {"random_init": True}, "Baselines does not support random_init: --data.init_args.random_init"),
         (probe(relations=("nsbj", "det", "x")), {}, "relations: the corpus has no 'nsbj', 'x'; its relations are "),
         *(
             (probe(drawings=(drawing,)), {}, message)
@@ -389,12 +390,12 @@ def split(make_data: MakeData) -> tuple[DependencySplit, Predictions, Names]:
 def opened(data: DependencyDataModule) -> tuple[DependencySplit, Predictions, Names]:
     """Dev with the predictions of all heads."""
     data.setup("validate")
-    metric = ArcPredictions(2 * len(data.layers) * len(data.heads))
+    metric = ArcRows(heads=2 * len(data.layers) * len(data.heads))
     for batch in data.val_dataloader():
         found = most_attended(batch.attention, batch.lengths).flatten(2)
-        metric.update(batch.index, batch.heads, batch.relations, batch.punctuation, batch.lengths, found)
-    arcs, rows = metric.compute()
-    return data.splits["dev"], Predictions(arcs, data.relations, rows), Names(data.layers, data.heads)
+        metric.add(batch, heads=found)
+    arcs, rows = metric.arcs()
+    return data.splits["dev"], Predictions(arcs, data.relations, rows["heads"]), Names(data.layers, data.heads)
 
 
 def sentences(split: DependencySplit) -> Iterator[tuple[str, list[str], torch.Tensor]]:

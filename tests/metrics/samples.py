@@ -1,6 +1,7 @@
 """Arcs, batches and attention made for tests."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,18 @@ from torch import Tensor
 from metrics.attachment import Arcs, Integers
 from tests.tiny import random_tree
 
-Batch = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 LAYERS, HEADS = 2, 3
+
+
+@dataclass(frozen=True)
+class Gold:
+    """Gold arcs of a batch; see `metrics.rows.GoldArcs`."""
+
+    index: Tensor
+    lengths: Tensor
+    heads: Tensor
+    relations: Tensor
+    punctuation: Tensor
 
 
 def arcs(
@@ -60,7 +71,7 @@ def random_predictions(gold: Arcs, width: int | None = None) -> Integers:
     return rng.integers(-1, gold.length[:, None] + 1, size=(len(gold), width))
 
 
-def padded_batch(arcs: Arcs, predicted: Integers, sentences: Sequence[int]) -> Batch:
+def padded_batch(arcs: Arcs, predicted: Integers, sentences: Sequence[int]) -> tuple[Gold, Tensor]:
     """The batch of these sentences as a datamodule would make it; the padding would be noticed if it counted."""
     rows = [np.flatnonzero(arcs.sentence == sentence) for sentence in sentences]
     n = max((row.size for row in rows), default=0)
@@ -71,14 +82,14 @@ def padded_batch(arcs: Arcs, predicted: Integers, sentences: Sequence[int]) -> B
             filled[place, : row.size] = values[row]
         return torch.from_numpy(filled)
 
-    return (
+    gold = Gold(
         torch.tensor(sentences, dtype=torch.int64),
+        torch.tensor([row.size for row in rows], dtype=torch.int64),
         padded(arcs.head, 77),
         padded(arcs.relation, -100),
         padded(arcs.punctuation, 1).bool(),
-        torch.tensor([row.size for row in rows], dtype=torch.int64),
-        padded(predicted, 99),
     )
+    return gold, padded(predicted, 99)
 
 
 def padded_attention(arcs: Arcs, sentences: Sequence[int]) -> tuple[Tensor, Tensor]:
@@ -92,10 +103,11 @@ def padded_attention(arcs: Arcs, sentences: Sequence[int]) -> tuple[Tensor, Tens
     return attention, torch.tensor(lengths, dtype=torch.int64)
 
 
-def item_rows(items: Sequence[int], width: int = 3) -> tuple[Tensor, Tensor]:
-    """Numbers that follow from the item alone."""
+def item_rows(items: Sequence[int], width: int = 3) -> dict[str, Tensor]:
+    """Columns that follow from the item alone."""
     drawn = [torch.rand(width, generator=torch.Generator().manual_seed(item)) for item in items]
-    return torch.tensor(items, dtype=torch.int64), torch.stack(drawn) if drawn else torch.empty(0, width)
+    numbers = torch.stack(drawn) if drawn else torch.empty(0, width)
+    return {"index": torch.tensor(items, dtype=torch.int64), "one": numbers[:, 0], "others": numbers[:, 1:]}
 
 
 def student_of_log_odds(values: NDArray[np.float64], low: float, high: float) -> tuple[Any, Any]:

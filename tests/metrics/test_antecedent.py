@@ -161,56 +161,65 @@ def test_the_device_does_not_matter() -> None:
     assert torch.equal(hits.cpu(), antecedent_hits(weights, links).right)
     among = antecedent_hits_among_words(rows.cuda(), columns.cuda(), links).right
     assert torch.equal(among.cpu(), antecedent_hits_among_words(rows, columns, links).right)
-    metric = AntecedentCounts(1, 2, 3).cuda()
-    metric.update(0, hits, types[links.mention])
-    assert metric.compute()[0].sum().item() == hits.sum().item()
+    metric = AntecedentCounts(1, heads=12).cuda()
+    metric.update(0, types[links.mention], heads=hits.flatten(0, 2))
+    assert metric.compute()[0]["heads"].sum().item() == hits.sum().item()
 
 
-DOCUMENTS, LAYERS, HEADS = 4, 2, 3
+DOCUMENTS, HEADS, OTHERS = 4, 6, 2
 
 
-def random_counts(windows: int) -> list[tuple[int, Tensor, Tensor]]:
-    """Windows of documents 0 to 2 (document 3 has none), of 0 to 9 links."""
+def random_counts(windows: int) -> list[tuple[int, Tensor, Tensor, Tensor]]:
+    """Windows of documents 0 to 2 (document 3 has none), of 0 to 9 links: their types, and two kinds of predictors."""
     made = []
     for seed in range(windows):
         rng = np.random.default_rng(seed)
         links = seed % 10
-        hits = torch.tensor(rng.random((2, LAYERS, HEADS, links)) < 0.4)
-        made.append((int(rng.integers(3)), hits, torch.tensor(rng.integers(3, size=links))))
+        heads, others = (torch.tensor(rng.random((number, links)) < 0.4) for number in (HEADS, OTHERS))
+        made.append((int(rng.integers(3)), torch.tensor(rng.integers(3, size=links)), heads, others))
     return made
 
 
 class TestAntecedentCounts:
     def test_against_loops(self) -> None:
-        windows, metric = random_counts(23), AntecedentCounts(DOCUMENTS, LAYERS, HEADS)
+        windows, metric = random_counts(23), AntecedentCounts(DOCUMENTS, heads=HEADS, others=OTHERS)
         before = metric.compute()[1]
-        for each in windows:
-            metric.update(*each)
+        for document, types, heads, others in windows:
+            metric.update(document, types, heads=heads, others=others)
         assert not before.any()  # not the state itself
-        hits, links = metric.compute()
-        assert hits.dtype == links.dtype == torch.int64
-        assert (hits.shape, links.shape) == ((DOCUMENTS, 2, LAYERS, HEADS, 3), (DOCUMENTS, 3))
+        right, links = metric.compute()
+        assert {name: tuple(found.shape) for name, found in right.items()} == {
+            "heads": (DOCUMENTS, HEADS, 3),
+            "others": (DOCUMENTS, OTHERS, 3),
+        }
+        assert links.shape == (DOCUMENTS, 3)
+        assert {right["heads"].dtype, right["others"].dtype, links.dtype} == {torch.int64}
         for document in range(DOCUMENTS):
+            own = [window for window in windows if window[0] == document]
             for code in range(3):
-                of_type = [(w[1], (w[2] == code).tolist()) for w in windows if w[0] == document]
-                assert links[document, code] == sum(sum(flags) for _, flags in of_type)
-                for place in np.ndindex(2, LAYERS, HEADS):
-                    right = sum(sum(f for f, h in zip(flags, h[place], strict=True) if h) for h, flags in of_type)
-                    assert hits[(document, *place, code)] == right
-        assert hits[3].sum() == links[3].sum() == 0
+                assert links[document, code] == sum(types.tolist().count(code) for _, types, _, _ in own)
+                kinds = {"heads": [(types, heads) for _, types, heads, _ in own]}
+                kinds["others"] = [(types, others) for _, types, _, others in own]
+                for name, flags in kinds.items():
+                    for k in range(right[name].size(1)):
+                        pairs = [pair for types, of in flags for pair in zip(types.tolist(), of[k], strict=True)]
+                        assert right[name][document, k, code] == sum(bool(f) for t, f in pairs if t == code)
+        assert right["heads"][3].sum() == links[3].sum() == 0
         assert links[:3].min() > 0
 
     def test_bad_windows_are_refused(self) -> None:
-        metric = AntecedentCounts(DOCUMENTS, LAYERS, HEADS)
-        hits, types = torch.zeros(2, LAYERS, HEADS, 2, dtype=torch.bool), torch.tensor([0, 2])
+        metric = AntecedentCounts(DOCUMENTS, heads=HEADS)
+        right, types = torch.zeros(HEADS, 2, dtype=torch.bool), torch.tensor([0, 2])
         for document in (-1, 4):
             with pytest.raises(ValueError, match=f"document {document} of 4"):
-                metric.update(document, hits, types)
-        for bad in (hits[:1], hits[..., :1], hits.long()):
-            with pytest.raises(ValueError, match=r"hits must be bool \[2, 2, 3, 'links'\] and types \[links\]"):
-                metric.update(0, bad, types)
+                metric.update(document, types, heads=right)
+        for bad in (right[:1], right[..., :1], right.long()):
+            with pytest.raises(ValueError, match=r"bool \{'heads': \[6, 2\]\} and types \[links\] are needed"):
+                metric.update(0, types, heads=bad)
+        with pytest.raises(ValueError, match=r"are needed"):
+            metric.update(0, types, others=right)
         with pytest.raises(ValueError, match="mention type 3"):
-            metric.update(0, hits, types + 1)
+            metric.update(0, types + 1, heads=right)
         assert metric.compute()[1].sum() == 0
 
 

@@ -1,7 +1,7 @@
 import copy
 import pickle
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import fields
+from dataclasses import fields, replace
 from datetime import timedelta
 from multiprocessing import get_context
 from pathlib import Path
@@ -14,7 +14,7 @@ import torch.distributed as dist
 from metrics.antecedent import AntecedentCounts
 from metrics.attachment import Arcs, Integers
 from metrics.heads import RowPeaks
-from metrics.rows import ArcPredictions, ItemRows
+from metrics.rows import ArcRows, ItemRows
 from tests.metrics.samples import (
     HEADS,
     LAYERS,
@@ -26,19 +26,41 @@ from tests.metrics.samples import (
     random_predictions,
 )
 
+COLUMNS: dict[str, int | None] = {"one": None, "others": 2}
+
 
 @pytest.mark.parametrize("batches", [[[4, 0, 17, 2, 9]], [[2], [17, 4], [], [9, 0]]])
 def test_rows_of_items_are_sorted_whatever_their_batches(batches: list[list[int]]) -> None:
-    metric = ItemRows(3)
-    assert [part.shape for part in metric.compute()] == [(0,), (0, 3)]
+    metric = ItemRows(COLUMNS)
+    assert {name: part.shape for name, part in metric.compute().items()} == {
+        "index": (0,),
+        "one": (0,),
+        "others": (0, 2),
+    }
     for batch in batches:
-        metric.update(*item_rows(batch))
+        metric.update(**item_rows(batch))
     expected = item_rows([0, 2, 4, 9, 17])
     for again in (metric, copy.deepcopy(metric), pickle.loads(pickle.dumps(metric))):
-        for found, values in zip(again.compute(), expected, strict=True):
-            np.testing.assert_array_equal(found, values.numpy())
-    with pytest.raises(ValueError, match=r"must be \[2, 4\], and they are \[2, 3\]"):
-        ItemRows(4).update(*item_rows([0, 1]))
+        found = again.compute()
+        assert found.keys() == expected.keys()
+        for name, values in expected.items():
+            np.testing.assert_array_equal(found[name], values.numpy())
+    assert found["index"].dtype == np.int64
+    assert found["one"].dtype == np.float64
+
+
+def test_other_columns_or_shapes_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"'others': \[2, 3\]\}, and they are .*'others': \[2, 2\]"):
+        ItemRows({"one": None, "others": 3}).update(**item_rows([0, 1]))
+    with pytest.raises(ValueError, match=r"the columns must be .*, and they are"):
+        ItemRows({"one": None}).update(**item_rows([0, 1]))
+
+
+def test_taken_rows_are_forgotten() -> None:
+    metric = ItemRows(COLUMNS)
+    metric.update(**item_rows([3]))
+    assert metric.take()["index"].tolist() == [3]
+    assert metric.take()["index"].tolist() == []
 
 
 def columns_of(arcs: Arcs) -> list[np.ndarray]:
@@ -46,60 +68,63 @@ def columns_of(arcs: Arcs) -> list[np.ndarray]:
     return [getattr(arcs, field.name) for field in fields(Arcs) if field.name != "reach"]
 
 
-def assert_same(one: tuple[Arcs, Integers], other: tuple[Arcs, Integers]) -> None:
+def assert_same(one: tuple[Arcs, dict[str, np.ndarray]], other: tuple[Arcs, Integers]) -> None:
     for got, expected in zip(columns_of(one[0]), columns_of(other[0]), strict=True):
         assert got.dtype == expected.dtype
         np.testing.assert_array_equal(got, expected)
-    assert one[1].shape == other[1].shape
-    np.testing.assert_array_equal(one[1], other[1])
+    (predicted,) = one[1].values()
+    assert predicted.shape == other[1].shape
+    np.testing.assert_array_equal(predicted, other[1])
 
 
 GOLD = random_arcs(11, seed=11)
 NUMBERS: list[int] = np.unique(GOLD.sentence).tolist()
 
 
+def add(metric: ArcRows, sentences: list[int], predicted: Integers) -> None:
+    batch, numbers = padded_batch(GOLD, predicted, sentences)
+    metric.add(batch, heads=numbers)
+
+
 @pytest.mark.parametrize("width", [None, 5])
-class TestArcPredictions:
+class TestArcRows:
     def test_the_order_and_size_of_batches_do_not_matter(self, width: int | None) -> None:
-        data = GOLD, random_predictions(GOLD, width)
+        predicted = random_predictions(GOLD, width)
         for seed, size in enumerate((1, 3, 11)):
-            metric = ArcPredictions(width)
+            metric = ArcRows(heads=width)
             shuffled = np.random.default_rng(seed).permutation(NUMBERS).tolist()
             for start in range(0, len(shuffled), size):
-                metric.update(*padded_batch(*data, shuffled[start : start + size]))
-                metric.update(*padded_batch(*data, []))  # a batch without a sentence adds nothing
-            same = (metric, copy.deepcopy(metric), pickle.loads(pickle.dumps(metric)), metric.to(torch.float64))
+                add(metric, shuffled[start : start + size], predicted)
+                add(metric, [], predicted)  # a batch without a sentence adds nothing
+            same = (copy.deepcopy(metric), pickle.loads(pickle.dumps(metric)), metric.to(torch.float64))
             for again in same:
-                assert_same(again.compute(), data)
-        assert width is not None or metric.compute()[1].dtype == np.int64
+                assert_same(again.arcs(), (GOLD, predicted))
 
-    def test_without_an_update_and_after_a_reset_it_is_empty(self, width: int | None) -> None:
-        data, metric = (GOLD, random_predictions(GOLD, width)), ArcPredictions(width)
+    def test_without_an_update_and_after_it_was_read_it_is_empty(self, width: int | None) -> None:
+        predicted, metric = random_predictions(GOLD, width), ArcRows(heads=width)
         empty = arcs([]), np.zeros((0,) if width is None else (0, width), np.int64)
         for _ in range(2):
-            assert_same(metric.compute(), empty)
-            metric.update(*padded_batch(*data, NUMBERS))
-            assert_same(metric.compute(), data)
-            metric.reset()
+            assert_same(metric.arcs(), empty)
+            add(metric, NUMBERS, predicted)
+            assert_same(metric.arcs(), (GOLD, predicted))
 
     def test_a_sentence_seen_twice_is_refused(self, width: int | None) -> None:
-        data, metric = (GOLD, random_predictions(GOLD, width)), ArcPredictions(width)
+        predicted, metric = random_predictions(GOLD, width), ArcRows(heads=width)
         for batch in (NUMBERS[:2], NUMBERS[1:2]):
-            metric.update(*padded_batch(*data, batch))
+            add(metric, batch, predicted)
         with pytest.raises(ValueError, match=f"1 items were added more than once.* number {NUMBERS[1]}: .*sampler"):
-            metric.compute()
+            metric.arcs()
 
     def test_parts_of_different_shapes_are_refused(self, width: int | None) -> None:
-        sentence, heads, relations, marks, lengths, predicted = padded_batch(
-            GOLD, random_predictions(GOLD, width), NUMBERS[:1]
-        )
-        metric = ArcPredictions(width)
-        for wrong in (predicted[:, :-1], predicted[..., None]):
-            with pytest.raises(ValueError, match=r"must all be \[batch, n\], and predicted \(1, \d"):
-                metric.update(sentence, heads, relations, marks, lengths, wrong)
-        with pytest.raises(ValueError, match=r"must all be \[batch, n\]"):
-            metric.update(sentence, heads, relations[:, 1:], marks, lengths, predicted)
-        assert len(metric.compute()[0]) == 0
+        gold, predicted = padded_batch(GOLD, random_predictions(GOLD, width), NUMBERS[:1])
+        metric = ArcRows(heads=width)
+        with pytest.raises(ValueError, match=r"must be \[1, \d+\], \[batch, n\], and some are \{'heads'"):
+            metric.add(gold, heads=predicted[:, :-1])
+        with pytest.raises(ValueError, match=r"the columns must be"):
+            metric.add(gold, heads=predicted[..., None])
+        with pytest.raises(ValueError, match=r"and some are \{'relation'"):
+            metric.add(replace(gold, relations=gold.relations[:, 1:]), heads=predicted)
+        assert len(metric.arcs()[0]) == 0
 
 
 ROUNDS: tuple[tuple[list[list[int]], list[list[int]]], ...] = (
@@ -114,22 +139,24 @@ ROUNDS: tuple[tuple[list[list[int]], list[list[int]]], ...] = (
 
 def compute(batches: list[list[int]]) -> list[np.ndarray]:
     """Update every metric with these batches, and compute all."""
-    items, one, several = ItemRows(3), ArcPredictions(), ArcPredictions(5)
-    peaks, counts = RowPeaks(LAYERS, HEADS), AntecedentCounts(max(NUMBERS) + 1, LAYERS, HEADS)
+    items, one, several = ItemRows(COLUMNS), ArcRows(heads=None), ArcRows(heads=5)
+    peaks, counts = RowPeaks(LAYERS, HEADS), AntecedentCounts(max(NUMBERS) + 1, heads=HEADS)
     for batch in batches:
-        items.update(*item_rows(batch))
-        one.update(*padded_batch(GOLD, random_predictions(GOLD), batch))
-        several.update(*padded_batch(GOLD, random_predictions(GOLD, 5), batch))
+        items.update(**item_rows(batch))
+        add(one, batch, random_predictions(GOLD))
+        add(several, batch, random_predictions(GOLD, 5))
         peaks.update(*padded_attention(GOLD, batch))
         for document in batch:
             rng = np.random.default_rng(document)
             links = document % 10
-            hits = torch.tensor(rng.random((2, LAYERS, HEADS, links)) < 0.4)
-            counts.update(document, hits, torch.tensor(rng.integers(3, size=links)))
-    arcs, heads = one.compute()
-    same_arcs, many = several.compute()
-    gathered = [*items.compute(), *columns_of(arcs), heads, *columns_of(same_arcs), many]
-    return [*gathered, *(np.asarray(tensor) for tensor in (peaks.compute(), *counts.compute()))]
+            hits = torch.tensor(rng.random((HEADS, links)) < 0.4)
+            counts.update(document, torch.tensor(rng.integers(3, size=links)), heads=hits)
+    gathered = list(items.compute().values())
+    for metric in (one, several):
+        arcs, predicted = metric.arcs()
+        gathered += [*columns_of(arcs), predicted["heads"]]
+    right, of_documents = counts.compute()
+    return [*gathered, *(np.asarray(tensor) for tensor in (peaks.compute(), right["heads"], of_documents))]
 
 
 def compute_share(rank: int, rendezvous: Path) -> list[list[np.ndarray]]:

@@ -204,7 +204,7 @@ def test_a_checkpoint_of_another_model_is_refused(run: Run, texts: str, tmp_path
 def test_probabilities_near_one_are_told_apart(tmp_path: Path) -> None:
     """As float32 these would be 1, and tie."""
     model = model_of()
-    metric = ItemRows(3)
+    metric = ItemRows({"gold": None, "outputs": 2})
     batch = batch_of([[7], [7], [7]], labels=[0, 1, 1])
     model._gather(metric, batch, torch.tensor([[0.0, 18.0], [0.0, 20.0], [0.0, 25.0]]))
     joined = model._joined(metric)
@@ -261,7 +261,7 @@ def test_the_loss_of_a_split_is_one_mean_however_it_is_batched(eval_tokens: int,
         nats, weights, masked, words = torch.zeros(4)
         for one in texts_of.batches(1):
             with torch.no_grad():
-                output, terms = model.outcome(one)
+                output, terms = model.loss_terms(one)
             weight = of_class[one.labels].sum()
             nats, weights = nats + weight * nn.functional.cross_entropy(output.logits, one.labels), weights + weight
             masked, words = masked + terms["mlm"].value * terms["mlm"].count, words + terms["mlm"].count

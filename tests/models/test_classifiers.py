@@ -263,7 +263,7 @@ def test_weights_sum_to_one_in_each_sentence_and_over_the_sentences() -> None:
 def test_terms_are_named_and_only_those_of_regularizers_that_have_one() -> None:
     model = built(flat(None, None, Concat(), Tying(2.0), MaskedLanguageModel(), Conicity(0.5)))
     assert list(model.term_names) == ["tying", "mlm", "conicity"]
-    output, terms = model.outcome(texts())
+    output, terms = model.loss_terms(texts())
     assert list(terms) == ["tying", "mlm", "conicity"]
     assert all(term.value.shape == () for term in terms.values())
     embedded = output.embedded.detach()
@@ -288,7 +288,7 @@ def test_the_same_regularizer_twice_is_refused() -> None:
 def test_dropout_reaches_what_the_encoder_reads_but_not_the_word_that_is_tied() -> None:
     model = AttentionClassifier(NoEncoder(), UniformAttention(), EmbeddingSpec(size=50, dropout=0.5), [Tying()])
     batch = texts()
-    output, terms = built(model).train().outcome(batch)
+    output, terms = built(model).train().loss_terms(batch)
     words = model.embedding(batch.tokens).detach()
     assert (output.embedded == words).all()
     read = output.levels["word"].hidden[batch.mask]

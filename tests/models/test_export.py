@@ -90,7 +90,7 @@ def test_what_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.Mo
     )
     data.setup("test")
     model = TransformerClassifier()
-    model.prepare(data)
+    model.make_for(data)
     before = {path.name for path in tmp_path.iterdir()}
 
     def full(*_: object) -> None:

@@ -19,7 +19,6 @@ from datamodules import AntecedentBatch, CoreferenceDataModule
 from datamodules.vectors import VectorSpec
 from heads import AntecedentHeads
 from heads.antecedent import links_of
-from heads.experiment import ExperimentError
 from metrics.antecedent import ANTECEDENT_GROUPS
 from probes import AntecedentAttentionProbe, AntecedentWordsProbe
 from probes.antecedent import TrainedAntecedentProbe, antecedent_loss
@@ -27,7 +26,7 @@ from probes.base import Sizes
 from tests import documents
 from tests.tiny import BROKEN, FAMILIAR, save_bert
 from tests.trainers import scored, trainer
-from training import TrainingError
+from training import ExperimentError, TrainingError
 
 # Lightning's advice when a checkpoint is loaded without the callback that wrote it, as these tests do, and on batches.
 pytestmark = [

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from datamodules import AttentionBatch, DependencyDataModule
-from heads.experiment import DependencyExperiment, ExperimentError
 from probes import AttentionOnlyProbe
 from probes.base import Sizes
 from probes.description_length import PORTIONS, DescriptionLength, borders
 from probes.head_selection import HeadSelectionProbe
 from tests.trainers import scored, trained
+from training import ExperimentError, TrainedModule
 
 CONFIG = Path(__file__).parent.parent.parent / "configs" / "voita2020" / "mdl.yaml"
 
@@ -69,7 +69,7 @@ class Never(Uniform):
         return nats if torch.is_grad_enabled() else nats.masked_fill((batch.index == 4)[:, None], torch.inf)
 
 
-def short(probe: DependencyExperiment) -> DescriptionLength:
+def short(probe: TrainedModule[Any, Any]) -> DescriptionLength:
     return DescriptionLength(probe, (0.1, 0.3, 1.0), max_epochs=2, patience=1, batches=1, seed=4)
 
 

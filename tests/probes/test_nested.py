@@ -13,13 +13,11 @@ from pytorch_lightning import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from datamodules import AttentionBatch, DependencyDataModule
-from heads import Baselines
-from heads.experiment import ExperimentError
-from probes import AttentionOnlyProbe, StructuralDistanceProbe
+from probes import AntecedentAttentionProbe, AttentionOnlyProbe, StructuralDistanceProbe
 from probes.control import ControlTask
 from probes.nested import result_of
 from tests.trainers import trained, trainer
-from training import TrainingError
+from training import ExperimentError, TrainingError
 
 TO_LOWEST_LOSS: dict[str, Any] = {"monitor": "val_loss", "mode": "min", "seed": 0}
 FEW = [3, 5, 8, 11, 20, 33]
@@ -181,9 +179,9 @@ def test_a_loss_that_is_no_number_is_refused(data: DependencyDataModule) -> None
         trained(NotANumber(), data.variant(), max_epochs=2, patience=2, **TO_LOWEST_LOSS)
 
 
-def test_what_is_not_trained_is_refused(data: DependencyDataModule) -> None:
-    with pytest.raises(ExperimentError, match=r"Baselines is not trained: give .*probe one that is"):
-        ordinary().test(ControlTask(Baselines()), datamodule=data, verbose=False)
+def test_a_probe_of_something_else_is_refused(data: DependencyDataModule) -> None:
+    with pytest.raises(ExperimentError, match=r"AntecedentAttentionProbe predicts no heads: give "):
+        ordinary().test(ControlTask(AntecedentAttentionProbe()), datamodule=data, verbose=False)
 
 
 WHOLE = "All sentences"

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from attention import Encoder, EncoderSpec, Options
 from datamodules import AttentionBatch, DependencyDataModule
-from heads.experiment import ExperimentError
+from metrics.rows import ItemRows
 from probes.structural import (
     GAIN,
     Found,
@@ -35,7 +35,7 @@ from tests.attention import reference
 from tests.probes.batches import random_batch
 from tests.tiny import save_bert
 from tests.trainers import scored, trainer
-from training import TrainingError
+from training import ExperimentError, TrainingError
 
 # Lightning's advice when a checkpoint is loaded without the callback that wrote it, as these tests do.
 pytestmark = pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`:UserWarning")
@@ -233,7 +233,11 @@ def test_there_is_no_code_of_depths_nor_of_several_pairs() -> None:
 
 
 def test_where_there_is_nothing_to_find_the_score_is_nan() -> None:
-    held = Found.of(np.array([0]), np.array([[0.0, 0.0, math.nan]]), np.array([1]))
+    rows = ItemRows({"total": None, "right": 1, "correlation": 1})
+    rows.update(
+        index=torch.tensor([0]), total=torch.zeros(1), right=torch.zeros(1, 1), correlation=torch.full((1, 1), math.nan)
+    )
+    held = Found.from_rows(rows, np.array([1]))
     table = sweep_table(PAIRS[:1], [1], held.counts(share=True), held.counts(share=False)).frame
     assert table[["dev", "test", "low", "high"]].isna().all(axis=None)
 

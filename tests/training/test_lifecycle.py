@@ -25,7 +25,7 @@ class Width:
     inputs: int
 
 
-class Line(TrainedModule[Width]):
+class Line(TrainedModule[Any, Width]):
     """y = w·x for inputs of a width that only the data know."""
 
     def __init__(self, rate: float = 0.1, power: int = 1) -> None:
@@ -137,7 +137,7 @@ def test_a_checkpoint_of_the_command_line_says_its_class(trained: tuple[Line, Pa
         content["config"] = f"model: {{class_path: {name}, init_args: {{rate: 0.5, power: 3}}}}"
         torch.save(content, tmp_path / "config.ckpt")
         if found:
-            loaded: TrainedModule[Width] = TrainedModule.load_from_checkpoint(tmp_path / "config.ckpt")
+            loaded: TrainedModule[Any, Width] = TrainedModule.load_from_checkpoint(tmp_path / "config.ckpt")
             assert isinstance(loaded, Line)
             assert (loaded.rate, loaded.power) == (0.5, 3)
         else:

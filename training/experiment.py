@@ -1,0 +1,131 @@
+"""The base of every experiment: a test over the data of a run that ends in one result."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Generic, TypeVar
+
+from pytorch_lightning import LightningModule
+from torch import nn
+
+from datamodules.base import CorpusDataModule, part_of
+from datamodules.sampling import run_seed
+from results import Result, UserError
+from results.errors import check_numbers
+
+Data = TypeVar("Data", bound=CorpusDataModule[Any])
+
+
+class ExperimentError(UserError):
+    """An experiment that cannot be run with these options or data."""
+
+
+class Experiment(LightningModule, Generic[Data]):
+    """A test over the batches of one datamodule that ends in one `Result`.
+
+    Subclasses name the experiment and the class of datamodule, and fill three holes: `prepare`, `update` and `outcome`.
+
+    Args:
+        seed: of everything that is drawn; None for the seed of the run.
+
+    Attributes:
+        experiment: name in `results.json`.
+        takes: class of datamodule, or of a part of a composite one, that has the items.
+        result: filled at the end of a test; None on processes that need none.
+    """
+
+    experiment: ClassVar[str]
+    takes: ClassVar[type[CorpusDataModule[Any]]]
+    example_input_array = None
+
+    def __init__(self, seed: int | None = None) -> None:
+        super().__init__()
+        if seed is not None:  # a subclass whose own option is no None passes none
+            check_numbers(self, least=0, seed=seed)
+        self._seed = seed
+        self.result: Result | None = None
+
+    def prepare(self) -> None:
+        """Build what the experiment counts; refuse data that do not fit. The datamodule is set up."""
+
+    def reads_batch(self, batch: object) -> bool:
+        """Return if a batch of a composite experiment is one of this experiment's."""
+        return isinstance(batch, self.takes.batch)
+
+    def update(self, batch: Any) -> None:  # noqa: ANN401 - the batch of the datamodule
+        """Process one batch of `test`."""
+        raise NotImplementedError(f"{type(self).__name__}.update")
+
+    def outcome(self) -> Result | None:
+        """Return the result, once all batches were seen; every process takes part, and may return None."""
+        raise NotImplementedError(f"{type(self).__name__}.outcome")
+
+    @property
+    def data(self) -> Data:
+        """Datamodule of the run, or the part of it that `takes` names; an ExperimentError without."""
+        given = self.trainer.datamodule  # type: ignore[attr-defined]
+        data = part_of(given, self.takes)
+        if data is None:
+            raise ExperimentError(
+                f"{type(self).__name__} needs {self.takes.holds}, and {type(given).__name__} has none: use "
+                f"{self.takes.__name__}."
+            )
+        return data  # type: ignore[return-value]
+
+    @property
+    def seed(self) -> int:
+        """Seed of everything that is drawn."""
+        return run_seed(self._seed)
+
+    def setup(self, stage: str) -> None:
+        """Call `prepare`."""
+        self.prepare()
+
+    def test_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:  # noqa: ANN401
+        """Call `update`."""
+        self.update(batch)
+
+    def on_test_epoch_end(self) -> None:
+        """Fill `result`."""
+        self.result = self.outcome()
+
+
+class CompositeExperiment(Experiment[Data]):
+    """Several experiments in one pass over the data, each with the batches that it reads.
+
+    Attributes:
+        parts: the experiments.
+    """
+
+    def __init__(self, parts: Sequence[Experiment[Any]] = (), seed: int | None = None) -> None:
+        super().__init__(seed)
+        self._parts = nn.ModuleList(parts)
+
+    @property
+    def parts(self) -> list[Experiment[Any]]:
+        """The experiments."""
+        return list(self._parts)  # type: ignore[arg-type]
+
+    def add(self, part: Experiment[Any]) -> None:
+        """Add an experiment, before `prepare` of this class."""
+        self._parts.append(part)
+
+    def prepare(self) -> None:
+        """Prepare all parts, under the trainer of the run."""
+        for part in self.parts:
+            part.trainer = self.trainer
+            part.prepare()
+
+    def update(self, batch: Any) -> None:  # noqa: ANN401
+        """Give a batch to the parts that read it."""
+        for part in self.parts:
+            if part.reads_batch(batch):
+                part.update(batch)
+
+    def results(self) -> dict[str, Result | None]:
+        """Return the results of all parts by name; every process takes part."""
+        return {part.experiment: part.outcome() for part in self.parts}
+
+
+def check_names(option: str, names: Sequence[str]) -> None:
+    """Raise an ExperimentError if a list of tests or analyses is empty or names one twice."""
+    if not names or len(set(names)) < len(names):
+        raise ExperimentError(f"--model.init_args.{option}: name one or more, each once, and not {list(names)}.")
