@@ -48,14 +48,13 @@ import fidelity  # noqa: F401
 import heads  # noqa: F401
 import models  # noqa: F401
 import probes  # noqa: F401
-from datamodules.base import CorpusDataModule
+from datamodules.corpus import CorpusDataModule
 from fidelity import Fidelity
-from metrics.progress import counted
 from processes.ranks import LostRank, run_name
 from reports import ResultWriter
 from reports.writer import source_digest
 from results.command import print_fault
-from results.errors import UserError
+from results.errors import UserError, counted
 from results.files import is_full
 from training.config import leaves
 from training.lifecycle import TrainedModule, configured_model, read_checkpoint

@@ -20,15 +20,15 @@ from analysis.tables import estimate_bars, head_map
 from analysis.task import Classification, LanguageModelling, Task
 from attention.ablation import PIECES, Ablation, Kind
 from attention.capture import Heads, named_heads
-from attention.digest import digest
 from datamodules import ClassificationDataModule, SegmentBatch, TextBatch, TextDataModule
-from datamodules.sampling import run_seed
 from metrics.bootstrap import Floats, Resampled, difference, holm, pooled
-from metrics.progress import Progress, counted
 from metrics.rows import ItemRows
 from models import TransformerClassifier
+from processes.progress import Progress
+from processes.ranks import run_seed
 from results import Estimate, Figure, Result, Table, Unit
-from results.errors import check_numbers, check_values
+from results.digests import digest
+from results.errors import check_numbers, check_values, counted
 from results.files import keep, kept, remove_leftovers
 from training.lifecycle import checkpoint_file, configured_model, data_settings, read_checkpoint
 
@@ -207,7 +207,7 @@ class HeadAblation(TaskExperiment):
 
     Raises:
         AnalysisError: nothing is to be ablated, or data and checkpoint do not fit.
-        HeadError: later, there is no such head.
+        UserError: later, there is no such head.
     """
 
     experiment = "ablation"

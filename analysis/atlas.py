@@ -15,8 +15,8 @@ from analysis.surface import BEHAVIOURS
 from analysis.tables import head_rows, name_of
 from datamodules import CoreferenceDataModule, DependencyDataModule, TextDataModule
 from datamodules.atlas import TREEBANK
-from datamodules.base import part_of
-from datamodules.batch import EncoderOf
+from datamodules.batches import EncoderOf
+from datamodules.corpus import part_of
 from heads import AntecedentHeads, SingleHeads
 from heads.single_heads import MARGIN
 from metrics.moments import Floats, Interval

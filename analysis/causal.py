@@ -23,12 +23,11 @@ from attention import Encoder, EncoderSpec, resolve
 from attention.ablation import PIECES, AblatedModel, Ablation, Kind, Reference
 from attention.alignment import reduce, reduction
 from attention.capture import Head, Heads
-from attention.forward import pad
+from attention.extraction import pad
 from datamodules import AttentionBatch, ClassificationDataModule, DependencyDataModule
-from datamodules.base import corpus_of
-from datamodules.batch import Split
+from datamodules.batches import LengthBatches, Split
+from datamodules.corpus import corpus_of
 from datamodules.dependency import DependencySplit
-from datamodules.sampling import LengthBatches
 from heads.experiment import check_relations
 from heads.single_heads import Names, Predictions
 from metrics.attachment import Floats
@@ -455,7 +454,7 @@ class CausalCheck(NestedExperiment):
                 pad([pieces[place] for place in some], encoder)
                 for some in batches_of([len(one) for one in pieces], self.device, Ranks())
             ]
-            reference = Reference.of(encoder.last_hidden, inputs, RESAMPLED if self.kind == "resample" else 0)
+            reference = Reference.from_batches(encoder.last_hidden, inputs, RESAMPLED if self.kind == "resample" else 0)
         return Ablation(self.kind, reference, self.seed)
 
     def _classification(self, path: Path) -> tuple[Classification, ClassificationDataModule]:

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from analysis.base import Analysis, AnalysisError
 from attention import Encoder
-from attention.forward import in_order
+from attention.extraction import in_order
 from datamodules import SegmentBatch, TextDataModule
-from datamodules.sampling import run_seed
 from metrics.head_distances import HeadDistances, scaled_rows, summed_divergences
 from metrics.moments import Floats
+from processes.ranks import run_seed
 from results import Estimate, Figure, HeatMap, Result, Scatter, Table
 from results.errors import check_numbers
 

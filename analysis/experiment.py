@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from analysis.base import Analysis, AnalysisError, ByHead, of_corpora
 from analysis.change import differences
-from attention.forward import Allowance
+from attention.extraction import Allowance
 from datamodules import SegmentBatch, TextDataModule
-from datamodules.batch import EncoderOf
+from datamodules.batches import EncoderOf
 from metrics.moments import Moments, Updates, recorded, subtract
 from results import Result, merged
 from training import Experiment

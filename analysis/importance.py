@@ -18,9 +18,9 @@ from attention import Encoder
 from attention.capture import intervening
 from corpora.sentence import CorpusError
 from datamodules import SegmentBatch, TextDataModule
-from datamodules.sampling import run_seed
 from metrics.moments import Interval, Moments
 from models import TransformerClassifier
+from processes.ranks import run_seed
 from results import Curves, Estimate, Result, Table, Unit, on_one_scale
 from results.errors import check_numbers
 from training import recorded_gradients
@@ -344,7 +344,7 @@ class Importance(Analysis):
         inputs = self._encoder.inputs(tokens, real, segments)
         losses, accuracy, found = gradients(lambda: self._loss.of(inputs, targets))
         allowed = self._encoder.allowed(real)
-        each = [class_means(one, real, classes, allowed.of(layer)) for layer, one in enumerate(found)]
+        each = [class_means(one, real, classes, allowed.at(layer)) for layer, one in enumerate(found)]
         means = torch.stack(each, 1)
         means[losses.isnan()] = torch.nan
         self._by_head.update(group, means)

@@ -17,7 +17,7 @@ from attention import Encoder
 from datamodules import SegmentBatch, TextDataModule
 from metrics.classification import kappa
 from metrics.moments import Floats, Interval, Means, Moments
-from metrics.patterns import PATTERNS, Agreement, by_rules, structure
+from metrics.patterns import PATTERNS, PatternAgreement, by_rules, structure
 from models.base import gathered
 from results import Bars, Categories, Estimate, Figure, Maps, Result, Table, Unit
 
@@ -120,14 +120,14 @@ class Patterns(Analysis):
         self._of_heads = Moments(groups, (encoder.layers, encoder.heads, kinds), bounds=(0, 1))
         self._of_layers = Moments(groups, (encoder.layers, kinds), bounds=(0, 1))
         self._of_model = Moments(groups, (kinds,), bounds=(0, 1))
-        self._agreement = Agreement(len(self._corpora))
+        self._agreement = PatternAgreement(len(self._corpora))
         self._net = deepcopy(trained(masks_of(encoder)).net) if self.cnn else None
         self._gallery = Gallery()
         self._passed: list[Tensor] = []
 
     def update(self, batch: SegmentBatch, layer: int, weights: Tensor) -> None:
         delimiters = (batch.start | batch.end).sum(1)
-        allowed = self._encoder.allowed(batch.mask).of(layer)
+        allowed = self._encoder.allowed(batch.mask).at(layer)
         found = structure(weights, batch.lengths, delimiters, batch.segments, allowed)
         patterns, margins = by_rules(found, batch.segments.any(1), self.boundary)
         self._passed.append(patterns)

@@ -21,13 +21,13 @@ from analysis.task import Classification
 from attention.ablation import Ablation
 from attention.capture import Head, Heads, Mixture, intervening, replacing
 from attention.encoder import refuse_existing
-from attention.pruning import Counts, check_prunable, is_prunable, prune, save_pruned
+from attention.pruning import RemovedHeads, check_prunable, is_prunable, prune, save_pruned
 from metrics.bootstrap import Resampled, difference, holm, pooled
 from metrics.moments import Floats, Interval, Moments
-from metrics.progress import Progress, counted
 from models.transformer import SequenceClassifier
+from processes.progress import Progress
 from results import Curves, Estimate, Figure, Result, Table, Unit
-from results.errors import check_numbers, check_values
+from results.errors import check_numbers, check_values, counted
 from training import recorded_gradients
 
 _STEPS = 10
@@ -91,7 +91,7 @@ def normalised(importance: Floats) -> Floats:
 class _Removed:
     """A model whose heads were removed."""
 
-    counts: Counts
+    counts: RemovedHeads
     parameters: int
     seconds: float
 
@@ -123,7 +123,7 @@ class Pruning(TaskExperiment):
 
     Raises:
         AnalysisError: an option is out of range, or data and checkpoint do not fit.
-        PruningError: a model is to be saved whose heads cannot be removed.
+        UserError: a model is to be saved whose heads cannot be removed.
     """
 
     experiment = "pruning"
@@ -240,7 +240,7 @@ class Pruning(TaskExperiment):
         sets = list(dict.fromkeys(one for name in self._orders for one, *_ in self._off(name)))
         if not is_prunable(classifier.model):
             seconds = min(self._seconds(classifier, timed) for _ in range(_ROUNDS))
-            return dict.fromkeys(sets, _Removed(Counts(), _size(classifier), seconds))
+            return dict.fromkeys(sets, _Removed(RemovedHeads(), _size(classifier), seconds))
         found: dict[Heads, _Removed] = {}
         progress = Progress("Passes without heads", _ROUNDS * len(sets))
         for _ in range(_ROUNDS):  # one round after the other: what slows the machine for a while slows none alone
@@ -361,7 +361,7 @@ class Pruning(TaskExperiment):
         }
 
 
-def _without(classifier: SequenceClassifier, heads: Heads) -> tuple[SequenceClassifier, Counts]:
+def _without(classifier: SequenceClassifier, heads: Heads) -> tuple[SequenceClassifier, RemovedHeads]:
     """A copy whose heads are removed, with the attention that transformers has by default."""
     smaller = deepcopy(classifier)
     counts = prune(smaller.model, heads)

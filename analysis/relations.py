@@ -141,7 +141,7 @@ class Relations(Analysis):
 
     def _of(self, means: Means, label: int, way: int) -> Means:
         """The two halves of one label in one way."""
-        return means.of(slice(2 * label, 2 * label + 2)).at(way)
+        return means.select(slice(2 * label, 2 * label + 2)).at(way)
 
     def by_head(self) -> Mapping[str, ByHead]:
         """Attention along the links of all labels, in either direction."""

@@ -15,8 +15,8 @@ from analysis.base import Analysis, AnalysisError, ByHead
 from analysis.tables import best_head, head_map, head_rows, name_of
 from attention import Encoder
 from datamodules import TextDataModule
-from datamodules.sampling import run_seed
 from metrics.moments import Means, Moments
+from processes.ranks import run_seed
 from results import Result, Table
 from results.errors import check_numbers, check_values
 

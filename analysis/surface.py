@@ -12,8 +12,8 @@ from analysis.tables import head_map, head_rows
 from attention import Encoder
 from attention.capture import uniform_attention
 from datamodules import SegmentBatch, TextDataModule
+from metrics.attention_mass import PLAIN, STATISTICS, UNITS, TokenKinds, surface_statistics
 from metrics.moments import Floats, Interval, Moments
-from metrics.surface import PLAIN, STATISTICS, UNITS, Tokens, surface_statistics
 from results import Curves, Estimate, Figure, Result, Table, on_one_scale
 
 ASKED = ("start", "end", "punctuation", "entropy")
@@ -61,7 +61,7 @@ _LABELS = {
 
 
 class Surface(Analysis):
-    """Where the attention of each head goes, and how broad it is: the `STATISTICS` of `metrics.surface` over inputs.
+    """Where the attention of each head goes, and how broad it is: the `STATISTICS` of `metrics.attention_mass`.
 
     They stand beside those of uniform attention over what each token may attend to in the layer. The inputs are halved
     by their numbers, even and odd, for whoever asks how stable a mean is.
@@ -108,7 +108,7 @@ class Surface(Analysis):
         return {name: found[name] for name in PLAIN} | {"broad_from": ByHead.constant(bound, "nats")}
 
     def statistics(self) -> Mapping[str, ByHead]:
-        """Every statistic of `metrics.surface`, with its sink and without; every process takes part."""
+        """Every statistic of `metrics.attention_mass`, with its sink and without; every process takes part."""
         means = self._of_heads.compute()
         return {name: ByHead.of(means.at(place), UNITS[name]) for place, name in enumerate(STATISTICS)}
 
@@ -150,8 +150,8 @@ class Surface(Analysis):
         return Result("surface", scores, tables, figures, audit, headline=[f"surface.{name}" for name in ASKED])
 
 
-def _tokens(batch: SegmentBatch) -> Tokens:
-    return Tokens(batch.mask, batch.start, batch.end, batch.punctuation)
+def _tokens(batch: SegmentBatch) -> TokenKinds:
+    return TokenKinds(batch.mask, batch.start, batch.end, batch.punctuation)
 
 
 def _by_name(interval: Interval) -> dict[str, Interval]:

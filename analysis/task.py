@@ -16,16 +16,15 @@ from analysis.importance import IGNORED, Loss, MaskedLoss, NextTokenLoss
 from attention import Encoder
 from attention.ablation import AblatedModel, Ablation, Kind, Reference, pieces_at_once
 from attention.capture import Heads
-from attention.digest import Digests
 from datamodules import ClassificationDataModule, SegmentBatch, TextBatch, TextDataModule
-from datamodules.batch import Split
+from datamodules.batches import LengthBatches, Split
 from datamodules.classification import SCORES
-from datamodules.sampling import LengthBatches
 from metrics.bootstrap import Floats, Resampled, Statistic, mean, ratio, resample
 from metrics.classification import auroc, f1_score, mcc_score
 from metrics.correlation import pearson, spearman
 from models import TransformerClassifier
 from results import Unit
+from results.digests import Digests
 
 REFERENCES = 1000
 """Texts of dev that `mean` is over, drawn at random."""
@@ -108,7 +107,7 @@ class Task(ABC):
         keeps = kind == "resample"
         if keeps not in self._references:
             drawn = self.drawn("dev", REFERENCES, seed)
-            self._references[keeps] = Reference.of(self.numbers, drawn, RESAMPLED if keeps else 0)
+            self._references[keeps] = Reference.from_batches(self.numbers, drawn, RESAMPLED if keeps else 0)
         reference = self._references[keeps]
         if keeps and len(reference.lengths) < 2:
             raise AnalysisError(

@@ -19,8 +19,8 @@ from attention.capture import Heads, Mixture, replacing, uniform_attention
 from results.errors import check_values
 
 Kind = Literal["zero", "uniform", "mean", "resample"]
-"""What the output of a head is replaced by: zeros; the mean of the values that it may look at (Kovaleva et al. 2019,
-§4.6); its own mean over some texts at the same position; its own in another text, position by position."""
+"""Replacement of a head's output: zeros; the mean of the values that it may attend to (Kovaleva et al. 2019, §4.6); its
+own mean over some texts at the same position; its own output in another text, position by position."""
 
 Measure = Callable[[Mapping[str, Tensor]], Tensor]
 """Runs a model on inputs, each `[batch, …]`, and returns numbers of every one, `[batch, …]`."""
@@ -36,7 +36,7 @@ _TOLERANCE = 1e-4  # of a model that starts from a layer, relative to the larges
 
 
 def pieces_at_once(device: torch.device, longest: int, heads: int, width: int = 0) -> int:
-    """How many pieces may run at once, in inputs of at most `longest`, with `width` numbers made of each at the end."""
+    """Return how many pieces may run at once, in inputs of at most `longest`, with `width` outputs of each."""
     return max(min(PIECES.get(device.type, PIECES["cuda"]), CELLS // max(heads * longest, width, 1)), 1)
 
 
@@ -61,12 +61,13 @@ class Reference:
     numbers: Tensor | None = None
 
     @classmethod
-    def of(
+    def from_batches(
         cls, measure: Measure, batches: Sequence[Mapping[str, Tensor]], keep: int = 0, most: int = KEPT
     ) -> "Reference":
-        """From batches of texts; inputs have an `attention_mask`, and `index`, their numbers, if they may be ablated.
+        """Return the outputs of every head in batches of texts.
 
-        Kept to be resampled are `keep` of the texts, evenly spread, or as many as fit in `most` bytes.
+        Inputs have an `attention_mask`, and `index`, the numbers of the texts, if these may be ablated. The outputs in
+        `keep` of the texts, evenly spread, or in as many as fit in `most` bytes, are kept to be resampled.
         """
         found: list[Tensor] = []  # of each layer
 
@@ -107,7 +108,7 @@ class Reference:
         return cls(mean, seen, whole, lengths[places], None if numbers is None else numbers[places])
 
     def positions(self, index: Sequence[int], time: int, seed: int) -> tuple[Tensor, Tensor]:
-        """A text and a position of it for every position of some texts, both int64 `[batch, time]`.
+        """Draw a kept text and a position in it for every position of some texts, both int64 `[batch, time]`.
 
         Each text has an order of the kept ones, without itself, drawn from the seed and its own number. Its position i
         gets position i of the first of them that is long enough, or the end of the longest.
@@ -130,7 +131,7 @@ class Reference:
 
 @dataclass(frozen=True, eq=False)
 class Ablation:
-    """What the outputs of ablated heads are replaced by.
+    """An ablation: the kind of outputs that replace the heads' own.
 
     Args:
         kind: what it is.
@@ -146,7 +147,7 @@ class Ablation:
         check_values(self, **vars(self))
 
     def context(self, mask: Tensor, index: Sequence[int]) -> "Context":
-        """For some texts, bool `[batch, pieces]` and the number of each."""
+        """Return the ablation of some texts: their mask, bool `[batch, pieces]`, and the number of each."""
         sources = None
         if self.kind == "resample":
             assert self.reference is not None
@@ -163,7 +164,7 @@ class Context:
     sources: tuple[Tensor, Tensor] | None
 
     def outputs(self, layer: int, heads: Tensor, uniform: Callable[[], Tensor]) -> Tensor:
-        """What replaces the outputs of some heads of a layer, `[batch, heads, pieces, dim]`, or broadcasts to it.
+        """Return the replaced outputs of some heads of a layer, `[batch, heads, pieces, dim]` or broadcast to it.
 
         `uniform` gives what all heads of the layer would say with uniform attention.
         """
@@ -185,7 +186,7 @@ class Context:
 
 
 def uniform_outputs(mixture: Mixture, mask: Tensor) -> Tensor:
-    """The mean of the values that each position may look at, `[batch, heads, from, dim]`.
+    """Return the mean of the values that each position may attend to, `[batch, heads, from, dim]`.
 
     `mask` says which positions are real, bool `[batch, pieces]`. In rows of the padding the numbers have no meaning.
     """
@@ -194,7 +195,7 @@ def uniform_outputs(mixture: Mixture, mask: Tensor) -> Tensor:
 
 @dataclass
 class _Whole:
-    """What the whole model gave on a batch: where copies of it can start from."""
+    """Outputs of the whole model on a batch, from which copies of it can start."""
 
     result: Tensor
     outputs: list[Tensor] = field(default_factory=list)  # by layer [batch, heads, pieces, dim]
@@ -228,7 +229,7 @@ class AblatedModel:
 
     @property
     def shares(self) -> bool:
-        """Whether passes share what lies below the ablated layers."""
+        """True if passes share what lies below the ablated layers."""
         return bool(self._blocks)
 
     @torch.inference_mode()
@@ -240,9 +241,9 @@ class AblatedModel:
         sets: Sequence[Heads],
         index: Sequence[int] | None = None,
     ) -> Tensor:
-        """What `measure` says with each set of heads ablated, `[sets, batch, …]`.
+        """Return `measure` with each set of heads ablated, `[sets, batch, …]`.
 
-        For the empty set it is bit by bit what the whole model says.
+        The empty set gives the same bits as the whole model.
 
         Args:
             measure: runs the model.
@@ -268,7 +269,7 @@ class AblatedModel:
         return torch.stack([found[place] for place in range(len(sets))])
 
     def _run_whole(self, measure: Measure, inputs: Mapping[str, Tensor], mask: Tensor, uniform: set[int]) -> _Whole:
-        """One pass with nothing replaced; of some layers what uniform attention would give is kept too."""
+        """Run one pass with nothing replaced; also keep the outputs under uniform attention of layers `uniform`."""
         whole = _Whole(torch.empty(0))
 
         def replace(layer: int, module: nn.Module, mixture: Mixture) -> Tensor:
@@ -297,7 +298,7 @@ class AblatedModel:
         sets: Sequence[Heads],
         whole: _Whole,
     ) -> Tensor:
-        """Copies of the batch, one for each set, none of which has a head below the layer: `[sets, batch, …]`."""
+        """Run a copy of the batch for each set, none with a head below the layer `start`: `[sets, batch, …]`."""
         copies, batch = len(sets), len(context.mask)
         chosen = [self._chosen(layer, sets, context.mask.device) for layer in range(self.layers)]
 
@@ -333,7 +334,7 @@ class AblatedModel:
         return result.view(copies, batch, *result.shape[1:])
 
     def _chosen(self, layer: int, sets: Sequence[Heads], device: torch.device) -> list[tuple[int, Tensor]]:
-        """Copies that have heads in a layer, and these, int64 `[heads]`."""
+        """Return the copies that have heads in a layer, each with its heads, int64 `[heads]`."""
         found = [(copy, sorted(head for of, head in heads if of == layer)) for copy, heads in enumerate(sets)]
         return [(copy, torch.tensor(heads, device=device)) for copy, heads in found if heads]
 
@@ -374,7 +375,7 @@ class AblatedModel:
         return {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
 
     def _starts_anywhere(self) -> bool:
-        """Whether the first head of each layer is ablated alike by starting at that layer and by a whole pass."""
+        """Return whether ablating the first head of each layer gives the same from that layer on as in a whole pass."""
         if len(self._blocks) != self.layers:
             return False
 
@@ -399,7 +400,7 @@ def _rows_of(whole: Callable[[], Tensor], rows: slice) -> Tensor:
 
 
 def _repeated(output: Any, copies: int, batch: int) -> Any:  # noqa: ANN401 # whatever a layer returns
-    """Every tensor with a leading batch so many times, one copy after the other."""
+    """Return every tensor with a leading batch, repeated `copies` times, one copy after the other."""
     if isinstance(output, Tensor):
         return output.repeat(copies, *[1] * (output.dim() - 1)) if output.dim() and len(output) == batch else output
     if isinstance(output, tuple):

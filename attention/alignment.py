@@ -51,7 +51,7 @@ class Pieces:
 
     @property
     def inside(self) -> NDArray[np.bool_]:
-        """Which pieces are not delimiters."""
+        """Bool `[pieces]`, True for pieces of words, False for delimiters."""
         return (self.positions > 0) & (self.positions <= self.words)
 
 
@@ -102,7 +102,7 @@ def _encode(tokenizer: PreTrainedTokenizerFast, words: list[list[str]]) -> Batch
 
 
 def _positions(word_ids: Sequence[int | None], words: int) -> list[int]:
-    """Position of every piece; a delimiter has no word, and stands before the first or after the last."""
+    """Return the position of every piece; a delimiter has no word, and stands before the first or after the last."""
     positions, current = [], 0
     last = max((place for place, word in enumerate(word_ids) if word is not None), default=-1)
     for place, word in enumerate(word_ids):
@@ -113,7 +113,7 @@ def _positions(word_ids: Sequence[int | None], words: int) -> list[int]:
 
 
 def join_sentences(sentences: Sequence[Pieces]) -> Pieces:
-    """The pieces of several sentences as those of one: the first's start delimiter, the last's end delimiter."""
+    """Join the pieces of several sentences: the first's start delimiter, all words, the last's end delimiter."""
     ids, positions, words = [], [], 0
     for place, sentence in enumerate(sentences):
         kept = sentence.inside
@@ -134,7 +134,7 @@ def join_sentences(sentences: Sequence[Pieces]) -> Pieces:
 
 
 def overlapping(pieces: Pieces, limit: int) -> list[Pieces]:
-    """Overlapping parts of whole words, each of at most `limit` pieces, each next one half a part further.
+    """Cut pieces into overlapping parts of whole words, at most `limit` pieces each, each half a part further.
 
     Raises:
         AlignmentError: one word alone does not fit.
@@ -160,7 +160,7 @@ def overlapping(pieces: Pieces, limit: int) -> list[Pieces]:
 
 
 def most_central(found: Sequence[Pieces], words: int) -> NDArray[np.int64]:
-    """For every word the part in which it lies farthest from both edges; the earlier one of two."""
+    """Return the part in which each word lies farthest from both edges; the earlier one of two."""
     place = np.arange(words)
     # Below 0 outside of a part, and every word lies in one.
     depth = [np.minimum(place - part.first, part.first + part.words - 1 - place) for part in found]
@@ -169,7 +169,7 @@ def most_central(found: Sequence[Pieces], words: int) -> NDArray[np.int64]:
 
 
 def reduction(batch: Sequence[Pieces], from_pieces: FromPieces, device: torch.device) -> tuple[Tensor, Tensor]:
-    """The two factors that turn weights over pieces into weights over words, for parts that are padded to the longest.
+    """Return the two factors that turn weights over pieces into weights over words, for padded parts.
 
     Returns:
         Rows `[batch, 1, positions, pieces]` and columns `[batch, pieces, positions]`; `rows @ weights @ columns` is the
@@ -187,7 +187,7 @@ def reduction(batch: Sequence[Pieces], from_pieces: FromPieces, device: torch.de
 
 
 def reduce(weights: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Weights over pieces `[batch, heads, from, to]` to weights over positions `[batch, heads, positions, positions]`.
+    """Reduce weights over pieces `[batch, heads, from, to]` to words, `[batch, heads, positions, positions]`.
 
     `rows` may have been expanded to all heads, which spares every layer a copy of them.
     """

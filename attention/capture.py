@@ -1,4 +1,4 @@
-"""What is read off a forward pass: attention weights, which can also be replaced, and hidden states.
+"""Reading of a forward pass: attention weights, which can also be replaced, and hidden states.
 
 transformers looks attention up by name at every layer. Ours is registered under `NAME`, together with the mask that
 eager attention uses: without that mask, decoders would silently stop being causal. It computes attention openly and
@@ -23,7 +23,6 @@ from torch.utils.hooks import RemovableHandle
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import AttentionMaskInterface, eager_mask
 
-from attention.store import StoreError
 from results.errors import UserError
 
 NAME = "probing"
@@ -46,26 +45,22 @@ Head = tuple[int, int]
 Heads = frozenset[Head]
 
 
-class HeadError(UserError):
-    """Heads that there are not."""
-
-
 def named_heads(names: Iterable[str | int], layers: int, heads: int, option: str) -> Heads:
-    """Heads by their names counted from 1: `6-1`, or `6` for all of a layer.
+    """Parse names of heads, counted from 1: `6-1`, or `6` for all heads of a layer.
 
     Raises:
-        HeadError: a name is written otherwise, or there is no such head; `option` is what held it.
+        UserError: a name is written otherwise, or there is no such head; `option` is what held it.
     """
     found: set[Head] = set()
     for name in names:
         match = _HEAD.fullmatch(str(name))
         if match is None:
-            raise HeadError(
+            raise UserError(
                 f"{option}: {name!r} is no head. Write layer-head, counted from 1, as 6-1; or a layer, as 6."
             )
         layer, head = int(match[1]), int(match[2] or 0)
         if layer > layers or head > heads:
-            raise HeadError(
+            raise UserError(
                 f"{option}: there is no {name}; there are {layers} layers of {heads} heads, counted from 1."
             )
         found |= {(layer - 1, one) for one in (range(heads) if not head else [head - 1])}
@@ -98,7 +93,7 @@ class Mixture:
         return self._parts[2]
 
     def allowed(self, real: Tensor) -> Tensor:
-        """Return the positions that each may attend to, bool `[batch, 1, from, to]`.
+        """Return the positions that each position may attend to, bool `[batch, 1, from, to]`.
 
         That is what the mask of the layer allows, a window or what came before, among the real positions, bool
         `[batch, to]`. In rows of the padding it has no meaning.
@@ -109,8 +104,8 @@ class Mixture:
         return seen & (self._mask > torch.finfo(self._mask.dtype).min / 2)
 
 
-class Allowed(NamedTuple):
-    """Positions that each may attend to in some inputs.
+class AttentionMasks(NamedTuple):
+    """Masks of the positions that each position of some inputs may attend to.
 
     Attributes:
         masks: bool `[batch, masks, from, to]`, those that differ; one where all layers see alike.
@@ -120,13 +115,13 @@ class Allowed(NamedTuple):
     masks: Tensor
     of_layers: Tensor
 
-    def of(self, layer: int) -> Tensor:
-        """That of a 0-based layer, bool `[batch, 1, from, to]`."""
+    def at(self, layer: int) -> Tensor:
+        """Return the mask of a 0-based layer, bool `[batch, 1, from, to]`."""
         return self.masks[:, self.of_layers[layer, None]]
 
 
 def uniform_attention(allowed: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
-    """The same weight on all positions that each may attend to, of a mask bool `[…, from, to]`."""
+    """Return the same weight on all positions that each may attend to, of a mask bool `[…, from, to]`."""
     weights = allowed.to(dtype)
     return weights / weights.sum(-1, keepdim=True).clamp(min=1)
 
@@ -235,7 +230,7 @@ def _mixed(
     softcap: float | None,
     position_bias: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Weights after dropout, values, and the values that they mix; see `attend`."""
+    """Return the weights after dropout, the values, and the mixed values; see `attend`."""
     groups = query.size(1) // key.size(1)
     if groups > 1:
         key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
@@ -357,7 +352,7 @@ class States:
     `size` numbers each.
 
     Raises:
-        StoreError: they are not one for each layer and all of one size, or pass no module.
+        UserError: they are not one for each layer and all of one size, or pass no module.
     """
 
     def __init__(self, model: PreTrainedModel, layers: int, name: str) -> None:
@@ -365,7 +360,7 @@ class States:
         passed, own = _record(model, inputs)
         shapes = {tuple(state.shape) for state in own}
         if len(own) != layers + 1 or len(shapes) > 1 or own[0].shape[:2] != inputs["input_ids"].shape:
-            raise StoreError(
+            raise UserError(
                 f"{name} has {len(own)} hidden states of shapes {shapes} to its {layers} layers. Only one of each "
                 f"layer and one of the embeddings, all of one size, can be kept."
             )
@@ -376,7 +371,7 @@ class States:
         for number, state in enumerate(own):
             gap = float((found[number] - state).abs().max()) if number in found else float("nan")
             if not gap <= _TOLERANCE * max(1.0, float(state.abs().max())):
-                raise StoreError(
+                raise UserError(
                     f"{name}: hidden state {number} cannot be captured (it differs from its own by {gap:.1e}). Choose "
                     f"another architecture (BERT, RoBERTa, ELECTRA, GPT-2, Llama, ModernBERT, …)."
                 )
@@ -407,7 +402,7 @@ def _record(
 
 
 def _memory(tensor: Tensor) -> tuple[object, ...]:
-    """What a tensor shares with its views of the same shape, and with nothing else."""
+    """Return a key that a tensor shares with its views of the same shape alone."""
     return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
 
 

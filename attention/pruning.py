@@ -32,13 +32,9 @@ _CLASSES: Mapping[str, Mapping[str, Any]] = {
 """Names of classes by what loads them and `config.model_type`."""
 
 
-class PruningError(UserError):
-    """Heads that cannot be removed, or not from this model."""
-
-
 @dataclass(frozen=True)
-class Counts:
-    """What became of the heads of a model.
+class RemovedHeads:
+    """Counts of the heads removed from a model.
 
     Attributes:
         removed: query heads that are gone, with their rows of the projections.
@@ -52,23 +48,23 @@ class Counts:
 
 
 def is_prunable(model: PreTrainedModel) -> bool:
-    """Whether heads can be removed from a model of this architecture."""
+    """Return whether heads can be removed from a model of this architecture."""
     return model.config.model_type in LAYOUTS and not getattr(model.config, "add_cross_attention", False)
 
 
 def check_prunable(model: PreTrainedModel) -> None:
-    """Refuse, as a PruningError, a model whose heads cannot be removed, or whose heads were removed before."""
+    """Refuse, as a UserError, a model whose heads cannot be removed, or whose heads were removed before."""
     name = type(model).__name__
     if not is_prunable(model):
-        raise PruningError(
+        raise UserError(
             f"{name}: heads can be removed from {', '.join(sorted(LAYOUTS))} without cross-attention, and this is "
             f"{model.config.model_type}. Choose one of these, or replace heads by zeros (HeadAblation)."
         )
     if getattr(model.config, "kept_heads", None) is not None:
-        raise PruningError(f"{name} was pruned before. Load the whole model, and remove all heads at once.")
+        raise UserError(f"{name} was pruned before. Load the whole model, and remove all heads at once.")
 
 
-def prune(model: PreTrainedModel, heads: Heads) -> Counts:
+def prune(model: PreTrainedModel, heads: Heads) -> RemovedHeads:
     """Remove heads from a model, in place: it then says what it says with these heads replaced by zeros.
 
     A head goes with its rows of the query projection and its columns of the output projection; a key and value head
@@ -77,13 +73,13 @@ def prune(model: PreTrainedModel, heads: Heads) -> Counts:
     output projection. So does one head of a layer that loses all.
 
     Raises:
-        PruningError: an architecture whose heads cannot be removed, a model that was pruned before, or no such head.
+        UserError: an architecture whose heads cannot be removed, a model that was pruned before, or no such head.
     """
     check_prunable(model)
     layers = layers_of(model)
     if strange := sorted((layer, head) for layer, head in heads if not _exists(layers, layer, head)):
         layer, head = strange[0]
-        raise PruningError(
+        raise UserError(
             f"{type(model).__name__} has no head {layer + 1}-{head + 1}; there are {len(layers)} layers of "
             f"{layers[0].heads[0]} heads, counted from 1."
         )
@@ -101,7 +97,7 @@ def prune(model: PreTrainedModel, heads: Heads) -> Counts:
         kept.append(left)
         counts.update(removed=queries - len(left), zeroed=len(zeroed), key_heads=keys - own.heads[1])
     model.config.kept_heads = kept
-    return Counts(**counts)
+    return RemovedHeads(**counts)
 
 
 def _exists(layers: Sequence[modeling_pruned.Layer], layer: int, head: int) -> bool:

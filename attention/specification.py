@@ -1,4 +1,4 @@
-"""What is extracted: the specification that a store is named by, and the items of a corpus cut into pieces."""
+"""Specification of an extraction, by which a store is named, and the items of a corpus, cut into pieces."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -23,17 +23,17 @@ from attention.alignment import (
     overlapping,
     split_words,
 )
-from attention.digest import Digests
-from attention.encoder import Encoder, Source
-from attention.store import FORMAT, NO_HIDDEN, Hidden, StoreError
+from attention.encoder import LoadedEncoder, Source
+from attention.store import FORMAT, NO_HIDDEN, HiddenLayers
 from corpora.sentence import Sentence, Treebank, to_table
-from results.errors import check_values
+from results.digests import Digests
+from results.errors import UserError, check_values
 
 TooLong = Literal["error", "skip", "window"]
 Precision = Literal["float16", "float32"]
 Candidates = Literal["mentions", "words"]
 
-UNKNOWN = "words_with_unknown_token"
+UNKNOWN_WORDS = "words_with_unknown_token"
 """Name in the audit for the number of words that the tokenizer cuts into pieces among which is the unknown token."""
 SHARDS = 32
 """Of a store; fewer where they would hold less than `LEAST` pieces of words, more where they would hold over `MOST`."""
@@ -44,7 +44,7 @@ _ENCODED_AT_ONCE = 1024  # sentences
 
 @dataclass(frozen=True)
 class Options:
-    """What is taken from the encoder, and how.
+    """The layers and heads taken from an encoder, and the treatment of precision, long inputs and pieces.
 
     Args:
         layers: 1-based layers to keep; None keeps all.
@@ -59,7 +59,7 @@ class Options:
 
     Raises:
         OptionError: there is no such value.
-        StoreError: layers or heads that are no numbers from 1 on in ascending order.
+        UserError: layers or heads that are no numbers from 1 on in ascending order.
     """
 
     layers: tuple[int, ...] | None = None
@@ -73,7 +73,7 @@ class Options:
         for name in ("layers", "heads"):
             chosen = getattr(self, name)
             if chosen is not None and (not chosen or list(chosen) != sorted(set(chosen)) or chosen[0] < 1):
-                raise StoreError(
+                raise UserError(
                     f"{name}: {list(chosen)}. Give --data.init_args.options.{name} different numbers from 1 on, in "
                     f"ascending order."
                 )
@@ -110,7 +110,7 @@ class Extraction:
     companion: Path | None = None
 
     def identity(self, digests: Digests) -> dict[str, object]:
-        """All that the key of the store is made from."""
+        """Return all that the key of the store is made from."""
         identity: dict[str, object] = {
             "format": FORMAT,
             "corpus_sha256": digests.one(self.corpus),
@@ -132,8 +132,8 @@ class Extraction:
                 identity |= {"quantities": ["attention", "hidden"], "hidden": list(self.hidden)}
         return identity
 
-    def chosen(self, encoder: Encoder | None) -> tuple[tuple[int, ...], tuple[int, ...], Hidden]:
-        """The 0-based layers, the 0-based heads of each, and the hidden states to take; a StoreError without them."""
+    def chosen(self, encoder: LoadedEncoder | None) -> tuple[tuple[int, ...], tuple[int, ...], HiddenLayers]:
+        """Return 0-based layers, 0-based heads of each, and hidden states; a UserError if one is missing."""
         if encoder is None:
             return (), (), NO_HIDDEN
         layers = _chosen("layers", self.options.layers, encoder.layers)
@@ -141,17 +141,17 @@ class Extraction:
         if not self.hidden:
             return layers, heads, NO_HIDDEN
         if list(self.hidden) != sorted(set(self.hidden)) or self.hidden[0] < 0 or self.hidden[-1] > encoder.layers:
-            raise StoreError(
+            raise UserError(
                 f"hidden: {list(self.hidden)} is asked for. Give different layers in ascending order, from 0 (the "
                 f"embeddings) to {encoder.layers} (the encoder's last)."
             )
-        return layers, heads, Hidden(self.hidden, encoder.states.size)
+        return layers, heads, HiddenLayers(self.hidden, encoder.states.size)
 
 
 def _chosen(name: str, wanted: tuple[int, ...] | None, available: int) -> tuple[int, ...]:
     wanted = wanted or tuple(range(1, available + 1))
     if max(wanted) > available:
-        raise StoreError(
+        raise UserError(
             f"{name}: {max(wanted)} is asked for, and the encoder has {available}. Give "
             f"--data.init_args.options.{name} numbers from 1 to {available}."
         )
@@ -179,10 +179,10 @@ class Items:
     head_words: tuple[tuple[int, ...], ...]
     layers: tuple[int, ...]
     heads: tuple[int, ...]
-    hidden: Hidden = NO_HIDDEN
+    hidden: HiddenLayers = NO_HIDDEN
 
     def __len__(self) -> int:
-        """Number of items, also without an encoder."""
+        """Return the number of items, also without an encoder."""
         return len(self.labels)
 
     @cached_property
@@ -201,12 +201,12 @@ class Items:
         return [shard.tolist() for shard in np.split(order, ends)]
 
     def words(self, item: int) -> int:
-        """Number of words."""
+        """Return the number of words."""
         last = self.inputs[item][-1]
         return last.first + last.words
 
     def shapes(self, item: int) -> dict[str, tuple[int, ...]]:
-        """The quantities of an item; `Store.read` says what they are."""
+        """Return the shapes of the quantities of an item, which `Store.read` describes."""
         words, size = self.words(item), (len(self.layers), len(self.heads))
         if self.extraction.candidates is not None:
             between = len(self.head_words[item])
@@ -218,9 +218,9 @@ class Items:
         return shapes
 
     def select(self, batch: Sequence[tuple[int, int]], reduced: Tensor) -> list[Tensor]:
-        """What is kept, on the CPU, of the attention of a forward pass over some (item, part) pairs.
+        """Return what is kept, on the CPU, of the attention of a forward pass over some (item, part) pairs.
 
-        It is `[batch, layers, heads, positions, positions]`, padded to the longest, on any device.
+        The attention is `[batch, layers, heads, positions, positions]`, padded to the longest, on any device.
         """
         if self.extraction.candidates is not None:
             return [self._between(item, block).cpu() for (item, _), block in zip(batch, reduced, strict=True)]
@@ -228,7 +228,7 @@ class Items:
         return [block[..., :n, :n].contiguous() for block, n in zip(reduced.cpu(), positions, strict=True)]
 
     def _between(self, item: int, block: Tensor) -> Tensor:
-        """The rows and columns of the head words; with all words as candidates both from and to the head words."""
+        """Return attention between head words; with all words as candidates, attention from and to the head words."""
         heads = torch.tensor(self.head_words[item], device=block.device) + 1
         if self.extraction.candidates == "mentions":
             return block[..., heads[:, None], heads]
@@ -242,19 +242,19 @@ class Items:
 
     @property
     def delimiters(self) -> dict[str, bool]:
-        """Whether the tokenizer writes a start and an end delimiter."""
+        """True by `start` and `end` if the tokenizer writes that delimiter."""
         if not self.inputs:
             return {"start": False, "end": False}
         first = self.inputs[0][0]
         return {"start": bool(first.positions[0] == 0), "end": bool(first.positions[-1] == first.words + 1)}
 
 
-def cut_sentences(extraction: Extraction, treebank: Treebank, encoder: Encoder | None) -> Items:
+def cut_sentences(extraction: Extraction, treebank: Treebank, encoder: LoadedEncoder | None) -> Items:
     """Align every sentence with its pieces, and treat those over the encoder's limit as the options say.
 
     Raises:
         AlignmentError: a sentence over the limit under the policy `error`, or one that no policy can save.
-        StoreError: a layer or head that the encoder does not have, hidden states that cannot be kept, or no sentence
+        UserError: a layer or head that the encoder does not have, hidden states that cannot be kept, or no sentence
             left.
     """
     layers, heads, hidden = extraction.chosen(encoder)
@@ -263,7 +263,7 @@ def cut_sentences(extraction: Extraction, treebank: Treebank, encoder: Encoder |
         return Items(extraction, "sentences", labels, dict(treebank.audit), (), (), layers, heads, hidden)
     kept: list[Sentence] = []
     inputs: list[tuple[Pieces, ...]] = []
-    counted = ("words_without_piece", UNKNOWN, "skipped_too_long", "windowed", "lost_arcs")
+    counted = ("words_without_piece", UNKNOWN_WORDS, "skipped_too_long", "windowed", "lost_arcs")
     found = Counter(dict.fromkeys(counted, 0))
     for start in range(0, len(treebank.sentences), _ENCODED_AT_ONCE):
         sentences = treebank.sentences[start : start + _ENCODED_AT_ONCE]
@@ -274,14 +274,14 @@ def cut_sentences(extraction: Extraction, treebank: Treebank, encoder: Encoder |
                 found["skipped_too_long"] += 1
                 continue
             found["words_without_piece"] += whole.unknown
-            found[UNKNOWN] += whole.with_unknown
+            found[UNKNOWN_WORDS] += whole.with_unknown
             if len(parts) > 1:
                 found["windowed"] += 1
                 found["lost_arcs"] += _lost_arcs(sentence, parts)
             kept.append(sentence)
             inputs.append(parts)
     if not kept:
-        raise StoreError(f"No sentence of {len(treebank.sentences)} fits {encoder.max_length} pieces; use `window`.")
+        raise UserError(f"No sentence of {len(treebank.sentences)} fits {encoder.max_length} pieces; use `window`.")
     audit, labels = {**treebank.audit, **found}, to_table(kept)
     if (reach := _reach_of(inputs, encoder, layers, extraction.options.from_pieces)) is not None:
         labels = labels.append_column("reach", reach)
@@ -289,9 +289,9 @@ def cut_sentences(extraction: Extraction, treebank: Treebank, encoder: Encoder |
 
 
 def _reach_of(
-    inputs: Sequence[tuple[Pieces, ...]], encoder: Encoder, layers: Sequence[int], from_pieces: FromPieces
+    inputs: Sequence[tuple[Pieces, ...]], encoder: LoadedEncoder, layers: Sequence[int], from_pieces: FromPieces
 ) -> pa.Array | None:
-    """What each word of each item may attend to, as the masks of these layers allow; None where that is always all.
+    """Return the words that each word of each item may attend to in these layers; None if that is always all.
 
     Of an item of n words it is `[n, layers, 2]`, flat: in each of the layers the first and the last word, counted from
     1. A word may attend to what one of its pieces may, or its first, as its row is made.
@@ -307,7 +307,7 @@ def _reach_of(
 
 
 def _reach(cut: Sequence[Pieces], masks: NDArray[np.bool_], from_pieces: FromPieces) -> NDArray[np.int32]:
-    """As `_reach_of`, of one item by masks, `[n, masks, 2]`: in the part in which each word lies most central."""
+    """Return the reach of the words of one item, `[n, masks, 2]`, in the part in which each lies most central."""
     words = cut[-1].first + cut[-1].words
     found = np.empty((words, len(masks), 2), np.int32)
     owners = most_central(cut, words)
@@ -344,7 +344,7 @@ def _fit(sentence: Sentence, whole: Pieces, limit: int, policy: TooLong) -> tupl
 
 
 def _lost_arcs(sentence: Sentence, parts: Sequence[Pieces]) -> int:
-    """Gold arcs between two words that no part holds together."""
+    """Return the number of gold arcs between two words that no part holds together."""
     dependents = np.arange(len(sentence))
     heads = np.asarray(sentence.heads) - 1
     together = np.zeros(len(sentence), bool)

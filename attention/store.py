@@ -1,4 +1,4 @@
-"""The store on disk: safetensors shards, one Parquet file of labels, and the manifest that vouches for them.
+"""The store on disk: safetensors shards, one Parquet file of labels, and a manifest with their checksums.
 
 Every file but the manifest carries the beginning of its own SHA-256 in its name, so that an interrupted run can tell
 its finished shards from damaged ones without a manifest. Reading maps the shards into memory; nothing is copied.
@@ -22,7 +22,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from torch.nn.functional import hardshrink, leaky_relu_
 
-from attention.digest import Digests, digest
+from results.digests import Digests, digest
 from results.errors import UserError, near
 from results.files import commit
 
@@ -41,10 +41,6 @@ Index: TypeAlias = EllipsisType | tuple[EllipsisType | slice | int, ...]
 log = logging.getLogger(__name__)
 
 
-class StoreError(UserError):
-    """A store that cannot be made."""
-
-
 @dataclass(frozen=True)
 class Part:
     """One file of a store, by name, length and SHA-256."""
@@ -55,19 +51,19 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Hidden:
+class HiddenLayers:
     """The layers whose hidden states a store keeps, 0 for the embeddings, and their size; 0 where none are kept."""
 
     layers: tuple[int, ...] = ()
     size: int = 0
 
 
-NO_HIDDEN = Hidden()
+NO_HIDDEN = HiddenLayers()
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a store holds; nothing of when or where it was made: on one device equal inputs give equal manifests.
+    """Contents of a store, with no time and place: on one device equal inputs give equal manifests.
 
     Attributes:
         key: name of the folder, a hash of `identity`.
@@ -91,7 +87,7 @@ class Manifest:
     audit: Mapping[str, int]
     labels: Part
     shards: tuple[Part, ...]
-    hidden: Hidden = NO_HIDDEN
+    hidden: HiddenLayers
 
     @property
     def dtype(self) -> torch.dtype:
@@ -107,10 +103,8 @@ class Manifest:
         return tuple(held)
 
     def dump(self) -> bytes:
-        """As JSON, with a digest of itself."""
+        """Return the manifest as JSON, with a digest of itself."""
         body = asdict(self)
-        if not self.hidden.layers:
-            del body["hidden"]  # as before there were any: stores that lie about stay what they are
         return json.dumps(body | {"digest": _own(body)}, indent=1, sort_keys=True).encode()
 
     @classmethod
@@ -150,7 +144,7 @@ def _typed(kind: Any, value: Any, at: str) -> object:  # noqa: ANN401 # a type h
 
 
 def store_key(identity: Mapping[str, object]) -> str:
-    """Name of the folder of a store."""
+    """Return the name of the folder of a store."""
     return digest(json.dumps(identity, sort_keys=True).encode())[:24]
 
 
@@ -164,7 +158,7 @@ def seal_part(partial: Path, sha256: str, stem: str, suffix: str, digests: Diges
 
 
 def find_part(folder: Path, stem: str, suffix: str, digests: Digests) -> Part | None:
-    """The undamaged file of that stem. Damaged ones are named in the log and deleted (or a StoreError says why not)."""
+    """Return the undamaged file of that stem; log and delete damaged ones (a UserError if that is impossible)."""
     for path in sorted(folder.glob(f"{stem}-*{suffix}")):
         try:
             part = Part(path.name, path.stat().st_size, digests.one(path))
@@ -189,9 +183,9 @@ class Store:
 
     @classmethod
     def open(cls, folder: Path, digests: Digests) -> "Store | None":
-        """The store in `folder`, or None, with the reason in the log, when it is not there whole and undamaged.
+        """Open the store in `folder`; return None, with the reason in the log, unless it is whole and undamaged.
 
-        What is damaged is deleted, and so are the files of another store that was copied over this one; a StoreError
+        What is damaged is deleted, and so are the files of another store that was copied over this one; a UserError
         says where it cannot be.
         """
         path = folder / MANIFEST
@@ -226,7 +220,7 @@ class Store:
         return store
 
     def _check(self) -> None:
-        """Compare the manifest with what it vouches for; a ValueError where they do not agree."""
+        """Compare the manifest with the files; raise ValueError if they disagree."""
         manifest, encoder = self.manifest, self.manifest.identity.get("encoder")
         if store_key(manifest.identity) != manifest.key:
             raise ValueError("its identity is that of another store")
@@ -264,7 +258,7 @@ class Store:
         return self.__dict__ | {"_open": {}, "_views": {}}
 
     def read(self, quantity: str, item: int, at: Index = ...) -> Tensor:
-        """What is kept of an item, or the part of it that `at` indexes.
+        """Return a quantity of an item, or the part of it that `at` indexes.
 
         Weights come in float32, a copy. Hidden states, which have no bound, are kept as they are and come as a view of
         the mapped file, in the precision of the store.
@@ -275,7 +269,7 @@ class Store:
         candidates, `[2, layers, heads, U, n]`: attention from the head words to all words, and to them from all.
 
         Raises:
-            StoreError: the store does not hold the quantity.
+            UserError: the store does not hold the quantity.
         """
         stored = self._view(quantity, item)[at]
         return stored if quantity == "hidden" else unpack_weights(stored)
@@ -298,13 +292,13 @@ class Store:
             unpack_half_(batch)  # all rows at once, so that PyTorch divides them among its threads
 
     def _view(self, quantity: str, item: int) -> Tensor:
-        """A view of the mapped file, kept: safetensors takes longer to make one than PyTorch to copy what it shows."""
+        """Return a view of the mapped file; views are kept: making one takes longer than copying from it."""
         name = tensor_name(quantity, item)
         view = self._views.get(name)
         if view is None:
             if name not in self._tensors and quantity not in self.manifest.quantities:
                 held = ", ".join(self.manifest.quantities) or "labels alone"
-                raise StoreError(f"{quantity!r}: the store holds {held}{near(quantity, self.manifest.quantities)}.")
+                raise UserError(f"{quantity!r}: the store holds {held}{near(quantity, self.manifest.quantities)}.")
             shard = self._tensors[name]
             # All of a shard at once: views that are made between batches keep the memory of the batches from reuse.
             self._views |= {other: shard.get_tensor(other) for other in shard.keys()}  # noqa: SIM118 - not a dict
@@ -351,7 +345,7 @@ def write_shard(
 
 
 def pack_weights(weights: Tensor, dtype: torch.dtype) -> Tensor:
-    """Weights of attention, float32 from zero to one, as a store of this precision keeps them.
+    """Pack weights of attention, float32 from zero to one, as a store of this precision keeps them.
 
     Half precision keeps eleven bits of numbers between 6.1e-5 and 65,504, and nothing of those below 3e-8, but a sharp
     head gives other words less than that. It also has a sign, which weights do not need. A weight w is kept as 2¹⁵w or,
@@ -366,7 +360,7 @@ def pack_weights(weights: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def unpack_weights(stored: Tensor) -> Tensor:
-    """A copy in float32 of what `pack_weights` has made; no zero has a sign."""
+    """Return a float32 copy of packed weights; no zero has a sign."""
     return stored.clone() if stored.dtype != torch.float16 else unpack_half_(stored.float())
 
 
@@ -378,7 +372,7 @@ def unpack_half_(weights: Tensor) -> Tensor:
 
 
 def tensor_name(quantity: str, item: int) -> str:
-    """Name of a tensor in its shard."""
+    """Return the name of a tensor in its shard."""
     return f"{quantity}.{item}"
 
 
@@ -386,7 +380,7 @@ def _remove(path: Path) -> None:
     try:
         path.unlink(missing_ok=True)
     except OSError as error:
-        raise StoreError(
+        raise UserError(
             f"{path}: damaged, or not this store's, and it cannot be removed: {error.strerror}. Make its folder "
             f"writable, or put the stores elsewhere (--data.init_args.cache)."
         ) from error

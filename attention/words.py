@@ -1,4 +1,4 @@
-"""The attention of a few sentences in memory, as arrays whose axes are named: for notebooks and programs."""
+"""`Encoder`, and the attention of a few sentences in memory: arrays with named axes, for notebooks and programs."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from attention.alignment import AlignmentError, Pieces
-from attention.encoder import Encoder
-from attention.forward import extract
+from attention.encoder import LoadedEncoder
+from attention.extraction import extract
 from attention.specification import Extraction, Items, Options, cut_sentences
 from attention.store import unpack_weights
 from corpora.sentence import Sentence, Treebank
@@ -67,7 +67,7 @@ class WordAttention(Sequence[xr.DataArray]):
         return f"<WordAttention of {self.encoder['name']}: {len(self)} sentences, {shapes}>"
 
     def place(self, sentence: int | str | Sequence[str]) -> int:
-        """The place of a sentence, which is given as such, by its text or by its words; an IndexError without it."""
+        """Return the place of a sentence given by place, text or words; an IndexError if there is none."""
         if isinstance(sentence, int):
             if not -len(self) <= sentence < len(self):
                 raise IndexError(f"There is no sentence {sentence}: there are {len(self)}, counted from 0.")
@@ -80,7 +80,7 @@ class WordAttention(Sequence[xr.DataArray]):
     def lines(
         self, sentence: int | str | Sequence[str], layer: int, head: int, arcs: Iterable[tuple[int, int]] = ()
     ) -> AttentionLines:
-        """One head in one sentence as a figure for print: `reports.draw(attention.lines(0, 3, 9)).savefig("a.pdf")`.
+        """Return one head in one sentence as a figure: `reports.draw(attention.lines(0, 3, 9)).savefig("a.pdf")`.
 
         `layer` and `head` are from 1; `arcs` are pairs of 0-based places on the axes, drawn in colour.
         """
@@ -105,7 +105,7 @@ class WordAttention(Sequence[xr.DataArray]):
         pieces: "WordAttention | None" = None,
         notes: Sequence[str] = (),
     ) -> View:
-        """A page to look at a sentence: it shows itself in a notebook, and `save` writes it.
+        """Return a page to look at a sentence: it shows itself in a notebook, and `save` writes it.
 
         Words count from 1 here, as the heads of a treebank do.
 
@@ -145,13 +145,13 @@ class WordAttention(Sequence[xr.DataArray]):
         )
 
     def between(self, sentence: int, first: int) -> ViewPieces:
-        """Its values as those between pieces, for the view of words that count from `first`."""
+        """Return attention between pieces for the view of words, which are numbered from `first`."""
         array = self[sentence]
         of = (array["from_word"].to_numpy() - first).tolist()
         return ViewPieces([str(name) for name in array["from"].to_numpy()], of, array.to_numpy())
 
     def bertviz(self, sentence: int | str | Sequence[str] = 0) -> tuple[tuple[Tensor, ...], list[str]]:
-        """What bertviz takes: `head_view(*attention.bertviz(0))`, `model_view(*attention.bertviz(0))`.
+        """Return the input of bertviz: `head_view(*attention.bertviz(0))`, `model_view(*attention.bertviz(0))`.
 
         Returns:
             Weights `[1, heads, from, to]` of each layer, and the words or pieces.
@@ -161,37 +161,66 @@ class WordAttention(Sequence[xr.DataArray]):
         return tuple(layer[None] for layer in layers), [str(word) for word in array["to"].to_numpy()]
 
 
-def attention_of(
-    encoder: Encoder, sentences: str | Sequence[str | Sequence[str]], options: Options, over: Over
-) -> WordAttention:
-    """Run an encoder over sentences; see `Encoder.attention`.
+class Encoder(LoadedEncoder):
+    """A loaded encoder that also returns the attention of sentences in memory; arguments as of `LoadedEncoder`."""
 
-    Raises:
-        UserError: there is no sentence, or one is empty.
-        OptionError: `over` is something else.
-        AlignmentError: a sentence that the encoder cannot read.
-    """
-    check_values(attention_of, over=over)
-    given = [_words(sentence) for sentence in new_items("sentences", sentences)]
-    # Of a treebank only the words are read.
-    rows = tuple(
-        Sentence(str(place), words, *([blank] * len(words) for blank in (0, "_", "_", "_")))  # type: ignore[arg-type]
-        for place, words in enumerate(given)
-    )
-    extraction = Extraction(encoder.source.folder, {}, encoder.source, options)
-    audit = {"sentences": len(rows), "words": sum(map(len, rows))}
-    items = cut_sentences(extraction, Treebank(rows, audit), encoder)
-    shown = items if over == "words" else _over_pieces(items)
-    blocks = {
-        int(name.rpartition(".")[2]): unpack_weights(block)
-        for _, name, block in extract(encoder, shown, range(len(shown.shards)))
-    }
-    kept = [given[int(name)] for name in items.labels["id"].to_pylist()]
-    arrays = [
-        _labelled(blocks[place], items, place, _tokens(encoder, items, place, words, over))
-        for place, words in enumerate(kept)
-    ]
-    return WordAttention(arrays, kept, encoder.description, items.audit)
+    def attention(
+        self,
+        sentences: str | Sequence[str | Sequence[str]],
+        *,
+        options: Options | None = None,
+        over: Over = "words",
+    ) -> WordAttention:
+        """Return the attention of a few sentences, in memory; a datamodule reads the attention of a corpus.
+
+        Args:
+            sentences: each a string, which is cut at white space, or its words; or one string.
+            options: layers, heads, and what is done with long sentences; by default everything, in single precision.
+            over: attention between words, reduced as `attention.alignment` says, or between `pieces` as it is.
+
+        Returns:
+            An `xarray.DataArray` `[layer, head, from, to]` for each sentence.
+
+        Raises:
+            UserError: there is no sentence, one is empty, or there is no such layer or head.
+            OptionError: `over` is something else.
+            AlignmentError: a sentence is too long for the encoder.
+        """
+        check_values(Encoder.attention, over=over)
+        given = [_words(sentence) for sentence in new_items("sentences", sentences)]
+        # Only the words of a treebank are read.
+        rows = tuple(
+            Sentence(str(place), words, *([blank] * len(words) for blank in (0, "_", "_", "_")))  # type: ignore[arg-type]
+            for place, words in enumerate(given)
+        )
+        extraction = Extraction(self.source.folder, {}, self.source, options or Options(precision="float32"))
+        audit = {"sentences": len(rows), "words": sum(map(len, rows))}
+        items = cut_sentences(extraction, Treebank(rows, audit), self)
+        shown = items if over == "words" else _over_pieces(items)
+        blocks = {
+            int(name.rpartition(".")[2]): unpack_weights(block)
+            for _, name, block in extract(self, shown, range(len(shown.shards)))
+        }
+        kept = [given[int(name)] for name in items.labels["id"].to_pylist()]
+        arrays = [
+            _labelled(blocks[place], items, place, self._tokens(items, place, words, over))
+            for place, words in enumerate(kept)
+        ]
+        return WordAttention(arrays, kept, self.description, items.audit)
+
+    def _tokens(self, items: Items, item: int, words: Sequence[str], over: Over) -> tuple[list[str], list[int]]:
+        """Return the names of the positions that exist, and the number of each one's word."""
+
+        def tokens_of(ids: NDArray[np.int32]) -> list[str]:
+            return list(self.tokenizer.convert_ids_to_tokens(ids.tolist()))
+
+        first, last = items.inputs[item][0], items.inputs[item][-1]
+        if over == "pieces":
+            return tokens_of(first.ids), first.positions.tolist()
+        start = tokens_of(first.ids[first.positions == 0])
+        end = tokens_of(last.ids[last.positions == last.words + 1])
+        names = [*([" ".join(start)] if start else []), *words, *([" ".join(end)] if end else [])]
+        return names, list(range(0 if start else 1, len(words) + (2 if end else 1)))
 
 
 def _words(sentence: str | Sequence[str]) -> tuple[str, ...]:
@@ -199,7 +228,7 @@ def _words(sentence: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def _over_pieces(items: Items) -> Items:
-    """The same inputs with every piece as a word of its own."""
+    """Return the same inputs with every piece as a word of its own."""
     return replace(items, inputs=tuple((_each_alone(cut),) for cut in items.inputs))
 
 
@@ -211,21 +240,6 @@ def _each_alone(parts: tuple[Pieces, ...]) -> Pieces:
     count = int(inside.sum())
     ends = np.where(pieces.positions == 0, 0, count + 1)
     return replace(pieces, positions=np.where(inside, inside.cumsum(), ends).astype(np.int32), words=count)
-
-
-def _tokens(encoder: Encoder, items: Items, item: int, words: Sequence[str], over: Over) -> tuple[list[str], list[int]]:
-    """Names of the positions that there are, and the number of the word of each."""
-
-    def tokens_of(ids: NDArray[np.int32]) -> list[str]:
-        return list(encoder.tokenizer.convert_ids_to_tokens(ids.tolist()))
-
-    first, last = items.inputs[item][0], items.inputs[item][-1]
-    if over == "pieces":
-        return tokens_of(first.ids), first.positions.tolist()
-    start = tokens_of(first.ids[first.positions == 0])
-    end = tokens_of(last.ids[last.positions == last.words + 1])
-    names = [*([" ".join(start)] if start else []), *words, *([" ".join(end)] if end else [])]
-    return names, list(range(0 if start else 1, len(words) + (2 if end else 1)))
 
 
 def _labelled(block: Tensor, items: Items, item: int, tokens: tuple[list[str], list[int]]) -> xr.DataArray:

@@ -17,7 +17,8 @@ import torch
 import torch.distributed as dist
 from pytorch_lightning import LightningModule, Trainer
 
-from attention.encoder import Encoder, EncoderSpec, resolve
+from attention import Encoder
+from attention.encoder import EncoderSpec, resolve
 from benchmarks.extraction import BareForward, TimedExtraction
 from benchmarks.harness import Report, Settings, Treebanks, alternate, run, timed
 from benchmarks.job import datamodule, fit

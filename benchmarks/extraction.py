@@ -13,14 +13,14 @@ from torch import Tensor
 from transformers import AutoModel
 
 from attention import Encoder, EncoderSpec, Extraction, Items, Store, cut_sentences, make_store, resolve
-from attention.digest import Digests
-from attention.forward import WORKERS, batches, extract, in_order, pad, shapes
+from attention.extraction import WORKERS, batches, extract, in_order, pad, shapes
 from attention.store import seal_part, write_shard
 from benchmarks.harness import Report, Settings, Treebanks, alternate, first_sentences, run, timed
 from benchmarks.memory import run_job
 from benchmarks.reference import Reference
 from corpora.conllu import read_treebank
 from processes.ranks import Ranks
+from results.digests import Digests
 
 REFERENCE_SENTENCES = 400
 

@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 from torch import nn
 from transformers import AutoModel
 
-from attention import Store
+from attention import Encoder, Store
 from attention.alignment import split_words
-from attention.encoder import Encoder
-from attention.forward import pad
+from attention.extraction import pad
 from corpora.sentence import Treebank
 
 BATCH, PADDED_TO = 16, 128

@@ -8,12 +8,11 @@ from typing import Any
 from attention.encoder import EncoderSpec
 from attention.specification import Options
 from corpora.sentence import CorpusError
-from datamodules.base import AttentionDataModule, CorpusDataModule
-from datamodules.batch import Split
+from datamodules.batches import BatchLoader, Split
 from datamodules.coreference import CoreferenceDataModule
+from datamodules.corpus import AttentionDataModule, CorpusDataModule
 from datamodules.dependency import DependencyDataModule
-from datamodules.sampling import BatchLoader
-from datamodules.text import Sources, TextDataModule, TextSource, sources_of
+from datamodules.text import Sources, TextDataModule, TextSource, read_sources
 from results import Provenance
 from results.errors import check_numbers
 
@@ -72,7 +71,7 @@ class AtlasDataModule(CorpusDataModule[Any]):
     @cached_property
     def parts(self) -> tuple[CorpusDataModule[Any], ...]:
         """The datamodules, that of the texts first; a CorpusError for a treebank without a test split."""
-        texts = list(sources_of(self.text))
+        texts = list(read_sources(self.text))
         others: list[AttentionDataModule[Any]] = []
         if self.treebank is not None:
             arcs = DependencyDataModule(self.treebank, options=self.options, **self._shared)
@@ -91,17 +90,17 @@ class AtlasDataModule(CorpusDataModule[Any]):
         return (self.encoder,)
 
     def files(self) -> Mapping[str, Path]:
-        """The files of all parts, by the name of the text, or by part and split."""
+        """Return the files of all parts, by the name of the text, or by part and split."""
         texts, *others = self.parts
         named = {f"{_name(part)}.{split}": path for part in others for split, path in part.files().items()}
         return {**texts.files(), **named}
 
     def splits_of(self, stage: str, files: Mapping[str, Path]) -> tuple[list[Split], list[Split]]:
-        """None: the parts have splits of their own; a CorpusError where the stage is not `test`."""
+        """Return no splits: the parts have their own; a CorpusError if the stage is not `test`."""
         return self.parts[0].splits_of(stage, files)
 
     def absent(self, stages: Iterable[str]) -> list[CorpusError]:
-        """A fault for each file that is not there."""
+        """Return a fault for each file that is not there."""
         return [fault for part in self.parts for fault in part.absent(stages)]
 
     def setup(self, stage: str) -> None:
@@ -112,7 +111,7 @@ class AtlasDataModule(CorpusDataModule[Any]):
 
     @property
     def provenance(self) -> Provenance:
-        """Those of all parts: the encoder, and by part the files and what was left out."""
+        """The encoder, and by part the files and counts of what was left out."""
         found = {_name(part): part.provenance for part in self.parts}
         return Provenance(
             next(iter(found.values())).encoder,
@@ -121,7 +120,7 @@ class AtlasDataModule(CorpusDataModule[Any]):
         )
 
     def test_dataloader(self) -> list[Any]:
-        """The batches of all parts."""
+        """Return the batches of all parts."""
         return [loader for part in self.parts for loader in part.test_dataloader()]
 
     def _loader(self, split: Split, *, shuffle: bool = False) -> BatchLoader[Any]:

@@ -16,16 +16,15 @@ from pytorch_lightning.utilities import rank_zero_info, rank_zero_only
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from attention.digest import Digests
+from attention import Encoder
 from attention.encoder import EncoderSpec, Source, resolve
-from attention.tokenizer import PIECES_VERSION, TextTokenizer
+from attention.inputs import PIECES_VERSION, TextTokenizer
 from corpora.labelled import Columns, LabelledText, LabelledTexts, read_labelled
 from corpora.registry import CORPORA, Corpus, Score
 from corpora.reviews import REVIEWS_VERSION, write_sample_reviews
 from corpora.sentence import CorpusError
-from datamodules.base import SPLITS, UNKNOWN_SHARE, CorpusDataModule, corpus_of, count_shared, warn_of_shared
-from datamodules.batch import Split, TextBatch, padder
-from datamodules.sampling import BatchLoader, BatchOf, LengthBatches, check_batch
+from datamodules.batches import BatchLoader, BatchPer, LengthBatches, Split, TextBatch, check_batch, padder
+from datamodules.corpus import SPLITS, UNKNOWN_SHARE, CorpusDataModule, corpus_of, count_shared, warn_of_shared
 from datamodules.tokenization import (
     SPECIALS,
     Numbers,
@@ -38,8 +37,9 @@ from datamodules.tokenization import (
     piece_vocabulary,
     tokenize,
 )
-from datamodules.vectors import ENCODER, VectorSpec, vocabulary_vectors
+from datamodules.vectors import ENCODER, VectorSpec, WordVectors, load_vectors
 from results import Provenance
+from results.digests import Digests
 from results.errors import check_numbers, check_values
 
 log = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ _SHOWN = 20  # labels that a message names
 
 
 def find_labels(path: Path, texts: Sequence[LabelledText], positive: str) -> tuple[tuple[str, ...], int | None]:
-    """The labels of train in their order, and the place of the positive one of two; else a `CorpusError`."""
+    """Return the labels of train in their order, and the place of the positive one of two; else a `CorpusError`."""
     labels = tuple(sorted({text.label for text in texts}))
     if len(labels) == 1:
         wrong = f"every text has the label {labels[0]!r}, and a classifier needs two"
@@ -77,7 +77,7 @@ def find_labels(path: Path, texts: Sequence[LabelledText], positive: str) -> tup
 
 
 def label_numbers(path: Path, texts: Sequence[LabelledText], labels: Sequence[str]) -> Numbers:
-    """Place of each text's label among those of train, int64 `[texts]`; a `CorpusError` for one that train has not."""
+    """Return the place of each text's label among the labels of train, int64 `[texts]`; a CorpusError for others."""
     places = {label: place for place, label in enumerate(labels)}
     for text in texts:
         if text.label not in places:
@@ -88,7 +88,7 @@ def label_numbers(path: Path, texts: Sequence[LabelledText], labels: Sequence[st
 
 
 def label_values(path: Path, texts: Sequence[LabelledText]) -> NDArray[np.float32]:
-    """Each text's label as a number, float32 `[texts]`; a `CorpusError` for one that is no finite number."""
+    """Return each text's label as a number, float32 `[texts]`; a `CorpusError` for one that is no finite number."""
     values = np.full(len(texts), np.nan, np.float32)
     for place, text in enumerate(texts):
         with suppress(ValueError):
@@ -102,8 +102,39 @@ def label_values(path: Path, texts: Sequence[LabelledText]) -> NDArray[np.float3
     return values
 
 
+def vocabulary_vectors(
+    spec: VectorSpec,
+    vocabulary: Vocabulary,
+    frequencies: NDArray[np.int64],
+    source: Source | None,
+    *,
+    root: Path,
+    cache: Path,
+) -> WordVectors:
+    """Return the vectors of the words of a vocabulary that occur, by their frequencies in train; see `load_vectors`.
+
+    With the name `encoder` a vocabulary of the pieces of an encoder, `source`, has their rows of its own table of
+    embeddings, and a vocabulary of words the vectors of the default encoder.
+    """
+    if spec.name == ENCODER and source is not None:
+        encoder = Encoder(source)
+        matrix = encoder.embeddings.cpu().numpy()
+        pieces = encoder.tokenizer.convert_ids_to_tokens(list(range(min(len(matrix), len(encoder.tokenizer)))))
+        index = {piece: row for row, piece in enumerate(pieces) if piece is not None}
+        identity = {**source.embeddings_identity(Digests(cache)), "lowercase": False}
+        audit = {"file": ENCODER, "size": matrix.shape[1]}
+        return WordVectors(np.pad(matrix, ((0, 1), (0, 0))), index, False, identity, audit)
+    counts = {
+        word: count
+        for number, (word, count) in enumerate(zip(vocabulary.words, frequencies.tolist(), strict=True))
+        if count and number not in vocabulary.specials
+    }
+    default = resolve(EncoderSpec()) if spec.name == ENCODER else None
+    return load_vectors(spec, counts, root=root, cache=cache, source=default)
+
+
 def _main_score(given: Score | None, known: Score | None, regression: bool) -> Score:
-    """The score that was asked for, else that of the registry, else accuracy or pearson."""
+    """Return the score that was asked for, else that of the registry, else accuracy or pearson."""
     possible = SCORES[regression]
     if given is not None and given not in possible:
         kind = "regression" if regression else "classification"
@@ -184,7 +215,7 @@ class TextSplit(Dataset[TextBatch]):
         return len(self.lengths)
 
     def batches(self, most: int) -> Iterator[TextBatch]:
-        """All texts in batches of like length, of at most so many padded tokens each."""
+        """Yield all texts in batches of like length, of at most `most` padded tokens each."""
         size = max(len(self), 1)
         for items in LengthBatches(self.lengths, max_cells=most, max_sentences=size, shuffle=False, cells="tokens"):
             yield self[items]
@@ -194,17 +225,17 @@ class TextSplit(Dataset[TextBatch]):
         return self._of(item, self._tokens)
 
     def forms(self, item: int) -> list[str | None]:
-        """The word of the text that each token is, or is a piece of; None for delimiters."""
+        """Return the word of the text that each token is, or is a piece of; None for delimiters."""
         sources = self._of(item, self._sources)
         return [None if place < 0 else self._words.types[self._words.codes[place]] for place in sources]
 
     def places(self, item: int) -> list[int]:
-        """The place, from 0, of the word that each token is or is a piece of; -1 for delimiters."""
+        """Return the place, from 0, of the word that each token is or is a piece of; -1 for delimiters."""
         first = int(self._words.offsets[2 * item])
         return [-1 if place < 0 else place - first for place in self._of(item, self._sources)]
 
     def sentences(self, item: int) -> list[int]:
-        """The sentence of each token of a text, from 0; -1 for delimiters."""
+        """Return the sentence of each token of a text, from 0; -1 for delimiters."""
         return self._of(item, self._sentences)
 
     def _of(self, item: int, values: NDArray[np.integer[Any]]) -> list[int]:
@@ -212,11 +243,11 @@ class TextSplit(Dataset[TextBatch]):
         return numbers
 
     def frequencies(self, size: int) -> Numbers:
-        """How often each of the `size` numbers of the vocabulary occurs, int64 `[size]`, specials not counted."""
+        """Return how often each of the `size` numbers of the vocabulary occurs, int64 `[size]`, without specials."""
         return np.bincount(self._tokens[~self._special], minlength=size)
 
     def __getitem__(self, indices: list[int]) -> TextBatch:
-        """The batch of these texts."""
+        """Return the batch of these texts."""
         check_batch(indices)
         padded = padder(self._offsets, indices)
         return TextBatch(
@@ -266,8 +297,8 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         workers: processes that read batches ahead; 0 reads in the training process.
         seed: of the order of the training batches; None for that of the run.
         rank_timeout: seconds without a sign of life after which another device is given up.
-        batch_of: what a training batch is one of: the `run`, whose devices divide it, so that a step is the same on any
-            number of devices; or each `device`, so that a step is of as many batches as there are devices.
+        batch_per: a training batch per `run`, whose devices divide it, so that a step is the same on any number of
+            devices; or per `device`, so that a step is of as many batches as there are devices.
 
     Attributes:
         labels: those of train, sorted; none of a regression.
@@ -278,7 +309,7 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
     Raises:
         CorpusError: an option out of range; on `setup` a corpus, labels or texts that cannot be used.
         EncoderError: on `setup`, the tokenizer cannot be had.
-        VectorError: on `setup`, word vectors that are absent, malformed, or know too few of the words.
+        UserError: on `setup`, word vectors that are absent, malformed, or know too few of the words.
     """
 
     unit = "texts"
@@ -315,9 +346,9 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         workers: int = 0,
         seed: int | None = None,
         rank_timeout: float = 120.0,
-        batch_of: BatchOf = "run",
+        batch_per: BatchPer = "run",
     ) -> None:
-        super().__init__(corpus, root, cache, vectors, workers, seed, rank_timeout, batch_of)
+        super().__init__(corpus, root, cache, vectors, workers, seed, rank_timeout, batch_per)
         check_values(self, format=format, empty=empty, too_long=too_long)
         check_numbers(self, least=1, min_count=min_count, max_words=max_words, max_length=max_length)
         check_numbers(self, least=1, batch_size=batch_size, eval_tokens=eval_tokens)
@@ -427,7 +458,7 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         }
 
     def _described(self, labels: Labels) -> dict[str, float]:
-        """Texts of each label, or the range of numbers and their mean."""
+        """Return the texts of each label, or the range of numbers and their mean."""
         if self.regression:
             return {"lowest": float(labels.min()), "mean": float(labels.mean()), "highest": float(labels.max())}
         return dict(zip(self.labels, np.bincount(labels, minlength=len(self.labels)).tolist(), strict=True))
@@ -448,13 +479,13 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         return torch.from_numpy(self.vectors.matrix[rows]), torch.from_numpy(rows >= 0)
 
     def text(self, split: Split, item: int) -> tuple[str, tuple[str, ...]]:
-        """Name of a text, and its tokens as the vocabulary spells them, delimiters included."""
+        """Return the name of a text, and its tokens as the vocabulary spells them, delimiters included."""
         data = self.splits[split]
         return data.ids[item], tuple(self.vocabulary.words[number] for number in data.tokens(item))
 
     @property
     def identity(self) -> Mapping[str, object]:
-        """What trained parameters depend on: a classifier fits no other tokens and no other labels."""
+        """Vocabulary, labels and tokenizer, on which trained parameters depend."""
         tokenizer = None
         if self.tokenizer_source is not None:
             texts = self.tokenizer_source.identity(Digests(self.cache))["texts_sha256"]
@@ -468,7 +499,7 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
 
     @property
     def provenance(self) -> Provenance:
-        """Which tokenizer, which files, and what was dropped, cut or is unknown."""
+        """Tokenizer, files, and counts of what was dropped, cut or is unknown."""
         files, digests = self.files(), Digests(self.cache)
         encoder: dict[str, object] = {}
         if (source := self.tokenizer_source) is not None:

@@ -10,10 +10,11 @@ import pyarrow as pa
 import torch
 from torch.utils.data import Dataset
 
+from attention import Encoder
 from attention.alignment import AlignmentError, Pieces, join_sentences, split_words
-from attention.encoder import Encoder, EncoderSpec, Source
-from attention.specification import UNKNOWN, Candidates, Extraction, Items, Options, TooLong
-from attention.store import Store, StoreError
+from attention.encoder import EncoderSpec, Source
+from attention.specification import UNKNOWN_WORDS, Candidates, Extraction, Items, Options, TooLong
+from attention.store import Store
 from corpora.conll2012 import DOCUMENTS_VERSION, read_documents
 from corpora.conllu import READER_VERSION
 from corpora.document import (
@@ -29,19 +30,18 @@ from corpora.document import (
 )
 from corpora.registry import CORPORA, locate
 from corpora.sentence import CorpusError, Treebank
-from datamodules.base import SPLITS, AttentionDataModule
-from datamodules.batch import AntecedentBatch, EncoderOf, Split
-from datamodules.sampling import BatchLoader, BatchOf, check_batch
+from datamodules.batches import AntecedentBatch, BatchLoader, BatchPer, EncoderOf, Split, check_batch
+from datamodules.corpus import SPLITS, AttentionDataModule
 from datamodules.vectors import VectorSpec, WordVectors
 from results import Provenance
-from results.errors import check_numbers, check_values
+from results.errors import UserError, check_numbers, check_values
 
 _DEFAULT_ENCODER = EncoderSpec()
 _DEFAULT_OPTIONS = Options()
 
 _COUNTED = (
     *("windows", "windows_without_mentions", "links", "lost_links"),
-    *("skipped_too_long", "skipped_mentions", "skipped_links", "words_without_piece", UNKNOWN),
+    *("skipped_too_long", "skipped_mentions", "skipped_links", "words_without_piece", UNKNOWN_WORDS),
 )
 _SHOWN = 60  # characters of a mention in a message
 
@@ -61,7 +61,7 @@ def cut_documents(extraction: Extraction, documents: Documents, encoder: Encoder
 
     Raises:
         AlignmentError: a sentence over the limit, unless it is to be skipped.
-        StoreError: a layer or head that the encoder does not have, or no window left.
+        UserError: a layer or head that the encoder does not have, or no window left.
     """
     layers, heads, _ = extraction.chosen(encoder)
     found = Counter(dict.fromkeys(_COUNTED, 0))
@@ -83,9 +83,9 @@ def cut_documents(extraction: Extraction, documents: Documents, encoder: Encoder
                 whole = join_sentences(pieces[start:stop])
                 inputs.append((whole,))
                 found["words_without_piece"] += whole.unknown
-                found[UNKNOWN] += whole.with_unknown
+                found[UNKNOWN_WORDS] += whole.with_unknown
     if not windows:
-        raise StoreError(_nothing(documents, found, encoder))
+        raise UserError(_nothing(documents, found, encoder))
     head_words = tuple(window.head_words for window in windows)
     audit = {**documents.audit, **found}
     return Items(extraction, "windows", windows_to_table(windows), audit, tuple(inputs), head_words, layers, heads)
@@ -94,7 +94,7 @@ def cut_documents(extraction: Extraction, documents: Documents, encoder: Encoder
 def _bounds(
     document: Document, pieces: Sequence[Pieces] | None, limit: int, too_long: TooLong, found: Counter[str]
 ) -> Iterator[tuple[int, int]]:
-    """First sentence of each window and the one behind its last; without pieces there is one window."""
+    """Yield the first sentence of each window and the one behind its last; without pieces there is one window."""
     if pieces is None:
         yield 0, len(document.sentences)
         return
@@ -184,7 +184,7 @@ class CoreferenceSplit(Dataset[AntecedentBatch]):
         return len(self.windows)
 
     def __getitem__(self, indices: list[int]) -> AntecedentBatch:
-        """The batch of this one window, or of none."""
+        """Return the batch of this one window, or of none."""
         check_batch(indices)
         windows = [self.windows[index] for index in indices]
         assert len(windows) <= 1
@@ -272,12 +272,12 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
         random_init: whether a test reads the attention of the same encoder with random weights too.
         seed: of the order of the training windows; None for that of the run.
         rank_timeout: seconds without a sign of life after which another device is given up.
-        batch_of: what a training batch, which is one window, is one of: the `run`, so that a step is the same on any
-            number of devices, and takes as long; or each `device`, so that a step is of one window for each device.
+        batch_per: a training batch, which is one window, per `run`, so that a step is the same on any number of
+            devices, and takes as long; or per `device`, so that a step is of one window for each device.
 
     Raises:
         CorpusError: shares that cannot be; a corpus that is absent or malformed, on `setup`.
-        VectorError: word vectors that are absent, malformed, or know too few of the words, on `setup`.
+        UserError: word vectors that are absent, malformed, or know too few of the words, on `setup`.
     """
 
     unit = "windows"
@@ -301,9 +301,9 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
         random_init: bool = False,
         seed: int | None = None,
         rank_timeout: float = 120.0,
-        batch_of: BatchOf = "run",
+        batch_per: BatchPer = "run",
     ) -> None:
-        super().__init__(encoder, options, corpus, root, cache, vectors, workers, seed, rank_timeout, batch_of)
+        super().__init__(encoder, options, corpus, root, cache, vectors, workers, seed, rank_timeout, batch_per)
         check_values(self, candidates=candidates)
         if len(parts) not in (2, 3) or min(parts) <= 0 or abs(sum(parts) - 1) > 1e-6:
             raise CorpusError(
@@ -318,12 +318,12 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
         self.random_splits: dict[Split, CoreferenceSplit] = {}
 
     def files(self) -> Mapping[str, Path]:
-        """The corpus file of every split there is; splits that are parts of one file share it."""
+        """Return the corpus file of every split there is; splits that are parts of one file share it."""
         single = self._single()
         return super().files() if single is None else dict.fromkeys(SPLITS[-len(self.parts) :], single)
 
     def _single(self) -> Path | None:
-        """The file of a corpus that comes as one piece."""
+        """Return the file of a corpus that comes as one piece."""
         if not isinstance(self.corpus, str) or "{split}" in self.corpus:
             return None
         if self.corpus in CORPORA:
@@ -332,7 +332,7 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
         return path if path.is_file() else None
 
     def _parses(self, path: Path) -> Path | None:
-        """The treebank that gives the heads of the mentions."""
+        """Return the treebank that gives the heads of the mentions."""
         if self.parses is None:
             beside = path.with_suffix(".conllu")  # where the reader looks as well
             return beside if beside != path and beside.is_file() else None
@@ -350,25 +350,25 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
         return read_documents(path, self._parses(path))
 
     def items(self, extraction: Extraction, corpus: Treebank | Documents, encoder: Encoder | None) -> Items:
-        """An item is a window of whole sentences."""
+        """Cut documents into windows of whole sentences, the items."""
         assert isinstance(corpus, Documents)
         return cut_documents(extraction, corpus, encoder)
 
     def setup(self, stage: str) -> None:
         """Open the stores of a stage, and part the documents of a corpus in one file."""
         super().setup(stage)
-        fresh = {split: store for split, store in self.stores.items() if split not in self.splits}
-        self.splits |= self._split(fresh, "given")
-        if self.random_init and stage == "test" and not self.random_splits:
-            self.random_splits = self._split(self._open_random(), "random_init")
+        parted = self._single() is not None
 
-    def _split(self, stores: Mapping[Split, Store], encoder: EncoderOf) -> dict[Split, CoreferenceSplit]:
-        single, found = self._single() is not None, dict[Split, CoreferenceSplit]()
-        for split, store in stores.items():
+        def opened(split: Split, store: Store, encoder: EncoderOf) -> CoreferenceSplit:
             windows = windows_from_table(store.labels)
-            documents = self._part(split, windows) if single else None
-            found[split] = CoreferenceSplit(split, store, windows, documents, self.candidates, encoder, self.vectors)
-        return found
+            documents = self._part(split, windows) if parted else None
+            return CoreferenceSplit(split, store, windows, documents, self.candidates, encoder, self.vectors)
+
+        fresh = {split: store for split, store in self.stores.items() if split not in self.splits}
+        self.splits |= {split: opened(split, store, "given") for split, store in fresh.items()}
+        if self.random_init and stage == "test" and not self.random_splits:
+            drawn = self._open_random()
+            self.random_splits = {split: opened(split, store, "random_init") for split, store in drawn.items()}
 
     @property
     def _missing_remedy(self) -> str:
@@ -394,7 +394,7 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
 
     @property
     def provenance(self) -> Provenance:
-        """Which encoder, which files and documents, and what was dropped, cut or replaced.
+        """Encoder, files and documents, and counts of what was dropped, cut or replaced.
 
         Where one file is parted, the audit of a split counts what is in it, and `file` is the audit of the whole.
         """
@@ -415,7 +415,7 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
         return Provenance(known.encoder, data, audit)
 
     def test_dataloader(self) -> list[BatchLoader[AntecedentBatch]]:
-        """The dev split, for what is chosen, and the test split, for what is reported; then those of `random_init`."""
+        """Return dev, to choose by, and test, to report on; then both through the random encoder, if asked for."""
         return [*super().test_dataloader(), *map(self._windows, self.random_splits.values())]
 
     def _loader(self, split: Split, *, shuffle: bool = False) -> BatchLoader[AntecedentBatch]:

@@ -13,16 +13,16 @@ from pytorch_lightning.utilities import rank_zero_only
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from attention.encoder import Encoder, EncoderSpec, Source
+from attention import Encoder
+from attention.encoder import EncoderSpec, Source
 from attention.specification import Extraction, Items, Options, cut_sentences
 from attention.store import Store
 from corpora.conllu import READER_VERSION, read_treebank
 from corpora.document import Documents
 from corpora.sample import SAMPLE_VERSION, write_sample_treebank
 from corpora.sentence import CorpusError, Treebank
-from datamodules.base import AttentionDataModule
-from datamodules.batch import AttentionBatch, EncoderOf, Split, padder
-from datamodules.sampling import BatchLoader, BatchOf, check_batch
+from datamodules.batches import AttentionBatch, BatchLoader, BatchPer, EncoderOf, Split, check_batch, padder
+from datamodules.corpus import AttentionDataModule
 from datamodules.vectors import VectorSpec, WordVectors
 from results import Provenance
 from results.errors import check_numbers, check_values
@@ -34,7 +34,7 @@ _DEFAULT_OPTIONS = Options()
 
 Field = Literal["attention", "hidden", "vectors"]
 FIELDS: frozenset[Field] = frozenset(("attention", "hidden", "vectors"))
-"""What a batch holds beside the gold arcs, when it is there and wanted."""
+"""Fields of a batch beside the gold arcs; each is filled if it is there and wanted."""
 
 PunctuationBy = Literal["relation", "xpos"]
 PUNCTUATION: Mapping[PunctuationBy, tuple[str, ...]] = {
@@ -113,17 +113,17 @@ class DependencySplit(Dataset[AttentionBatch]):
         return len(self.lengths)
 
     def words(self, item: int) -> list[str]:
-        """The words of a sentence."""
+        """Return the words of a sentence."""
         words: list[str] = self.store.labels["words"][item].as_py()
         return words
 
     def relations(self, item: int) -> NDArray[np.int64]:
-        """The relations of the words of a sentence, as numbers, `[n]`."""
+        """Return the relations of the words of a sentence, as numbers, `[n]`."""
         relations: NDArray[np.int64] = self._relations[self._offsets[item] : self._offsets[item + 1]]
         return relations
 
     def __getitem__(self, indices: list[int]) -> AttentionBatch:
-        """The batch of these sentences; what is read is copied once, from the mapped file to its place in the batch."""
+        """Return the batch of these sentences, copied once, from the mapped file to its place in the batch."""
         check_batch(indices)
         lengths = self.lengths[indices]
         padded, words = padder(self._offsets, indices), int(lengths.max(initial=0))
@@ -149,7 +149,7 @@ class DependencySplit(Dataset[AttentionBatch]):
         )
 
     def _stored(self, quantity: Field, indices: list[int], shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """What the store has of each sentence, with zeros behind it; nothing is read where a size is 0."""
+        """Read a quantity of each sentence, with zeros behind it; nothing where a size is 0."""
         lengths = self.lengths[indices]
         # Only what lies behind a sentence's end is ever cleared, and in most batches nothing does.
         room = (torch.empty if len(set(lengths)) <= 1 else torch.zeros)(shape, dtype=dtype)
@@ -159,13 +159,22 @@ class DependencySplit(Dataset[AttentionBatch]):
 
 
 def labels_of(store: Store, column: Literal["relations", "xpos"]) -> list[str]:
-    """The relations or tags of a store as the corpus writes them, in the order of their codes."""
+    """Return the relations or tags of a store as the corpus writes them, in the order of their codes."""
     labels: list[str] = store.labels.combine_chunks()[column].chunk(0).values.dictionary.to_pylist()
     return labels
 
 
+def require_tags(path: Path, tags: Collection[str]) -> None:
+    """Raise CorpusError if no word of a file has a tag."""
+    if not set(tags) - {"_"}:
+        wrong = "no word has a tag in column XPOS, by which punctuation is to be known"
+        raise CorpusError.at(
+            path, None, wrong, "Fill it, or take the relation: --data.init_args.punctuation_by relation"
+        )
+
+
 def base_label(relation: str) -> str:
-    """A relation without its subtype: `nmod` of `nmod:poss`."""
+    """Return a relation without its subtype: `nmod` of `nmod:poss`."""
     return relation.partition(":")[0]
 
 
@@ -195,12 +204,12 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
             anew, for experiments that ask what its training contributed.
         seed: of the order of the training batches; None for that of the run.
         rank_timeout: seconds without a sign of life after which another device is given up.
-        batch_of: what a training batch is one of: the `run`, whose devices divide it, so that a step is the same on any
-            number of devices; or each `device`, so that a step is of as many batches as there are devices.
+        batch_per: a training batch per `run`, whose devices divide it, so that a step is the same on any number of
+            devices; or per `device`, so that a step is of as many batches as there are devices.
 
     Raises:
         CorpusError: a corpus that is absent, malformed, or without the tags that are asked for, on `setup`.
-        VectorError: word vectors that are absent, malformed, or know too few of the words, on `setup`.
+        UserError: word vectors that are absent, malformed, or know too few of the words, on `setup`.
     """
 
     holds = "gold arcs"
@@ -227,9 +236,9 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
         random_init: bool = False,
         seed: int | None = None,
         rank_timeout: float = 120.0,
-        batch_of: BatchOf = "run",
+        batch_per: BatchPer = "run",
     ) -> None:
-        super().__init__(encoder, options, corpus, root, cache, vectors, workers, seed, rank_timeout, batch_of)
+        super().__init__(encoder, options, corpus, root, cache, vectors, workers, seed, rank_timeout, batch_per)
         check_values(self, format=format, relations=relations, hidden=hidden)
         check_values(self, punctuation=punctuation, punctuation_by=punctuation_by)
         check_numbers(self, least=1, max_cells=max_cells, max_sentences=max_sentences, eval_cells=eval_cells)
@@ -254,28 +263,12 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
     def read(self, path: Path) -> Treebank:
         """Parse one treebank."""
         treebank = read_treebank(path, format=self.format)
-        self._require_tags(path, {tag for sentence in treebank.sentences for tag in sentence.xpos})
+        if self.punctuation_by == "xpos":
+            require_tags(path, {tag for sentence in treebank.sentences for tag in sentence.xpos})
         return treebank
 
-    def _stores(
-        self, paths: Sequence[Path], source: Source | None, encoder: Callable[[], Encoder]
-    ) -> dict[Path, Store]:
-        stores = super()._stores(paths, source, encoder)
-        for path, store in stores.items():  # those that were there are not parsed
-            self._require_tags(path, labels_of(store, "xpos"))
-        return stores
-
-    def _require_tags(self, path: Path, tags: Collection[str]) -> None:
-        if self.punctuation_by == "xpos" and not set(tags) - {"_"}:
-            raise CorpusError.at(
-                path,
-                None,
-                "no word has a tag in column XPOS, by which punctuation is to be known",
-                "Fill it, or take the relation: --data.init_args.punctuation_by relation",
-            )
-
     def items(self, extraction: Extraction, corpus: Treebank | Documents, encoder: Encoder | None) -> Items:
-        """An item is a sentence."""
+        """Cut a treebank into its sentences, the items."""
         assert isinstance(corpus, Treebank)
         return cut_sentences(extraction, corpus, encoder)
 
@@ -297,39 +290,39 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
     def setup(self, stage: str) -> None:
         """Open the stores of a stage, and number the relations of all of them together."""
         super().setup(stage)
+        if self.punctuation_by == "xpos":  # a store that was there is not parsed
+            for split, store in self.stores.items():
+                require_tags(self.files()[split], labels_of(store, "xpos"))
         labels = {label for store in self.stores.values() for label in labels_of(store, "relations")}
         names = {label: base_label(label) if self.relation_labels == "base" else label for label in labels}
         self.relations = tuple(sorted(set(names.values())))
-        self.splits = self._numbered(self.stores, names)
+
+        def numbered(stores: Mapping[Split, Store], encoder: EncoderOf = "given") -> dict[Split, DependencySplit]:
+            return {
+                split: DependencySplit(
+                    store,
+                    names,
+                    self.relations,
+                    self.punctuation,
+                    self.punctuation_by,
+                    split,
+                    encoder,
+                    self.vectors,
+                    self._heads_of,
+                    self._lowest,
+                )
+                for split, store in stores.items()
+            }
+
+        self.splits = numbered(self.stores)
         if self.punctuation and not any(data.punctuation_words for data in self.splits.values()):
             rank_zero_only(log.warning)(
                 f"No word is punctuation: no {self.punctuation_by} of the corpus is {' or '.join(self.punctuation)}. "
                 f"Scores without punctuation leave nothing out. Name it with --data.init_args.punctuation."
             )
         if self.random_init and stage == "test":
-            self.random_splits = self._numbered(self._open_random(), names, "random_init")
-
-    def _numbered(
-        self, stores: Mapping[Split, Store], names: Mapping[str, str], encoder: EncoderOf = "given"
-    ) -> dict[Split, DependencySplit]:
-        numbered = {
-            split: DependencySplit(
-                store,
-                names,
-                self.relations,
-                self.punctuation,
-                self.punctuation_by,
-                split,
-                encoder,
-                self.vectors,
-                self._heads_of,
-                self._lowest,
-            )
-            for split, store in stores.items()
-        }
-        for data in numbered.values():
-            data.reads = self._reads
-        return numbered
+            self.random_splits = numbered(self._open_random(), "random_init")
+        self.read_only(self._reads)
 
     def read_only(self, reads: Set[Field]) -> None:
         """Leave out of the batches what a probe has no use for."""
@@ -340,7 +333,7 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
     def variant(
         self, *, heads: HeadsOf | None = None, train: Sequence[int] | None = None, lowest: int = 0
     ) -> "DependencyDataModule":
-        """The same data with something changed, on the same opened stores.
+        """Return the same data with something changed, on the same opened stores.
 
         Args:
             heads: gives every sentence of every split other heads than those of the corpus.
@@ -356,26 +349,24 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
         changed.train_on = train
         return changed
 
-    def _counts(self) -> dict[Split, Mapping[str, int]]:
-        words = {split: {"punctuation_words": data.punctuation_words} for split, data in self.splits.items()}
-        return {split: {**counts, **words[split]} for split, counts in super()._counts().items()}
-
     @property
     def provenance(self) -> Provenance:
-        """Which encoder, which files, what counts as punctuation, and what was dropped, cut or replaced."""
+        """Encoder, files, punctuation, and counts of what was dropped, cut or replaced."""
         known = super().provenance
         marks = {"punctuation_by": self.punctuation_by, "punctuation": list(self.punctuation)}
-        data = dict(known.data)
+        data, audit = dict(known.data), dict(known.audit)
         for split in self.stores:
             data[split] = {**cast(dict[str, object], data[split]), **marks}
-        return Provenance(known.encoder, data, known.audit)
+            counts = cast(dict[str, object], audit[split])
+            audit[split] = {**counts, "punctuation_words": self.splits[split].punctuation_words}
+        return Provenance(known.encoder, data, audit)
 
     def test_dataloader(self) -> list[BatchLoader[AttentionBatch]]:
-        """The dev split, for what is chosen, and the test split, for what is reported; then those of `random_init`."""
+        """Return dev, to choose by, and test, to report on; then both through the random encoder, if asked for."""
         return [*super().test_dataloader(), *map(self._bounded, self.random_splits.values())]
 
     def batches(self, split: Split, items: Sequence[int] | None = None) -> BatchLoader[AttentionBatch]:
-        """A split, or some of its sentences, each once, in batches for evaluation."""
+        """Return a split, or some of its sentences, each once, in batches for evaluation."""
         return self._bounded(self.splits[split], items)
 
     def _loader(self, split: Split, *, shuffle: bool = False) -> BatchLoader[AttentionBatch]:

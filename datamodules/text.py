@@ -5,7 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -18,8 +18,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 from attention import AlignmentError, Encoder, EncoderError, EncoderSpec, resolve
-from attention.digest import Digests
-from attention.segments import Segment, Segmenter, WordPieces
+from attention.inputs import Segment, Segmenter, WordPieces
 from corpora.labelled import Columns
 from corpora.lines import format_of
 from corpora.links import read_enhanced, read_framenet, read_links
@@ -28,18 +27,18 @@ from corpora.registry import Split as CorpusSplit
 from corpora.sample import SAMPLE_VERSION, write_sample_text, write_sample_treebank
 from corpora.sentence import CorpusError
 from corpora.texts import OPTION, Passage, Text, read_plain, read_sentences, read_texts
-from datamodules.base import CorpusDataModule, corpus_of, warn_of_roots
-from datamodules.batch import EncoderOf, SegmentBatch, Split, padder
-from datamodules.sampling import BatchLoader, batch_bounds
+from datamodules.batches import BatchLoader, EncoderOf, SegmentBatch, Split, batch_bounds, padder
+from datamodules.corpus import CorpusDataModule, corpus_of, warn_of_roots
 from results import Provenance
-from results.errors import check_numbers, check_values, near
+from results.digests import Digests
+from results.errors import check_numbers, check_values, from_options, near
 
-Format = Literal["text", "tsv", "csv", "jsonl", "conllu", "conllx", "links", "enhanced", "framenet"]
+TextFormat = Literal["text", "tsv", "csv", "jsonl", "conllu", "conllx", "links", "enhanced", "framenet"]
 
 log = logging.getLogger(__name__)
 
 _DEFAULT_ENCODER = EncoderSpec()
-_SUFFIXES: dict[str, Format] = {
+_SUFFIXES: dict[str, TextFormat] = {
     ".txt": "text",
     ".raw": "text",
     ".tsv": "tsv",
@@ -83,7 +82,7 @@ class TextSource:
     corpus: str = "sample"
     name: str | None = None
     split: Literal["train", "dev", "test", "all"] | None = None
-    format: Format | None = None
+    format: TextFormat | None = None
     columns: Columns | None = None
     header: bool | None = None
     packing: Literal["single", "pairs"] = "single"
@@ -93,45 +92,37 @@ class TextSource:
         check_values(self, **vars(self))
         check_numbers(self, least=1, limit=self.limit)
 
+    @classmethod
+    def from_options(cls, given: object) -> "TextSource":
+        """Return the corpus of a name or a file, or of a mapping of options; a UserError where these do not fit."""
+        options = {"corpus": given} if isinstance(given, str) else given
+        if not isinstance(options, Mapping) or "corpus" not in options:
+            raise CorpusError(
+                f"{OPTION}: {given!r} names no corpus. Give a name, a file, or a mapping such as "
+                f"{{corpus: my.txt, packing: pairs}}."
+            )
+        if (columns := options.get("columns")) is not None:
+            options = {**options, "columns": from_options(Columns, columns, f"{OPTION}.columns", label=None)}
+        return from_options(cls, options, OPTION)
+
 
 Sources = str | dict[str, Any] | list[Any]
 """Corpora as a command line or a config gives them: a corpus, the options of a `TextSource`, or several of either."""
 
 
-def sources_of(given: Sources | TextSource) -> tuple[TextSource, ...]:
-    """Check the options of one corpus or of several; in a list there may be a `TextSource` too.
+def read_sources(given: Sources | TextSource) -> tuple[TextSource, ...]:
+    """Return one corpus or several as `TextSource`s; a list may hold these too.
 
     jsonargparse must not know the type: it would read a file that is named alone as a config, and lay a list of the
     command line over that of the config, option by option.
 
     Raises:
-        CorpusError: an option that there is not, or that has another value than it can have.
+        UserError: an unknown option, or one with another value than it can have.
     """
-    return tuple(_source(one) for one in (given if isinstance(given, list) else [given]))
-
-
-def _source(given: object) -> TextSource:
-    if isinstance(given, TextSource):
-        return given
-    options = {"corpus": given} if isinstance(given, str) else given
-    if not isinstance(options, Mapping) or not isinstance(options.get("corpus"), str):
-        raise CorpusError(
-            f"{OPTION}: {given!r} names no corpus. Give a name, a file, or a mapping such as "
-            f"{{corpus: my.txt, packing: pairs}}."
-        )
-    _check_options(options, TextSource, OPTION)
-    if (columns := options.get("columns")) is not None:
-        if not isinstance(columns, Mapping):
-            raise CorpusError(f"{OPTION}.columns: {columns!r} is no mapping such as {{text: review, label: stars}}.")
-        _check_options(columns, Columns, f"{OPTION}.columns")
-        options = {**options, "columns": Columns(**{"label": None, **columns})}
-    return TextSource(**options)
-
-
-def _check_options(given: Mapping[Any, Any], kind: type, option: str) -> None:
-    known = [field.name for field in fields(kind)]
-    if strange := next((name for name in given if name not in known), None):
-        raise CorpusError(f"{option}: there is no option {strange!r}{near(str(strange), known)}.")
+    return tuple(
+        one if isinstance(one, TextSource) else TextSource.from_options(one)
+        for one in (given if isinstance(given, list) else [given])
+    )
 
 
 @dataclass(frozen=True)
@@ -143,8 +134,8 @@ class _Corpus:
     path: Path
 
     @classmethod
-    def of(cls, source: TextSource, root: str | Path | None, cache: Path) -> "_Corpus":
-        """Where a corpus lies; a CorpusError if it is neither embedded, nor of the registry, nor a path."""
+    def from_source(cls, source: TextSource, root: str | Path | None, cache: Path) -> "_Corpus":
+        """Find a corpus; a CorpusError if it is neither embedded, nor of the registry, nor a path."""
         known = CORPORA.get(source.corpus)
         if known is None and source.split is not None and "{split}" not in source.corpus:
             raise CorpusError(
@@ -174,8 +165,8 @@ class _Corpus:
         return cls(filled, source.name or known.name, data_root(root) / found[0].path)
 
     def texts(self, audit: Counter[str]) -> Iterator[Text]:
-        """The texts of the file, as they are read; what is left out is counted."""
-        form: Format = self.source.format or format_of(
+        """Yield the texts of the file; count what is left out."""
+        form: TextFormat = self.source.format or format_of(
             self.path, _SUFFIXES, f"`{OPTION} '{{corpus: {self.source.corpus}, format: …}}'`"
         )
         match form:
@@ -244,7 +235,7 @@ class Segments:
         return self._most - self._segmenter.delimiters(passages)
 
     def _pieces(self, audit: Counter[str]) -> Iterator[tuple[Stretch, ...]]:
-        """The texts as they are read, in pieces."""
+        """Yield the texts as they are read, in pieces."""
         texts = self._corpus.texts(audit)
         while chunk := list(islice(texts, _AT_ONCE)):
             passages = [passage for text in chunk for passage in text]
@@ -257,7 +248,7 @@ class Segments:
                 yield tuple((passage, next(pieces)) for passage in text)
 
     def _stretches(self, audit: Counter[str]) -> Iterator[tuple[Stretch, ...]]:
-        """One stretch for each segment, or for half of it; or the two of a pair."""
+        """Yield one stretch for each segment or half of it, or the two of a pair."""
         for text in self._pieces(audit):
             if len(text) == 2 and self._pairs:
                 wrong = "a pair of texts is a segment of its own, and cannot be packed with another"
@@ -277,13 +268,13 @@ class Segments:
                     yield (stretch,)
 
     def _cut(self, passage: Passage, pieces: WordPieces, room: int, audit: Counter[str]) -> list[Stretch]:
-        """The stretches of a passage that fit into the room."""
+        """Return the stretches of a passage that fit into the room."""
         pieces, cut = pieces.shortened(room)
         audit["words_cut"] += cut
         return _parted(passage, pieces, pieces.stretches(room))
 
     def _packed(self, audit: Counter[str]) -> Iterator[tuple[Stretch, ...]]:
-        """Two stretches that follow one another for each segment."""
+        """Yield two stretches that follow one another for each segment."""
         stretches = (stretch for (stretch,) in self._stretches(audit))
         for first in stretches:
             if (second := next(stretches, None)) is not None:
@@ -296,7 +287,7 @@ class Segments:
 
 
 def _parted(passage: Passage, pieces: WordPieces, places: Sequence[tuple[int, int]]) -> list[Stretch]:
-    """The words between these places, each part a passage of its own where there are several."""
+    """Return the words between these places, each part a passage of its own where there are several."""
     if len(places) == 1:
         return [(passage, pieces)]
     return [
@@ -313,7 +304,7 @@ def segment_batch(
     pad: int,
     encoder: EncoderOf = "given",
 ) -> SegmentBatch:
-    """The batch of some segments with these numbers, padded to the longest; there may be none."""
+    """Return the batch of some segments with these numbers, padded to the longest; there may be none."""
     written = [one.segment for one in segments]
     lengths = np.array([len(segment) for segment in written], np.int64)
     padded = padder(np.append(0, lengths.cumsum()), range(len(written)))
@@ -338,7 +329,7 @@ def segment_batch(
 
 
 def _bounds(lengths: Sequence[int], max_cells: int) -> list[tuple[int, int]]:
-    """Start and stop of every batch among segments of ascending length."""
+    """Return start and stop of every batch among segments of ascending length."""
     return batch_bounds(np.square(np.array(lengths, np.int64)), max_cells, len(lengths))
 
 
@@ -383,7 +374,7 @@ class TextStream(IterableDataset[SegmentBatch]):
             yield segment_batch((), (), next(iter(self._corpora)), pad=self._pad, encoder=self._encoder)
 
     def _batches(self) -> Iterator[tuple[str, list[tuple[int, TextSegment]]]]:
-        """The batches of all ranks: a corpus, and segments with their numbers."""
+        """Yield the batches of all ranks: a corpus, and segments with their numbers."""
         before = 0
         for name, corpus in self._corpora.items():
             audit = self._audits[name] = Counter()
@@ -438,11 +429,11 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         random_init: bool = False,
         rank_timeout: float = 120.0,
     ) -> None:
-        self.sources = sources_of(corpora)
+        self.sources = read_sources(corpora)
         super().__init__(
             ", ".join(source.corpus for source in self.sources), root, cache, None, 0, None, rank_timeout, "run"
         )
-        self._corpora = tuple(_Corpus.of(source, root, self.cache) for source in self.sources)
+        self._corpora = tuple(_Corpus.from_source(source, root, self.cache) for source in self.sources)
         self.names = tuple(corpus.name for corpus in self._corpora)
         if len(set(self.names)) < max(len(self.names), 1):
             raise CorpusError(
@@ -454,6 +445,7 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         self.before = before
         self._most_cells = max_cells
         self.encoders: dict[EncoderOf, Encoder] = {}
+        self._most = max_length  # of pieces of a segment; after `setup` within the encoders' limits
         self._segments: dict[str, Segments] = {}
         self._audits: dict[str, Counter[str]] = {}
         self._digests: dict[Path, str] = {}
@@ -465,17 +457,12 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         return self._most_cells or CELLS.get(self.encoders["given"].device.type, CELLS["cuda"])
 
     @property
-    def _most(self) -> int:
-        """Most pieces of a segment."""
-        return min(self.max_length, *(encoder.max_length for encoder in self.encoders.values()))
-
-    @property
     def needed_encoders(self) -> tuple[EncoderSpec, ...]:
         """The encoder whose attention is read, and that before its fine-tuning."""
         return (self.encoder,) if self.before is None else (self.encoder, self.before)
 
     def files(self) -> Mapping[str, Path]:
-        """The file of every corpus, by its name; those that are embedded are written where they are not whole."""
+        """Return the file of every corpus, by name; write embedded ones where they are not whole."""
         for corpus in self._corpora:
             if corpus.source.corpus == "sample":
                 write_sample = write_sample_treebank if corpus.path.suffix == ".conllu" else write_sample_text
@@ -483,7 +470,7 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         return {corpus.name: corpus.path for corpus in self._corpora}
 
     def splits_of(self, stage: str, files: Mapping[str, Path]) -> tuple[list[Split], list[Split]]:
-        """None: a corpus of texts is read as a whole; a CorpusError where the stage is not `test`."""
+        """Return no splits: a corpus of texts is read as a whole; a CorpusError if the stage is not `test`."""
         if stage != "test":
             raise CorpusError(
                 f"{type(self).__name__}: its texts are for experiments without training. Run `python train.py test`."
@@ -491,19 +478,9 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         return [], []
 
     def absent(self, stages: Iterable[str]) -> list[CorpusError]:
-        """A fault for each file that is not there."""
+        """Return a fault for each file that is not there."""
         paths = dict.fromkeys(path for path in self.files().values() if not path.is_file())
         return [no_file(path) for path in paths]
-
-    @property
-    def layers(self) -> tuple[int, ...]:
-        """0-based layers of the encoder."""
-        return tuple(range(self.encoders["given"].layers))
-
-    @property
-    def heads(self) -> tuple[int, ...]:
-        """0-based heads of each layer."""
-        return tuple(range(self.encoders["given"].heads))
 
     def setup(self, stage: str) -> None:
         """Load the encoders, and read the first segment of every corpus.
@@ -529,7 +506,8 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
             source = resolve(spec)
             self.encoders[which] = Encoder(source, device)
             self._identities[which] = source.identity(digests)
-        given, most = self.encoders["given"], self._most
+        given = self.encoders["given"]
+        most = self._most = min(self.max_length, *(encoder.max_length for encoder in self.encoders.values()))
         if "before" in self.encoders:
             _check_before(self.encoders["before"], given)
         segmenter = Segmenter(given)
@@ -546,7 +524,7 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
 
     @property
     def provenance(self) -> Provenance:
-        """Which encoders, which files, and what of them was read, cut and left out."""
+        """Encoders, files, and counts of what was read, cut and left out."""
         described: dict[str, dict[str, object]] = {
             which: {**encoder.description, **self._identities[which]} for which, encoder in self.encoders.items()
         }
@@ -578,7 +556,7 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
                 )
 
     def only(self, names: Collection[str]) -> "TextDataModule":
-        """The same data with these corpora alone, for whoever asks what there is to read."""
+        """Return the same data with these corpora alone."""
         chosen = copy(self)
         both = zip(self.sources, self._corpora, strict=True)
         kept = [(source, corpus) for source, corpus in both if corpus.name in names]
@@ -587,19 +565,19 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         return chosen
 
     def passages(self) -> Iterator[Text]:
-        """All texts of the corpora, as they are read: nothing is cut or left out yet."""
+        """Yield all texts of the corpora, before any is cut or left out."""
         for corpus in self._corpora:
             yield from corpus.texts(Counter())
 
     def has_split(self, split: CorpusSplit) -> bool:
-        """Whether every corpus has such a split: it is of the registry, or a path with `{split}` in it."""
+        """Return whether every corpus has such a split: it is of the registry, or a path with `{split}` in it."""
         return all(
             split in CORPORA[source.corpus].splits if source.corpus in CORPORA else "{split}" in source.corpus
             for source in self.sources
         )
 
     def drawn(self, split: CorpusSplit | None, most: int, seed: int) -> Iterator[SegmentBatch]:
-        """At most so many segments of another split of each corpus, the same on every rank: to fit something to them.
+        """Draw at most `most` segments of another split of each corpus, the same on every rank, to fit something to.
 
         Without a split they are of what a test reads.
 
@@ -616,7 +594,7 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         segmenter, longest = Segmenter(given), self._most
         for source in self.sources:
             read = source if split is None else replace(source, split=split, limit=None)
-            corpus = _Corpus.of(read, self.root, self.cache)
+            corpus = _Corpus.from_source(read, self.root, self.cache)
             random, kept = np.random.default_rng(seed), list[TextSegment]()
             # Vitter's algorithm R: each segment is kept with one probability, and nothing but these is held.
             for number, segment in enumerate(Segments(corpus, segmenter, longest).read(Counter())):
@@ -629,7 +607,7 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
                 yield segment_batch(kept[start:stop], range(start, stop), corpus.name, pad=given.pad_id)
 
     def test_dataloader(self) -> list[DataLoader[SegmentBatch]]:  # type: ignore[override]
-        """All texts, each once, through the given encoder; then through that of `random_init`.
+        """Return all texts, each once, through the given encoder; then through the random one, if asked for.
 
         Who reads what was `before` shows it the batches of the given one.
         """

@@ -12,17 +12,17 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from attention.digest import digest
-from attention.tokenizer import TextTokenizer
+from attention.inputs import TextTokenizer
 from corpora.labelled import LabelledText
 from corpora.sentence import CorpusError
+from results.digests import digest
 from results.errors import check_values
 
 Numbers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 PAD, UNKNOWN, MASK, START, END, SEPARATOR = SPECIALS = ("<pad>", "<unk>", "<mask>", "<s>", "</s>", "<sep>")
-"""What a vocabulary of words begins with, in this order. A word of the corpus that is spelled like one is unknown."""
+"""First entries of a vocabulary of words, in this order. A word of the corpus that is spelled like one is unknown."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Vocabulary:
         return {word: number for number, word in enumerate(self.words) if number not in self.specials}
 
     def numbers(self, words: Iterable[str]) -> NDArray[np.int64]:
-        """Number of each word, int64 `[words]`; that of the unknown for a word that is not there, or is a special."""
+        """Return the number of each word, int64 `[words]`; `unknown` for a word that is absent, or is a special."""
         return np.fromiter((self._numbers.get(word, self.unknown) for word in words), np.int64)
 
     @cached_property
@@ -74,7 +74,7 @@ class Vocabulary:
 
 
 def build_vocabulary(counts: Counter[str], *, min_count: int, max_words: int | None) -> Vocabulary:
-    """The specials, then the words of train by falling count; words of one count in the order of their code points.
+    """Build a vocabulary: the specials, then the words of train by falling count, then by their code points.
 
     Words rarer than `min_count` are left out, and those beyond the first `max_words`; a `CorpusError` if none is left.
     """
@@ -88,7 +88,7 @@ def build_vocabulary(counts: Counter[str], *, min_count: int, max_words: int | N
 
 
 def piece_vocabulary(tokenizer: TextTokenizer) -> Vocabulary:
-    """The pieces of a tokenizer as they are numbered in it; `unknown` is its `pad` where it has no unknown piece."""
+    """Return the pieces of a tokenizer as it numbers them; `unknown` is `pad` if it has no unknown piece."""
     return Vocabulary(
         tokenizer.pieces,
         tokenizer.pad,
@@ -162,7 +162,7 @@ class Tokens:
 
     @property
     def counts(self) -> Counter[str]:
-        """How often each word occurs; none for pieces."""
+        """Count of each word; empty for pieces."""
         types = self.types or ()
         found = np.bincount(self.codes, minlength=len(types)).tolist()
         return Counter({word: count for word, count in zip(types, found, strict=False) if count})
@@ -175,7 +175,7 @@ class Tokens:
         return np.where(within, self.sources[last], 0)
 
     def sentences(self, words: Words) -> Numbers:
-        """Int64 `[tokens]`, 0-based sentence of each token in its text; -1 for specials. None is left out."""
+        """Return the 0-based sentence of each token in its text, int64 `[tokens]`, without gaps; -1 for specials."""
         found = np.full(len(self.codes), -1)
         real = np.flatnonzero(self.sources >= 0)
         owners, raw = self.owners[real], words.sentences[self.words[real]]
@@ -187,7 +187,7 @@ class Tokens:
 
 @dataclass(frozen=True)
 class TokenOptions:
-    """How texts become tokens; see `ClassificationDataModule`."""
+    """Options of the tokens of texts; see `ClassificationDataModule`."""
 
     lowercase: bool = True
     punctuation: Punctuation = "attached"
@@ -206,7 +206,7 @@ def tokenize(
     options: TokenOptions,
     too_long: Literal["truncate", "error"] = "truncate",
 ) -> tuple[Words, Tokens, Numbers]:
-    """Words and tokens of the texts of a file, and how many tokens were cut from each, int64 `[texts]`.
+    """Return the words and tokens of the texts of a file, and how many tokens were cut from each, int64 `[texts]`.
 
     Case, punctuation and delimiters are a tokenizer's own matter, and it may have a limit of its own.
 
@@ -286,7 +286,7 @@ def read_words(
 
 
 def _ended(codes: Numbers, types: Sequence[str], starts: Flags) -> Flags:
-    """Words behind which a sentence ends, bool `[words]`: the last of each run of ends, or of what closes them."""
+    """Return the words that end a sentence, bool `[words]`: the last of each run of ends, or of their closers."""
     ends = np.array([word in ENDS for word in types], bool)[codes]
     # The last word up to each that closes nothing; at the start of a text there is nothing to close.
     other = ~np.array([word in CLOSERS for word in types], bool)[codes] | starts
@@ -296,7 +296,7 @@ def _ended(codes: Numbers, types: Sequence[str], starts: Flags) -> Flags:
 
 
 def word_tokens(words: Words, *, delimiters: bool) -> Tokens:
-    """Each word a token; between a text and its pair a separator, and around both, where wanted, delimiters."""
+    """Make each word a token; put a separator between a text and its pair, and delimiters, if wanted, around both."""
     starts, middles, stops = words.offsets[:-1:2], words.offsets[1::2], words.offsets[2::2]
     around = np.full(len(starts), delimiters)
     # What is put into each text, in its order: the start, what stands for no word at all, the separator, the end.
@@ -317,7 +317,7 @@ def word_tokens(words: Words, *, delimiters: bool) -> Tokens:
 
 
 def piece_tokens(words: Words, tokenizer: TextTokenizer) -> Tokens:
-    """The pieces of each text and its pair, words joined by single blanks, as the tokenizer puts them together.
+    """Cut each text and its pair, words joined by single blanks, into the tokenizer's pieces and delimiters.
 
     A piece belongs to the word in which it ends.
     """

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from pytorch_lightning.utilities.seed import isolate_rng
 
-from attention.digest import Digests
 from datamodules import ClassificationDataModule
 from models import AttentionClassifier, ModelError, TextClassifier
+from results.digests import Digests
 from results.errors import UserError
 from training import TrainingError
 from training.config import settings

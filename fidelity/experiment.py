@@ -20,11 +20,11 @@ from fidelity.classified import ClassifiedBatch, classify
 from fidelity.saliency import Saliency
 from metrics.bootstrap import Resampled, difference, holm, mean, pooled, resample
 from metrics.classification import f1_score
-from metrics.progress import Progress, counted
 from metrics.rows import ItemRows
 from models.base import gathered
+from processes.progress import Progress
 from results import ColouredText, ColouredTexts, Estimate, Figure, Result, Table, Unit, numbers
-from results.errors import check_numbers
+from results.errors import check_numbers, counted
 from training import Experiment, recorded_gradients
 from training.experiment import check_names
 from training.lifecycle import data_settings

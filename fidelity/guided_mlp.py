@@ -10,7 +10,6 @@ import torch
 from pytorch_lightning.utilities.seed import isolate_rng
 from torch import Tensor
 
-from attention.digest import Digests
 from datamodules import ClassificationDataModule, TextBatch
 from fidelity.base import CheckpointResult, FidelityTest, Measurements, Score
 from fidelity.checkpoints import Checkpoint, FidelityError
@@ -23,6 +22,7 @@ from models import AttentionClassifier, AverageEncoder, TextClassifier, UniformA
 from models.interface import WORD, Output
 from models.regularizers import Encoded
 from results import Table
+from results.digests import Digests
 from results.errors import check_numbers, check_values
 from training import Best, Training, share
 

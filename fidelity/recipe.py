@@ -11,10 +11,10 @@ import torch
 from pytorch_lightning import LightningModule
 from pytorch_lightning.callbacks import LambdaCallback
 
-from attention.digest import Digests, digest
 from datamodules import ClassificationDataModule
 from fidelity.checkpoints import OPTIMISATION, Checkpoint
-from metrics.progress import Progress
+from processes.progress import Progress
+from results.digests import Digests, digest
 from training import Best, Training, train_nested
 
 VERSION = 1  # of what is trained here: files of another are not found again

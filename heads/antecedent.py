@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from corpora.document import MENTION_TYPES, Window
 from datamodules import AntecedentBatch, CoreferenceDataModule
-from datamodules.base import STAGES
-from datamodules.batch import EncoderOf, Split
+from datamodules.batches import EncoderOf, Split
+from datamodules.corpus import STAGES
 from heads.experiment import split_key
 from heads.rule_baselines import head_match, nearest, sieve
 from heads.single_heads import Names, head_map, heads_table
-from metrics.antecedent import (
+from metrics.antecedent_selection import (
     ANTECEDENT_DIRECTIONS,
     ANTECEDENT_GROUPS,
     Accuracies,

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from datamodules import AttentionBatch, DependencyDataModule
-from datamodules.batch import EncoderOf, Split
+from datamodules.batches import EncoderOf, Split
 from datamodules.dependency import FIELDS, Field
 from metrics.attachment import (
     ALL,
+    ATTACHMENT_RATIOS,
     PLAIN,
-    RATIOS,
     Arcs,
     Floats,
     Integers,
@@ -176,7 +176,7 @@ def sentence_counts(
     found = attached(test, heads)
     items = sentence_scores(test, found, edges_found(test, heads))
     items.insert(1, "id", [ids[index] for index in items["sentence"]])
-    ratios = {**RATIOS, "tree.uas": ("tree_correct", "scored"), "tree.uuas": ("tree_edges_found", "edges")}
+    ratios = {**ATTACHMENT_RATIOS, "tree.uas": ("tree_correct", "scored"), "tree.uuas": ("tree_edges_found", "edges")}
     items["tree_correct"] = count(test, attached(test, tree) * ~test.punctuation)
     items["tree_edges_found"] = sentence_scores(test, found, edges_found(test, tree))["edges_found"]
     if labelled:

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from attention.store import Store
 from datamodules import AttentionBatch
-from datamodules.base import STAGES
-from datamodules.batch import EncoderOf, Split
+from datamodules.batches import EncoderOf, Split
+from datamodules.corpus import STAGES
 from datamodules.dependency import DependencySplit
 from heads.experiment import (
     SHOWN,
@@ -44,8 +44,8 @@ from metrics.attachment import (
 )
 from metrics.bootstrap import bootstrap_ratio
 from metrics.heads import (
+    ARC_LENGTHS,
     DIRECTIONS,
-    LENGTHS,
     Direction,
     RowPeaks,
     hit_counts,
@@ -210,7 +210,7 @@ def by_length(dev: Predictions, scored: Predictions, names: Names) -> Table:
     for group, words in scored.groups.items():
         k, offset = dev.best(group), dev.by_offset.best(group)
         direction, head = names.split(k)
-        for name, (shortest, longest) in LENGTHS.items():
+        for name, (shortest, longest) in ARC_LENGTHS.items():
             inside = words & (distance >= shortest) & (distance <= longest)
             if n := int(np.count_nonzero(inside)):
                 right = np.count_nonzero(scored.predicted[inside, k] == arcs.head[inside])

@@ -85,13 +85,13 @@ def _check_column(arcs: Arcs, column: NDArray[Any], name: str) -> None:
 
 
 def attached(arcs: Arcs, predicted: Integers) -> Floats:
-    """1.0 where the predicted head is the gold head, else 0.0, `[words]`; its mean without punctuation is the UAS."""
+    """Return 1.0 for words whose predicted head is gold, else 0.0, `[words]`; the mean without punctuation is UAS."""
     _check_column(arcs, predicted, "predicted")
     return np.where(predicted == arcs.head, 1.0, 0.0)
 
 
 def edges_found(arcs: Arcs, predicted: Integers) -> Floats:
-    """1.0 where the undirected edge between word and gold head is predicted, else 0.0, `[words]`.
+    """Return 1.0 where the undirected edge between word and gold head is predicted, else 0.0, `[words]`.
 
     An edge is found when either end predicts the other as its head. Words under ROOT and punctuation have nan, and
     punctuation predicts no edge. The mean of the others is the UUAS (Hewitt & Manning 2019, §4).
@@ -123,7 +123,7 @@ def uniform_edges_found(arcs: Arcs) -> Floats:
 
 
 def _uniform(arcs: Arcs) -> tuple[Floats, Floats]:
-    """The chance of each word to draw its head, and of that to draw the word, both `[ways, words]`."""
+    """Return the chance of each word to draw its head, and of its head to draw the word, both `[ways, words]`."""
     if arcs.reach is None:
         each = 1.0 / arcs.length.astype(np.float64)[None]
         return each, each
@@ -175,7 +175,7 @@ def left_branching(arcs: Arcs) -> Integers:
 
 
 def best_offsets(arcs: Arcs, relations: int) -> tuple[int, Integers]:
-    """The fixed offset that finds most heads, over all words without punctuation, and `[relations]` for each relation.
+    """Return the fixed offset that finds most heads of all words without punctuation, and of each relation's.
 
     Ties go to the smaller |k|, then to the positive. The choice for a relation counts its punctuation too; a relation
     without a word gets the overall best. Choose on one split and score on another.
@@ -199,7 +199,7 @@ def _edges(arcs: Arcs) -> tuple[Flags, Integers]:
     return inside & ~arcs.punctuation, np.where(inside, rows + arcs.head - arcs.word, rows)
 
 
-RATIOS = {
+ATTACHMENT_RATIOS = {
     "uas": ("correct", "scored"),
     "uuas": ("edges_found", "edges"),
     "uas_with_punctuation": ("correct_with_punctuation", "words"),
@@ -214,7 +214,7 @@ def attachment_scores(
 
     `attached` is `[words]` from `attached` or `uniform_attached`, `edges` from `edges_found` or `uniform_edges_found`.
     """
-    return ratio_scores(sentence_scores(arcs, attached, edges), RATIOS, prefix=prefix, seed=seed)
+    return ratio_scores(sentence_scores(arcs, attached, edges), ATTACHMENT_RATIOS, prefix=prefix, seed=seed)
 
 
 def ratio_scores(
@@ -271,7 +271,7 @@ def relation_accuracies(arcs: Arcs, attached: Floats, relations: Sequence[str], 
 
 
 def sentence_scores(arcs: Arcs, attached: Floats, edges: Floats) -> pd.DataFrame:
-    """Count words, edges and right predictions of each sentence: `sentence`, `words` and the columns of `RATIOS`."""
+    """Count words, edges and right predictions by `sentence`: its `words` and the columns of `ATTACHMENT_RATIOS`."""
     plain = ~arcs.punctuation
     has_edge = plain & ~np.isnan(edges)
     return pd.DataFrame(

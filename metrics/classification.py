@@ -15,12 +15,12 @@ from results import Estimate, Table
 
 Integers = NDArray[np.int64]
 
-RATIOS = {"accuracy": ("correct", "scored"), "f1": ("f1_right", "f1_found")}
+CLASSIFICATION_RATIOS = {"accuracy": ("correct", "scored"), "f1": ("f1_right", "f1_found")}
 """Scores that divide two sums over the texts: accuracy, and F1 of one class."""
 
 
 def ratio_columns(gold: Integers, predicted: Integers, positive: int | None) -> dict[str, Integers]:
-    """The columns of `RATIOS` `[texts]`; those of F1, 2·right / (gold + predicted), with a positive class only."""
+    """Return the columns of `CLASSIFICATION_RATIOS` `[texts]`; F1, 2·right / (gold + predicted), needs `positive`."""
     columns = {"correct": (gold == predicted).astype(np.int64), "scored": np.ones_like(gold)}
     if positive is not None:
         ours, found = gold == positive, predicted == positive
@@ -176,7 +176,7 @@ def majority_scores(train_counts: Integers, gold: Integers, positive: int | None
 
 
 def class_table(gold: Integers, predicted: Integers, labels: Sequence[str]) -> Table:
-    """One row per class: `label, n, predicted, precision, recall, f1, low, high`; the interval belongs to F1."""
+    """Return one row per class: `label, n, predicted, precision, recall, f1, low, high`; the interval belongs to F1."""
     classes = len(labels)
     table = confusion(gold, predicted, classes)
     right, golds, found = np.diag(table), table.sum(axis=1), table.sum(axis=0)
@@ -207,6 +207,6 @@ def _confusions(weights: Floats, gold: NDArray[np.int64], shares: Floats) -> Flo
 
 
 def _mean(values: Floats) -> Floats:
-    """Mean over the last axis of what is not nan."""
+    """Return the mean over the last axis of what is not nan."""
     known = ~np.isnan(values)
     return ratio(np.where(known, values, 0.0).sum(axis=-1), known.sum(axis=-1))

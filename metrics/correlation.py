@@ -22,7 +22,7 @@ def spearman(values: Floats, weights: Floats) -> Floats:
 
 
 def _ranks(column: Floats, weights: Floats) -> Floats:
-    """Mean rank of each unit among all that were drawn, `[draws, units]`."""
+    """Return the mean rank of each unit among all that were drawn, `[draws, units]`."""
     _, places = np.unique(column, return_inverse=True)
     order = np.argsort(places, kind="stable")
     starts = np.flatnonzero(np.diff(places[order], prepend=-1))
@@ -31,7 +31,7 @@ def _ranks(column: Floats, weights: Floats) -> Floats:
 
 
 def _correlation(x: Floats, y: Floats, weights: Floats) -> Floats:
-    """Of x and y, `[units]` or `[draws, units]`: `[draws]`."""
+    """Return Pearson's r of x and y, `[units]` or `[draws, units]`, under weights `[draws, units]`: `[draws]`."""
     total = weights.sum(axis=1, keepdims=True)
     parts = []
     for column in (x, y):

@@ -1,4 +1,4 @@
-"""How much attention differs: that of two heads (Clark et al. 2019, §6), or of one head in two encoders.
+"""Differences of attention between two heads (Clark et al. 2019, §6), or between one head in two encoders.
 
 Two heads by the Jensen–Shannon divergence of their rows; one head before and after fine-tuning by that, and by the
 cosine of its maps (Kovaleva et al. 2019, §4.3).
@@ -17,7 +17,7 @@ _SCALE = 2.0**32  # of the integer sums: room for 2³¹ nats
 
 
 def scaled_rows(weights: Tensor, out: Tensor) -> None:
-    """Write what `summed_divergences` takes, n/2 · (.999 α + .001/n) as in the paper's code, into `out`.
+    """Write the input of `summed_divergences`, n/2 · (.999 α + .001/n) as in the paper's code, into `out`.
 
     Args:
         weights: `[heads, n, n]`, those of real tokens.
@@ -77,7 +77,7 @@ class HeadDistances(ExactMetric):
         self.tokens += tokens
 
     def compute(self) -> Floats:
-        """The distances in nats, `[heads, heads]`, symmetric, zeros on the diagonal; nan without an input."""
+        """Return the distances in nats, `[heads, heads]`, symmetric, zeros on the diagonal; nan without an input."""
         sums, tokens = self.sums.cpu().double(), float(self.tokens)
         # The released code sums over the tokens and never divides.
         distances = (sums / (_SCALE * tokens if tokens else torch.nan)).clamp_min(0)
@@ -105,7 +105,7 @@ def map_cosines(first: Tensor, second: Tensor, real: Tensor) -> Tensor:
 
 
 def map_divergences(first: Tensor, second: Tensor, real: Tensor) -> Tensor:
-    """Mean Jensen–Shannon divergence, in nats, between the rows of real tokens; arguments as of `map_cosines`.
+    """Return the mean Jensen–Shannon divergence, in nats, of the rows of real tokens; arguments as of `map_cosines`.
 
     Float64 `[batch, heads]`, from 0 for equal maps to ln 2.
     """

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from metrics.attachment import Arcs, Flags, Floats, Integers
-from metrics.progress import Progress
 from metrics.rows import ExactMetric
+from processes.progress import Progress
 
 Direction = Literal["dependent→head", "head→dependent"]
 DIRECTIONS: tuple[Direction, Direction] = ("dependent→head", "head→dependent")
-LENGTHS: Mapping[str, tuple[int, float]] = {"1": (1, 1), "2": (2, 2), "3–5": (3, 5), "6+": (6, np.inf)}
+ARC_LENGTHS: Mapping[str, tuple[int, float]] = {"1": (1, 1), "2": (2, 2), "3–5": (3, 5), "6+": (6, np.inf)}
 """Classes of arcs by the distance between their ends, in words."""
 
 _FIXED = 1 << 24  # factor by which weights are scaled to be summed as integers
@@ -29,7 +29,7 @@ _ROOM = (1, 2, 3, 4, 5, 6, 8, 10, 13, 17, 22, 28, 36, 46)
 
 
 def most_attended(attention: Tensor, lengths: Tensor) -> Tensor:
-    """The other word that each word attends to most, and the one that attends to it most.
+    """Return the other word that each word attends to most, and the other word that attends to it most.
 
     Args:
         attention: `[batch, layers, heads, n+2, n+2]`, axes from and to, delimiters before and behind the words, zeros
@@ -56,7 +56,7 @@ def most_attended(attention: Tensor, lengths: Tensor) -> Tensor:
 
 
 def _between_words(attention: Tensor, lengths: Tensor) -> Tensor:
-    """A copy of the weights between words, `[batch, layers, heads, n, n]`; zeros in the padding."""
+    """Return a copy of the weights between words, `[batch, layers, heads, n, n]`; zeros in the padding."""
     words = attention[..., 1:-1, 1:-1].clone(memory_format=torch.contiguous_format)
     # A shorter sentence has its end delimiter before the padding.
     short = (lengths < words.size(-1)).nonzero().squeeze(1)
@@ -93,13 +93,13 @@ class RowPeaks(ExactMetric):
 
 
 def hit_counts(arcs: Arcs, predicted: NDArray[np.integer], groups: Mapping[str, Flags]) -> Integers:
-    """Right predictions in each group, `[groups, K]`, of predicted positions `[words, K]`."""
+    """Count right predictions in each group, `[groups, K]`, of predicted positions `[words, K]`."""
     hits = predicted == arcs.head[:, None]
     return np.stack([np.count_nonzero(hits[words], axis=0) for words in groups.values()]).astype(np.int64)
 
 
 def offset_shares(arcs: Arcs, predicted: NDArray[np.integer]) -> tuple[Integers, Floats]:
-    """The most frequent offset of each predictor and its share of the words, `[K]` each (Voita et al. 2019, §5.1).
+    """Return each predictor's most frequent offset and its share of the words, `[K]` (Voita et al. 2019, §5.1).
 
     The share is over words that are not alone in their sentence; Voita et al. count all tokens, delimiters and the word
     itself. A head that gives other words little weight may look positional here: see its confidence.
@@ -122,7 +122,7 @@ def permutation_p(
     permutations: int = 1000,
     seed: int = 0,
 ) -> Floats:
-    """p-values against the best of all predictors under permutation, `[groups]`; nan where shuffles change nothing.
+    """Return p-values against the best predictor under permutation, `[groups]`; nan where shuffles change nothing.
 
     Tests whether the accuracy of a head exceeds both the luck of choosing among K predictors and what positions alone
     give. Gold offsets are shuffled among the words of a relation that have about as many words before and after them;

@@ -33,7 +33,7 @@ class Interval(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Means:
-    """What `Moments` has summed, each `[groups, *shape]`: how many inputs, their sum, and that of their squares.
+    """Sums of `Moments`, each `[groups, *shape]`: number of inputs, sum of their numbers, and sum of their squares.
 
     No number lies outside `low` to `high`, of the same shape. Numbers were rounded to multiples of `step`. The
     `differences` are those from other numbers of the same inputs, where they were summed.
@@ -48,7 +48,7 @@ class Means:
     differences: "Means | None" = None
 
     def over(self, groups: Sequence[int] | slice = slice(None)) -> Interval:
-        """The mean over all inputs of these groups, and its interval, `[*shape]`.
+        """Return the mean over all inputs of these groups, and its interval, `[*shape]`.
 
         The interval is that of `student_interval`. It is nan for fewer than two inputs, and so is the mean for none.
         """
@@ -62,7 +62,7 @@ class Means:
         return Interval(mean, *student_interval(mean, error, count, low, high), count)
 
     def p(self) -> Floats:
-        """Two-sided p-value of the mean over all inputs being 0, by Student's t, `[*shape]`; nan for less than two.
+        """Return the two-sided p-value of a mean of 0 over all inputs, by Student's t, `[*shape]`; nan for one input.
 
         The standard deviation is at least half a step: numbers that rounding cannot tell from 0 are no evidence.
         """
@@ -75,11 +75,11 @@ class Means:
         return np.where(count > 1, p, np.nan)
 
     def at(self, place: int) -> "Means":
-        """The sums at one index of the last axis of `shape`."""
+        """Return the sums at one index of the last axis of `shape`."""
         return self._part((..., place))
 
-    def of(self, groups: slice) -> "Means":
-        """The sums of some groups."""
+    def select(self, groups: slice) -> "Means":
+        """Return the sums of some groups."""
         return self._part(groups)
 
     def _part(self, place: Any) -> "Means":  # noqa: ANN401 - what numpy takes as an index
@@ -97,7 +97,7 @@ class Means:
 def student_interval(
     mean: Floats, error: Floats, count: NDArray[np.int64], low: Floats, high: Floats
 ) -> tuple[Floats, Floats]:
-    """The ends of the 95 % interval of a mean over `count` inputs with this standard error; they lie inside the bounds.
+    """Return the ends, inside the bounds, of the 95 % interval of a mean over `count` inputs with this error.
 
     Without bounds it is Student's, mean ± t · error. Of numbers from `low` to `high` it is Student's on the scale of
     the log odds ln((m − low) / (high − m)), by the delta method, transformed back (Newcombe 2001; the default for
@@ -121,14 +121,14 @@ def student_interval(
 
 
 Updates = dict[int, tuple["Moments", list[Tensor], list[Tensor]]]
-"""What each `Moments` has taken in, in the order in which they first did: groups and numbers."""
+"""Groups and numbers that each `Moments` was updated with, in the order of their first updates."""
 
 _UPDATES: ContextVar[Updates | None] = ContextVar("_UPDATES", default=None)
 
 
 @contextmanager
 def recorded() -> Iterator[Updates]:
-    """Keep what every `Moments` takes in within the block."""
+    """Keep the updates of every `Moments` within the block."""
     found: Updates = {}
     token = _UPDATES.set(found)
     try:
@@ -180,7 +180,7 @@ class Moments(ExactMetric):
             self.add_state(name, torch.zeros(*parts, groups, *shape, dtype=torch.int64), dist_reduce_fx="sum")
 
     def pair(self) -> None:
-        """From now on sum the differences from other numbers of the same inputs too, those that `subtract` finds."""
+        """Sum, from now on, the differences from other numbers of the same inputs too, those that `subtract` finds."""
         groups, *shape = self.counts.shape
         low, high = (np.asarray(bound, np.float64) for bound in self._bounds)
         self.differences = Moments(groups, shape, self._scale, (low - high, high - low))
@@ -208,7 +208,7 @@ class Moments(ExactMetric):
                 self.squares[place + other].index_add_(0, group, one * limbs[other], alpha=1 if other == place else 2)
 
     def compute(self) -> Means:
-        """The sums, on the CPU."""
+        """Return the sums, on the CPU."""
         counts, sums, parts = (state.cpu().numpy() for state in (self.counts, self.sums, self.squares))
         step = 2.0**-self._scale
         squares = sum(part * 2.0 ** (_LIMB * place) for place, part in enumerate(parts)) * step**2

@@ -27,7 +27,7 @@ _NOTHING = 1e-6  # above what sums of float32 leave of nothing
 
 
 class Structure(NamedTuple):
-    """How much of each map is structured; float64 `[batch, heads]`, all but `remaining` corrected for chance."""
+    """Shares of each map by structure; float64 `[batch, heads]`, all but `remaining` corrected for chance."""
 
     vertical: Tensor
     diagonal: Tensor
@@ -44,7 +44,7 @@ class _Masses(NamedTuple):
 
 
 def structure(weights: Tensor, lengths: Tensor, delimiters: Tensor, segments: Tensor, allowed: Tensor) -> Structure:
-    """How much of each map is vertical, diagonal, and block.
+    """Return the shares of each map that are vertical, diagonal, and block.
 
     `weights` are `[batch, heads, from, to]`, zero in the columns of the padding. `lengths` and the number of
     `delimiters` are int64 `[batch]`, `segments` 0 or 1, int64 `[batch, time]`, and `allowed` bool `[batch, 1, from,
@@ -92,7 +92,7 @@ def structure(weights: Tensor, lengths: Tensor, delimiters: Tensor, segments: Te
 
 
 def _near_pairs(real: Tensor, segments: Tensor) -> Tensor:
-    """Of all pairs of real tokens that are as far from each other, the share of one segment: `[batch, 1, from, to]`."""
+    """Return the share of pairs at each pair's distance that lie in one segment, `[batch, 1, from, to]`."""
     places = torch.arange(real.size(1), device=real.device)
     distance = (places[:, None] - places).abs()
     first, second = ((real & (segments == one)).sum(1)[:, None, None] for one in (0, 1))
@@ -101,18 +101,18 @@ def _near_pairs(real: Tensor, segments: Tensor) -> Tensor:
 
 
 def _part(some: Tensor, whole: Tensor) -> Tensor:
-    """The one divided by the other; one where there is nothing, so that nothing is beyond chance."""
+    """Return `some` divided by `whole`; one where there is nothing, so that nothing is beyond chance."""
     return torch.where(whole > _NOTHING, some / whole.clamp(min=_NOTHING), 1.0)
 
 
 def _beyond(mass: Tensor, chance: Tensor, most: Tensor | float = 1.0) -> Tensor:
-    """(x − e) / (1 − e) of two parts of `most`; zero where all of it is chance."""
+    """Return (x − e) / (1 − e) of two parts of `most`; zero where all of it is chance."""
     room = most - chance
     return torch.where(room > _NOTHING, (mass - chance) / room.clamp(min=_NOTHING), 0.0)
 
 
 def _masses(weights: Tensor, rows: Tensor) -> _Masses:
-    """Masses of maps `[batch, heads, from, to]`, each row counted as often as `rows` `[batch, 1, time]` say."""
+    """Return masses of maps `[batch, heads, from, to]`, whose rows have the weights `rows` `[batch, 1, time]`."""
     time = weights.size(-1)
     whole = (rows[:, :, None].to(weights.dtype) @ weights).squeeze(2).double()
     near = torch.zeros_like(whole)
@@ -123,7 +123,7 @@ def _masses(weights: Tensor, rows: Tensor) -> _Masses:
 
 
 def by_rules(found: Structure, pairs: Tensor, boundary: bool = True) -> tuple[Tensor, Tensor]:
-    """The pattern of each map, and how clearly it is of that pattern.
+    """Return the pattern of each map, and its distance to the nearest other pattern.
 
     With v + d ≥ .5 it is vertical and diagonal where the smaller one is at least a quarter of the sum, else the larger
     one. Else it is a block where there are two segments (`pairs`, bool `[batch]`), b ≥ .5, the boundary ≥ .25 and the
@@ -146,7 +146,7 @@ def by_rules(found: Structure, pairs: Tensor, boundary: bool = True) -> tuple[Te
     return torch.where(structured >= 0, lines, others), torch.minimum(structured.abs(), nearest)
 
 
-class Agreement(ExactMetric):
+class PatternAgreement(ExactMetric):
     """Counts of pairs of opinions on the pattern of a map, apart for each group, for instance for each corpus."""
 
     counts: Tensor

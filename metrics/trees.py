@@ -1,4 +1,7 @@
-"""Best trees: maximum arborescences of scored arcs, maximum spanning trees of attention, and gold edges in them."""
+"""Trees of sentences: distances and depths, with losses and rank correlations of predicted ones; best trees of scores.
+
+Distances, depths and their losses are those of Hewitt & Manning (2019).
+"""
 
 import numpy as np
 import torch
@@ -9,9 +12,110 @@ from torch import Tensor
 
 from metrics.attachment import Arcs, Floats, Integers
 
+RANKED_LENGTHS = (5, 50)  # shortest and longest sentences whose rank correlations are averaged (Hewitt & Manning 2019)
+
+
+def tree_distances(heads: Tensor, lengths: Tensor) -> Tensor:
+    """Return the length of the path between every two words of a tree, int64 `[batch, n, n]`; 0 in the padding.
+
+    In a forest, as in some control tasks, paths between two trees lead over ROOT.
+
+    Args:
+        heads: `[batch, n]`, 1-based, 0 for ROOT; the padding is ignored.
+        lengths: `[batch]`.
+
+    Raises:
+        ValueError: a head outside its sentence, or a cycle.
+    """
+    lines = _lines(heads, lengths)
+    shared = lines @ lines.mT  # common ancestors, the words themselves included
+    own = shared.diagonal(dim1=1, dim2=2)
+    distances = own[:, :, None] + own[:, None, :] - 2 * shared
+    real = _real(heads.size(1), lengths)
+    return (distances * (real[:, :, None] & real[:, None, :])).long()
+
+
+def tree_depths(heads: Tensor, lengths: Tensor) -> Tensor:
+    """Count the arcs between each word and the root of its tree, int64 `[batch, n]`: 0 at the root, and in the padding.
+
+    Arguments and errors are those of `tree_distances`.
+    """
+    return (_lines(heads, lengths).sum(-1) - 1).clamp(min=0).long()
+
+
+def _lines(heads: Tensor, lengths: Tensor) -> Tensor:
+    """Return float32 `[batch, n, n]`: 1 where the second word is the first one or its ancestor."""
+    n = heads.size(1)
+    real = _real(n, lengths)
+    heads = torch.where(real, heads, 0)
+    if bool(((heads < 0) | (heads > lengths[:, None])).any()):
+        raise ValueError("a head lies outside its sentence: heads are 1-based, and 0 is ROOT")
+    up = torch.zeros(*heads.shape, n + 1, device=heads.device).scatter_(2, heads[:, :, None], 1.0)[:, :, 1:]
+    lines = torch.diag_embed(real.float())
+    # By doubling: `lines` holds the ancestors less than `steps` arcs up, `up` the one that is `steps` arcs up.
+    steps = 1
+    while steps <= n:
+        lines = lines + up @ lines
+        up, steps = up @ up, 2 * steps
+    if bool(up.any()):
+        raise ValueError("the heads of a sentence have a cycle: they are no tree, and there are no distances in it")
+    return lines
+
+
+def _real(n: int, lengths: Tensor) -> Tensor:
+    return torch.arange(n, device=lengths.device) < lengths[:, None]
+
+
+def distance_losses(predicted: Tensor, gold: Tensor, lengths: Tensor) -> Tensor:
+    """Σ |gold − predicted| over all ordered pairs of words / n², of each sentence (Hewitt & Manning 2019, §2).
+
+    Of k probes: predicted `[batch, k, n, n]`, gold `[batch, n, n]`, lengths `[batch]` → `[batch, k]`. The padding is
+    ignored.
+    """
+    real = _real(gold.size(1), lengths)
+    pairs = (real[:, :, None] & real[:, None, :])[:, None]
+    return ((predicted - gold[:, None]).abs() * pairs).sum((-2, -1)) / lengths[:, None] ** 2
+
+
+def depth_losses(predicted: Tensor, gold: Tensor, lengths: Tensor) -> Tensor:
+    """Σ |gold − predicted| over the words / n, of predicted `[batch, k, n]`; otherwise as `distance_losses`."""
+    return ((predicted - gold[:, None]).abs() * _real(gold.size(1), lengths)[:, None]).sum(-1) / lengths[:, None]
+
+
+def rank_correlations(predicted: Tensor, gold: Tensor, mask: Tensor) -> Tensor:
+    """Spearman's rank correlation of the values `[..., n]` under a mask, `[...]`; ties share their mean rank.
+
+    It is nan where all gold values are equal, so that there is no order, and 0 where all predictions are equal. The
+    arguments are broadcast; predictions under the mask must be finite.
+    """
+    one, other = _centred_ranks(predicted.float(), mask), _centred_ranks(gold.float(), mask)
+    spread, expected = one.square().sum(-1), other.square().sum(-1)
+    correlation = (one * other).sum(-1) / (spread * expected).clamp(min=torch.finfo(torch.float32).tiny).sqrt()
+    return correlation.masked_fill(expected == 0, torch.nan)
+
+
+def _centred_ranks(values: Tensor, mask: Tensor) -> Tensor:
+    values = torch.where(mask, values, torch.inf).contiguous()
+    ascending = values.sort(dim=-1).values
+    # Tied values share the rank (smaller values + values that are not larger − 1) / 2, from 0.
+    twice = torch.searchsorted(ascending, values) + torch.searchsorted(ascending, values, right=True)
+    return (twice - mask.sum(-1, keepdim=True)) / 2 * mask
+
+
+def length_weights(lengths: Integers, counted: NDArray[np.bool_]) -> Floats:
+    """Return weights `[sentences]` that average over the sentences of each length, 5 to 50, then over the lengths.
+
+    Hewitt & Manning (2019) average rank correlations in this way. Only sentences that are `counted` take part.
+    """
+    among = counted & (lengths >= RANKED_LENGTHS[0]) & (lengths <= RANKED_LENGTHS[1])
+    occurring, which, number = np.unique(lengths[among], return_inverse=True, return_counts=True)
+    weights = np.zeros(len(lengths))
+    weights[among] = 1.0 / (len(occurring) * number[which])
+    return weights
+
 
 def maximum_arborescence(scores: NDArray[np.floating]) -> Integers:
-    """Heads of the tree whose arcs have the greatest sum of scores; any number of words may be attached to ROOT.
+    """Return the heads of the tree whose arcs have the greatest sum of scores, with any number of roots.
 
     Chu & Liu (1965) and Edmonds (1967), with which McDonald et al. (2005) decode non-projective trees. Contractions
     follow a path of best arcs (Gabow et al. 1986): at most 2n steps on a full matrix, each on whole rows.
@@ -35,7 +139,7 @@ def maximum_arborescence(scores: NDArray[np.floating]) -> Integers:
 
 
 def tree_heads(scores: Tensor, lengths: Tensor) -> Tensor:
-    """Heads of the best tree of every sentence of a batch, int64 `[batch, n]`: 1..n, 0 for ROOT and in the padding.
+    """Return the heads of the best tree of each sentence, int64 `[batch, n]`: 1..n, 0 for ROOT and in the padding.
 
     The scores are `[batch, n, n+1]` as for `maximum_arborescence`, whose errors name the place in the batch;
     the lengths are `[batch]`, and the padding is ignored.
@@ -64,7 +168,7 @@ def _incoming(scores: NDArray[np.floating]) -> Floats:
 
 
 def _all_reach_root(heads: Integers) -> bool:
-    """Whether no arcs go in a circle; `heads` `[n+1]` has 0 for ROOT itself."""
+    """Return whether no arcs form a circle; `heads` `[n+1]` has 0 for ROOT itself."""
     above, steps = heads, 1
     while steps < len(heads):  # after each turn `above` is twice as far up
         above, steps = above[above], 2 * steps
@@ -156,7 +260,7 @@ def spanning_trees(weights: NDArray[np.floating]) -> NDArray[np.bool_]:
 
 
 def gold_in_trees(attention: Tensor, heads: Tensor, punctuation: Tensor, lengths: Tensor) -> Tensor:
-    """Whether the edge between a word and its gold head lies in the maximum spanning tree of each attention head.
+    """Return whether the edge of a word and its gold head is in the maximum spanning tree of each attention head.
 
     Punctuation is removed from the sentence before (Hewitt & Manning 2019, §4). `attention` is `[batch, layers, heads,
     n+2, n+2]`, the gold heads and the flags of punctuation are `[batch, n]`.

@@ -16,14 +16,14 @@ from torch import Tensor, nn
 from torchmetrics import MetricCollection
 
 from attention.encoder import EncoderSpec, resolve
-from attention.tokenizer import TextTokenizer
+from attention.inputs import TextTokenizer
 from corpora.labelled import LabelledText
 from datamodules import ClassificationDataModule, TextBatch
 from datamodules.classification import TextSplit
 from datamodules.tokenization import TokenOptions, Vocabulary, tokenize
 from metrics.bootstrap import Floats
 from metrics.classification import (
-    RATIOS,
+    CLASSIFICATION_RATIOS,
     Integers,
     class_table,
     classification_scores,
@@ -463,7 +463,7 @@ def classification_result(
         },
         audit=audit,
         items=items,
-        ratios={name: pair for name, pair in RATIOS.items() if set(pair) <= set(items)},
+        ratios={name: pair for name, pair in CLASSIFICATION_RATIOS.items() if set(pair) <= set(items)},
         headline=("accuracy", "f1", "majority.accuracy"),
     )
 

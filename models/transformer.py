@@ -230,7 +230,7 @@ class TransformerClassifier(TextClassifier):
         OptionError: `warmup` is no share.
         ModelError: later, the texts are cut into words, a head that is kept has its classes in
             another order, nothing is left to train, or the training has no end.
-        HeadError: later, one of `heads` is written otherwise, or the model has no such head.
+        UserError: later, one of `heads` is written otherwise, or the model has no such head.
     """
 
     regresses = True

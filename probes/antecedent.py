@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from datamodules import AntecedentBatch, CoreferenceDataModule
 from heads.antecedent import AntecedentEvaluation, check_coreference, links_of
-from metrics.antecedent import ANTECEDENT_DIRECTIONS, Links
+from metrics.antecedent_selection import ANTECEDENT_DIRECTIONS, Links
 from probes.base import FrozenProbe, Sizes, weight_maps
 from probes.scorers import attention_scores, weighted_scores
 from results import Figure, Result

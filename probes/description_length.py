@@ -11,11 +11,11 @@ import torch
 from numpy.typing import NDArray
 
 from datamodules import AttentionBatch
-from datamodules.sampling import BatchLoader
+from datamodules.batches import BatchLoader
 from metrics.attachment import ratio_scores
-from metrics.progress import counted
 from probes.nested import NestedExperiment, TrainedProbe, result_of
 from results import Bars, Estimate, Result, Table, Unit
+from results.errors import counted
 from training import ExperimentError, TrainedModule
 
 PORTIONS = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.0625, 0.125, 0.25, 0.5, 1.0)

@@ -21,8 +21,15 @@ from heads.experiment import read_fields
 from metrics.attachment import Floats, Integers, ratio_scores
 from metrics.bootstrap import bootstrap_ratio, ratio
 from metrics.rows import ItemRows
-from metrics.structural import depth_losses, distance_losses, length_weights, spearman, tree_depths, tree_distances
-from metrics.trees import gold_in_trees
+from metrics.trees import (
+    depth_losses,
+    distance_losses,
+    gold_in_trees,
+    length_weights,
+    rank_correlations,
+    tree_depths,
+    tree_distances,
+)
 from probes.sentences import data_of_sentences
 from results import HeatMap, Result, Table
 from results.errors import check_numbers
@@ -510,7 +517,7 @@ class StructuralDistanceProbe(StructuralProbe):
         """Gold edges, those that the spanning trees draw, and the correlation."""
         drawn = gold_in_trees(pad(-predicted, (1, 1, 1, 1))[:, :, None], batch.heads, batch.punctuation, batch.lengths)
         gold = tree_distances(batch.heads, batch.lengths)[:, None]
-        of_words = spearman(predicted, gold, batch.mask[:, None, None, :])
+        of_words = rank_correlations(predicted, gold, batch.mask[:, None, None, :])
         # Of a word alone there is none; of any other every word's is defined, for no word is as near as itself.
         known = batch.mask & (batch.lengths > 1)[:, None]
         correlation = of_words.masked_fill(~known[:, None], 0.0).sum(-1) / known.sum(-1)[:, None]
@@ -569,4 +576,4 @@ class StructuralDepthProbe(StructuralProbe):
             least = predicted.masked_fill(~plain[:, None], torch.inf).argmin(-1)
             right = (batch.heads.gather(1, least) == 0) & some[:, None]
         depths = tree_depths(batch.heads, batch.lengths)[:, None]
-        return some, right, spearman(predicted, depths, batch.mask[:, None])
+        return some, right, rank_correlations(predicted, depths, batch.mask[:, None])

@@ -24,19 +24,19 @@ from submitit.helpers import DelayedSubmission
 from processes import locks
 
 STATE = "*/state-*"
-"""What an unfinished run leaves in its folder, and from which the same command goes on."""
+"""State of an unfinished run in its folder, from which the same command goes on."""
 PATIENCE = 60
 """Seconds that a run on this machine has to end when it is told to."""
 
 
 def results_of(folder: Path) -> Path | None:
-    """The `results.json` in the folder of a run, which names its scores, tables and figures; None while it goes on."""
+    """Return the `results.json` in the folder of a run; None while it goes on."""
     found = sorted(folder.glob("*/*/results.json"))
     return next((path for path in found if not any(path.parent.glob("state-*"))), None)
 
 
 def environment(changes: Mapping[str, str | None]) -> dict[str, str]:
-    """The environment of a run of its own: Lightning would take it for a task of the job that it runs in."""
+    """Return the environment of a child run, without SLURM_* and SUBMITIT_*: Lightning would take it for a task."""
     own = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SUBMITIT_"))}
     known = {**own, "PYTHONUTF8": "1", "PL_GLOBAL_SEED": None, **changes}
     return {name: value for name, value in known.items() if value is not None}
@@ -108,7 +108,7 @@ class Attempt:
         return child.wait()
 
     def checkpoint(self) -> DelayedSubmission:
-        """What submitit requeues."""
+        """Return what submitit requeues."""
         return DelayedSubmission(self)
 
     def _prepare(self) -> None:
@@ -129,7 +129,7 @@ class Attempt:
 
 
 def _is_running_on_slurm() -> bool:
-    """Whether this is a job that SLURM has not cancelled."""
+    """Return whether this is a job that SLURM has not cancelled."""
     if os.environ["SUBMITIT_EXECUTOR"] != "slurm":
         return False
     command = ["squeue", "--noheader", "--format=%T", f"--jobs={submitit.JobEnvironment().job_id}"]
@@ -201,7 +201,7 @@ class Jobs:
         return before | self._listed  # files of another machine may come late: an ended job is listed once more
 
     def why(self, name: str) -> str:
-        """How a job ended that has left no word, as long as SLURM remembers it."""
+        """Return the final state of a job without `ended.txt`, as long as SLURM remembers it."""
         command = ["scontrol", "--oneliner", "show", "job", name]
         found = subprocess.run(command, capture_output=True, text=True, check=False).stdout if self.slurm else ""
         state = re.search(r"JobState=(\S+)", found)
@@ -212,7 +212,7 @@ class Jobs:
         subprocess.run(["scancel", "--state=PENDING", name], check=False)
 
     def log(self, name: str) -> Path:
-        """What submitit says of a job."""
+        """Return the output of submitit for a job."""
         return JobPaths(self.folder, name).stderr
 
     def stop(self) -> None:

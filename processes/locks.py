@@ -34,7 +34,7 @@ def acquire(path: Path) -> int | None:
 
 
 def owner() -> str:
-    """Who holds what this process locks: the job of SLURM, which keeps its name when it is requeued, or the process."""
+    """Return the owner of this process's locks: its SLURM job, which keeps its name when requeued, or itself."""
     job = os.environ.get("SLURM_JOB_ID")
     return os.environ.get("PROBING_OWNER") or (f"SLURM {job}" if job else f"{platform.node()} {os.getpid()}")
 

@@ -35,7 +35,7 @@ class Interrupted(BaseException):
 
 @dataclass
 class _Process:
-    """What this process knows of signals; see the functions below."""
+    """State of this process; see the functions below."""
 
     received: signal.Signals | None = None
     at: float = 0.0
@@ -85,7 +85,7 @@ def share(marker: Path | None, pass_on: Callable[[signal.Signals], object] | Non
 
 
 def touched(marker: Path) -> int | None:
-    """When a file was last touched, in nanoseconds; None where there is none."""
+    """Return when a file was last touched, in nanoseconds; None if there is none."""
     try:
         return marker.stat().st_mtime_ns
     except OSError:
@@ -93,7 +93,7 @@ def touched(marker: Path) -> int | None:
 
 
 def requested() -> signal.Signals | None:
-    """The signal that asks this process, or another one of its run, to stop; None without one."""
+    """Return the signal that asks this process, or another one of its run, to stop; None without one."""
     if _process.received is None and _process.marker is not None:
         at = touched(_process.marker)
         if at is not None and at != _process.stale:

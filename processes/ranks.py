@@ -66,7 +66,7 @@ class Ranks:
             sign.unlink(missing_ok=True)
 
     def wait_for(self, found: Callable[[], Found | None], owner: int, file: Path, stop: bool = True) -> Found:
-        """What another rank makes, once it is there.
+        """Wait for what another rank makes, and return it.
 
         Args:
             found: looks for it.
@@ -98,7 +98,7 @@ class Ranks:
         return one
 
     def frozen(self, folder: Path) -> list[int]:
-        """Ranks that stopped giving signs of life in a folder, and did not remove them as those that end do.
+        """Return the ranks that stopped giving signs of life in a folder without removing them at their end.
 
         For the moment after a collective has waited `patience` seconds. A rank that froze while it was waited for is
         found out somewhat later; then this waits, too.
@@ -142,8 +142,13 @@ class Ranks:
         return all([self.wait_for(partial(answer, rank), rank, _at(place, rank), stop=False) for rank in others])
 
 
+def run_seed(seed: int | None) -> int:
+    """Return the seed, or for None the seed of the run: what `seed_everything` left behind, else 0."""
+    return int(os.environ.get("PL_GLOBAL_SEED", 0)) if seed is None else seed
+
+
 def run_name() -> str:
-    """Names this run among those that work at the same time; the same in all its processes."""
+    """Return a name of this run, the same in all its processes and different from other runs at the same time."""
     if job := os.environ.get("SLURM_JOB_ID"):
         return f"{job}.{os.environ.get('SLURM_STEP_ID', '')}"
     if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun starts all processes: none can hand a name to the others

@@ -1,4 +1,4 @@
-"""How PyTorch's threads wait for each other. Imported before torch, whose OpenMP reads its settings when it is loaded.
+"""Choice of how PyTorch's threads wait for each other. Imported before torch, whose OpenMP reads it when loaded.
 
 By default a thread that has finished its part of a kernel spins for a while, to start the next part at once.
 That is the quickest way on idle cores. Beside another process it wastes the time that the thread it waits for needs.

@@ -19,8 +19,8 @@ from rich.cells import cell_len
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from metrics.progress import counted
 from results import Estimate, Table, Unit
+from results.errors import counted
 
 
 def written(table: Table, *, missing: str) -> dict[str, list[str]]:

@@ -16,7 +16,6 @@ from torch.nn.functional import normalize
 
 from attention import Encoder, EncoderSpec, Options
 from attention.alignment import split_words
-from attention.digest import Digests
 from attention.store import FORMAT, MANIFEST, Store
 from attention.words import WordAttention
 from corpora.conll2012 import read_documents
@@ -33,6 +32,7 @@ from models.interface import SENTENCE
 from pages import View, view_page
 from pages.view import Arc, Span
 from results import command
+from results.digests import Digests
 from results.errors import UserError, near
 from results.files import write_atomically
 
@@ -159,7 +159,7 @@ def attention_views(texts: Sequence[Marked], encoder: Encoder, options: Options,
 
     Raises:
         ViewInputError: a text that the encoder cannot read at once.
-        StoreError: there is no such layer or head.
+        UserError: there is no such layer or head.
     """
     sentences = [text.words for text in texts]
     for text, split in zip(texts, _lengths(encoder, sentences), strict=True):

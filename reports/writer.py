@@ -21,13 +21,13 @@ from matplotlib import rc_context
 from rich.console import Console
 from rich.text import Text
 
-from metrics.progress import counted
 from reports.drawn import drawn
 from reports.figures import DOTS, STYLE, draw, fonts_for
 from reports.run_page import PAGE, write_page
 from reports.tables import LEGEND, audit_table, data_table, latex_table, score_cell, scores_table
 from reports.texts import html_page
 from results import ColouredTexts, Figure, Provenance, Result, Table
+from results.errors import counted
 from results.files import is_full, write_atomically
 
 SCHEMA = 2

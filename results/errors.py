@@ -1,9 +1,9 @@
-"""Errors of the user's input, and suggestions for misspelt names."""
+"""Errors of the user's input, and the wording of messages: counts, suggestions for misspelt names."""
 
 import difflib
 import operator
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from inspect import isfunction
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from inspect import isfunction, signature
 from math import isfinite
 from numbers import Integral, Real
 from os import PathLike
@@ -12,6 +12,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Self, TypeVar, Union, get_args, get_origin, get_type_hints
 
 Item = TypeVar("Item")
+Made = TypeVar("Made")
 
 
 class UserError(ValueError):
@@ -56,6 +57,11 @@ def check_numbers(
         raise OptionError(f"{type(of).__name__}: {name} is {value}, and must be {wanted}.")
 
 
+def counted(number: int, one: str, many: str | None = None) -> str:
+    """Return a number before its noun: `1 text`, `1,821 texts`; `many` where the plural is not `one` with an s."""
+    return f"{number:,} {one if number == 1 else many or f'{one}s'}"
+
+
 def near(name: str, known: Iterable[str], prefix: str = "") -> str:
     """Suggest one or two known names that are similar to `name`, or nothing; `prefix` is shown before each."""
     found = [f"`{prefix}{one}`" for one in difflib.get_close_matches(name, set(known), n=2)]
@@ -66,6 +72,26 @@ def one_of(value: object, known: Iterable[str]) -> str:
     """Return `one of …` with the known names, and those that are similar to the value."""
     names = list(known)
     return f"one of {', '.join(names)}{near(str(value), names)}"
+
+
+def from_options(kind: Callable[..., Made], given: object, where: str, **defaults: object) -> Made:
+    """Return an object of a class made from a mapping of options; the constructor checks their values.
+
+    Args:
+        kind: the class.
+        given: options by name.
+        where: the option that holds the mapping, for messages.
+        defaults: options that the mapping may leave out, where the class has other defaults.
+
+    Raises:
+        OptionError: `given` is no mapping, or has an option that the class has not.
+    """
+    known = list(signature(kind).parameters)
+    if not isinstance(given, Mapping):
+        raise OptionError(f"{where} is {given!r}, and must be a mapping of {', '.join(known)}.")
+    if strange := [name for name in given if name not in known]:
+        raise OptionError(f"{where}: there is no option {strange[0]!r}{near(str(strange[0]), known)}.")
+    return kind(**{**defaults, **given})
 
 
 KINDS = {

@@ -25,13 +25,14 @@ from rich.console import Console
 from rich.progress import Progress as Bar
 from rich.text import Text
 
-from metrics.progress import Progress, counted
 from processes.jobs import PATIENCE, Attempt, Jobs, Slurm, environment, results_of
+from processes.progress import Progress
 from reports.reader import Record, RecordError, read_record
 from reports.runs import Row, collect
 from reports.tables import DASH, LEGEND, data_table, number
 from reports.writer import write
 from results import command
+from results.errors import counted
 from sweeps.plan import Run, Sweep, SweepError, options_of, read_sweep
 
 PROGRAM = (sys.executable, str(Path(__file__).resolve().parent.parent / "train.py"))

@@ -6,8 +6,8 @@ from typing import Any, ClassVar, Generic, TypeVar
 from pytorch_lightning import LightningModule
 from torch import nn
 
-from datamodules.base import CorpusDataModule, part_of
-from datamodules.sampling import run_seed
+from datamodules.corpus import CorpusDataModule, part_of
+from processes.ranks import run_seed
 from results import Result, UserError
 from results.errors import check_numbers
 

@@ -157,7 +157,7 @@ class TrainedModule(Experiment[Data], Generic[Data, Sizes]):
         """Add what the parameters belong to, and the devices of the training if there are several."""
         checkpoint[self.checkpoint_key] = self.checkpoint_part()
         if self.devices > 1:
-            self.trained_on = {"devices": self.devices, "batch_of": self.trainer.datamodule.batch_of}  # type: ignore[attr-defined]
+            self.trained_on = {"devices": self.devices, "batch_per": self.trainer.datamodule.batch_per}  # type: ignore[attr-defined]
         checkpoint["trained_on"] = self.trained_on
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -204,7 +204,7 @@ class TrainedModule(Experiment[Data], Generic[Data, Sizes]):
 
         Raises:
             TrainingError: the file is damaged, no checkpoint of this class, or says of itself what cannot be used here.
-            DeviceError: PyTorch cannot use the device `map_location`.
+            UserError: PyTorch cannot use the device `map_location`.
         """
         device = usable_device(map_location or "cpu")
         path = Path(checkpoint_path)

@@ -21,8 +21,8 @@ from pytorch_lightning.utilities import rank_zero_info
 from pytorch_lightning.utilities.seed import isolate_rng
 from torch import Tensor
 
-from metrics.progress import counted
 from processes.ranks import Ranks
+from results.errors import counted
 from results.files import keep, kept, remove_leftovers
 from training.lifecycle import TrainedModule, TrainingError
 from training.resume import StopBetweenBatches, ignore_signals

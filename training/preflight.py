@@ -20,18 +20,16 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
-from attention.digest import Digests
-from attention.encoder import Encoder, offline, resolve
-from attention.extraction import missing_shards
-from attention.forward import batches, passes
+from attention.encoder import LoadedEncoder, offline, resolve
+from attention.extraction import batches, missing_shards, passes
 from attention.specification import Items
 from attention.store import Manifest, Part, Store, store_key
-from datamodules.base import AttentionDataModule, CorpusDataModule, parts_of
+from datamodules.corpus import AttentionDataModule, CorpusDataModule, parts_of
 from datamodules.vectors import ENCODER, find_vectors
-from metrics.progress import counted
 from processes import preemption
 from processes.ranks import Ranks, run_name
-from results.errors import UserError
+from results.digests import Digests
+from results.errors import UserError, counted
 from results.files import write_atomically
 from training.lifecycle import TrainedModule, read_checkpoint
 
@@ -259,7 +257,12 @@ class Needs:
         self._stores: dict[str, Store] = {}
 
     def __call__(
-        self, items: Items, cache: Path, digests: Digests, encoder: Encoder | None = None, ranks: Ranks | None = None
+        self,
+        items: Items,
+        cache: Path,
+        digests: Digests,
+        encoder: LoadedEncoder | None = None,
+        ranks: Ranks | None = None,
     ) -> Store:
         """The arguments are those of `make_store`; nothing is written."""
         identity = items.extraction.identity(digests)
@@ -297,7 +300,7 @@ class LabelStore(Store):
         self.labels, self.manifest = items.labels, manifest
 
 
-def seconds_of_a_piece(items: Items, encoder: Encoder) -> float:
+def seconds_of_a_piece(items: Items, encoder: LoadedEncoder) -> float:
     """How long forward passes over some of the items take, for each of their pieces of words."""
     kind = encoder.device.type
     jobs = [(shard, batch) for shard in range(len(items.shards)) for batch in batches(items, shard, kind)]

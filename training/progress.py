@@ -4,7 +4,7 @@ from typing import Any
 
 from pytorch_lightning import Callback, LightningModule, Trainer
 
-from metrics.progress import Progress
+from processes.progress import Progress
 
 
 class ProgressLines(Callback):

@@ -39,10 +39,10 @@ from torch.distributed.constants import default_pg_timeout
 from torch.multiprocessing.spawn import ProcessRaisedException
 from torchmetrics import Metric
 
-from attention.digest import file_digest
-from datamodules.base import CorpusDataModule
+from datamodules.corpus import CorpusDataModule
 from processes import locks, preemption
 from processes.ranks import LostRank, Ranks
+from results.digests import file_digest
 from results.files import commit, is_full, keep, kept, remove_leftovers, temporary, write_atomically
 from training.config import is_neutral, leaves
 from training.lifecycle import TrainingError

@@ -1,7 +1,7 @@
 """Batches of text segments as the datamodule makes them, from words in a test."""
 
 from attention import Encoder
-from attention.segments import Segmenter
+from attention.inputs import Segmenter
 from corpora.texts import Passage
 from datamodules import SegmentBatch
 from datamodules.text import TextSegment, segment_batch

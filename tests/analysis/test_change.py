@@ -12,8 +12,8 @@ from analysis import AnalysisError, AttentionAnalyses, Change, Patterns, Repeate
 from analysis.base import Analysis
 from attention import Encoder, EncoderError, EncoderSpec
 from datamodules import TextDataModule
+from metrics.attention_mass import STATISTICS, TokenKinds, surface_statistics
 from metrics.bootstrap import holm
-from metrics.surface import STATISTICS, Tokens, surface_statistics
 from results import HeatMap, Result
 from tests.analysis.segments import batch_of
 from tests.metrics.samples import student_of_log_odds
@@ -120,7 +120,7 @@ def test_differences_are_those_of_a_paired_test_over_inputs(
         encoder, found = data.encoders[which], []
         for text in TEXTS:
             batch = batch_of(encoder, text)
-            tokens = Tokens(batch.mask, batch.start, batch.end, batch.punctuation)
+            tokens = TokenKinds(batch.mask, batch.start, batch.end, batch.punctuation)
             weights = [torch.tensor(layer)[None].float() for layer in attention(encoder, text)]
             found.append(torch.stack([surface_statistics(one, tokens)[0] for one in weights]).double().numpy())
         measured[which] = np.stack(found)  # [inputs, layers, heads, statistics]

@@ -203,7 +203,7 @@ def test_even_attention_has_nothing_beyond_chance(kind: str, tmp_path: Path) -> 
     for batch in batches(model):
         delimiters = (batch.start | batch.end).sum(1)
         for layer, weights in enumerate(show(model, batch)):
-            allowed = model.allowed(batch.mask).of(layer)
+            allowed = model.allowed(batch.mask).at(layer)
             found = structure(weights, batch.lengths, delimiters, batch.segments, allowed)
             for part in (found.vertical, found.diagonal, found.block):
                 torch.testing.assert_close(part, torch.zeros_like(part), atol=1e-4, rtol=0)

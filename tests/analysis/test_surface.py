@@ -9,12 +9,12 @@ import torch
 from analysis import Surface
 from attention import Encoder
 from datamodules import TextDataModule
-from metrics.surface import PLAIN, STATISTICS
+from metrics.attention_mass import PLAIN, STATISTICS
 from results import Curves
 from tests import tiny
 from tests.analysis.passes import ENCODERS, batches, encoder, make_even, sees, show, summed
 from tests.analysis.passes import uniform as even_rows
-from tests.metrics.surface import KINDS, mean, statistics
+from tests.metrics.attention_mass import KINDS, mean, statistics
 
 NO_DATA = cast(TextDataModule, None)  # which this analysis does not ask
 

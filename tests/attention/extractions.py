@@ -13,14 +13,15 @@ from unittest.mock import patch
 
 import torch
 
-from attention.digest import Digests
-from attention.encoder import Encoder, EncoderSpec, resolve
+from attention import Encoder
+from attention.encoder import EncoderSpec, resolve
 from attention.extraction import make_store, open_store
 from attention.specification import Extraction as Specification
 from attention.specification import Items, Options, cut_sentences
 from attention.store import Store, seal_part, store_key
 from corpora.sentence import Treebank
 from processes.ranks import Ranks
+from results.digests import Digests
 from tests import tiny
 
 LENGTHS = (19, 1, 22, 12, 21, 8, 23, 16, 20, 18)  # words of ten sentences, enough for three shards

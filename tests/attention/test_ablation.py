@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from attention.ablation import AblatedModel, Ablation, Kind, Reference
-from attention.capture import NAME, Head, HeadError, Heads, named_heads
+from attention.capture import NAME, Head, Heads, named_heads
+from results.errors import UserError
 from tests.tiny import SIZES, build
 
 Projections = Callable[[Any], list[nn.Module]]
@@ -128,7 +129,7 @@ def test_means_and_other_texts_are_those_of_a_loop_over_texts(name: str, kind: K
     model, inputs = made(name), texts()
     others = [texts(1, (2, 9)), texts(2, (4, 1, 6))]
     measure = measure_of(model)
-    reference = Reference.of(measure, others, 256)
+    reference = Reference.from_batches(measure, others, 256)
     index = [5, 11, 2, 30]
     read = sorted(
         (read_by(model, name, alone(batch, row)) for batch in others for row in range(len(batch["input_ids"]))),
@@ -176,7 +177,7 @@ def test_no_text_is_replaced_by_itself() -> None:
 def test_what_is_kept_fits_into_memory(bytes_of_a_text: float) -> None:
     model = made("bert")
     one = 9 * 3 * HEADS * DIM * 4
-    reference = Reference.of(
+    reference = Reference.from_batches(
         measure_of(model), [texts(1, (2, 9)), texts(2, (4, 1, 6))], 5, most=int(bytes_of_a_text * one)
     )
     assert len(reference.outputs) == max(int(bytes_of_a_text), 1)
@@ -257,7 +258,7 @@ def test_uniform_attention_goes_no_further_than_the_window_of_a_layer() -> None:
 def test_shared_layers_change_nothing(name: str, kind: Kind) -> None:
     model, inputs = made(name), texts()
     measure = measure_of(model)
-    ablation = Ablation(kind, Reference.of(measure, [texts(4, (8, 6))], 2))
+    ablation = Ablation(kind, Reference.from_batches(measure, [texts(4, (8, 6))], 2))
     shared = AblatedModel(model, 3, HEADS).run(measure, inputs, ablation, SETS)
     whole = AblatedModel(model, 3, HEADS, share=False).run(measure, inputs, ablation, SETS)
     torch.testing.assert_close(shared, whole, atol=1e-5, rtol=1e-5)
@@ -289,5 +290,5 @@ def test_heads_by_their_names() -> None:
     ],
 )
 def test_a_head_that_does_not_exist_is_refused(name: str, message: str) -> None:
-    with pytest.raises(HeadError, match=message):
+    with pytest.raises(UserError, match=message):
         named_heads(["1-1", name], 2, 4, "--x")

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from attention import Encoder
 from attention.capture import NAME, States, attend, capture_attention, intervening
-from attention.encoder import Encoder, EncoderSpec, resolve
-from attention.store import StoreError
+from attention.encoder import EncoderSpec, resolve
+from results.errors import UserError
 from tests import tiny
 
 VOCABULARY, LAYERS, HEADS = 60, 3, 4
@@ -342,7 +343,7 @@ def test_passes_side_by_side_do_not_mix(model: PreTrainedModel) -> None:
 def test_states_of_several_sizes_are_refused() -> None:
     """OPT may project the embeddings up, and the last states down again."""
     model = tiny.build("opt", 0, **SIZES, word_embed_proj_dim=16, ffn_dim=40)
-    with pytest.raises(StoreError, match=r"tiny has 4 hidden states of shapes .*16.* to its 3 layers\. Only one of"):
+    with pytest.raises(UserError, match=r"tiny has 4 hidden states of shapes .*16.* to its 3 layers\. Only one of"):
         found_in(model)
 
 
@@ -358,7 +359,7 @@ def test_another_number_of_states_than_layers_is_refused(
         return output
 
     monkeypatch.setattr(model, "forward", fewer)
-    with pytest.raises(StoreError, match=r"0 hidden states of shapes set\(\)"):
+    with pytest.raises(UserError, match=r"0 hidden states of shapes set\(\)"):
         found_in(model)
 
 
@@ -381,7 +382,7 @@ def test_a_state_that_is_seen_nowhere_or_changes_later_is_refused(
         return output
 
     monkeypatch.setattr(model, "forward", altered)
-    with pytest.raises(StoreError, match=rf"tiny: hidden state 1 cannot be captured \(it differs .* by {gap}\)"):
+    with pytest.raises(UserError, match=rf"tiny: hidden state 1 cannot be captured \(it differs .* by {gap}\)"):
         found_in(model)
 
 

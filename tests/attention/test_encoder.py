@@ -27,14 +27,12 @@ from transformers import (
     T5Config,
 )
 
+from attention import Encoder
 from attention.capture import Receive, allowed_by_layer, capture_attention
-from attention.digest import Digests, digest
 from attention.encoder import (
     BUNDLE,
     BUNDLE_SHA256,
     DEFAULT,
-    DeviceError,
-    Encoder,
     EncoderError,
     EncoderSpec,
     Source,
@@ -42,7 +40,9 @@ from attention.encoder import (
     load_classifier,
     resolve,
 )
-from attention.tokenizer import TextTokenizer
+from attention.inputs import TextTokenizer
+from results.digests import Digests, digest
+from results.errors import UserError
 from tests import tiny
 from tests.analysis import passes
 from tests.attention.reference import ENCODERS, load
@@ -301,7 +301,7 @@ def test_a_model_of_texts_and_images_is_refused_and_its_text_model_is_not(tmp_pa
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 @pytest.mark.parametrize("device", ["cuda", "cuda:1", "gpu"])
 def test_a_device_that_there_is_not_is_refused(device: str, folder: Path) -> None:
-    with pytest.raises(DeviceError, match=f'device "{device}": PyTorch cannot use it here. Give cpu.'):
+    with pytest.raises(UserError, match=f'device "{device}": PyTorch cannot use it here. Give cpu.'):
         Encoder(str(folder), device)
 
 
@@ -665,7 +665,7 @@ def test_positions_that_are_allowed_are_those_that_get_weight(kind: str, tmp_pat
         inputs = encoder.inputs(tokens, real, torch.zeros_like(tokens))
         encoder.capture(inputs, partial(_keep, weights), frozenset((0, 1)))
         for layer, item in product(range(2), range(2)):
-            own = allowed.of(layer)[item, 0, : lengths[item]]
+            own = allowed.at(layer)[item, 0, : lengths[item]]
             for row, column in product(range(lengths[item]), range(max(lengths))):
                 expected = column < lengths[item] and passes.sees(kind, layer, row, column)
                 assert bool(own[row, column]) == expected
@@ -684,5 +684,5 @@ def test_masks_are_not_read_anew_for_every_input_that_is_a_little_longer(
 
     monkeypatch.setattr("attention.encoder.allowed_by_layer", counted)
     for pieces in range(3, 301):
-        assert encoder.allowed(torch.ones(1, pieces, dtype=torch.bool)).of(0).shape[-2:] == (pieces, pieces)
+        assert encoder.allowed(torch.ones(1, pieces, dtype=torch.bool)).at(0).shape[-2:] == (pieces, pieces)
     assert lengths == [131, 260, 300]

@@ -16,13 +16,14 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from attention.digest import Digests
-from attention.encoder import Encoder
-from attention.forward import extract, shapes
+from attention import Encoder
+from attention.extraction import extract, shapes
 from attention.specification import Items
-from attention.store import FORMAT, MANIFEST, Store, StoreError
+from attention.store import MANIFEST, Store
 from corpora.sentence import to_table
 from processes.ranks import LostRank, Ranks
+from results.digests import Digests
+from results.errors import UserError
 from tests.attention.extractions import Extraction, before_fsync, prepare_and_die, prepare_at_once
 
 SHARDS = ("00000", "00001", "00002")
@@ -252,7 +253,7 @@ def test_a_store_that_cannot_fit_is_refused_before_it_begins(
     with monkeypatch.context() as patched:
         patched.setattr(shutil, "disk_usage", lambda _: Usage(10**9, 10**9 - 5 * 10**3, 5 * 10**3))
         patched.setattr("attention.specification._HEADER", 10**8)  # as if each sentence were that large
-        with pytest.raises(StoreError) as refusal:
+        with pytest.raises(UserError) as refusal:
             extraction.prepare()
     for part in (
         str(extraction.folder),
@@ -279,7 +280,7 @@ def test_a_disk_that_fills_up_is_explained_and_leaves_nothing_half_written(
     """While a shard is written, or at the end of each file."""
     folder = extraction.folder
     full = patch("attention.extraction.write_shard", no_space) if stem is None else before_fsync(folder, stem, no_space)
-    with full, pytest.raises(StoreError, match=f"{folder}: No space left on device.*run again"):
+    with full, pytest.raises(UserError, match=f"{folder}: No space left on device.*run again"):
         extraction.prepare()
     assert not any(name.startswith((".", stem or "0")) for name in extraction.files())
     extraction.prepare()
@@ -315,20 +316,3 @@ def test_labels_alone_need_no_encoder(tmp_path: Path) -> None:
     assert manifest.audit == extraction.treebank.audit
     extraction.prepare()
     assert extraction.calls == ["cut"]
-
-
-def test_a_store_of_an_earlier_format_is_named_and_left(
-    extraction: Extraction, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    with monkeypatch.context() as before:
-        before.setattr("attention.specification.FORMAT", FORMAT - 1)
-        old = extraction.prepare().folder
-    files = {path.name: path.read_bytes() for path in old.iterdir()}
-    assert extraction.prepare().folder != old
-    assert [record.getMessage() for record in caplog.records] == [
-        f"{old}: kept in format {FORMAT - 1} by an earlier version, and this one reads format {FORMAT}: it is "
-        f"extracted anew. The old folder can be removed."
-    ]
-    assert {path.name: path.read_bytes() for path in old.iterdir()} == files
-    extraction.prepare()
-    assert len(caplog.records) == 1

@@ -11,9 +11,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from attention import Encoder
 from attention.alignment import FromPieces, Pieces, reduce
-from attention.encoder import Encoder
-from attention.forward import (
+from attention.extraction import (
     BATCH_CELLS,
     BATCH_PIECES,
     MEMORY,
@@ -25,8 +25,9 @@ from attention.forward import (
     shapes,
 )
 from attention.specification import Extraction, Items, Options
-from attention.store import NO_HIDDEN, Hidden, StoreError, unpack_weights
+from attention.store import NO_HIDDEN, HiddenLayers, unpack_weights
 from corpora.sentence import Treebank
+from results.errors import UserError
 from tests import tiny
 from tests.attention import reference
 from tests.attention.extractions import LENGTHS, items_of
@@ -170,7 +171,10 @@ def test_threads_change_no_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def fake_items(
-    *lengths: Sequence[int], heads: tuple[int, ...] = (0,), layers: tuple[int, ...] = (0,), hidden: Hidden = NO_HIDDEN
+    *lengths: Sequence[int],
+    heads: tuple[int, ...] = (0,),
+    layers: tuple[int, ...] = (0,),
+    hidden: HiddenLayers = NO_HIDDEN,
 ) -> Items:
     """Items that are read in parts of so many pieces."""
     inputs = tuple(tuple(Pieces(np.zeros(n, np.int32), np.zeros(n, np.int32), 1) for n in each) for each in lengths)
@@ -221,7 +225,7 @@ LARGE: dict[str, tuple[dict[str, object], int]] = {
     # For one item of 100 pieces: reduced weights twice in single precision, four intermediate results.
     "heads": ({"heads": MANY, "layers": MANY}, 100**2 * (32 * 32 * 2 * 4 + 32 * 4 * 4)),
     # Weights of one head of one layer, and the states twice over.
-    "states": ({"hidden": Hidden(tuple(range(33)), 4096)}, 100 * (100 * (2 * 4 + 4 * 4) + 33 * 4096 * 2 * 4)),
+    "states": ({"hidden": HiddenLayers(tuple(range(33)), 4096)}, 100 * (100 * (2 * 4 + 4 * 4) + 33 * 4096 * 2 * 4)),
 }
 
 
@@ -252,9 +256,9 @@ def test_a_row_that_does_not_sum_to_one_is_an_error(
         words[1, 2, 3] = broken(words[1, 2, 3])
         return words
 
-    monkeypatch.setattr("attention.forward.reduce", break_one)
+    monkeypatch.setattr("attention.extraction.reduce", break_one)
     items = items_of(tiny.treebank((4, 4, 4)), encoder, FLOAT32)
-    with pytest.raises(StoreError, match=f"a row of attention sums to {named}"):
+    with pytest.raises(UserError, match=f"a row of attention sums to {named}"):
         forward(encoder, [parts[0] for parts in items.inputs], items)
 
 
@@ -264,7 +268,7 @@ def test_states_beyond_half_precision_are_refused_with_the_remedy(tmp_path: Path
     weights["encoder.layer.1.output.LayerNorm.weight"].fill_(1e5)
     save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
     encoder, treebank = load(tmp_path), tiny.treebank((3, 4))
-    with pytest.raises(StoreError) as error:
+    with pytest.raises(UserError) as error:
         extracted(encoder, items_of(treebank, encoder, Options(), EVERY_STATE))
     for part in ("layer 2 reach ", "float16 ends at 65504", "--data.init_args.options.precision float32"):
         assert part in str(error.value)
@@ -280,7 +284,7 @@ def test_states_that_are_not_numbers_are_refused(folders: dict[str, Path]) -> No
     assert encoder.states.count == 3  # it was sound when it was looked at
     behind_the_attention = encoder._model.get_submodule("encoder.layer.1.output.dense")
     behind_the_attention.register_forward_hook(lambda module, args, output: output * float("nan"))
-    with pytest.raises(StoreError, match="a hidden state of layer 2 is not a finite number"):
+    with pytest.raises(UserError, match="a hidden state of layer 2 is not a finite number"):
         extracted(encoder, items_of(tiny.treebank((3, 4)), encoder, FLOAT32, (1, 2)))
 
 
@@ -342,9 +346,9 @@ def test_memory_is_returned_once_it_has_grown_enough(tmp_path: Path, monkeypatch
         returned.append(statm.read_text())
         size(1500, 500)
 
-    monkeypatch.setattr("attention.forward._STATM", statm)
-    monkeypatch.setattr("attention.forward.return_free_memory", shrink)
-    monkeypatch.setattr("attention.forward.os.sysconf", {"SC_PAGE_SIZE": 10}.__getitem__)
+    monkeypatch.setattr("attention.extraction._STATM", statm)
+    monkeypatch.setattr("attention.extraction.return_free_memory", shrink)
+    monkeypatch.setattr("attention.extraction.os.sysconf", {"SC_PAGE_SIZE": 10}.__getitem__)
     size(1200, 400)
     allowance = Allowance(5000)
     for resident, shared, times in [(1300, 400, 0), (9000, 8000, 0), (1701, 401, 0), (1701, 400, 1), (2000, 500, 1)]:
@@ -357,6 +361,6 @@ def test_memory_is_returned_once_it_has_grown_enough(tmp_path: Path, monkeypatch
 
 
 def test_where_the_system_does_not_say_nothing_is_returned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attention.forward._STATM", tmp_path / "absent")
-    monkeypatch.setattr("attention.forward.return_free_memory", lambda: pytest.fail("there was no reason"))
+    monkeypatch.setattr("attention.extraction._STATM", tmp_path / "absent")
+    monkeypatch.setattr("attention.extraction.return_free_memory", lambda: pytest.fail("there was no reason"))
     Allowance(0).check()

@@ -9,11 +9,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, PreTrainedModel
 
-from attention import EncoderError, EncoderSpec, resolve
+from attention import Encoder, EncoderError, EncoderSpec, resolve
 from attention.ablation import AblatedModel, Ablation
 from attention.capture import Heads
-from attention.encoder import Encoder, check
-from attention.pruning import Counts, PruningError, prune, save_pruned
+from attention.encoder import check
+from attention.pruning import RemovedHeads, prune, save_pruned
+from results.errors import UserError
 from tests import tiny
 
 LAYERS, HEADS = 3, 4
@@ -51,16 +52,16 @@ def of_layer(layer: int, *heads: int) -> Heads:
 # Two heads that share a key, one of each of two keys, three with an odd one; a whole layer; none. For models with a key
 # to each head, and for Llama with one to two heads.
 CASES = {
-    "group": (of_layer(0, 2, 3), Counts(2, 0, 2), Counts(2, 0, 1)),
-    "one of each": (of_layer(1, 0, 3), Counts(2, 0, 2), Counts(2, 0, 0)),
-    "odd": (of_layer(0, 1) | of_layer(2, 0, 2, 3), Counts(4, 0, 4), Counts(3, 1, 1)),
-    "layer": (of_layer(1, 0, 1, 2, 3) | of_layer(2, 1, 2), Counts(5, 1, 5), Counts(5, 1, 1)),
+    "group": (of_layer(0, 2, 3), RemovedHeads(2, 0, 2), RemovedHeads(2, 0, 1)),
+    "one of each": (of_layer(1, 0, 3), RemovedHeads(2, 0, 2), RemovedHeads(2, 0, 0)),
+    "odd": (of_layer(0, 1) | of_layer(2, 0, 2, 3), RemovedHeads(4, 0, 4), RemovedHeads(3, 1, 1)),
+    "layer": (of_layer(1, 0, 1, 2, 3) | of_layer(2, 1, 2), RemovedHeads(5, 1, 5), RemovedHeads(5, 1, 1)),
     "all": (
         frozenset((layer, head) for layer in range(LAYERS) for head in range(HEADS)),
-        Counts(9, 3, 9),
-        Counts(9, 3, 3),
+        RemovedHeads(9, 3, 9),
+        RemovedHeads(9, 3, 3),
     ),
-    "none": (frozenset[tuple[int, int]](), Counts(), Counts()),
+    "none": (frozenset[tuple[int, int]](), RemovedHeads(), RemovedHeads()),
 }
 
 
@@ -71,7 +72,7 @@ def test_a_pruned_model_says_what_the_whole_one_says_with_zeros(name: str) -> No
         compare(name, model, *case)
 
 
-def compare(name: str, model: PreTrainedModel, heads: Heads, plain: Counts, grouped: Counts) -> None:
+def compare(name: str, model: PreTrainedModel, heads: Heads, plain: RemovedHeads, grouped: RemovedHeads) -> None:
     [zeroed] = AblatedModel(model, LAYERS, HEADS, share=False).run(
         lambda inputs: model(**inputs)[0] * MASK[:, :, None], INPUTS, Ablation("zero"), [heads]
     )
@@ -132,13 +133,13 @@ def test_transformers_loads_what_is_saved_without_this_package(name: str, auto: 
 
 def test_what_cannot_be_pruned_is_refused(tmp_path: Path) -> None:
     albert = tiny.build("albert", 0, vocab_size=90, embedding_size=16, **_SIZES)
-    with pytest.raises(PruningError, match=r"AlbertModel: .*bert, .*llama.* this is albert\. .*HeadAblation"):
+    with pytest.raises(UserError, match=r"AlbertModel: .*bert, .*llama.* this is albert\. .*HeadAblation"):
         prune(albert, of_layer(0, 1))
     bert = whole("bert")
-    with pytest.raises(PruningError, match=r"no head 1-5; there are 3 layers of 4 heads, counted from 1"):
+    with pytest.raises(UserError, match=r"no head 1-5; there are 3 layers of 4 heads, counted from 1"):
         prune(bert, of_layer(0, 4))
     prune(bert, of_layer(0, 1))
-    with pytest.raises(PruningError, match="was pruned before"):
+    with pytest.raises(UserError, match="was pruned before"):
         prune(bert, of_layer(0, 1))
     source, folder = resolve(EncoderSpec(str(tiny.save_bert(tmp_path / "whole")))), tmp_path / "pruned"
     save_pruned(bert, source, folder)

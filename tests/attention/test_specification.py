@@ -9,13 +9,15 @@ import numpy as np
 import pytest
 import torch
 
+from attention import Encoder
 from attention.alignment import AlignmentError, FromPieces
-from attention.digest import Digests
-from attention.encoder import Encoder, EncoderSpec, resolve
-from attention.forward import shapes
+from attention.encoder import EncoderSpec, resolve
+from attention.extraction import shapes
 from attention.specification import Extraction, Items, Options, Precision
-from attention.store import Hidden, StoreError, store_key, write_shard
+from attention.store import HiddenLayers, store_key, write_shard
 from corpora.sentence import Sentence, Treebank, to_table
+from results.digests import Digests
+from results.errors import UserError
 from tests import tiny
 from tests.analysis import passes
 from tests.attention.extractions import LENGTHS, items_of
@@ -28,7 +30,7 @@ LIMIT = 14
 @pytest.mark.parametrize("name", ["layers", "heads"])
 @pytest.mark.parametrize("chosen", [(), (0,), (-1, 2), (2, 1), (1, 1)])
 def test_numbers_that_mean_nothing_are_refused(name: str, chosen: tuple[int, ...]) -> None:
-    with pytest.raises(StoreError, match=rf"{name}: .*from 1 on, in ascending order"):
+    with pytest.raises(UserError, match=rf"{name}: .*from 1 on, in ascending order"):
         Options(**{name: chosen})  # type: ignore[arg-type]
 
 
@@ -197,7 +199,13 @@ SHORT, EXACT, LONG = of_words("the", "fox"), of_words(*["the"] * 12), of_words(*
 def test_without_an_encoder_every_sentence_is_kept() -> None:
     items = items_of(treebank(SHORT, LONG), None, Options(layers=(99,)), (0, 99))
     assert holds(items, SHORT, LONG)
-    assert (items.inputs, items.layers, items.heads, items.shards, items.hidden) == ((), (), (), [], Hidden((), 0))
+    assert (items.inputs, items.layers, items.heads, items.shards, items.hidden) == (
+        (),
+        (),
+        (),
+        [],
+        HiddenLayers((), 0),
+    )
     assert items.audit == {"sentences": 2, "multiple_roots": 3}
     assert items.delimiters == {"start": False, "end": False}
 
@@ -222,7 +230,7 @@ def test_too_long_is_skipped_and_counted(encoder: Encoder) -> None:
     items = items_of(treebank(LONG, SHORT, LONG, EXACT), encoder, Options(too_long="skip"))
     assert holds(items, SHORT, EXACT)
     assert len(items.inputs) == items.audit["skipped_too_long"] == 2
-    with pytest.raises(StoreError, match="No sentence of 2 fits 14 pieces; use `window`"):
+    with pytest.raises(UserError, match="No sentence of 2 fits 14 pieces; use `window`"):
         items_of(treebank(LONG, LONG), encoder, Options(too_long="skip"))
 
 
@@ -259,13 +267,13 @@ def test_unknown_words_are_counted_in_what_is_kept(encoder: Encoder) -> None:
     ("options", "which"), [(Options(layers=(1, 3)), "layers: 3"), (Options(heads=(9,)), "heads: 9")]
 )
 def test_what_the_encoder_lacks_is_refused(options: Options, which: str, encoder: Encoder) -> None:
-    with pytest.raises(StoreError, match=f"{which} is asked for, and the encoder has"):
+    with pytest.raises(UserError, match=f"{which} is asked for, and the encoder has"):
         items_of(treebank(SHORT), encoder, options)
 
 
 @pytest.mark.parametrize("hidden", [(3,), (0, 3), (-1, 2), (2, 1), (1, 1)])
 def test_hidden_states_of_layers_that_there_are_not_are_refused(hidden: tuple[int, ...], encoder: Encoder) -> None:
-    with pytest.raises(StoreError) as error:
+    with pytest.raises(UserError) as error:
         items_of(treebank(SHORT), encoder, Options(), hidden)
     assert str(error.value) == (
         f"hidden: {list(hidden)} is asked for. Give different layers in ascending order, from 0 (the embeddings) to 2 "

@@ -17,15 +17,14 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 from transformers import AutoModel
 
-from attention.digest import Digests, digest
 from attention.specification import Options, Precision
 from attention.store import (
     MANIFEST,
-    Hidden,
+    NO_HIDDEN,
+    HiddenLayers,
     Manifest,
     Part,
     Store,
-    StoreError,
     find_part,
     pack_weights,
     seal_part,
@@ -33,6 +32,8 @@ from attention.store import (
     write_shard,
 )
 from metrics.heads import most_attended
+from results.digests import Digests, digest
+from results.errors import UserError
 from tests import tiny
 from tests.attention.extractions import LENGTHS, Extraction
 
@@ -49,6 +50,7 @@ MANIFEST_OF_TWO = Manifest(
     audit={"sentences": 2, "words": 7},
     labels=Part("labels-1.parquet", 10, "1" * 64),
     shards=(Part("00000-2.safetensors", 20, "2" * 64), Part("00001-3.safetensors", 30, "3" * 64)),
+    hidden=NO_HIDDEN,
 )
 
 
@@ -64,10 +66,7 @@ def test_a_manifest_comes_back_as_it_was_from_json_in_a_fixed_order() -> None:
     body = json.loads(content)
     assert list(body) == sorted(body)
     assert body["shards"][1] == {"bytes": 30, "file": "00001-3.safetensors", "sha256": "3" * 64}
-    # As it was before there were hidden states.
-    assert "hidden" not in body
-    assert digest(content) == "3f387254090905f0045cc9ab627f14c5472012cd16f841d31e07a669ea1515b8"
-    with_states = replace(MANIFEST_OF_TWO, hidden=Hidden((0, 2), 384))
+    with_states = replace(MANIFEST_OF_TWO, hidden=HiddenLayers((0, 2), 384))
     assert json.loads(with_states.dump())["hidden"] == {"layers": [0, 2], "size": 384}
     assert Manifest.load(with_states.dump()) == with_states
 
@@ -229,9 +228,9 @@ def test_a_batch_holds_its_items_and_zeros_without_a_sign(
 
 def test_a_quantity_that_is_not_kept_is_refused_with_those_that_are(bert: Path, tmp_path: Path) -> None:
     store = Extraction(tmp_path, bert).prepare()
-    with pytest.raises(StoreError, match=r"'atention': the store holds attention \(did you mean `attention`\?\)\."):
+    with pytest.raises(UserError, match=r"'atention': the store holds attention \(did you mean `attention`\?\)\."):
         store.read("atention", 0)
-    with pytest.raises(StoreError, match=r"'hidden': the store holds attention\."):
+    with pytest.raises(UserError, match=r"'hidden': the store holds attention\."):
         store.read("hidden", 0)
 
 
@@ -387,7 +386,7 @@ def test_damage_in_a_store_that_cannot_be_written_is_an_error_with_a_remedy(
 
     monkeypatch.setattr(Path, "unlink", refuse)
     with pytest.raises(
-        StoreError, match=r"cannot be removed: Read-only file system\. Make its folder writable, or put"
+        UserError, match=r"cannot be removed: Read-only file system\. Make its folder writable, or put"
     ) as error:
         extraction.prepare()
     assert str(error.value).startswith(f"{path}: ")

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 from attention import AlignmentError, Encoder, EncoderError, EncoderSpec, Options, resolve
-from attention.store import StoreError
 from results import UserError
 from tests import tiny
 from tests.attention import reference
@@ -61,7 +60,7 @@ def test_options_choose_layers_heads_and_windows(bert: Path) -> None:
         encoder.attention([long], options=windows, over="pieces")
     some = encoder.attention([long, "the fox"], options=Options(too_long="skip"))
     assert (some.sentences, some.audit["skipped_too_long"]) == ((("the", "fox"),), 1)
-    with pytest.raises(StoreError, match="layers: 9 is asked for"):
+    with pytest.raises(UserError, match="layers: 9 is asked for"):
         encoder.attention(["the fox"], options=Options(layers=(9,)))
 
 

@@ -10,7 +10,7 @@ from pytorch_lightning import Trainer
 from attention import EncoderSpec
 from corpora.document import Documents
 from datamodules import ClassificationDataModule, CoreferenceDataModule, DependencyDataModule
-from datamodules.batch import Split
+from datamodules.batches import Split
 from tests.documents import corpus as random_documents
 from tests.documents import document, write
 

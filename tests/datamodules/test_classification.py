@@ -12,9 +12,8 @@ from attention import Encoder, EncoderSpec, resolve
 from corpora.labelled import Columns, LabelledText, read_labelled
 from corpora.sentence import CorpusError
 from datamodules import ClassificationDataModule, TextBatch, VectorSpec
-from datamodules.batch import Split
+from datamodules.batches import BatchLoader, Split
 from datamodules.classification import find_labels, label_numbers
-from datamodules.sampling import BatchLoader
 from tests.datamodules.conftest import DEV, ROWS, TRAIN, Row, trainer, write_rows
 
 RATIONALE = Columns(rationale="rationale")

@@ -7,19 +7,20 @@ import numpy as np
 import pytest
 import torch
 
+from attention import Encoder
 from attention.alignment import AlignmentError, join_sentences, split_words
-from attention.encoder import Encoder, EncoderSpec, resolve
-from attention.forward import extract, shapes
+from attention.encoder import EncoderSpec, resolve
+from attention.extraction import extract, shapes
 from attention.specification import Candidates, Extraction, Items, Options
-from attention.store import StoreError
 from corpora.conll2012 import read_documents
 from corpora.document import MENTION_TYPES, Document, Documents, Window, cut, windows_from_table
 from corpora.sentence import CorpusError
 from datamodules import AntecedentBatch, CoreferenceDataModule
-from datamodules.base import SPLITS
-from datamodules.batch import Split
+from datamodules.batches import Split
 from datamodules.coreference import cut_documents, parted
+from datamodules.corpus import SPLITS
 from datamodules.vectors import VectorSpec
+from results.errors import UserError
 from tests import tiny
 from tests.attention import reference
 from tests.datamodules.conftest import LENGTHS, named, trainer
@@ -425,7 +426,7 @@ def test_sentences_are_joined_as_long_as_they_fit(
 def test_what_cannot_be_cut_is_refused(
     texts: list[Document], options: dict[str, Any], message: str, encoder: Encoder
 ) -> None:
-    with pytest.raises((AlignmentError, StoreError), match=message):
+    with pytest.raises((AlignmentError, UserError), match=message):
         cut_up(encoder, *texts, **options)
 
 

@@ -10,9 +10,8 @@ from attention import EncoderError, EncoderSpec, Options
 from corpora.conllu import read_treebank
 from corpora.sentence import CorpusError, Sentence
 from datamodules import AttentionBatch, DependencyDataModule, VectorSpec
-from datamodules.batch import Split
+from datamodules.batches import BatchLoader, Split
 from datamodules.dependency import FIELDS, Field
-from datamodules.sampling import BatchLoader
 from results.errors import OptionError
 from tests.datamodules.conftest import trainer
 
@@ -158,7 +157,7 @@ def test_a_training_makes_the_store_of_test_too(
         module.setup("fit")
     assert "train 41 sentences, dev 13 sentences, test 17 sentences." in caplog.text
     assert set(module.stores) == set(module.splits) == {"train", "dev"}
-    monkeypatch.setattr("datamodules.base.Encoder", None)
+    monkeypatch.setattr("datamodules.corpus.Encoder", None)
     monkeypatch.setattr(DependencyDataModule, "read", None)
     again = DependencyDataModule(corpus, encoder=EncoderSpec(str(bert)), cache=str(tmp_path))
     again.trainer = trainer()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from attention.encoder import EncoderSpec, resolve
-from attention.tokenizer import TextTokenizer
+from attention.inputs import TextTokenizer
 from corpora.labelled import LabelledText
 from corpora.sentence import CorpusError
 from datamodules.tokenization import (

@@ -11,13 +11,13 @@ import torch
 from pytorch_lightning.utilities.seed import isolate_rng
 
 import train
-from attention.digest import digest
 from datamodules import ClassificationDataModule
 from fidelity.base import CheckpointResult, FidelityTest
 from fidelity.checkpoints import Checkpoint, classifier_of
 from fidelity.classified import classify
 from fidelity.recipe import Recipe
 from metrics.bootstrap import resample
+from results.digests import digest
 from tests.fidelity.tiny import measurements
 from tests.models.corpora import write_texts
 from training import nested_trainer, quiet

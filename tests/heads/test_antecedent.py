@@ -14,7 +14,7 @@ from corpora.document import MENTION_TYPES
 from datamodules import CoreferenceDataModule, DependencyDataModule
 from datamodules.coreference import CoreferenceSplit
 from heads import AntecedentHeads
-from metrics.antecedent import ANTECEDENT_DIRECTIONS, ANTECEDENT_GROUPS
+from metrics.antecedent_selection import ANTECEDENT_DIRECTIONS, ANTECEDENT_GROUPS
 from tests import documents
 from tests.tiny import save_gpt2
 from tests.trainers import scored

@@ -15,7 +15,7 @@ from attention.store import Store
 from corpora.conllu import read_treebank
 from corpora.sentence import Sentence
 from datamodules import DependencyDataModule
-from datamodules.batch import Split
+from datamodules.batches import Split
 from datamodules.dependency import DependencySplit
 from heads import Analyses, Baselines, SingleHeads
 from heads.experiment import DependencyExperiment

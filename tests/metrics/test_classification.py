@@ -7,7 +7,7 @@ from sklearn.metrics import matthews_corrcoef
 from torchmetrics.functional.classification import binary_auroc, binary_f1_score, multiclass_auroc, multiclass_f1_score
 
 from metrics.classification import (
-    RATIOS,
+    CLASSIFICATION_RATIOS,
     accuracy,
     auroc,
     class_table,
@@ -118,7 +118,11 @@ def test_sums_over_texts_give_the_scores_again(positive: int | None) -> None:
     gold, probabilities = drawn(80, 2)
     columns = ratio_columns(gold, probabilities.argmax(axis=1), positive)
     scores = scores_of(gold, probabilities, positive, draws=0)
-    sums = {name: columns[up].sum() / columns[down].sum() for name, (up, down) in RATIOS.items() if up in columns}
+    sums = {
+        name: columns[up].sum() / columns[down].sum()
+        for name, (up, down) in CLASSIFICATION_RATIOS.items()
+        if up in columns
+    }
     assert sums == pytest.approx({name: scores[name] for name in sums})
     assert ("f1" in sums) is (positive is not None)
     assert np.isnan(scores["f1.low"])

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from metrics.attachment import ALL, PLAIN, Arcs, Flags, Integers, groups_of
 from metrics.heads import RowPeaks, hit_counts, most_attended, offset_shares, permutation_p
-from metrics.progress import Progress
+from processes.progress import Progress
 from tests.metrics.samples import arcs, random_arcs
 
 

@@ -65,7 +65,7 @@ def test_intervals_of_bounded_numbers_are_those_of_log_odds(values: list[float])
         moments = Moments(1, (1,), bounds=bounds)
         moments.update(torch.zeros(count, dtype=torch.long), torch.tensor(values)[:, None])
         means = moments.compute()
-        for found in (means.over(), means.of(slice(0, 1)).over(), means.at(0).over()):
+        for found in (means.over(), means.select(slice(0, 1)).over(), means.at(0).over()):
             ends = [float(np.ravel(part)[0]) for part in found[:3]]
             assert ends[1:] == pytest.approx(expected, rel=1e-3, abs=1e-12)  # numbers are rounded to 2⁻³²
             assert bounds[0] <= ends[1] < ends[0] < ends[2] <= bounds[1]

@@ -8,7 +8,7 @@ from sklearn.metrics import cohen_kappa_score
 from torch import Tensor
 
 from metrics.classification import confusion, kappa
-from metrics.patterns import PATTERNS, Agreement, Structure, by_rules, structure
+from metrics.patterns import PATTERNS, PatternAgreement, Structure, by_rules, structure
 
 Sees = Callable[[int, int], bool]
 """Whether one token may attend to another."""
@@ -163,7 +163,7 @@ def test_agreement_and_kappa() -> None:
     random = np.random.default_rng(0)
     one, other = random.integers(5, size=(2, 3, 40))
     other = np.where(random.random(other.shape) < 0.5, one, other)
-    agreement = Agreement(3)
+    agreement = PatternAgreement(3)
     for group in range(3):
         for part in (slice(0, 25), slice(25, None)):
             agreement.update(group, torch.from_numpy(one[group, part]), torch.from_numpy(other[group, part]))

@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from metrics.antecedent import AntecedentCounts
+from metrics.antecedent_selection import AntecedentCounts
 from metrics.attachment import Arcs, Integers
 from metrics.heads import RowPeaks
 from metrics.rows import ArcRows, ItemRows

@@ -20,13 +20,13 @@ from transformers import (
 )
 
 from attention import EncoderSpec
-from attention.capture import Head, HeadError
+from attention.capture import Head
 from attention.encoder import EncoderError, resolve
 from datamodules import ClassificationDataModule, TextBatch
 from models.base import TextSizes
 from models.interface import ModelError
 from models.transformer import SequenceClassifier, TransformerClassifier
-from results.errors import OptionError
+from results.errors import OptionError, UserError
 from tests import tiny
 from tests.models.batches import VOCABULARY, batch_of
 from tests.trainers import trainer
@@ -404,7 +404,7 @@ def test_options_that_mean_nothing_are_refused(warmup: float) -> None:
 @pytest.mark.parametrize("head", ["3-1", "3", "1-5"])
 def test_a_head_that_the_transformer_has_not_is_refused(head: str, folder: Path) -> None:
     with pytest.raises(
-        HeadError, match=rf"--model\.init_args\.heads: there is no {head}; there are 2 layers of 4 heads"
+        UserError, match=rf"--model\.init_args\.heads: there is no {head}; there are 2 layers of 4 heads"
     ):
         built(folder, [head])
 

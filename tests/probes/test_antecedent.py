@@ -19,7 +19,7 @@ from datamodules import AntecedentBatch, CoreferenceDataModule
 from datamodules.vectors import VectorSpec
 from heads import AntecedentHeads
 from heads.antecedent import links_of
-from metrics.antecedent import ANTECEDENT_GROUPS
+from metrics.antecedent_selection import ANTECEDENT_GROUPS
 from probes import AntecedentAttentionProbe, AntecedentWordsProbe
 from probes.antecedent import TrainedAntecedentProbe, antecedent_loss
 from probes.base import Sizes

@@ -3,7 +3,7 @@ from typing import Literal
 
 import pytest
 
-from results.errors import OptionError, check_numbers, check_values
+from results.errors import OptionError, check_numbers, check_values, from_options
 
 
 class Thing:
@@ -93,3 +93,18 @@ def test_what_an_annotation_allows_passes() -> None:
     }
     check_values(Given(), **allowed, other=object())
     check_values(Given(), share=None, way="near")
+
+
+def test_an_object_is_made_of_a_mapping_of_its_options() -> None:
+    made = from_options(Box, {"depth": 3}, "corpora.box", width=2)
+    assert (made.width, made.depth) == (2, 3)
+    assert from_options(Box, {"width": 5}, "corpora.box", width=2).width == 5
+    with pytest.raises(OptionError, match=r"^corpora\.box: there is no option 'dept' \(did you mean `depth`\?\)\.$"):
+        from_options(Box, {"dept": 3}, "corpora.box")
+    with pytest.raises(OptionError, match=r"^corpora\.box is \[1\], and must be a mapping of width, depth\.$"):
+        from_options(Box, [1], "corpora.box")
+
+
+class Box:
+    def __init__(self, width: int = 1, depth: int = 1) -> None:
+        self.width, self.depth = width, depth

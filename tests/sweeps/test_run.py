@@ -158,10 +158,10 @@ def test_no_run_is_begun_where_one_cannot_be(tmp_path: Path) -> None:
 
 
 def test_what_is_checked_is_told_while_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("metrics.progress.EVERY", 0.0)
-    monkeypatch.setattr("metrics.progress.FIRST", 0.0, raising=False)
+    monkeypatch.setattr("processes.progress.EVERY", 0.0)
+    monkeypatch.setattr("processes.progress.FIRST", 0.0, raising=False)
     said: list[str] = []
-    monkeypatch.setattr("metrics.progress._log_line", said.append)
+    monkeypatch.setattr("processes.progress._log_line", said.append)
     rows = ", ".join(f"r{number}: {{config: a.yaml, set: {{a: {number}}}}}" for number in range(8))
     spec = write_spec(tmp_path, f"scores: [uas]\nrows: {{{rows}}}\n", a="a")
     shown = {}

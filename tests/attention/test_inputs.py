@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from attention.encoder import EncoderError, EncoderSpec, resolve
-from attention.tokenizer import TextTokenizer
+from attention.inputs import TextTokenizer
 from tests.attention.reference import load
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from datamodules.sampling import BatchLoader, BatchOf, LengthBatches
+from datamodules.batches import BatchLoader, BatchPer, LengthBatches
 from tests.datamodules.conftest import trainer
 
 LENGTHS = np.random.default_rng(0).integers(1, 60, 501)
@@ -15,10 +15,10 @@ LENGTHS[17] = 400
 
 
 def batches(
-    shuffle: bool, rank: int = 0, world: int = 1, epoch: int = 0, cells: int = 4000, batch_of: BatchOf = "run"
+    shuffle: bool, rank: int = 0, world: int = 1, epoch: int = 0, cells: int = 4000, batch_per: BatchPer = "run"
 ) -> list[list[int]]:
     bounds: dict[str, Any] = {"max_cells": cells, "max_sentences": 16, "shuffle": shuffle, "seed": 3}
-    sampler = LengthBatches(LENGTHS, **bounds, rank=rank, world=world, batch_of=batch_of)
+    sampler = LengthBatches(LENGTHS, **bounds, rank=rank, world=world, batch_per=batch_per)
     sampler.set_epoch(epoch)
     found = list(sampler)
     assert len(found) == len(sampler)
@@ -54,7 +54,7 @@ def test_ranks_divide_every_batch_of_a_training(world: int) -> None:
 
 @pytest.mark.parametrize("world", [2, 3, 7])
 def test_batches_of_devices_are_equally_many_on_every_rank(world: int) -> None:
-    ranks = [batches(True, rank, world, batch_of="device") for rank in range(world)]
+    ranks = [batches(True, rank, world, batch_per="device") for rank in range(world)]
     assert len({len(found) for found in ranks}) == 1
     seen = Counter(index for found in ranks for batch in found for index in batch)
     assert set(seen) == set(range(len(LENGTHS)))

@@ -37,13 +37,8 @@ class Progress:
         _log_line(f"{self._what}: {self._done:,.0f}{known} in {_clock(passed)}, {rate}{left}{note and f'; {note}'}.")
 
 
-def counted(number: int, one: str, many: str | None = None) -> str:
-    """A number before its noun: `1 text`, `1,821 texts`; `many` where the plural is not `one` with an s."""
-    return f"{number:,} {one if number == 1 else many or f'{one}s'}"
-
-
 def is_logged() -> bool:
-    """Return if progress is logged; a quiet run logs none."""
+    """Return whether progress is logged; a quiet run logs none."""
     return _log.isEnabledFor(logging.INFO)
 
 

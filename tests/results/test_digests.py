@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from attention.digest import Digests, digest
+from results.digests import Digests, digest
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.append(Path(args[0].name).name)  # type: ignore[attr-defined]
         return real(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("attention.digest.hashlib.file_digest", spy)
+    monkeypatch.setattr("results.digests.hashlib.file_digest", spy)
     return names
 
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from metrics.surface import NOTHING
+from metrics.attention_mass import NOTHING
 
 KINDS = ("start", "end", "punctuation")
 

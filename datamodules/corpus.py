@@ -1,4 +1,4 @@
-"""What all datamodules share: the splits of a corpus, what each stage reads of them, and stores of their attention."""
+"""The splits of a corpus, what each stage reads of them, and stores of their attention: bases of all datamodules."""
 
 import logging
 import os
@@ -14,27 +14,24 @@ from typing import ClassVar, Generic, TypeVar, Unpack
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import torch
-from pytorch_lightning import LightningDataModule
+from pytorch_lightning import LightningDataModule, Trainer
 from pytorch_lightning.utilities import rank_zero_info, rank_zero_only
 from torch.utils.data import Dataset
 
-from attention.alignment import AlignmentError
-from attention.digest import Digests
-from attention.encoder import Encoder, EncoderError, EncoderSpec, Source, resolve
+from attention import Encoder
+from attention.encoder import EncoderError, EncoderSpec, Source, resolve
 from attention.extraction import make_store, open_store
-from attention.specification import UNKNOWN, Extraction, Items, Options
-from attention.store import Store, StoreError
+from attention.specification import UNKNOWN_WORDS, Extraction, Items, Options
+from attention.store import Store
 from corpora.document import Documents
 from corpora.registry import CORPORA, data_root, locate, no_file
 from corpora.sentence import CorpusError, Treebank
-from datamodules.batch import Split
-from datamodules.sampling import Batches, BatchLoader, BatchOf, Bounds, Item, LengthBatches, Lengths, run_seed
+from datamodules.batches import Batches, BatchLoader, BatchPer, Bounds, Item, LengthBatches, Lengths, Split
 from datamodules.vectors import ENCODER, VectorSpec, WordVectors, find_vectors, load_vectors
-from metrics.progress import counted
-from processes.ranks import Ranks
+from processes.ranks import Ranks, run_seed
 from results import Provenance
-from results.errors import check_numbers, check_values, near
+from results.digests import Digests
+from results.errors import UserError, check_numbers, check_values, counted, near
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +44,7 @@ STAGES: dict[str, tuple[Split, ...]] = {
     "test": ("dev", "test"),
     "predict": ("test",),
 }
-"""What each stage reads. Experiments choose on dev and report on test, so that a test needs both."""
+"""Splits that each stage reads. Experiments choose on dev and report on test, so that a test needs both."""
 
 _OF_SPLIT = re.compile(r"(?:(.+)[-_.])?(train|dev|test)")
 """Name of a file without its suffix, where it ends in a split."""
@@ -59,7 +56,7 @@ UNKNOWN_SHARE = 0.01
 
 
 def count_shared(texts: Mapping[Split, pa.Array | pa.ChunkedArray], split: Split) -> dict[str, int]:
-    """How many items of `split`, given as strings, stand in each earlier split too, as `also_in_<split>`."""
+    """Count the items of `split`, given as strings, that each earlier split has too, as `also_in_<split>`."""
     earlier = [other for other in SPLITS[: SPLITS.index(split)] if other in texts]
     return {f"also_in_{other}": int(pc.sum(pc.is_in(texts[split], texts[other])).as_py() or 0) for other in earlier}
 
@@ -75,7 +72,7 @@ def warn_of_shared(split: Split, shared: Mapping[str, int], total: int, unit: st
 
 
 def files_by_split(corpus: str | Mapping[str, str]) -> dict[str, Path]:
-    """The files of one path with `{split}` in it, or of a mapping from splits to paths; else a `CorpusError`."""
+    """Return the files of one path with `{split}` in it, or of a mapping from splits to paths; else a `CorpusError`."""
     if isinstance(corpus, str):
         return {split: Path(corpus.replace("{split}", split)).expanduser() for split in SPLITS}
     if strangers := set(corpus) - set(SPLITS):
@@ -88,7 +85,7 @@ def files_by_split(corpus: str | Mapping[str, str]) -> dict[str, Path]:
 
 
 def describe_encoder(store: Store) -> dict[str, object]:
-    """Which encoder a store was made with: its name, and what decides its weights."""
+    """Return the encoder that a store was made with: its name, and what decides its weights."""
     identity = store.manifest.identity["encoder"]
     described = {**store.manifest.encoder, **(identity if isinstance(identity, dict) else {})}
     if described.get("weights") == "random":  # of the file only the embeddings were kept
@@ -97,7 +94,7 @@ def describe_encoder(store: Store) -> dict[str, object]:
 
 
 def corpus_of(path: Path) -> dict[str, str]:
-    """Name of the `corpus` that a file is of, and the file's own `split` where its name has one.
+    """Return the name of the `corpus` that a file is of, and the file's own `split` where its name has one.
 
     A file that is named after its split alone, such as `sst2/dev.tsv`, is of the corpus that its folder names.
     """
@@ -106,12 +103,12 @@ def corpus_of(path: Path) -> dict[str, str]:
 
 
 def part_of(data: object, kind: type[Data]) -> Data | None:
-    """The datamodule itself where it is of a kind, else that of its `parts` which is; None without."""
+    """Return the datamodule itself where it is of a kind, else that of its `parts` which is; None without."""
     return next(iter(parts_of(data, kind)), None)
 
 
 def parts_of(data: object, kind: type[Data]) -> list[Data]:
-    """The datamodule and its `parts`, those of a kind."""
+    """Return the datamodule and its `parts`, those of a kind."""
     return [one for one in (data, *getattr(data, "parts", ())) if isinstance(one, kind)]
 
 
@@ -122,6 +119,20 @@ def warn_of_roots(name: Path | str, audit: Mapping[str, int]) -> None:
             f"{name}: {counted(count, 'sentence')} with more than one root: a tree of Universal Dependencies has one. "
             f"They are read as they are; check column HEAD."
         )
+
+
+def warn_of_words(stores: Mapping[Path, Store]) -> None:
+    """Warn of words that the tokenizer does not know, and of trees with several roots, in the stores of these files."""
+    for path, store in stores.items():
+        words = len(store.labels["words"].combine_chunks().values)
+        count = store.manifest.audit.get(UNKNOWN_WORDS, 0)
+        if count > UNKNOWN_SHARE * words:
+            rank_zero_only(log.warning)(
+                f"{path}: {count} of {words} words ({count / words:.0%}) contain the unknown token of "
+                f"{store.manifest.encoder['name']}, which sees nothing of what they are. Choose an encoder that "
+                f"was trained on this language: --data.init_args.encoder.name."
+            )
+        warn_of_roots(path, store.manifest.audit)
 
 
 class CorpusDataModule(LightningDataModule, Generic[Item]):
@@ -153,10 +164,10 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
         workers: int,
         seed: int | None,
         rank_timeout: float,
-        batch_of: BatchOf,
+        batch_per: BatchPer,
     ) -> None:
         super().__init__()
-        check_values(self, batch_of=batch_of)
+        check_values(self, batch_per=batch_per)
         check_numbers(self, least=0, workers=workers, seed=seed)
         check_numbers(self, above=0, rank_timeout=rank_timeout)
         self.corpus, self.root = corpus, data_root(root)
@@ -164,7 +175,7 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
         self.vector_spec = vectors
         self.vectors: WordVectors | None = None
         self.workers, self.seed = workers, seed
-        self.rank_timeout, self.batch_of = rank_timeout, batch_of
+        self.rank_timeout, self.batch_per = rank_timeout, batch_per
 
     @property
     def ranks(self) -> Ranks:
@@ -173,7 +184,7 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
         return Ranks(rank, world, self.rank_timeout)
 
     def files(self) -> Mapping[str, Path]:
-        """The corpus file of every split there is; a `CorpusError` if the corpus is unknown or absent.
+        """Return the corpus file of every split there is; a `CorpusError` if the corpus is unknown or absent.
 
         Those of the sample are written the first time, and again where they are damaged.
         """
@@ -193,7 +204,7 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
 
     @property
     def _mapping(self) -> str:
-        """How a mapping of files is given on the command line."""
+        """A mapping of files as the command line takes it."""
         files = ", ".join(f"{split}: {name}.{self.suffix}" for split, name in zip(SPLITS, "abc", strict=True))
         return f"--data.init_args.corpus '{{{files}}}'"
 
@@ -202,7 +213,7 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
         return f"Name its file: {self._mapping}"
 
     def splits_of(self, stage: str, files: Mapping[str, Path]) -> tuple[list[Split], list[Split]]:
-        """The splits that a stage reads, and those that it looks at although its test reads them, after a training.
+        """Return the splits that a stage reads, and those that it prepares for the test after a training.
 
         Raises:
             CorpusError: the corpus has no split that is needed; a training without validation needs train alone.
@@ -216,7 +227,7 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
         return read, ["test"] if tested else []
 
     def absent(self, stages: Iterable[str]) -> list[CorpusError]:
-        """A fault for each file that these stages read and that is not there; raises as `splits_of`."""
+        """Return a fault for each file that these stages read and that is not there; raises as `splits_of`."""
         files = self.files()
         paths = dict.fromkeys(files[split] for stage in stages for split in self.splits_of(stage, files)[0])
         return [no_file(path) for path in paths if not path.is_file()]
@@ -229,23 +240,23 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
     @property
     @abstractmethod
     def provenance(self) -> Provenance:
-        """Which encoder, which files, and what was dropped, cut or replaced."""
+        """Encoder, files, and counts of what was dropped, cut or replaced."""
 
     @abstractmethod
     def _loader(self, split: Split, *, shuffle: bool = False) -> BatchLoader[Item]:
-        """The batches of a split, shuffled for training; see `_serve`."""
+        """Return the batches of a split, shuffled for training; see `_serve`."""
 
     def _serve(
         self, data: Dataset[Item], lengths: Lengths, *, shuffle: bool, **bounds: Unpack[Bounds]
     ) -> BatchLoader[Item]:
-        """The batches of this rank; a training that was interrupted skips those that it has seen."""
+        """Return the batches of this rank; a training that was interrupted skips those that it has seen."""
         batches = LengthBatches(
             lengths,
             shuffle=shuffle,
             seed=run_seed(self.seed),
             rank=self.ranks.rank,
             world=self.ranks.world,
-            batch_of=self.batch_of,
+            batch_per=self.batch_per,
             **bounds,
         )
         if shuffle and self.trainer is not None:
@@ -253,20 +264,31 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
         return BatchLoader(data, batches, self.workers)
 
     def train_dataloader(self) -> BatchLoader[Item]:
-        """The train split, shuffled."""
+        """Return the train split, shuffled."""
         return self._loader("train", shuffle=True)
 
     def val_dataloader(self) -> BatchLoader[Item]:
-        """The dev split, each item once."""
+        """Return the dev split, each item once."""
         return self._loader("dev")
 
     def test_dataloader(self) -> list[BatchLoader[Item]]:
-        """The dev split, for what is chosen, and the test split, for what is reported."""
+        """Return the dev split, for what is chosen, and the test split, for what is reported."""
         return [self._loader("dev"), self._loader("test")]
 
     def predict_dataloader(self) -> Batches[Item]:
-        """The test split, each item once."""
+        """Return the test split, each item once."""
         return Batches(self._loader("test"))
+
+
+def load_later(source: Source | None, trainer: Trainer | None) -> Callable[[], Encoder]:
+    """Return a function that loads the encoder, on the device of the trainer, when it is first called."""
+
+    @once
+    def encoder() -> Encoder:
+        assert source is not None
+        return Encoder(source, trainer.strategy.root_device if trainer is not None else "cpu")
+
+    return encoder
 
 
 class AttentionDataModule(CorpusDataModule[Item]):
@@ -289,9 +311,9 @@ class AttentionDataModule(CorpusDataModule[Item]):
         workers: int,
         seed: int | None,
         rank_timeout: float,
-        batch_of: BatchOf,
+        batch_per: BatchPer,
     ) -> None:
-        super().__init__(corpus, root, cache, vectors, workers, seed, rank_timeout, batch_of)
+        super().__init__(corpus, root, cache, vectors, workers, seed, rank_timeout, batch_per)
         self.encoder = encoder
         self.options = options
         self.stores: dict[Split, Store] = {}
@@ -307,15 +329,15 @@ class AttentionDataModule(CorpusDataModule[Item]):
 
     @abstractmethod
     def extraction(self, path: Path, source: Source | None) -> Extraction:
-        """What is extracted of a file of the corpus."""
+        """Return the extraction of a file of the corpus."""
 
     @abstractmethod
     def read(self, path: Path) -> Treebank | Documents:
-        """Parse one of them."""
+        """Parse a file of the corpus."""
 
     @abstractmethod
     def items(self, extraction: Extraction, corpus: Treebank | Documents, encoder: Encoder | None) -> Items:
-        """Cut what was parsed into what the encoder reads at once."""
+        """Cut a parsed corpus into items that the encoder reads at once."""
 
     def setup(self, stage: str) -> None:
         """Open the stores of a stage; every rank takes part in making those that are missing.
@@ -325,7 +347,7 @@ class AttentionDataModule(CorpusDataModule[Item]):
         Raises:
             AlignmentError: a sentence does not fit the encoder.
             CorpusError: a file is absent or malformed.
-            StoreError: a store cannot be made.
+            UserError: a store cannot be made.
         """
         files = self.files()
         reads, tested = self.splits_of(stage, files)
@@ -335,7 +357,7 @@ class AttentionDataModule(CorpusDataModule[Item]):
             return
         entered = time.perf_counter()
         source = resolve(self.encoder) if self.encoder is not None else None
-        encoder = self._loaded(source)
+        encoder = load_later(source, self.trainer)
         if self.vector_spec is not None and self.vector_spec.name != ENCODER:
             find_vectors(self.vector_spec, self.root)  # before hours of extraction
 
@@ -343,7 +365,13 @@ class AttentionDataModule(CorpusDataModule[Item]):
         paths = [path for path in dict.fromkeys(files[split] for split in (*wanted, *ahead)) if path not in opened]
         opened |= self._stores(paths, source, encoder)
         self.stores |= {split: opened[files[split]] for split in wanted}
-        self._warn(files, {split: opened[files[split]] for split in (*self.stores, *ahead)})
+        shown = {split: opened[files[split]] for split in (*self.stores, *ahead)}
+        fresh = [split for split in shown if split not in self._warned]
+        warn_of_words({files[split]: shown[split] for split in fresh})
+        texts = self._texts(shown)
+        for split in fresh:
+            warn_of_shared(split, count_shared(texts, split), len(shown[split]), self.unit)
+        self._warned |= set(fresh)
         if self.vector_spec is not None:
             stores = {files[split]: store for split, store in self.stores.items()}  # those of one file count once
             columns = [store.labels["words"].combine_chunks().values for store in stores.values()]
@@ -357,21 +385,10 @@ class AttentionDataModule(CorpusDataModule[Item]):
         held = ", ".join(f"{' and '.join(splits)} {len(opened[path])} {self.unit}" for path, splits in made.items())
         rank_zero_info(f"Ready {time.perf_counter() - entered:.1f} s after entering setup: {held}.")
 
-    def _loaded(self, source: Source | None) -> Callable[[], Encoder]:
-        """Gives the encoder, which is loaded when it is first asked for."""
-
-        @once
-        def encoder() -> Encoder:
-            assert source is not None
-            device = self.trainer.strategy.root_device if self.trainer is not None else torch.device("cpu")
-            return Encoder(source, device)
-
-        return encoder
-
     def _stores(
         self, paths: Sequence[Path], source: Source | None, encoder: Callable[[], Encoder]
     ) -> dict[Path, Store]:
-        """The stores of these files. All files without one are parsed before the first is extracted."""
+        """Return the stores of these files. All files without one are parsed before the first is extracted."""
         digests = Digests(self.cache)
         stores: dict[Path, Store] = {}
         parsed: dict[Path, tuple[Extraction, Treebank | Documents]] = {}
@@ -388,7 +405,7 @@ class AttentionDataModule(CorpusDataModule[Item]):
             loaded = encoder() if source is not None else None
             try:
                 items = self.items(*parsed.pop(path), loaded)
-            except (AlignmentError, StoreError) as error:
+            except UserError as error:
                 raise type(error)(f"{path}: {error}") from error
             stores[path] = self.make(items, self.cache, digests, loaded, self.ranks)
         return stores
@@ -399,34 +416,12 @@ class AttentionDataModule(CorpusDataModule[Item]):
             raise EncoderError("random_init needs an encoder: --data.init_args.encoder must not be null.")
         source = resolve(replace(self.encoder, weights="random"))
         files = {split: self.files()[split] for split in STAGES["test"]}
-        stores = self._stores(list(dict.fromkeys(files.values())), source, self._loaded(source))
+        stores = self._stores(list(dict.fromkeys(files.values())), source, load_later(source, self.trainer))
         self.random_stores = {split: stores[path] for split, path in files.items()}
         return self.random_stores
 
-    def _warn(self, files: Mapping[str, Path], stores: Mapping[Split, Store]) -> None:
-        """Warn, once for each split, of unknown words, and of items that an earlier split has too."""
-        texts = self._texts(stores)
-        fresh = [split for split in stores if split not in self._warned]
-        for path, store in {files[split]: stores[split] for split in fresh}.items():
-            count, words = store.manifest.audit.get(UNKNOWN, 0), len(store.labels["words"].combine_chunks().values)
-            if count > UNKNOWN_SHARE * words:
-                rank_zero_only(log.warning)(
-                    f"{path}: {count} of {words} words ({count / words:.0%}) contain the unknown token of "
-                    f"{store.manifest.encoder['name']}, which sees nothing of what they are. Choose an encoder that "
-                    f"was trained on this language: --data.init_args.encoder.name."
-                )
-            warn_of_roots(path, store.manifest.audit)
-        for split in fresh:
-            warn_of_shared(split, count_shared(texts, split), len(stores[split]), self.unit)
-        self._warned |= set(fresh)
-
-    def _counts(self) -> dict[Split, Mapping[str, int]]:
-        """The audit of every split."""
-        texts = self._texts(self.stores)
-        return {split: {**store.manifest.audit, **count_shared(texts, split)} for split, store in self.stores.items()}
-
     def _texts(self, stores: Mapping[Split, Store]) -> dict[Split, pa.ChunkedArray]:
-        """The words of each item, as one string."""
+        """Return the words of each item, as one string."""
         return {split: pc.binary_join(store.labels["words"], "\x1f") for split, store in stores.items()}
 
     @property
@@ -441,7 +436,7 @@ class AttentionDataModule(CorpusDataModule[Item]):
 
     @property
     def encoder_identity(self) -> Mapping[str, object] | None:
-        """What decides the attention weights: a trained probe fits no other encoder."""
+        """The identity of the encoder: a trained probe fits no other."""
         identity = self._any.manifest.identity["encoder"]
         return identity if isinstance(identity, dict) else None
 
@@ -456,8 +451,8 @@ class AttentionDataModule(CorpusDataModule[Item]):
 
     @property
     def provenance(self) -> Provenance:
-        """Which encoder, which files, what was dropped, cut or replaced, and what stands in an earlier split too."""
-        files, counts = self.files(), self._counts()
+        """Encoder, files, and counts of what was dropped, cut or replaced, or stands in an earlier split too."""
+        files, texts = self.files(), self._texts(self.stores)
         data: dict[str, object] = {}
         audit: dict[str, object] = {}
         if self.vectors is not None:
@@ -470,7 +465,7 @@ class AttentionDataModule(CorpusDataModule[Item]):
                 self.unit: store.manifest.items,
                 "store": store.manifest.key,
             }
-            audit[split] = counts[split]
+            audit[split] = {**store.manifest.audit, **count_shared(texts, split)}
         encoder = describe_encoder(self._any)
         if self.random_stores:
             encoder["random_init"] = describe_encoder(self.random_stores["test"])

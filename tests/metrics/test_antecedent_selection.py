@@ -3,7 +3,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from metrics.antecedent import (
+from metrics.antecedent_selection import (
     AntecedentCounts,
     accuracies,
     antecedent_hits,

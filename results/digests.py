@@ -14,12 +14,12 @@ log = logging.getLogger(__name__)
 
 
 def digest(data: bytes) -> str:
-    """SHA-256 of `data` in hexadecimal."""
+    """Return the SHA-256 of `data` in hexadecimal."""
     return hashlib.sha256(data).hexdigest()
 
 
 def file_digest(path: Path) -> str:
-    """SHA-256 of a file in hexadecimal."""
+    """Return the SHA-256 of a file in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -44,7 +44,7 @@ class Digests:
         return known
 
     def of(self, paths: Iterable[Path]) -> dict[Path, str]:
-        """Digest of every path, in order."""
+        """Return the digest of every path, in order."""
         found: dict[Path, str] = {}
         fresh: dict[str, dict[str, str]] = {}
         for path in paths:
@@ -72,7 +72,7 @@ class Digests:
             log.warning("%s: %s; the files are hashed again next time", self._path, error.strerror or error)
 
     def one(self, path: Path) -> str:
-        """Digest of one file."""
+        """Return the digest of one file."""
         return self.of([path])[path]
 
 

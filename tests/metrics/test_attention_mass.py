@@ -4,14 +4,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from metrics.surface import NOTHING, STATISTICS, Tokens, surface_statistics
-from tests.metrics.surface import KINDS, statistics
+from metrics.attention_mass import NOTHING, STATISTICS, TokenKinds, surface_statistics
+from tests.metrics.attention_mass import KINDS, statistics
 
 LENGTHS = (9, 1, 6, 2)
 TIME = max(LENGTHS)
 
 
-def tokens() -> Tokens:
+def tokens() -> TokenKinds:
     """Of four inputs: the second is one token, the third has no delimiters, and the last no punctuation."""
     real = torch.arange(TIME) < torch.tensor(LENGTHS)[:, None]
     start, end, punctuation = (torch.zeros_like(real) for _ in range(3))
@@ -20,7 +20,7 @@ def tokens() -> Tokens:
     end[3, 1] = True
     punctuation[0, 6] = True
     punctuation[2, [0, 3]] = True
-    return Tokens(real, start, end, punctuation)
+    return TokenKinds(real, start, end, punctuation)
 
 
 def attention(causal: bool, sharpness: float) -> Tensor:
@@ -67,13 +67,13 @@ def test_a_tiny_remainder_is_renormalised_exactly_and_none_is_left_out() -> None
     weights = torch.tensor([row, row, [1.0, NOTHING / 4, NOTHING / 4]])[None, None]
     real = torch.ones(1, 3, dtype=torch.bool)
     nothing = torch.zeros_like(real)
-    found = named(surface_statistics(weights, Tokens(real, nothing, nothing, torch.tensor([[False, True, False]]))))
+    found = named(surface_statistics(weights, TokenKinds(real, nothing, nothing, torch.tensor([[False, True, False]]))))
     for sink in ("first", "heaviest"):
         assert float(found[f"punctuation_without_{sink}"]) == pytest.approx(0.75, rel=1e-5)
         assert float(found[f"self_without_{sink}"]) == pytest.approx(0.375, rel=1e-5)
         expected = -0.75 * math.log(0.75) - 0.25 * math.log(0.25)
         assert float(found[f"entropy_without_{sink}"]) == pytest.approx(expected, rel=1e-5)
     assert math.isnan(float(found["start_without_first"]))
-    alone = named(surface_statistics(torch.ones(1, 1, 1, 1), Tokens(*[torch.ones(1, 1, dtype=torch.bool)] * 4)))
+    alone = named(surface_statistics(torch.ones(1, 1, 1, 1), TokenKinds(*[torch.ones(1, 1, dtype=torch.bool)] * 4)))
     assert float(alone["first"]) == 1
     assert math.isnan(float(alone["entropy_without_first"]))

@@ -12,8 +12,8 @@ import torch
 from attention.encoder import EncoderSpec
 from corpora.sentence import CorpusError
 from datamodules import ClassificationDataModule, CoreferenceDataModule, DependencyDataModule
-from datamodules.base import corpus_of, files_by_split
-from datamodules.batch import Movable
+from datamodules.batches import Batch
+from datamodules.corpus import corpus_of, files_by_split
 from tests.datamodules.conftest import Kind, Module, trainer
 
 Make = Callable[..., Module]
@@ -106,7 +106,7 @@ def test_a_stage_opens_its_own_splits_and_keeps_those_that_are_open(
     module.setup("test")
     assert module.stores.keys() == {"dev", "test"}
     assert module.stores["dev"] is dev
-    monkeypatch.setattr("datamodules.base.Encoder", None)  # a second setup extracts and parses nothing
+    monkeypatch.setattr("datamodules.corpus.Encoder", None)  # a second setup extracts and parses nothing
     monkeypatch.setattr(kind, "read", None)
     again = make("test")
     assert {split: len(store) for split, store in again.stores.items()} == {
@@ -146,7 +146,7 @@ def test_trees_with_several_roots_are_warned_of(
     assert [message.partition(": a tree")[0] for message in found] == [f"{corpus}: 1 sentence with more than one root"]
 
 
-def equal(one: Movable, other: Movable) -> bool:
+def equal(one: Batch, other: Batch) -> bool:
     values = ((getattr(one, name), getattr(other, name)) for name in vars(one))
     return all(torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b for a, b in values)
 

@@ -23,15 +23,15 @@ STATISTICS = (*PLAIN, *(name + variant for variant in VARIANTS[1:] for name in (
 UNITS: dict[str, Unit] = {name: "nats" if "entropy" in name else "fraction" for name in STATISTICS}
 
 NOTHING = 2.0**-23
-"""What is left of a row without its sink is nothing up to here, where float32 no longer tells the sink from one."""
+"""Rest of a row without its sink up to which it counts as nothing: float32 no longer tells the sink from one."""
 
 _TINY = 2.0**-126  # the least normal float32: 0 ln 0 is 0 without a branch
 _SMOOTHING = 1e-4
 
 
 @dataclass(frozen=True, eq=False)
-class Tokens:
-    """Which tokens of some inputs are real, and of which kind; bool `[batch, time]`, real tokens first."""
+class TokenKinds:
+    """The real tokens of some inputs, and the kinds of tokens; bool `[batch, time]`, real tokens first."""
 
     real: Tensor
     start: Tensor
@@ -39,8 +39,8 @@ class Tokens:
     punctuation: Tensor
 
 
-def surface_statistics(weights: Tensor, tokens: Tokens, smoothed: bool = False) -> Tensor:
-    """The `STATISTICS` of every input and head.
+def surface_statistics(weights: Tensor, tokens: TokenKinds, smoothed: bool = False) -> Tensor:
+    """Return the `STATISTICS` of every input and head.
 
     A mean is over the real rows of an input; a row that has no such neighbour has no mass on it. Without a sink, the
     rest of a row is divided by its sum; rows of which nothing is left are left out, such as the first of a decoder.
@@ -87,7 +87,7 @@ def surface_statistics(weights: Tensor, tokens: Tokens, smoothed: bool = False) 
 
 
 def _near(previous: Tensor, following: Tensor, own: Tensor) -> Tensor:
-    """What a row has at the token before, the one behind and its own, `[…, 3, from]`, 0 where there is none."""
+    """Return a row's weight on the token before, the one behind and its own, `[…, 3, from]`, 0 where there is none."""
     near = own.new_zeros(*own.shape[:-1], 3, own.size(-1))
     near[..., 0, 1:] = previous
     near[..., 1, :-1] = following
@@ -96,7 +96,7 @@ def _near(previous: Tensor, following: Tensor, own: Tensor) -> Tensor:
 
 
 def _entropies(weights: Tensor, kept: Tensor, left: Tensor, smoothed: bool) -> Tensor:
-    """Of every row in every variant, `[batch, heads, variants, from]`: ln s - Σ p ln p / s, where s is the sum of p."""
+    """Return the entropy of each row and variant, `[batch, heads, variants, from]`: ln s - Σ p ln p / s, s = Σ p."""
     if smoothed:
         added = _SMOOTHING / kept[:, :1, :1].sum(-1, keepdim=True)
         weights, left = (1 - _SMOOTHING) * weights + added, (1 - _SMOOTHING) * left + added * kept.sum(-1, keepdim=True)
