@@ -30,7 +30,7 @@ from results import Estimate, Figure, Result, Table, Unit
 from results.digests import digest
 from results.errors import check_numbers, check_values, counted
 from results.files import keep, kept, remove_leftovers
-from training.lifecycle import checkpoint_file, configured_model, data_settings, read_checkpoint
+from training.checkpoints import checkpoint_file, configured_model, data_settings, read_checkpoint
 
 LEVEL = 0.05  # of a head that helps or hurts, after Holm's correction
 DRAWS = 10_000  # of the bootstrap, or more, as far as they fit into memory

@@ -40,7 +40,7 @@ from processes.ranks import Ranks
 from results import Bars, Estimate, Figure, Result, Table, Unit
 from results.errors import check_numbers, check_values
 from training import ExperimentError, TrainedModule
-from training.lifecycle import checkpoint_file, data_of, data_settings, read_checkpoint
+from training.checkpoints import checkpoint_file, data_settings, datamodule_from, read_checkpoint
 
 _PARTS = 4  # of what may run at once is one batch, so that several copies of it run together
 _GOLD = ("index", "lengths", "heads", "relations", "punctuation", "hidden", "vectors")
@@ -462,7 +462,7 @@ class CausalCheck(NestedExperiment):
         settings = data_settings(path, read_checkpoint(path))
         settings.init_args.cache = str(self.data.cache)
         settings.init_args.root = settings.init_args.root or str(self.data.root)
-        data = data_of(settings)
+        data = datamodule_from(settings)
         assert isinstance(data, ClassificationDataModule)
         data.setup("test")
         task = Classification(path, data, self.trainer.strategy.root_device)

@@ -24,7 +24,7 @@ from processes.ranks import run_seed
 from results import Curves, Estimate, Result, Table, Unit, on_one_scale
 from results.errors import check_numbers
 from training import recorded_gradients
-from training.lifecycle import checkpoint_file
+from training.checkpoints import checkpoint_file
 
 CLASSES = ("start", "end", "punctuation", "rest")
 """Of tokens that are attended to: the two kinds of delimiters, `.` and `,`, and all others."""

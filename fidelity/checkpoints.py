@@ -14,8 +14,8 @@ from models import AttentionClassifier, ModelError, TextClassifier
 from results.digests import Digests
 from results.errors import UserError
 from training import TrainingError
+from training.checkpoints import config_of, instantiate, read_checkpoint
 from training.config import settings
-from training.lifecycle import config_of, instantiate, read_checkpoint
 
 Config = Mapping[str, Any]
 

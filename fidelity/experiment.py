@@ -26,8 +26,8 @@ from processes.progress import Progress
 from results import ColouredText, ColouredTexts, Estimate, Figure, Result, Table, Unit, numbers
 from results.errors import check_numbers, counted
 from training import Experiment, recorded_gradients
+from training.checkpoints import data_settings
 from training.experiment import check_names
-from training.lifecycle import data_settings
 
 OWN = ("gold", "predicted", "words", "correct")  # columns of every text, also of one that no test measures
 
@@ -61,6 +61,7 @@ class Fidelity(Experiment[ClassificationDataModule]):
 
     experiment = "fidelity"
     takes = ClassificationDataModule
+    counts_progress = True  # in texts of each checkpoint: a batch of many takes minutes
 
     def __init__(
         self,

@@ -21,6 +21,7 @@ from probes.scorers import attention_scores, candidates, root_scores, weighted_s
 from probes.sentences import data_of_sentences
 from results import Figure, Result
 from results.errors import check_numbers
+from training.lightning_private import attached_trainer
 
 
 class RelationClassifier(nn.Module):
@@ -151,7 +152,7 @@ class HeadSelectionProbe(FrozenProbe[DependencyDataModule]):
     @property
     def _names(self) -> tuple[str, ...]:
         """Relation names by label id: the datamodule's ids under a trainer, else those of the training run."""
-        return self._relations if self._trainer is None else self.data.relations
+        return self._relations if attached_trainer(self) is None else self.data.relations
 
     def predict_step(self, batch: AttentionBatch, batch_idx: int) -> Tensor:
         """Predicted heads `[batch, n]`, -1 in the padding; gathered for `predictions` too."""

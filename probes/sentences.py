@@ -14,7 +14,7 @@ from datamodules import DependencyDataModule, VectorSpec
 from datamodules.dependency import Field
 from results.errors import new_items
 from training import TrainedModule, quiet
-from training.lifecycle import config_of, data_of, data_settings
+from training.checkpoints import config_of, data_settings, datamodule_from
 
 
 @contextmanager
@@ -64,7 +64,7 @@ def data_of_sentences(
 def _data_of_training(probe: TrainedModule[Any, Any], reads: Collection[Field]) -> DependencyDataModule:
     """The data of the checkpoint, not set up; where it does not say, those of the default encoder."""
     if probe.loaded_from is not None and "data" in config_of(probe.loaded_from[1]):
-        data = data_of(data_settings(*probe.loaded_from))
+        data = datamodule_from(data_settings(*probe.loaded_from))
         assert isinstance(data, DependencyDataModule)
         return data
     return DependencyDataModule(encoder=EncoderSpec() if {"attention", "hidden"} & set(reads) else None)

@@ -1,6 +1,5 @@
 """Parts of a page: tables that sort, filter and copy, figures, facts, and texts with a button that copies them."""
 
-import base64
 import json
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +12,6 @@ import numpy as np
 import pandas as pd
 
 from pages import Packed
-from reports.figures import DOTS
 from reports.tables import DASH, Latex, latex_lines, number, written
 from results import Table
 
@@ -96,14 +94,13 @@ class Drawing:
     caption: str
     file: str
     svg: str = ""
-    png: bytes = b""
     texts: str = ""
     numbers: ShownTable | None = None
 
     @cached_property
     def cost(self) -> int:
         """Characters of a page, about."""
-        return cost(zlib.compress(self.svg.encode())) + 4 * len(self.png) // 3 + len(self.texts)
+        return cost(zlib.compress(self.svg.encode())) + len(self.texts)
 
     @property
     def wide(self) -> bool:
@@ -113,9 +110,6 @@ class Drawing:
     @cached_property
     def size(self) -> tuple[int, int] | None:
         """Width and height in pixels, so that nothing moves when it is drawn; None where it does not say them."""
-        if self.png:
-            width, height = (int.from_bytes(self.png[place : place + 4]) for place in (16, 20))
-            return round(width * 96 / DOTS * SCALE), round(height * 96 / DOTS * SCALE)
         words = self.svg[self.svg.find("<svg") :].partition(">")[0].split('"')
         found = {name.strip(): value for name, value in zip(words[::2], words[1::2], strict=False)}
         try:
@@ -131,9 +125,6 @@ class Drawing:
         image = f'alt="{escape(self.caption)}" {sides}'
         if self.svg:
             return f'<div class="card"><img {image} data-figure="{escape(self.name)}"></div>'
-        if self.png:
-            coded = base64.b64encode(self.png).decode()
-            return f'<div class="card"><img {image} src="data:image/png;base64,{coded}"></div>'
         return self.texts
 
 

@@ -27,7 +27,6 @@ class Record:
 
     path: Path  # of its `results.json`
     scores: Mapping[str, Estimate]
-    """Without units, as in old files, they are plain numbers."""
     epochs: float
     """Epoch of the tested checkpoint, from 1; nan where nothing was trained, or it is unknown."""
     ratios: Mapping[str, Sequence[str]]
@@ -113,16 +112,16 @@ def read_record(path: Path) -> Record:
         epochs = content["audit"].get("epochs")
         return Record(
             path,
-            _estimates(content["scores"], content.get("units", {})),
+            _estimates(content["scores"], content["units"]),
             float(epochs) if isinstance(epochs, int | float) else NAN,
-            dict(content.get("ratios", {})),
+            dict(content["ratios"]),
             None if content["items"] is None else path.parent / content["items"],
             dict(content["encoder"]),
             dict(content["data"]),
-            content.get("versions", {}).get("source_sha256"),
-            str(content.get("experiment", "")),
-            content.get("seed"),
-            dict(content.get("tables", {})),
+            content["versions"].get("source_sha256"),
+            str(content["experiment"]),
+            content["seed"],
+            dict(content["tables"]),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         fault = f"{type(error).__name__}: {error}"

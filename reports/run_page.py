@@ -51,10 +51,6 @@ UNITS = (
     f"seeds, p is two-sided. Nats and bits are marked, other numbers are plain; {DASH} is undefined. Copies have the "
     "numbers as they were computed."
 )
-UNKNOWN = (
-    "This run is of a version that wrote no units of the columns of tables: their numbers stand as they were computed, "
-    "fractions not ×100."
-)
 OMITTED = {"numbers": "numbers of the figure", "figure": "figure", "rows": f"rows after the first {ROWS} of the table"}
 
 
@@ -166,9 +162,7 @@ class RunPage:
         vector = str(Path(file).with_suffix(".svg"))
         if file.endswith(".html"):
             return Drawing(name, caption, file, texts=self._texts(caption, numbers), numbers=numbers)
-        if (source.folder / vector).is_file() and (svg := source.text(vector)):
-            return Drawing(name, caption, vector, svg=svg, numbers=numbers)
-        return Drawing(name, caption, file, png=source.bytes(file), numbers=numbers)
+        return Drawing(name, caption, vector, svg=source.text(vector), numbers=numbers)
 
     def _texts(self, caption: str, numbers: ShownTable | None) -> str:
         if numbers is None:
@@ -234,9 +228,8 @@ class RunPage:
         )
 
     def _score_section(self) -> str:
-        notes = [UNITS, *([] if self.source.units_known else [UNKNOWN])]
         table = "<p>There are none.</p>" if self.scores is None else self._table(self.scores)
-        return "\n".join([*(f'<p class="note">{note}</p>' for note in notes), table])
+        return f'<p class="note">{UNITS}</p>\n{table}'
 
     def _table_section(self, view: ShownTable) -> str:
         absent = list(view.links.get("folder", ())).count("")

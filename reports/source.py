@@ -40,19 +40,14 @@ class Source:
         record = find_record(run)
         content = json.loads(record.path.read_text(encoding="utf-8"))
         for name in ("tables", "figures", "captions", "audit", "encoder", "data", "versions", "columns", "figure_data"):
-            if not isinstance(content.setdefault(name, {}), Mapping):
+            if not isinstance(content.get(name), Mapping):
                 raise RecordError(f"{record.path} is there, but its `{name}` is not what a run writes there")
         return cls(record.path.parent, record, content)
 
     @property
     def experiment(self) -> str:
         """Its name."""
-        return str(self.content.get("experiment", self.folder.name))
-
-    @property
-    def units_known(self) -> bool:
-        """Whether the units of the columns of its tables are."""
-        return bool(self.content["columns"]) or not self.content["tables"]
+        return str(self.content["experiment"])
 
     def files(self, kind: str) -> list[tuple[str, str]]:
         """Names and files of the tables or the figures."""

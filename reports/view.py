@@ -241,7 +241,9 @@ def _open_store(folder: Path) -> Store:
     if store is None:
         raise ViewInputError(f"{folder}: the store is damaged; the run that reads it makes it anew.")
     if store.manifest.identity.get("format") != FORMAT:
-        raise ViewInputError(f"{folder}: an earlier version made this store; run the command that made it once more.")
+        raise ViewInputError(
+            f"{folder}: the store has another format than {FORMAT}; run the command that made it again."
+        )
     return store
 
 

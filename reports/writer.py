@@ -1,6 +1,5 @@
 """Writes the result of an experiment to the run folder and prints its tables: a callback for the Trainer."""
 
-import hashlib
 import io
 import json
 import math
@@ -9,7 +8,6 @@ import platform
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -29,6 +27,7 @@ from reports.texts import html_page
 from results import ColouredTexts, Figure, Provenance, Result, Table
 from results.errors import counted
 from results.files import is_full, write_atomically
+from training.run import source_digest
 
 SCHEMA = 2
 RECORD = "results.json"
@@ -363,17 +362,6 @@ def _save_figure(stem: Path, figure: Figure, title: bool) -> str:
         canvas.savefig(f"{stem}.pdf", metadata={"CreationDate": None, "Creator": None, "Producer": None})
         canvas.savefig(f"{stem}.svg", metadata={"Date": None, "Creator": None})
     return f"{stem.name}.png"
-
-
-@cache
-def source_digest() -> str:
-    """SHA-256 of the program, so that a mixture of results of different versions is noticed."""
-    root, digest = Path(__file__).parent.parent, hashlib.sha256()
-    rooms = [path.parent for path in root.glob("*/__init__.py") if path.parent.name not in ("benchmarks", "tests")]
-    # Word lists and templates are YAML beside the code that reads them.
-    for path in sorted(path for room in rooms for path in room.rglob("*") if path.suffix in (".py", ".yaml")):
-        digest.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
-    return digest.hexdigest()
 
 
 def _version(package: str) -> str | None:

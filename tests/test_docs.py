@@ -40,6 +40,7 @@ from tests.analysis import test_pruning as of_pruning
 from tests.glossary import OF_ANY_UNIT, explained, unexplained
 from tests.sweeps.test_plan import SHIPPED as SWEEPS
 from tests.test_train import CLASSIFIERS, CONFIGS, YAMLS
+from training.cli import ProbingCLI
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -148,14 +149,14 @@ def words(command: str) -> list[str]:
     return [word for word in shlex.split(plain, comments=True) if word != "…"]
 
 
-class ParsedCLI(train.ProbingCLI):
+class ParsedCLI(ProbingCLI):
     """Reads a command line to its end, classes and their options included; makes and runs nothing."""
 
     def before_instantiate_classes(self) -> None: ...
 
     def instantiate_classes(self) -> None: ...
 
-    def _run_subcommand(self, subcommand: str) -> None: ...
+    def run_command(self) -> None: ...
 
 
 def parsed(arguments: list[str]) -> None:

@@ -21,10 +21,13 @@ import train
 from corpora.conllu import read_treebank
 from corpora.sentence import CorpusError
 from reports import ResultWriter
+from results.errors import UserError
 from tests.glue import write as write_glue
 from tests.models.corpora import write_texts, write_vectors
 from tests.tiny import BROKEN, FAMILIAR
 from training import ExperimentError, TrainingError
+from training.cli import CheckedCLI, check
+from training.faults import fault
 from training.parsing import Parser
 
 ROOT = Path(__file__).parent.parent
@@ -269,11 +272,11 @@ def test_command_lines_are_checked_before_anything_is_computed(of_config: Given,
         "The options of --trainer cannot be met: ": "--trainer.accelerator=tpu",
         "absent.yaml": "--config=absent.yaml",
     }
-    found = [train.check(line) for line in (good, *([*good, option] for option in faults.values()), good)]
+    found = [check(line) for line in (good, *([*good, option] for option in faults.values()), good)]
     assert found[0] is found[-1] is None
-    for fault, expected in zip(found[1:-1], faults, strict=True):
-        assert fault is not None
-        assert expected in fault
+    for told, expected in zip(found[1:-1], faults, strict=True):
+        assert told is not None
+        assert expected in told
     assert not (tmp_path / "runs").exists()
     assert [path.name for path in (tmp_path / "cache").iterdir()] == ["vectors.txt"]
 
@@ -299,23 +302,23 @@ def test_many_command_lines_are_checked_one_by_one_with_one_parser(
 ) -> None:
     good = of_config("clark2019/attention_only.yaml", cache=str(tmp_path / "cache"), runs=tmp_path / "runs")
     made: list[object] = []
-    add_arguments = train.CheckedCLI.add_arguments_to_parser
+    add_arguments = CheckedCLI.add_arguments_to_parser
 
-    def counted(cli: train.CheckedCLI, parser: Parser) -> None:
+    def counted(cli: CheckedCLI, parser: Parser) -> None:
         made.append(parser)
         add_arguments(cli, parser)
 
-    monkeypatch.setattr(train.CheckedCLI, "add_arguments_to_parser", counted)
-    monkeypatch.setattr(train.CheckedCLI, "_parsers", {})
+    monkeypatch.setattr(CheckedCLI, "add_arguments_to_parser", counted)
+    monkeypatch.setattr(CheckedCLI, "_parsers", {})
     rates = ["0.1", "fast", "0.2", "-1", "0.3"]
     found = []
-    for fault in (train.check([*good, f"--model.init_args.learning_rate={rate}"]) for rate in rates):
-        found.append(fault)
+    for told in (check([*good, f"--model.init_args.learning_rate={rate}"]) for rate in rates):
+        found.append(told)
         if len(found) == 1:
             commands = len(made)
     assert len(made) == commands == 4, "fit, validate, test, predict"
     assert [fault is None for fault in found] == [True, False, True, False, True]
-    untrained, none = train.check(["test", *good[1:]]), train.check(good)
+    untrained, none = check(["test", *good[1:]]), check(good)
     assert "was not trained" in str(untrained)
     assert none is None
     assert len(made) == commands
@@ -503,18 +506,18 @@ def test_a_bad_test_file_is_found_before_the_training(
 
 
 UNKNOWN = {
-    "--trainer.max_epoch=3": "there is no option --trainer.max_epoch (did you mean `--trainer.max_epochs` or `--tr",
-    "--model.init_args.learning_rat=1": "model (AttentionOnlyProbe): there is no option learning_rat (",
+    "--trainer.max_epoch=3": "unrecognized arguments: --trainer.max_epoch=3 (did you mean `--trainer.max_epochs` or",
+    "--model.init_args.learning_rat=1": "model (AttentionOnlyProbe): Option 'learning_rat' is not accepted (did you",
     # Not cut short in secret, inside a class either.
-    "--data.init_args.encoder.nam=x": "data.encoder (EncoderSpec): there is no option nam (did you mean `name`?",
-    "--model=own_prob.MyProbe": "model (MyProbe): there is no module own_prob: check its name, and that it lies in",
+    "--data.init_args.encoder.nam=x": "data.encoder (EncoderSpec): Option 'nam' is not accepted (did you mean `na",
+    "--model=own_prob.MyProbe": "model (MyProbe): No module named 'own_prob'; Given value: own_prob.MyProbe\n",
     "--model=AttentionOnlyProb": "model: there is no class AttentionOnlyProb (did you mean `AttentionOnlyProbe` or `",
-    "--trainer.max_epochs=three": "trainer.max_epochs: expected a whole number, and not 'three'",
-    "--data.init_args.max_cells=many": "data.max_cells (DependencyDataModule): expected a whole number, and not 'many'",
-    "--seed_everything=abc": "error: seed_everything: expected true or false or a whole number, and not 'abc'",
-    "--data.init_args.options.layers=3": "layers (DependencyDataModule): expected a list, such as [3], and not '3'",
-    "learning_rate: -> learning_rat:": "typo.yaml: model (AttentionOnlyProbe): there is no option learning_rat (",
-    "max_epochs: -> max_epoch:": "there is no option trainer.max_epoch (did you mean `trainer.max_epochs` or `",
+    "--trainer.max_epochs=three": "error: trainer.max_epochs: Expected a int; Given value: three\n",
+    "--data.init_args.max_cells=many": "data.max_cells (DependencyDataModule): Expected a int. Got value: many\n",
+    "--seed_everything=abc": "error: seed_everything: Expected a bool; Expected a int; Given value: abc\n",
+    "--data.init_args.options.layers=3": "options.layers (DependencyDataModule): Expected a tuple; Given value: 3\n",
+    "learning_rate: -> learning_rat:": "typo.yaml: model (AttentionOnlyProbe): Option 'learning_rat' is not acc",
+    "max_epochs: -> max_epoch:": "' does not accept option 'max_epoch' (did you mean `trainer.max_epochs`",
     "AttentionOnlyProbe\n -> AttentionOnlyProb\n": "there is no class AttentionOnlyProb (did you mean `A",
 }
 
@@ -529,7 +532,7 @@ def test_a_typo_is_told_in_a_line_with_what_is_closest(
     config.write_text(text.replace(right, wrong) if arrow else text, encoding="utf-8")
     assert (config.read_text(encoding="utf-8") == text) == (not arrow)
     with pytest.raises(SystemExit) as end:
-        train.main(["fit", f"--config={config}", *([] if arrow else [typo])])
+        train.main(["fit", f"--config={config}", *([] if arrow else [typo])], cli=CheckedCLI)
     assert end.value.code == 2
     told = capsys.readouterr().err
     assert told.startswith("error: ")
@@ -542,7 +545,10 @@ def test_options_in_a_wrong_order_are_told(capsys: pytest.CaptureFixture[str]) -
     for args, message in (
         (["fit"], "error: no model is named: give --config one of configs/, or --model\n"),
         ([config, "fit"], "error: the command comes first: python train.py fit | validate | test | pred"),
-        (["fit", "--model.init_args.decay=1", config], "decay, as no class is named before it: give --con"),
+        (
+            ["fit", "--model.init_args.decay=1", config],
+            "'decay' is not accepted, as no class is named before it: give --con",
+        ),
     ):
         with pytest.raises(SystemExit, match="2"):
             train.main(args)
@@ -550,7 +556,7 @@ def test_options_in_a_wrong_order_are_told(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_a_fraction_that_leaves_no_batch_is_told_and_leaves_no_run(of_config: Given, tmp_path: Path) -> None:
-    with pytest.raises(train.RunError, match=r"^The options of --trainer cannot be met: .* `limit_test_batches=.*\.$"):
+    with pytest.raises(UserError, match=r"^The options of --trainer cannot be met: .* `limit_test_batches=.*\.$"):
         train.main([*of_config("clark2019/baselines.yaml"), "--trainer.limit_test_batches=0.001"])
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
@@ -560,7 +566,7 @@ def test_a_finished_training_is_said_to_be_only_tested(
 ) -> None:
     copy = altered(checkpoint, tmp_path / "last.ckpt", epoch=1)
     with caplog.at_level(logging.INFO, "pytorch_lightning"):
-        train.main([*of_config(), f"--ckpt_path={copy}"], cli=train.CheckedCLI)
+        train.main([*of_config(), f"--ckpt_path={copy}"], cli=CheckedCLI)
     assert "last.ckpt has seen 2 epochs, and --trainer.max_epochs is 2: it is tested, not trained." in caplog.text
 
 
@@ -727,16 +733,16 @@ def test_a_checkpoint_of_something_else_is_refused(checkpoint: Path, of_config: 
     runs, copy = tmp_path / "runs", tmp_path / "copy.ckpt"
     command = of_config(runs=runs)[1:]
     altered(checkpoint, copy, hyper_parameters={"_class_path": "probes.AttentionWordsProbe"})
-    with pytest.raises(train.RunError, match=r"copy\.ckpt: this is a checkpoint of AttentionWordsProbe, and --mod"):
+    with pytest.raises(UserError, match=r"copy\.ckpt: this is a checkpoint of AttentionWordsProbe, and --mod"):
         train.main(["test", *command, f"--ckpt_path={copy}"])
     altered(checkpoint, copy, hyper_parameters={"_class_path": "probes.AttentionOnlyProbe", "decay": 0.5})
-    with pytest.raises(train.RunError, match=r"trained with --model\.init_args\.decay 0\.5, which is 0\.7 here"):
+    with pytest.raises(UserError, match=r"trained with --model\.init_args\.decay 0\.5, which is 0\.7 here"):
         train.main(["fit", *command, f"--ckpt_path={copy}"])
     # Without such parameters: what its configuration says, which the state of the optimiser would hide in a training.
-    with pytest.raises(train.RunError, match=r"learning_rate 0\.04, which is 9\.0 here"):
+    with pytest.raises(UserError, match=r"learning_rate 0\.04, which is 9\.0 here"):
         train.main(["fit", *command, f"--ckpt_path={checkpoint}", "--model.init_args.learning_rate=9"])
     words = ["test", *of_config("clark2019/distances_glove.yaml", runs=runs)[1:]]
-    with pytest.raises(train.RunError, match=r"this is a checkpoint of AttentionOnlyProbe, and --model is Distances"):
+    with pytest.raises(UserError, match=r"this is a checkpoint of AttentionOnlyProbe, and --model is Distances"):
         train.main([*words, f"--ckpt_path={checkpoint}"])
     assert not runs.exists()
     content = torch.load(checkpoint, weights_only=True)
@@ -765,14 +771,14 @@ def test_an_option_that_cannot_be_met_is_told_before_anything_is_made(
     command = of_config(config, runs=tmp_path / "runs")[1:]
     with pytest.raises((RuntimeError, ValueError)) as refusal:
         train.main([stage, *command, option.replace("{checkpoint}", str(checkpoint))])
-    assert re.search(message, str(train.fault(refusal.value)))  # the command line's parser wraps some of them
+    assert re.search(message, str(fault(refusal.value)))  # the command line's parser wraps some of them
     assert not (tmp_path / "runs").exists()
 
 
 def test_a_bug_of_the_program_is_no_fault_of_the_input(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bug that shows while a fault of the input is handled has its traceback; what is raised from a fault is told."""
 
-    def main(args: list[str] | None) -> None:
+    def main(_: object, args: list[str] | None) -> None:
         try:
             raise CorpusError("a fault of the input")
         except CorpusError as error:
@@ -780,7 +786,7 @@ def test_a_bug_of_the_program_is_no_fault_of_the_input(monkeypatch: pytest.Monke
                 raise ValueError("wrapped") from error
             raise KeyError("absent")  # noqa: B904
 
-    monkeypatch.setattr(train, "main", main)
+    monkeypatch.setattr("training.cli.main", main)
     with pytest.raises(KeyError, match="absent"):
         train.run([])
     assert train.run(["wrapped"]) == 1

@@ -1,7 +1,9 @@
 """What every trained module shares, probes and classifiers alike, and the one training inside a test."""
 
+from training.checkpoints import TrainingError
 from training.devices import Average, Mean, over_devices
 from training.experiment import Experiment, ExperimentError
-from training.lifecycle import Origin, TrainedModule, TrainingError
-from training.nested import Best, Training, alone, nested_trainer, quiet, recorded_gradients, share, train_nested
+from training.lifecycle import Origin, TrainedModule
+from training.lightning_private import alone
+from training.nested import Best, Training, nested_trainer, quiet, recorded_gradients, share, train_nested
 from training.resume import kept_file

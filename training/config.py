@@ -32,7 +32,7 @@ NEUTRAL = (
 
 
 def leaves(node: object, at: str = "") -> Iterator[tuple[str, object]]:
-    """The settings of a configuration by their dotted names."""
+    """Yield the settings of a configuration by their dotted names."""
     if isinstance(node, Mapping | list):
         for key, inner in node.items() if isinstance(node, Mapping) else enumerate(node):
             yield from leaves(inner, f"{at}.{key}" if at else str(key))
@@ -41,19 +41,19 @@ def leaves(node: object, at: str = "") -> Iterator[tuple[str, object]]:
 
 
 def is_neutral(name: str) -> bool:
-    """Whether an option, or what it is a part of, changes no number of a run."""
+    """Return whether an option, or the part of the configuration it belongs to, changes no number of a run."""
     return name.endswith(".dirpath") or any(f"{name}.".startswith(f"{one}.") for one in NEUTRAL)
 
 
 def settings(config: object) -> dict[str, object]:
-    """What two runs have in common that differ in their seeds alone, which are None, by dotted names."""
+    """Return the settings that runs with other seeds have in common, by dotted names; seeds are None."""
     # Which data were read is known by their digests.
     changing = ((name, value) for name, value in leaves(config) if name != DATA_ROOT and not is_neutral(name))
     return {name: None if name.rpartition(".")[2] in SEEDS else value for name, value in changing}
 
 
 def seeds(config: object) -> dict[str, object]:
-    """The seeds of a run by dotted names."""
+    """Return the seeds of a run by dotted names."""
     return {name: value for name, value in leaves(config) if name.rpartition(".")[2] in SEEDS}
 
 
@@ -80,7 +80,7 @@ def read_yaml(path: Path) -> object:
     """Read a YAML file.
 
     Raises:
-        SettingsError: It cannot be read, is not YAML in UTF-8, or a name in a mapping is no text or stands there twice.
+        SettingsError: it cannot be read, is not YAML in UTF-8, or a name in a mapping is no text or stands there twice.
     """
     try:
         with path.open(encoding="utf-8") as file:
@@ -98,15 +98,43 @@ def read_yaml(path: Path) -> object:
         raise SettingsError(f"{path} is not valid YAML{place}: {fault}") from None
 
 
+_FRAME = (
+    *(
+        "Does not validate against",
+        "Subtypes:",
+        "Errors:",
+        "Given value type:",
+        "Given value: NestedArg",
+        "Given value: {",
+    ),
+    *("Expected a <class 'NoneType'>", "Expected a path but"),
+)
+"""Beginnings of those lines of a message of jsonargparse that do not say what is wrong."""
+
+
+def in_a_line(message: str) -> str:
+    """Return a message of jsonargparse in one line, without the lines that only surround the fault."""
+    lines = (line.strip(" -") for line in message.splitlines())
+    told = dict.fromkeys(line for line in lines if line and not line.startswith(_FRAME))
+    return re.sub(r"<class '([\w.]+)'>", r"\1", "; ".join(told))
+
+
 _Typed = TypeVar("_Typed", bound="DataclassInstance")
 
 
 def typed(kind: type[_Typed], content: object, where: str) -> _Typed:
-    """Read a mapping as a dataclass, or raise SettingsError with its place, `where`, if it does not fit."""
+    """Return a mapping as a dataclass.
+
+    Raises:
+        SettingsError: it does not fit; the message begins with its place, `where`.
+    """
     if not isinstance(content, Mapping):
         found = "empty" if content is None else "a list" if isinstance(content, list) else f"{str(content)[:40]!r}"
         raise SettingsError(f"{where} must be a mapping, `name: …`, not {found}")
+    names = [one.name for one in fields(kind)]
     for name, value in content.items():
+        if name not in names:
+            raise SettingsError(f"{where}: there is no `{name}`{near(name, names)}; there are {', '.join(names)}")
         if value in (None, "", []):
             raise SettingsError(f"{where}: `{name}` is empty: give it a value, or leave it out")
         if isinstance(value, list) and any(one in value[:place] for place, one in enumerate(value)):
@@ -116,8 +144,5 @@ def typed(kind: type[_Typed], content: object, where: str) -> _Typed:
     try:
         return kind(**parser.parse_object(dict(content)).as_dict())
     except ArgumentError as error:
-        fault = re.sub(r"<class '(\w+)'>", r"\1", " ".join(str(error).split()))
-    if unknown := re.fullmatch(r"Option '(.+)' is not accepted", fault):
-        known = [one.name for one in fields(kind)]
-        fault = f"there is no `{unknown[1]}`{near(unknown[1], known)}; there are {', '.join(known)}"
-    raise SettingsError(f"{where}: " + re.sub(r'Parser key "([^"]+)":', r"`\1`:", fault))
+        fault = re.sub(r'Parser key "([^"]+)":\s*', r"`\1`: ", str(error))
+        raise SettingsError(f"{where}: {in_a_line(fault)}") from None

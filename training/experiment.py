@@ -30,10 +30,12 @@ class Experiment(LightningModule, Generic[Data]):
         experiment: name in `results.json`.
         takes: class of datamodule, or of a part of a composite one, that has the items.
         result: filled at the end of a test; None on processes that need none.
+        counts_progress: whether it logs its own progress, in steps smaller than batches.
     """
 
     experiment: ClassVar[str]
     takes: ClassVar[type[CorpusDataModule[Any]]]
+    counts_progress: ClassVar[bool] = False
     example_input_array = None
 
     def __init__(self, seed: int | None = None) -> None:

@@ -1,8 +1,5 @@
 """One lifecycle for every trained module: parameters made for the data, refusal of the untrained, checkpoints."""
 
-import inspect
-import warnings
-import zipfile
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -10,25 +7,16 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import torch
-import yaml
-from jsonargparse import ArgumentError, Namespace
-from pytorch_lightning import LightningDataModule, LightningModule
 from pytorch_lightning.utilities.seed import isolate_rng
 from torch import Tensor
 
 from attention.encoder import usable_device
-from results import UserError
 from results.errors import check_values
+from training.checkpoints import TrainingError, configured_model, instantiate, read_checkpoint
 from training.experiment import Data, Experiment
-from training.parsing import ROOMS, Parser, imported_classes, in_a_line, only_known_classes, remedy, without_permissions
+from training.lightning_private import attached_trainer
 
 Sizes = TypeVar("Sizes")
-
-NOT_OF_A_RUN = "this is no checkpoint of a run. `fit` leaves them in checkpoints/ of its run."
-
-
-class TrainingError(UserError):
-    """A module that is not trained, a training that fails, or a checkpoint that cannot be used."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +110,8 @@ class TrainedModule(Experiment[Data], Generic[Data, Sizes]):
     @property
     def devices(self) -> int:
         """How many devices share a batch; 1 without a trainer."""
-        return 1 if self._trainer is None else self.trainer.world_size
+        trainer = attached_trainer(self)
+        return 1 if trainer is None else trainer.world_size
 
     @property
     def no_loss(self) -> Tensor:
@@ -168,7 +157,7 @@ class TrainedModule(Experiment[Data], Generic[Data, Sizes]):
         """
         part = checkpoint.get(self.checkpoint_key)
         if not isinstance(part, Mapping) or not self.wrote(part):
-            path, name = getattr(self._trainer, "ckpt_path", None), type(self).__name__
+            path, name = getattr(attached_trainer(self), "ckpt_path", None), type(self).__name__
             remedy = f"Give --ckpt_path a file from checkpoints/ of a run of {name}."
             raise TrainingError(f"{path or 'The file'} is not a checkpoint of {name}. {remedy}")
         trained = Origin(self.sizes_from(part), part.get("source", {}))
@@ -217,144 +206,9 @@ class TrainedModule(Experiment[Data], Generic[Data, Sizes]):
         return module.to(device).eval()
 
 
-Module = TypeVar("Module", bound=LightningModule)
-
-
-def instantiate(
-    base: type[Module], path: Path, model: Mapping[str, Any], options: Mapping[str, Any] | None = None
-) -> Module:
-    """A module as `configured_model` says that it was constructed, without parameters yet.
-
-    `options` replace arguments of the checkpoint; `path` is for messages. A checkpoint of another class than `base`, or
-    one derived from it, raises TrainingError.
-    """
-    name, arguments = model.get("class_path", ""), {**model.get("init_args", {}), **(options or {})}
-    if not name:  # trained by a program, not by train.py
-        if getattr(getattr(base, "build", None), "__isabstractmethod__", False):
-            raise TrainingError(f"{path}: the checkpoint does not say of which class it is: load it with that class.")
-        known = inspect.signature(base).parameters
-        every = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
-        return base(**{name: value for name, value in arguments.items() if every or name in known})
-    if (kind := name.rpartition(".")[2]) not in _names_below(base):
-        module, _, _ = name.rpartition(".")
-        own = "" if module.partition(".")[0] in ROOMS else f" If it is a class of your own, {remedy(module)}."
-        raise TrainingError(f"{path} is a checkpoint of {kind}, not of {base.__name__}: load it with {kind}.{own}")
-    made = _made(base, "model", _parsed(base, "model", path, {"class_path": name, "init_args": arguments}))
-    assert isinstance(made, base)
-    return made
-
-
-def _parsed(base: type, part: str, path: Path, settings: Mapping[str, Any]) -> Namespace:
-    """Settings of a received file, as the command line's parser understands them; they permit nothing.
-
-    Raises:
-        TrainingError: they name a class of another program, or an option that no longer fits.
-    """
-    parser = _parser(base, part)
-    try:
-        with only_known_classes(imported_classes(settings)):
-            parsed = parser.parse_object({part: settings})
-    except ArgumentError as error:
-        raise TrainingError(
-            f"{path}: what the checkpoint says of its {part} cannot be used here: {in_a_line(str(error))}."
-        ) from None
-    return without_permissions(parsed[part])
-
-
-def _made(base: type, part: str, settings: Namespace) -> object:
-    """The object that settings describe."""
-    with only_known_classes(imported_classes(settings.as_dict())), warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # jsonargparse 4.49 has another name for it
-        return _parser(base, part).instantiate_classes(Namespace({part: settings}))[part]  # type: ignore[no-untyped-call]
-
-
-def _parser(base: type, part: str) -> Parser:
-    parser = Parser(exit_on_error=False)
-    parser.add_lightning_class_args(base, part, subclass_mode=True)
-    return parser
-
-
-def _names_below(base: type) -> set[str]:
-    """Names of a class and of all imported classes derived from it: no other one is imported for a checkpoint."""
-    below: list[type] = base.__subclasses__()
-    return {base.__name__}.union(*map(_names_below, below))
-
-
 def other_model(difference: str) -> str:
     """Message for a checkpoint of a model with other parts or sizes."""
     return (
         f"The checkpoint is of another model, {difference}: give --config and the options of --model that it was "
         f"trained with."
     )
-
-
-def checkpoint_file(path: str | Path) -> Path:
-    """The file of a checkpoint that an option names; a TrainingError if there is none."""
-    file = Path(path).expanduser()
-    if not file.is_file():
-        raise TrainingError(f"{file}: there is no such checkpoint. `fit` leaves them in checkpoints/ of its run.")
-    return file
-
-
-def read_checkpoint(path: Path) -> Mapping[str, Any]:
-    """The content of a checkpoint, its tensors mapped, not read; a TrainingError if it is damaged or foreign."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            damaged = archive.testzip()  # PyTorch itself compares no checksum: a flipped weight would be loaded
-        content = None if damaged else torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except Exception as error:  # zipfile and the unpickler raise almost anything on bytes that are not theirs
-        damaged, content = type(error).__name__, None
-    if damaged:
-        raise TrainingError(
-            f"{path}: this is no checkpoint, or a damaged one ({damaged}). Give another of checkpoints/ of its run, or "
-            f"train again."
-        )
-    if not isinstance(content, dict) or not {"state_dict", "epoch", "pytorch-lightning_version"} <= content.keys():
-        raise TrainingError(f"{path}: {NOT_OF_A_RUN}")
-    return content
-
-
-def configured_model(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
-    """`class_path` and `init_args` of the module of a checkpoint, as far as it says how it was made.
-
-    Raises:
-        TrainingError: it says so in another form than a run does.
-    """
-    model = (config_of(content) if "config" in content else {}).get("model", {})
-    parameters = content.get("hyper_parameters") or {}
-    if not isinstance(model, Mapping) or not isinstance(parameters, Mapping):
-        raise TrainingError(f"{path}: {NOT_OF_A_RUN}")
-    names = [said for said in (model.get("class_path"), parameters.get("_class_path")) if said is not None]
-    if not all(isinstance(name, str) for name in names):
-        raise TrainingError(f"{path}: {NOT_OF_A_RUN}")
-    arguments = {key: value for key, value in parameters.items() if not str(key).startswith("_")}
-    return {"class_path": names[-1] if names else "", "init_args": {**(model.get("init_args") or {}), **arguments}}
-
-
-def data_settings(path: Path, content: Mapping[str, Any]) -> Namespace:
-    """The data that a checkpoint was trained on, as the command line's parser understands them.
-
-    Raises:
-        TrainingError: the checkpoint does not say, or names what cannot be used here; `path` is for the message.
-    """
-    data = config_of(content).get("data")
-    if not isinstance(data, Mapping):
-        raise TrainingError(f"{path}: the checkpoint does not say what it was trained on: give --data.")
-    return _parsed(LightningDataModule, "data", path, data)
-
-
-def data_of(settings: Namespace) -> LightningDataModule:
-    """The data of such settings, not set up."""
-    data = _made(LightningDataModule, "data", settings)
-    assert isinstance(data, LightningDataModule)
-    return data
-
-
-def config_of(content: Mapping[str, Any]) -> Mapping[str, Any]:
-    """How the run of a checkpoint was made; `model` is None where the checkpoint says it in another form."""
-    config = content.get("config")
-    try:
-        found = yaml.safe_load(config) if isinstance(config, str) else None
-    except (yaml.YAMLError, ValueError, RecursionError):  # of an impossible date; of brackets without end
-        found = None
-    return found if isinstance(found, Mapping) else {"model": None}

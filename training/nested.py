@@ -13,7 +13,6 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import torch
-import torch.distributed as dist
 from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 from pytorch_lightning import Callback, LightningModule, Trainer
 from pytorch_lightning.callbacks import EarlyStopping, ModelCheckpoint
@@ -24,8 +23,10 @@ from torch import Tensor
 from processes.ranks import Ranks
 from results.errors import counted
 from results.files import keep, kept, remove_leftovers
-from training.lifecycle import TrainedModule, TrainingError
-from training.resume import StopBetweenBatches, ignore_signals
+from training.checkpoints import TrainingError
+from training.lifecycle import TrainedModule
+from training.lightning_private import alone, ignore_signals
+from training.resume import StopBetweenBatches
 
 
 class Best(NamedTuple):
@@ -248,18 +249,3 @@ def quiet(name: str = "pytorch_lightning.utilities.rank_zero") -> Iterator[None]
         yield
     finally:
         lightning.setLevel(level)
-
-
-@contextmanager
-def alone() -> Iterator[None]:
-    """Keep a trainer inside a test from the other ranks, which are at something else.
-
-    Metrics gather from all processes, and Lightning warns of values that are not reduced, wherever `torch.distributed`
-    is initialised, whatever trainer they belong to.
-    """
-    initialised = dist.is_initialized
-    dist.is_initialized = lambda: False
-    try:
-        yield
-    finally:
-        dist.is_initialized = initialised

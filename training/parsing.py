@@ -1,202 +1,32 @@
-"""How settings are parsed: which classes a file may name, and each fault in one line with what to do about it."""
+"""The command line's parser: a fault of a command line or a config is one line with the closest valid names."""
 
-import os
 import re
 import sys
 import textwrap
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Mapping
 from pathlib import Path
 from shutil import get_terminal_size
 from typing import Any, ClassVar, NoReturn
 
-import yaml
-from jsonargparse import Namespace, set_parsing_settings
-from jsonargparse._common import parsing_settings  # no public function reads them, to put them back
+from jsonargparse import Namespace
 from pytorch_lightning.cli import LightningArgumentParser
-from pytorch_lightning.utilities import rank_zero_only
 
-from processes import preemption
-from results.errors import KINDS, near, one_of
-from training.config import SettingsError, leaves, read_yaml
+from results.errors import near
+from training.config import SettingsError, in_a_line, read_yaml
+from training.faults import is_told_by_the_first
+from training.trust import ROOMS, remedy
 
-ROOMS = ("analysis", "attention", "corpora", "datamodules", "fidelity", "heads", "models", "probes", "reports")
-"""Rooms with classes that settings name."""
-LIBRARIES = ("pytorch_lightning", "torch.optim")
-PERMISSIONS = frozenset({"allow_pickle"})
-"""Names of options that let a file run a program. They are taken from the command line or the caller alone."""
-
-
-_REMEDY = ContextVar("what a user does to trust a module", default="import {} first")
-
-
-def remedy(module: str) -> str:
-    """Return how a module is trusted: in Python by its import, by train.py with an option."""
-    return _REMEDY.get().format(module)
-
-
-@contextmanager
-def only_known_classes(trusted: Iterable[str] = (), *, how: str | None = None) -> Iterator[None]:
-    """Let parsers import nothing that a setting names but classes of this program and of some trusted modules.
-
-    A class path in a config or a checkpoint is text that anybody may have written, and to import it runs its module.
-    `how` says what a user does to trust one, within this block.
-    """
-    before = dict(parsing_settings)
-    said = _REMEDY.set(how or _REMEDY.get())
-    try:
-        set_parsing_settings(
-            import_path_denylist=["*"],
-            import_path_allowlist=[*ROOMS, *LIBRARIES, *trusted],
-            instantiate_subclass_spec_in_any=False,
-        )
-        yield
-    finally:
-        parsing_settings.update(before)
-        _REMEDY.reset(said)
-
-
-def typed_options(words: Sequence[str]) -> Iterator[tuple[str, object]]:
-    """Options of a command line by their dotted names, with the values as YAML reads them."""
-    for word, following in zip(words, [*words, "--"][1:], strict=True):
-        if word.startswith("--"):
-            name, given, value = word[2:].partition("=")
-            value = value if given or following.startswith("--") else following
-            try:
-                yield name.removesuffix("+"), yaml.safe_load(value)
-            except (yaml.YAMLError, ValueError, RecursionError):  # of an impossible date; of brackets without end
-                yield name.removesuffix("+"), value
-
-
-def without_options_of(part: str, words: Sequence[str]) -> list[str]:
-    """A command line without its options of one part, such as --data.init_args.cache."""
-    kept, left_out = list[str](), False
-    for word in words:
-        left_out = word.startswith(f"--{part}.") if word.startswith("--") else left_out
-        if not left_out:
-            kept.append(word)
-    return kept
-
-
-def trusted_modules(words: Sequence[str]) -> set[str]:
-    """Modules that a command line itself names: those of `--trust`, and the packages of the classes in it.
-
-    A class is the value of --model, --data or a `class_path`, or has a capital, unlike files: `my.corpus`. Those that
-    all may name are left out: `torch.optim.SGD` trusts no other module of torch.
-    """
-    found = set[str]()
-    for option, value in typed_options(words):
-        for name, leaf in leaves(value, option):
-            # `Path.exists` raises for text that can be no path.
-            if not isinstance(leaf, str) or os.path.exists(leaf) or _is_known(leaf):
-                continue
-            parts = leaf.split(".")
-            if not all(map(str.isidentifier, parts)):
-                continue
-            of_class = name.rpartition(".")[2] in ("model", "data", "class_path") or parts[-1][0].isupper()
-            if option == "trust":
-                found.add(".".join(parts))
-            elif len(parts) > 1 and of_class:
-                found.add(parts[0])
-    return found - {"jsonargparse"}  # which would let a setting change what settings may name
-
-
-def _is_known(path: str) -> bool:
-    return any(path.startswith(f"{module}.") for module in (*ROOMS, *LIBRARIES))
-
-
-def imported_classes(settings: object) -> set[str]:
-    """Paths in settings that are of classes which the running program has imported before."""
-    found = set[str]()
-    for value in (value for _, value in leaves(settings) if isinstance(value, str)):
-        module, _, name = value.rpartition(".")
-        held = sys.modules.get(module)
-        # getattr would find what no module defines, such as __class__, and run the __getattr__ of a lazy module.
-        if isinstance(kind := vars(held).get(name) if held else None, type):
-            paths = (value, f"{kind.__module__}.{kind.__qualname__}")
-            found.update(path for path in paths if all(map(str.isidentifier, path.split("."))))
-    return found
-
-
-def refuse_permissions(settings: Namespace, words: Sequence[str]) -> None:
-    """Refuse permissions that a file of settings gives and the command line does not.
-
-    Raises:
-        SettingsError: See above.
-    """
-    given = {
-        _plain(name) for option, value in typed_options(words) for name, leaf in leaves(value, option) if leaf is True
-    }
-    for name, _ in _permissions(settings):
-        if _plain(name) not in given:
-            raise SettingsError(
-                f"{name} is true in a file of settings, and only the command line can permit that. If you trust the "
-                f"file that it opens, add --{name} true."
-            )
-
-
-def without_permissions(settings: Namespace) -> Namespace:
-    """The settings of a file, which permits nothing."""
-    for name, held in _permissions(settings):
-        held[name.rpartition(".")[2]] = False
-    return settings
-
-
-def _permissions(node: object, at: str = "") -> Iterator[tuple[str, dict[str, object]]]:
-    """Dotted names of the permissions that parsed settings give, each with the mapping that holds it."""
-    held = vars(node) if isinstance(node, Namespace) else node
-    if isinstance(held, dict | list):
-        for key, inner in held.items() if isinstance(held, dict) else enumerate(held):
-            name = f"{at}.{key}" if at else str(key)
-            if isinstance(held, dict) and key in PERMISSIONS and inner is True:
-                yield name, held
-            yield from _permissions(inner, name)
-
-
-def _plain(name: str) -> str:
-    return name.replace(".init_args", "")
-
-
-_NO_COMMAND = re.compile(r'expected "subcommand" to be one of .*')
+# Messages of jsonargparse that are not clear as they are. tests/training/test_parsing.py provokes each of them.
 _NO_MODEL = re.compile(r"the following arguments are required: \w+\.model\b.*")
-_UNKNOWN = re.compile(
-    r"(?:Option|(?:Subcommand|Group) '[^']+' does not accept option) '(?P<name>[^']+)'.*"
-    r"|unrecognized arguments: (?P<rest>.*)"
-)
+_UNKNOWN = re.compile(r"(?:Option|does not accept option) '([^']+)'|(?<=unrecognized arguments: )--([\w.-]+)")
 _CLASS = re.compile(r"(?:Expected a dot import path string: |has no attribute ')(\w+)")
-_MODULE = re.compile(r"No module named '([\w.]+)'")
 _DENIED = re.compile(r"Importing '([\w.]+)' is not allowed")
 _KEY = re.compile(r'Parser key "([^"]+)":\s*')
 _IN_CLASS = re.compile(r"Problem with given class_path '[\w.]*?(\w+)':")
-_EXPECTED = re.compile(r"Expected a (?:<class ')?[\w.]*?(\w+)(?:'>)?(?:\. Got value: (.*))?")
-_CHOICE = re.compile(r"Expected a typing\.Literal\[([^]]*)\]\. Got value: (.*)")
-_FRAME = re.compile(r"(?m)^[ -]*(Expected a <class 'NoneType'>|Does not validate .*|Subtypes: .*|Errors:|Given .*)$")
-"""Lines of a message of jsonargparse that do not say what is wrong."""
-
-
-COMMAND = "the command comes first: python train.py fit | validate | test | predict, then its options"
-
-TOGETHER = 10.0
-"""Seconds within which all processes of a run find the same fault."""
-
-
-def is_told_by_the_first() -> bool:
-    """Return if the first process of the run ends as well, within `TOGETHER` seconds: then it has told this fault.
-
-    It kills the processes that it has started; SLURM and torchrun send a signal to the others.
-    """
-    if rank_zero_only.rank == 0:  # type: ignore[attr-defined]
-        return False
-    end = time.monotonic() + TOGETHER
-    while time.monotonic() < end and preemption.requested() is None:
-        time.sleep(0.1)
-    return preemption.requested() is not None
 
 
 class Parser(LightningArgumentParser):
-    """Reports a fault of a command line or a config in one line, with the closest valid names.
+    """Reports a fault of a command line or a config in one line.
 
     An option that is cut short is unknown, also inside a class: --trainer.max_ep is not taken for --trainer.max_epochs.
     """
@@ -212,7 +42,7 @@ class Parser(LightningArgumentParser):
         """Parse a config.
 
         Raises:
-            SettingsError: It is no YAML of settings in UTF-8, or has other entries beside a `class_path`.
+            SettingsError: it is no YAML of settings in UTF-8, or has other entries beside a `class_path`.
         """
         if Path(path).is_file():  # and no pipe, which can be read once
             check_settings(path, read_yaml(Path(path)))
@@ -231,14 +61,56 @@ class Parser(LightningArgumentParser):
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Print the message and exit with code 2; the parser of a class raises instead."""
         names = [action.dest for action in (getattr(ex, "subcommand_parser", None) or self)._actions]
-        message = _NO_COMMAND.sub(f"{COMMAND}; --help lists the configs", message)
         message = _NO_MODEL.sub("no model is named: give --config one of configs/, or --model", message)
-        message = _UNKNOWN.sub(lambda found: _unknown(found, names), message)
+        if unknown := _UNKNOWN.search(message):
+            message += near(unknown[1] or unknown[2], names, "" if unknown[1] else "--")
         if not self.exit_on_error:
             super().error(message, ex)
         if not self.silent and not is_told_by_the_first():
-            sys.stderr.write(f"error: {self._file}{in_a_line(message)}\n")
+            sys.stderr.write(f"error: {self._file}{explained(message)}\n")
         self.exit(2)
+
+
+def explained(message: str) -> str:
+    """Return a message of jsonargparse in a line: option, class and fault, with what to do about a class path."""
+    keys = ".".join(_KEY.findall(message))
+    inside = f" ({classes[-1]})" if (classes := _IN_CLASS.findall(message)) else ""
+    if denied := _DENIED.search(message):
+        module = denied[1].rpartition(".")[0]
+        fault = f"{denied[1]} is of another program, and no file may import it. If you trust it, {remedy(module)}"
+    elif found := _CLASS.search(message):
+        rooms = [vars(sys.modules[room]) for room in ROOMS if room in sys.modules]
+        known = (name for room in rooms for name, value in room.items() if isinstance(value, type))
+        fault = f"there is no class {found[1]}{near(found[1], known)}"
+    else:
+        fault = in_a_line(_IN_CLASS.sub("", _KEY.sub("", message)))
+        if inside in (" (LightningModule)", " (LightningDataModule)"):
+            inside, fault = "", f"{fault}, as no class is named before it: give --config or --{keys} first"
+    return f"{keys}{inside}: {fault}" if keys or inside else fault
+
+
+def check_settings(path: str, settings: object, at: str = "") -> None:
+    """Check the form of a config, which names no option that no class has.
+
+    Raises:
+        SettingsError: it is no mapping, or has other entries beside a `class_path` than its arguments.
+    """
+    if not at and not isinstance(settings, Mapping):
+        kind = "empty" if settings is None else "a list" if isinstance(settings, list) else "text"
+        raise SettingsError(
+            f"{path} is {kind}, and a config is a mapping: `model: …` and `data: …`, each on a line of its own. Give "
+            f"--config one of configs/."
+        )
+    if isinstance(settings, Mapping):
+        strange = [name for name in settings if name not in ("class_path", "init_args", "dict_kwargs")]
+        if "class_path" in settings and strange:
+            raise SettingsError(
+                f"{path}: `{strange[0]}` stands beside the class_path of `{at}`{near(strange[0], ['init_args'])}: the "
+                f"arguments of a class stand under `init_args`."
+            )
+    if isinstance(settings, Mapping | list):
+        for key, inner in settings.items() if isinstance(settings, Mapping) else enumerate(settings):
+            check_settings(path, inner, f"{at}.{key}" if at else str(key))
 
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -272,88 +144,8 @@ def overview(columns: int) -> str:
     width = max(map(len, names), default=0)
     lines = [
         textwrap.fill(
-            ", ".join(of), columns, initial_indent=f"  {folder:{width}}  ", subsequent_indent=" " * (width + 4)
+            ", ".join(stems), columns, initial_indent=f"  {folder:{width}}  ", subsequent_indent=" " * (width + 4)
         )
-        for folder, of in names.items()
+        for folder, stems in names.items()
     ]
     return "\n".join([HELP, *lines, "", "Many runs: python -m sweeps.run --help. Documentation: docs/index.md.", ""])
-
-
-def check_settings(path: str, settings: object, at: str = "") -> None:
-    """Check the form of a config, which names no option that no class has.
-
-    Raises:
-        SettingsError: It is no mapping, or has other entries beside a `class_path` than its arguments.
-    """
-    if not at and not isinstance(settings, Mapping):
-        kind = "empty" if settings is None else "a list" if isinstance(settings, list) else "text"
-        raise SettingsError(
-            f"{path} is {kind}, and a config is a mapping: `model: …` and `data: …`, each on a line of its own. Give "
-            f"--config one of configs/."
-        )
-    if isinstance(settings, Mapping):
-        strange = [name for name in settings if name not in ("class_path", "init_args", "dict_kwargs")]
-        if "class_path" in settings and strange:
-            raise SettingsError(
-                f"{path}: `{strange[0]}` stands beside the class_path of `{at}`{near(strange[0], ['init_args'])}: the "
-                f"arguments of a class stand under `init_args`."
-            )
-    if isinstance(settings, Mapping | list):
-        for key, inner in settings.items() if isinstance(settings, Mapping) else enumerate(settings):
-            check_settings(path, inner, f"{at}.{key}" if at else str(key))
-
-
-def _unknown(found: re.Match[str], names: Iterable[str]) -> str:
-    """One clause for each unknown option; `names` are those that the parser knows."""
-    if "subcommand" in names:
-        return COMMAND
-    if found["name"] is not None:
-        return f"there is no option {found['name']}{near(found['name'], names)}"
-    given = [word.partition("=")[0] for word in found["rest"].split() if word.startswith("-")]
-    unknown = [f"there is no option {word}{near(word.lstrip('-'), names, '--')}" for word in given]
-    return "; ".join(unknown) or found[0]
-
-
-def in_a_line(message: str) -> str:
-    """Reduce a message of jsonargparse to option, class and fault."""
-    keys = ".".join(_KEY.findall(message))
-    inside = f" ({classes[-1]})" if (classes := _IN_CLASS.findall(message)) else ""
-    if denied := _DENIED.search(message):
-        module = denied[1].rpartition(".")[0]
-        fault = f"{denied[1]} is of another program, and no file may import it. If you trust it, {remedy(module)}"
-    elif absent := _MODULE.search(message):
-        fault = (
-            f"there is no module {absent[1]}: check its name, and that it lies in this folder or in one of PYTHONPATH"
-        )
-    elif found := _CLASS.search(message):
-        rooms = [vars(sys.modules[room]) for room in ROOMS if room in sys.modules]
-        known = (name for room in rooms for name, value in room.items() if isinstance(value, type))
-        fault = f"there is no class {found[1]}{near(found[1], known)}"
-    else:
-        fault = _said(message)
-        if inside in (" (LightningModule)", " (LightningDataModule)"):
-            inside, fault = "", f"{fault}, as no class is named before it: give --config or --{keys} first"
-    return f"{keys}{inside}: {fault}" if keys or inside else fault
-
-
-def _said(message: str) -> str:
-    """A message without its frame, and with types by the names that a user writes them by."""
-    given = re.findall(r"(?:Given value|Got value): (.*)", message)
-    rest = _FRAME.sub("", _IN_CLASS.sub("", _KEY.sub("", message)))
-    lines = [line for line in dict.fromkeys(line.strip(" -") for line in rest.splitlines()) if line]
-    expected = [_EXPECTED.fullmatch(line) for line in lines]
-    kinds = [KINDS.get(found[1], found[1]) for found in expected if found]
-    if not kinds or len(kinds) < len(lines):
-        return _CHOICE.sub(_choice, "; ".join(lines))
-    alternatives = " or ".join(dict.fromkeys(kinds))
-    return (
-        f"expected {alternatives.replace('{}', given[0])}, and not {given[0]!r}"
-        if given
-        else f"expected {alternatives}"
-    )
-
-
-def _choice(found: re.Match[str]) -> str:
-    """As `check_values` says it."""
-    known = re.findall(r"'([^']*)'", found[1])
-    return f"is {found[2]!r}, and must be {one_of(found[2], known)}"

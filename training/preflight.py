@@ -5,7 +5,6 @@ import os
 import platform
 import random
 import shutil
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -31,15 +30,13 @@ from processes.ranks import Ranks, run_name
 from results.digests import Digests
 from results.errors import UserError, counted
 from results.files import write_atomically
-from training.lifecycle import TrainedModule, read_checkpoint
+from training.checkpoints import read_checkpoint
+from training.lifecycle import TrainedModule
+from training.slurm import nodes_of_step
 
 ENOUGH = 2.0
 """Seconds of forward passes from which the time of an extraction is judged."""
 _POLL_SECONDS = 0.1
-
-
-class PreflightError(UserError):
-    """Something that stands in the way of a run."""
 
 
 class Report:
@@ -104,7 +101,7 @@ def inspect(
             above = _existing(runs)
             if not (above.is_dir() and os.access(above, os.W_OK)):
                 remedy = "Give --trainer.default_root_dir a folder that can be written"
-                raise PreflightError.at(runs, None, "no folder can be made there for the run", remedy)
+                raise UserError.at(runs, None, "no folder can be made there for the run", remedy)
             found.append(str(runs))
         with report.part("folder of stores") as found:
             found.append(see_folder(data.cache, ranks, report.faults))
@@ -139,7 +136,7 @@ def see_folder(folder: Path, ranks: Ranks, faults: list[str]) -> str:
     The other tasks hand their faults to the first, which adds them to its own.
 
     Raises:
-        PreflightError: a task sees another folder under this name, or none.
+        UserError: a task sees another folder under this name, or none.
         OSError: it cannot be written.
     """
     node = os.environ.get("SLURMD_NODENAME", platform.node())
@@ -160,13 +157,13 @@ def see_folder(folder: Path, ranks: Ranks, faults: list[str]) -> str:
         write_atomically(own, json.dumps([node, faults]))
         if ranks.rank:
             if not _until(lambda: not own.exists(), ranks.patience):
-                raise PreflightError(_unseen(folder, f"the first task has not seen what node {node} wrote", ranks))
+                raise UserError(_unseen(folder, f"the first task has not seen what node {node} wrote", ranks))
             faults.clear()
             return ""
         if not _until(all_heard, ranks.patience):
-            silent = _nodes() - {name for name, _ in heard.values()}
+            silent = nodes_of_step() - {name for name, _ in heard.values()}
             who = f"node {' and '.join(sorted(silent))}" if silent else f"task {min(set(range(len(signs))) - {*heard})}"
-            raise PreflightError(_unseen(folder, f"nothing is seen of what {who} writes", ranks))
+            raise UserError(_unseen(folder, f"nothing is seen of what {who} writes", ranks))
     finally:
         own.unlink(missing_ok=True)
     faults += [f"node {name}: {fault}" for name, others in heard.values() for fault in others if fault not in faults]
@@ -189,15 +186,6 @@ def _unseen(folder: Path, what: str, ranks: Ranks) -> str:
         f"{folder}: {what} there, within {ranks.patience:.0f} s (--data.init_args.rank_timeout). Give "
         f"--data.init_args.cache a folder that all nodes share, and start all {ranks.world} tasks with srun."
     )
-
-
-def _nodes() -> set[str]:
-    """The nodes of this step of SLURM; none where they are not known."""
-    listed = os.environ.get("SLURM_STEP_NODELIST", "")
-    if not listed or shutil.which("scontrol") is None:
-        return set()
-    command = ["scontrol", "show", "hostnames", listed]
-    return set(subprocess.run(command, capture_output=True, text=True, check=False).stdout.split())
 
 
 def rehearse(
@@ -229,7 +217,7 @@ def rehearse(
     with report.part("stores") as found:
         free = shutil.disk_usage(_existing(data.cache)).free
         if needs.bytes > free:
-            raise PreflightError(
+            raise UserError(
                 f"{data.cache}: {decimal(needs.bytes)} are needed for the stores, and {decimal(free)} are free. Free "
                 f"{decimal(needs.bytes - free)} more, or put the stores elsewhere (--data.init_args.cache)."
             )

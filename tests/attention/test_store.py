@@ -66,6 +66,7 @@ def test_a_manifest_comes_back_as_it_was_from_json_in_a_fixed_order() -> None:
     body = json.loads(content)
     assert list(body) == sorted(body)
     assert body["shards"][1] == {"bytes": 30, "file": "00001-3.safetensors", "sha256": "3" * 64}
+    assert body["hidden"] == {"layers": [], "size": 0}
     with_states = replace(MANIFEST_OF_TWO, hidden=HiddenLayers((0, 2), 384))
     assert json.loads(with_states.dump())["hidden"] == {"layers": [0, 2], "size": 384}
     assert Manifest.load(with_states.dump()) == with_states

@@ -33,6 +33,7 @@ from fidelity.saliency import MEASURES, RANKINGS
 from metrics.bootstrap import Resampled, mean, median, resample, weights_of
 from tests.fidelity.tiny import KINDS, Kind, classified, saliency_of
 from tests.fidelity.trained import ROOT, fitted
+from training.cli import ProbingCLI
 
 SCORES = [
     "perturbation.uniform_drop",
@@ -61,7 +62,7 @@ FEWER = (
 
 def run_over(
     checkpoints: list[Path], config: str, *options: str, folder: Path
-) -> tuple[train.ProbingCLI, Path, dict[str, Any]]:
+) -> tuple[ProbingCLI, Path, dict[str, Any]]:
     """A run over the checkpoints, its folder and its `results.json`."""
     # One needs no brackets.
     given = f"[{','.join(map(str, checkpoints))}]" if len(checkpoints) > 1 else str(checkpoints[0])

@@ -208,20 +208,6 @@ class TestFigures:
         alone = open_page(run / "examples.html", color_scheme="dark")
         assert alone.locator(".text tr").first.locator("span").all_text_contents() == ["ein", WORD, "schöner"]
 
-    def test_of_a_run_before_vector_graphics(self, run: Path, tmp_path: Path, open_page: Open) -> None:
-        record = json.loads((run / "results.json").read_text(encoding="utf-8"))
-        for name in ("columns", "figure_data"):
-            del record[name]
-        (tmp_path / "results.json").write_text(json.dumps(record), encoding="utf-8")
-        for file in ("small.csv", "large.csv", "weights.png", "bars.png", "curve.png", "examples.html"):
-            (tmp_path / file).write_bytes((run / file).read_bytes())
-        page = open_page(write_page(tmp_path))
-        assert page.locator("figure img").evaluate_all("all => all.map(one => one.naturalWidth > 100)") == [True] * 3
-        assert page.get_by_text("What is drawn was not written as numbers.").count() == 4
-        assert "no units" in page.inner_text("main")
-        shown = f"{SMALL.frame['accuracy'][0]:.4g} [{SMALL.frame['accuracy.low'][0]:.4g}"
-        assert column(page, "small", 4)[0].startswith(shown)
-
 
 def contrast(page: Page, selector: str) -> float:
     """Contrast of an element's letters and its background over the page, by WCAG's formula."""
@@ -407,11 +393,10 @@ class TestSize:
         (tmp_path / "small.csv").unlink()
         (tmp_path / "large.csv").write_bytes(b"\xff\xfe a,b\n1,2,3\n")
         (tmp_path / "curve.svg").unlink()
-        (tmp_path / "curve.png").unlink()
         (tmp_path / "config.yaml").write_text("model: [", encoding="utf-8")
         page = open_page(write_page(tmp_path))
         lines = "\n".join(page.locator(".notice li").all_inner_texts())
-        assert all(name in lines for name in ("small.csv", "large.csv", "curve.png", "config.yaml"))
+        assert all(name in lines for name in ("small.csv", "large.csv", "curve.svg", "config.yaml"))
         page.wait_for_function("() => document.querySelector('#figure-weights img').naturalWidth > 0")
 
     def test_a_folder_without_results_is_refused_in_a_line(self, tmp_path: Path) -> None:

@@ -216,6 +216,7 @@ def test_results_are_read(tmp_path: Path) -> None:
         **{"scores": {"uas": 1, "none": None}, "audit": {"epochs": 3}, "items": "items.parquet"},
         **{"ratios": {"uas": ["correct", "scored"]}, "encoder": {"name": "tiny"}, "data": {}},
         **{"experiment": "probe", "seed": 3, "tables": {"probe_runs": "probe_runs.csv"}},
+        **{"units": {"uas": "fraction"}, "versions": {}},
     }
     path = tmp_path / "results.json"
     path.write_text(json.dumps(content), encoding="utf-8")

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from results.errors import UserError, new_items
 from training import Origin, TrainedModule, TrainingError
-from training.lifecycle import read_checkpoint
+from training.checkpoints import read_checkpoint
 
 pytestmark = pytest.mark.filterwarnings("ignore:The 'train_dataloader' does not", "ignore:The 'val_dataloader' does")
 

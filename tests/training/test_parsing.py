@@ -20,8 +20,10 @@ from models import TextClassifier
 from probes import AttentionOnlyProbe
 from tests.test_train import ROOT, arguments, classifier_arguments
 from training import TrainingError
-from training.lifecycle import data_settings, read_checkpoint
-from training.parsing import Parser, in_a_line, only_known_classes, trusted_modules
+from training.checkpoints import data_settings, read_checkpoint
+from training.cli import ProbingCLI, check
+from training.parsing import Parser, explained
+from training.trust import only_known_classes, trusted_modules
 
 QUICK = f"--config={ROOT}/configs/fidelity/quick.yaml"
 CONFIGS = ROOT / "configs"
@@ -124,7 +126,7 @@ def test_a_checkpoint_imports_nothing(place: str, trained: Path, evil: str, ran:
 
 
 ROUTES = {
-    "fidelity": ["test", QUICK, "--model.init_args.checkpoints={path}"],
+    "fidelity": ["test", QUICK, "--model.init_args.checkpoints={path}", "--model.init_args.tests=[Permutation]"],
     "ablation": ["test", f"--config={CONFIGS}/kovaleva2019/ablation.yaml", "--model.init_args.checkpoint={path}"],
     "pruning": ["test", f"--config={CONFIGS}/michel2019/pruning.yaml", "--model.init_args.checkpoint={path}"],
 }
@@ -302,7 +304,7 @@ def test_a_line_is_parsed_once_unless_its_data_may_be_those_of_a_checkpoint(monk
         assert len(parsed) == times, "the silent pass waits"
         return True
 
-    monkeypatch.setattr(train.ProbingCLI, "_parse", parse)
+    monkeypatch.setattr(ProbingCLI, "parse", parse)
     monkeypatch.setattr("training.parsing.is_told_by_the_first", waits)
     for times, words in ((1, ["fit"]), (2, ["test"]), (1, ["test", "--data=X"])):
         parsed.clear()
@@ -313,9 +315,9 @@ def test_a_line_is_parsed_once_unless_its_data_may_be_those_of_a_checkpoint(monk
 
 def test_python_is_told_of_no_option() -> None:
     denied = "Importing 'my.probe.X' is not allowed"
-    assert in_a_line(denied).endswith("If you trust it, import my.probe first")
+    assert explained(denied).endswith("If you trust it, import my.probe first")
     with only_known_classes(how="add --trust {}"), only_known_classes():
-        assert in_a_line(denied).endswith("If you trust it, add --trust my.probe")
+        assert explained(denied).endswith("If you trust it, add --trust my.probe")
 
 
 def test_other_parsers_of_the_program_are_left_alone() -> None:
@@ -328,8 +330,8 @@ def test_other_parsers_of_the_program_are_left_alone() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "fault"),
     [
-        ("learning_rat", 1, r"there is no option learning_rat \(did you mean `learning_rate`"),
-        ("learning_rate", "fast", r"learning_rate .*: expected a number, and not 'fast'"),
+        ("learning_rat", 1, r"Option 'learning_rat' is not accepted \(did you mean `learning_rate`"),
+        ("learning_rate", "fast", r"learning_rate .*: Expected a float. Got value: fast"),
     ],
 )
 def test_a_stored_option_that_no_longer_fits_is_told_in_a_sentence(
@@ -347,5 +349,5 @@ def test_options_that_are_dataclasses_of_a_reader_are_of_this_program(tmp_path: 
         (tmp_path / f"{split}.csv").write_text("review,stars\nfine,5\n", encoding="utf-8")
     words = ["fit", "--config=configs/demo_classifier.yaml", f"--data.init_args.corpus={tmp_path}/{{split}}.csv"]
     words += ["--data.init_args.columns.text=review", "--data.init_args.columns.label=stars"]
-    found = train.check(words)
+    found = check(words)
     assert found is None

@@ -16,10 +16,11 @@ from attention import EncoderSpec, resolve
 from attention.encoder import offline
 from datamodules import DependencyDataModule
 from processes.ranks import Ranks
+from results.errors import UserError
 from tests import documents
 from tests.fidelity.trained import WARNINGS, fitted
 from tests.test_train import ROOT, arguments, classifier_arguments, slurm
-from training.preflight import Needs, PreflightError, see_folder
+from training.preflight import Needs, see_folder
 
 pytestmark = [pytest.mark.filterwarnings(warning) for warning in WARNINGS]
 
@@ -204,7 +205,7 @@ def meet(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Met]]:
         def task(rank: int) -> None:
             try:
                 said = see_folder(folders[rank], Ranks(rank, len(folders), patience), found[rank].faults)
-            except (PreflightError, OSError) as error:
+            except (UserError, OSError) as error:
                 said = str(error)
             found[rank] = found[rank]._replace(said=said)
 

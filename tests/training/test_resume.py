@@ -32,9 +32,10 @@ from results.errors import UserError
 from results.files import keep
 from tests.test_train import ROOT, arguments, classifier_arguments, pytestmark  # noqa: F401 # expected warnings
 from training import Best, nested
-from training.lifecycle import read_checkpoint
+from training.checkpoints import read_checkpoint
 from training.parsing import Parser
-from training.resume import Left, RunState, random_states, run_digest, set_random_states
+from training.resume import random_states, set_random_states
+from training.run import Left, RunState, run_digest
 
 
 @pytest.fixture(autouse=True)
@@ -154,7 +155,7 @@ def test_what_is_killed_before_there_is_a_state_begins_again_in_its_folder(
     (state / "training.ckpt").unlink()
     checkpoints = state.parent / "checkpoints"
     checkpoints.mkdir(exist_ok=True)
-    RunState(state).note(checkpoints / "epoch=0-step=2.ckpt")
+    RunState(state).checkpoints.note(checkpoints / "epoch=0-step=2.ckpt")
     (checkpoints / "epoch=0-step=2.ckpt").write_bytes(b"of the killed process")
     users = [state.parent / "notes.txt", checkpoints / "mine.ckpt", checkpoints / "notes.md"]
     for path in users:
@@ -184,7 +185,7 @@ def test_a_run_that_is_refused_leaves_nothing_but_the_users_files(
     assert train.run(command) == 1
     assert not (tmp_path / "AttentionOnlyProbe").exists()
     with monkeypatch.context() as patched:
-        for callback in ("training.resume.Resume", "train.RunConfig"):
+        for callback in ("training.resume.Resume", "training.run.RunConfig"):
             patched.setattr(f"{callback}.on_exception", lambda *_: None)  # as if it had been killed
         assert train.run(command) == 1
     (run,) = (path.parent for path in tmp_path.rglob("config.yaml"))
@@ -278,9 +279,9 @@ def test_checkpoints_are_put_back_as_they_were_in_the_state(noted: bool, tmp_pat
     for path in (best, later, users):
         path.write_text(path.name)
         if path != users:
-            state.note(path)
-    kept_best = state.keep_best([str(best)])
-    state.drop_others(kept_best.values())
+            state.checkpoints.note(path)
+    kept_best = state.checkpoints.keep_best([str(best)])
+    state.checkpoints.drop_others(kept_best.values())
     content = io.BytesIO()
     torch.save({"resume": {"best": kept_best, "log": "step\n1\n"}}, content)
     keep(state.training, content.getbuffer())
@@ -598,7 +599,9 @@ from pytorch_lightning import LightningModule, Trainer
 from processes import preemption
 from processes.jobs import results_of
 from processes.ranks import LostRank
-from training.resume import Resume, RunState, ignore_signals
+from training.lightning_private import ignore_signals
+from training.resume import Resume
+from training.run import RunState
 
 folder, interrupted = Path(sys.argv[1]), sys.argv[2] == "interrupted"
 
@@ -662,12 +665,12 @@ def test_a_lost_connection_is_an_interruption_where_another_process_was_asked_to
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def main(_: list[str]) -> None:
+    def main(*_: object) -> None:
         raise RuntimeError("[pair.cc:553] Connection closed by peer [127.0.0.1]:7059. This is typically …\nmore")
 
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     monkeypatch.setattr(rank_zero_only, "rank", rank)
-    monkeypatch.setattr(train, "main", main)
+    monkeypatch.setattr("training.cli.main", main)
     with pytest.raises(RuntimeError):
         train.run([])  # there are no other processes
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)

@@ -1,0 +1,247 @@
+"""Each private part of Lightning, torch and torchmetrics that a run uses does what it is used for."""
+
+import csv
+import multiprocessing
+import os
+import signal
+import subprocess
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from pytorch_lightning import Callback, LightningModule, Trainer
+from pytorch_lightning.cli import LightningCLI
+from torch import Tensor
+
+from training import Average
+from training.faults import has_waited, is_of_another
+from training.lightning_private import (
+    CommandLine,
+    ContinuedCSVLogger,
+    alone,
+    attached_trainer,
+    continue_training,
+    ignore_signals,
+    limit_collectives,
+    repeat_batch,
+    set_root,
+    set_update_count,
+    signal_started,
+    started_processes,
+    steps_of,
+)
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated:FutureWarning"),
+]
+QUIET: dict[str, Any] = {
+    "accelerator": "cpu",
+    "logger": False,
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+    "enable_checkpointing": False,
+}
+BATCHES, EPOCHS = 3, 2
+
+
+class Tiny(LightningModule):
+    """One weight; notes the batches that it has seen, and who would handle SIGTERM."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(()))
+        self.seen: list[tuple[int, int]] = []
+        self.handler: object = None
+        self.metric = Average()
+
+    def training_step(self, batch: Tensor, batch_idx: int) -> Tensor:
+        self.seen.append((self.current_epoch, int(batch)))
+        self.handler = signal.getsignal(signal.SIGTERM)
+        self.metric.update(self.weight.detach(), 1)
+        return (self.weight - 1).square()
+
+    def on_train_epoch_end(self) -> None:
+        self.log("loss", self.metric.take())
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    def train_dataloader(self) -> "Loader":
+        return Loader(self)
+
+
+class Loader:
+    """The batches of an epoch that were not seen; it has a state, as Lightning asks where a training goes on."""
+
+    def __init__(self, module: Tiny) -> None:
+        self.module = module
+
+    def __len__(self) -> int:
+        return BATCHES
+
+    def __iter__(self) -> Iterator[Tensor]:
+        seen = self.module.trainer.fit_loop.epoch_loop.batch_progress.current.ready
+        yield from map(torch.tensor, range(seen % BATCHES, BATCHES))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+class SaveBefore(Callback):
+    """Saves a checkpoint before a batch, which is repeated."""
+
+    def __init__(self, epoch: int, batch: int, path: Path) -> None:
+        self.place, self.path, self.steps = (epoch, batch), path, 0
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int) -> None:
+        if (trainer.current_epoch, batch_idx) == self.place:
+            self.steps = steps_of(trainer)
+            trainer.save_checkpoint(self.path)
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        repeat_batch(checkpoint)
+
+
+class Continue(Callback):
+    """Corrects the count of steps before the first batch."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+
+    def on_train_batch_start(self, trainer: Trainer, *_: object) -> None:
+        if self.steps >= 0:
+            continue_training(trainer, self.steps)
+            self.steps = -1
+
+
+@pytest.mark.parametrize("place", [(0, 1), (1, 0), (1, 2)])
+def test_a_training_goes_on_with_the_batch_before_which_it_was_saved(place: tuple[int, int], tmp_path: Path) -> None:
+    save = SaveBefore(*place, tmp_path / "tiny.ckpt")
+    whole, continued = Tiny(), Tiny()
+    trainer = Trainer(**QUIET, max_epochs=EPOCHS, callbacks=[save])
+    trainer.fit(whole)
+    again = Trainer(**QUIET, max_epochs=EPOCHS, callbacks=[Continue(save.steps)])
+    again.fit(continued, ckpt_path=save.path)
+    assert whole.seen == [(epoch, batch) for epoch in range(EPOCHS) for batch in range(BATCHES)]
+    assert continued.seen == whole.seen[whole.seen.index(place) :]
+    assert (steps_of(again), again.global_step) == (steps_of(trainer), trainer.global_step) == (EPOCHS * BATCHES,) * 2
+    assert torch.equal(continued.weight, whole.weight)
+
+
+@pytest.mark.parametrize("ignored", [True, False])
+def test_lightning_handles_no_signal_of_a_trainer_that_ignores_them(ignored: bool, tmp_path: Path) -> None:
+    trainer, module = Trainer(**QUIET, max_steps=1, default_root_dir=tmp_path), Tiny()
+    if ignored:
+        ignore_signals(trainer)
+    trainer.fit(module)
+    assert (module.handler == signal.getsignal(signal.SIGTERM)) == ignored
+
+
+def test_a_trainer_continues_from_files_of_its_root_alone(tmp_path: Path) -> None:
+    trainer = Trainer(**QUIET)
+    set_root(trainer, tmp_path)
+    assert trainer.default_root_dir == str(tmp_path)
+    assert trainer._checkpoint_connector._hpc_resume_path is None
+    trainer.strategy.connect(Tiny())
+    trainer.save_checkpoint(tmp_path / "hpc_ckpt_1.ckpt")
+    assert trainer._checkpoint_connector._hpc_resume_path == str(tmp_path / "hpc_ckpt_1.ckpt")
+
+
+def test_processes_that_a_trainer_has_started_get_its_signals() -> None:
+    assert started_processes(Trainer(**QUIET)) == []
+    trainer = Trainer(**QUIET, devices=2, strategy="ddp")
+    assert started_processes(trainer) == []
+    with subprocess.Popen(["sleep", "60"]) as process:
+        started_processes(trainer).append(process)
+        signal_started(trainer, signal.SIGTERM)
+    assert process.returncode == -signal.SIGTERM
+
+
+def test_a_module_without_a_trainer_has_none() -> None:
+    module, trainer = Tiny(), Trainer(**QUIET)
+    assert attached_trainer(module) is None
+    module.trainer = trainer
+    assert attached_trainer(module) is trainer
+
+
+def test_a_metric_that_is_restored_does_not_warn() -> None:
+    metric = Average()
+    set_update_count(metric, 3)
+    assert (metric.update_count, metric.update_called) == (3, True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        metric.compute()
+
+
+def test_a_log_is_continued_and_not_removed(tmp_path: Path) -> None:
+    logger = ContinuedCSVLogger(tmp_path, lambda: "epoch,val_uas,step\n0,0.5,1\n")
+    logger.log_metrics({"val_uas": 0.75}, step=2)
+    logger.save()
+    rows = list(csv.DictReader((tmp_path / "metrics.csv").read_text(encoding="utf-8").splitlines()))
+    assert [(row["step"], row["val_uas"]) for row in rows] == [("1", "0.5"), ("2", "0.75")]
+
+
+def test_private_steps_of_the_command_line_are_those_of_lightning() -> None:
+    own = {name for name in vars(CommandLine) if name.startswith("_") and not name.startswith("__")}
+    assert own == {"_run_subcommand", "_parse_ckpt_path"}
+    assert own <= vars(LightningCLI).keys()
+
+
+def test_a_trainer_inside_a_test_asks_no_other_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    metric, trainer = Average(), Trainer(**QUIET, max_epochs=1)
+    metric.update(torch.tensor(3.0), 2)
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)  # and no group: whatever gathers would fail
+    with alone():
+        assert metric.compute() == 1.5
+        trainer.fit(Tiny())  # which logs without `sync_dist`
+    assert dist.is_initialized()
+    metric.update(torch.tensor(3.0), 2)
+    with pytest.raises((RuntimeError, ValueError), match=r"[Dd]efault process group"):
+        metric.compute()
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[Callable[[Callable[[], object]], None]]:
+    """Joins two processes by gloo, of which the other one does something else than a collective."""
+    others: list[multiprocessing.process.BaseProcess] = []
+
+    def join(rank: int) -> None:
+        where = f"file://{tmp_path / 'group'}"
+        dist.init_process_group("gloo", init_method=where, rank=rank, world_size=2, timeout=timedelta(seconds=60))
+
+    def other(does: Callable[[], object]) -> None:
+        join(1)
+        does()
+        os._exit(0)
+
+    def begin(does: Callable[[], object]) -> None:
+        others.append(multiprocessing.get_context("fork").Process(target=other, args=(does,)))
+        others[0].start()
+        join(0)
+
+    yield begin
+    dist.destroy_process_group()
+    for process in others:
+        process.kill()
+        process.join()
+
+
+@pytest.mark.parametrize("gone", [True, False])
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_what_gloo_says_of_a_lost_process_is_understood(gone: bool, group: Callable[..., None]) -> None:
+    group((lambda: None) if gone else (lambda: time.sleep(60)))
+    limit_collectives(1.0)
+    began = time.monotonic()
+    with pytest.raises(RuntimeError) as error:
+        dist.all_reduce(torch.ones(()))
+    assert time.monotonic() - began < 20
+    assert is_of_another(error.value), str(error.value)
+    assert has_waited(error.value) == (not gone)

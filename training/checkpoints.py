@@ -1,0 +1,164 @@
+"""Reading a checkpoint: a received file is data, of which nothing is imported but classes of this program."""
+
+import inspect
+import warnings
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+import yaml
+from jsonargparse import ArgumentError, Namespace
+from pytorch_lightning import LightningDataModule, LightningModule
+
+from results.errors import UserError
+from training.parsing import Parser, explained
+from training.trust import ROOMS, imported_classes, only_known_classes, remedy, without_permissions
+
+NOT_OF_A_RUN = "this is no checkpoint of a run. `fit` leaves them in checkpoints/ of its run."
+
+
+class TrainingError(UserError):
+    """A module that is not trained, a training that fails, or a checkpoint that cannot be used."""
+
+
+def checkpoint_file(path: str | Path) -> Path:
+    """Return the file of a checkpoint that an option names; a TrainingError if there is none."""
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise TrainingError(f"{file}: there is no such checkpoint. `fit` leaves them in checkpoints/ of its run.")
+    return file
+
+
+def read_checkpoint(path: Path) -> Mapping[str, Any]:
+    """Return the content of a checkpoint, its tensors mapped, not read; a TrainingError if it is damaged or foreign."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()  # PyTorch itself compares no checksum: a flipped weight would be loaded
+        content = None if damaged else torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except Exception as error:  # zipfile and the unpickler raise almost anything on bytes that are not theirs
+        damaged, content = type(error).__name__, None
+    if damaged:
+        raise TrainingError(
+            f"{path}: this is no checkpoint, or a damaged one ({damaged}). Give another of checkpoints/ of its run, or "
+            f"train again."
+        )
+    if not isinstance(content, dict) or not {"state_dict", "epoch", "pytorch-lightning_version"} <= content.keys():
+        raise TrainingError(f"{path}: {NOT_OF_A_RUN}")
+    return content
+
+
+def configured_model(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `class_path` and `init_args` of the module of a checkpoint; `class_path` is empty where it has none.
+
+    Raises:
+        TrainingError: it says so in another form than a run does.
+    """
+    model = (config_of(content) if "config" in content else {}).get("model", {})
+    parameters = content.get("hyper_parameters") or {}
+    if not isinstance(model, Mapping) or not isinstance(parameters, Mapping):
+        raise TrainingError(f"{path}: {NOT_OF_A_RUN}")
+    names = [said for said in (model.get("class_path"), parameters.get("_class_path")) if said is not None]
+    if not all(isinstance(name, str) for name in names):
+        raise TrainingError(f"{path}: {NOT_OF_A_RUN}")
+    arguments = {key: value for key, value in parameters.items() if not str(key).startswith("_")}
+    return {"class_path": names[-1] if names else "", "init_args": {**(model.get("init_args") or {}), **arguments}}
+
+
+def data_settings(path: Path, content: Mapping[str, Any]) -> Namespace:
+    """Return the settings of the data that a checkpoint was trained on, as the command line's parser reads them.
+
+    Raises:
+        TrainingError: the checkpoint does not say, or names what cannot be used here; `path` is for the message.
+    """
+    data = config_of(content).get("data")
+    if not isinstance(data, Mapping):
+        raise TrainingError(f"{path}: the checkpoint does not say what it was trained on: give --data.")
+    return _parsed(LightningDataModule, "data", path, data)
+
+
+def datamodule_from(settings: Namespace) -> LightningDataModule:
+    """Return the datamodule that settings describe, not set up."""
+    data = _made(LightningDataModule, "data", settings)
+    assert isinstance(data, LightningDataModule)
+    return data
+
+
+def config_of(content: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the config of the run of a checkpoint; its `model` is None where the checkpoint has another form of it."""
+    config = content.get("config")
+    try:
+        found = yaml.safe_load(config) if isinstance(config, str) else None
+    except (yaml.YAMLError, ValueError, RecursionError):  # of an impossible date; of brackets without end
+        found = None
+    return found if isinstance(found, Mapping) else {"model": None}
+
+
+Module = TypeVar("Module", bound=LightningModule)
+
+
+def instantiate(
+    base: type[Module], path: Path, model: Mapping[str, Any], options: Mapping[str, Any] | None = None
+) -> Module:
+    """Return a module made from the settings of a checkpoint, without parameters yet.
+
+    Args:
+        base: its class, or one above it.
+        path: the checkpoint, for messages.
+        model: see `configured_model`.
+        options: arguments in the place of those of the checkpoint.
+
+    Raises:
+        TrainingError: the checkpoint is of another class.
+    """
+    name, arguments = model.get("class_path", ""), {**model.get("init_args", {}), **(options or {})}
+    if not name:  # trained by a program, not by train.py
+        if getattr(getattr(base, "build", None), "__isabstractmethod__", False):
+            raise TrainingError(f"{path}: the checkpoint does not say of which class it is: load it with that class.")
+        known = inspect.signature(base).parameters
+        every = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
+        return base(**{name: value for name, value in arguments.items() if every or name in known})
+    if (kind := name.rpartition(".")[2]) not in _names_below(base):
+        module, _, _ = name.rpartition(".")
+        own = "" if module.partition(".")[0] in ROOMS else f" If it is a class of your own, {remedy(module)}."
+        raise TrainingError(f"{path} is a checkpoint of {kind}, not of {base.__name__}: load it with {kind}.{own}")
+    made = _made(base, "model", _parsed(base, "model", path, {"class_path": name, "init_args": arguments}))
+    assert isinstance(made, base)
+    return made
+
+
+def _parsed(base: type, part: str, path: Path, settings: Mapping[str, Any]) -> Namespace:
+    """Return the settings of a received file, as the command line's parser reads them; they permit nothing.
+
+    Raises:
+        TrainingError: they name a class of another program, or an option that no longer fits.
+    """
+    parser = _parser(base, part)
+    try:
+        with only_known_classes(imported_classes(settings)):
+            parsed = parser.parse_object({part: settings})
+    except ArgumentError as error:
+        raise TrainingError(
+            f"{path}: what the checkpoint says of its {part} cannot be used here: {explained(str(error))}."
+        ) from None
+    return without_permissions(parsed[part])
+
+
+def _made(base: type, part: str, settings: Namespace) -> object:
+    """Return the object that settings describe."""
+    with only_known_classes(imported_classes(settings.as_dict())), warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # jsonargparse 4.49 has another name for it
+        return _parser(base, part).instantiate_classes(Namespace({part: settings}))[part]  # type: ignore[no-untyped-call]
+
+
+def _parser(base: type, part: str) -> Parser:
+    parser = Parser(exit_on_error=False)
+    parser.add_lightning_class_args(base, part, subclass_mode=True)
+    return parser
+
+
+def _names_below(base: type) -> set[str]:
+    """Return the names of a class and of all imported classes derived from it: none is imported for a checkpoint."""
+    below: list[type] = base.__subclasses__()
+    return {base.__name__}.union(*map(_names_below, below))

@@ -1,0 +1,85 @@
+"""The wording of errors: one line that says what is wrong and what to do about it, in the place of a traceback."""
+
+import re
+import time
+from pathlib import Path
+
+import torch.distributed as dist
+from pytorch_lightning.utilities import rank_zero_only
+from torch.multiprocessing.spawn import ProcessRaisedException
+
+from processes import preemption
+from processes.ranks import LostRank
+from results.errors import UserError
+
+TOGETHER = 10.0
+"""Seconds within which all processes of a run find the same fault."""
+
+_LOST = re.compile(
+    r"(?i)connection (was )?(closed|reset|refused)|broken pipe|timed out (waiting|initializing)|"
+    r"(operation|wait) timeout|remote process exited"
+)
+"""Messages of gloo, NCCL and their store about a process that is gone."""
+
+_WAITED = re.compile(r"(?i)timed out|timeout")
+"""Their messages about a process that does not answer."""
+
+
+def fault(error: BaseException | None) -> BaseException | None:
+    """Return the error that a user reads without a traceback, None for a bug.
+
+    The command line's parser wraps what constructors raise.
+    """
+    while error is not None and not isinstance(error, UserError | LostRank):
+        if is_of_another(error):
+            lines = str(error).strip().splitlines()
+            said = lines[-1 if isinstance(error, ProcessRaisedException) else 0]  # the last line of the traceback
+            return LostRank(
+                f"Another process of the run has ended or does not answer: look at its output. The same command goes "
+                f"on from what is kept. ({said})"
+            )
+        error = error.__cause__  # not __context__: a bug that shows while a fault is handled has its traceback
+    return error
+
+
+def is_of_another(error: BaseException) -> bool:
+    """Return whether an error says that another process of the run has ended, or does not answer."""
+    if isinstance(error, ProcessRaisedException):  # by a process that was spawned; the last line is the error
+        return _LOST.search(str(error).rstrip().rpartition("\n")[2]) is not None
+    return isinstance(error, LostRank) or (
+        isinstance(error, RuntimeError) and dist.is_initialized() and _LOST.search(str(error)) is not None
+    )
+
+
+def has_waited(error: BaseException) -> bool:
+    """Return whether an error says that a collective has waited too long for another process."""
+    return isinstance(error, RuntimeError) and is_of_another(error) and _WAITED.search(str(error)) is not None
+
+
+def is_told_by_the_first() -> bool:
+    """Return whether the first process of the run ends as well, within `TOGETHER` seconds: then it has told this fault.
+
+    It kills the processes that it has started; SLURM and torchrun send a signal to the others.
+    """
+    if rank_zero_only.rank == 0:  # type: ignore[attr-defined]
+        return False
+    end = time.monotonic() + TOGETHER
+    while time.monotonic() < end and preemption.requested() is None:
+        time.sleep(0.1)
+    return preemption.requested() is not None
+
+
+def full_disk(run: Path, error: OSError) -> UserError:
+    """Return the error of a run that does not fit on the disk."""
+    scored = (run / "results.json").exists()
+    written = "The scores are written: only figures or the page are missing. " if scored else ""
+    return UserError(
+        f"{error.filename or run}: {error.strerror}. {written}Free some space, and give the same command again: it "
+        f"goes on in {run}, from what is kept there."
+    )
+
+
+def trainer_fault(error: Exception, accelerator: object = "auto") -> UserError:
+    """Return what Lightning says of the options of the trainer, with a remedy if an accelerator was asked for."""
+    cpu = "" if accelerator in ("auto", "cpu") else f" Leave out --trainer.accelerator {accelerator}, or give cpu."
+    return UserError(f"The options of --trainer cannot be met: {' '.join(str(error).split()).rstrip('.!')}.{cpu}")
