@@ -20,6 +20,7 @@ import analysis  # noqa: F401 # LightningCLI finds by its short name whatever is
 import datamodules  # noqa: F401
 import fidelity  # noqa: F401
 import heads  # noqa: F401
+import interventions  # noqa: F401
 import models  # noqa: F401
 import probes  # noqa: F401
 from reports import ResultWriter

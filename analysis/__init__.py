@@ -1,17 +1,13 @@
 """What attention looks like: statistics, clusters, patterns and roles of heads, from one pass over some texts."""
 
-from analysis.ablation import HeadAblation
 from analysis.atlas import Atlas
 from analysis.base import Analysis, AnalysisError
-from analysis.causal import CausalCheck
 from analysis.change import Change
 from analysis.clusters import Clusters
 from analysis.experiment import AttentionAnalyses
-from analysis.importance import Importance
 from analysis.linguistic import Linguistic
 from analysis.maps import RawMaps
 from analysis.patterns import Patterns
-from analysis.pruning import Pruning
 from analysis.relations import Relations
 from analysis.repeated import RepeatedSequences
 from analysis.surface import Surface

@@ -1,7 +1,6 @@
-"""Which of five patterns each attention map shows (Kovaleva et al. 2019, §4.1), by rules and by a network."""
+"""Shares of five patterns among attention maps, by rules (Kovaleva et al. 2019, §4.1)."""
 
 from collections.abc import Callable, Mapping, Sequence
-from copy import deepcopy
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -11,13 +10,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from analysis.base import Analysis, ByHead
-from analysis.pattern_net import HELD_OUT, TRAINING, masks_of, pictures, trained
 from analysis.tables import head_rows, name_of
 from attention import Encoder
 from datamodules import SegmentBatch, TextDataModule
-from metrics.classification import kappa
 from metrics.moments import Floats, Interval, Means, Moments
-from metrics.patterns import PATTERNS, PatternAgreement, by_rules, structure
+from metrics.patterns import PATTERNS, by_rules, structure
 from models.base import gathered
 from results import Bars, Categories, Estimate, Figure, Maps, Result, Table, Unit
 
@@ -62,7 +59,7 @@ class Gallery:
         self._kept: list[dict[tuple[int, int], Example]] = [{} for _ in PATTERNS]
 
     def offer(self, batch: SegmentBatch, layer: int, weights: Tensor, patterns: Tensor, margins: Tensor) -> None:
-        """Show it all maps of a layer `[batch, heads, from, to]`, their patterns and margins `[batch, heads]`."""
+        """Take in all maps of a layer `[batch, heads, from, to]`, their patterns and margins `[batch, heads]`."""
         numbers, of, clear = (part.cpu().numpy() for part in (batch.index, patterns, margins))
         by_number = numbers.argsort()  # of equals argmax takes the first
         for pattern, kept in enumerate(self._kept):
@@ -82,7 +79,7 @@ class Gallery:
         return len(kept) < EXAMPLES or order < max(one.order for one in kept.values())
 
     def of_all_devices(self) -> list[list[Example]]:
-        """The clearest of all devices, by pattern; every process takes part."""
+        """Return the clearest maps of all devices, by pattern; every process takes part."""
         best: list[dict[tuple[int, int], Example]] = [{} for _ in PATTERNS]
         for example in gathered([example for kept in self._kept for example in kept.values()]):
             if self._wanted(best[example.pattern], example.order):
@@ -99,20 +96,17 @@ def _keep(kept: dict[tuple[int, int], Example], example: Example) -> None:
 class Patterns(Analysis):
     """Shares of five patterns among the maps of all inputs and heads: by layer, by head and by corpus.
 
-    The rules are those of `metrics.patterns`. A small network, trained on drawn maps when the analysis begins, gives a
-    second opinion; both are scored on held-out drawn maps (`rules_f1`, `cnn_f1`: macro-F1), and their agreement on the
-    maps of the texts is Cohen's κ (`kappa`). Intervals are over inputs.
+    The rules are those of `metrics.patterns`. Intervals are over inputs.
 
     Args:
-        cnn: ask the network.
-        boundary: ask of a block more than nearness explains; see `metrics.patterns.by_rules`.
+        boundary: whether a block must hold more than nearness explains; see `metrics.patterns.by_rules`.
     """
 
     name = "patterns"
 
-    def __init__(self, cnn: bool = True, boundary: bool = True) -> None:
+    def __init__(self, boundary: bool = True) -> None:
         super().__init__()
-        self.cnn, self.boundary = cnn, boundary
+        self.boundary = boundary
 
     def begin(self, data: TextDataModule, encoder: Encoder) -> None:
         self._corpora, self._encoder = data.names, encoder
@@ -120,8 +114,6 @@ class Patterns(Analysis):
         self._of_heads = Moments(groups, (encoder.layers, encoder.heads, kinds), bounds=(0, 1))
         self._of_layers = Moments(groups, (encoder.layers, kinds), bounds=(0, 1))
         self._of_model = Moments(groups, (kinds,), bounds=(0, 1))
-        self._agreement = PatternAgreement(len(self._corpora))
-        self._net = deepcopy(trained(masks_of(encoder)).net) if self.cnn else None
         self._gallery = Gallery()
         self._passed: list[Tensor] = []
 
@@ -132,9 +124,6 @@ class Patterns(Analysis):
         patterns, margins = by_rules(found, batch.segments.any(1), self.boundary)
         self._passed.append(patterns)
         self._gallery.offer(batch, layer, weights, patterns, margins)
-        if self._net is not None:
-            second = self._net(pictures(weights, batch.lengths, batch.segments)).argmax(-1)
-            self._agreement.update(self._corpora.index(batch.corpus), patterns, second)
 
     def end(self, batch: SegmentBatch) -> None:
         shown = torch.nn.functional.one_hot(torch.stack(self._passed, 1), len(PATTERNS)).double()
@@ -145,38 +134,28 @@ class Patterns(Analysis):
         self._of_model.update(group, shown.mean((1, 2)))
 
     def by_head(self) -> Mapping[str, ByHead]:
-        """Share of the inputs in which a head shows each pattern."""
+        """Return the share of the inputs in which a head shows each pattern."""
         means = self._of_heads.compute()
         return {name: ByHead.of(means.at(place), "fraction") for place, name in enumerate(PATTERNS)}
 
     def classes(self) -> Mapping[str, Sequence[str]]:
-        """The pattern that each head shows most often; the first of equals."""
+        """Return the pattern that each head shows most often; the first of equals."""
         shares = self._of_heads.compute().over().value
         return {"pattern": [PATTERNS[place] for place in shares.argmax(-1).ravel()]}
 
     def result(self, others: Mapping[str, Analysis]) -> Result:
-        """Tables by corpus and layer (`patterns`), by corpus, by head, and of both opinions; the gallery."""
+        """Return tables by corpus and layer (`patterns`), by corpus, and by head; the gallery."""
         heads, layers, model = (moments.compute() for moments in (self._of_heads, self._of_layers, self._of_model))
         of_corpora = {name: [2 * place, 2 * place + 1] for place, name in enumerate(self._corpora)}  # their groups
         by_corpus = {name: model.over(groups) for name, groups in of_corpora.items()}
         totals = pd.DataFrame({"corpus": self._corpora} | _shares(list(by_corpus.values())))
         units = dict.fromkeys(PATTERNS, FRACTION)
-        whole, tables = model.over(), dict[str, Table]()
+        whole = model.over()
         scores = {
             f"pattern.{name}": Estimate(*(float(end[place]) for end in whole[:3]), unit="fraction")
             for place, name in enumerate(PATTERNS)
         }
-        audit: dict[str, object] = {"inputs": int(whole.inputs[0])}
-        if self.cnn:
-            counts, drawn = self._agreement.compute(), trained(masks_of(self._encoder))
-            totals["kappa"], units["kappa"] = kappa(counts), "ratio"
-            scores["kappa"] = Estimate(float(kappa(counts.sum(0))), unit="ratio")
-            scores["rules_f1"] = Estimate(drawn.rules_f1, unit="fraction")
-            scores["cnn_f1"] = Estimate(drawn.net_f1, unit="fraction")
-            found = {f"cnn_{name}": counts.sum(0)[:, place] for place, name in enumerate(PATTERNS)}
-            tables["agreement"] = Table(pd.DataFrame({"rules": PATTERNS} | found))
-            audit |= {"drawn maps, training": TRAINING, "drawn maps, held out": HELD_OUT}
-        tables |= {
+        tables = {
             "patterns": _layer_table({name: layers.over(groups) for name, groups in of_corpora.items()}),
             "patterns_total": Table(totals, units, answer=("corpus", *PATTERNS)),
             "head_patterns": _head_table(heads),
@@ -193,11 +172,11 @@ class Patterns(Analysis):
         if gallery := _gallery_figure(self._gallery.of_all_devices()):
             figures["pattern_gallery"] = gallery
         headline = [f"pattern.{name}" for name in PATTERNS]
-        return Result(self.name, scores, tables, figures, audit, headline=headline)
+        return Result(self.name, scores, tables, figures, {"inputs": int(whole.inputs[0])}, headline=headline)
 
 
 def _shares(rows: Sequence[Interval]) -> dict[str, Floats]:
-    """Columns of the share of each pattern and of the ends of its interval, of a row each, `[patterns]`."""
+    """Return columns with the share of each pattern and its interval, a row for each interval `[patterns]`."""
     return {
         f"{name}{end}": np.array([interval[number][place] for interval in rows])
         for place, name in enumerate(PATTERNS)
@@ -216,7 +195,7 @@ def _layer_table(of_corpora: Mapping[str, Interval]) -> Table:
 
 
 def _rows(interval: Interval) -> list[Interval]:
-    """One for each place of the first axis."""
+    """Split an interval along its first axis."""
     return [Interval(*parts) for parts in zip(*interval, strict=True)]
 
 
@@ -249,7 +228,7 @@ def _bars(title: str, categories: Sequence[str], rows: Sequence[Interval], label
 
 
 def _gallery_figure(best: Sequence[Sequence[Example]]) -> Maps | None:
-    """A row for each pattern that there is, the clearest map first; None without any."""
+    """Draw a row for each pattern that occurs, the clearest map first; None without any."""
     rows = {NAMES[place]: examples for place, examples in enumerate(best) if examples}
     if not rows:
         return None

@@ -1,6 +1,6 @@
 """Numbers of heads as rows of tables and as cells of maps."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import product
 
 import numpy as np
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from heads import single_heads
 from heads.single_heads import Names
 from metrics.moments import Floats, Interval
-from results import Bars, Estimate, HeatMap, Unit
+from results import Estimate, HeatMap, Unit
 
 
 def name_of(layer: int, head: int) -> str:
@@ -69,26 +69,3 @@ def head_map(
     return single_heads.head_map(
         title, values, Names(tuple(range(layers)), tuple(range(heads))), marked, value_label, unit
     )
-
-
-def estimate_bars(
-    title: str, categories: Sequence[str], series: Mapping[str, Sequence[Estimate]], label: str, category_label: str
-) -> Bars:
-    """A bar with its interval for each estimate, those of one unit, by series and category."""
-    ends = {
-        name: tuple([np.nan if end is None else end for end in side] for side in zip(*_ends(each), strict=True))
-        for name, each in series.items()
-    }
-    return Bars(
-        title=title,
-        categories=tuple(categories),
-        series={name: [one.value for one in each] for name, each in series.items()},
-        label=label,
-        intervals={name: (low, high) for name, (low, high) in ends.items()},
-        unit=next(iter(series.values()))[0].unit,
-        category_label=category_label,
-    )
-
-
-def _ends(estimates: Sequence[Estimate]) -> list[tuple[float | None, float | None]]:
-    return [(one.low, one.high) for one in estimates]

@@ -1,7 +1,7 @@
 """Ablation of attention heads: their outputs are replaced, and the model runs from the lowest replaced layer on.
 
-A batch goes through the whole model once. For each layer, copies of it, every one with other heads of that layer
-replaced, then start from there: the layers below say what they always do.
+A batch passes through the whole model once. Copies of it then start from each layer, with other heads of that layer
+replaced in each: the outputs of the layers below are computed once.
 """
 
 from collections import defaultdict
@@ -23,7 +23,7 @@ Kind = Literal["zero", "uniform", "mean", "resample"]
 own mean over some texts at the same position; its own output in another text, position by position."""
 
 Measure = Callable[[Mapping[str, Tensor]], Tensor]
-"""Runs a model on inputs, each `[batch, …]`, and returns numbers of every one, `[batch, …]`."""
+"""Runs a model on inputs, each `[batch, …]`, and returns numbers for each text, `[batch, …]`."""
 
 PIECES = {"cpu": 1024, "cuda": 65536}
 """Bound of what runs at once by kind of device, in pieces, padding included."""
@@ -47,11 +47,11 @@ class Reference:
     Attributes:
         mean: `[layers, heads, longest + 1, dim]`, at each position over the texts that have it: the first piece, often
             a delimiter, is like no other. The last is over all positions, for those that no text has.
-        texts: how many texts the mean is over.
+        texts: number of texts that the mean is over.
         outputs: `[kept texts, layers, heads, longest, dim]`; what lies behind the end of a text has no meaning.
         lengths: int64 `[kept texts]`, ascending.
-        numbers: of the kept texts, int64 `[kept texts]`: an ablated text of that number is the same text. None: they
-            are others.
+        numbers: numbers of the kept texts, int64 `[kept texts]`; an ablated text of the same number is the same text.
+            None where no kept text is ablated.
     """
 
     mean: Tensor
@@ -110,7 +110,7 @@ class Reference:
     def positions(self, index: Sequence[int], time: int, seed: int) -> tuple[Tensor, Tensor]:
         """Draw a kept text and a position in it for every position of some texts, both int64 `[batch, time]`.
 
-        Each text has an order of the kept ones, without itself, drawn from the seed and its own number. Its position i
+        For each text the other kept texts are put into an order, drawn from the seed and its number. Its position i
         gets position i of the first of them that is long enough, or the end of the longest.
         """
         lengths = self.lengths.cpu().numpy()
@@ -134,8 +134,8 @@ class Ablation:
     """An ablation: the kind of outputs that replace the heads' own.
 
     Args:
-        kind: what it is.
-        reference: outputs in other texts, for `mean` and `resample`; for the latter of two kept texts or more.
+        kind: kind of replacement.
+        reference: outputs in other texts, for `mean` and `resample`; `resample` needs two kept texts or more.
         seed: of `resample`.
     """
 
@@ -166,7 +166,7 @@ class Context:
     def outputs(self, layer: int, heads: Tensor, uniform: Callable[[], Tensor]) -> Tensor:
         """Return the replaced outputs of some heads of a layer, `[batch, heads, pieces, dim]` or broadcast to it.
 
-        `uniform` gives what all heads of the layer would say with uniform attention.
+        `uniform` gives the outputs of all heads of the layer with uniform attention.
         """
         reference = self.ablation.reference
         match self.ablation.kind:
@@ -207,14 +207,14 @@ class _Whole:
 class AblatedModel:
     """A model, in eval mode and going through the registered attention function, whose heads can be ablated.
 
-    Whether it can start from any layer is found out once, by running it; where it cannot, as where all layers are one
-    module, every ablation is a pass through the whole model.
+    The constructor runs the model to see if it can start from any layer. Where it cannot, for instance because all
+    layers are one module, every ablation is a pass through the whole model.
 
     Args:
         model: called with `input_ids` and `attention_mask` it returns a tensor first.
         layers: attention layers.
         heads: heads of each layer.
-        width: numbers that the measure makes of every piece at the end, as the logits of a vocabulary.
+        width: outputs for every piece, for instance logits of a vocabulary.
         share: whether passes share what lies below the ablated layers.
     """
 
@@ -248,9 +248,9 @@ class AblatedModel:
         Args:
             measure: runs the model.
             inputs: each `[batch, …]`, an `attention_mask` among them.
-            ablation: what replaced heads give.
+            ablation: what the outputs are replaced by.
             sets: of heads.
-            index: number of every text, which `resample` draws by; None counts them.
+            index: number of every text, by which `resample` draws; None counts them.
         """
         mask = inputs["attention_mask"].bool()
         numbers = range(len(mask)) if index is None else index

@@ -136,7 +136,7 @@ def _outputs(module: nn.Module) -> int:
 
 
 def _axis(module: nn.Module, *, outputs: bool) -> int:
-    """Axis of the weight of a linear module that holds its outputs, or its inputs."""
+    """Return the axis of the weight of a linear module that holds its outputs, or its inputs."""
     return int(outputs) if isinstance(module, Conv1D) else int(not outputs)
 
 

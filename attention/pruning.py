@@ -105,7 +105,7 @@ def _exists(layers: Sequence[modeling_pruned.Layer], layer: int, head: int) -> b
 
 
 def _left(queries: int, keys: int, unwanted: set[int]) -> list[int]:
-    """Query heads that stay where some are unwanted: at least one, and equally many of each key head with any."""
+    """Return the query heads that stay: one at least, and equally many for each key head that keeps one."""
     size = queries // keys
     gone = unwanted - {0} if len(unwanted) == queries else unwanted
     groups = [range(first, first + size) for first in range(0, queries, size)]
@@ -116,7 +116,7 @@ def _left(queries: int, keys: int, unwanted: set[int]) -> list[int]:
 
 
 def _zero(layer: modeling_pruned.Layer, heads: Sequence[int]) -> None:
-    """Let the output projection read nothing from some heads."""
+    """Set the columns of the output projection that read some heads to zero."""
     weight = layer.output.weight
     assert isinstance(weight, torch.Tensor)
     axis = 0 if isinstance(layer.output, Conv1D) else 1

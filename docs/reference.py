@@ -17,6 +17,7 @@ ROOMS = (
     "probes",
     "models",
     "analysis",
+    "interventions",
     "fidelity",
     "metrics",
     "results",

@@ -38,16 +38,6 @@ def accuracy(table: NDArray[np.generic]) -> Floats:
     return ratio(np.trace(table, axis1=-2, axis2=-1), table.sum(axis=(-2, -1)))
 
 
-def kappa(table: NDArray[np.generic]) -> Floats:
-    """Cohen's κ of confusions `[..., classes, classes]`: (p − e) / (1 − e) of the share p of the diagonal.
-
-    e is what it would be if the two opinions were independent; nan where e = 1.
-    """
-    total = table.sum(axis=(-2, -1))
-    chance = ratio((table.sum(axis=-1) * table.sum(axis=-2)).sum(axis=-1), total * total)
-    return ratio(accuracy(table) - chance, 1 - chance)
-
-
 def class_f1(table: NDArray[np.generic]) -> Floats:
     """F1 of each class of confusions `[..., classes, classes]`: `[..., classes]`.
 

@@ -6,12 +6,8 @@ published neither. The rules here are our own.
 
 from typing import NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
-
-from metrics.rows import ExactMetric
 
 PATTERNS = ("vertical", "diagonal", "vertical_diagonal", "block", "heterogeneous")
 """Attention to a few tokens; to the token itself and its neighbours; both; within the own segment; anything else."""
@@ -144,25 +140,3 @@ def by_rules(found: Structure, pairs: Tensor, boundary: bool = True) -> tuple[Te
     others = torch.where(blocks >= 0, BLOCK, HETEROGENEOUS)
     nearest = torch.where(structured >= 0, mixed.abs(), blocks.abs())
     return torch.where(structured >= 0, lines, others), torch.minimum(structured.abs(), nearest)
-
-
-class PatternAgreement(ExactMetric):
-    """Counts of pairs of opinions on the pattern of a map, apart for each group, for instance for each corpus."""
-
-    counts: Tensor
-
-    def __init__(self, groups: int) -> None:
-        super().__init__()
-        self.groups = groups
-        size = len(PATTERNS)
-        self.add_state("counts", torch.zeros(groups, size, size, dtype=torch.int64), dist_reduce_fx="sum")
-
-    def update(self, group: int, one: Tensor, other: Tensor) -> None:
-        """Add maps of one group: places in `PATTERNS` by either opinion, int64 of one shape."""
-        size = len(PATTERNS)
-        self.counts[group] += torch.bincount((one * size + other).flatten(), minlength=size**2).view(size, size)
-
-    def compute(self) -> NDArray[np.int64]:
-        """Counts `[groups, patterns, patterns]`, by the one and by the other opinion."""
-        counts: NDArray[np.int64] = self.counts.cpu().numpy()
-        return counts

@@ -28,6 +28,7 @@ import attention
 import datamodules
 import fidelity
 import heads
+import interventions
 import models
 import probes
 import train
@@ -36,8 +37,8 @@ from processes.jobs import Slurm
 from results.result import ENDS, UNITS
 from sweeps.plan import Run, options_of, read_sweep
 from tests.analysis import test_configs as of_analyses
-from tests.analysis import test_pruning as of_pruning
 from tests.glossary import OF_ANY_UNIT, explained, unexplained
+from tests.interventions import test_pruning as of_pruning
 from tests.sweeps.test_plan import SHIPPED as SWEEPS
 from tests.test_train import CLASSIFIERS, CONFIGS, YAMLS
 from training.cli import ProbingCLI
@@ -53,8 +54,8 @@ pytestmark = [
 
 # What tests run end to end on tiny inputs, where the tests have no list of their own.
 RUN_BY = {
-    "analysis/test_ablation.py": [("test", "kovaleva2019/ablation.yaml"), ("test", "kovaleva2019/layers.yaml")],
-    "analysis/test_causal.py": [("test", "clark2019/causal.yaml")],
+    "interventions/test_ablation.py": [("test", "kovaleva2019/ablation.yaml"), ("test", "kovaleva2019/layers.yaml")],
+    "interventions/test_causal.py": [("test", "clark2019/causal.yaml")],
     "fidelity/test_experiment.py": [
         *(("test", f"fidelity/{name}.yaml") for name in ("all", "quick")),
         *(("test", f"{name}/fidelity.yaml") for name in ("jain2019", "serrano2019", "tutek2020", "wiegreffe2019")),
@@ -291,7 +292,7 @@ def parameters(room: Any) -> set[str]:  # noqa: ANN401
 
 def test_options_that_are_named_alone_exist() -> None:
     """`--data.init_args.cache` and the like, wherever they stand."""
-    of_models = set().union(*(parameters(room) for room in (analysis, fidelity, heads, models, probes)))
+    of_models = set().union(*(parameters(room) for room in (analysis, fidelity, heads, interventions, models, probes)))
     known = {
         "data.init_args": parameters(datamodules),
         "model.init_args": of_models,
@@ -421,10 +422,8 @@ def test_no_sentence_stands_twice() -> None:
 def messages() -> str:
     """All text that the program may say: its string literals, `…` for what is filled in."""
     said = []
-    rooms = ("analysis", "attention", "corpora", "datamodules", "fidelity", "heads", "models", "probes", "processes")
-    files = [
-        path for room in (*rooms, "reports", "results", "sweeps", "training") for path in (ROOT / room).glob("*.py")
-    ]
+    rooms = {path.parent for path in ROOT.glob("[a-z]*/__init__.py")} - {ROOT / "benchmarks", ROOT / "tests"}
+    files = [path for room in rooms for path in room.glob("*.py")]
     for path in [*files, ROOT / "train.py"]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             parts = node.values if isinstance(node, ast.JoinedStr) else [node]

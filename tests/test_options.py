@@ -13,6 +13,7 @@ import analysis
 import datamodules
 import fidelity
 import heads
+import interventions
 import models
 import probes
 from attention import Encoder, EncoderSpec
@@ -30,7 +31,7 @@ from results.errors import OptionError
 
 OPTIONS = (nn.Module, LightningDataModule, fidelity.FidelityTest, analysis.Analysis)
 """What a command line makes: experiments, models and their parts, data, tests."""
-ROOMS = (analysis, datamodules, fidelity, heads, models, probes)
+ROOMS = (analysis, datamodules, fidelity, heads, interventions, models, probes)
 PARTS = {"encoder": models.NoEncoder(), "attention": models.DotAttention()}
 REQUIRED: dict[str, dict[str, Any]] = {
     "AttentionClassifier": PARTS,

@@ -6,4 +6,4 @@ from training.experiment import Experiment, ExperimentError
 from training.lifecycle import Origin, TrainedModule
 from training.lightning_private import alone
 from training.nested import Best, Training, nested_trainer, quiet, recorded_gradients, share, train_nested
-from training.resume import kept_file
+from training.resume import kept_file, kept_tensors

@@ -27,11 +27,10 @@ from pytorch_lightning.utilities.model_helpers import is_overridden
 from rich.console import Console
 
 from datamodules.corpus import CorpusDataModule
-from results.errors import counted
 from processes import preemption
 from processes.ranks import LostRank, run_name
 from results.command import print_fault
-from results.errors import UserError
+from results.errors import UserError, counted
 from results.files import is_full
 from training.checkpoints import configured_model, read_checkpoint
 from training.config import leaves

@@ -1,10 +1,11 @@
 """An interrupted run is continued by the same command, to the same numbers."""
 
 import atexit
+import io
 import random
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from datetime import timedelta
 from enum import IntEnum
@@ -25,7 +26,7 @@ from torchmetrics import Metric
 from datamodules.corpus import CorpusDataModule
 from processes import preemption
 from processes.ranks import LostRank, Ranks
-from results.files import is_full
+from results.files import is_full, keep, kept
 from training.checkpoints import TrainingError
 from training.faults import has_waited, is_of_another
 from training.lightning_private import (
@@ -299,6 +300,38 @@ def kept_file(trainer: Trainer, name: str) -> Path | None:
     """Return the file of an outcome that is kept until the run is done; None where no state is kept."""
     states = [callback.state for callback in trainer.callbacks if isinstance(callback, Resume)]  # type: ignore[attr-defined]
     return states[0].folder / name if states else None
+
+
+def kept_tensors(file: Path | None, compute: Callable[[], dict[str, Tensor]]) -> tuple[dict[str, Tensor], bool]:
+    """Return the tensors that an earlier attempt at the run has kept, or compute and keep them; and if they were kept.
+
+    Tensors that were kept are on the CPU. A file of None keeps nothing.
+    """
+    content = None if file is None else kept(file)
+    if content is not None:
+        return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True), True
+    tensors = compute()
+    if file is not None:
+        made = io.BytesIO()
+        torch.save(tensors, made)
+        keep(file, made.getbuffer())
+    return tensors, False
+
+
+def kept_tensors(file: Path | None, compute: Callable[[], dict[str, Tensor]]) -> tuple[dict[str, Tensor], bool]:
+    """Return the tensors that an earlier attempt at the run has kept, or compute and keep them; and if they were kept.
+
+    Tensors that were kept are on the CPU. A file of None keeps nothing.
+    """
+    content = None if file is None else kept(file)
+    if content is not None:
+        return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True), True
+    tensors = compute()
+    if file is not None:
+        made = io.BytesIO()
+        torch.save(tensors, made)
+        keep(file, made.getbuffer())
+    return tensors, False
 
 
 def random_states() -> dict[str, Any]:

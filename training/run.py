@@ -24,8 +24,8 @@ from pytorch_lightning import Callback, LightningModule, Trainer
 from pytorch_lightning.cli import LightningArgumentParser
 from pytorch_lightning.utilities import rank_zero_info
 
-from results.digests import file_digest
 from processes import locks
+from results.digests import file_digest
 from results.errors import UserError
 from results.files import commit, is_full, keep, kept, remove_leftovers, temporary, write_atomically
 from training.config import is_neutral, leaves

@@ -8,8 +8,7 @@ from lightning_fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning_fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 from pytorch_lightning import Trainer
 
-from results.errors import counted
-from results.errors import UserError
+from results.errors import UserError, counted
 
 
 def started_tasks() -> tuple[int, int]:

@@ -12,7 +12,7 @@ from jsonargparse._common import parsing_settings  # no public function reads th
 
 from training.config import SettingsError, leaves
 
-ROOMS = ("analysis", "attention", "corpora", "datamodules", "fidelity", "heads", "models", "probes", "reports")
+ROOMS = ("analysis", "attention", "corpora", "datamodules", "fidelity", "heads", "interventions", "models", "probes", "reports")
 """Rooms with classes that settings name."""
 LIBRARIES = ("pytorch_lightning", "torch.optim")
 PERMISSIONS = frozenset({"allow_pickle"})

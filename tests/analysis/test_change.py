@@ -113,7 +113,7 @@ def test_differences_are_those_of_a_paired_test_over_inputs(
     run: Callable[..., tuple[Result, TextDataModule]], tmp_path: Path
 ) -> None:
     folders = save_bert(tmp_path / "after", seed=0), save_bert(tmp_path / "before", seed=1)
-    analyses = Surface(), Patterns(cnn=False), RepeatedSequences(sequences=5, length=4), Change()
+    analyses = Surface(), Patterns(), RepeatedSequences(sequences=5, length=4), Change()
     result, data = run(*analyses, encoder=folders[0], before=folders[1])
     measured: dict[str, np.ndarray[Any, np.dtype[np.float64]]] = {}
     for which in ("given", "before"):

@@ -35,7 +35,7 @@ READ: dict[str, tuple[dict[str, set[str]], int, set[str]]] = {
     "kovaleva2019/patterns.yaml": (
         {"patterns": {"corpus", "layer", "vertical", "diagonal", "vertical_diagonal", "block", "heterogeneous"}},
         2,
-        {"kappa"},
+        set(),
     ),
     "kovaleva2019/linguistic.yaml": ({"linguistic": {"layer", "head", "class"}}, 1, set()),
     "kovaleva2019/relations.yaml": ({"relations": {"layer", "head"}}, 1, set()),

@@ -25,10 +25,11 @@ from pathlib import Path
 from unittest.mock import patch
 
 import train
+from interventions import HeadAblation
 from probes import AttentionWordsProbe
 from processes import preemption
 from reports import writer
-from tests.analysis.classifiers import data_arguments, fitted
+from tests.interventions.classifiers import data_arguments, fitted
 from tests.test_train import ROOT, arguments, classifier_arguments
 from tests.tiny import save_bert, write_splits
 from training import nested
@@ -167,6 +168,13 @@ def killed_after_the_first_copy() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def killed_before_the_sum() -> Iterator[None]:
+    """Have an ablation end when it has scored all batches."""
+    with patch.object(HeadAblation, "on_test_epoch_end", side_effect=Killed):
+        yield
+
+
 def scene(
     folder: Path,
     command: Sequence[str],
@@ -233,8 +241,8 @@ def scenes(work: Path) -> Iterator[Scene]:
     texts = str(checkpoint.parents[4] / "{split}.tsv")
     given = [f"--model.init_args.checkpoint={named}", *data_arguments(texts, bert, rows / "stores")]
     command = ["test", f"--config={CONFIGS}/kovaleva2019/ablation.yaml", *given, "--trainer.enable_progress_bar=false"]
-    kinds = {"rows of an ablation": "stores/ablation-*/*.npy", "named checkpoint": "named/*.ckpt"}
-    yield scene(rows, [*command, "--trainer.accelerator=cpu"], kinds)
+    kinds = {"outputs of an ablation": "runs/*/*/state-*/outputs-*.pt", "named checkpoint": "named/*.ckpt"}
+    yield scene(rows, [*command, "--trainer.accelerator=cpu"], kinds, killed_before_the_sum)
     adversaries = work / "adversaries"
     adversaries.mkdir()
     train_it = classifier_arguments(CONFIGS / "demo_classifier.yaml", adversaries, bert)

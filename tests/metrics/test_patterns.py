@@ -4,11 +4,9 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from sklearn.metrics import cohen_kappa_score
 from torch import Tensor
 
-from metrics.classification import confusion, kappa
-from metrics.patterns import PATTERNS, PatternAgreement, Structure, by_rules, structure
+from metrics.patterns import PATTERNS, Structure, by_rules, structure
 
 Sees = Callable[[int, int], bool]
 """Whether one token may attend to another."""
@@ -157,19 +155,3 @@ def test_the_margin_is_the_way_to_another_pattern() -> None:
     got, by = by_rules(found, torch.tensor([False]))
     assert PATTERNS[int(got)] == "heterogeneous"
     assert float(by) == pytest.approx(0.2)
-
-
-def test_agreement_and_kappa() -> None:
-    random = np.random.default_rng(0)
-    one, other = random.integers(5, size=(2, 3, 40))
-    other = np.where(random.random(other.shape) < 0.5, one, other)
-    agreement = PatternAgreement(3)
-    for group in range(3):
-        for part in (slice(0, 25), slice(25, None)):
-            agreement.update(group, torch.from_numpy(one[group, part]), torch.from_numpy(other[group, part]))
-    counts = agreement.compute()
-    for group in range(3):
-        np.testing.assert_array_equal(counts[group], confusion(one[group], other[group], 5))
-    expected = [cohen_kappa_score(one[group], other[group]) for group in range(3)]
-    np.testing.assert_allclose(kappa(counts), expected)
-    assert np.isnan(kappa(confusion(np.zeros(4, np.int64), np.zeros(4, np.int64), 5)))

@@ -8,6 +8,7 @@ from pytorch_lightning import LightningModule
 import analysis
 import fidelity
 import heads
+import interventions
 import models
 import probes
 from analysis import Analysis
@@ -15,7 +16,7 @@ from fidelity import FidelityTest
 from models.regularizers import Regularizer
 from reports.citations import citations, cited
 
-ROOMS = (analysis, fidelity, heads, models, probes)
+ROOMS = (analysis, fidelity, heads, interventions, models, probes)
 
 
 def test_every_experiment_names_its_paper_or_is_our_own() -> None:

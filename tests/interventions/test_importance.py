@@ -1,6 +1,5 @@
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,13 +12,15 @@ from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
-from analysis import AnalysisError, Importance
-from analysis.importance import CLASSES, LabelLoss, Loss, MaskedLoss, NextTokenLoss, gradients
 from attention import Encoder, EncoderSpec, resolve
 from attention.capture import intervening
 from corpora.texts import Passage
 from datamodules import ClassificationDataModule, SegmentBatch
+from interventions import Importance
+from interventions.importance import CLASSES, attention_gradients
+from interventions.task import LanguageModelling, MeanStateClassification, Task
 from models import TransformerClassifier
+from results import UserError
 from tests import tiny
 from tests.analysis.passes import ENCODERS, batches, encoder, sees, summed
 from tests.analysis.segments import batch_of
@@ -41,10 +42,6 @@ def language_model(kind: str, folder: Path, weights: str = "pretrained") -> Enco
     return Encoder(resolve(EncoderSpec(str(folder), weights=weights)))  # type: ignore[arg-type]
 
 
-def loss_of(encoder: Encoder) -> Loss:
-    return NextTokenLoss(encoder) if encoder.causal else MaskedLoss(encoder, 0)
-
-
 def labelled(encoder: Encoder, first: int = 0) -> SegmentBatch:
     """Eight texts of two labels."""
     words = ("the fox jumps", "coffee , strong", "dogs sleep .", "he missed the guests", "lazy", "guests drink coffee",
@@ -53,9 +50,14 @@ def labelled(encoder: Encoder, first: int = 0) -> SegmentBatch:
     return batch_of(encoder, *passages, first=first)
 
 
-def read(encoder: Encoder, loss: Loss, batch: SegmentBatch) -> tuple[dict[str, Tensor], Tensor]:
-    tokens, targets = loss.prepare(batch)
-    return encoder.inputs(tokens, batch.mask, batch.segments), targets
+def losses_of(task: Task, inputs: Mapping[str, Tensor]) -> Tensor:
+    return task.losses(task.outputs(inputs), task.gold(inputs))
+
+
+def alone(batch: SegmentBatch, inputs: Mapping[str, Tensor], row: int) -> dict[str, Tensor]:
+    """One input without padding."""
+    n = int(batch.lengths[row])
+    return {name: one[row : row + 1, :n] if one.dim() > 1 else one[row : row + 1] for name, one in inputs.items()}
 
 
 def double(encoder: Encoder) -> Encoder:
@@ -67,15 +69,15 @@ def double(encoder: Encoder) -> Encoder:
 def test_gradients_are_finite_differences(kind: str, tmp_path: Path) -> None:
     if kind == "labels":
         one = encoder("bert", tmp_path)
-        loss: Loss = LabelLoss(one, iter([labelled(one)]))
+        task: Task = MeanStateClassification(one, [labelled(one)])
         batch = labelled(double(one))
     else:
         one = double(language_model(kind, tmp_path))
-        loss, batch = loss_of(one), batches(one)[0]
-    inputs, targets = read(one, loss, batch)
+        task, batch = LanguageModelling(one, 0), batches(one)[0]
+    inputs = task.inputs(batch)
     assert not batch.mask.all()
 
-    losses, _, found = gradients(lambda: loss.of(inputs, targets))
+    losses, _, found = attention_gradients(task, inputs)
     random = np.random.default_rng(0)
     step = 1e-5
     for layer in range(one.layers):
@@ -92,7 +94,7 @@ def test_gradients_are_finite_differences(kind: str, tmp_path: Path) -> None:
                     return weights, None
 
                 with torch.no_grad(), intervening(move):
-                    return float(loss.of(inputs, targets)[0][at[1]])
+                    return float(losses_of(task, inputs)[at[1]])
 
             difference = (moved(step) - moved(-step)) / (2 * step)
             assert float(found[layer][row, head, i, j]) == pytest.approx(difference, abs=1e-8, rel=1e-6)
@@ -116,18 +118,13 @@ def test_means_are_those_of_a_loop_over_weights(kind: str, tmp_path: Path) -> No
     for batch in seen:
         analysis.end(batch)
 
-    loss = loss_of(one)
+    task = LanguageModelling(one, 0)
     expected: dict[str, list[list[list[float]]]] = {name: [] for name in CLASSES}
     losses = []
     for batch in seen:
-        tokens, targets = loss.prepare(batch)
-        for row in range(len(batch.index)):
-            n = int(batch.lengths[row])  # alone, without padding
-            inputs = one.inputs(
-                tokens[row : row + 1, :n], batch.mask[row : row + 1, :n], batch.segments[row : row + 1, :n]
-            )
-            wanted = targets[row : row + 1, :n]
-            each, _, found = gradients(partial(loss.of, inputs, wanted))
+        inputs = task.inputs(batch)
+        for row, n in enumerate(batch.lengths.tolist()):
+            each, _, found = attention_gradients(task, alone(batch, inputs, row))
             losses.append(float(each))
             for name, places in members(batch, row).items():
                 if not places:
@@ -177,10 +174,11 @@ def test_copies_that_share_the_batches_sum_what_one_does(tmp_path: Path) -> None
 
 def test_masks_are_those_of_bert(tmp_path: Path) -> None:
     one = language_model("bert", tmp_path)
-    loss = MaskedLoss(one, 0)
+    task = LanguageModelling(one, 0)
     text = " ".join(["the fox drinks coffee ,"] * 8)
     batch = batch_of(one, *[text] * 200)
-    tokens, targets = loss.prepare(batch)
+    inputs = task.inputs(batch)
+    tokens, targets = inputs["input_ids"], inputs["targets"]
     chosen = targets >= 0
 
     assert (chosen.sum(1) == round(0.15 * int((batch.words[0] >= 0).sum()))).all()
@@ -190,8 +188,7 @@ def test_masks_are_those_of_bert(tmp_path: Path) -> None:
     masked = tokens[chosen] == one.tokenizer.mask_token_id
     assert float(masked.float().mean()) == pytest.approx(0.8, abs=0.04)
     assert float((tokens[chosen] == batch.tokens[chosen]).float().mean()) == pytest.approx(0.1, abs=0.03)
-    alone, _ = loss.prepare(batch_of(one, text, first=17))
-    assert (alone[0] == tokens[17]).all()  # whatever batch it is in
+    assert (task.inputs(batch_of(one, text, first=17))["input_ids"][0] == tokens[17]).all()  # whatever batch it is in
 
 
 def test_the_classifier_is_a_logistic_regression_on_mean_hidden_states(tmp_path: Path) -> None:
@@ -206,11 +203,12 @@ def test_the_classifier_is_a_logistic_regression_on_mean_hidden_states(tmp_path:
     labels = [passages[0].label for passages in batch.passages]
     expected = make_pipeline(StandardScaler(), LogisticRegression(C=0.01)).fit(hidden, labels)
 
-    loss = LabelLoss(one, iter([batch]))
-    losses, right = loss.of(*read(one, loss, batch))
+    task = MeanStateClassification(one, [batch])
+    inputs = task.inputs(batch)
+    outputs, gold = task.outputs(inputs), task.gold(inputs)
     probabilities = expected.predict_proba(hidden)[range(8), ["pq".index(str(label)) for label in labels]]
-    assert np.allclose(losses, -np.log(probabilities), atol=1e-4)
-    assert (right.numpy() == (expected.predict(hidden) == labels)).all()
+    assert np.allclose(task.losses(outputs, gold), -np.log(probabilities), atol=1e-4)
+    assert (task.accuracies(outputs, gold).numpy() == (expected.predict(hidden) == labels)).all()
 
 
 @pytest.mark.filterwarnings("ignore:The '.*' does not have many workers", "ignore:.*Consider increasing the value")
@@ -252,7 +250,7 @@ def test_a_checkpoint_is_a_loss(tmp_path: Path) -> None:
     assert np.allclose(found, starts.mean(1), rtol=1e-3, atol=1e-7)
 
     tiny.save_bert(other, heads=2)
-    with pytest.raises(AnalysisError, match="is a classifier on another encoder than"):
+    with pytest.raises(UserError, match="is a classifier on another encoder than"):
         analysis.begin(TEXTS, Encoder(resolve(EncoderSpec(str(other)))))  # type: ignore[arg-type]
 
 
@@ -267,13 +265,13 @@ def test_texts_that_give_no_loss_are_refused(tmp_path: Path) -> None:
         analysis.begin(SimpleNamespace(names=names, drawn=drawn), one)  # type: ignore[arg-type]
         return analysis
 
-    with pytest.raises(AnalysisError, match=r"has no head for language modelling.*without a label"):
+    with pytest.raises(UserError, match=r"has no head for language modelling.*without a label"):
         begin(batch_of(one, "the fox", "the dogs"))
-    with pytest.raises(AnalysisError, match="a classifier is of one corpus, not of a, b"):
+    with pytest.raises(UserError, match="a classifier is of one corpus, not of a, b"):
         begin(names=("a", "b"))
     analysis = begin(labelled(one))
     stranger = replace(labelled(one), passages=(((Passage("1", ("fox",), 1, label="r"),),) * 8))
-    with pytest.raises(AnalysisError, match="knows the labels p, q, and test has r too"):
+    with pytest.raises(UserError, match="knows the labels p, q, and test has r too"):
         analysis.end(stranger)
 
 

@@ -11,16 +11,18 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
-from analysis import AnalysisError, HeadAblation
-from analysis.ablation import random_heads
 from attention.encoder import EncoderSpec
 from datamodules import ClassificationDataModule, TextDataModule
+from interventions import HeadAblation
+from interventions.ablation import random_heads
+from interventions.task import LanguageModelling
 from metrics.bootstrap import holm
 from models import TransformerClassifier
 from results import UserError
-from tests.analysis.classifiers import data_arguments, fitted
-from tests.analysis.test_importance import language_model, loss_of
 from tests.fidelity.trained import WARNINGS
+from tests.interventions.classifiers import data_arguments, fitted
+from tests.interventions.heads_off import off
+from tests.interventions.test_importance import language_model
 from tests.tiny import TEXTS
 
 pytestmark = [pytest.mark.filterwarnings(warning) for warning in WARNINGS]
@@ -50,28 +52,16 @@ def arguments(checkpoint: Path, bert: Path, cache: Path, *more: str, config: Pat
     return ["test", f"--config={config}", *given, *more]
 
 
-def reading_zeros(heads: set[int]) -> Callable[[nn.Module, tuple[Tensor, ...]], tuple[Tensor, ...]]:
-    """A hook of an output projection, which reads zeros of these heads."""
-
-    def hook(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        read = args[0].clone()
-        for head in heads:
-            read[..., 8 * head : 8 * (head + 1)] = 0
-        return (read, *args[1:])
-
-    return hook
-
-
 def logits_without(checkpoint: Path, data: ClassificationDataModule, heads: set[tuple[int, int]]) -> Tensor:
     """Logits of dev, one text at a time, with the columns of some heads read as zeros by the output projections."""
-    model = TransformerClassifier.load_from_checkpoint(checkpoint)
-    body: Any = model.classifier.model.base_model
-    for layer, block in enumerate(body.encoder.layer):
-        off = {head for of, head in heads if of == layer}
-        block.attention.output.dense.register_forward_pre_hook(reading_zeros(off))
-    dev = data.splits["dev"]
-    with torch.no_grad():
+    model, dev = TransformerClassifier.load_from_checkpoint(checkpoint), data.splits["dev"]
+    with off(model.classifier.model, heads), torch.no_grad():
         return torch.cat([model(dev[[item]]).logits for item in range(len(dev))])
+
+
+def killed(_: HeadAblation) -> None:
+    """End a run that has scored all batches."""
+    raise RuntimeError("killed")
 
 
 def rows_of(frame: pd.DataFrame) -> list[Any]:
@@ -117,7 +107,12 @@ def test_every_score_is_that_of_a_loop_over_texts(
 
 @pytest.mark.slow
 def test_all_kinds_are_the_same_on_two_processes_and_a_run_that_was_killed_goes_on(
-    run_config: Callable[..., Any], checkpoint: Path, bert: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    run_config: Callable[..., Any],
+    checkpoint: Path,
+    bert: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     kinds = "--model.init_args.kinds=[uniform, zero, mean, resample]"
     given = arguments(checkpoint, bert, tmp_path / "one", kinds)
@@ -130,15 +125,19 @@ def test_all_kinds_are_the_same_on_two_processes_and_a_run_that_was_killed_goes_
     found = table_of(one, at_one, "ablation").pivot(index=["layer", "head"], columns="kind", values="score")
     assert len(set(map(tuple, found.T.to_numpy()))) > 1  # kinds differ
 
-    [kept] = (tmp_path / "one").glob("ablation-*")
-    files = sorted(kept.glob("*.npy"))
-    files[0].unlink()  # a run that was killed before it
+    (at_one / "results.json").rename(at_one / "of_the_first.json")
+    with monkeypatch.context() as patch:
+        patch.setattr(HeadAblation, "on_test_epoch_end", killed)
+        with pytest.raises(RuntimeError, match="killed"):
+            run_config(*given, own_data=True)
+    files = sorted(at_one.parent.glob("version_*/state-*/outputs-*.pt"))
+    files[0].unlink()
     files[1].write_bytes(files[1].read_bytes()[:-1] + b"!")
-    (at_one / "results.json").unlink()
     _, again, at_again = run_config(*given, own_data=True)
     assert again["audit"]["kept_batches"] == len(files) - 2
     assert again["scores"] == one["scores"]
     assert f"{files[1]} is damaged, and is made again" in caplog.text
+    assert not [*at_one.parent.glob("version_*/state-*")]
 
     (at_again / "results.json").unlink()
     config = CONFIG.with_name("layers.yaml")
@@ -159,22 +158,19 @@ def test_the_loss_of_a_language_model_with_a_head_off_is_that_of_a_loop_over_tex
     options += [f"--data.init_args.encoder.name={tmp_path / 'encoder'}", f"--data.init_args.cache={tmp_path / 'cache'}"]
     _, found, folder = run_config("test", f"--config={CONFIG}", *options, own_data=True)
 
-    loss = loss_of(encoder)
+    task = LanguageModelling(encoder, 0)
     data = TextDataModule(str(corpus), EncoderSpec(str(tmp_path / "encoder")))
     data.setup("test")
     kind_of_model = AutoModelForMaskedLM if kind == "bert" else AutoModelForCausalLM
 
     def loop(heads: set[tuple[int, int]]) -> float:
         model: Any = kind_of_model.from_pretrained(tmp_path / "encoder", attn_implementation="eager")
-        blocks = model.bert.encoder.layer if kind == "bert" else model.transformer.h
-        for layer, block in enumerate(blocks):
-            projection = block.attention.output.dense if kind == "bert" else block.attn.c_proj
-            projection.register_forward_pre_hook(reading_zeros({head for of, head in heads if of == layer}))
         nats = tokens = 0.0
         for batch in data.test_dataloader()[0]:
-            read, targets = loss.prepare(batch)
+            inputs = task.inputs(batch)
+            read, targets = inputs["input_ids"], inputs["targets"]
             for row, length in enumerate(batch.lengths.tolist()):
-                with torch.no_grad():
+                with off(model, heads), torch.no_grad():
                     logits = model(read[row : row + 1, :length]).logits[0]
                 own = targets[row, :length]
                 nats += float(nn.functional.cross_entropy(logits, own, reduction="sum"))
@@ -197,7 +193,7 @@ def test_random_sets_have_as_many_heads_of_each_layer_and_others_where_there_are
 
 
 def test_something_is_to_be_ablated() -> None:
-    with pytest.raises(AnalysisError, match="name kinds of ablation, each once, and heads, layers or sets"):
+    with pytest.raises(UserError, match="name kinds of ablation, each once, and heads, layers or sets"):
         HeadAblation(kinds=())
 
 

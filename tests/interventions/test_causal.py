@@ -1,20 +1,15 @@
 """Heads of a relation off, against loops over sentences through transformers' own models and hooks made by hand."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedModel
 
-import analysis.causal
-from analysis import CausalCheck, HeadAblation, Importance, Pruning
-from analysis.ablation import random_heads
-from analysis.task import Classification
 from attention import Encoder, EncoderSpec, resolve
 from attention.alignment import Pieces, split_words
 from corpora.conllu import read_treebank
@@ -22,26 +17,29 @@ from corpora.sentence import Sentence
 from datamodules import ClassificationDataModule, DependencyDataModule
 from fidelity import Fidelity, SetErasure
 from heads import SingleHeads
+from interventions import CausalCheck, HeadAblation, Importance, Pruning
+from interventions.ablation import random_heads
+from interventions.causal import RelationHeads
 from models import TransformerClassifier
 from probes import AttentionOnlyProbe, DistancesWordsProbe
 from results import UserError
-from tests.tiny import FAMILIAR, save_bert, save_gpt2
-from tests.trainers import scored, trained, trainer
+from tests.fidelity.trained import WARNINGS
+from tests.interventions.classifiers import fitted
+from tests.interventions.heads_off import off, seeing
+from tests.tiny import save_bert, save_gpt2
+from tests.trainers import scored, trained
 from training import ExperimentError
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:The '.*' does not have many workers"),
+    *(pytest.mark.filterwarnings(warning) for warning in WARNINGS),
     pytest.mark.filterwarnings("ignore:.*Consider increasing the value"),
-    pytest.mark.filterwarnings("ignore:LightningCLI's args parameter is intended"),
-    pytest.mark.filterwarnings("ignore::jsonargparse._deprecated.JsonargparseDeprecationWarning"),
 ]
 
 CONFIG = Path(__file__).parents[2] / "configs" / "clark2019" / "causal.yaml"
 RELATIONS = ("det", "obj", "nmod:poss")
-HEADS, RANDOM, SEED, DIM, RATE = 2, 3, 3, 8, 0.3
+HEADS, RANDOM, SEED, RATE = 2, 3, 3, 0.3
 
 Set = frozenset[tuple[int, int]]
-Projections = Sequence[nn.Module]
 
 
 def check(**options: Any) -> CausalCheck:  # noqa: ANN401
@@ -65,44 +63,6 @@ def sentences(corpus: str, split: str) -> Sequence[Sentence]:
     return read_treebank(Path(corpus.replace("{split}", split))).sentences
 
 
-def projections(model: PreTrainedModel) -> Projections:
-    """What reads the outputs of the heads of each layer, `[1, pieces, heads · dim]`."""
-    base: Any = model.base_model
-    if model.config.model_type == "gpt2":
-        return [block.attn.c_proj for block in base.h]
-    return [layer.attention.output.dense for layer in base.encoder.layer]
-
-
-@contextmanager
-def seeing(modules: Projections, see: Callable[[int, Tensor], Tensor]) -> Iterator[None]:
-    """Pass what enters each module through `see`."""
-    hooks = [
-        module.register_forward_pre_hook(lambda _, args, layer=layer: (see(layer, args[0]), *args[1:]))
-        for layer, module in enumerate(modules)
-    ]
-    yield
-    for hook in hooks:
-        hook.remove()
-
-
-def off(model: PreTrainedModel, heads: Set, means: Sequence[Tensor] | None) -> Any:  # noqa: ANN401
-    """Columns of these heads set to zero, or to their means `[positions, heads · dim]` by layer."""
-
-    def see(layer: int, outputs: Tensor) -> Tensor:
-        outputs = outputs.clone()
-        for of, head in heads:
-            if of == layer:
-                columns = slice(head * DIM, (head + 1) * DIM)
-                if means is None:
-                    outputs[..., columns] = 0
-                else:
-                    places = [min(place, len(means[layer]) - 1) for place in range(outputs.size(1))]
-                    outputs[..., columns] = means[layer][places][:, columns]
-        return outputs
-
-    return seeing(projections(model), see)
-
-
 def means_of(model: PreTrainedModel, parts: Sequence[Pieces]) -> list[Tensor]:
     """Mean output of the heads of each layer at each position of the sentences; the last is of all positions."""
     found: dict[int, list[Tensor]] = {}
@@ -111,7 +71,7 @@ def means_of(model: PreTrainedModel, parts: Sequence[Pieces]) -> list[Tensor]:
         found.setdefault(layer, []).append(outputs[0].double())
         return outputs
 
-    with seeing(projections(model), see), torch.no_grad():
+    with seeing(model, see), torch.no_grad():
         for part in parts:
             model(ids_of(part))
     means = []
@@ -237,7 +197,7 @@ def test_the_loss_on_the_words_of_a_relation_is_that_of_a_loop(
                 pieces += int(asked.sum())
                 masked = ids.masked_fill(asked, tokenizer.mask_token_id) if kind == "bert" else ids
                 for number, heads in enumerate(sets):
-                    with off(model, heads, None), torch.no_grad():
+                    with off(model, heads), torch.no_grad():
                         logits = model(masked).logits[0]
                     if kind == "gpt2":
                         logits = torch.cat([logits[:1], logits[:-1]])
@@ -249,37 +209,25 @@ def test_the_loss_on_the_words_of_a_relation_is_that_of_a_loop(
 
 
 def test_the_score_of_a_fine_tuned_task(
-    make_data: Callable[..., DependencyDataModule], corpus: str, bert: Path, tmp_path: Path
+    make_data: Callable[..., DependencyDataModule], bert: Path, tmp_path: Path
 ) -> None:
     """Of one and the same heads: `Classification` and its ablation have tests of their own."""
-    for split in ("train", "dev", "test"):
-        rows = [f"{' '.join(FAMILIAR[place % 5 : place % 5 + 3])}\t{'pq'[place % 2]}" for place in range(12)]
-        (tmp_path / f"{split}.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n", encoding="utf-8")
-    given: dict[str, Any] = {
-        "corpus": str(tmp_path / "{split}.tsv"), "positive": "q", "batch_size": 4, "cache": str(tmp_path)
-    }  # fmt: skip
-    texts = ClassificationDataModule(**given, tokenizer=EncoderSpec(str(bert)))
-    fit, model, checkpoint = trainer(1), TransformerClassifier(), tmp_path / "trained.ckpt"
-    fit.fit(model, datamodule=texts)
-    fit.save_checkpoint(checkpoint, weights_only=True)
-    content = torch.load(checkpoint, weights_only=True)
-    told = {"class_path": "ClassificationDataModule", "init_args": {**given, "tokenizer": {"name": str(bert)}}}
-    content["config"] = str({"data": told})
-    torch.save(content, checkpoint)
-
-    data = make_data(seed=0)
-    result = scored(check(kind="zero", checkpoint=str(checkpoint), max_epochs=1), data)
-    frame = result.tables["causal"].frame
+    checkpoint = fitted(tmp_path, bert)
+    texts = ClassificationDataModule(str(tmp_path / "{split}.tsv"), tokenizer=EncoderSpec(str(bert)), positive="good")
     texts.setup("test")
-    task = Classification(checkpoint, texts, torch.device("cpu"))
-    ablation = task.ablation("zero", 0)
+    dev = texts.splits["dev"]
+    result = scored(check(kind="zero", checkpoint=str(checkpoint), max_epochs=1), make_data(seed=0))
+    frame = result.tables["causal"].frame
+    model = TransformerClassifier.load_from_checkpoint(checkpoint)
     for relation in RELATIONS:
-        sets = sets_of(data, relation, 1, 4)
-        found = [task.rows(texts.splits["dev"][[place]], {ablation: sets})[0, 1:] for place in range(12)]
-        numbers = [row.view(len(sets), task.width) for row in found]
-        right = torch.stack([one.argmax(1) == place % 2 for place, one in enumerate(numbers)]).double().mean(0)
+        right = []
+        for heads in sets_of(make_data(seed=0), relation, 1, 4):
+            with off(model.classifier.model, heads), torch.no_grad():
+                found = [int(model(dev[[text]]).logits.argmax()) for text in range(len(dev))]
+            right.append(float(np.mean(found == dev.labels)))
         [row] = frame[(frame["measure"] == "task") & (frame["relation"] == relation)].to_dict("records")
-        hold(row, right.tolist())
+        assert row["n"] == len(dev)
+        hold(row, right)
     assert {*result.audit["left_blank"]} == {"loss"}  # type: ignore[misc]
 
     narrow = make_data(seed=0, encoder=EncoderSpec(str(save_bert(tmp_path / "narrow", heads=2))))
@@ -287,32 +235,12 @@ def test_the_score_of_a_fine_tuned_task(
         scored(check(checkpoint=str(checkpoint), max_epochs=1), narrow)
 
 
-def test_random_sets_are_of_as_many_other_heads_of_each_layer(
-    make_data: Callable[..., DependencyDataModule], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    drawn: list[tuple[Set, Set]] = []
-
-    def kept(like: Set, heads: int, random: np.random.Generator) -> Set:
-        drawn.append((like, random_heads(like, heads, random)))
-        return drawn[-1][1]
-
-    monkeypatch.setattr(analysis.causal, "random_heads", kept)
-    data = make_data(seed=0, encoder=EncoderSpec(str(save_bert(tmp_path / "bert", layers=3))))
-    scored(check(max_epochs=1), data)
-    assert len(drawn) == len(RELATIONS) * RANDOM
-    for best, random in drawn:
-        assert sorted(layer for layer, _ in best) == sorted(layer for layer, _ in random)
-        assert not best & random
-        assert max(layer for layer, _ in best) < 2
-    assert len(set(drawn)) > len(RELATIONS)
-
-
 def test_random_sets_that_share_heads_are_counted() -> None:
     """A layer of two heads, both among the best: random sets can only be the best ones again."""
     best = ((0, 0), (0, 1), (1, 0))
     sets = tuple(random_heads(frozenset(best), 2, np.random.default_rng(seed)) for seed in range(4))
     assert sets == (frozenset({(0, 0), (0, 1), (1, 1)}),) * 4
-    chosen = analysis.causal.Chosen("det", 0, best, sets, best[0])
+    chosen = RelationHeads("det", 0, best, sets, best[0])
     assert chosen.shared == 8
     assert chosen.repeated == 3
 

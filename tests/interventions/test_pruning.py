@@ -13,17 +13,18 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import AutoModel, AutoModelForSequenceClassification
 
-from analysis.pruning import SHARES, Pruning, head_confidences, head_derivatives, normalised
 from attention.capture import Mixture, replacing
 from attention.encoder import EncoderSpec, resolve
 from attention.modeling_pruned import LAYOUTS
 from datamodules import ClassificationDataModule
+from interventions.pruning import SHARES, Pruning, head_confidences, head_derivatives, normalised
 from models import TransformerClassifier
 from models.transformer import SequenceClassifier
 from results import UserError
 from tests import tiny
-from tests.analysis.classifiers import data_arguments, fitted
 from tests.fidelity.trained import WARNINGS
+from tests.interventions.classifiers import data_arguments, fitted
+from tests.interventions.heads_off import off, seeing
 from tests.models.corpora import write_texts
 
 pytestmark = [pytest.mark.filterwarnings(warning) for warning in WARNINGS]
@@ -117,24 +118,22 @@ def labelled(checkpoint: Path, bert: Path, cache: Path) -> ClassificationDataMod
 
 
 def slow_importance(
-    checkpoint: Path, data: ClassificationDataModule, off: list[tuple[int, int]]
+    checkpoint: Path, data: ClassificationDataModule, gone: list[tuple[int, int]]
 ) -> NDArray[np.float64]:
     """Mean |output · gradient of the output| over single texts of train, `[layers, heads]`."""
-    model = TransformerClassifier.load_from_checkpoint(checkpoint).classifier.model
-    without(model, off)
+    model: Any = TransformerClassifier.load_from_checkpoint(checkpoint).classifier.model
     read: list[Tensor] = []
 
-    def keep(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        read.append(args[0].requires_grad_())
-        return (read[-1], *args[1:])
+    def keep(layer: int, outputs: Tensor) -> Tensor:
+        read.append(outputs.requires_grad_())
+        return read[-1]
 
-    for layer in range(2):
-        model.get_submodule(f"bert.encoder.layer.{layer}.attention.output.dense").register_forward_pre_hook(keep)
     texts = data.splits["train"]
     total = np.zeros((2, 4))
     for text in range(len(texts)):
         read.clear()
-        loss = nn.functional.cross_entropy(model(texts[[text]].tokens).logits, texts[[text]].labels)
+        with off(model, gone), seeing(model, keep):
+            loss = nn.functional.cross_entropy(model(texts[[text]].tokens).logits, texts[[text]].labels)
         for layer, gradient in enumerate(torch.autograd.grad(loss, read)):
             total[layer] += (gradient * read[layer]).view(-1, 4, 8).sum((0, 2)).abs().detach().numpy()
     return total / len(texts)
@@ -155,14 +154,6 @@ def accuracy(model: nn.Module, data: ClassificationDataModule) -> float:
     return float(np.mean(right))
 
 
-def without(model: nn.Module, heads: list[tuple[int, int]]) -> None:
-    """Zero the columns of the output projections."""
-    with torch.no_grad():
-        for layer, head in heads:
-            projection = model.get_submodule(f"bert.encoder.layer.{layer}.attention.output.dense")
-            projection.weight[:, 8 * head : 8 * (head + 1)] = 0  # type: ignore[operator]
-
-
 @pytest.mark.slow
 def test_the_curve_is_that_of_zeroed_heads_and_the_saved_model_has_its_score(
     run_config: Callable[..., Any], checkpoint: Path, bert: Path, tmp_path: Path
@@ -173,14 +164,6 @@ def test_the_curve_is_that_of_zeroed_heads_and_the_saved_model_has_its_score(
     again = arguments("pruning.yaml", checkpoint, bert, tmp_path / "two", "--model.init_args.seeds=2")
     _, two, at_two = run_config(*again, own_data=True, processes=2)
     assert one["scores"] == two["scores"]
-    (at_one / "results.json").unlink()
-    [kept] = (tmp_path / "cache").glob("pruning-*")
-    next(kept.glob("*.npy")).unlink()  # a run that was killed before it
-    _, killed, _ = run_config(
-        *[option for option in given if "sav" not in option and "share" not in option], own_data=True
-    )
-    assert killed["scores"] == one["scores"]
-    assert killed["audit"]["kept_batches"] == len([*kept.glob("*.npy")]) - 1
     table, importance = (pd.read_csv(at_one / one["tables"][name]) for name in ("pruning", "importance"))
     pd.testing.assert_frame_equal(
         table.drop(columns="seconds"), pd.read_csv(at_two / "pruning.csv").drop(columns="seconds")
@@ -194,11 +177,10 @@ def test_the_curve_is_that_of_zeroed_heads_and_the_saved_model_has_its_score(
     assert sorted(HEADS, key=lambda head: place_of(importance)[head]) == ranked
 
     curve = {float(row["pruned"]): row for row in table[table["ranking"] == "importance"].to_dict("records")}
-    scores = {}
+    scores, whole = {}, TransformerClassifier.load_from_checkpoint(checkpoint).classifier.model
     for share in SHARES:
-        zeroed = TransformerClassifier.load_from_checkpoint(checkpoint).classifier.model
-        without(zeroed, ranked[: int(8 * share)])
-        scores[share] = accuracy(zeroed, data)
+        with off(whole, ranked[: int(8 * share)]):
+            scores[share] = accuracy(whole, data)
         assert curve[share]["score"] == pytest.approx(scores[share])
     assert [curve[1.0][name] for name in ("heads", "removed", "zeroed")] == [8, 6, 2]
     assert table["seconds"].min() > 0

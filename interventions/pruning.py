@@ -1,9 +1,8 @@
-"""Which heads can be done without: their importance, and the score as more and more of them go (Michel et al. 2019)."""
+"""The score as more and more heads go, the least important first, and the importance of heads (Michel et al. 2019)."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,21 +13,20 @@ from numpy.typing import NDArray
 from pytorch_lightning.utilities import rank_zero_info
 from torch import Tensor, nn
 
-from analysis.ablation import TaskExperiment, draws_for
-from analysis.base import AnalysisError
 from analysis.tables import head_map, head_rows
-from analysis.task import Classification
 from attention.ablation import Ablation
 from attention.capture import Head, Heads, Mixture, intervening, replacing
 from attention.encoder import refuse_existing
 from attention.pruning import RemovedHeads, check_prunable, is_prunable, prune, save_pruned
-from metrics.bootstrap import Resampled, difference, holm, pooled
+from interventions.ablation import TaskExperiment, compared, draws_for
+from interventions.task import Classification, TaskOutputs
+from metrics.bootstrap import holm
 from metrics.moments import Floats, Interval, Moments
 from models.transformer import SequenceClassifier
 from processes.progress import Progress
 from results import Curves, Estimate, Figure, Result, Table, Unit
-from results.errors import check_numbers, check_values, counted
-from training import recorded_gradients
+from results.errors import check_numbers, check_values
+from training import ExperimentError, recorded_gradients
 
 _STEPS = 10
 SHARES = tuple(step / _STEPS for step in range(_STEPS + 1))
@@ -44,10 +42,10 @@ Ranking = Literal["importance", "confidence", "random"]
 def head_derivatives(
     losses: Callable[[Mapping[str, Tensor]], Tensor], inputs: Mapping[str, Tensor], off: Heads = frozenset()
 ) -> Tensor:
-    """∂L/∂ξ of every text and head, `[batch, layers, heads]`, where ξ multiplies what a head gives.
+    """Return ∂L/∂ξ for every text and head, `[batch, layers, heads]`, where ξ multiplies the output of a head.
 
-    ξ is 1, and 0 for heads that are `off`. `losses` `[batch]` are of one text each, so that one backward pass gives
-    the derivatives of all (Michel et al. 2019, §4.1).
+    ξ is 1, and 0 for heads that are `off`. Each of the `losses`, `[batch]`, depends on one text alone, so that one
+    backward pass gives the derivatives of all (Michel et al. 2019, §4.1).
     """
     factors: list[Tensor] = []
 
@@ -64,7 +62,7 @@ def head_derivatives(
 
 
 def head_confidences(run: Callable[[Mapping[str, Tensor]], Tensor], inputs: Mapping[str, Tensor]) -> Tensor:
-    """The largest weight of every word to a word, `[batch, pieces, layers, heads]`; nan for what is no word.
+    """Return the largest weight of every word to a word, `[batch, pieces, layers, heads]`; nan for what is no word.
 
     Delimiters neither attend nor are attended to here, as the end of the sentence in Voita et al. (2019, §4).
     """
@@ -81,19 +79,10 @@ def head_confidences(run: Callable[[Mapping[str, Tensor]], Tensor], inputs: Mapp
 
 
 def normalised(importance: Floats) -> Floats:
-    """Importance `[layers, heads]` divided by the ℓ2 norm of its layer (Michel et al. 2019, §4.1)."""
+    """Divide importance `[layers, heads]` by the ℓ2 norm of its layer (Michel et al. 2019, §4.1)."""
     norm = np.sqrt(np.square(importance).sum(1, keepdims=True))
     shares: Floats = np.divide(importance, norm, out=np.zeros_like(importance), where=norm > 0)
     return shares
-
-
-@dataclass(frozen=True)
-class _Removed:
-    """A model whose heads were removed."""
-
-    counts: RemovedHeads
-    parameters: int
-    seconds: float
 
 
 class Pruning(TaskExperiment):
@@ -104,9 +93,8 @@ class Pruning(TaskExperiment):
     2019), lowest first. The third order is random. No layer is spared, as by default in the released code of Michel et
     al.: it may lose all its heads.
 
-    The score is that of the model with zeros in the place of heads. What was computed of it is kept under the cache
-    folder: a run that was killed goes on. `seconds` are those of the model whose heads are really removed, see
-    `attention.pruning.prune`.
+    The score is that of the model with zeros in the place of heads. `seconds` are those of the model whose heads are
+    really removed, see `attention.pruning.prune`.
 
     Args:
         checkpoint: of a `TransformerClassifier`; without `--data` the texts are those it was trained on.
@@ -122,7 +110,7 @@ class Pruning(TaskExperiment):
         seed: of what is drawn; None for that of the run.
 
     Raises:
-        AnalysisError: an option is out of range, or data and checkpoint do not fit.
+        ExperimentError: an option is out of range, or data and checkpoint do not fit.
         UserError: a model is to be saved whose heads cannot be removed.
     """
 
@@ -147,36 +135,37 @@ class Pruning(TaskExperiment):
         check_numbers(self, least=1, texts=texts, seeds=seeds)
         check_numbers(self, above=0, most=1, share=share)
         if not rankings or len(set(rankings)) < len(rankings):
-            raise AnalysisError(f"--model.init_args: rankings {list(rankings)}: name one or more, each once.")
+            raise ExperimentError(f"--model.init_args: rankings {list(rankings)}: name one or more, each once.")
         if (save is None) != (share is None):
-            raise AnalysisError(f"--model.init_args: save {save} and share {share}: give both or none.")
+            raise ExperimentError(f"--model.init_args: save {save} and share {share}: give both or none.")
         self.rankings, self.normalise, self.exact = tuple(rankings), normalise, exact
         self.texts, self.seeds = texts, seeds
         self.folder, self.share = None if save is None else Path(save).expanduser(), share
 
     def prepare(self) -> None:
+        super().prepare()
         if self.folder is not None:
             check_prunable(self.classification.classifier.model)
             refuse_existing(self.folder)
 
     @property
     def classification(self) -> Classification:
-        """The task: a checkpoint is that of a classifier."""
+        """The task, which is that of a classifier."""
         assert isinstance(self.task, Classification)
         return self.task
 
     def sets(self) -> Mapping[Ablation, Sequence[Heads]]:
-        """Rank the heads, and set down which are off together."""
+        """Rank the heads; return those that are off together."""
         total = self.task.layers * self.task.heads
         self._counts = [total * step // _STEPS for step in range(_STEPS + 1)]
-        train = self.task.drawn("train", self.texts, self.seed)
         # Every process has the same batches, and sums some of them.
-        self._train = train[self.trainer.global_rank :: self.trainer.world_size]
+        self._train = self.drawn("train", self.texts)[self.trainer.global_rank :: self.trainer.world_size]
         self._heads: list[Head] = [
             (layer, head) for layer in range(self.task.layers) for head in range(self.task.heads)
         ]
         self._importance = self._important(frozenset())
-        self._confidence = self._confident()
+        # Over all words of the texts.
+        self._confidence = self._mean(lambda inputs: head_confidences(self.task.outputs, inputs), 1).value
         self._order = self._by_importance()
         random = [np.random.default_rng([self.seed, place]).permutation(total) for place in range(self.seeds)]
         orders: dict[Ranking, list[list[Head]]] = {
@@ -190,24 +179,23 @@ class Pruning(TaskExperiment):
         return {Ablation("zero"): self._sets}
 
     def _off(self, name: Ranking) -> list[list[Heads]]:
-        """What is off at each share, for each order of a ranking."""
+        """Return the heads that are off at each share, for each order of a ranking."""
         return [[frozenset(order[:count]) for order in self._orders[name]] for count in self._counts]
 
     def _important(self, off: Heads) -> Interval:
-        """Mean |∂L/∂ξ| over texts of train, `[layers, heads]`, with some heads off."""
-        found = Moments(1, (self.task.layers, self.task.heads), _BITS, (0, np.inf)).to(self.device)
+        """Return mean |∂L/∂ξ| over texts of train, `[layers, heads]`, with some heads off."""
+        return self._mean(lambda inputs: head_derivatives(self._losses, inputs, off).abs(), np.inf, _BITS)
+
+    def _mean(self, values: Callable[[Mapping[str, Tensor]], Tensor], most: float, bits: int = 32) -> Interval:
+        """Return the mean of numbers in 0…most of the texts of train, `[…, layers, heads]`, with its interval."""
+        found = Moments(1, (self.task.layers, self.task.heads), bits, (0, most)).to(self.device)
         for inputs in self._train:
-            values = head_derivatives(self.task.losses, inputs, off).abs()
-            found.update(inputs["labels"].new_zeros(len(values), dtype=torch.int64), values)
+            rows = values(inputs).flatten(0, -3)
+            found.update(torch.zeros(len(rows), dtype=torch.int64, device=self.device), rows)
         return found.compute().over()
 
-    def _confident(self) -> Floats:
-        """Mean over all words of the texts of train, `[layers, heads]`."""
-        found = Moments(1, (self.task.layers, self.task.heads), bounds=(0, 1)).to(self.device)
-        for inputs in self._train:
-            values = head_confidences(self.task.numbers, inputs).flatten(0, 1)
-            found.update(torch.zeros(len(values), dtype=torch.int64, device=self.device), values)
-        return found.compute().over().value
+    def _losses(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        return self.task.losses(self.task.outputs(inputs), self.task.gold(inputs))
 
     def _by_importance(self) -> list[Head]:
         order: list[Head] = []
@@ -221,39 +209,35 @@ class Pruning(TaskExperiment):
             order += left[: count - len(order)]
         return order
 
-    def outcome(self, rows: Floats) -> Result:
-        """Remove heads for good, and sum up."""
+    def summary(self, outputs: TaskOutputs) -> Result:
+        """Remove heads for good, sum up, and save the model without its least important heads."""
         removed = self._remove() if self.trainer.is_global_zero else {}
         # Every process has the same result.
-        return self._result(rows, self.trainer.strategy.broadcast(removed))
-
-    def on_test_epoch_end(self) -> None:
-        """Sum up, and save the model without its least important heads."""
-        super().on_test_epoch_end()
+        result = self._result(outputs, self.trainer.strategy.broadcast(removed))
         if self.folder is not None and self.trainer.is_global_zero:
             self._save(self.folder)
+        return result
 
-    def _remove(self) -> dict[Heads, _Removed]:
-        """Models without heads: of a random ranking those of its first order."""
+    def _remove(self) -> dict[Heads, dict[str, float]]:
+        """Measure the model without each set of heads, by columns; a random ranking has those of its first order."""
         classifier = self.classification.classifier
-        timed = self.task.drawn(self.split, TIMED, self.seed)
+        timed = self.drawn(self.split, TIMED)
         sets = list(dict.fromkeys(one for name in self._orders for one, *_ in self._off(name)))
         if not is_prunable(classifier.model):
             seconds = min(self._seconds(classifier, timed) for _ in range(_ROUNDS))
-            return dict.fromkeys(sets, _Removed(RemovedHeads(), _size(classifier), seconds))
-        found: dict[Heads, _Removed] = {}
+            return dict.fromkeys(sets, _columns(RemovedHeads(), classifier, seconds))
+        found: dict[Heads, dict[str, float]] = {}
         progress = Progress("Passes without heads", _ROUNDS * len(sets))
         for _ in range(_ROUNDS):  # one round after the other: what slows the machine for a while slows none alone
             for heads in sets:
                 smaller, counts = _without(classifier, heads)
-                seconds = self._seconds(smaller, timed)
-                if heads not in found or seconds < found[heads].seconds:
-                    found[heads] = _Removed(counts, _size(smaller), seconds)
+                columns = _columns(counts, smaller, self._seconds(smaller, timed))
+                found[heads] = min(found.get(heads, columns), columns, key=lambda one: one["seconds"])
                 progress.advance()
         return found
 
     def _seconds(self, classifier: SequenceClassifier, timed: Sequence[Mapping[str, Tensor]]) -> float:
-        """Wall time of a pass over texts, behind one batch that warms up."""
+        """Return the wall time of a pass over texts, behind one batch that warms up."""
 
         def run(inputs: Mapping[str, Tensor]) -> None:
             with torch.inference_mode():
@@ -271,7 +255,7 @@ class Pruning(TaskExperiment):
         assert self.share is not None
         heads = frozenset(self._order[: int(self.share * len(self._heads) + 1e-9)])  # .7 of 10 are 7
         smaller, counts = _without(self.classification.classifier, heads)
-        data = self.classification.data
+        data = self.trainer.datamodule  # type: ignore[attr-defined]
         assert data.tokenizer_source is not None
         save_pruned(smaller.model, data.tokenizer_source, folder, data.labels)
         rank_zero_info(
@@ -279,38 +263,38 @@ class Pruning(TaskExperiment):
             f"AutoModelForSequenceClassification.from_pretrained({str(folder)!r}, trust_remote_code=True)."
         )
 
-    def _result(self, values: Floats, removed: Mapping[Heads, _Removed]) -> Result:
+    def _result(self, outputs: TaskOutputs, removed: Mapping[Heads, Mapping[str, float]]) -> Result:
         task = self.task
-        draws = draws_for(len(self._orders) * len(SHARES), len(values))
-        found: dict[Heads, Resampled] = {}
-        for place, heads in enumerate(self._sets):
-            found[heads] = task.resampled(values, place, draws)
-        task.warn_of_one_label(values)
+        draws = draws_for(len(self._orders) * len(SHARES), len(outputs))
+        found = {heads: outputs.score("zero", heads, draws) for heads in self._sets}
+        outputs.warn_of_one_label("zero")
         whole = found[frozenset()]
-        rows: list[dict[str, object]] = []
-        for name in self._orders:
-            for share, sets in zip(SHARES, self._off(name), strict=True):
-                rows.append({"ranking": name, "pruned": share, **_row([found[heads] for heads in sets], whole)})
-                rows[-1] |= _row_of_removed(len(sets[0]), removed[sets[0]])
+        rows = [
+            {
+                "ranking": name,
+                "pruned": share,
+                **compared([found[heads] for heads in sets], whole),
+                "heads": len(sets[0]),
+                **removed[sets[0]],
+            }
+            for name in self._orders
+            for share, sets in zip(SHARES, self._off(name), strict=True)
+        ]
         frame = pd.DataFrame(rows)
         frame["p_holm"] = holm(frame["p"].where(frame["heads"] > 0).tolist())
-        timed = min(TIMED, len(values))
+        timed = min(TIMED, len(outputs))
         scores = {task.score: whole.estimate} | _leaving(frame, whole.estimate)
         audit: dict[str, object] = {
-            "texts": len(values),
+            "texts": len(outputs),
             "draws": draws,
             "kept_batches": self.kept_batches,
-            "importance": f"over {counted(self._texts_read, 'text')} of train",
+            "importance": f"over {counted(int(self._importance.inputs.max()), 'text')} of train",
             "seconds": f"fastest of {_ROUNDS} passes over {counted(timed, 'text')}",
         }
         if not is_prunable(self.classification.classifier.model):
             audit["seconds"] = f"{audit['seconds']} of the whole model: heads of this architecture cannot be removed"
         tables, figures = self._tables(frame), self._figures(frame, whole.estimate)
         return Result(self.experiment, scores, tables, figures, audit, headline=list(scores))
-
-    @property
-    def _texts_read(self) -> int:
-        return int(self._importance.inputs.max())
 
     def _tables(self, frame: pd.DataFrame) -> dict[str, Table]:
         task = self.task
@@ -362,44 +346,20 @@ class Pruning(TaskExperiment):
 
 
 def _without(classifier: SequenceClassifier, heads: Heads) -> tuple[SequenceClassifier, RemovedHeads]:
-    """A copy whose heads are removed, with the attention that transformers has by default."""
+    """Return a copy whose heads are removed, with the attention that transformers has by default."""
     smaller = deepcopy(classifier)
     counts = prune(smaller.model, heads)
     smaller.model.set_attn_implementation("sdpa")
     return smaller, counts
 
 
-def _size(classifier: SequenceClassifier) -> int:
-    return sum(parameter.numel() for parameter in classifier.parameters())
-
-
-def _row(seeds: Sequence[Resampled], whole: Resampled) -> dict[str, object]:
-    """The mean score over orders, and its difference to the whole model under the same resamples of the texts."""
-    mean, apart = pooled(seeds), difference(seeds, [whole])
-    return {
-        "score": mean.value,
-        "low": mean.low,
-        "high": mean.high,
-        "sd": mean.sd,
-        "difference": apart.value,
-        "difference.low": apart.low,
-        "difference.high": apart.high,
-        "p": apart.p,
-    }
-
-
-def _row_of_removed(heads: int, removed: _Removed) -> dict[str, object]:
-    return {
-        "heads": heads,
-        "removed": removed.counts.removed,
-        "zeroed": removed.counts.zeroed,
-        "parameters": removed.parameters,
-        "seconds": removed.seconds,
-    }
+def _columns(counts: RemovedHeads, classifier: SequenceClassifier, seconds: float) -> dict[str, float]:
+    parameters = sum(parameter.numel() for parameter in classifier.parameters())
+    return {"removed": counts.removed, "zeroed": counts.zeroed, "parameters": parameters, "seconds": seconds}
 
 
 def _leaving(frame: pd.DataFrame, whole: Estimate) -> dict[str, Estimate]:
-    """The least share at which each ranking's score lies below the interval of the whole model; nan for none."""
+    """Return the least share at which each ranking's score lies below the interval of the whole model; nan for none."""
     found = {}
     for name, own in frame.groupby("ranking", sort=False):
         below = own.loc[own["score"] < whole.low, "pruned"]

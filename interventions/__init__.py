@@ -1,0 +1,6 @@
+"""What is lost without a head: ablation, the causal check, importance and pruning, over scores of a model on texts."""
+
+from interventions.ablation import HeadAblation
+from interventions.causal import CausalCheck
+from interventions.importance import Importance
+from interventions.pruning import Pruning

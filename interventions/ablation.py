@@ -1,0 +1,453 @@
+"""The score of a task with heads off: single ones, layers, named sets (Kovaleva et al. 2019, Michel et al. 2019)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import torch
+from jsonargparse import Namespace
+from pytorch_lightning.utilities import rank_zero_info, rank_zero_warn
+from torch import Tensor
+
+from analysis.tables import head_map, name_of
+from attention.ablation import PIECES, Ablation, Kind
+from attention.capture import Heads, named_heads
+from results.digests import Digests, digest
+from datamodules import ClassificationDataModule, SegmentBatch, TextBatch, TextDataModule
+from datamodules.corpus import CorpusDataModule
+from datamodules.batch import Split
+from interventions.task import REFERENCES, Classification, LanguageModelling, Task, TaskOutputs, make_ablation
+from metrics.bootstrap import Floats, Resampled, difference, holm, pooled
+from processes.progress import Progress
+from results.errors import counted
+from metrics.rows import ItemRows
+from models import TransformerClassifier
+from results import Bars, Estimate, Figure, Result, Table, Unit
+from results.errors import check_numbers, check_values
+from training import Experiment, ExperimentError, kept_file, kept_tensors
+from training.checkpoints import checkpoint_file, configured_model, data_settings, read_checkpoint
+
+LEVEL = 0.05  # of a head that helps or hurts, after Holm's correction
+DRAWS = 10_000  # of the bootstrap, or more, as far as they fit into memory
+_DRAWS_A_TEST = 100  # so that a p-value that was multiplied by the number of tests can still be small
+_MOST_CELLS = 1 << 28  # resamples × texts, two bytes each
+
+
+class TaskExperiment(Experiment[CorpusDataModule[Any]]):
+    """Scores a model with heads off. Run it with `python train.py test`; nothing is trained.
+
+    With a checkpoint the task is that of the classifier, and without `--data` the texts are those it was trained on.
+    Without one it is language modelling, and the data are texts (`TextDataModule`). An interrupted run keeps the
+    batches that it has scored.
+
+    Subclasses fill two holes: `sets` and `summary`.
+
+    Args:
+        checkpoint: of a `TransformerClassifier`; None for language modelling.
+        split: of labelled texts, on which the score is taken.
+        score: of labelled texts; None for that of the data.
+        seed: of what is drawn; None for that of the run.
+
+    Attributes:
+        kept_batches: batches that an earlier attempt at the run had scored, once all are read.
+        references: origin of the texts that `mean` and `resample` are made of.
+    """
+
+    takes = CorpusDataModule
+
+    def __init__(
+        self, checkpoint: str | None, split: Literal["dev", "test"], score: str | None, seed: int | None
+    ) -> None:
+        super().__init__(seed)
+        check_values(self, split=split)
+        self.checkpoint = None if checkpoint is None else checkpoint_file(checkpoint)
+        self.split, self.wanted_score = split, score
+        self.kept_batches, self.references = 0, "dev"
+        self._task: Task | None = None
+
+    @classmethod
+    def datamodule_from(cls, arguments: Namespace) -> Namespace | None:
+        """Return settings of the data that the checkpoint was trained on, for a command line that names no data."""
+        if arguments.checkpoint is None:
+            return None
+        path = checkpoint_file(arguments.checkpoint)
+        content = read_checkpoint(path)
+        kind = configured_model(path, content).get("class_path", "").rpartition(".")[2]
+        if kind not in ("", TransformerClassifier.__name__):
+            raise ExperimentError(
+                f"{path} is a checkpoint of {kind}, and heads are those of a TransformerClassifier: `python train.py "
+                f"fit --config configs/kovaleva2019/finetuning.yaml` trains one."
+            )
+        return data_settings(path, content)
+
+    @property
+    def task(self) -> Task:
+        """The model and its score, once the data are set up."""
+        assert self._task is not None
+        return self._task
+
+    def prepare(self) -> None:
+        """Load the model; refuse data that do not fit it."""
+        self._task = self._task_of(self.trainer.datamodule)  # type: ignore[attr-defined]
+        if self.wanted_score is not None:
+            self.task.choose(self.wanted_score)
+
+    def _task_of(self, data: object) -> Task:
+        name = type(self).__name__
+        if self.checkpoint is not None and isinstance(data, ClassificationDataModule):
+            # The module is moved to its device only after `setup`.
+            device = self.trainer.strategy.root_device
+            # Two copies of a batch at least run at once.
+            data.eval_tokens = PIECES.get(device.type, PIECES["cuda"]) // 2
+            return Classification.from_data(self.checkpoint, data, device)
+        if self.checkpoint is None and isinstance(data, TextDataModule):
+            if len(data.encoders) > 1:
+                raise ExperimentError(
+                    f"{name} is of one encoder: --data.init_args.random_init false, and no --data.init_args.before."
+                )
+            return LanguageModelling(data.encoders["given"], self.seed)
+        given = "no data are" if data is None else f"{type(data).__name__} is"
+        needed = "TextDataModule" if self.checkpoint is None else "ClassificationDataModule"
+        raise ExperimentError(
+            f"{name} with{'out' if self.checkpoint is None else ''} --model.init_args.checkpoint needs {needed}, and "
+            f"{given} given. Name a fine-tuned classifier with that option (`python train.py fit --config "
+            f"configs/kovaleva2019/finetuning.yaml` leaves one in checkpoints/ of its run), or give --data "
+            f"TextDataModule for the loss of a language model."
+        )
+
+    def sets(self) -> Mapping[Ablation, Sequence[Heads]]:
+        """Return sets of heads by what replaces their outputs, once there is a trainer on its device."""
+        raise NotImplementedError(f"{type(self).__name__}.sets")
+
+    def summary(self, outputs: TaskOutputs) -> Result:
+        """Return the result, from the outputs for all texts with each set of heads replaced."""
+        raise NotImplementedError(f"{type(self).__name__}.summary")
+
+    def drawn(self, split: Split, most: int) -> list[dict[str, Tensor]]:
+        """Return inputs of at most so many texts of a split, drawn at random: the same on every rank."""
+        data = self.trainer.datamodule  # type: ignore[attr-defined]
+        if isinstance(self.task, Classification):
+            return self.task.drawn(data, split, most, self.seed)
+        assert isinstance(self.task, LanguageModelling)
+        there = data.has_split(split)
+        if not there:
+            self.references = f"what is scored, as there is no {split} split"
+            rank_zero_warn(f"What heads are replaced by is of {self.references}.")
+        return self.task.drawn(data, split if there else None, most, self.seed)
+
+    def on_test_start(self) -> None:
+        """Find the sets of heads."""
+        self._sets_of = self.sets()
+        self._rows = ItemRows(self.task.columns(self._sets_of)).to(self.device)
+        self._identity = self._digest()
+
+    def _digest(self) -> str:
+        """Return a digest of what decides the outputs and is no option of the run: model, texts, sets of heads."""
+        data = self.trainer.datamodule  # type: ignore[attr-defined]
+        files = Digests(data.cache).of([*data.files().values(), *([self.checkpoint] if self.checkpoint else [])])
+        what: list[object] = [data.provenance.encoder, [*files.values()]]
+        for ablation, sets in self._sets_of.items():
+            what.append([sorted(heads) for heads in sets])
+            if ablation.reference is not None:
+                what.append(digest(ablation.reference.mean.cpu().numpy().tobytes()))
+        return digest(repr(what).encode())
+
+    def update(self, batch: TextBatch | SegmentBatch) -> None:
+        of_split = batch.split == self.split if isinstance(batch, TextBatch) else True
+        if of_split and len(batch.index):
+            name = digest(f"{self._identity} {batch.index.tolist()}".encode())[:24]
+            rows, found = kept_tensors(
+                kept_file(self.trainer, f"outputs-{name}.pt"),
+                lambda: self.task.rows(self.task.inputs(batch), self._sets_of),
+            )
+            self.kept_batches += found
+            device = batch.index.device
+            self._rows.update(index=batch.index, **{name: column.to(device) for name, column in rows.items()})
+
+    def outcome(self) -> Result:
+        found = torch.tensor(self.kept_batches, device=self.device)
+        self.kept_batches = int(self.trainer.strategy.reduce(found, reduce_op="sum"))
+        return self.summary(TaskOutputs.from_rows(self.task, self._rows.take(), self._sets_of))
+
+
+@dataclass(frozen=True)
+class HeadSet:
+    """Heads that are ablated together.
+
+    Attributes:
+        name: `3-1` for a head, `3` for a layer, else the name of a set.
+        level: what they are; `random` sets have the name of the set that they stand beside.
+        heads: the heads.
+    """
+
+    name: str
+    level: Literal["head", "layer", "set", "random"]
+    heads: Heads
+
+
+class HeadAblation(TaskExperiment):
+    """The score of a task with each head off, each layer, and each named set beside random ones.
+
+    Differences to the whole model are tested by the paired bootstrap over texts, and p-values are adjusted for all
+    heads of the model (Holm 1979).
+
+    Args:
+        checkpoint: of a `TransformerClassifier`, whose own texts are scored; None for language modelling.
+        kinds: what their outputs are replaced by; `uniform` as Kovaleva et al., `zero` as Michel et al.
+        heads: whether every single head is ablated.
+        layers: whether every layer is.
+        sets: names of further sets, and their heads by `layer-head` or `layer`.
+        random: random sets that stand beside each named one, of as many heads of the same layers, which are others as
+            far as there are enough.
+        split: of labelled texts, on which the score is taken; means and other texts' outputs are of at most 1,000 texts
+            of dev. A mean on dev is thus also over the text that is scored; no text is resampled from itself.
+        score: of labelled texts; None for that of the data.
+        seed: of random sets and of `resample`; None for that of the run.
+
+    Raises:
+        ExperimentError: nothing is to be ablated, or data and checkpoint do not fit.
+        HeadError: later, there is no such head.
+    """
+
+    experiment = "ablation"
+
+    def __init__(
+        self,
+        checkpoint: str | None = None,
+        kinds: Sequence[Kind] = ("zero",),
+        heads: bool = True,
+        layers: bool = True,
+        sets: dict[str, list[str | int]] | None = None,
+        random: int = 20,
+        split: Literal["dev", "test"] = "dev",
+        score: str | None = None,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(checkpoint, split, score, seed)
+        check_values(self, kinds=kinds)
+        if not kinds or len(set(kinds)) < len(kinds) or not (heads or layers or sets):
+            raise ExperimentError(
+                "--model.init_args: name kinds of ablation, each once, and heads, layers or sets to ablate."
+            )
+        check_numbers(self, least=0, random=random)
+        self.kinds, self.each_head, self.each_layer = tuple(kinds), heads, layers
+        self.named, self.random = dict(sets or {}), random
+
+    def prepare(self) -> None:
+        super().prepare()
+        self.head_sets = self._head_sets()
+
+    def _head_sets(self) -> list[HeadSet]:
+        task, found = self.task, list[HeadSet]()
+        layers = [frozenset((layer, head) for head in range(task.heads)) for layer in range(task.layers)]
+        if self.each_head:
+            singles = sorted(frozenset().union(*layers))
+            found += [HeadSet(name_of(*head), "head", frozenset({head})) for head in singles]
+        if self.each_layer:
+            found += [HeadSet(str(number), "layer", layer) for number, layer in enumerate(layers, start=1)]
+        for place, (name, heads) in enumerate(self.named.items()):
+            if not heads:
+                raise ExperimentError(f"--model.init_args.sets.{name}: it names no head. Write '[6-1, 5]'.")
+            own = named_heads(heads, task.layers, task.heads, f"--model.init_args.sets.{name}")
+            drawn = np.random.default_rng([self.seed, place])
+            found.append(HeadSet(name, "set", own))
+            found += [HeadSet(name, "random", random_heads(own, task.heads, drawn)) for _ in range(self.random)]
+        return found
+
+    def sets(self) -> Mapping[Ablation, Sequence[Heads]]:
+        run, heads = self.task.outputs, [one.heads for one in self.head_sets]
+        ablations = [make_ablation(kind, run, lambda: self.drawn("dev", REFERENCES), self.seed) for kind in self.kinds]
+        references = [one.reference for one in ablations if one.reference is not None]
+        self._reference = references[-1] if references else None
+        shared = "layers below are computed once" if self.task.ablated.shares else "every time the whole model runs"
+        rank_zero_info(f"{counted(len(ablations) * len(heads), 'set')} of heads to ablate; {shared}.")
+        # The whole model runs once, beside the sets of the first kind.
+        return {one: [frozenset(), *heads] if one is ablations[0] else heads for one in ablations}
+
+    def summary(self, outputs: TaskOutputs) -> Result:
+        task, tests = self.task, self.task.layers * self.task.heads
+        draws = draws_for(tests, len(outputs))
+        least = min(1.0, 2 / (1 + draws) * tests)
+        if self.each_head and least >= LEVEL:
+            rank_zero_warn(
+                f"{draws} resamples of {len(outputs)} texts fit into memory, and of {tests} heads none can differ "
+                f"after Holm's correction: the counts of heads are left blank. Score fewer texts."
+            )
+        outputs.warn_of_one_label(self.kinds[0])
+        whole = outputs.score(self.kinds[0], frozenset(), draws)
+        scores, figures = {task.score: whole.estimate}, dict[str, Figure]()
+        tables = self._tables(outputs, whole)
+        for kind in self.kinds:
+            if self.each_head:
+                heads = tables["ablation"].frame
+                scores |= self._counts(kind, heads[heads["kind"] == kind], known=least < LEVEL)
+            figures |= self._figures(kind, tables)
+        audit = {"texts": len(outputs), "draws": draws, **self._audit(), "least_p_holm": least}
+        if not self.each_head:
+            del audit["least_p_holm"]
+        asked = (task.score, *(f"{kind}.heads_that_{do}" for kind in self.kinds for do in ("help", "hurt")))
+        headline = [name for name in asked if name in scores]
+        return Result(self.experiment, scores, tables, figures, audit, headline=headline)
+
+    def _tables(self, outputs: TaskOutputs, whole: Resampled) -> dict[str, Table]:
+        """Return the tables of heads, layers and named sets; the smallest is printed."""
+        rows: dict[str, list[dict[str, object]]] = {}
+        named: list[tuple[Kind, HeadSet, Resampled]] = []
+        progress = Progress("Scores and their intervals", len(self.kinds) * len(self.head_sets))
+        for kind, one in product(self.kinds, self.head_sets):
+            found = outputs.score(kind, one.heads, len(whole.draws))
+            if one.level in ("set", "random"):
+                named.append((kind, one, found))
+            else:
+                place = dict(zip(("layer", "head"), map(int, one.name.split("-")), strict=False))
+                rows.setdefault(one.level, []).append({"kind": kind, **place, **compared([found], whole)})
+            progress.advance()
+        tables = {}
+        for level, name in (("head", "ablation"), ("layer", "layers")):
+            if level in rows:
+                frame = pd.DataFrame(rows[level]).drop(columns="sd")
+                frame["p_holm"] = _holm_by_kind(frame, "p")
+                units: dict[str, Unit] = {
+                    "score": self.task.unit,
+                    "difference": self.task.unit,
+                    "p": "p",
+                    "p_holm": "p",
+                }
+                answer = [column for column in ("kind", "layer", "head", "difference", "p_holm") if column in frame]
+                tables[name] = Table(frame, units, interval="score", answer=answer)
+        if self.named:
+            tables["sets"] = self._set_table(named, whole)
+        *others, _ = tables
+        return {name: replace(table, answer=()) if name in others else table for name, table in tables.items()}
+
+    def _audit(self) -> dict[str, object]:
+        audit: dict[str, object] = {"kept_batches": self.kept_batches}
+        if (reference := self._reference) is not None:
+            kept = len(reference.lengths)
+            audit["reference"] = f"{reference.texts} texts of {self.references}, {kept} to resample"
+            of_dev = self.checkpoint is not None and self.split == "dev"
+            audit["means_include_scored_texts"] = of_dev or self.references != "dev"
+        return audit
+
+    def _counts(self, kind: Kind, heads: pd.DataFrame, *, known: bool) -> dict[str, Estimate]:
+        """Count the heads that help, that hurt, and of which these texts say neither, after Holm's correction.
+
+        The counts are nan where they are not `known`, because no p-value could be small enough.
+        """
+        gain = heads["difference"] if self.task.lower_is_better else -heads["difference"]
+        clear = heads["p_holm"] < LEVEL
+        helps, hurts = int((clear & (gain > 0)).sum()), int((clear & (gain < 0)).sum())
+        counts = {
+            "heads_that_help": helps,
+            "heads_that_hurt": hurts,
+            "heads_undecided": len(heads) - helps - hurts,
+        }
+        extremes = {"lowest": heads["difference"].min(), "highest": heads["difference"].max()}
+        return {
+            **{f"{kind}.{name}": Estimate(count if known else np.nan, unit="count") for name, count in counts.items()},
+            **{f"{kind}.{name}_difference": Estimate(value, unit=self.task.unit) for name, value in extremes.items()},
+        }
+
+    def _figures(self, kind: Kind, tables: Mapping[str, Table]) -> dict[str, Figure]:
+        """Draw a map of the differences of all heads, and a bar for each layer."""
+        task, found = self.task, dict[str, Figure]()
+        label = f"change of {task.score}"
+        frames = {name: table.frame[table.frame["kind"] == kind] for name, table in tables.items()}
+        if "ablation" in frames:
+            values = frames["ablation"]["difference"].to_numpy().reshape(task.layers, task.heads)
+            title = f"Heads off, one at a time ({kind}, {self.split})"
+            found[f"ablation_{kind}"] = replace(head_map(title, values, label, task.unit), diverging=True)
+        if "layers" in frames:
+            title = f"All heads of a layer off ({kind}, {self.split})"
+            found[f"layers_{kind}"] = table_bars(
+                title, frames["layers"], "layer", {kind: "difference"}, label, task.unit
+            )
+        return found
+
+    def _set_table(self, scores: Sequence[tuple[Kind, HeadSet, Resampled]], whole: Resampled) -> Table:
+        """Make a table with a row for each kind and named set, beside the random sets of as many heads.
+
+        `other_heads` is the mean number of heads of a random set that are not of the named one. P-values are adjusted
+        for all sets of one kind.
+        """
+        rows: list[dict[str, object]] = []
+        for kind, own, found in scores:
+            if own.level == "random":
+                continue
+            row: dict[str, object] = {"kind": kind, "set": own.name, "heads": len(own.heads)}
+            row |= {name: number for name, number in compared([found], whole).items() if name != "sd"}
+            of_kind = [(one, score) for of, one, score in scores if of == kind and one.level == "random"]
+            if beside := [(one.heads, score) for one, score in of_kind if one.name == own.name]:
+                drawn = [score for _, score in beside]
+                others = [len(heads - own.heads) for heads, _ in beside]
+                row |= pooled(drawn).named("random") | {"other_heads": np.mean(others)}
+                row |= difference([found], drawn).named("beyond_random")
+            rows.append(row)
+        frame = pd.DataFrame(rows).rename(columns={"beyond_random.p": "beyond_random_p"})
+        for p in (name for name in ("p", "beyond_random_p") if name in frame):
+            frame[f"{p}_holm"] = _holm_by_kind(frame, p)
+        units: dict[str, Unit] = {
+            **dict.fromkeys(("score", "difference", "random", "beyond_random"), self.task.unit),
+            **dict.fromkeys(("p", "p_holm", "beyond_random_p", "beyond_random_p_holm"), "p"),
+            "other_heads": "count",
+        }
+        asked = ("beyond_random", "beyond_random_p_holm") if "beyond_random" in frame else ("score", "p_holm")
+        answer = ("kind", "set", "difference", *asked)
+        known = {name: unit for name, unit in units.items() if name in frame}
+        return Table(frame, known, interval="score", answer=answer)
+
+
+def compared(found: Sequence[Resampled], whole: Resampled) -> dict[str, float]:
+    """Return the mean score over orders or seeds, and its difference to the whole model under the same resamples.
+
+    The columns are `score, low, high, sd, difference, difference.low, difference.high, p`.
+    """
+    score = pooled(found).named("score")
+    row = {name.removeprefix("score."): number for name, number in score.items()}
+    apart = difference(found, [whole]).named("difference")
+    return row | {name.replace("difference.p", "p"): number for name, number in apart.items()}
+
+
+def table_bars(
+    title: str, frame: pd.DataFrame, category: str, series: Mapping[str, str], label: str, unit: Unit
+) -> Bars:
+    """Draw columns of a table, each with its interval: a bar for each series and category.
+
+    `series` names columns whose intervals are `<column>.low` and `<column>.high`.
+    """
+    ends = {
+        name: tuple(frame[f"{column}.{end}"].tolist() for end in ("low", "high")) for name, column in series.items()
+    }
+    return Bars(
+        title=title,
+        categories=tuple(frame[category].astype(str)),
+        series={name: frame[column].tolist() for name, column in series.items()},
+        label=label,
+        intervals={name: (low, high) for name, (low, high) in ends.items()},
+        unit=unit,
+        category_label=category,
+    )
+
+
+def draws_for(tests: int, texts: int) -> int:
+    """Return the number of bootstrap draws needed for `tests` Holm-corrected p-values, capped by memory."""
+    return min(max(DRAWS, _DRAWS_A_TEST * tests), max(_MOST_CELLS // max(texts, 1), 1000))
+
+
+def _holm_by_kind(frame: pd.DataFrame, p: str) -> Floats:
+    """Adjust p-values, those of each kind on their own, which stand one after the other."""
+    return frame.groupby("kind", sort=False)[p].transform(lambda own: holm(own.tolist())).to_numpy()
+
+
+def random_heads(like: Heads, heads: int, random: np.random.Generator) -> Heads:
+    """Draw as many heads of each layer as there are in `like`, others than these as far as there are enough."""
+    found: set[tuple[int, int]] = set()
+    for layer in sorted({layer for layer, _ in like}):
+        own = {head for of, head in like if of == layer}
+        others = random.permutation([head for head in range(heads) if head not in own]).tolist()
+        drawn = [*others, *random.permutation(sorted(own)).tolist()][: len(own)]
+        found |= {(layer, int(head)) for head in drawn}
+    return frozenset(found)

@@ -1,0 +1,506 @@
+"""Effect of the heads that find a relation: they are off, beside random heads of the same layers."""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from pytorch_lightning.utilities import rank_zero_info, rank_zero_warn
+from torch import Tensor
+
+from analysis.tables import name_of
+from attention import Encoder, EncoderSpec, resolve
+from attention.ablation import PIECES, Ablation, Kind
+from attention.alignment import FromPieces, reduce, reduction
+from attention.capture import Head, Heads
+from attention.extraction import pad
+from datamodules import AttentionBatch, ClassificationDataModule, DependencyDataModule
+from datamodules.corpus import corpus_of
+from datamodules.batch import Split
+from datamodules.dependency import DependencySplit
+from datamodules.batches import LengthBatches
+from heads.experiment import check_relations
+from heads.single_heads import Names, Predictions
+from interventions.ablation import DRAWS, random_heads, table_bars
+from interventions.task import (
+    IGNORED,
+    REFERENCES,
+    Classification,
+    LanguageModelling,
+    Task,
+    TaskOutputs,
+    first_output_per_gold,
+    lacks_language_modelling,
+    make_ablation,
+)
+from metrics.bootstrap import Statistic, difference, holm
+from metrics.heads import most_attended
+from metrics.rows import ArcRows, ItemRows
+from probes.head_selection import HeadSelectionProbe
+from probes.nested import NestedExperiment
+from processes.ranks import Ranks
+from results import Estimate, Figure, Result, Table, Unit, numbers
+from results.errors import check_numbers, check_values
+from training import ExperimentError, TrainedModule
+from training.checkpoints import checkpoint_file, datamodule_from, data_settings, read_checkpoint
+
+_PARTS = 4  # of what may run at once is one batch, so that several copies of it run together
+_GOLD = ("index", "lengths", "heads", "relations", "punctuation", "hidden", "vectors")
+
+
+@dataclass(frozen=True)
+class RelationHeads:
+    """The heads of a relation that are put out of action.
+
+    Attributes:
+        relation: its name.
+        number: its number in the datamodule.
+        best: the heads that find it best on dev below the layers that the probe reads, best first.
+        random: sets of as many heads of the same layers.
+        best_of_all: the best head of all layers.
+    """
+
+    relation: str
+    number: int
+    best: tuple[Head, ...]
+    random: tuple[Heads, ...]
+    best_of_all: Head
+
+    @property
+    def shared(self) -> int:
+        """Number of heads of the random sets that are among the best: layers may have too few others."""
+        return sum(len(heads & frozenset(self.best)) for heads in self.random)
+
+    @property
+    def repeated(self) -> int:
+        """Number of random sets that are the same as an earlier one."""
+        return len(self.random) - len(set(self.random))
+
+    @property
+    def sets(self) -> list[Heads]:
+        """None, the best, and each of the random sets."""
+        return [frozenset(), frozenset(self.best), *self.random]
+
+
+Words = tuple[int, NDArray[np.int64]]
+"""A sentence or text by its number, and the positions of some of its words, from 1."""
+
+
+class Sentences:
+    """The sentences of a split as an encoder reads them.
+
+    Sentences that are read in several windows are left out.
+    """
+
+    def __init__(self, data: DependencyDataModule, split: Split, encoder: Encoder) -> None:
+        path = data.files()[split]
+        cut = data.items(data.extraction(path, encoder.source), data.read(path), encoder).inputs
+        self.pieces = [parts[0] for parts in cut]
+        self.whole = np.array([len(parts) == 1 for parts in cut], np.bool_)
+
+    def words(self, gold: DependencySplit, relation: int) -> list[Words]:
+        """Return every sentence that has words in a relation, with these words."""
+        found = []
+        for item in np.flatnonzero(self.whole).tolist():
+            words = np.flatnonzero(gold.relations(item) == relation) + 1
+            if len(words):
+                found.append((item, words))
+        return found
+
+
+def batches_of(lengths: Sequence[int], device: torch.device, ranks: Ranks) -> Iterator[list[int]]:
+    """Yield places of inputs of these lengths in pieces, in batches of this process.
+
+    The batches that there are depend on no process.
+    """
+    most = PIECES.get(device.type, PIECES["cuda"]) // _PARTS
+    sizes = np.asarray(lengths, np.int64)
+    whole = {"max_cells": most, "max_sentences": max(len(sizes), 1), "shuffle": False, "cells": "tokens"}
+    return (some for some in LengthBatches(sizes, rank=ranks.rank, world=ranks.world, **whole) if some)  # type: ignore[arg-type]
+
+
+class ProbeAccuracy(Task):
+    """Heads of some words by a probe that reads the upper layers of an encoder.
+
+    Gold is the number of the words, the output the number whose head is right.
+
+    Args:
+        probe: reads attention.
+        encoder: whose heads may be off below the layers that the probe reads.
+        sentences: the texts.
+        arcs: gold heads, hidden states and word vectors of the same sentences.
+        layers: upper layers that the probe reads.
+        from_pieces: how weights from pieces become weights from words.
+    """
+
+    name, score, unit, width = "heads of words", "accuracy", "fraction", 1
+
+    def __init__(
+        self,
+        probe: HeadSelectionProbe,
+        encoder: Encoder,
+        sentences: Sentences,
+        arcs: DependencySplit,
+        layers: int,
+        from_pieces: FromPieces,
+    ) -> None:
+        self._probe, self._encoder, self._sentences, self._arcs = probe, encoder, sentences, arcs
+        self._upper, self._from_pieces = layers, from_pieces
+        self.model, self.layers, self.heads = encoder.model, encoder.layers, encoder.heads
+
+    def inputs(self, batch: Sequence[Words]) -> dict[str, Tensor]:
+        items = [item for item, _ in batch]
+        parts = [self._sentences.pieces[item] for item in items]
+        rows, columns = reduction(parts, self._from_pieces, self._encoder.device)
+        arcs = self._arcs[items].to(self._encoder.device)
+        asked = torch.zeros_like(arcs.heads, dtype=torch.bool)
+        for row, (_, words) in enumerate(batch):
+            asked[row, torch.from_numpy(words - 1)] = True
+        known = {name: getattr(arcs, name) for name in _GOLD}
+        return {**pad(parts, self._encoder), "rows": rows, "columns": columns, **known, "asked": asked}
+
+    def gold(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        return inputs["asked"].sum(1)
+
+    def outputs(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        # A pass that starts from a layer counts from there; the layers that are read are always the last.
+        upper: deque[Tensor] = deque(maxlen=self._upper)
+
+        def receive(_: int, weights: Tensor) -> None:
+            upper.append(reduce(weights, inputs["rows"], inputs["columns"]))
+
+        given = {name: inputs[name] for name in ("input_ids", "attention_mask")}
+        self._encoder.capture(given, receive, frozenset(range(self.layers)))
+        known = {name: inputs[name] for name in _GOLD}
+        batch = AttentionBatch(attention=torch.stack(list(upper), 1), split=self._arcs.split, **known)  # type: ignore[arg-type]
+        right = (self._probe.predict(batch, tree=False).heads == inputs["heads"]) & inputs["asked"]
+        return right.sum(1, keepdim=True)
+
+    def statistic(self) -> Statistic:
+        return first_output_per_gold
+
+
+class WordLoss(LanguageModelling):
+    """The pieces of some words by a language model: all pieces of the words masked, or as the next pieces."""
+
+    def __init__(self, encoder: Encoder, seed: int, sentences: Sentences) -> None:
+        super().__init__(encoder, seed)
+        self._sentences = sentences
+
+    def inputs(self, batch: Sequence[Words]) -> dict[str, Tensor]:  # type: ignore[override]
+        parts = [self._sentences.pieces[item] for item, _ in batch]
+        inputs = pad(parts, self.encoder)
+        asked = torch.zeros_like(inputs["input_ids"], dtype=torch.bool)
+        for row, (part, (_, words)) in enumerate(zip(parts, batch, strict=True)):
+            asked[row, : len(part)] = torch.from_numpy(np.isin(part.positions, words)).to(asked.device)
+        targets = inputs["input_ids"].masked_fill(~asked, IGNORED)
+        if self.encoder.causal:
+            targets = targets.roll(-1, 1)
+            targets[:, -1] = IGNORED  # nothing comes before a first piece
+        else:
+            mask = self.encoder.tokenizer.mask_token_id
+            inputs["input_ids"] = inputs["input_ids"].masked_fill(asked, mask)
+        index = torch.tensor([item for item, _ in batch], device=targets.device)
+        return {**inputs, "index": index, "targets": targets}
+
+
+@dataclass(frozen=True, eq=False)
+class Measure:
+    """A task that is scored with the heads of relations off.
+
+    Attributes:
+        task: the task.
+        ablation: what the outputs of heads are replaced by.
+        words: words that are scored for a relation, by its number; inputs of one sentence are not independent.
+        lengths: of the sentences or texts, in pieces.
+        read: makes what the task reads of some words.
+        what: the score in words.
+        on: end of titles, where other texts than those of the relations are scored.
+    """
+
+    task: Task
+    ablation: Ablation
+    words: Callable[[int], Sequence[Words]]
+    lengths: Sequence[int]
+    read: Callable[[Sequence[Words]], dict[str, Tensor]]
+    what: str
+    on: str = ""
+
+    def row(self, chosen: RelationHeads, device: torch.device, ranks: Ranks) -> tuple[dict[str, float], Estimate]:
+        """Return the numbers of a relation for the table, and the main one; every process takes part.
+
+        These are the number `n` of words or texts, the score of the `intact` model, its change with the `best` heads
+        off, the mean change over `random` sets, and, the main one, the first change `beyond` the second.
+        """
+        words, sets = self.words(chosen.number), {self.ablation: chosen.sets}
+        gathered = ItemRows(self.task.columns(sets)).to(device)
+        for some in batches_of([self.lengths[unit] for unit, _ in words], device, ranks):
+            inputs = self.read([words[place] for place in some])
+            gathered.update(index=torch.tensor(some, device=device), **self.task.rows(inputs, sets))
+        rows = gathered.compute()
+        # The words of a sentence are not independent: it is the sentences that are drawn anew.
+        units, of = np.unique([words[place][0] for place in rows.pop("index").tolist()], return_inverse=True)
+        sums = {name: np.zeros((len(units), *column.shape[1:])) for name, column in rows.items()}
+        for name, column in rows.items():
+            np.add.at(sums[name], of, column)
+        outputs = TaskOutputs.from_rows(self.task, sums, sets)
+        whole, best, *random = (outputs.score(self.ablation.kind, heads, DRAWS) for heads in chosen.sets)
+        spread = float(np.std([one.value for one in random], ddof=1)) if len(random) > 1 else np.nan
+        beyond = difference([best], random)
+        columns = {
+            "intact": whole.estimate,
+            "best": replace(difference([best], [whole]), p=None),
+            "random": replace(difference(random, [whole]), sd=spread, p=None),
+            "beyond": beyond,
+        }
+        return {"n": sum(len(own) for _, own in words), **numbers(columns)}, beyond
+
+
+def rank_heads(dev: Predictions, relation: str, names: Names) -> tuple[Head, ...]:
+    """Rank all heads by their accuracy on a relation in the better of the two directions, best first.
+
+    Raises:
+        ExperimentError: the relation has no word.
+    """
+    if relation not in dev.groups:
+        raise ExperimentError(f"relations: dev has no word in the relation {relation!r}, on which heads are chosen.")
+    accuracy = dev.accuracies(relation).reshape(2, -1).max(0)
+    order = np.argsort(-accuracy, kind="stable")
+    return tuple((int(place) // len(names.heads), int(place) % len(names.heads)) for place in order)
+
+
+class CausalCheck(NestedExperiment):
+    """Puts out of action the heads that are best at a relation, beside random heads of the same layers.
+
+    The best heads are chosen on dev, as by `SingleHeads`, below the `upper` last layers. Heads are `needed` for the
+    relation as far as what follows changes more than with random sets of as many heads of the same layers off:
+
+    - probe: the accuracy, on the words of the relation in test, of a probe that reads the upper layers alone. It is
+      trained on them as they are, and then reads those of the encoder with heads off.
+    - task: the score on dev of a fine-tuned transformer, with its own heads of the same numbers off.
+    - loss: that of the language model on the words of the relation in test: with all their pieces masked, one word at a
+      time; or as the next pieces, where the encoder is causal. Only for an encoder whose files hold the head for it.
+
+    Intervals and p-values are of the paired bootstrap over sentences or texts, with the sets as they were drawn;
+    p-values are adjusted over the relations of each measure (Holm 1979).
+
+    The other options are those of `NestedExperiment`; `seed` also draws the random sets.
+
+    Args:
+        probe: of heads, from attention.
+        relations: for which heads are put out of action.
+        checkpoint: of a `TransformerClassifier` made of the same encoder, which is scored on dev of what it was trained
+            on; None for no task.
+        heads: how many of the best heads are off together.
+        random: random sets, of other heads than the best as far as there are enough; the audit counts the heads that
+            are among the best, and the sets that repeat another.
+        upper: last layers, which the probe reads; heads are off below them.
+        kind: what heads give instead. Their `mean` output over dev leaves what they always give, so that what is lost
+            is what they say of the sentence; `zero` also moves all that comes after.
+
+    Raises:
+        ExperimentError: later, there are no such relations, layers or heads, or the probe reads no attention.
+    """
+
+    experiment = "causal"
+    reads = frozenset(("attention",))
+
+    def __init__(
+        self,
+        probe: TrainedModule,  # type: ignore[type-arg] # jsonargparse takes no parametrized class
+        relations: tuple[str, ...] = ("det", "obj", "nsubj", "amod"),
+        checkpoint: str | None = None,
+        heads: int = 3,
+        random: int = 5,
+        upper: int = 2,
+        kind: Kind = "mean",
+        **training: Any,  # noqa: ANN401 # those of NestedExperiment
+    ) -> None:
+        super().__init__(probe, **training)
+        check_values(self, kind=kind)
+        check_numbers(self, least=1, heads=heads, random=random, upper=upper)
+        if not relations or len(set(relations)) < len(relations):
+            raise ExperimentError(f"--model.init_args: relations {list(relations)}: name one or more, each once.")
+        self.relations = tuple(relations)
+        self.checkpoint = None if checkpoint is None else checkpoint_file(checkpoint)
+        self.heads, self.random, self.upper, self.kind = heads, random, upper, kind
+
+    def prepare(self) -> None:
+        if not isinstance(self.probe, HeadSelectionProbe) or "attention" not in self.probe.reads:
+            raise ExperimentError(
+                f"CausalCheck asks a probe what attention says, and {type(self.probe).__name__} does not read it: give "
+                f"--model.init_args.probe AttentionOnlyProbe."
+            )
+        data = self.data
+        if data.options.layers is not None or data.options.heads is not None:
+            raise ExperimentError(
+                "CausalCheck needs the attention of all heads: leave out --data.init_args.options.layers and "
+                "--data.init_args.options.heads."
+            )
+        check_relations(self.relations, data.relations)
+        if not 1 <= self.upper < len(data.layers):
+            raise ExperimentError(
+                f"--model.init_args.upper: the probe can read 1 to {len(data.layers) - 1} of the {len(data.layers)} "
+                f"layers, not {self.upper}."
+            )
+        if self.heads > (below := (len(data.layers) - self.upper) * len(data.heads)):
+            raise ExperimentError(
+                f"--model.init_args.heads: there are {below} heads below the upper {self.upper} layers, and "
+                f"{self.heads} are to be off."
+            )
+        self._task = None if self.checkpoint is None else self._classification(self.checkpoint)
+        self._dev = ArcRows(heads=2 * len(data.layers) * len(data.heads))
+
+    def update(self, batch: AttentionBatch) -> None:
+        """Take in what every head finds in dev."""
+        if batch.split == "dev":
+            predicted = most_attended(batch.attention, batch.lengths).flatten(2)
+            self._dev.add(batch, heads=predicted)
+
+    def outcome(self) -> Result:
+        """Select heads, train the probe, put the heads out of action, and return the result."""
+        chosen = self._chosen()
+        upper = self.data.variant(lowest=len(self.data.layers) - self.upper)
+        [copy] = self.trained_copies({"Probe of the upper layers": upper}, *self.contract.monitor)
+        assert isinstance(copy.probe, HeadSelectionProbe)
+        assert isinstance(self.data.encoder, EncoderSpec)
+        encoder = Encoder(resolve(self.data.encoder), self.device)
+        sentences = Sentences(self.data, "test", encoder)
+        upper.read_only(frozenset(self.contract.reads) - {"attention"})
+        upper.setup("test")
+        off = self._ablation(encoder)
+        measures = self._measures(copy.probe.to(self.device), encoder, off, sentences, upper.splits["test"])
+        table, scores = self._table(chosen, measures)
+        blank = {} if self._task else {"task": "no --model.init_args.checkpoint is given"}
+        if reason := lacks_language_modelling(encoder):
+            blank["loss"] = reason
+        audit: dict[str, object] = {
+            "kind": self.kind,
+            "probe_reads_layers": f"{len(self.data.layers) - self.upper + 1}-{len(self.data.layers)}",
+            "probe_dev": copy.dev,
+            "probe_epochs": copy.epochs,
+            "windowed_sentences_left_out": int(np.count_nonzero(~sentences.whole)),
+            "random_heads_among_best": {one.relation: one.shared for one in chosen},
+            "random_sets_drawn_twice": {one.relation: one.repeated for one in chosen},
+            "left_blank": blank,
+        }
+        if off.reference is not None:
+            audit["reference"] = f"{off.reference.texts} sentences of dev"
+        figures = {f"causal_{name}": causal_bars(table.frame, name, measure) for name, measure in measures.items()}
+        return Result(self.experiment, scores, {"causal": table}, figures, audit, headline=tuple(scores))
+
+    def _measures(
+        self, probe: HeadSelectionProbe, encoder: Encoder, off: Ablation, sentences: Sentences, arcs: DependencySplit
+    ) -> dict[str, Measure]:
+        """Return what can be measured with this encoder and this checkpoint."""
+
+        def words(relation: int) -> Sequence[Words]:
+            return sentences.words(arcs, relation)
+
+        def single_words(relation: int) -> Sequence[Words]:
+            return [(item, word) for item, own in words(relation) for word in own[:, None]]
+
+        lengths = [len(pieces) for pieces in sentences.pieces]
+        accuracy = ProbeAccuracy(probe, encoder, sentences, arcs, self.upper, self.data.options.from_pieces)
+        measures = {"probe": Measure(accuracy, off, words, lengths, accuracy.inputs, "accuracy of the probe")}
+        if self._task is not None:
+            measures["task"] = self._task
+        if lacks_language_modelling(encoder) is None:
+            loss, read = WordLoss(encoder, self.seed, sentences), words if encoder.causal else single_words
+            measures["loss"] = Measure(loss, off, read, lengths, loss.inputs, "loss on the words of the relation")
+        return measures
+
+    def _table(
+        self, chosen: Sequence[RelationHeads], measures: Mapping[str, Measure]
+    ) -> tuple[Table, dict[str, Estimate]]:
+        """Make a table with a row for each measure and relation, blank where the measure does not apply; and scores."""
+        rows: list[dict[str, object]] = []
+        units: list[Unit] = []
+        scores: dict[str, Estimate] = {}
+        for name, one in product(("probe", "task", "loss"), chosen):
+            heads = " ".join(name_of(*head) for head in one.best)
+            rows.append({"measure": name, "relation": one.relation, "heads": heads})
+            rows[-1]["best_of_all"] = name_of(*one.best_of_all)
+            units.append(measures[name].task.unit if name in measures else "fraction")
+            if name in measures:
+                found, scores[f"{name}.{one.relation}"] = measures[name].row(one, self.device, self.data.ranks)
+                rows[-1] |= found
+                rank_zero_info(f"{name}: measured with {len(one.sets) - 1} sets of heads off for {one.relation}.")
+        frame = pd.DataFrame(rows).rename(columns={"beyond.p": "p"})
+        frame["n"] = frame["n"].astype("Int64")
+        frame["p_holm"] = frame.groupby("measure")["p"].transform(lambda own: holm(own.tolist()))
+        columns: dict[str, Unit | Sequence[Unit]] = dict.fromkeys(("intact", "best", "random", "beyond"), units)
+        answer = ("measure", "relation", "heads", "beyond", "p_holm")
+        return Table(frame, {**columns, "p": "p", "p_holm": "p"}, answer=answer), scores
+
+    def _chosen(self) -> list[RelationHeads]:
+        """Return the best heads of each relation on dev, and random ones."""
+        arcs, predicted = self._dev.arcs()
+        data = self.data
+        dev, names = Predictions(arcs, data.relations, predicted["heads"]), Names(data.layers, data.heads)
+        found = []
+        for place, relation in enumerate(self.relations):
+            ranked = rank_heads(dev, relation, names)
+            best = [head for head in ranked if head[0] < len(data.layers) - self.upper][: self.heads]
+            drawn = np.random.default_rng([self.seed, place])
+            random = tuple(random_heads(frozenset(best), len(data.heads), drawn) for _ in range(self.random))
+            found.append(RelationHeads(relation, data.relations.index(relation), tuple(best), random, ranked[0]))
+        return found
+
+    def _ablation(self, encoder: Encoder) -> Ablation:
+        """Return an ablation whose means and other texts are sentences of dev."""
+
+        def texts() -> list[dict[str, Tensor]]:
+            sentences = Sentences(self.data, "dev", encoder)
+            whole = np.flatnonzero(sentences.whole)
+            drawn = np.sort(np.random.default_rng(self.seed).permutation(whole)[:REFERENCES])
+            pieces = [sentences.pieces[item] for item in drawn.tolist()]
+            batches = batches_of([len(one) for one in pieces], self.device, Ranks())
+            return [pad([pieces[place] for place in some], encoder) for some in batches]
+
+        return make_ablation(self.kind, encoder.last_hidden, texts, self.seed)
+
+    def _classification(self, path: Path) -> Measure:
+        """Load the fine-tuned classifier and the texts that it was trained on."""
+        settings = data_settings(path, read_checkpoint(path))
+        settings.init_args.cache = str(self.data.cache)
+        settings.init_args.root = settings.init_args.root or str(self.data.root)
+        data = datamodule_from(settings)
+        assert isinstance(data, ClassificationDataModule)
+        data.setup("test")
+        device = self.trainer.strategy.root_device
+        task = Classification.from_data(path, data, device)
+        layers, heads = len(self.data.layers), len(self.data.heads)
+        if (task.layers, task.heads) != (layers, heads):
+            raise ExperimentError(
+                f"{path}: the classifier has {task.layers} layers of {task.heads} heads, and the encoder {layers} of "
+                f"{heads}. Give --data.init_args.encoder.name what it was made of."
+            )
+        made_of, read = data.tokenizer, self.data.encoder
+        if made_of is not None and read is not None and made_of.name != read.name:
+            rank_zero_warn(
+                f"{path}: the classifier was made of {made_of.name}, and the heads are found in {read.name}. What is "
+                f"said of the task is of other heads, unless the two are one encoder."
+            )
+        dev = data.splits["dev"]
+        texts = [(number, np.zeros(1, np.int64)) for number in range(len(dev))]
+
+        def inputs(some: Sequence[Words]) -> dict[str, Tensor]:
+            return task.inputs(dev[[number for number, _ in some]].to(device))
+
+        off = make_ablation(self.kind, task.outputs, lambda: task.drawn(data, "dev", REFERENCES, self.seed), self.seed)
+        on = f": {task.score} on {corpus_of(data.files()['dev'])['corpus']}, dev"
+        return Measure(task, off, lambda _: texts, dev.lengths.tolist(), inputs, f"{task.score} of the task", on)
+
+
+def causal_bars(table: pd.DataFrame, name: str, measure: Measure) -> Figure:
+    """Draw the change of a measure with the best heads off beside the change with random ones."""
+    series = {"best heads off": "best", "random heads of the same layers off": "random"}
+    rows, label = table[table["measure"] == name], f"change of the {measure.what}"
+    return table_bars(f"Heads of a relation off{measure.on}", rows, "relation", series, label, measure.task.unit)

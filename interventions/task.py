@@ -1,0 +1,497 @@
+"""The score of a model on texts: what it reads, its outputs for each text, and the loss and the score made of these."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from pytorch_lightning.utilities import rank_zero_warn
+from scipy.special import softmax
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from torch import Tensor, nn
+
+from attention import Encoder
+from attention.ablation import AblatedModel, Ablation, Kind, Measure, Reference, pieces_at_once
+from attention.capture import Heads
+from datamodules import ClassificationDataModule, SegmentBatch, TextBatch, TextDataModule
+from datamodules.batch import Split
+from datamodules.classification import SCORES
+from datamodules.batches import LengthBatches
+from metrics.bootstrap import Floats, Resampled, Statistic, mean, ratio, resample
+from metrics.classification import auroc, f1_score, mcc_score
+from metrics.correlation import pearson, spearman
+from models import TransformerClassifier
+from results import Unit, UserError
+
+MASKED, HIDDEN, REPLACED = 0.15, 0.8, 0.1
+"""Share of the tokens that are masked, and of these the shares that become the mask and a random token (Devlin et al.
+2019, §3.1); the others stay as they are."""
+
+IGNORED = -100  # targets that PyTorch's cross-entropy leaves out
+
+REFERENCES = 1000
+"""Texts of dev that `mean` is over, drawn at random."""
+RESAMPLED = 256
+"""Of them those that `resample` draws from."""
+_DRAWN = 4096  # most pieces of a batch of drawn texts: outputs or gradients of all layers are kept of it
+_C = 0.01  # of 1, .1, .01, .001 and .0003 that of the lowest loss on dev of SST-2, with 2,000 texts and with all
+
+
+class Task(ABC):
+    """A model that is scored on texts.
+
+    Attributes:
+        name: of what is predicted, in the audit.
+        model: whose attention goes through the registered function.
+        layers: attention layers.
+        heads: heads of each layer.
+        width: outputs of each text.
+        vocabulary: logits of each token; 0 where there are none.
+        labels: what the outputs are logits of; none where something else is predicted.
+        scores: names of the main scores to choose from; the first is the default.
+        score: name of the main score.
+        unit: of the main score.
+        loss_unit: of the losses.
+        lower_is_better: whether a lower score is better, as of a loss.
+    """
+
+    name: str
+    model: nn.Module
+    layers: int
+    heads: int
+    width: int
+    vocabulary: int = 0
+    labels: Sequence[str] = ()
+    scores: Sequence[str]
+    score: str
+    unit: Unit
+    loss_unit: Unit = "nats"
+    lower_is_better: ClassVar[bool] = False
+
+    @abstractmethod
+    def inputs(self, batch: Any) -> dict[str, Tensor]:  # noqa: ANN401 # each task has its own
+        """Return what is read of a batch, each `[batch, …]`: `index`, `input_ids`, `attention_mask` and more."""
+
+    @abstractmethod
+    def gold(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        """Return what is known of each text without the model, `[batch]`."""
+
+    @abstractmethod
+    def outputs(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        """Return the model's outputs for each text, `[batch, width]`, by which gradients reach the attention."""
+
+    @abstractmethod
+    def statistic(self) -> Statistic:
+        """Return the main score as a function of rows `[texts, 1 + width]`, gold before outputs."""
+
+    def losses(self, outputs: Tensor, gold: Tensor) -> Tensor:
+        """Return the loss of each text, `[batch]`; nan where there is nothing to predict."""
+        raise TypeError(f"{type(self).__name__} has no loss.")
+
+    def accuracies(self, outputs: Tensor, gold: Tensor) -> Tensor:
+        """Return the share of right predictions of each text, `[batch]`; nan where there is nothing to predict."""
+        raise TypeError(f"{type(self).__name__} has no accuracy.")
+
+    def choose(self, score: str) -> None:
+        """Take another main score; a UserError where there is none of that name."""
+        if score not in self.scores:
+            raise UserError(f"--model.init_args.score: there is no {score}; give {' or '.join(self.scores)}.")
+        self.score = score
+
+    @cached_property
+    def ablated(self) -> AblatedModel:
+        """The model, whose passes share the layers below replaced heads."""
+        return AblatedModel(self.model, self.layers, self.heads, width=self.vocabulary)
+
+    def columns(self, sets: Mapping[Ablation, Sequence[Heads]]) -> dict[str, int | None]:
+        """Return the columns of `rows` with their widths, for `metrics.rows.ItemRows`."""
+        return {"gold": None, **{ablation.kind: self.width * len(some) for ablation, some in sets.items()}}
+
+    def rows(self, inputs: Mapping[str, Tensor], sets: Mapping[Ablation, Sequence[Heads]]) -> dict[str, Tensor]:
+        """Return `gold`, `[batch]`, and by kind of ablation the outputs with each set of heads replaced.
+
+        The outputs are `[batch, sets × width]`, computed in single precision whatever the trainer's is.
+        """
+        index = inputs["index"]
+        with torch.autocast(index.device.type, enabled=False):
+            found = {"gold": self.gold(inputs)}
+            for ablation, some in sets.items():
+                outputs = self.ablated.run(self.outputs, inputs, ablation, some, index.tolist())
+                found[ablation.kind] = outputs.transpose(0, 1).flatten(1)
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class TaskOutputs:
+    """The outputs of a task for all texts, with each of some sets of heads replaced.
+
+    Attributes:
+        task: the task.
+        gold: `[texts]`.
+        outputs: `[texts, width]`, by kind of ablation and set of heads.
+    """
+
+    task: Task
+    gold: Floats
+    outputs: Mapping[tuple[Kind, Heads], Floats]
+
+    @classmethod
+    def from_rows(cls, task: Task, rows: Mapping[str, Floats], sets: Mapping[Ablation, Sequence[Heads]]) -> Self:
+        """Take apart the rows of all texts, as `Task.rows` gives them."""
+        outputs: dict[tuple[Kind, Heads], Floats] = {}
+        for ablation, some in sets.items():
+            by_set = rows[ablation.kind].reshape(-1, len(some), task.width)
+            outputs |= {(ablation.kind, heads): by_set[:, place] for place, heads in enumerate(some)}
+        return cls(task, rows["gold"], outputs)
+
+    def __len__(self) -> int:
+        return len(self.gold)
+
+    def score(self, kind: Kind, heads: Heads, draws: int) -> Resampled:
+        """Return the main score with a set of heads replaced, under resamples of the texts.
+
+        Raises:
+            UserError: an output is NaN.
+        """
+        values = np.column_stack([self.gold, self.outputs[kind, heads]])
+        if undefined := int(np.isnan(values).any(1).sum()):
+            raise UserError(
+                f"The model output is NaN for {undefined} of {len(values)} texts with some heads replaced. Choose "
+                f"another kind of ablation."
+            )
+        return resample(self.task.statistic(), values, self.task.unit, draws=draws)
+
+    def warn_of_one_label(self, kind: Kind) -> None:
+        """Warn if the whole model, which was run beside sets of this kind, predicts one label for every text."""
+        found = np.unique(self.outputs[kind, frozenset()].argmax(1))
+        if len(self.task.labels) > 1 and len(found) == 1:
+            rank_zero_warn(
+                f"The whole model gives all {len(self)} texts the label {self.task.labels[found[0]]!r}: there is "
+                f"little that it could need a head for. Train it longer."
+            )
+
+
+def make_ablation(kind: Kind, run: Measure, texts: Callable[[], Sequence[Mapping[str, Tensor]]], seed: int) -> Ablation:
+    """Make an ablation of the model that `run` runs; `mean` and `resample` take what heads give in `texts`, in batches.
+
+    Raises:
+        UserError: there is one text, and no other to resample from.
+    """
+    if kind in ("zero", "uniform"):
+        return Ablation(kind)
+    reference = Reference.from_batches(run, texts(), RESAMPLED if kind == "resample" else 0)
+    if kind == "resample" and len(reference.lengths) < 2:
+        raise UserError("resample: dev has one text, and no other to draw from. Give it more, or choose another kind.")
+    return Ablation(kind, reference, seed)
+
+
+class LabelTask(Task):
+    """Labels of texts, whose outputs are logits; or numbers, with one output."""
+
+    scores = SCORES[False]
+    score = "accuracy"
+    unit = "fraction"
+    positive: int | None = None
+    regression = False
+
+    def gold(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        return inputs["labels"]
+
+    def losses(self, outputs: Tensor, gold: Tensor) -> Tensor:
+        if self.regression:
+            return nn.functional.mse_loss(_precise(outputs)[:, 0], gold, reduction="none")
+        return nn.functional.cross_entropy(_precise(outputs), gold, reduction="none")
+
+    def accuracies(self, outputs: Tensor, gold: Tensor) -> Tensor:
+        return (outputs.argmax(1) == gold).float()
+
+    def statistic(self) -> Statistic:
+        of_numbers: Mapping[str, Statistic] = {"pearson": pearson, "spearman": spearman}
+        if self.score in of_numbers:
+            return of_numbers[self.score]
+        of_decisions: Mapping[str, Statistic] = {
+            "accuracy": _accuracy,
+            "f1": f1_score(self.positive, self.width),
+            "mcc": mcc_score(self.width),
+        }
+
+        def statistic(values: Floats, weights: Floats) -> Floats:
+            gold, logits = values[:, 0], values[:, 1:]
+            if self.score == "auroc":
+                return auroc(gold.astype(np.int64), softmax(logits, axis=1), self.positive, weights)
+            return of_decisions[self.score](np.column_stack([gold, logits.argmax(1)]), weights)
+
+        return statistic
+
+
+class Classification(LabelTask):
+    """Labels by a fine-tuned transformer.
+
+    Args:
+        checkpoint: of a `TransformerClassifier`.
+        device: where it runs.
+
+    Attributes:
+        classifier: the model under its head.
+
+    Raises:
+        TrainingError: the file is damaged, or no such checkpoint.
+    """
+
+    name = "labels, by a checkpoint"
+
+    def __init__(self, checkpoint: Path, device: torch.device) -> None:
+        trained = TransformerClassifier.load_from_checkpoint(checkpoint, device).requires_grad_(False)
+        self.classifier, self.pieces = trained.classifier, trained.sizes.vocabulary
+        self.model = self.classifier.model.base_model
+        self.layers, self.heads = self.classifier.layers, self.classifier.heads
+        self.labels, self.width = trained.sizes.labels, len(trained.sizes.labels) or 1
+        self.regression = not self.labels
+        self.scores, self.loss_unit = SCORES[self.regression], "ratio" if self.regression else "nats"
+
+    @classmethod
+    def from_data(cls, checkpoint: Path, data: ClassificationDataModule, device: torch.device) -> Self:
+        """Load a classifier to score it on texts, which are set up; a UserError for other labels or pieces than its."""
+        task = cls(checkpoint, device)
+        if task.labels != tuple(data.labels) or task.pieces.digest != data.vocabulary.digest:
+            raise UserError(
+                f"{checkpoint}: the classifier knows {', '.join(task.labels)} and pieces of its own tokenizer, and the "
+                f"data have the labels {', '.join(data.labels)} and maybe another tokenizer. Give --data what it was "
+                f"trained on, or leave --data out."
+            )
+        task.score, task.positive = data.score, data.positive
+        return task
+
+    @classmethod
+    def from_encoder(cls, checkpoint: Path, encoder: Encoder) -> Self:
+        """Load a classifier of an encoder, which reads the texts; a UserError for other layers, heads or pieces."""
+        task = cls(checkpoint, encoder.device)
+        pieces = encoder.tokenizer.convert_ids_to_tokens(list(range(len(task.pieces.words))))
+        alike = (task.layers, task.heads) == (encoder.layers, encoder.heads)
+        if not alike or task.pieces.words != tuple(piece or "" for piece in pieces):
+            raise UserError(
+                f"{checkpoint} is a classifier on another encoder than {encoder.source.spec.name}, which reads the "
+                f"texts. Name that of the classifier with --data.init_args.encoder.name."
+            )
+        return task
+
+    def inputs(self, batch: TextBatch | SegmentBatch) -> dict[str, Tensor]:
+        if isinstance(batch, TextBatch):
+            words, labels = batch.words, batch.labels
+        else:
+            words, labels = batch.words >= 0, _label_numbers(batch, self.labels)
+        return {
+            "index": batch.index,
+            "input_ids": batch.tokens,
+            "attention_mask": batch.mask.long(),
+            "segments": batch.segments,
+            "words": words,
+            "labels": labels,
+        }
+
+    def outputs(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        return self.classifier.logits(inputs["input_ids"], inputs["attention_mask"].bool(), inputs["segments"])
+
+    def drawn(self, data: ClassificationDataModule, split: Split, most: int, seed: int) -> list[dict[str, Tensor]]:
+        """Return inputs of at most so many texts of a split, drawn at random: the same on every rank."""
+        texts, device = data.splits[split], next(self.model.parameters()).device
+        places = np.random.default_rng(seed).permutation(len(texts))[:most]
+        bound = min(pieces_at_once(device, int(texts.lengths[places].max()), self.heads), _DRAWN)
+        batches = LengthBatches(
+            texts.lengths, items=places.tolist(), max_cells=bound, max_sentences=most, shuffle=False, cells="tokens"
+        )
+        return [self.inputs(texts[some].to(device)) for some in batches]
+
+
+class MeanStateClassification(LabelTask):
+    """Labels by a logistic regression on the mean of the last hidden states, delimiters included.
+
+    Args:
+        encoder: whose hidden states are read.
+        train: labelled texts that the regression is fitted to.
+
+    Attributes:
+        texts: number of texts that it was fitted to.
+
+    Raises:
+        UserError: a text has no label, or all have the same.
+    """
+
+    name = "labels"
+
+    def __init__(self, encoder: Encoder, train: Iterable[SegmentBatch]) -> None:
+        self._encoder, self.model = encoder, encoder.model
+        self.layers, self.heads = encoder.layers, encoder.heads
+        features: list[Tensor] = []
+        labels: list[str | None] = []
+        for batch in train:
+            on_device = batch.to(encoder.device)
+            with torch.inference_mode():
+                features.append(self._means(encoder.inputs(on_device.tokens, on_device.mask, on_device.segments)).cpu())
+            labels += [passages[0].label for passages in batch.passages]
+        self.labels = sorted({label for label in labels if label is not None})
+        self.texts, self.width = len(labels), len(self.labels)
+        if None in labels or len(self.labels) < 2:
+            found = "without a label" if None in labels else f"all labelled {' '.join(self.labels) or 'nothing'}"
+            raise UserError(
+                f"Importance: {encoder.source.spec.name} has no head for language modelling, and the texts to fit a "
+                f"classifier to are {found}. Read texts of two labels or more (--data.init_args.corpora sst2), or name "
+                f"an encoder whose files hold such a head (--data.init_args.encoder.name bert-base-uncased)."
+            )
+        model = make_pipeline(StandardScaler(), LogisticRegression(C=_C, max_iter=1000))
+        model.fit(torch.cat(features).double().numpy(), [self.labels.index(str(label)) for label in labels])
+        scaler, regression = model[0], model[1]
+        weight = regression.coef_ / scaler.scale_
+        bias = regression.intercept_ - weight @ scaler.mean_
+        if self.width == 2:  # scikit-learn has one row, that of the second
+            weight, bias = np.vstack([0 * weight, weight]), np.append(0.0, bias)
+        self._weight = torch.from_numpy(weight).to(encoder.device)
+        self._bias = torch.from_numpy(bias).to(encoder.device)
+
+    def _means(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        """Return the mean of the hidden states of real tokens, `[batch, size]`."""
+        read = {name: inputs[name] for name in _OF_MODEL if name in inputs}
+        real = inputs["attention_mask"].bool()
+        return (_precise(self._encoder.last_hidden(read)) * real[:, :, None]).sum(1) / real.sum(1, keepdim=True)
+
+    def inputs(self, batch: SegmentBatch) -> dict[str, Tensor]:
+        read = self._encoder.inputs(batch.tokens, batch.mask, batch.segments)
+        return {**read, "index": batch.index, "labels": _label_numbers(batch, self.labels)}
+
+    def outputs(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        means = self._means(inputs)
+        return means @ self._weight.T.to(means.dtype) + self._bias.to(means.dtype)
+
+
+_OF_MODEL = ("input_ids", "attention_mask", "token_type_ids")
+"""Inputs that a model of transformers takes."""
+
+
+def lacks_language_modelling(encoder: Encoder) -> str | None:
+    """Return why an encoder has no loss as a language model; None where it has one."""
+    if encoder.language_model is None:
+        return f"{encoder.source.spec.name} has no head for language modelling"
+    if not encoder.causal and encoder.tokenizer.mask_token_id is None:
+        return f"{encoder.source.spec.name} has no mask in its tokenizer, so that it cannot predict masked tokens"
+    return None
+
+
+class LanguageModelling(Task):
+    """Masked tokens, or the next ones where the encoder is causal, by its head for language modelling.
+
+    Gold is the number of tokens to predict; the outputs are the sum of their losses and the number that is right.
+
+    Args:
+        encoder: the encoder.
+        seed: of the masks; those of a text depend on its number alone.
+
+    Raises:
+        UserError: the encoder's files hold no such head, or its tokenizer has no mask.
+    """
+
+    scores = ("loss",)
+    score = "loss"
+    unit = "nats"
+    lower_is_better = True
+    width = 2
+
+    def __init__(self, encoder: Encoder, seed: int) -> None:
+        if reason := lacks_language_modelling(encoder):
+            raise UserError(
+                f"{reason}. Give the checkpoint of a fine-tuned classifier, or name an encoder that can predict tokens "
+                f"(bert-base-uncased, gpt2) with --data.init_args.encoder.name."
+            )
+        assert encoder.language_model is not None
+        self.encoder, self._seed, self._language_model = encoder, seed, encoder.language_model
+        self.name = "next tokens" if encoder.causal else "masked tokens"
+        self.model, self.layers, self.heads = self._language_model.base_model, encoder.layers, encoder.heads
+        self.vocabulary = encoder.vocabulary
+
+    def inputs(self, batch: SegmentBatch) -> dict[str, Tensor]:
+        tokens, targets = _next_tokens(batch) if self.encoder.causal else self._masked_tokens(batch)
+        return {
+            **self.encoder.inputs(tokens, batch.mask, batch.segments),
+            "index": batch.index,
+            "targets": targets,
+        }
+
+    def _masked_tokens(self, batch: SegmentBatch) -> tuple[Tensor, Tensor]:
+        """Mask tokens as in BERT's training; return what is read and what is predicted, int64 `[batch, time]`."""
+        tokens, words, index = (one.cpu().numpy() for one in (batch.tokens, batch.words, batch.index))
+        read, targets = tokens.copy(), np.full_like(tokens, IGNORED)
+        mask, ordinary = self.encoder.tokenizer.mask_token_id, self.encoder.ordinary
+        for row, number in enumerate(index):
+            random = np.random.default_rng([self._seed, int(number)])
+            places = np.flatnonzero(words[row] >= 0)
+            chosen = random.choice(places, max(1, round(MASKED * len(places))), replace=False)
+            targets[row, chosen] = tokens[row, chosen]
+            fate = random.random(len(chosen))
+            others = random.choice(ordinary, len(chosen))
+            read[row, chosen] = np.select(
+                [fate < HIDDEN, fate < HIDDEN + REPLACED], [mask, others], tokens[row, chosen]
+            )
+        return torch.from_numpy(read).to(batch.tokens.device), torch.from_numpy(targets).to(batch.tokens.device)
+
+    def gold(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        return (inputs["targets"] != IGNORED).sum(1)
+
+    def outputs(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        targets = inputs["targets"]
+        logits = self._language_model(**{name: inputs[name] for name in _OF_MODEL if name in inputs}).logits
+        losses = nn.functional.cross_entropy(
+            _precise(logits).transpose(1, 2), targets, reduction="none", ignore_index=IGNORED
+        ).sum(1)
+        return torch.stack([losses, (logits.argmax(2) == targets).sum(1).to(losses.dtype)], 1)
+
+    def losses(self, outputs: Tensor, gold: Tensor) -> Tensor:
+        return outputs[:, 0] / gold
+
+    def accuracies(self, outputs: Tensor, gold: Tensor) -> Tensor:
+        return outputs[:, 1] / gold
+
+    def statistic(self) -> Statistic:
+        return first_output_per_gold
+
+    def drawn(self, data: TextDataModule, split: Split | None, most: int, seed: int) -> list[dict[str, Tensor]]:
+        """Return inputs of at most so many texts of a split, or of all that a test reads; the same on every rank."""
+        return [self.inputs(batch.to(self.encoder.device)) for batch in data.drawn(split, most, seed)]
+
+
+def first_output_per_gold(values: Floats, weights: Floats) -> Floats:
+    """Return the sum of the first output over the sum of gold, of rows `[texts, 1 + width]`."""
+    gold, outputs = values[:, 0], values[:, 1:]
+    return ratio(weights @ outputs[:, 0], weights @ gold)
+
+
+def _next_tokens(batch: SegmentBatch) -> tuple[Tensor, Tensor]:
+    """Return the tokens, and at each place the token that follows, int64 `[batch, time]`."""
+    following = batch.tokens.masked_fill(~batch.mask, IGNORED).roll(-1, 1)
+    following[:, -1] = IGNORED
+    return batch.tokens, following
+
+
+def _label_numbers(batch: SegmentBatch, known: Sequence[str]) -> Tensor:
+    """Return the number of each text's label, int64 `[batch]`; a UserError for one that is not known."""
+    labels = [str(passages[0].label) for passages in batch.passages]
+    if strange := sorted(set(labels) - set(known)):
+        raise UserError(
+            f"The classifier knows the labels {', '.join(known)}, and {batch.corpus} has {', '.join(strange)} too. "
+            f"Read texts with these labels."
+        )
+    return torch.tensor([known.index(label) for label in labels], device=batch.tokens.device)
+
+
+def _accuracy(values: Floats, weights: Floats) -> Floats:
+    """Return the share of the rows whose two columns, gold and predicted class, are equal."""
+    return mean((values[:, 0] == values[:, 1])[:, None].astype(np.float64), weights)
+
+
+def _precise(numbers: Tensor) -> Tensor:
+    """Return numbers in float32 or more, whatever the weights are."""
+    return numbers.to(torch.promote_types(numbers.dtype, torch.float32))
