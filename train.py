@@ -23,7 +23,7 @@ import heads  # noqa: F401
 import interventions  # noqa: F401
 import models  # noqa: F401
 import probes  # noqa: F401
-from reports import ResultWriter
+from reports.writer import ResultWriter
 from training import cli
 
 main = partial(cli.main, ResultWriter)

@@ -20,7 +20,7 @@ from datamodules.corpus import part_of
 from heads import AntecedentHeads, SingleHeads
 from heads.single_heads import MARGIN
 from metrics.moments import Floats, Interval
-from results import Categories, Estimate, Figure, Result, Table, Unit, merged
+from results import Estimate, Figure, HeatMap, Result, Table, Unit, merged
 from results.errors import check_numbers
 from training.experiment import CompositeExperiment
 
@@ -296,10 +296,10 @@ def atlas_of(known: Mapping[EncoderOf, Known]) -> Result:
     return Result("atlas", scores | same, tables, figures, headline=headline)
 
 
-def role_figure(atlas: pd.DataFrame, of: str) -> Categories:
+def role_figure(atlas: pd.DataFrame, of: str) -> HeatMap:
     """The role of each head, of a table `atlas`; heads without one are left empty."""
     grid = atlas.pivot(index="layer", columns="head", values="role")
-    return Categories(
+    return HeatMap.from_categories(
         title="Roles of heads" + (f", {of}" if of else ""),
         cells=[[None if role == NO_ROLE else role for role in row] for row in grid.to_numpy().tolist()],
         glyphs={role: glyph for role, (glyph, _) in ROLES.items()},

@@ -18,8 +18,7 @@ from attention.extraction import in_order
 from datamodules import SegmentBatch, TextDataModule
 from metrics.head_distances import HeadDistances, scaled_rows, summed_divergences
 from metrics.moments import Floats
-from processes.ranks import run_seed
-from results import Estimate, Figure, HeatMap, Result, Scatter, Table
+from results import Curves, Estimate, Figure, HeatMap, Result, Table
 from results.errors import check_numbers
 
 CLUSTERS = 8
@@ -179,12 +178,9 @@ def layer_test(distances: Floats, layers: NDArray[np.int64], seed: int) -> tuple
 
 def _figures(heads: pd.DataFrame, distances: Floats, order: NDArray[np.int64]) -> dict[str, Figure]:
     names = [f"{layer}-{head}" for layer, head in zip(heads["layer"], heads["head"], strict=True)]
-    points, layers = heads[["x", "y"]].to_numpy(), heads["layer"].astype(str).tolist()
     return {
-        "clusters_by_layer": Scatter("Heads by distance and layer", points, layers, "layer", ordered=True),
-        "clusters_by_behaviour": Scatter(
-            "Heads by distance and behaviour", points, heads["behaviour"].tolist(), "behaviour"
-        ),
+        "clusters_by_layer": _plane("Heads by distance and layer", heads, "layer", bar_label="layer"),
+        "clusters_by_behaviour": _plane("Heads by distance and behaviour", heads, "behaviour"),
         "head_distances": HeatMap(
             "Distances between heads, in the order of the tree",
             distances[np.ix_(order, order)],
@@ -196,3 +192,9 @@ def _figures(heads: pd.DataFrame, distances: Floats, order: NDArray[np.int64]) -
             unit="nats",
         ),
     }
+
+
+def _plane(title: str, heads: pd.DataFrame, groups: str, bar_label: str = "") -> Curves:
+    """Return the heads as points on a plane, with a colour for each value of a column."""
+    points = {str(name): (own["x"].tolist(), own["y"].tolist()) for name, own in heads.groupby(groups, sort=False)}
+    return Curves(title, "", "", points=points, plane=True, bar_label=bar_label)

@@ -16,7 +16,7 @@ from datamodules import SegmentBatch, TextDataModule
 from metrics.moments import Floats, Interval, Means, Moments
 from metrics.patterns import PATTERNS, by_rules, structure
 from models.base import gathered
-from results import Bars, Categories, Estimate, Figure, Maps, Result, Table, Unit
+from results import Bars, Estimate, Figure, HeatMap, Maps, Result, Table, Unit
 
 GLYPHS = {"vertical": "V", "diagonal": "D", "vertical + diagonal": "VD", "block": "B", "heterogeneous": "H"}
 """Names of the patterns as they are shown, each with its letters in the figure."""
@@ -205,9 +205,9 @@ def _head_table(shares: Means) -> Table:
     return Table(frame, dict.fromkeys(PATTERNS, FRACTION))
 
 
-def _head_figure(shares: Interval) -> Categories:
+def _head_figure(shares: Interval) -> HeatMap:
     layers, heads = shares.value.shape[:2]
-    return Categories(
+    return HeatMap.from_categories(
         "Most frequent pattern of each head",
         [[NAMES[place] for place in row] for row in shares.value.argmax(-1)],
         GLYPHS,

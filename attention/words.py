@@ -16,10 +16,10 @@ from attention.extraction import extract
 from attention.specification import Extraction, Items, Options, cut_sentences
 from attention.store import unpack_weights
 from corpora.sentence import Sentence, Treebank
-from pages.view import Arc, Span, View, ViewError
+from pages.view import Arc, Span, View
 from pages.view import Pieces as ViewPieces
 from results import AttentionLines
-from results.errors import check_values, new_items
+from results.errors import UserError, check_values, new_items
 
 DIMS = ("layer", "head", "from", "to")
 Over = Literal["words", "pieces"]
@@ -119,13 +119,13 @@ class WordAttention(Sequence[xr.DataArray]):
             notes: sentences that stand under the figure.
 
         Raises:
-            ViewError: marks of words that there are not, or of words on an array over pieces.
+            UserError: marks of words that there are not, or of words on an array over pieces.
         """
         place = self.place(sentence)
         array, words = self[place], self.sentences[place]
         numbers = array["from_word"].to_numpy()
         if len(set(numbers.tolist())) < len(numbers) and (arcs or clusters or saliency):
-            raise ViewError("These are pieces, and the marks are of words: give the view of words `pieces=` of this.")
+            raise UserError("These are pieces, and the marks are of words: give the view of words `pieces=` of this.")
         first = int(numbers[0])  # 0 where there is a start delimiter
         last = len(numbers) - 1 + first - len(words)  # 1 where there is one at the end
         return View(

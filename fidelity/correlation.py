@@ -16,7 +16,7 @@ from fidelity.checkpoints import FidelityError
 from fidelity.classified import ClassifiedBatch
 from fidelity.saliency import MEASURES, Measure, Saliency
 from metrics.bootstrap import Floats, mean
-from results import Figure, Histograms, Table
+from results import Curves, Figure, Table
 from results.errors import check_values
 
 LEVEL = 0.05  # a correlation whose p-value is at most this is significant
@@ -25,6 +25,7 @@ ROUNDING = 1e-6
 if they differ by at most this share of the largest of the text; probabilities, in leave-one-out, if they differ by at
 most this."""
 COEFFICIENTS = ("kendall", "pearson", "spearman")
+BINS = 20  # of a histogram of coefficients
 INCOMPLETENESS = "integrated_gradients.incompleteness"
 
 
@@ -117,13 +118,22 @@ class Correlation(FidelityTest):
         return {self.name: Table(pd.DataFrame(rows), dict.fromkeys((*COEFFICIENTS, "significant"), "fraction"))}
 
     def figures(self, results: Sequence[CheckpointResult]) -> Mapping[str, Figure]:
-        """Of each measure a histogram of τ with attention, with a series for each variant."""
+        """Return a histogram of τ with attention for each measure, with an outline for each variant."""
         seeds, figures = over_seeds(results, self.name), {}
         for measure in self.saliencies:
-            taus = {variant: values[f"{measure}.kendall"].tolist() for variant, values in seeds.items()}
+            taus = {variant: values[f"{measure}.kendall"].dropna().to_numpy() for variant, values in seeds.items()}
+            lines = {f"{variant} (n = {len(own):,})": _outline(own) for variant, own in taus.items()}
             title = f"Attention and {measure.replace('_', ' ')}"
-            figures[f"{self.name}.{measure}"] = Histograms(title, "Kendall's τ of a text", taus, -1, 1)
+            figures[f"{self.name}.{measure}"] = Curves(title, "Kendall's τ of a text", "texts (%)", lines)
         return figures
+
+
+def _outline(taus: Floats) -> tuple[list[float], list[float]]:
+    """Return the outline of a histogram of coefficients, in % of the texts: two corners at each edge of a bin."""
+    # A correlation may pass one by a rounding error.
+    counts, edges = np.histogram(np.clip(taus, -1.0, 1.0), BINS, (-1.0, 1.0))
+    shares = np.repeat(100.0 * counts / max(len(taus), 1), 2)
+    return np.repeat(edges, 2).tolist(), [0.0, *shares.tolist(), 0.0]
 
 
 class Agreement(NamedTuple):

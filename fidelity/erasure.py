@@ -167,7 +167,7 @@ class SetErasure(FidelityTest):
         return medians
 
     def figures(self, results: Sequence[CheckpointResult]) -> Mapping[str, Figure]:
-        """The fractions of each ranking as boxes, all seeds and draws together, and how often nothing flips."""
+        """The fractions of each ranking as violins, all seeds and draws together, and how often nothing flips."""
         shown: dict[str, list[list[float]]] = {}
         rates: dict[str, list[float]] = {}
         for variant, values in over_seeds(results, self.name).items():
@@ -186,7 +186,6 @@ class SetErasure(FidelityTest):
                 tuple(ranking.replace("_", " ") for ranking in self.rankings),
                 shown,
                 "fraction erased",
-                kind="box",
                 category_label="ranking",
                 rates=rates,
                 rate_label="never flips",

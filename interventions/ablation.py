@@ -15,18 +15,17 @@ from torch import Tensor
 from analysis.tables import head_map, name_of
 from attention.ablation import PIECES, Ablation, Kind
 from attention.capture import Heads, named_heads
-from results.digests import Digests, digest
 from datamodules import ClassificationDataModule, SegmentBatch, TextBatch, TextDataModule
+from datamodules.batches import Split
 from datamodules.corpus import CorpusDataModule
-from datamodules.batch import Split
 from interventions.task import REFERENCES, Classification, LanguageModelling, Task, TaskOutputs, make_ablation
 from metrics.bootstrap import Floats, Resampled, difference, holm, pooled
-from processes.progress import Progress
-from results.errors import counted
 from metrics.rows import ItemRows
 from models import TransformerClassifier
+from processes.progress import Progress
 from results import Bars, Estimate, Figure, Result, Table, Unit
-from results.errors import check_numbers, check_values
+from results.digests import Digests, digest
+from results.errors import check_numbers, check_values, counted
 from training import Experiment, ExperimentError, kept_file, kept_tensors
 from training.checkpoints import checkpoint_file, configured_model, data_settings, read_checkpoint
 
@@ -69,7 +68,7 @@ class TaskExperiment(Experiment[CorpusDataModule[Any]]):
         self._task: Task | None = None
 
     @classmethod
-    def datamodule_from(cls, arguments: Namespace) -> Namespace | None:
+    def data_of(cls, arguments: Namespace) -> Namespace | None:
         """Return settings of the data that the checkpoint was trained on, for a command line that names no data."""
         if arguments.checkpoint is None:
             return None

@@ -21,10 +21,9 @@ from attention.alignment import FromPieces, reduce, reduction
 from attention.capture import Head, Heads
 from attention.extraction import pad
 from datamodules import AttentionBatch, ClassificationDataModule, DependencyDataModule
+from datamodules.batches import LengthBatches, Split
 from datamodules.corpus import corpus_of
-from datamodules.batch import Split
 from datamodules.dependency import DependencySplit
-from datamodules.batches import LengthBatches
 from heads.experiment import check_relations
 from heads.single_heads import Names, Predictions
 from interventions.ablation import DRAWS, random_heads, table_bars
@@ -48,7 +47,7 @@ from processes.ranks import Ranks
 from results import Estimate, Figure, Result, Table, Unit, numbers
 from results.errors import check_numbers, check_values
 from training import ExperimentError, TrainedModule
-from training.checkpoints import checkpoint_file, datamodule_from, data_settings, read_checkpoint
+from training.checkpoints import checkpoint_file, data_settings, datamodule_from, read_checkpoint
 
 _PARTS = 4  # of what may run at once is one batch, so that several copies of it run together
 _GOLD = ("index", "lengths", "heads", "relations", "punctuation", "hidden", "vectors")

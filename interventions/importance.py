@@ -14,9 +14,9 @@ from attention import Encoder
 from attention.capture import intervening
 from corpora.sentence import CorpusError
 from datamodules import SegmentBatch, TextDataModule
-from processes.ranks import run_seed
 from interventions.task import Classification, LanguageModelling, MeanStateClassification, Task
 from metrics.moments import Interval, Moments
+from processes.ranks import run_seed
 from results import Curves, Estimate, Result, Table, Unit, UserError, on_one_scale
 from results.errors import check_numbers
 from training import recorded_gradients

@@ -25,7 +25,7 @@ from metrics.moments import Floats, Interval, Moments
 from models.transformer import SequenceClassifier
 from processes.progress import Progress
 from results import Curves, Estimate, Figure, Result, Table, Unit
-from results.errors import check_numbers, check_values
+from results.errors import check_numbers, check_values, counted
 from training import ExperimentError, recorded_gradients
 
 _STEPS = 10

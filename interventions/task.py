@@ -20,9 +20,8 @@ from attention import Encoder
 from attention.ablation import AblatedModel, Ablation, Kind, Measure, Reference, pieces_at_once
 from attention.capture import Heads
 from datamodules import ClassificationDataModule, SegmentBatch, TextBatch, TextDataModule
-from datamodules.batch import Split
+from datamodules.batches import LengthBatches, Split
 from datamodules.classification import SCORES
-from datamodules.batches import LengthBatches
 from metrics.bootstrap import Floats, Resampled, Statistic, mean, ratio, resample
 from metrics.classification import auroc, f1_score, mcc_score
 from metrics.correlation import pearson, spearman

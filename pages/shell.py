@@ -24,14 +24,14 @@ class Packed(bytes):
     """
 
     def __new__(cls, content: bytes, *, noisy: bool = False) -> Self:
-        """Compress."""
+        """Compress the content."""
         strategy = zlib.Z_RLE if noisy else zlib.Z_DEFAULT_STRATEGY
         writer = zlib.compressobj(9, zlib.DEFLATED, zlib.MAX_WBITS, zlib.DEF_MEM_LEVEL, strategy)
         return super().__new__(cls, writer.compress(content) + writer.flush())
 
 
 def resource(name: str) -> str:
-    """The text of a file of this package."""
+    """Return the text of a file of this package."""
     return (_HERE / name).read_text(encoding="utf-8")
 
 

@@ -406,7 +406,7 @@ function legend(f, colours) {
   if (arcs.length && x < f.width - 90) {
     items.push(f.matrix ? { kind: "rect", x, y: 10, width: 10, height: 10, stroke: colours.gold, alpha: 1 } : { kind: "line", x1: x, y1: 15, x2: x + 20, y2: 15, stroke: colours.gold, alpha: .9, width: 1.3, dash: "5 4" });
     x += f.matrix ? 14 : 24;
-    say(text().arcsName);
+    say("gold arcs");
   }
   return items;
 }
@@ -556,7 +556,7 @@ function tell() {
   const lines = matrices.map(one => {
     const without = view.state.delimiters === "renormalised" ? `; delimiters had ${percent(one.delimiters)} before` : view.state.delimiters === "hidden" ? `; ${percent(one.delimiters)} of it goes to delimiters` : "";
     const share = view.state.delimiters === "hidden" ? one.share * one.inside : one.share;
-    const hit = arcs.length ? ` ${text().arcsName[0].toUpperCase()}${text().arcsName.slice(1)}: the greatest of its row in ${hits(one, arcs, positions)} of ${arcs.length}.` : "";
+    const hit = arcs.length ? ` Gold arcs: the greatest of its row in ${hits(one, arcs, positions)} of ${arcs.length}.` : "";
     return `${one.name}: ${counted(one.count)} of ${counted(m * m)} values are shown, ${percent(share)} ${what}${without}.${hit}`;
   });
   if (view.state.together === "each" && view.chosen.length > COLOURS) lines.push(`The first ${COLOURS} of ${view.chosen.length} chosen heads are drawn; their mean and maximum are of all.`);
@@ -813,7 +813,6 @@ function setControls() {
   by("arcs-field").hidden = !one.arcs.length;
   by("clusters-field").hidden = !one.clusters.length;
   by("saliency-field").hidden = !Object.keys(one.saliency).length;
-  by("arcs-name").textContent = one.arcsName;
 }
 
 function option(value, label) { return new Option(label, String(value)); }
@@ -874,7 +873,7 @@ function pointAt(found) {
 function cellText({ row, column }) {
   const { matrices, m, arcs } = view.shown, names = labels();
   const told = matrices.map(one => `${written(one.values[row * m + column], 3)} (${one.name}${one.kept[row * m + column] ? "" : ", not drawn"})`).join(", ");
-  const gold = arcs.filter(arc => arc.from === row && arc.to === column).map(arc => `, ${text().arcsName}: ${arc.label}`).join("");
+  const gold = arcs.filter(arc => arc.from === row && arc.to === column).map(arc => `, gold arcs: ${arc.label}`).join("");
   return `${names[row]} → ${names[column]}: ${told}${gold}`;
 }
 

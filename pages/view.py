@@ -34,17 +34,13 @@ Arc: TypeAlias = tuple[int, int, str]
 Span: TypeAlias = tuple[int, int]
 
 
-class ViewError(UserError):
-    """A view whose parts do not fit each other, or a page that cannot hold it."""
-
-
 @dataclass(frozen=True, eq=False)
 class Pieces:
     """The same quantity between the pieces of words.
 
     Args:
         names: the pieces, delimiters included.
-        of: position of the word of each.
+        of: position of the word of each piece.
         values: `[layers, heads, from, to]`.
     """
 
@@ -55,26 +51,25 @@ class Pieces:
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """What is looked at: a quantity between the words of one text, and what else is known of them.
+    """A quantity between the words of one text, for instance attention, and what else is known of the words.
 
     Args:
-        title: of the text.
-        words: what stands at each position, delimiters included.
+        title: title of the text.
+        words: the word at each position, delimiters included.
         values: `[layers, heads, from, to]`, not negative. They are not copied.
         layers: 1-based number of each layer.
         heads: 1-based number of each head of a layer.
-        quantity: what the values are.
-        unit: of the values, `fraction` where a row sums to one at most.
+        quantity: name of the values.
+        unit: unit of the values, `fraction` where a row sums to one at most.
         delimiters: positions that are no words.
         arcs: (from, to, label), as positions; gold dependencies go from the dependent to its head.
-        arcs_name: what the arcs are.
-        clusters: of each its mentions as (first position, position behind the last).
-        saliency: by its name one number a position; negative ones speak against.
+        clusters: mentions of each cluster as (first position, position behind the last).
+        saliency: a number for each position, by measure; negative numbers speak against the decision.
         pieces: the same quantity between pieces, which the page shows on demand.
         notes: sentences that stand under the figure.
 
     Raises:
-        ViewError: shapes, positions or values that cannot be.
+        UserError: shapes, positions or values that cannot be.
     """
 
     title: str
@@ -86,7 +81,6 @@ class View:
     unit: str = "fraction"
     delimiters: Sequence[int] = ()
     arcs: Sequence[Arc] = ()
-    arcs_name: str = "gold arcs"
     clusters: Sequence[Sequence[Span]] = ()
     saliency: Mapping[str, Sequence[float]] = field(default_factory=dict)
     pieces: Pieces | None = None
@@ -99,10 +93,10 @@ class View:
         _check_positions("arcs", [end for start, to, _ in self.arcs for end in (start, to)], n)
         spans = [span for cluster in self.clusters for span in cluster]
         if bad := [span for span in spans if not 0 <= span[0] < span[1] <= n]:
-            raise ViewError(f"clusters: {bad[0]} is no span of {n} positions. A span is (first, behind the last).")
+            raise UserError(f"clusters: {bad[0]} is no span of {n} positions. A span is (first, behind the last).")
         for name, numbers in self.saliency.items():
             if len(numbers) != n or not all(map(isfinite, numbers)):
-                raise ViewError(
+                raise UserError(
                     f"saliency {name!r}: {len(numbers)} numbers for {n} positions. Give a finite one for each, 0 for "
                     f"delimiters."
                 )
@@ -110,7 +104,7 @@ class View:
             _check_values("pieces", self.pieces.values, len(self.layers), len(self.heads), len(self.pieces.names))
             _check_positions("pieces", self.pieces.of, n)
             if len(self.pieces.of) != len(self.pieces.names):
-                raise ViewError(f"pieces: {len(self.pieces.of)} positions of words for {len(self.pieces.names)} pieces")
+                raise UserError(f"pieces: {len(self.pieces.of)} positions of words for {len(self.pieces.names)} pieces")
 
     def save(self, path: Path | str) -> Path:
         """Write its page, whole or not at all; return the path."""
@@ -127,19 +121,19 @@ class View:
 def _check_values(name: str, values: Floats, layers: int, heads: int, n: int) -> None:
     wanted = (layers, heads, n, n)
     if values.shape != wanted or not all(wanted):
-        raise ViewError(
+        raise UserError(
             f"{name}: shape {list(values.shape)}. It is to be [layers, heads, from, to] of {layers} layers, {heads} "
             f"heads and {n} positions, none of them 0."
         )
     for layer in values:  # of which a part alone is looked at: no copy of the whole
         low, high = float(layer.min()), float(layer.max())
         if not (low >= 0 and isfinite(high)):  # also where it is not a number
-            raise ViewError(f"{name}: {low if isfinite(high) else high:g} is among them. Give numbers from 0 on.")
+            raise UserError(f"{name}: {low if isfinite(high) else high:g} is among them. Give numbers from 0 on.")
 
 
 def _check_positions(name: str, positions: Sequence[int], n: int) -> None:
     if bad := [position for position in positions if not 0 <= position < n]:
-        raise ViewError(f"{name}: position {bad[0]} of {n}. Positions count from 0, delimiters included.")
+        raise UserError(f"{name}: position {bad[0]} of {n}. Positions count from 0, delimiters included.")
 
 
 def view_page(*views: View, budget: int = BUDGET) -> str:
@@ -151,10 +145,10 @@ def view_page(*views: View, budget: int = BUDGET) -> str:
             of a row of round numbers, with which it fits. The page says which, and what share that is of all.
 
     Raises:
-        ViewError: there is no view, or the budget is too small for all but nothing.
+        UserError: there is no view, or the budget is too small for all but nothing.
     """
     if not views:
-        raise ViewError("There is no text to look at.")
+        raise UserError("There is no text to look at.")
     grids = [_Grid(values) for view in views for values in _values(view)]
     fixed = len(_page(views, [grid.without() for grid in grids], 0.0).encode())
     start = _first_threshold(grids, budget - fixed)
@@ -162,7 +156,7 @@ def view_page(*views: View, budget: int = BUDGET) -> str:
         page = _page(views, [grid.packed(threshold) for grid in grids], threshold)
         if len(page.encode()) <= budget:
             return page
-    raise ViewError(
+    raise UserError(
         f"The page has {fixed:,} bytes without any values, and {budget:,} are allowed. Look at fewer texts at once, or "
         f"allow more."
     )
@@ -174,7 +168,7 @@ def _values(view: View) -> list[Floats]:
 
 @dataclass(frozen=True)
 class _Packed:
-    """What a page holds of a grid: codes of each head, thumbnails of all, and what both lack."""
+    """A grid as a page holds it: codes of each head, thumbnails of all, and how much is left out."""
 
     codes: Sequence[Packed]
     thumbnails: Packed
@@ -196,7 +190,7 @@ class _Grid:
         self._thumbnails = Packed(b"".join(map(self._thumbnail, range(self.heads))), noisy=True)
 
     def head(self, place: int) -> Floats:
-        """`[from, to]` of one of all heads, those of the first layer first."""
+        """Return `[from, to]` of one of all heads; heads of the first layer come first."""
         found: Floats = self._values[divmod(place, self._values.shape[1])]
         return found
 
@@ -204,7 +198,7 @@ class _Grid:
         return (self.head(place) for place in range(self.heads))
 
     def codes(self, place: int, threshold: float) -> NDArray[np.uint8]:
-        """Of a head, 0 for what lies below the threshold."""
+        """Return the codes of a head, 0 for values below the threshold."""
         found = self._encode(self.head(place), self.tops[place])
         found[self.head(place) < threshold] = 0
         return found
@@ -223,12 +217,12 @@ class _Grid:
         return codes.tobytes()
 
     def without(self) -> _Packed:
-        """Nothing but thumbnails."""
+        """Pack nothing but thumbnails."""
         zeros = [0.0] * self.heads
         return _Packed([Packed(b"")] * self.heads, self._thumbnails, zeros, zeros, 0.0, 0.0)
 
     def packed(self, threshold: float) -> _Packed:
-        """With all values from the threshold on."""
+        """Pack all values from the threshold on."""
         codes, dropped, error = [], [], 0.0
         left_out = total = 0.0
         for place, top in enumerate(self.tops):
@@ -245,7 +239,7 @@ class _Grid:
 
 
 def _first_threshold(grids: Sequence[_Grid], room: int) -> int:
-    """Which threshold to begin with, 0 for none: by a sample of the heads, the lowest with which they may fit."""
+    """Estimate the lowest threshold with which the page fits, by a sample of heads; return its index, 0: none."""
     places = [(grid, place) for grid in grids for place in range(grid.heads)]
     if sum(grid.size**2 for grid, _ in places) * 4 / 3 <= room:  # not even compressed
         return 0
@@ -309,7 +303,6 @@ def _text(view: View) -> dict[str, object]:
         "heads": list(map(int, view.heads)),
         "delimiters": list(map(int, view.delimiters)),
         "arcs": [[int(start), int(end), label] for start, end, label in view.arcs],
-        "arcsName": view.arcs_name,
         "clusters": [[[int(first), int(last)] for first, last in cluster] for cluster in view.clusters],
         "saliency": {name: list(map(float, numbers)) for name, numbers in view.saliency.items()},
         "notes": list(view.notes),

@@ -1,4 +1,4 @@
-"""What a run is to cite: the protocols of its classes, its corpora, and this application, as BibTeX."""
+"""BibTeX of what a run is based on: the protocols of its classes, its corpora, and this application."""
 
 from collections.abc import Iterable
 from functools import cache
@@ -14,13 +14,13 @@ APPLICATION = "attention-probing"
 
 @cache
 def citations() -> dict[str, Any]:
-    """The content of `citations.yaml`: `entries` by key, the keys of `classes`, and classes that are our `own` work."""
+    """Read `citations.yaml`: `entries` by key, the keys of `classes`, and classes that are our `own` work."""
     found: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("citations.yaml").read_text(encoding="utf-8"))
     return found
 
 
 def cited(classes: Iterable[str], corpora: Iterable[str]) -> str:
-    """BibTeX entries of the protocols of classes and of registered corpora, by their short names, each once.
+    """Return the BibTeX entries of classes and of registered corpora, by their short names, each once.
 
     Other names have none. The last entry is that of this application.
     """
@@ -32,7 +32,7 @@ def cited(classes: Iterable[str], corpora: Iterable[str]) -> str:
 
 
 def _corpus(name: str) -> str:
-    """The entry of a corpus, whose paper the registry names in one line."""
+    """Return the entry of a corpus, whose paper the registry names in one line."""
     corpus = CORPORA[name]
     title, note = name.replace("_", r"\_"), " ".join(corpus.citation.split()).replace("&", r"\&")
     lines = [f"  title = {{{title}}},", f"  note = {{{note}}},", f"  url = {{{corpus.homepage}}}"]

@@ -7,7 +7,7 @@ import math
 import textwrap
 import unicodedata
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import singledispatch
 from pathlib import Path
@@ -32,7 +32,7 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 from numpy.typing import NDArray
 
-from results import AttentionLines, Bars, Categories, Curves, HeatMap, Histograms, Maps, Scatter, Spreads, Unit
+from results import AttentionLines, Bars, Curves, HeatMap, Maps, Spreads, Unit
 
 # Widths in inches: of a column and of the text of a page in the style of ACL (7.7 and 16 cm), in which a figure is
 # printed at its own size; of a letter of a tick label, a label, a caption, a title.
@@ -63,7 +63,7 @@ def fonts_for(text: str) -> Iterator[None]:
 
 
 def _families(text: str) -> tuple[list[str], set[str]]:
-    """Names of the fewest fonts that have the characters of a text, `FONT` first, and the characters that none has."""
+    """Return the fewest fonts that have the characters of a text, `FONT` first, and the characters that none has."""
     families = [FONT]
     missing = {letter for letter in text if letter.isprintable()} - _letters(findfont(FONT))
     if not missing:
@@ -96,10 +96,10 @@ def _letters(path: FontPath) -> set[str]:
 
 
 def _canvas(title: str, width: float, height: float, *, pad: float = PAD, compress: bool = False) -> Canvas:
-    """An empty figure under its title, of a width in inches, with room for axes of a height; see `_fit`."""
+    """Make an empty figure under its title, of a width in inches, with room for axes of a height; see `_fit`."""
     layout = ConstrainedLayoutEngine(h_pad=pad, w_pad=pad, compress=compress)
     canvas = Canvas(figsize=(width, height + AMPLE), layout=layout)
-    canvas.suptitle(wrapped(title, width))  # not the axes' title: it stands above the legend
+    canvas.suptitle(_fill(title, max(16, int(width / TITLE))))  # not the axes' title: it stands above the legend
     return canvas
 
 
@@ -124,18 +124,13 @@ def _scale(unit: Unit) -> float:
     return 100.0 if unit == "fraction" else 1.0
 
 
-def with_unit(label: str, unit: Unit) -> str:
+def _with_unit(label: str, unit: Unit) -> str:
     """Mark the label of an axis whose fractions are shown ×100."""
     return f"{label} (%)" if unit == "fraction" and "%" not in label else label
 
 
-def wrapped(title: str, width: float) -> str:
-    """Break a title into lines that fit a figure of a width in inches."""
-    return _fill(title, max(16, int(width / TITLE)))
-
-
 def _spread(text: str) -> str:
-    """A text with a null behind each letter of double width, Chinese for instance, so that its length is its width."""
+    """Put a null behind each letter of double width, Chinese for instance, so that the length is the width."""
     return "".join(letter + "\0" * (unicodedata.east_asian_width(letter) in "WF") for letter in text)
 
 
@@ -145,22 +140,22 @@ def _fill(text: str, letters: float) -> str:
 
 
 def _short(name: str, letters: int) -> str:
-    """A name, or what of it is as wide as so many Latin letters, and an ellipsis."""
+    """Cut a name to the width of so many Latin letters; an ellipsis stands for the rest."""
     spread = _spread(name)
     return name if len(spread) <= letters else f"{spread[: letters - 1]}…".replace("\0", "")
 
 
 def _longest(names: Iterable[str]) -> int:
-    """Width of the widest line of names, in Latin letters."""
+    """Return the width of the widest line of names, in Latin letters."""
     return max(len(_spread(line)) for name in names for line in name.split("\n"))
 
 
-def legend_above(
+def _legend_above(
     axes: Axes, names: Iterable[str], handles: Sequence[Artist] = (), *, width: float = COLUMN, length: float = 1.0
 ) -> Legend:
     """Put the legend above the axes, in one line where its names fit `width` inches, in columns otherwise.
 
-    Without handles it takes the labelled artists of the axes; `length` is that of the handles, in letters.
+    Without handles it takes the labelled artists of the axes; `length` is the length of the handles, in letters.
     """
     room, handle = width - 0.15, 0.18 + 0.1 * length
     labels = [_fill(name, (room - handle) / CHARACTER) for name in names]
@@ -184,7 +179,6 @@ UNSEEN, FAINT = 0.01, 0.1  # the least attention that is drawn, and the least at
 FEW_VALUES = 5  # with fewer values than these each is drawn as a dot
 SHORT = 12  # most coordinates of a line that has a mark at each
 MANY = 200  # from so many points on, they are small and transparent
-WHISKERS = (5, 95)  # the percentiles at which the whiskers of a box end
 NAME_LETTERS = 22  # in a line of a category's name
 NARROWEST = 2.2  # of a figure, in inches: for its title
 TALLEST = 7.5  # greatest height of the rows, in inches: title, legend and caption take the rest of a page
@@ -218,7 +212,7 @@ def _(figure: Bars) -> Canvas:
     canvas = _canvas(figure.title, COLUMN, height)
     axes = canvas.add_subplot()
     _draw_series(axes, figure, lying)
-    ends, places, label = (-0.6, len(names) - 0.4), range(len(names)), with_unit(figure.label, figure.unit)
+    ends, places, label = (-0.6, len(names) - 0.4), range(len(names)), _with_unit(figure.label, figure.unit)
     if lying:
         label = _fill(label, (COLUMN - 0.5 - CHARACTER * _longest(names)) / LETTER)
         kind = _fill(figure.category_label, max(8, height / LETTER))
@@ -232,47 +226,188 @@ def _(figure: Bars) -> Canvas:
     axes.grid(axis="x" if lying else "y")
     sns.despine(ax=axes, left=lying, bottom=not lying)
     if series > 1:
-        legend_above(axes, figure.series)
+        _legend_above(axes, figure.series)
     _fit(canvas, axes, height)
     return canvas
+
+
+def _draw_series(axes: Axes, figure: Bars, lying: bool) -> None:
+    """Draw the series side by side in each group, with their intervals."""
+    scale = _scale(figure.unit)
+    places = np.arange(len(figure.categories), dtype=np.float64)
+    width = 0.8 / len(figure.series)
+    colours = sns.color_palette("colorblind", len(figure.series))
+    for index, (name, series) in enumerate(figure.series.items()):
+        values: NDArray[np.float64] = np.asarray(series, dtype=np.float64) * scale
+        at = places + (index - (len(figure.series) - 1) / 2) * width
+        bars = axes.barh if lying else axes.bar
+        bars(at, values, width, label=name, color=colours[index], linewidth=0, **_hatched(index))
+        if name not in figure.intervals:
+            continue
+        low, high = np.asarray(figure.intervals[name], dtype=np.float64) * scale
+        known = np.isfinite(values) & np.isfinite(low) & np.isfinite(high)
+        # Lines, not error bars, which require that the interval contains the value.
+        lines = axes.hlines if lying else axes.vlines
+        lines(at[known], low[known], high[known], color=INK, linewidth=0.7)
+
+
+def _hatched(index: int) -> dict[str, Any]:
+    """Return a hatch that tells the areas of one series from others where colours do not."""
+    return {"hatch": HATCHES[index % len(HATCHES)], "hatchcolor": "white"}
 
 
 @_draw.register
 def _(figure: HeatMap) -> Canvas:
     """Draw square cells, the first row at the top, over two columns of the page where one is too narrow.
 
-    Few cells contain their numbers. The scale of fractions begins at zero.
+    Few cells contain their numbers, and categories their letters. The scale of fractions begins at zero.
     """
-    scale = _scale(figure.unit)
-    values = np.ma.masked_invalid(np.asarray(figure.values, dtype=np.float64) * scale)
+    values = np.ma.masked_invalid(np.asarray(figure.values, dtype=np.float64))
     rows, columns = values.shape
     names = _cell_names(figure)
-    around = 1.1 + CHARACTER * _longest(names[0])
-    cell = next((size for width in (COLUMN, PAGE) if (size := (width - around) / columns) >= 0.1), PAGE / 2 / columns)
-    few = max(rows, columns) <= FEW
-    # Few cells are enlarged, for their numbers and for the label of the colour bar.
-    cell = min(cell, max(0.4, 1.6 / rows) if few else 0.4, 7.5 / rows)
-    width = max(columns * cell + around, NARROWEST)
-    canvas = _canvas(figure.title, width, rows * cell, compress=True)
+    around = (0.5 if figure.glyphs else 1.1) + CHARACTER * _longest(names[0])
+    cell = _cell_size(figure, around)
+    width, size = max(columns * cell + around, NARROWEST), (columns * cell, rows * cell)
+    canvas = _canvas(figure.title, width, size[1], compress=True)
     axes = canvas.add_subplot()
-    colours = sns.color_palette("vlag" if figure.diverging else "rocket_r", as_cmap=True).with_extremes(bad="0.8")
-    least, most = _ends(figure, values / scale)
-    image = axes.imshow(values, cmap=colours, vmin=scale * least, vmax=scale * most)
-    if few:
-        _number_cells(axes, values, image)
-    elif figure.diverging:
-        _mark_negative(axes, values, image, cell)
-    _name_cells(axes, figure, names, cell, rows * cell)
+    if figure.glyphs:
+        _draw_categories(canvas, axes, figure, values, cell, width)
+    else:
+        _draw_numbers(canvas, axes, figure, values * _scale(figure.unit), cell)
+    _name_cells(axes, figure, names, cell, size[1])
     if figure.marked is not None:
         _mark(axes, *figure.marked)
-    # An inset has the height of the cells; a colour bar beside the axes would have the height of the figure.
-    bar = canvas.colorbar(image, cax=axes.inset_axes((1.03, 0.0, min(0.08 / (columns * cell), 0.1), 1.0)))
-    bar.locator = MaxNLocator(5)
-    bar.set_label(_fill(with_unit(figure.value_label, figure.unit), max(10, rows * cell / LETTER)))
     sns.despine(ax=axes, left=True, bottom=True)
-    bar.outline.set_visible(False)
-    _fit_grid(canvas, axes, columns * cell, rows * cell)
+    _fit_grid(canvas, axes, *size)
     return canvas
+
+
+def _cell_size(figure: HeatMap, around: float) -> float:
+    """Return the side of a cell: one column of the page where that leaves enough for a cell, else two."""
+    rows, columns = len(figure.row_labels), len(figure.column_labels)
+    least = 0.17 if figure.glyphs else 0.1
+    wide = next((width for width in (COLUMN, PAGE) if (width - around) / columns >= least), PAGE)
+    cell = (wide - around) / columns
+    if figure.glyphs:
+        return min(cell, 0.3, 9.0 / rows)
+    # Few cells are enlarged, for their numbers and for the label of the colour bar.
+    return min(cell, max(0.4, 1.6 / rows) if max(rows, columns) <= FEW else 0.4, TALLEST / rows)
+
+
+def _draw_numbers(canvas: Canvas, axes: Axes, figure: HeatMap, values: np.ma.MaskedArray, cell: float) -> None:
+    """Draw the values, fractions ×100, as colours with a colour bar."""
+    rows, columns = values.shape
+    colours = sns.color_palette("vlag" if figure.diverging else "rocket_r", as_cmap=True).with_extremes(bad="0.8")
+    scale = _scale(figure.unit)
+    least, most = _ends(figure, values / scale)
+    image = axes.imshow(values, cmap=colours, vmin=scale * least, vmax=scale * most)
+    if max(rows, columns) <= FEW:
+        digits = 0 if np.abs(values).max() >= 10 else 2
+        _write_cells(axes, values, image, lambda value: f"{value:.{digits}f}", 6.5)
+    elif figure.diverging:
+        _mark_negative(axes, values, image, cell)
+    _draw_bar(canvas, axes, image, (1.03, 0.0, min(0.08 / (columns * cell), 0.1), 1.0), figure, rows * cell)
+
+
+def _draw_categories(
+    canvas: Canvas, axes: Axes, figure: HeatMap, values: np.ma.MaskedArray, cell: float, width: float
+) -> None:
+    """Draw the colours of the categories with their letters, and a legend of both below."""
+    names, glyphs = list(figure.glyphs), list(figure.glyphs.values())
+    colours = sns.color_palette("colorblind", len(names))
+    palette = ListedColormap(colours).with_extremes(bad="white")
+    image = axes.imshow(values, cmap=palette, vmin=-0.5, vmax=len(names) - 0.5)
+    _write_cells(axes, values, image, lambda value: glyphs[int(value)], min(6.5, 72 * cell / 1.6))
+    axes.set_xticks(np.arange(values.shape[1] + 1) - 0.5, minor=True)
+    axes.set_yticks(np.arange(values.shape[0] + 1) - 0.5, minor=True)
+    axes.grid(which="minor", color="white", linewidth=0.5)  # lines between the cells
+    axes.tick_params(which="minor", length=0)
+    entries = [f"{glyph}  {_short(name, int((width - 0.6) / CHARACTER))}" for name, glyph in figure.glyphs.items()]
+    room = max(1, int((width - 0.1) / (_longest(entries) * CHARACTER + 0.3)))
+    handles = [Patch(facecolor=colour) for colour in colours]
+    canvas.legend(handles, entries, loc="outside lower center", ncols=room, handlelength=1.0, **LEGEND)
+
+
+def _draw_bar(
+    canvas: Canvas,
+    axes: Axes,
+    image: ScalarMappable,
+    box: tuple[float, float, float, float],
+    figure: HeatMap | Maps,
+    height: float,
+    extend: Literal["max", "neither"] = "neither",
+) -> None:
+    """Draw a colour bar of a height in inches in a box beside the cells."""
+    # An inset has the height of the cells; a colour bar beside the axes would have the height of the figure.
+    bar = canvas.colorbar(image, cax=axes.inset_axes(box), extend=extend)
+    bar.locator = MaxNLocator(5)
+    bar.set_label(_fill(_with_unit(figure.value_label, figure.unit), max(10, height / LETTER)))
+    bar.outline.set_visible(False)
+
+
+def _ends(figure: HeatMap, values: np.ma.MaskedArray) -> tuple[float, float]:
+    """Return the values at the ends of the colour scale."""
+    low, high = figure.limits or ((float(values.min()), float(values.max())) if values.count() else (0.0, 1.0))
+    if figure.diverging:
+        return -max(abs(low), abs(high)), max(abs(low), abs(high))
+    return min(low, 0.0) if figure.unit == "fraction" else low, high
+
+
+def _write_cells(
+    axes: Axes, values: np.ma.MaskedArray, image: AxesImage, text: Callable[[float], str], size: float
+) -> None:
+    """Write the text of each value into its cell, pale on dark colours, in letters of a size in points."""
+    for row, column in zip(*(~np.ma.getmaskarray(values)).nonzero(), strict=True):
+        ink = _ink(image, values[row, column])
+        axes.text(column, row, text(values[row, column]), ha="center", va="center", color=ink, fontsize=size)
+
+
+def _mark_negative(axes: Axes, values: np.ma.MaskedArray, image: AxesImage, cell: float) -> None:
+    """Write a minus sign into the cells below zero, as red and blue are alike in grey; not into those almost white."""
+    seen = np.ma.filled(np.ma.asarray(image.norm(values)) < 0.475, False)  # zero lies at the middle of the scale
+    for row, column in np.argwhere(seen).tolist():
+        ink = _ink(image, values[row, column])
+        axes.plot(column, row, "_", color=ink, markersize=min(72 * 0.35 * cell, 5.0), markeredgewidth=0.8)
+
+
+def _ink(image: AxesImage, value: float) -> str:
+    """Return the colour of letters on the colour of a value."""
+    [(red, green, blue, _)] = image.to_rgba(np.array([value]))
+    return "white" if 0.299 * red + 0.587 * green + 0.114 * blue < 0.5 else INK
+
+
+def _mark(axes: Axes, row: int, column: int) -> None:
+    """Frame a cell in black on white, visible on light and dark cells."""
+    frame = Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, edgecolor="black", linewidth=1.1, clip_on=False)
+    frame.set_path_effects([withStroke(linewidth=2.6, foreground="white")])
+    axes.add_patch(frame)
+
+
+def _cell_names(figure: HeatMap | Maps) -> tuple[list[str], list[str]]:
+    """Return the names of the rows and of the columns of a grid; long ones end in an ellipsis."""
+    rows, columns = (
+        [_short(name, NAME_LETTERS) for name in names] for names in (figure.row_labels, figure.column_labels)
+    )
+    return rows, columns
+
+
+def _are_turned(names: Sequence[str], cell: float) -> bool:
+    """Return whether names of columns do not fit below their cells."""
+    return _longest(names) > 2 and _longest(names) * CHARACTER + 0.025 > cell
+
+
+def _name_cells(
+    axes: Axes, figure: HeatMap, names: tuple[Sequence[str], Sequence[str]], cell: float, height: float
+) -> None:
+    """Label rows and columns, these horizontally where they fit, else turned; only some where there is little room."""
+    rows, columns = names
+    turned = _are_turned(columns, cell)
+    step = math.ceil((0.11 if turned else _longest(columns) * CHARACTER + 0.025) / cell)
+    axes.set_xticks(range(0, len(columns), step), columns[::step], rotation=90 if turned else 0)
+    step = math.ceil(0.11 / cell)
+    axes.set_yticks(range(0, len(rows), step), rows[::step])
+    axes.set(xlabel=figure.column_label, ylabel=_fill(figure.row_label, max(8, height / LETTER)))
+    axes.tick_params(length=0)
 
 
 @_draw.register
@@ -308,57 +443,21 @@ def _(figure: Maps) -> Canvas:
     axes.set_xticks(0.5 + pitch * np.arange(columns), column_names, rotation=90 * _are_turned(column_names, cell))
     axes.set_yticks(0.5 + drop * np.arange(rows), row_names)
     axes.tick_params(length=0)
-    arrow: Literal["max", "neither"] = "max" if top < most else "neither"
     across, high = columns * (cell + gap), min(1.0, 1.5 / size[1])
-    place = axes.inset_axes((1 + 0.07 / across, 1 - high, 0.08 / across, high))
-    bar = canvas.colorbar(ScalarMappable(norm, colours), cax=place, extend=arrow)
-    bar.locator = MaxNLocator(5)
-    bar.set_label(_fill(with_unit(figure.value_label, figure.unit), max(10, high * size[1] / LETTER)))
-    bar.outline.set_visible(False)
+    box = (1 + 0.07 / across, 1 - high, 0.08 / across, high)
+    arrow: Literal["max", "neither"] = "max" if top < most else "neither"
+    _draw_bar(canvas, axes, ScalarMappable(norm, colours), box, figure, high * size[1], arrow)
     sns.despine(ax=axes, left=True, bottom=True)
     _fit_grid(canvas, axes, *size)
     return canvas
 
 
 def _shrunk(matrix: NDArray[np.floating], most: int) -> NDArray[np.floating]:
-    """A matrix of at most so many rows and columns: the largest value of each block, so that thin lines stay."""
+    """Return a matrix of at most so many rows and columns: the largest value of each block, so that thin lines stay."""
     if len(matrix) <= most:
         return matrix
     starts = np.arange(most) * len(matrix) // most
     return np.maximum.reduceat(np.maximum.reduceat(matrix, starts, axis=0), starts, axis=1)
-
-
-@_draw.register
-def _(figure: Categories) -> Canvas:
-    """Draw cells in the colours of their categories with the glyphs in them, and a legend of both below."""
-    rows, columns = len(figure.row_labels), len(figure.column_labels)
-    labels = _cell_names(figure)
-    around = 0.5 + CHARACTER * _longest(labels[0])
-    wide = next((width for width in (COLUMN, PAGE) if (width - around) / columns >= 0.17), PAGE)
-    cell = min((wide - around) / columns, 0.3, 9.0 / rows)
-    width = max(columns * cell + around, NARROWEST)
-    names = list(figure.glyphs)
-    colours = dict(zip(names, sns.color_palette("colorblind", len(names)), strict=True))
-    entries = [f"{glyph}  {_short(name, int((width - 0.6) / CHARACTER))}" for name, glyph in figure.glyphs.items()]
-    room = max(1, int((width - 0.1) / (_longest(entries) * CHARACTER + 0.3)))
-    canvas = _canvas(figure.title, width, rows * cell, compress=True)
-    axes = canvas.add_subplot()
-    letters = min(6.5, 72 * cell / 1.6)
-    for y, row in enumerate(figure.cells):
-        for x, name in enumerate(row):
-            if name is None:
-                continue
-            colour = colours[name]
-            axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=colour, edgecolor="white", linewidth=0.5))
-            ink = "white" if _is_dark(*colour) else INK
-            axes.text(x, y, figure.glyphs[name], ha="center", va="center", color=ink, fontsize=letters)
-    axes.set(xlim=(-0.5, columns - 0.5), ylim=(rows - 0.5, -0.5), aspect="equal")
-    _name_cells(axes, figure, labels, cell, rows * cell)
-    sns.despine(ax=axes, left=True, bottom=True)
-    handles = [Patch(facecolor=colours[name]) for name in names]
-    canvas.legend(handles, entries, loc="outside lower center", ncols=room, handlelength=1.0, **LEGEND)
-    _fit_grid(canvas, axes, columns * cell, rows * cell)
-    return canvas
 
 
 @_draw.register
@@ -394,31 +493,6 @@ def _(figure: AttentionLines) -> Canvas:
         return canvas
 
 
-def _draw_series(axes: Axes, figure: Bars, lying: bool) -> None:
-    """Draw the series side by side in each group, with their intervals."""
-    scale = _scale(figure.unit)
-    places = np.arange(len(figure.categories), dtype=np.float64)
-    width = 0.8 / len(figure.series)
-    colours = sns.color_palette("colorblind", len(figure.series))
-    for index, (name, series) in enumerate(figure.series.items()):
-        values: NDArray[np.float64] = np.asarray(series, dtype=np.float64) * scale
-        at = places + (index - (len(figure.series) - 1) / 2) * width
-        bars = axes.barh if lying else axes.bar
-        bars(at, values, width, label=name, color=colours[index], linewidth=0, **_hatched(index))
-        if name not in figure.intervals:
-            continue
-        low, high = np.asarray(figure.intervals[name], dtype=np.float64) * scale
-        known = np.isfinite(values) & np.isfinite(low) & np.isfinite(high)
-        # Lines, not error bars, which require that the interval contains the value.
-        lines = axes.hlines if lying else axes.vlines
-        lines(at[known], low[known], high[known], color=INK, linewidth=0.7)
-
-
-def _hatched(index: int) -> dict[str, Any]:
-    """What tells the areas of one series from those of others where colours do not."""
-    return {"hatch": HATCHES[index % len(HATCHES)], "hatchcolor": "white"}
-
-
 def _draw_pairs(axes: Axes, figure: AttentionLines) -> list[Line2D]:
     """Draw the lines between the columns at 0 and 1; return a handle of each kind of line for the legend."""
     weights = np.minimum(np.asarray(figure.weights, dtype=np.float64), 1.0)
@@ -446,72 +520,9 @@ def _draw_pairs(axes: Axes, figure: AttentionLines) -> list[Line2D]:
     return handles
 
 
-def _ends(figure: HeatMap, values: np.ma.MaskedArray) -> tuple[float, float]:
-    """Values at the ends of the colour scale."""
-    low, high = figure.limits or ((float(values.min()), float(values.max())) if values.count() else (0.0, 1.0))
-    if figure.diverging:
-        return -max(abs(low), abs(high)), max(abs(low), abs(high))
-    return min(low, 0.0) if figure.unit == "fraction" else low, high
-
-
-def _number_cells(axes: Axes, values: np.ma.MaskedArray, image: AxesImage) -> None:
-    """Write each value into its cell, pale on dark colours."""
-    digits = 0 if np.abs(values).max() >= 10 else 2
-    for row, column in zip(*(~np.ma.getmaskarray(values)).nonzero(), strict=True):
-        ink = "white" if _is_dark(*image.cmap(image.norm(values[row, column]))[:3]) else INK
-        text = f"{values[row, column]:.{digits}f}"
-        axes.text(column, row, text, ha="center", va="center", color=ink, fontsize=6.5)
-
-
-def _is_dark(red: float, green: float, blue: float) -> bool:
-    return 0.299 * red + 0.587 * green + 0.114 * blue < 0.5
-
-
-def _mark(axes: Axes, row: int, column: int) -> None:
-    """Frame a cell in black on white, visible on light and dark cells."""
-    frame = Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, edgecolor="black", linewidth=1.1, clip_on=False)
-    frame.set_path_effects([withStroke(linewidth=2.6, foreground="white")])
-    axes.add_patch(frame)
-
-
-def _mark_negative(axes: Axes, values: np.ma.MaskedArray, image: AxesImage, cell: float) -> None:
-    """Write a minus sign into the cells below zero, as red and blue are alike in grey; not into those almost white."""
-    seen = np.ma.filled(np.ma.asarray(image.norm(values)) < 0.475, False)  # zero lies at the middle of the scale
-    for row, column in np.argwhere(seen).tolist():
-        ink = "white" if _is_dark(*image.cmap(image.norm(values[row, column]))[:3]) else INK
-        axes.plot(column, row, "_", color=ink, markersize=min(72 * 0.35 * cell, 5.0), markeredgewidth=0.8)
-
-
-def _cell_names(figure: HeatMap | Maps | Categories) -> tuple[list[str], list[str]]:
-    """Names of the rows and of the columns of a grid; long ones end in an ellipsis."""
-    rows, columns = (
-        [_short(name, NAME_LETTERS) for name in names] for names in (figure.row_labels, figure.column_labels)
-    )
-    return rows, columns
-
-
-def _are_turned(names: Sequence[str], cell: float) -> bool:
-    """Whether names of columns do not fit below their cells."""
-    return _longest(names) > 2 and _longest(names) * CHARACTER + 0.025 > cell
-
-
-def _name_cells(
-    axes: Axes, figure: HeatMap | Categories, names: tuple[Sequence[str], Sequence[str]], cell: float, height: float
-) -> None:
-    """Label rows and columns, these horizontally where they fit, else turned; only some where there is little room."""
-    rows, columns = names
-    turned = _are_turned(columns, cell)
-    step = math.ceil((0.11 if turned else _longest(columns) * CHARACTER + 0.025) / cell)
-    axes.set_xticks(range(0, len(columns), step), columns[::step], rotation=90 if turned else 0)
-    step = math.ceil(0.11 / cell)
-    axes.set_yticks(range(0, len(rows), step), rows[::step])
-    axes.set(xlabel=figure.column_label, ylabel=_fill(figure.row_label, max(8, height / LETTER)))
-    axes.tick_params(length=0)
-
-
 @_draw.register
 def _(figure: Spreads) -> Canvas:
-    """Draw lying violins or boxes with their numbers of values, and rates as bars in a second panel on the right."""
+    """Draw lying violins with their numbers of values, and rates as bars in a second panel on the right."""
     names, series = [_fill(name, NAME_LETTERS) for name in figure.categories], len(figure.series)
     pitch = max(0.13 * series + 0.15, 0.12 * (max(name.count("\n") for name in names) + 1) + 0.08)
     pitch, width = min(pitch, TALLEST / len(names)), 0.84 / series
@@ -521,150 +532,42 @@ def _(figure: Spreads) -> Canvas:
     _draw_groups(panels, figure, width, min(6.0, 65 * pitch * width))
     room = (COLUMN - 0.5 - CHARACTER * _longest(names)) / LETTER
     panels[0].set(
-        xlabel=_fill(with_unit(figure.label, figure.unit), max(14, 0.6 * room if figure.rates else room)),
+        xlabel=_fill(_with_unit(figure.label, figure.unit), max(14, 0.6 * room if figure.rates else room)),
         ylabel=_fill(figure.category_label, max(8, int(pitch * len(names) / LETTER))),
         yticks=range(len(names)),
         yticklabels=names,
         ylim=(len(names) - 0.5, -0.5),
     )
     if figure.rates:
-        panels[1].set_xlabel(_fill(with_unit(figure.rate_label, "fraction"), max(8, 0.35 * room)))
+        panels[1].set_xlabel(_fill(_with_unit(figure.rate_label, "fraction"), max(8, 0.35 * room)))
         panels[1].set_xlim(0.0, max(panels[1].get_xlim()[1], 1.0))
-    for panel in panels:
+    for panel, share in zip(panels, shares, strict=True):
         panel.tick_params(axis="y", length=0)
         panel.grid(axis="x")
-        share = shares[0 if panel is panels[0] else 1] / sum(shares)
-        panel.xaxis.set_major_locator(MaxNLocator(max(1, min(5, int(room * LETTER * share / 0.3)))))
+        ticks = int(room * LETTER * share / sum(shares) / 0.3)
+        panel.xaxis.set_major_locator(MaxNLocator(max(1, min(5, ticks))))
         sns.despine(ax=panel, left=True)
-    box = f"box: quartiles, whiskers: percentiles {WHISKERS[0]} and {WHISKERS[1]}"
-    note = box if figure.kind == "box" else "bar: quartiles, dot: median"
-    canvas.supxlabel(_fill(f"{note}, numbers: n of each row", 0.9 * COLUMN / LITTLE), fontsize=6, color="0.35")
+    note = "bar: quartiles, dot: median, numbers: n of each row"
+    canvas.supxlabel(_fill(note, 0.9 * COLUMN / LITTLE), fontsize=6, color="0.35")
     _fit(canvas, panels[0], pitch * len(names))
     if series > 1:
-        colours = sns.color_palette("colorblind", series)
-        patches = [Patch(facecolor=colour, linewidth=0, **_hatched(index)) for index, colour in enumerate(colours)]
-        # Without rates, the numbers of values are at the right edge.
-        edge = 0.0 if figure.rates else 0.3
-        legend = legend_above(panels[-1], figure.series, patches, width=COLUMN - edge)
-        # The layout would widen the panel for the legend; it needs room above only.
-        legend.set_in_layout(False)
-        room, height = legend.get_window_extent().height / canvas.dpi, canvas.get_figheight()
-        canvas.set_figheight(height + room)
-        if isinstance(engine := canvas.get_layout_engine(), ConstrainedLayoutEngine):
-            engine.set(rect=(0.0, 0.0, 1.0, height / (height + room)))
+        _name_spreads(canvas, panels[-1], figure)
     return canvas
 
 
-@_draw.register
-def _(figure: Curves) -> Canvas:
-    """Draw lines and points, one colour per name, points on top."""
-    names = list({**figure.lines, **figure.points})
-    colours = sns.color_palette("colorblind", len(names))
-    canvas = _canvas(figure.title, COLUMN, 1.8)
-    axes = canvas.add_subplot()
-    for index, name in enumerate(names):
-        marker = MARKERS[index % len(MARKERS)]
-        if name in figure.lines:
-            x, y = figure.lines[name]
-            # Lines of many points have a mark at some where dashes do not suffice.
-            marks = marker if len(x) <= SHORT or len(names) > len(DASHES) else None
-            dashes, every = DASHES[index % len(DASHES)], math.ceil(len(x) / SHORT) or None
-            style: dict[str, Any] = {"linewidth": 1.2, "linestyle": dashes, "marker": marks, "markersize": 3}
-            style |= {"markevery": every}
-            axes.plot(x, y, label=name, color=colours[index], **style)
-        if name in figure.points:
-            x, y = figure.points[name]
-            one = {"marker": marker, "markersize": 5, "markeredgewidth": 0.5, "markeredgecolor": "white"}
-            style = (
-                {"marker": marker, "markersize": 2.5, "markeredgewidth": 0, "alpha": 0.35} if len(x) >= MANY else one
-            )
-            label = None if name in figure.lines else name
-            axes.plot(x, y, label=label, color=colours[index], linestyle="", zorder=2.5, **style)
-    axes.set(xlabel=_fill(figure.x_label, 34), ylabel=_fill(figure.y_label, int(1.8 / LETTER)))
-    if figure.log_x:
-        axes.set_xscale("log")
-    _keep_whole(axes, figure)
-    if figure.x_range is not None:
-        axes.update_datalim([(end, 0.0) for end in figure.x_range], updatey=False)
-    if figure.y_range is not None:
-        axes.update_datalim([(0.0, end) for end in figure.y_range], updatex=False)
-    axes.autoscale_view()
-    if figure.log_x:
-        low, high = axes.get_xlim()
-        axes.xaxis.set_major_locator(LogLocator(subs=(1.0,) if high / low > 100 else (1.0, 2.0, 5.0)))
-        # The default labels are formulas, which the style does not parse.
-        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-        axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.grid()
-    sns.despine(ax=axes)
-    if len(names) > 1:
-        for handle in legend_above(axes, names, length=1.8).get_lines():
-            handle.set(alpha=1.0, markersize=max(handle.get_markersize(), 4))
-    _fit(canvas, axes, 1.8)
-    return canvas
-
-
-@_draw.register
-def _(figure: Scatter) -> Canvas:
-    """Draw points without axes, alike in both directions; steps of a scale have a colour bar, other groups a legend."""
-    names = list(dict.fromkeys(figure.groups))
-    colours = sns.color_palette("rocket_r" if figure.ordered else "colorblind", len(names))
-    canvas = _canvas(figure.title, COLUMN, 2.4)
-    axes = canvas.add_subplot()
-    groups, size = np.asarray(figure.groups), 2.5 if len(figure.groups) >= MANY else 4.5
-    for index, name in enumerate(names):
-        x, y = figure.points[groups == name].T
-        marker = "o" if figure.ordered else MARKERS[index % len(MARKERS)]
-        style: dict[str, Any] = {"markersize": size, "markeredgewidth": 0.4, "markeredgecolor": INK}
-        axes.plot(x, y, marker, label=name, color=colours[index], **style)
-    axes.set(xticks=(), yticks=())
-    axes.margins(0.08)
-    if figure.ordered:
-        steps = ScalarMappable(BoundaryNorm(np.arange(len(names) + 1) - 0.5, len(names)), ListedColormap(colours))
-        bar = canvas.colorbar(steps, ax=axes, shrink=0.8)
-        shown = range(0, len(names), math.ceil(len(names) / 16))
-        bar.set_ticks(list(shown), labels=[names[index] for index in shown])
-        bar.ax.tick_params(length=0)
-        bar.outline.set_visible(False)
-        bar.minorticks_off()
-        bar.set_label(figure.group_label)
-    else:
-        legend_above(axes, names)
-    _fit(canvas, axes, 2.4)
-    # After the size is known: limits that were widened for another size stay wide.
-    axes.set(aspect="equal", adjustable="datalim")
-    return canvas
-
-
-def _keep_whole(axes: Axes, figure: Curves) -> None:
-    """Mark whole numbers alone where x counts something, such as layers."""
-    drawn = (*figure.lines.values(), *figure.points.values())
-    if not figure.log_x and all(float(value).is_integer() for x, _ in drawn for value in x):
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-
-
-@_draw.register
-def _(figure: Histograms) -> Canvas:
-    """Draw the share of the texts per bin as an outline for each series; the legend has their numbers."""
-    edges = np.linspace(figure.low, figure.high, figure.bins + 1)
+def _name_spreads(canvas: Canvas, panel: Axes, figure: Spreads) -> None:
+    """Put the legend above the panel, and make the figure higher by it."""
     colours = sns.color_palette("colorblind", len(figure.series))
-    canvas = _canvas(figure.title, COLUMN, 1.6)
-    axes, names = canvas.add_subplot(), []
-    for index, (name, series) in enumerate(figure.series.items()):
-        values = _known(series)
-        # Rounding errors beyond an end belong to the last bin there.
-        counts, _ = np.histogram(np.clip(values, figure.low, figure.high), edges)
-        names.append(f"{name} (n = {len(values):,})" if name else f"n = {len(values):,}")
-        shares, dashes = 100.0 * counts / max(len(values), 1), DASHES[index % len(DASHES)]
-        axes.stairs(shares, edges, label=names[-1], color=colours[index], linewidth=1.2, linestyle=dashes)
-    axes.set(xlabel=_fill(figure.label, 34), ylabel="texts (%)", xlim=(figure.low, figure.high))
-    axes.xaxis.set_major_locator(MaxNLocator(5))
-    axes.set_ylim(bottom=0.0)
-    axes.grid(axis="y")
-    sns.despine(ax=axes)
-    legend_above(axes, names, length=1.8)
-    _fit(canvas, axes, 1.6)
-    return canvas
+    patches = [Patch(facecolor=colour, linewidth=0, **_hatched(index)) for index, colour in enumerate(colours)]
+    # Without rates, the numbers of values are at the right edge.
+    edge = 0.0 if figure.rates else 0.3
+    legend = _legend_above(panel, figure.series, patches, width=COLUMN - edge)
+    # The layout would widen the panel for the legend; it needs room above only.
+    legend.set_in_layout(False)
+    room, height = legend.get_window_extent().height / canvas.dpi, canvas.get_figheight()
+    canvas.set_figheight(height + room)
+    if isinstance(engine := canvas.get_layout_engine(), ConstrainedLayoutEngine):
+        engine.set(rect=(0.0, 0.0, 1.0, height / (height + room)))
 
 
 def _draw_groups(panels: Sequence[Axes], figure: Spreads, width: float, letters: float) -> None:
@@ -675,9 +578,10 @@ def _draw_groups(panels: Sequence[Axes], figure: Spreads, width: float, letters:
     least = 0.0
     for index, (name, groups) in enumerate(figure.series.items()):
         at = places + (index - (series - 1) / 2) * width
-        values = [_known(group) * scale for group in groups]
+        arrays: list[NDArray[np.float64]] = [np.asarray(group, dtype=np.float64) * scale for group in groups]
+        values = [array[~np.isnan(array)] for array in arrays]
         least = min([least, *(group.min() for group in values if len(group))])
-        _draw_spreads(axes, figure.kind, values, at, 0.85 * width, colours[index], _hatched(index))
+        _draw_violins(axes, values, at, 0.85 * width, colours[index], _hatched(index))
         for place, group in zip(at, values, strict=True):
             grey: dict[str, Any] = {"va": "center", "fontsize": letters, "color": "0.35"}
             beside = axes.get_yaxis_transform()  # x in the axes, y in the data
@@ -691,9 +595,8 @@ def _draw_groups(panels: Sequence[Axes], figure: Spreads, width: float, letters:
         axes.set_xlim(left=0.0)
 
 
-def _draw_spreads(
+def _draw_violins(
     axes: Axes,
-    kind: Literal["violin", "box"],
     values: Sequence[NDArray[np.float64]],
     at: NDArray[np.float64],
     width: float,
@@ -711,24 +614,6 @@ def _draw_spreads(
     if not enough:
         return
     groups, at = [values[index] for index in enough], at[enough]
-    if kind == "box":
-        line = {"color": INK, "linewidth": 0.6}
-        axes.boxplot(
-            groups,
-            positions=at,
-            orientation="horizontal",
-            widths=width,
-            whis=WHISKERS,
-            showfliers=False,
-            manage_ticks=False,
-            patch_artist=True,
-            capwidths=0.5 * width,
-            boxprops={"facecolor": colour, "edgecolor": INK, "linewidth": 0.6, **hatch},
-            medianprops={"color": INK, "linewidth": 1.4, "solid_capstyle": "butt"},
-            whiskerprops=line,
-            capprops=line,
-        )
-        return
     parts = axes.violinplot(groups, at, orientation="horizontal", widths=width, showextrema=False)
     for body in cast(list[PolyCollection], parts["bodies"]):
         body.set(facecolor=colour, edgecolor=colour, linewidth=0.5, alpha=0.75, **hatch)
@@ -739,6 +624,80 @@ def _draw_spreads(
     axes.plot(quartiles[:, 1], at, "o", zorder=3, clip_on=False, **dot)
 
 
-def _known(values: Sequence[float]) -> NDArray[np.float64]:
-    array: NDArray[np.float64] = np.asarray(values, dtype=np.float64)
-    return array[~np.isnan(array)]
+@_draw.register
+def _(figure: Curves) -> Canvas:
+    """Draw lines and points, one colour per name, points on top; a plane is framed and has no ticks."""
+    names, height = list({**figure.lines, **figure.points}), 2.4 if figure.plane else 1.8
+    colours = sns.color_palette("rocket_r" if figure.bar_label else "colorblind", len(names))
+    canvas = _canvas(figure.title, COLUMN, height)
+    axes = canvas.add_subplot()
+    _draw_curves(axes, figure, names, colours)
+    if figure.plane:
+        axes.set(xticks=(), yticks=())
+        axes.margins(0.08)
+    else:
+        _set_axes(axes, figure)
+    if figure.bar_label:
+        steps = ScalarMappable(BoundaryNorm(np.arange(len(names) + 1) - 0.5, len(names)), ListedColormap(colours))
+        bar = canvas.colorbar(steps, ax=axes, shrink=0.8)
+        shown = range(0, len(names), math.ceil(len(names) / 16))
+        bar.set_ticks(list(shown), labels=[names[index] for index in shown])
+        bar.ax.tick_params(length=0)
+        bar.outline.set_visible(False)
+        bar.minorticks_off()
+        bar.set_label(figure.bar_label)
+    elif len(names) > 1 or figure.plane:
+        for handle in _legend_above(axes, names, length=1.0 if figure.plane else 1.8).get_lines():
+            handle.set(alpha=1.0, markersize=max(handle.get_markersize(), 4))
+    _fit(canvas, axes, height)
+    if figure.plane:  # after the size is known: limits that were widened for another size stay wide
+        axes.set(aspect="equal", adjustable="datalim")
+    return canvas
+
+
+def _draw_curves(axes: Axes, figure: Curves, names: Sequence[str], colours: Sequence[Any]) -> None:
+    for index, name in enumerate(names):
+        marker = "o" if figure.bar_label else MARKERS[index % len(MARKERS)]
+        if name in figure.lines:
+            x, y = figure.lines[name]
+            # Lines of many points have a mark at some where dashes do not suffice.
+            marks = marker if len(x) <= SHORT or len(names) > len(DASHES) else None
+            dashes, every = DASHES[index % len(DASHES)], math.ceil(len(x) / SHORT) or None
+            style: dict[str, Any] = {"linewidth": 1.2, "linestyle": dashes, "marker": marks, "markersize": 3}
+            axes.plot(x, y, label=name, color=colours[index], markevery=every, **style)
+        if name in figure.points:
+            x, y = figure.points[name]
+            label = None if name in figure.lines else name
+            style = {"linestyle": "", "marker": marker, "zorder": 2.5, **_point_style(figure, len(x))}
+            axes.plot(x, y, label=label, color=colours[index], **style)
+
+
+def _point_style(figure: Curves, number: int) -> dict[str, Any]:
+    """Return the style of a set of so many points."""
+    if figure.plane:
+        many = sum(len(x) for x, _ in figure.points.values()) >= MANY
+        return {"markersize": 2.5 if many else 4.5, "markeredgewidth": 0.4, "markeredgecolor": INK}
+    if number >= MANY:
+        return {"markersize": 2.5, "markeredgewidth": 0, "alpha": 0.35}
+    return {"markersize": 5, "markeredgewidth": 0.5, "markeredgecolor": "white"}
+
+
+def _set_axes(axes: Axes, figure: Curves) -> None:
+    """Label the axes; mark whole numbers alone where x counts something, such as layers."""
+    axes.set(xlabel=_fill(figure.x_label, 34), ylabel=_fill(figure.y_label, int(1.8 / LETTER)))
+    drawn = (*figure.lines.values(), *figure.points.values())
+    if figure.log_x:
+        axes.set_xscale("log")
+    elif all(float(value).is_integer() for x, _ in drawn for value in x):
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if figure.y_range is not None:
+        axes.update_datalim([(0.0, end) for end in figure.y_range], updatex=False)
+    axes.autoscale_view()
+    if figure.log_x:
+        low, high = axes.get_xlim()
+        axes.xaxis.set_major_locator(LogLocator(subs=(1.0,) if high / low > 100 else (1.0, 2.0, 5.0)))
+        # The default labels are formulas, which the style does not parse.
+        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.grid()
+    sns.despine(ax=axes)

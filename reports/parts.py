@@ -1,6 +1,8 @@
-"""Parts of a page: tables that sort, filter and copy, figures, facts, and texts with a button that copies them."""
+"""Parts of pages: tables that sort, filter and copy, figures, coloured texts, facts, and texts that can be copied."""
 
 import json
+import math
+import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,9 +13,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pages import Packed
-from reports.tables import DASH, Latex, latex_lines, number, written
-from results import Table
+from results.errors import counted
+from pages import Packed, document
+from pages.shell import resource
+from reports.tables import DASH, Latex, flat, latex_lines, number, written, zeros_in_words
+from results import ColouredText, ColouredTexts, Table
 
 MOST = 50_000  # rows of a table that a page may hold
 ROWS = 200  # of a table that are elements of the page; sorting, filtering and copying are of all
@@ -21,6 +25,7 @@ FEW = 15  # rows of a table that has no filter
 LONG = 40  # rows from which on a table scrolls by itself
 LISTED = 20  # entries of a list of facts
 BESIDE = 480  # pixels of a figure that stands beside another
+FULL = 10  # multiple of the even share of a row of texts from which a word has the full colour
 SCALE = 1.3  # of a figure on the screen, whose letters are as small as in print
 SIGNS: Mapping[str, str] = {"fraction": "×100", "nats": "nats", "bits": "bits"}
 
@@ -52,7 +57,7 @@ class ShownTable:
 
     @cached_property
     def numeric(self) -> dict[str, bool]:
-        """Which of the shown columns are numbers."""
+        """True for each shown column of numbers."""
         return {name: pd.api.types.is_numeric_dtype(self.table.frame[name]) for name in self.cells}
 
     @cached_property
@@ -62,7 +67,7 @@ class ShownTable:
 
     @cached_property
     def packed(self) -> Packed:
-        """What the scripts of the page read: cells, the texts of the file, and lines of LaTeX."""
+        """The data for the scripts of the page: cells, the texts of the file, and lines of LaTeX."""
         return self._packed(len(self.raw))
 
     @cached_property
@@ -88,7 +93,7 @@ class ShownTable:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure: its picture, the texts that stand for it as HTML, or neither where its file cannot be read."""
+    """A figure: its vector graphic, the texts that stand for it as HTML, or neither where it cannot be read."""
 
     name: str
     caption: str
@@ -104,50 +109,41 @@ class Drawing:
 
     @property
     def wide(self) -> bool:
-        """Whether it takes both columns of a page of print."""
+        """True if it takes both columns of a printed page."""
         return self.size is None or self.size[0] > BESIDE
 
     @cached_property
     def size(self) -> tuple[int, int] | None:
         """Width and height in pixels, so that nothing moves when it is drawn; None where it does not say them."""
-        words = self.svg[self.svg.find("<svg") :].partition(">")[0].split('"')
-        found = {name.strip(): value for name, value in zip(words[::2], words[1::2], strict=False)}
-        try:
-            width, height = (round(float(found[side].removesuffix("pt")) / 72 * 96) for side in ("width=", "height="))
-        except (KeyError, ValueError):
+        found = re.search(r'<svg[^>]* width="([\d.]+)pt" height="([\d.]+)pt"', self.svg)
+        if found is None:
             return None
-        return round(width * SCALE), round(height * SCALE)
+        width, height = (round(float(side) / 72 * 96 * SCALE) for side in found.groups())
+        return width, height
 
     @property
     def html(self) -> str:
         """The picture, which the scripts of the page fill where it is a vector graphic, or the texts."""
+        if not self.svg:
+            return self.texts
         sides = 'width="{}" height="{}"'.format(*self.size) if self.size else ""
-        image = f'alt="{escape(self.caption)}" {sides}'
-        if self.svg:
-            return f'<div class="card"><img {image} data-figure="{escape(self.name)}"></div>'
-        return self.texts
+        image = f'<img alt="{escape(self.caption)}" {sides} data-figure="{escape(self.name)}">'
+        return f'<div class="card">{image}</div>'
 
 
-def typed(raw: pd.DataFrame, described: Mapping[str, Any] | None) -> Table:
-    """Make a table of the texts of a CSV file; without a description what looks like a number is one, in no unit."""
-    frame = raw.copy()
-    for name in list(raw) if described is None else [name for name in described["numeric"] if name in raw]:
-        try:
-            frame[name] = pd.to_numeric(raw[name].replace("", np.nan))
-        except (ValueError, TypeError):
-            continue  # words, or a file that was changed
-    numbers = [str(name) for name in frame if pd.api.types.is_numeric_dtype(frame[name])]
+def typed(raw: pd.DataFrame, described: Mapping[str, Any]) -> Table:
+    """Make a table of the first texts of a CSV file, or of all, by what `results.json` says of its columns."""
+    units: dict[str, Any] = {
+        name: unit if isinstance(unit, str) else unit[: len(raw)] for name, unit in described["units"].items()
+    }
+    numeric = [name for name in described["numeric"] if name in raw]
+    frame = raw.assign(**{name: pd.to_numeric(raw[name].replace("", np.nan)) for name in numeric})
     frame = frame.where(frame != "", None)
-    if described is None:
-        floats = [name for name in numbers if pd.api.types.is_float_dtype(frame[name])]
-        return Table(frame, dict.fromkeys(floats, "ratio"))
-    units = {name: unit for name, unit in described["units"].items() if name in numbers}
-    frame = frame.astype(dict.fromkeys(units, np.float64))
-    return Table(frame, units, described["interval"] if described["interval"] in numbers else None)
+    return Table(frame.astype(dict.fromkeys(units, np.float64)), units, described["interval"])
 
 
 def table_html(view: ShownTable, block: str, *, whole: bool = True, filled: bool = True) -> str:
-    """A table with its tools, whose rows the scripts read from `block`.
+    """Write a table with its tools, whose rows the scripts read from `block`.
 
     Without `whole` the block has the first rows alone; without `filled` the scripts make the rows.
     """
@@ -172,7 +168,7 @@ def table_html(view: ShownTable, block: str, *, whole: bool = True, filled: bool
 
 
 def _rows(view: ShownTable) -> Iterator[str]:
-    """The first rows as HTML; the first cell of a row is its head, unless it is a number."""
+    """Yield the first rows as HTML; the first cell of a row is its head, unless it is a number."""
     for place, row in enumerate(zip(*(cells[:ROWS] for cells in view.cells.values()), strict=True)):
         cells = []
         for index, (name, cell) in enumerate(zip(view.cells, row, strict=True)):
@@ -191,49 +187,94 @@ def _sign(unit: str) -> str:
     return f" <small>{SIGNS[unit]}</small>" if unit in SIGNS else ""
 
 
-def rows_of(rows: int) -> str:
-    """A number of rows in words."""
-    return f"{rows:,} row{'' if rows == 1 else 's'}"
-
-
 def _count(rows: int) -> str:
-    return rows_of(rows) if rows <= ROWS else f"{ROWS:,} of {rows_of(rows)} shown"
+    return counted(rows, "row") if rows <= ROWS else f"{ROWS:,} of {counted(rows, 'row')} shown"
+
+
+def html_page(figure: ColouredTexts) -> str:
+    """Write a page of nothing but the texts."""
+    body = f'<main class="texts">\n<h1>{escape(figure.title)}</h1>\n{html_texts(figure, 2)}\n</main>'
+    return document(figure.title, body, styles=[resource("texts.css")])
+
+
+def html_texts(figure: ColouredTexts, level: int) -> str:
+    """Write a heading of a level for each text and its words once per row; the title of a word holds its number.
+
+    The opacity of a word is its share of the total magnitude of the row, relative to the even share, 1/n of n words:
+    even attention is pale in texts of any length.
+    """
+    return "\n".join([_text_legend(figure), *(_text_section(text, level) for text in figure.texts)])
+
+
+def _text_legend(figure: ColouredTexts) -> str:
+    """Write the legend of the colours; values below zero and missing values are in it only where there are any."""
+    numbers = [value for text in figure.texts for values in text.rows.values() for value in values]
+    below = [-1.0, -0.5, -0.1] if any(value < 0 for value in numbers) else []
+    samples = " ".join(f"<span {_looks(step)}>{_value(FULL * step)}×</span>" for step in (*below, 0.0, 0.1, 0.5, 1.0))
+    missing = ' <span class="missing">no value</span>' if any(math.isnan(value) for value in numbers) else ""
+    return (
+        f'<p class="legend">Colour: share of the total magnitude of the row, in multiples of the even share (1/n of n '
+        f"words); full from {FULL}× on: {samples}{missing}</p>"
+    )
+
+
+def _text_section(text: ColouredText, level: int) -> str:
+    rows = "\n".join(_text_row(name, text.words, values) for name, values in text.rows.items())
+    heading = escape(": ".join(filter(None, (text.name, text.caption))))
+    # dir="auto": a text may run from right to left.
+    return f'<section class="text">\n<h{level} dir="auto">{heading}</h{level}>\n<table>\n{rows}\n</table>\n</section>'
+
+
+def _text_row(name: str, words: Sequence[str], values: Sequence[float]) -> str:
+    magnitudes = [abs(value) for value in values if not math.isnan(value)]
+    even = sum(magnitudes) / max(len(magnitudes), 1)
+    spans = []
+    for word, value in zip(words, values, strict=True):
+        if math.isnan(value):
+            looks, number = 'class="missing"', "no value"
+        else:
+            looks, number = _looks(value / (FULL * even or 1.0)), _value(value)
+        spans.append(f'<span {looks} title="{escape(name)}: {number}">{escape(word)}</span>')
+    largest = max(magnitudes, default=0.0)
+    times = f", {_value(largest / even)}× even" if even else ""
+    scale = f"largest {_value(largest)}{times}" if magnitudes else "no values"
+    return f'<tr><th scope="row">{escape(name)}<small>{scale}</small></th>\n<td dir="auto">{" ".join(spans)}</td></tr>'
+
+
+def _looks(strength: float) -> str:
+    """Write the class and style of a value relative to the magnitude that has the full colour."""
+    return f'class="{"above" if strength >= 0 else "below"}" style="--share: {min(abs(strength), 1.0):.3f}"'
+
+
+def _value(value: float) -> str:
+    return f"{'−' if value < 0 else ''}{abs(value):.3g}"
 
 
 def counts(entries: Mapping[str, Any]) -> str:
-    """Counts as `facts`; those of zero are behind a button."""
-    found = list(_flat(entries))
-    zeros = [(name, text) for name, text in found if text == "0"]
-    shown = _facts([(name, text) for name, text in found if text != "0"])
-    if zeros:
-        number = "1 count that is 0" if len(zeros) == 1 else f"{len(zeros)} counts that are 0"
-        shown += f"<details><summary>{number}</summary>{_facts(zeros)}</details>"
-    return shown
+    """Write counts as `facts`; counts of zero are behind a button."""
+    found = flat(entries)
+    zeros = {name: count for name, count in found.items() if str(count) == "0"}
+    shown = facts({name: count for name, count in found.items() if name not in zeros})
+    hidden = f"<details><summary>{zeros_in_words(len(zeros))}</summary>{facts(zeros)}</details>"
+    return shown + hidden if zeros else shown
 
 
 def facts(entries: Mapping[str, Any]) -> str:
-    """Nested facts as a table of names, joined with dots, and values."""
-    return _facts(list(_flat(entries)))
-
-
-def _facts(found: Sequence[tuple[str, str]]) -> str:
+    """Write nested facts as a table of names, joined with dots, and values."""
+    found = ((name, _fact(value)) for name, value in flat(entries).items())
     rows = "\n".join(f'<tr><th scope="row">{escape(name)}<td>{escape(text)}' for name, text in found)
     return f'<table class="facts">\n{rows}\n</table>' if rows else ""
 
 
-def _flat(entries: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
-    for name, value in entries.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{above}{name}.")
-        elif isinstance(value, list):
-            more = f" and {len(value) - LISTED} more" if len(value) > LISTED else ""
-            yield f"{above}{name}", ", ".join(map(str, value[:LISTED])) + more or "none"
-        else:
-            yield f"{above}{name}", number(value, "ratio", missing=DASH) if isinstance(value, float) else str(value)
+def _fact(value: object) -> str:
+    if isinstance(value, list):
+        more = f" and {len(value) - LISTED} more" if len(value) > LISTED else ""
+        return ", ".join(map(str, value[:LISTED])) + more or "none"
+    return number(value, "ratio", missing=DASH) if isinstance(value, float) else str(value)
 
 
 def copied(text: str, label: str) -> str:
-    """A text with a button that copies it."""
+    """Write a text with a button that copies it."""
     return (
         f'<div class="copied"><pre tabindex="0" role="region" aria-label="{escape(label)}">{escape(text)}</pre>'
         f'<button type="button" data-do="copy">Copy</button><span role="status"></span></div>'
@@ -241,7 +282,7 @@ def copied(text: str, label: str) -> str:
 
 
 def identifier(*parts: str) -> str:
-    """An id of letters, digits, dots, dashes and underscores; other signs by their numbers, between colons."""
+    """Make an id of letters, digits, dots, dashes and underscores; other signs become their numbers between colons."""
     signs = {" ": "-"}
     return "-".join(
         "".join(sign if sign.isalnum() or sign in "._-" else signs.get(sign, f":{ord(sign):x}:") for sign in part)
@@ -249,12 +290,6 @@ def identifier(*parts: str) -> str:
     )
 
 
-def beginning(table: Table, rows: int) -> Table:
-    """The first rows of a table."""
-    units = {name: unit if isinstance(unit, str) else list(unit)[:rows] for name, unit in table.units.items()}
-    return Table(table.frame.head(rows), units, table.interval)
-
-
 def cost(packed: bytes) -> int:
-    """Characters of a page that packed content takes."""
+    """Return the number of characters that packed content takes on a page."""
     return 4 * len(packed) // 3

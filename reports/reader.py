@@ -1,9 +1,12 @@
-"""Reads `results.json` again: scores with their units, and the counts of single items behind them."""
+"""Reads `results.json` again: scores with their units, the counts of items behind them, and many runs at once."""
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from glob import glob
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,10 +14,26 @@ import pandas as pd
 from results import Estimate, Unit
 from results.errors import UserError, near
 from results.result import ENDS
+from training.config import SettingsError, is_neutral, leaves, read_yaml
 
 NAN = float("nan")
 KEYS = ("document", "sentence", "id")  # columns that identify an item
 FIRST = 3  # names that a message lists
+COLUMNS = ("run", "experiment", "score", "value", *ENDS, "unit", "seed", "encoder", "weights", "epochs")
+"""Columns of `load` before the options of the runs."""
+OPTIONS = ("model", "data", "trainer")
+_MAPPINGS = (
+    "tables",
+    "columns",
+    "figures",
+    "figure_data",
+    "captions",
+    "ratios",
+    "audit",
+    "encoder",
+    "data",
+    "versions",
+)
 
 
 class RecordError(UserError):
@@ -23,34 +42,50 @@ class RecordError(UserError):
 
 @dataclass(frozen=True)
 class Record:
-    """The results of a run."""
+    """The results of a run.
 
-    path: Path  # of its `results.json`
+    Attributes:
+        path: The `results.json`.
+        content: All that it holds.
+        scores: Its scores by name.
+        items: File of the items, if any.
+        source: Digest of the program.
+    """
+
+    path: Path
+    content: Mapping[str, Any]
     scores: Mapping[str, Estimate]
-    epochs: float
-    """Epoch of the tested checkpoint, from 1; nan where nothing was trained, or it is unknown."""
-    ratios: Mapping[str, Sequence[str]]
-    """Numerator and denominator of scores that divide two columns of the items."""
     items: Path | None
-    encoder: Mapping[str, object]
-    data: Mapping[str, object]  # by split
-    source: str | None = None  # digest of the program; None where it is unknown
-    experiment: str = ""
-    seed: int | None = None
-    tables: Mapping[str, str] = field(default_factory=dict)  # files by name
+    source: str
+
+    @property
+    def experiment(self) -> str:
+        """Name of the experiment."""
+        return str(self.content["experiment"])
+
+    @property
+    def encoder(self) -> Mapping[str, object]:
+        """Description of the encoder."""
+        return dict(self.content["encoder"])
+
+    @property
+    def epochs(self) -> float:
+        """Epoch of the tested checkpoint, from 1; nan where nothing was trained, or it is unknown."""
+        epochs = self.content["audit"].get("epochs")
+        return float(epochs) if isinstance(epochs, int | float) else NAN
 
     @property
     def is_sweep(self) -> bool:
-        """Whether it is the table of other runs."""
-        return f"{self.experiment}_runs" in self.tables
+        """True for the table of a sweep, which joins other runs."""
+        return f"{self.experiment}_runs" in self.content["tables"]
 
     @property
     def splits(self) -> list[tuple[str, Mapping[str, object]]]:
         """Names and descriptions of the splits of the data."""
-        return [(name, said) for name, said in self.data.items() if isinstance(said, Mapping)]
+        return [(name, said) for name, said in self.content["data"].items() if isinstance(said, Mapping)]
 
     def counts(self, score: str, *, by_id: bool = False) -> pd.DataFrame:
-        """Columns `numerator, denominator` of a score, one row per item, indexed by all columns that identify it.
+        """Return columns `numerator, denominator` of a score, one row per item, indexed by what identifies the item.
 
         `by_id` takes `id` alone where the items have one: sentence numbers differ between encoders where one of them
         leaves out a sentence.
@@ -58,22 +93,22 @@ class Record:
         Raises:
             RecordError: There are no such counts, or their items cannot be told apart.
         """
-        if not self.ratios:
+        ratios: Mapping[str, Sequence[str]] = self.content["ratios"]
+        if not ratios:
             raise RecordError(
                 f"{self.path}: the experiment {self.experiment} keeps no counts per item, so its scores cannot be "
                 f"compared item by item. Compare runs of probes or of classifiers; reports.load reads all scores"
             )
-        if score not in self.ratios or score not in self.scores:
+        if score not in ratios or score not in self.scores:
             why = (
                 "cannot be compared item by item" if score in self.scores else f"is no score{near(score, self.scores)}"
             )
-            known = ", ".join(self.ratios)
-            raise RecordError(f"{self.path}: {score} {why}; there are counts per item of: {known}")
+            raise RecordError(f"{self.path}: {score} {why}; there are counts per item of: {', '.join(ratios)}")
         if self.items is None or not self.items.is_file():
             raise RecordError(f"{self.path}: the items of its test, {self.items or 'items.parquet'}, are not there")
         try:
             frame = pd.read_parquet(self.items)
-            counts = frame[list(self.ratios[score])].set_axis(["numerator", "denominator"], axis=1).astype(np.float64)
+            counts = frame[list(ratios[score])].set_axis(["numerator", "denominator"], axis=1).astype(np.float64)
         except (OSError, ValueError, KeyError) as error:
             raise RecordError(f"{self.items} cannot be read: {' '.join(str(error).split())}") from None
         names = ["id"] if by_id and "id" in frame else [name for name in KEYS if name in frame]
@@ -109,20 +144,11 @@ def read_record(path: Path) -> Record:
     """Read a `results.json`; a RecordError if it was not written by a run of this application."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        epochs = content["audit"].get("epochs")
-        return Record(
-            path,
-            _estimates(content["scores"], content["units"]),
-            float(epochs) if isinstance(epochs, int | float) else NAN,
-            dict(content["ratios"]),
-            None if content["items"] is None else path.parent / content["items"],
-            dict(content["encoder"]),
-            dict(content["data"]),
-            content["versions"].get("source_sha256"),
-            str(content["experiment"]),
-            content["seed"],
-            dict(content["tables"]),
-        )
+        if odd := [name for name in _MAPPINGS if not isinstance(content[name], Mapping)]:
+            raise TypeError(f"`{odd[0]}` is no mapping")
+        items = None if content["items"] is None else path.parent / content["items"]
+        scores = _estimates(content["scores"], content["units"])
+        return Record(path, content, scores, items, content["versions"]["source_sha256"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         fault = f"{type(error).__name__}: {error}"
         raise RecordError(f"{path} is there, but is not what a run writes as its results.json ({fault})") from None
@@ -131,9 +157,112 @@ def read_record(path: Path) -> Record:
 def _estimates(numbers: Mapping[str, float | None], units: Mapping[str, Unit]) -> dict[str, Estimate]:
     """Join the numbers `x`, `x.low`, `x.high`, … to the score `x`."""
     known = {name: NAN if number is None else float(number) for name, number in numbers.items()}
-    owned = {f"{name}.{end}" for name in known for end in ENDS}
     return {
-        name: Estimate(value, unit=units.get(name, "ratio"), **{end: known.get(f"{name}.{end}") for end in ENDS})
-        for name, value in known.items()
-        if name not in owned
+        name: Estimate(known[name], unit=unit, **{end: known.get(f"{name}.{end}") for end in ENDS})
+        for name, unit in units.items()
     }
+
+
+def rows_of(folder: Path) -> dict[str, dict[str, list[Path]]]:
+    """Return the folders of the runs of a sweep, by row and seed; a RecordError if there is no table of runs."""
+    try:
+        name = json.loads((folder / "results.json").read_text(encoding="utf-8"))["experiment"]
+        table = pd.read_csv(folder / f"{name}_runs.csv", dtype=str, keep_default_na=False)
+        labels = table.columns[: table.columns.get_loc("seed")]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise RecordError(f"{folder} is no folder of a sweep that has ended: it has no table of its runs") from None
+    rows: dict[str, dict[str, list[Path]]] = {}
+    for line in table.to_dict("records"):
+        row = " × ".join(line[label] for label in labels)
+        rows.setdefault(row, {}).setdefault(line["seed"], []).append(folder / "runs" / line["folder"])
+    return rows
+
+
+def load(runs: str | Path | Iterable[str | Path], table: str | None = None) -> pd.DataFrame:
+    """Load every score of the runs that one or several patterns match, one a row; or one of their tables.
+
+    Args:
+        runs: folders of runs, folders above them, or patterns such as `runs/**`. The table of a sweep is made of its
+            runs, so that the runs are read and the table is not.
+        table: name of a table, such as `best_heads`: its rows for every run that has it, after the columns `run`,
+            `seed`, `encoder` and `weights`.
+
+    Returns:
+        Of scores, columns `run` (its folder), `experiment`, `score`, `value`; `low`, `high`, `sd` and `p`, nan where
+        there are none; `unit` (fractions are not multiplied by 100), `seed`, `encoder`, `weights`, and `epochs` of the
+        tested checkpoint. Then every option by its name: `model` and `data` are classes, `model.learning_rate` and
+        `data.options.layers` their arguments; missing where a run does not have it. Options that change no number,
+        such as where files lie, are left out. A run that cannot be read is left out with a warning.
+
+    Raises:
+        RecordError: there is no run, or none has the table.
+    """
+    patterns = [runs] if isinstance(runs, str | Path) else list(runs)
+    rows: list[dict[str, object]] = []
+    tables, read = set[str](), 0
+    for path in _paths(patterns):
+        try:
+            record = read_record(path)
+            if not record.is_sweep:
+                rows += _score_rows(record) if table is None else _table_rows(record, table)
+                tables |= set(record.content["tables"])
+                read += 1
+        except (RecordError, SettingsError) as error:
+            warnings.warn(f"left out: {error}", stacklevel=2)
+    if table is not None and read and not rows:
+        there = f"there are {', '.join(sorted(tables))}" if tables else "there is none"
+        raise RecordError(f"no run has a table {table}{near(table, tables)}; {there}")
+    if not rows:
+        raise RecordError(f"{', '.join(map(str, patterns))}: there is no run with a results.json that can be read")
+    frame = pd.DataFrame(rows)
+    if table is not None:
+        return frame
+    options = sorted(set(frame) - set(COLUMNS), key=lambda name: (OPTIONS.index(str(name).split(".")[0]), str(name)))
+    return frame.reindex(columns=[*COLUMNS, *options]).astype(dict.fromkeys(("value", *ENDS), float))
+
+
+def _paths(patterns: Iterable[str | Path]) -> list[Path]:
+    """Return the `results.json` that patterns match, or that lie below matching folders; each once, in order."""
+    matched = [
+        Path(name)
+        for pattern in patterns
+        # The name of a folder may have brackets.
+        for name in ([pattern] if Path(pattern).exists() else sorted(glob(str(pattern), recursive=True)))
+    ]
+    below = (path.rglob("results.json") if path.is_dir() else [path] for path in matched)
+    return list(dict.fromkeys(path for paths in below for path in sorted(paths) if path.name == "results.json"))
+
+
+def _shared(record: Record) -> dict[str, object]:
+    """Return the columns that are the same for all rows of a run."""
+    encoder = {name: record.encoder.get(key) for name, key in (("encoder", "name"), ("weights", "weights"))}
+    return {"run": str(record.path.parent), "seed": record.content["seed"], **encoder}
+
+
+def _table_rows(record: Record, table: str) -> list[dict[str, object]]:
+    """Return the rows of a table of a run."""
+    if table not in record.content["tables"]:
+        return []
+    path = record.path.with_name(Path(record.content["tables"][table]).name)
+    try:
+        rows = pd.read_csv(path, keep_default_na=False, na_values=[""]).to_dict("records")
+    except (OSError, ValueError) as error:
+        raise RecordError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
+    return [{**_shared(record), **{str(name): value for name, value in row.items()}} for row in rows]
+
+
+def _score_rows(record: Record) -> list[dict[str, object]]:
+    """Return a row for each score of a run, with the options of its config that change numbers."""
+    path = record.path.parent / "config.yaml"
+    config = read_yaml(path) if path.is_file() else {}
+    chosen = ((name.split("."), value) for name, value in leaves(config) if not is_neutral(name))
+    options = {
+        ".".join(part for part in name if part not in ("init_args", "class_path")): value
+        for name, value in chosen
+        if name[0] in OPTIONS
+    }
+    shared = {**_shared(record), "experiment": record.experiment, "epochs": record.epochs, **options}
+    return [
+        {**shared, "score": name, "value": score.value, "unit": score.unit} | {end: getattr(score, end) for end in ENDS}
+        for name, score in record.scores.items()
+    ]

@@ -46,12 +46,13 @@ def number(value: float, unit: Unit, *, missing: str) -> str:
 
 
 def _cell(values: Iterable[float], unit: Unit, missing: str) -> str:
-    """A number, with its interval where that is defined: `54.3 [53.5, 55.1]`."""
+    """Write a number, with its interval where that is defined: `54.3 [53.5, 55.1]`."""
     first, *bounds = (number(value, unit, missing="") for value in values)
     return f"{first or missing} [{bounds[0]}, {bounds[1]}]" if bounds and all(bounds) else first or missing
 
 
 ROWS = 25  # of a table, of the scores and of the audit, that are printed
+LISTED = 5  # entries of a list that are printed; of a longer one, their number
 NARROW, LINES = 16, 3  # letters that a column of words keeps where others need room; lines of a cell
 DASH = "–"
 LEGEND = "Fractions are ×100, with 95 % intervals in brackets; docs/glossary.md explains the scores."
@@ -71,7 +72,7 @@ def scores_table(title: str, scores: Mapping[str, Estimate], headline: Sequence[
 
 
 def score_cell(score: Estimate) -> str:
-    """A score with its interval where it has one."""
+    """Write a score, with its interval where it has one."""
     ends = () if score.low is None or score.high is None else (score.low, score.high)
     return _cell((score.value, *ends), score.unit, DASH)
 
@@ -121,7 +122,7 @@ class _Column:
         self.narrow = below if numeric else min(self.wide, NARROW)
 
     def heading(self, width: int) -> str:
-        """The name, in lines of a width."""
+        """Break the name into lines of a width."""
         lines = [""]
         for part in self._parts:
             if lines[-1] and cell_len((lines[-1] + part).rstrip()) > width:
@@ -130,7 +131,7 @@ class _Column:
         return "\n".join(line.rstrip() for line in lines)
 
     def at(self, width: int) -> list[str]:
-        """The cells at a width; rich folds the words."""
+        """Return the cells at a width; rich folds the words."""
         if self.numeric:
             return self.cells if width >= self.wide else [_below(cell) for cell in self.cells]
         return [shortened(cell, LINES * width) for cell in self.cells]
@@ -141,12 +142,12 @@ def _width(texts: Iterable[str]) -> int:
 
 
 def _below(cell: str) -> str:
-    """A number with its interval below."""
+    """Put the interval of a number below it."""
     return cell.replace(" [", "\n[", 1)
 
 
 def shortened(text: str, length: int) -> str:
-    """A text of at most so many letters, without those of its middle if there are more: a path keeps both its ends."""
+    """Cut letters out of the middle of a text longer than `length`, so that a path keeps both its ends."""
     if len(text) <= length:
         return text
     end = (length - 1) // 2
@@ -154,12 +155,12 @@ def shortened(text: str, length: int) -> str:
 
 
 def _needed(widths: Iterable[int]) -> int:
-    """The width of columns beside each other, two spaces apart."""
+    """Return the width of columns beside each other, two spaces apart."""
     return sum(width + 2 for width in widths) - 2
 
 
 def _beside(title: str, columns: Sequence[_Column], width: int) -> RichTable | None:
-    """The columns beside each other; None where they do not fit."""
+    """Lay out the columns beside each other; None where they do not fit."""
     below = [column.narrow if column.numeric else column.wide for column in columns]
     folded = (_folded(columns, widths, width) for widths in ([column.wide for column in columns], below))
     ways = ([column.full for column in columns], *folded)
@@ -176,7 +177,7 @@ def _beside(title: str, columns: Sequence[_Column], width: int) -> RichTable | N
 
 
 def _folded(columns: Sequence[_Column], widths: Sequence[int], width: int) -> list[int]:
-    """The widths with those of words reduced, the widest first, as far as they have to and can be."""
+    """Reduce the widths of columns of words, the widest first, until the columns fit or all are at their smallest."""
     found = list(widths)
     words = [place for place, column in enumerate(columns) if not column.numeric]
     while _needed(found) > width and any(found[place] > columns[place].narrow for place in words):
@@ -185,7 +186,7 @@ def _folded(columns: Sequence[_Column], widths: Sequence[int], width: int) -> li
 
 
 def _stacked(title: str, columns: Sequence[_Column]) -> RichTable:
-    """A block of lines for each row, one for each column."""
+    """Lay out a block of lines for each row, a line for each column."""
     table = _table(title, {"column": "left", "value": "left"})
     for row in zip(*(column.cells for column in columns), strict=True):
         if table.row_count:
@@ -198,12 +199,12 @@ def _stacked(title: str, columns: Sequence[_Column]) -> RichTable:
 def audit_table(audit: Mapping[str, object]) -> RichTable:
     """Lay out the audit, one row per entry, nested names joined with dots; a caption counts what is left out."""
     table = _table("audit", {"what": "left", "value": "right"})
-    entries = [(name, value) for name, value in _flat(audit) if value != "0"]
-    for name, value in entries[:ROWS]:
-        table.add_row(*_cells(name, value))
-    nothing = len(list(_flat(audit))) - len(entries)
+    every = flat(audit)
+    entries = {name: value for name, value in every.items() if str(value) != "0"}
+    for name, value in list(entries.items())[:ROWS]:
+        table.add_row(*_cells(name, _entry(value)))
     left = [counted(len(entries) - ROWS, "more entry", "more entries")] if len(entries) > ROWS else []
-    left += ["1 count that is 0" if nothing == 1 else f"{nothing} counts that are 0"] if nothing else []
+    left += [zeros_in_words(len(every) - len(entries))] if len(every) > len(entries) else []
     if left:
         table.caption = Text(f"without {' and '.join(left)}, which results.json has")
     return table
@@ -227,18 +228,27 @@ def _table(title: str, columns: Mapping[str, Literal["left", "right"]]) -> RichT
 
 
 def _cells(*texts: str) -> Iterator[Text]:
-    """Protect the texts from rich, which would drop a token such as `[unused1]` as markup."""
+    """Return the texts so that rich does not drop a token such as `[unused1]` as markup."""
     return (Text(text) for text in texts)
 
 
-def _flat(entries: Mapping[str, object], above: str = "") -> Iterator[tuple[str, str]]:
+def _entry(value: object) -> str:
+    if isinstance(value, Sized) and not isinstance(value, str) and len(value) > LISTED:
+        return f"{len(value)} entries"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def flat(entries: Mapping[str, object], above: str = "") -> dict[str, object]:
+    """Return the entries of nested mappings by their names, joined with dots."""
+    found: dict[str, object] = {}
     for name, value in entries.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{above}{name}.")
-        elif isinstance(value, Sized) and not isinstance(value, str) and len(value) > 5:
-            yield f"{above}{name}", f"{len(value)} entries"
-        else:
-            yield f"{above}{name}", f"{value:.4g}" if isinstance(value, float) else str(value)
+        found |= flat(value, f"{above}{name}.") if isinstance(value, Mapping) else {f"{above}{name}": value}
+    return found
+
+
+def zeros_in_words(number: int) -> str:
+    """Say how many counts are 0."""
+    return "1 count that is 0" if number == 1 else f"{number} counts that are 0"
 
 
 MISSING = "--"
@@ -261,7 +271,7 @@ _SIGNS = str.maketrans(
 
 @dataclass(frozen=True)
 class Latex:
-    """The lines of a `tabular`: what stands before the rows, one line per row, and what stands behind them."""
+    """The lines of a `tabular`: before the rows, one per row, and behind them."""
 
     head: list[str]
     rows: list[str]
@@ -304,7 +314,7 @@ def latex_lines(table: Table, experiment: str, name: str) -> Latex | None:
 
 
 def _head(names: Sequence[str]) -> list[str]:
-    """The head, below a line of groups if there are any."""
+    """Return the lines of the head, below a line of groups if there are any."""
     groups: list[tuple[str, list[str]]] = []
     for name in names:
         group, *rest = _DOT.split(name, maxsplit=1)

@@ -7,7 +7,7 @@ a treebank bring their gold arcs, documents their clusters; `--saliency` adds wh
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
+from itertools import accumulate, chain
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +16,11 @@ from torch.nn.functional import normalize
 
 from attention import Encoder, EncoderSpec, Options
 from attention.alignment import split_words
-from attention.store import FORMAT, MANIFEST, Store
-from attention.words import WordAttention
+from results.digests import Digests
+from attention.store import MANIFEST, Store
 from corpora.conll2012 import read_documents
 from corpora.conllu import read_treebank
-from corpora.document import Document, Mention, cut, windows_from_table
+from corpora.document import Document, cut, windows_from_table
 from corpora.registry import CORPORA, locate
 from corpora.sentence import Sentence
 from fidelity.checkpoints import Checkpoint, files_of, read
@@ -38,10 +38,7 @@ from results.files import write_atomically
 
 MEGABYTE = 1_000_000
 SENTENCES = 5  # of a document of which no part is named
-
-
-class ViewInputError(UserError):
-    """Texts, corpora or quantities that cannot be shown."""
+TITLE = 70  # letters of a text in its title
 
 
 @dataclass(frozen=True)
@@ -55,76 +52,67 @@ class Marked:
     saliency: dict[str, list[float]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
+    @classmethod
+    def from_words(cls, words: Sequence[str], name: str = "") -> "Marked":
+        """Make a text whose title is its name, if any, and its beginning."""
+        text = " ".join(words)
+        short = text if len(text) <= TITLE else f"{text[: TITLE - 1]}…"
+        return cls(f"{name}: {short}" if name else short, tuple(words))
 
-def of_sentence(sentence: Sentence) -> Marked:
-    """A sentence with its dependencies, from the dependent to its head."""
-    pairs = enumerate(zip(sentence.heads, sentence.relations, strict=True), start=1)
-    arcs = tuple((word, head, relation) for word, (head, relation) in pairs if head)
-    return Marked(f"{sentence.id}: {_short(sentence.words)}", tuple(sentence.words), arcs)
-
-
-def of_document(document: Document) -> Marked:
-    """A document with its clusters of two mentions or more."""
-    words = tuple(word for sentence in document.sentences for word in sentence)
-    starts = [*accumulate(map(len, document.sentences), initial=1)]
-    clusters: dict[int, list[Span]] = {}
-    for mention in document.mentions:
-        clusters.setdefault(mention.cluster, []).append(_span(mention, starts[mention.sentence]))
-    several = tuple(tuple(spans) for spans in clusters.values() if len(spans) > 1)
-    return Marked(f"{document.id}: {_short(words)}", words, clusters=several)
-
-
-def _span(mention: Mention, start: int) -> Span:
-    return start + mention.start, start + mention.end
-
-
-def _short(words: Sequence[str]) -> str:
-    text = " ".join(words)
-    return text if len(text) <= 70 else f"{text[:69]}…"
+    @classmethod
+    def from_item(cls, item: Sentence | Document) -> "Marked":
+        """Mark dependencies, from the dependent to its head, or clusters of two mentions or more."""
+        if isinstance(item, Sentence):
+            pairs = enumerate(zip(item.heads, item.relations, strict=True), start=1)
+            arcs = tuple((word, head, relation) for word, (head, relation) in pairs if head)
+            return replace(cls.from_words(item.words, item.id), arcs=arcs)
+        starts = [*accumulate(map(len, item.sentences), initial=1)]
+        clusters: dict[int, list[Span]] = {}
+        for mention in item.mentions:
+            start = starts[mention.sentence]
+            clusters.setdefault(mention.cluster, []).append((start + mention.start, start + mention.end))
+        several = tuple(tuple(spans) for spans in clusters.values() if len(spans) > 1)
+        return replace(cls.from_words([*chain.from_iterable(item.sentences)], item.id), clusters=several)
 
 
 Items = Mapping[str, Sentence | Document]
 
 
 def items_of(name: str, split: str) -> tuple[Path, Items]:
-    """The file of a corpus, and its sentences with their trees, or its documents, by their ids.
+    """Return the file of a corpus, and its sentences with their trees, or its documents, by their ids.
 
     Raises:
         CorpusError: there is no such corpus or file, or it cannot be read.
-        ViewInputError: there is no such split.
+        UserError: there is no such split.
     """
     path = Path(name)
     if name in CORPORA or not (path.suffix or path.exists()):
         files = locate(name, None)
         if split not in files and "all" not in files:
-            raise ViewInputError(f"--split {split}: {name} has {', '.join(files)}.")
+            raise UserError(f"--split {split}: {name} has {', '.join(files)}.")
         path = files.get(split) or files["all"]
     if path.suffix in (".tsv", ".csv"):
-        raise ViewInputError(f"{path}: labelled texts have no arcs and no clusters. Give them with --text.")
+        raise UserError(f"{path}: labelled texts have no arcs and no clusters. Give them with --text.")
     if _has_documents(path):
         return path, {document.id: document for document in read_documents(path).documents}
     return path, {sentence.id: sentence for sentence in read_treebank(path).sentences}
 
 
 def from_corpus(name: str, split: str, ids: Sequence[str] = ()) -> list[Marked]:
-    """Sentences of a treebank, or documents, which may be cut as `ID:N` or `ID:FIRST-LAST` sentences from 1.
+    """Read sentences of a treebank, or documents, which may be cut as `ID:N` or `ID:FIRST-LAST` sentences from 1.
 
     Without an id the first sentence, or the first few of the first document. Raises what `items_of` does, and
-    ViewInputError if there is no such id.
+    UserError if there is no such id.
     """
     path, items = items_of(name, split)
     first = next(iter(items))
     if isinstance(document := items[first], Document):
         first = f"{first}:1-{min(SENTENCES, len(document.sentences))}"
-    return [_marked(_item(items, wanted, path)) for wanted in ids or [first]]
-
-
-def _marked(item: Sentence | Document) -> Marked:
-    return of_document(item) if isinstance(item, Document) else of_sentence(item)
+    return [Marked.from_item(_item(items, wanted, path)) for wanted in ids or [first]]
 
 
 def _has_documents(path: Path) -> bool:
-    """Whether it is a file of CoNLL-2012; `.conll` is a name of two formats."""
+    """Return whether it is a file of CoNLL-2012; `.conll` is a name of two formats."""
     if not path.is_file():
         return False  # the reader of treebanks says what is missing
     with path.open(encoding="utf-8", errors="replace") as file:
@@ -138,62 +126,57 @@ def _item(items: Items, wanted: str, path: Path) -> Sentence | Document:
     first, _, last = bounds.partition("-")
     document = items.get(name)
     if not isinstance(document, Document) or not (first.isdecimal() and (last or first).isdecimal()):
-        raise ViewInputError(f"--id {wanted}: {path} has no such id{near(wanted, items)}; --list shows all of them.")
+        raise UserError(f"--id {wanted}: {path} has no such id{near(wanted, items)}; --list shows all of them.")
     if not 1 <= int(first) <= int(last or first) <= len(document.sentences):
-        raise ViewInputError(f"--id {wanted}: {name} has sentences 1 to {len(document.sentences)}.")
+        raise UserError(f"--id {wanted}: {name} has sentences 1 to {len(document.sentences)}.")
     return replace(cut(0, document, int(first) - 1, int(last or first)).text, id=wanted)
 
 
 def listed(options: argparse.Namespace) -> list[str]:
-    """A line for each sentence, document or item that can be shown: its id or number, and how it begins."""
+    """Return a line for each sentence, document or item that can be shown: its id or number, and its beginning."""
     if options.store is not None:
         store = _open_store(options.store)
         return [f"--item {number}  {_labelled(store, number - 1).title}" for number in range(1, len(store) + 1)]
     _, items = items_of(options.corpus, options.split)
     sizes = [f" ({len(item.sentences)} sentences)" if isinstance(item, Document) else "" for item in items.values()]
-    return [f"{_marked(item).title}{size}" for item, size in zip(items.values(), sizes, strict=True)]
+    return [f"{Marked.from_item(item).title}{size}" for item, size in zip(items.values(), sizes, strict=True)]
 
 
 def attention_views(texts: Sequence[Marked], encoder: Encoder, options: Options, *, pieces: bool = False) -> list[View]:
-    """The attention of an encoder between the words of texts, and between their pieces where these are wanted.
+    """Return the attention of an encoder between the words of texts, and between their pieces where these are wanted.
 
     Raises:
-        ViewInputError: a text that the encoder cannot read at once.
+        UserError: a text that the encoder cannot read at once.
         UserError: there is no such layer or head.
     """
     sentences = [text.words for text in texts]
-    for text, split in zip(texts, _lengths(encoder, sentences), strict=True):
-        if split > encoder.max_length:
-            raise ViewInputError(
-                f"{text.title}: {split} pieces, and {encoder.source.spec.name} reads {encoder.max_length} at once. "
-                f"Show a part of it: of a document of a corpus `--id ID:FIRST-LAST`, as sentences from 1."
+    for text, split in zip(texts, split_words(encoder.tokenizer, sentences), strict=True):
+        if len(split) > encoder.max_length:
+            raise UserError(
+                f"{text.title}: {len(split)} pieces, and {encoder.source.spec.name} reads {encoder.max_length} at "
+                f"once. Show a part of it: of a document of a corpus `--id ID:FIRST-LAST`, as sentences from 1."
             )
     words = encoder.attention(sentences, options=options)
     between_pieces = encoder.attention(sentences, options=options, over="pieces") if pieces else None
-    return [_view(text, place, words, between_pieces) for place, text in enumerate(texts)]
-
-
-def _lengths(encoder: Encoder, sentences: Sequence[Sequence[str]]) -> list[int]:
-    return [len(pieces) for pieces in split_words(encoder.tokenizer, sentences)]
-
-
-def _view(text: Marked, place: int, words: WordAttention, pieces: WordAttention | None) -> View:
-    return words.view(
-        place,
-        title=text.title,
-        arcs=text.arcs,
-        clusters=text.clusters,
-        saliency=text.saliency,
-        pieces=pieces,
-        notes=[f"Encoder: {words.encoder['name']}.", *text.notes],
-    )
+    return [
+        words.view(
+            place,
+            title=text.title,
+            arcs=text.arcs,
+            clusters=text.clusters,
+            saliency=text.saliency,
+            pieces=between_pieces,
+            notes=[f"Encoder: {words.encoder['name']}.", *text.notes],
+        )
+        for place, text in enumerate(texts)
+    ]
 
 
 def with_saliency(text: Marked, path: Path, model: TextClassifier) -> Marked:
-    """The text with every measure of `fidelity.saliency` for what a classifier decides on it.
+    """Return the text with every measure of `fidelity.saliency` for the decision of a classifier on it.
 
     Raises:
-        ViewInputError: the classifier reads other words, or fewer than two.
+        UserError: the classifier reads other words, or fewer than two.
     """
     split = tokenized([" ".join(text.words)], model.sizes.vocabulary, model.sizes.tokenizer, model.sizes.options)
     batch = split[[0]]
@@ -202,7 +185,7 @@ def with_saliency(text: Marked, path: Path, model: TextClassifier) -> Marked:
     checkpoint = Checkpoint(path, "", {}, path.stem, "", model)
     _, classified = classify(checkpoint, batch, level, seed=0, pad=model.sizes.vocabulary.pad)
     if classified is None:
-        raise ViewInputError(f"{text.title}: {path} finds fewer than two words in it, and none to set against another.")
+        raise UserError(f"{text.title}: {path} finds fewer than two words in it, and none to set against another.")
     owners = _owners(text, split.places(0), [form for form in split.forms(0)], path)
     saliency, found = Saliency(classified), {}
     for measure in MEASURES:
@@ -217,7 +200,7 @@ def with_saliency(text: Marked, path: Path, model: TextClassifier) -> Marked:
 
 
 def _owners(text: Marked, places: Sequence[int], forms: Sequence[str | None], path: Path) -> np.ndarray:
-    """For each token of a classifier the place of our word, from 0, by the letters before it; -1 for delimiters."""
+    """Return the place of our word, from 0, for each token of a classifier, by the letters before it; -1: delimiter."""
     ends = np.cumsum([len(word) for word in text.words])
     owners, read, before, last = [], 0, 0, -1
     for place, form in zip(places, forms, strict=True):
@@ -228,22 +211,18 @@ def _owners(text: Marked, places: Sequence[int], forms: Sequence[str | None], pa
             before, read, last = read, read + len(form), place
         owners.append(int(np.searchsorted(ends, before, side="right")))
     if read > ends[-1]:
-        raise ViewInputError(f"{text.title}: {path} reads other words than these. Show it without --saliency.")
+        raise UserError(f"{text.title}: {path} reads other words than these. Show it without --saliency.")
     return np.array(owners)
 
 
 def _open_store(folder: Path) -> Store:
     if not (folder / MANIFEST).is_file():
-        raise ViewInputError(
-            f"{folder}: no store, it has no {MANIFEST}. A store is a folder below --data.init_args.cache."
-        )
+        raise UserError(f"{folder}: no store, it has no {MANIFEST}. A store is a folder below --data.init_args.cache.")
     store = Store.open(folder.resolve(), Digests(folder.resolve().parent))
     if store is None:
-        raise ViewInputError(f"{folder}: the store is damaged; the run that reads it makes it anew.")
+        raise UserError(f"{folder}: the store is damaged; the run that reads it makes it anew.")
     if store.manifest.identity.get("format") != FORMAT:
-        raise ViewInputError(
-            f"{folder}: the store has another format than {FORMAT}; run the command that made it again."
-        )
+        raise UserError(f"{folder}: the store has another format than {FORMAT}; run the command that made it again.")
     return store
 
 
@@ -251,82 +230,74 @@ def store_view(folder: Path, item: int, quantity: str) -> View:
     """Return the view of an item, counted from 1, of a store: attention, cosines of hidden states, or antecedents.
 
     Raises:
-        ViewInputError: there is no store, item or quantity.
+        UserError: there is no store, item or quantity.
     """
     store = _open_store(folder)
     if not 1 <= item <= len(store):
-        raise ViewInputError(f"--item {item}: the store has items 1 to {len(store)}.")
-    held = store.manifest.quantities
+        raise UserError(f"--item {item}: the store has items 1 to {len(store)}.")
+    held, manifest = store.manifest.quantities, store.manifest
     if quantity not in held:
-        raise ViewInputError(f"--quantity {quantity}: the store holds {', '.join(held) or 'labels alone'}.")
-    marked = _labelled(store, item - 1)
-    show = {"attention": _stored_attention, "hidden": _stored_hidden, "antecedent": _stored_antecedent}[quantity]
-    view = show(store, item - 1, marked)
-    return replace(view, notes=(f"Encoder: {store.manifest.encoder['name']}.", *view.notes))
+        raise UserError(f"--quantity {quantity}: the store holds {', '.join(held) or 'labels alone'}.")
+    text, hidden = _labelled(store, item - 1), quantity == "hidden"
+    start, end = (quantity == "attention" and manifest.delimiters[side] for side in ("start", "end"))
+    words = ["[start]"] * start + list(text.words) + ["[end]"] * end
+    values, notes = {"attention": _attention, "hidden": _cosines, "antecedent": _antecedents}[quantity](store, item - 1)
+    shift = 1 - start  # words of a text count from 1
+    return View(
+        text.title,
+        words,
+        values,
+        manifest.hidden.layers if hidden else [layer + 1 for layer in manifest.layers],
+        [1] if hidden else [head + 1 for head in manifest.heads],
+        quantity="cosine of hidden states" if hidden else "attention",
+        unit="ratio" if hidden else "fraction",
+        delimiters=[0] * start + [len(words) - 1] * end,
+        arcs=[(one - shift, two - shift, label) for one, two, label in text.arcs],
+        clusters=[[(first - shift, last - shift) for first, last in cluster] for cluster in text.clusters],
+        notes=[f"Encoder: {manifest.encoder['name']}.", *notes],
+    )
 
 
 def _labelled(store: Store, item: int) -> Marked:
     row = store.labels.slice(item, 1)
     if "document" in row.column_names:
-        return of_document(windows_from_table(row)[0].text)
+        return Marked.from_item(windows_from_table(row)[0].text)
     one = row.to_pylist()[0]
     columns = ("words", "heads", "relations", "upos", "xpos")
-    return of_sentence(Sentence(one["id"], *(tuple(one[name]) for name in columns)))
+    return Marked.from_item(Sentence(one["id"], *(tuple(one[name]) for name in columns)))
 
 
-def _on(text: Marked, words: Sequence[str], values: np.ndarray, layers: Sequence[int], shift: int) -> View:
-    """A view of words that stand so many positions before their numbers from 1."""
-    return View(
-        text.title,
-        words,
-        values,
-        layers,
-        range(1, values.shape[1] + 1),
-        arcs=[(start - shift, end - shift, label) for start, end, label in text.arcs],
-        clusters=[[(first - shift, last - shift) for first, last in cluster] for cluster in text.clusters],
-    )
+Values = tuple[np.ndarray, list[str]]  # [layers, heads, from, to], and notes
 
 
-def _numbers(places: Sequence[int]) -> list[int]:
-    return [place + 1 for place in places]
-
-
-def _stored_attention(store: Store, item: int, text: Marked) -> View:
+def _attention(store: Store, item: int) -> Values:
     there = store.manifest.delimiters
     kept = slice(0 if there["start"] else 1, None if there["end"] else -1)
-    words = ["[start]"] * there["start"] + list(text.words) + ["[end]"] * there["end"]
-    values = store.read("attention", item).numpy()[..., kept, kept]
-    view = _on(text, words, values, _numbers(store.manifest.layers), 0 if there["start"] else 1)
-    delimiters = [0] * there["start"] + [len(words) - 1] * there["end"]
-    return replace(view, heads=_numbers(store.manifest.heads), delimiters=delimiters)
+    return store.read("attention", item).numpy()[..., kept, kept], []
 
 
-def _stored_hidden(store: Store, item: int, text: Marked) -> View:
+def _cosines(store: Store, item: int) -> Values:
     states = normalize(store.read("hidden", item).float(), dim=-1)
     cosines = states @ states.mT
     below = int((cosines < 0).sum())
     notes = [f"{below} of {cosines.numel()} cosines are negative, and shown as 0."] if below else []
-    view = _on(text, text.words, cosines.clamp(min=0)[:, None].numpy(), store.manifest.hidden.layers, 1)
-    return replace(view, quantity="cosine of hidden states", unit="ratio", notes=notes)
+    return cosines.clamp(min=0)[:, None].numpy(), notes
 
 
-def _stored_antecedent(store: Store, item: int, text: Marked) -> View:
-    """Attention of head words of mentions to each other, or to all words and from all: the rest is not kept, and 0."""
+def _antecedents(store: Store, item: int) -> Values:
+    """Return attention of head words of mentions to each other, or to and from all words; the rest, not kept, is 0."""
     [window] = windows_from_table(store.labels.slice(item, 1))
-    kept, heads = store.read("antecedent", item).numpy(), np.array(window.head_words)
-    n = len(text.words)
+    kept, heads, n = store.read("antecedent", item).numpy(), np.array(window.head_words), len(window)
+    values = np.zeros((*kept.shape[-4:-2], n, n), np.float32)
     if kept.ndim == 4:
-        size = (*kept.shape[:2], n, n)
-        values = np.zeros(size, np.float32)
         values[:, :, heads[:, None], heads] = kept
     else:
-        values = np.zeros((*kept.shape[1:3], n, n), np.float32)
         values[:, :, heads] = kept[0]
         values[:, :, :, heads] = kept[1].swapaxes(-1, -2)
     between = "each other" if kept.ndim == 4 else "and from all words"
-    note = f"Of {len(heads)} head words of mentions the attention to {between} is kept; all other cells are empty."
-    view = _on(text, text.words, values, _numbers(store.manifest.layers), 1)
-    return replace(view, heads=_numbers(store.manifest.heads), notes=[note])
+    return values, [
+        f"Of {len(heads)} head words of mentions the attention to {between} is kept; all other cells are empty."
+    ]
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -356,7 +327,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _check(options: argparse.Namespace) -> None:
-    """Raise ViewInputError for options that do not fit each other."""
+    """Raise UserError for options that do not fit each other."""
     faults = {
         "--list: of what? Give --corpus NAME or FILE, or --store FOLDER.": options.list
         and options.corpus is None
@@ -379,21 +350,21 @@ def _check(options: argparse.Namespace) -> None:
     }
     for fault, found in faults.items():
         if found:
-            raise ViewInputError(fault)
+            raise UserError(fault)
 
 
 def views(options: argparse.Namespace) -> list[View]:
-    """The views of a command line."""
+    """Return the views that a command line asks for."""
     if options.store is not None:
         return [store_view(options.store, options.item, options.quantity)]
-    texts = [Marked(_short(text.split()), tuple(text.split())) for text in options.text]
+    texts = [Marked.from_words(text.split()) for text in options.text]
     if options.corpus is not None:
         texts = from_corpus(options.corpus, options.split, options.id)
     if options.saliency is not None:
         path, *others = files_of(options.saliency)
         if others:
             names = ", ".join(str(one.relative_to(options.saliency)) for one in (path, *others))
-            raise ViewInputError(f"--saliency {options.saliency}: there are several checkpoints, {names}. Name one.")
+            raise UserError(f"--saliency {options.saliency}: there are several checkpoints, {names}. Name one.")
         read(path)  # which says what is no checkpoint of a classifier
         model: TextClassifier = TextClassifier.load_from_checkpoint(path)
         texts = [with_saliency(text, path, model.requires_grad_(False)) for text in texts]
@@ -410,7 +381,7 @@ def main(args: Sequence[str]) -> int:
         print("\n".join(listed(options)))
         return 0
     if not options.out.absolute().parent.is_dir():
-        raise ViewInputError(f"--out {options.out}: there is no folder {options.out.absolute().parent}.")
+        raise UserError(f"--out {options.out}: there is no folder {options.out.absolute().parent}.")
     page = view_page(*views(options), budget=int(options.budget * MEGABYTE))
     print(write_atomically(options.out, page))
     return 0

@@ -19,11 +19,10 @@ from matplotlib import rc_context
 from rich.console import Console
 from rich.text import Text
 
-from reports.drawn import drawn
 from reports.figures import DOTS, STYLE, draw, fonts_for
-from reports.run_page import PAGE, write_page
+from reports.page import PAGE, write_page
+from reports.parts import html_page
 from reports.tables import LEGEND, audit_table, data_table, latex_table, score_cell, scores_table
-from reports.texts import html_page
 from results import ColouredTexts, Figure, Provenance, Result, Table
 from results.errors import counted
 from results.files import is_full, write_atomically
@@ -207,13 +206,13 @@ def write_scores(folder: Path, result: Result, provenance: Provenance) -> dict[s
 
 
 def with_sources(result: Result, provenance: Provenance) -> Result:
-    """A result whose figures name the encoder and the corpora in their titles, which are their captions too."""
+    """Return the result with figures whose titles, which are their captions too, name encoder and corpora."""
     figures = {name: replace(one, title=caption(one.title, provenance)) for name, one in result.figures.items()}
     return replace(result, figures=figures)
 
 
 def caption(title: str, provenance: Provenance) -> str:
-    """A title with what it does not say itself of encoder and corpora, for instance `… (bert-base-cased; sst2, test)`.
+    """Add encoder and corpora to a title that does not name them, for instance `… (bert-base-cased; sst2, test)`.
 
     Of a corpus in splits the tested one is named, unless the title says which splits it is about. A title that names
     one of several corpora, as the data or its file call it, is about those that it names.
@@ -241,13 +240,13 @@ def _names(title: str, name: str) -> bool:
 
 
 def _encoder(described: Mapping[str, object]) -> str:
-    """The last part of an encoder's name, and whether its weights are random."""
+    """Return the last part of the name of an encoder, and say if its weights are random."""
     name = str(described.get("name", "")).rpartition("/")[2]
     return f"{name}, random weights" if name and described.get("weights") == "random" else name
 
 
 def _tested(data: Mapping[str, object], split: str | None = None) -> Iterator[tuple[str, str | None]]:
-    """Name and split of every corpus that was tested; the split is None for a corpus without any."""
+    """Yield name and split of every tested corpus; the split is None for a corpus without any."""
     if "corpus" in data:
         yield str(data["corpus"]), str(data["split"]) if "split" in data else split
         return
@@ -272,7 +271,7 @@ def write_figures(
         for name, figure in figures.items():
             try:
                 files[name] = _save_figure(folder / name, figure, titles)
-                if (table := drawn(figure)) is not None:
+                if (table := figure.data()) is not None:
                     _save_csv(folder / f"{name}.data.csv", table)
                     numbers[name] = table
             except Exception as error:  # the scores are written: a fault of a drawing must not end the run
@@ -298,7 +297,7 @@ def write_figures(
 
 
 def described(table: Table) -> dict[str, object]:
-    """What a CSV file of a table does not say: its columns of numbers, their units, and whose `low` and `high` are."""
+    """Describe the columns of a CSV file: numeric ones, their units, and the owner of plain `low` and `high`."""
     numeric = [str(name) for name in table.frame if pd.api.types.is_numeric_dtype(table.frame[name])]
     booleans = [str(name) for name in table.frame if pd.api.types.is_bool_dtype(table.frame[name])]
     units = {name: unit if isinstance(unit, str) else list(unit) for name, unit in table.units.items()}

@@ -4,15 +4,12 @@ from results.errors import UserError
 from results.figures import (
     AttentionLines,
     Bars,
-    Categories,
     ColouredText,
     ColouredTexts,
     Curves,
     Figure,
     HeatMap,
-    Histograms,
     Maps,
-    Scatter,
     Spreads,
     on_one_scale,
 )

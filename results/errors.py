@@ -20,7 +20,7 @@ class UserError(ValueError):
 
     @classmethod
     def at(cls, path: Path | str, line: int | None, wrong: str, remedy: str) -> Self:
-        """`<path>:<line>: <what is wrong>. <remedy>.`, or without the line, which counts from 1."""
+        """Make the error `<path>:<line>: <what is wrong>. <remedy>.`; lines count from 1, and None leaves it out."""
         place = f"{path}:{line}" if line is not None else f"{path}"
         return cls(f"{place}: {wrong}. {remedy}.")
 
@@ -148,7 +148,7 @@ def _misfit(value: object, hint: Any) -> str | None:  # noqa: ANN401 # of any ki
 
 
 def new_items(what: str, given: str | Sequence[Item]) -> list[str | Item]:
-    """New `texts` or `sentences` as a list: each is a string or its parts, and one string may be given by itself.
+    """Return new `texts` or `sentences` as a list; each is a string or its parts, and one string may stand alone.
 
     Raises:
         UserError: there is none to predict, or one is empty.

@@ -1,17 +1,47 @@
-"""Figures as plain data, checked where they are made; `reports` draws them."""
+"""Figures as plain data, checked where they are made. Each knows the numbers that it shows; `reports` draws it."""
 
+import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal
+from itertools import islice, product
+from typing import ClassVar, Self
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from results.result import Unit
+from results.result import Table, Unit
+
+MOST = 100_000
+"""Most rows of the numbers of a figure; a grid of raw maps has millions of weights."""
+
+_Rows = Iterable[tuple[object, ...]]
 
 
 @dataclass(frozen=True, eq=False)
-class Bars:
+class Figure(ABC):
+    """A figure under its title, which is its caption too."""
+
+    title: str
+
+    def data(self) -> Table | None:
+        """Return the numbers that are drawn, a row per bar, cell, point or word; None for more than `MOST` rows."""
+        units, rows = self._numbers()
+        found = list(islice(rows, MOST + 1))
+        if len(found) > MOST:
+            return None
+        known = {name: unit for name, unit in units.items() if unit is not None}
+        frame = pd.DataFrame(found, columns=list(units))
+        return Table(frame.astype(dict.fromkeys(known, np.float64)), known)
+
+    @abstractmethod
+    def _numbers(self) -> tuple[Mapping[str, Unit | None], _Rows]:
+        """Return the columns with the units of those that have one, and the rows in the order of the drawing."""
+
+
+@dataclass(frozen=True, eq=False)
+class Bars(Figure):
     """Grouped bars: one group per category, one bar per series in it, in the order in which they are drawn.
 
     Attributes:
@@ -23,7 +53,6 @@ class Bars:
         ValueError: There is nothing to draw, a length differs from the categories', or an interval has no series.
     """
 
-    title: str
     categories: tuple[str, ...]
     series: Mapping[str, Sequence[float]]
     label: str
@@ -37,26 +66,41 @@ class Bars:
             lengths |= {f"low end of {name!r}": len(low), f"high end of {name!r}": len(high)}
         _check_groups(f"bars {self.title!r}", self.categories, self.series, {"intervals": self.intervals}, lengths)
 
+    def _numbers(self) -> tuple[Mapping[str, Unit | None], _Rows]:
+        columns: dict[str, Unit | None] = {"category": None, "series": None, "value": self.unit}
+        missing = [math.nan] * len(self.categories)
+        ends = {name: self.intervals.get(name, (missing, missing)) if self.intervals else () for name in self.series}
+        rows = (
+            (category, name, *numbers)
+            for name, values in self.series.items()
+            for category, *numbers in zip(self.categories, values, *ends[name], strict=True)
+        )
+        return columns | ({"value.low": None, "value.high": None} if self.intervals else {}), rows
+
 
 @dataclass(frozen=True, eq=False)
-class HeatMap:
+class HeatMap(Figure):
     """A matrix as colours, for instance layers × heads.
 
     Attributes:
         values: `[rows, columns]`; nan is drawn as missing. The first row is drawn at the top.
-        row_labels: Names of the single rows; `row_label` is that of the axis, as for columns.
+        row_labels: Names of the single rows; `row_label` is the name of the axis, as for columns.
         value_label: Label of the colour bar.
         diverging: Whether zero is the middle of the scale: differences and signed weights.
         unit: Unit of the values; fractions are shown ×100.
         marked: Row and column, 0-based, of a framed cell, for instance the best head.
-        limits: Values at the ends of the colour scale, in the unit of `values`; None takes those of this map. A
+        limits: Values at the ends of the colour scale, in the unit of `values`; None takes the ends of this map. A
             diverging map uses the larger magnitude.
+        glyphs: One or two letters per category, where the values are places of categories in this order; a cell shows
+            its letters, and a legend takes the place of the colour bar. See `from_categories`.
 
     Raises:
-        ValueError: Shapes do not fit, there is no cell `marked`, or a value lies outside the limits.
+        ValueError: Shapes do not fit, there is no cell `marked`, a value lies outside the limits, or the glyphs are
+            not different, or not one or two letters.
     """
 
-    title: str
+    MOST_CATEGORIES: ClassVar[int] = 10
+
     values: NDArray[np.float64]
     row_labels: Sequence[str]
     column_labels: Sequence[str]
@@ -67,6 +111,7 @@ class HeatMap:
     unit: Unit = field(kw_only=True)
     marked: tuple[int, int] | None = None
     limits: tuple[float, float] | None = None
+    glyphs: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         labels = (len(self.row_labels), len(self.column_labels))
@@ -79,6 +124,45 @@ class HeatMap:
             raise ValueError(f"heat map {self.title!r} of shape {labels} has no cell {self.marked} to mark")
         if self.limits is not None and not (self.limits[0] <= self.limits[1] and _within(self.values, *self.limits)):
             raise ValueError(f"heat map {self.title!r} has values that do not lie within {self.limits}")
+        glyphs, most = list(self.glyphs.values()), self.MOST_CATEGORIES
+        if len(glyphs) > most or len(set(glyphs)) < len(glyphs) or {*map(len, glyphs)} - {1, 2}:
+            raise ValueError(
+                f"heat map {self.title!r} has glyphs {glyphs}: give each of at most {most} categories its own 1–2 "
+                "letters"
+            )
+
+    @classmethod
+    def from_categories(
+        cls,
+        title: str,
+        cells: Sequence[Sequence[str | None]],
+        glyphs: Mapping[str, str],
+        row_labels: Sequence[str],
+        column_labels: Sequence[str],
+        row_label: str,
+        column_label: str,
+    ) -> Self:
+        """Make a grid of categories, for instance the role of each head; None leaves a cell empty.
+
+        Raises:
+            ValueError: A category has no glyph, or as above.
+        """
+        if strange := {cell for row in cells for cell in row if cell is not None} - glyphs.keys():
+            raise ValueError(f"heat map {title!r} has cells of categories without a glyph: {sorted(strange)}")
+        places = {name: float(place) for place, name in enumerate(glyphs)}
+        values = np.array([[math.nan if cell is None else places[cell] for cell in row] for row in cells])
+        labels = (row_labels, column_labels, row_label, column_label, "category")
+        return cls(title, values, *labels, unit="count", glyphs=glyphs)
+
+    def _numbers(self) -> tuple[Mapping[str, Unit | None], _Rows]:
+        names = _axes(self.row_label, self.column_label)
+        values = np.asarray(self.values, dtype=np.float64).ravel().tolist()
+        categories: Mapping[float, str] = dict(enumerate(self.glyphs))
+        cells = product(self.row_labels, self.column_labels)
+        rows = (
+            (*cell, categories.get(value) if categories else value) for cell, value in zip(cells, values, strict=True)
+        )
+        return {**names, **({"category": None} if self.glyphs else {"value": self.unit})}, rows
 
 
 def on_one_scale(maps: Mapping[str, HeatMap]) -> Mapping[str, HeatMap]:
@@ -91,7 +175,63 @@ def on_one_scale(maps: Mapping[str, HeatMap]) -> Mapping[str, HeatMap]:
 
 
 @dataclass(frozen=True, eq=False)
-class AttentionLines:
+class Maps(Figure):
+    """Square matrices as small pictures in a grid, on one colour scale from zero: for instance layers × heads.
+
+    Attributes:
+        maps: `[rows][columns]` matrices `[size, size]` of any sizes; None leaves a place empty. The first row of a
+            matrix is drawn at the top.
+        row_labels: Names of the single rows; `row_label` is the name of the axis, as for columns.
+        value_label: Label of the colour bar.
+        names: Captions of the single pictures, `[rows][columns]`; empty without any.
+        top: Value at the end of the colour scale, which larger ones share; None takes the largest of all.
+        unit: Unit of the values; fractions are shown ×100.
+
+    Raises:
+        ValueError: There is nothing to draw, shapes do not fit, a matrix is not square, or a value is below zero,
+            infinite or nan.
+    """
+
+    maps: Sequence[Sequence[NDArray[np.floating] | None]]
+    row_labels: Sequence[str]
+    column_labels: Sequence[str]
+    row_label: str
+    column_label: str
+    value_label: str
+    names: Sequence[Sequence[str]] = ()
+    top: float | None = None
+    unit: Unit = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        what, rows, columns = f"maps {self.title!r}", len(self.row_labels), len(self.column_labels)
+        for grid in (self.maps, *([self.names] if self.names else [])):
+            if not rows or not columns or [len(row) for row in grid] != [columns] * rows:
+                raise ValueError(
+                    f"{what} have maps or names in rows of lengths {[len(row) for row in grid]} for {rows} row labels "
+                    f"and {columns} column labels"
+                )
+        drawn = [one for row in self.maps for one in row if one is not None]
+        if not drawn or not (self.top is None or 0 < self.top < np.inf):
+            raise ValueError(f"{what} have no matrix, or a scale that ends at {self.top}")
+        for one in drawn:
+            if one.ndim != 2 or one.shape[0] != one.shape[1] or not one.size:
+                raise ValueError(f"{what} have a matrix of shape {one.shape}, not square")
+            if not ((one >= 0) & np.isfinite(one)).all():
+                raise ValueError(f"{what} have values from {np.min(one)} to {np.max(one)}, not from zero on")
+
+    def _numbers(self) -> tuple[Mapping[str, Unit | None], _Rows]:
+        rows = (
+            (row, column, one + 1, two + 1, float(value))
+            for row, maps in zip(self.row_labels, self.maps, strict=True)
+            for column, matrix in zip(self.column_labels, maps, strict=True)
+            if matrix is not None
+            for (one, two), value in np.ndenumerate(matrix)
+        )
+        return {**_axes(self.row_label, self.column_label), "from": None, "to": None, "value": self.unit}, rows
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionLines(Figure):
     """Attention of one head in one sentence, as lines between two columns of its words (Clark et al. 2019, fig. 5).
 
     Attributes:
@@ -105,7 +245,6 @@ class AttentionLines:
         ValueError: The weights do not fit the words or are not within 0–1, or an arc leaves the sentence.
     """
 
-    title: str
     words: tuple[str, ...]
     weights: NDArray[np.floating]
     arcs: frozenset[tuple[int, int]] = frozenset()
@@ -128,14 +267,21 @@ class AttentionLines:
         if strays:
             raise ValueError(f"attention lines {self.title!r} of {size[0]} words have arcs outside them: {strays}")
 
+    def _numbers(self) -> tuple[Mapping[str, Unit | None], _Rows]:
+        rows = (
+            (one + 1, self.words[one], two + 1, self.words[two], float(weight), (one, two) in self.arcs)
+            for (one, two), weight in np.ndenumerate(self.weights)
+        )
+        names: dict[str, Unit | None] = dict.fromkeys(("from", "from.word", "to", "to.word"))
+        return {**names, "attention": "fraction", "gold": None}, rows
+
 
 @dataclass(frozen=True, eq=False)
-class Spreads:
-    """Distributions of values: one violin or box per category and series, for instance per bin of maximum attention.
+class Spreads(Figure):
+    """Distributions of values: a violin per category and series, for instance per bin of maximum attention.
 
     Attributes:
         series: Per series the values of each category, `[categories][values]`; may be empty; nan is ignored.
-        kind: A violin with its quartiles, or a box from quartile to quartile.
         rates: Shares `[categories]` of the series that have them, as bars in a second panel; nan where there is none.
             For instance the share of decisions that never flip.
         unit: Of the values; rates are fractions.
@@ -144,11 +290,9 @@ class Spreads:
         ValueError: Parts do not fit each other, rates are not within 0–1, or a value is infinite.
     """
 
-    title: str
     categories: tuple[str, ...]
     series: Mapping[str, Sequence[Sequence[float]]]
     label: str
-    kind: Literal["violin", "box"] = "violin"
     category_label: str = ""
     rates: Mapping[str, Sequence[float]] = field(default_factory=dict)
     rate_label: str = ""
@@ -156,8 +300,6 @@ class Spreads:
 
     def __post_init__(self) -> None:
         what = f"spreads {self.title!r}"
-        if self.kind not in ("violin", "box"):
-            raise ValueError(f"{what} are to be drawn as {self.kind!r}: use 'violin' or 'box'")
         lengths = {f"series {name!r}": len(groups) for name, groups in self.series.items()}
         lengths |= {f"rates of {name!r}": len(shares) for name, shares in self.rates.items()}
         _check_groups(what, self.categories, self.series, {"rates": self.rates}, lengths)
@@ -168,28 +310,47 @@ class Spreads:
             if not _within(shares, 0.0, 1.0):
                 raise ValueError(f"{what}: rates of {name!r} are not within 0–1: {list(shares)}")
 
+    def _numbers(self) -> tuple[Mapping[str, Unit | None], _Rows]:
+        columns: dict[str, Unit | None] = {"category": None, "series": None, "value": self.unit}
+        empty = [math.nan] if self.rates else []
+        values: list[tuple[object, ...]] = [
+            (category, name, value, *empty)
+            for name, groups in self.series.items()
+            for category, values in zip(self.categories, groups, strict=True)
+            for value in values
+        ]
+        rates = [
+            (category, name, math.nan, rate)
+            for name, shares in self.rates.items()
+            for category, rate in zip(self.categories, shares, strict=True)
+        ]
+        return columns | ({"rate": "fraction"} if self.rates else {}), [*values, *rates]
+
 
 @dataclass(frozen=True, eq=False)
-class Curves:
+class Curves(Figure):
     """Lines and points over two axes; a line and points of one name have one colour.
 
     Attributes:
         lines: Coordinates x and y, of equal length, per line, in the order of the legend; nan interrupts a line.
         points: Coordinates per set of points; nan is ignored.
-        x_range: Range that the x axis covers at least; `y_range` likewise.
+        y_range: Range that the y axis covers at least.
+        plane: Whether distances alone mean something, as after multidimensional scaling: there are no ticks, and both
+            directions have one scale.
+        bar_label: Label of a colour bar in place of the legend, where the names are steps of a scale, such as layers.
 
     Raises:
         ValueError: x and y differ in length, a coordinate or a range cannot be drawn, or there is nothing to draw.
     """
 
-    title: str
     x_label: str
     y_label: str
     lines: Mapping[str, tuple[Sequence[float], Sequence[float]]] = field(default_factory=dict)
     points: Mapping[str, tuple[Sequence[float], Sequence[float]]] = field(default_factory=dict)
     log_x: bool = False
-    x_range: tuple[float, float] | None = None
     y_range: tuple[float, float] | None = None
+    plane: bool = False
+    bar_label: str = ""
 
     def __post_init__(self) -> None:
         if not self.lines and not self.points:
@@ -203,51 +364,22 @@ class Curves:
             _refuse_infinite((*x, *y), what)
             if self.log_x and not _within(x, np.nextafter(0.0, 1.0), np.inf):
                 raise ValueError(f"{what} has an x of {np.nanmin(x)}, which a logarithmic scale has no place for")
-        for axis, ends in (("x", self.x_range), ("y", self.y_range)):
-            if ends is not None and not (np.isfinite(ends).all() and ends[0] < ends[1]):
-                raise ValueError(f"curves {self.title!r}: the {axis} axis cannot run from {ends[0]} to {ends[1]}")
-        if self.log_x and self.x_range is not None and self.x_range[0] <= 0:
-            raise ValueError(f"curves {self.title!r}: a logarithmic x axis cannot begin at {self.x_range[0]}")
+        if (ends := self.y_range) is not None and not (np.isfinite(ends).all() and ends[0] < ends[1]):
+            raise ValueError(f"curves {self.title!r}: the y axis cannot run from {ends[0]} to {ends[1]}")
 
-
-@dataclass(frozen=True, eq=False)
-class Histograms:
-    """Share of the values of each series in bins of equal width.
-
-    Attributes:
-        series: Values per series, in the order of the legend; nan is ignored.
-        low: Start of the first of the `bins`.
-        high: End of the last, included.
-
-    Raises:
-        ValueError: There is no series or no bin, or a value lies outside the bins by more than a rounding error.
-    """
-
-    title: str
-    label: str
-    series: Mapping[str, Sequence[float]]
-    low: float
-    high: float
-    bins: int = 20
-
-    def __post_init__(self) -> None:
-        if not self.series:
-            raise ValueError(f"histograms {self.title!r} have no series")
-        if not (np.isfinite([self.low, self.high]).all() and self.low < self.high) or self.bins < 1:
-            raise ValueError(f"histograms {self.title!r} cannot have {self.bins} bins from {self.low} to {self.high}")
-        # A correlation may pass one by a rounding error.
-        slack = 1e-6 * (self.high - self.low)
-        for name, values in self.series.items():
-            if not _within(values, self.low - slack, self.high + slack):
-                raise ValueError(
-                    f"histograms {self.title!r}: series {name!r} has values from {np.nanmin(values)} to "
-                    f"{np.nanmax(values)}, outside {self.low}–{self.high}"
-                )
+    def _numbers(self) -> tuple[Mapping[str, Unit | None], _Rows]:
+        rows = (
+            (kind, name, x, y)
+            for kind, sets in (("line", self.lines), ("point", self.points))
+            for name, pair in sets.items()
+            for x, y in zip(*pair, strict=True)
+        )
+        return {"kind": None, "series": None, "x": "ratio", "y": "ratio"}, rows
 
 
 @dataclass(frozen=True, eq=False)
 class ColouredText:
-    """One text, shown once per row, with words coloured by their values in that row.
+    """A text that is shown once per row, with words coloured by their values in that row.
 
     Attributes:
         name: For instance its split and index.
@@ -276,134 +408,36 @@ class ColouredText:
 
 
 @dataclass(frozen=True, eq=False)
-class ColouredTexts:
+class ColouredTexts(Figure):
     """Example texts in colour, which become one page of HTML; ValueError where there are none."""
 
-    title: str
     texts: tuple[ColouredText, ...]
 
     def __post_init__(self) -> None:
         if not self.texts:
             raise ValueError(f"coloured texts {self.title!r} have no texts")
 
+    @classmethod
+    def from_frame(cls, title: str, frame: pd.DataFrame) -> Self:
+        """Make the texts again from their `data`, read as strings."""
+        texts = []
+        for _, text in frame.groupby("text", sort=False):
+            rows = {str(row): part for row, part in text.groupby("row", sort=False)}
+            words = tuple(next(iter(rows.values()))["word"])
+            values = {row: [float(one) if one else math.nan for one in part["value"]] for row, part in rows.items()}
+            first = text.iloc[0]
+            texts.append(ColouredText(str(first["name"]), str(first["caption"]), words, values))
+        return cls(title, tuple(texts))
 
-@dataclass(frozen=True, eq=False)
-class Maps:
-    """Square matrices as small pictures in a grid, on one colour scale from zero: for instance layers × heads.
-
-    Attributes:
-        maps: `[rows][columns]` matrices `[size, size]` of any sizes; None leaves a place empty. The first row of a
-            matrix is drawn at the top.
-        row_labels: Names of the single rows; `row_label` is that of the axis, as for columns.
-        value_label: Label of the colour bar.
-        names: Captions of the single pictures, `[rows][columns]`; empty without any.
-        top: Value at the end of the colour scale, which larger ones share; None takes the largest of all.
-        unit: Unit of the values; fractions are shown ×100.
-
-    Raises:
-        ValueError: There is nothing to draw, shapes do not fit, a matrix is not square, or a value is below zero,
-            infinite or nan.
-    """
-
-    title: str
-    maps: Sequence[Sequence[NDArray[np.floating] | None]]
-    row_labels: Sequence[str]
-    column_labels: Sequence[str]
-    row_label: str
-    column_label: str
-    value_label: str
-    names: Sequence[Sequence[str]] = ()
-    top: float | None = None
-    unit: Unit = field(kw_only=True)
-
-    def __post_init__(self) -> None:
-        what = f"maps {self.title!r}"
-        _check_grid(what, self.maps, self.row_labels, self.column_labels)
-        if self.names:
-            _check_grid(f"{what}: names", self.names, self.row_labels, self.column_labels)
-        drawn = [one for row in self.maps for one in row if one is not None]
-        if not drawn or not (self.top is None or 0 < self.top < np.inf):
-            raise ValueError(f"{what} have no matrix, or a scale that ends at {self.top}")
-        for one in drawn:
-            if one.ndim != 2 or one.shape[0] != one.shape[1] or not one.size:
-                raise ValueError(f"{what} have a matrix of shape {one.shape}, not square")
-            if not ((one >= 0) & np.isfinite(one)).all():
-                raise ValueError(f"{what} have values from {np.min(one)} to {np.max(one)}, not from zero on")
-
-
-@dataclass(frozen=True, eq=False)
-class Categories:
-    """A grid whose cells belong to categories, for instance the role of each head, as colours and letters.
-
-    Attributes:
-        cells: Category of each cell, `[rows][columns]`; None is drawn empty. The first row is drawn at the top.
-        glyphs: One or two letters for each category, in the order of the legend; no two are equal.
-        row_labels: Names of the single rows; `row_label` is that of the axis, as for columns.
-
-    Raises:
-        ValueError: Shapes do not fit, a cell has no known category, there are more than `MOST` categories, or a glyph
-            is not one or two letters of its own.
-    """
-
-    MOST: ClassVar[int] = 10
-
-    title: str
-    cells: Sequence[Sequence[str | None]]
-    glyphs: Mapping[str, str]
-    row_labels: Sequence[str]
-    column_labels: Sequence[str]
-    row_label: str
-    column_label: str
-
-    def __post_init__(self) -> None:
-        what = f"categories {self.title!r}"
-        _check_grid(what, self.cells, self.row_labels, self.column_labels)
-        glyphs = list(self.glyphs.values())
-        if not 0 < len(glyphs) <= self.MOST or len(set(glyphs)) < len(glyphs) or {*map(len, glyphs)} - {1, 2}:
-            raise ValueError(f"{what} have glyphs {glyphs}: give each of 1–{self.MOST} categories its own 1–2 letters")
-        if strange := {cell for row in self.cells for cell in row if cell is not None} - self.glyphs.keys():
-            raise ValueError(f"{what} have cells of categories without a glyph: {sorted(strange)}")
-
-
-@dataclass(frozen=True, eq=False)
-class Scatter:
-    """Points on a plane of which distances alone mean something, for instance heads by multidimensional scaling.
-
-    Attributes:
-        points: Both coordinates of each point, `[points, 2]`.
-        groups: Group of each point, which has a colour; groups are in the order in which they come.
-        group_label: What groups are, for instance layers.
-        ordered: Whether the groups are steps of a scale: their colours are then from light to dark.
-
-    Raises:
-        ValueError: There are no points, shapes do not fit, or a coordinate is infinite or nan.
-    """
-
-    title: str
-    points: NDArray[np.floating]
-    groups: Sequence[str]
-    group_label: str
-    ordered: bool = False
-
-    def __post_init__(self) -> None:
-        if not len(self.groups) or np.shape(self.points) != (len(self.groups), 2):
-            raise ValueError(
-                f"scatter {self.title!r} has points of shape {np.shape(self.points)} for {len(self.groups)} groups"
-            )
-        if not np.isfinite(self.points).all():
-            raise ValueError(f"scatter {self.title!r} has points that are not finite")
-
-
-Figure = Bars | HeatMap | Maps | Categories | Scatter | AttentionLines | Spreads | Curves | Histograms | ColouredTexts
-
-
-def _check_grid(what: str, grid: Sequence[Sequence[object]], rows: Sequence[str], columns: Sequence[str]) -> None:
-    """Refuse a grid that is empty or has other sizes than its labels."""
-    if not rows or not columns or [len(row) for row in grid] != [len(columns)] * len(rows):
-        raise ValueError(
-            f"{what} have rows of lengths {[len(row) for row in grid]} for {len(rows)} row labels and {len(columns)} "
-            "column labels"
+    def _numbers(self) -> tuple[Mapping[str, Unit | None], _Rows]:
+        rows = (
+            (number, text.name, text.caption, row, word, value)
+            for number, text in enumerate(self.texts, 1)
+            for row, values in text.rows.items()
+            for word, value in zip(text.words, values, strict=True)
         )
+        names: dict[str, Unit | None] = dict.fromkeys(("text", "name", "caption", "row", "word"))
+        return {**names, "value": "ratio"}, rows
 
 
 def _check_groups(
@@ -424,8 +458,15 @@ def _check_groups(
             raise ValueError(f"{what}: {part} has length {length}, but there are {len(categories)} categories")
 
 
+def _axes(*labels: str) -> dict[str, Unit | None]:
+    """Return the columns of a grid, named by the labels of its axes if these differ, in small letters."""
+    names = [label.strip().lower() for label in labels]
+    taken = {"", "value", "category", "from", "to"}
+    return dict.fromkeys(names if len(set(names)) == 2 and not taken & set(names) else ["row", "column"])
+
+
 def _within(values: ArrayLike, low: float, high: float) -> bool:
-    """Whether all values that are not nan lie between the ends, both included."""
+    """Return whether all values that are not nan lie between the ends, both included."""
     array: NDArray[np.float64] = np.asarray(values, dtype=np.float64)
     return bool((np.isnan(array) | ((array >= low) & (array <= high))).all())
 

@@ -47,7 +47,7 @@ class Estimate:
             raise ValueError(f"an interval has two ends, not {self.low} and {self.high}")
 
     def named(self, name: str) -> dict[str, float]:
-        """The numbers there are, as `<name>`, `<name>.low`, `<name>.high`, `<name>.sd`, `<name>.p`."""
+        """Return the numbers that it has, as `<name>`, `<name>.low`, `<name>.high`, `<name>.sd`, `<name>.p`."""
         numbers = {f"{name}.{end}": getattr(self, end) for end in ENDS}
         return {name: self.value, **{end: number for end, number in numbers.items() if number is not None}}
 
@@ -55,7 +55,7 @@ class Estimate:
 def estimates(
     names: Iterable[str], values: Iterable[float], low: Iterable[float], high: Iterable[float], unit: Unit
 ) -> dict[str, Estimate]:
-    """One estimate for each name, from as many values and ends of intervals."""
+    """Return an estimate for each name, from as many values and ends of intervals."""
     return {
         name: Estimate(*map(float, numbers), unit=unit) for name, *numbers in zip(names, values, low, high, strict=True)
     }
@@ -104,7 +104,7 @@ class Table:
                 raise ValueError(f"{name!r} has units {of_rows}: give one of {', '.join(UNITS)}, or one for each row")
 
     def _owned(self) -> dict[str, dict[str, str]]:
-        """The columns of the ends and of the standard deviation, by the column they belong to."""
+        """Return the columns of the ends and of the standard deviation, by the column they belong to."""
         columns = {str(column) for column in self.frame}
         found: dict[str, dict[str, str]] = {}
         for name in columns:
@@ -116,11 +116,11 @@ class Table:
         return found
 
     def intervals(self) -> dict[str, tuple[str, str]]:
-        """Columns of the low and the high end, by the column they belong to."""
+        """Return the columns of the low and the high end, by the column they belong to."""
         return {name: (ends["low"], ends["high"]) for name, ends in self._owned().items() if {"low", "high"} <= {*ends}}
 
     def unit_rows(self) -> dict[str, list[Unit]]:
-        """The unit of every number, by column and row; columns without a unit are absent."""
+        """Return the unit of every number, by column and row; columns without a unit are absent."""
         rows = len(self.frame)
         of_columns = {name: [unit] * rows if isinstance(unit, str) else list(unit) for name, unit in self.units.items()}
         for name, ends in self._owned().items():
@@ -180,7 +180,7 @@ class Result:
 
 
 def merged(experiment: str, results: Mapping[str, Result]) -> Result:
-    """Several results as one, by name; their items are left out.
+    """Join several results, by name, to one without their items.
 
     A score, table or figure keeps its name; another one of that name is called `<name>.<its name>`, as are all entries
     of the audit. Scores that are equal are one.
@@ -198,7 +198,7 @@ def merged(experiment: str, results: Mapping[str, Result]) -> Result:
 
 
 def free_name(key: str, owner: str, taken: Mapping[str, object]) -> str:
-    """The key itself, or `<owner>.<key>` where it is taken."""
+    """Return the key itself, or `<owner>.<key>` where it is taken."""
     return f"{owner}.{key}" if key in taken else key
 
 

@@ -1,11 +1,253 @@
 """Compare runs on the same items: `python -m sweeps.compare RUN RUN … [--score NAME] [--common] [--json FILE]`.
 
-RUN is the folder of a run, its `results.json`, or `DIR:ROW`, all seeds of a row of the sweep in DIR. docs/sweeps.md
-describes the tests.
+RUN is the folder of a run, its `results.json`, or `DIR:ROW`, all seeds of a row of the sweep in DIR. Seeds are pooled,
+tests are paired; docs/sweeps.md describes them.
 """
 
-from reports.comparison import main
-from results import command
+import argparse
+import json
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from rich.console import Console
+from rich.text import Text
+
+from metrics.bootstrap import bootstrap_ratio, holm, mean_and_sd, paired_bootstrap, paired_permutation
+from reports.reader import Record, RecordError, find_record, first_of, rows_of
+from reports.tables import LEGEND, data_table
+from reports.writer import plain
+from results import Estimate, Table, Unit, command
+from results.errors import near
+from training.config import read_yaml, seeds, settings
+
+EXPECTED = "the folder of a run, its results.json, or DIR:ROW, a row of the sweep in DIR,"
+DRAWS = 10_000  # resamples and random swaps of the tests
+
+
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """A run, the score it is compared by, and the counts behind that score, one row per item."""
+
+    record: Record
+    name: str
+    counts: pd.DataFrame
+    config: object  # None where the run has none
+    label: str  # in the table; empty takes the folder
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the run."""
+        return self.record.path.parent
+
+    @property
+    def value(self) -> float:
+        """The score of the counts."""
+        return ratio_of(self.counts)
+
+    def other_data(self, other: "Scored") -> list[str]:
+        """Return the splits that both runs read from different files."""
+        mine, others = ({name: said.get("sha256") for name, said in one.record.splits} for one in (self, other))
+        return [name for name in mine if None not in (mine[name], others.get(name)) and mine[name] != others[name]]
+
+    def alike(self, other: "Scored") -> bool:
+        """Return whether the runs differ in their seeds, and in nothing else."""
+        known = self.config is not None and other.config is not None and not self.other_data(other)
+        same = known and settings(self.config) == settings(other.config)
+        return same and seeds(self.config) != seeds(other.config)
+
+
+def scored(record: Record, score: str | None, label: str = "") -> Scored:
+    """Read the counts of a score; None takes the first score that has counts.
+
+    Raises RecordError if there are none or they do not give the score, SettingsError if the config cannot be read.
+    """
+    name = score or next(iter(record.content["ratios"]), "uas")
+    counts = record.counts(name, by_id=True)
+    stated, counted = record.scores[name].value, ratio_of(counts)
+    if not np.isclose(stated, counted, rtol=0, atol=1e-6, equal_nan=True):
+        fault = f"{name} is {stated} there but {counted} by {record.items}, which is of another run"
+        raise RecordError(f"{record.path}: {fault}")
+    config = record.path.parent / "config.yaml"
+    return Scored(record, name, counts, read_yaml(config) if config.is_file() else None, label)
+
+
+def ratio_of(counts: pd.DataFrame) -> float:
+    """Return Σ numerator / Σ denominator; nan without a denominator."""
+    sums = counts.sum()
+    return float(sums["numerator"] / sums["denominator"]) if sums["denominator"] else float("nan")
+
+
+def grouped(runs: Sequence[Scored]) -> list[list[Scored]]:
+    """Group runs of the same config with different seeds; a run with a repeated seed is a group of its own."""
+    groups: list[list[Scored]] = []
+    for run in runs:
+        group = next((group for group in groups if all(run.alike(other) for other in group)), None)
+        if group is None:
+            groups.append([run])
+        else:
+            group.append(run)
+    return groups
+
+
+def on_same_items(runs: Sequence[Scored], common: bool) -> tuple[list[Scored], list[str]]:
+    """Bring the items of all runs into the order of the first; `common` leaves out items that not all runs have.
+
+    Returns the runs, and a warning for each that lost items. Without `common` other items, and with it none in common,
+    raise RecordError.
+    """
+    first = runs[0]
+    order = first.counts.index
+    shared, lost = order, []
+    for run in runs:
+        names = run.counts.index
+        if names.names != order.names:
+            both = [" and ".join(map(str, index.names)) for index in (order, names)]
+            raise RecordError(f"items of {first.folder} are named by {both[0]}, those of {run.folder} by {both[1]}")
+        missing, added = order.difference(names), names.difference(order)
+        if len(missing) + len(added) and not common:
+            raise RecordError(
+                f"{first.folder} and {run.folder} were not scored on the same items: {_some(missing)} only in the "
+                f"former, {_some(added)} only in the latter, {len(order) - len(missing)} in both; --common compares "
+                "them on the items that all runs have"
+            )
+        shared = shared[shared.isin(names)]
+    if not len(shared):
+        raise RecordError(f"{', '.join(str(run.folder) for run in runs)} have no item in common")
+    found = [replace(run, counts=run.counts.loc[shared]) for run in runs]
+    for run, kept in zip(runs, found, strict=True):
+        if len(left_out := run.counts.index.difference(shared)):
+            lost.append(
+                f"of {run.label or run.folder} {_some(left_out)} of {len(run.counts)} items are left out: not all runs "
+                f"have them; its {run.name} was {run.value:.4g} and is {kept.value:.4g} without them"
+            )
+    return found, lost
+
+
+def _some(items: pd.Index) -> str:
+    return f"{len(items)} ({first_of(list(map(str, items)))})" if len(items) else "0"
+
+
+def compare(groups: Sequence[Sequence[Scored]]) -> Table:
+    """Compare groups of runs on the same items with the first group; counts are means over the seeds.
+
+    Returns:
+        Columns `run, seeds, <score>, <score>.low, <score>.high, sd`, and where there are several groups `difference,
+        difference.low, difference.high, permutation.p, bootstrap.p`, nan for the first; where there are several
+        comparisons `holm.p`.
+    """
+    score, unit = groups[0][0].name, groups[0][0].record.scores[groups[0][0].name].unit
+    pooled = [np.mean([run.counts.to_numpy() for run in group], axis=0).T for group in groups]  # [2, items] each
+    folders = [group[0].folder.resolve() for group in groups]
+    parent = os.path.commonpath([folder.parent for folder in folders])
+    lines = []
+    for group, folder, counts in zip(groups, folders, pooled, strict=True):
+        mean, sd = mean_and_sd([run.value for run in group])
+        estimate = Estimate(mean, *map(float, bootstrap_ratio(*counts)), unit=unit)
+        name = group[0].label or (folder.relative_to(parent).as_posix() if len(groups) > 1 else str(group[0].folder))
+        line: dict[str, object] = {"run": name, "seeds": len(group), **estimate.named(score), "sd": sd}
+        if counts is not pooled[0]:
+            found = paired_bootstrap(*counts, *pooled[0], draws=DRAWS)
+            line |= {"difference": found.value, "difference.low": found.low, "difference.high": found.high}
+            line["permutation.p"] = paired_permutation(*counts, *pooled[0], draws=DRAWS)
+            line["bootstrap.p"] = found.p
+        lines.append(line)
+    frame = pd.DataFrame(lines)
+    units: dict[str, Unit] = {score: unit}
+    if len(groups) > 1:
+        units |= {"difference": unit, "permutation.p": "p", "bootstrap.p": "p"}
+    if len(groups) > 2:
+        frame["holm.p"] = holm(frame["permutation.p"].tolist())
+        units["holm.p"] = "p"
+    return Table(frame, units, interval=score, answer=("run", *units))
+
+
+def warnings(runs: Sequence[Scored]) -> list[str]:
+    """Warn of runs on the same items without a config, with other data, or with other denominators."""
+    reference = runs[0]
+    found = []
+    for run in runs:
+        if run.config is None:
+            found.append(f"{run.folder} has no config.yaml: no other seed can be told to belong to it")
+        if others := run.other_data(reference):
+            found.append(f"{run.folder} and {reference.folder} read other files as {' and '.join(others)}")
+        differing = int((run.counts["denominator"] != reference.counts["denominator"]).sum())
+        if run.name != "f1" and differing:  # the denominator of F1 depends on the predictions
+            found.append(f"in {differing} items {run.folder} counts out of another number than {reference.folder}")
+    return found
+
+
+def read_runs(name: str, score: str | None) -> list[Scored]:
+    """Read the run, or the runs of a row of a sweep, that a RUN of the command line names; RecordError without any."""
+    folder, _, row = name.partition(":")
+    if Path(name).exists() or not Path(folder).is_dir():
+        if (Path(name) / "runs").is_dir():
+            raise RecordError(f"{name} is a sweep; name a row of it, {name}:ROW: {', '.join(rows_of(Path(name)))}")
+        return [_read([Path(name)], score)]
+    rows = rows_of(Path(folder))
+    if row not in rows:
+        raise RecordError(f"{folder} has no row {row!r}{near(row, rows)}; there are: {', '.join(rows)}")
+    found: list[Scored] = []
+    for runs in rows[row].values():
+        found.append(_read(runs, score, f"{Path(folder).resolve().name}:{row}"))
+        score = found[0].name
+    return found
+
+
+def _read(runs: Sequence[Path], score: str | None, label: str = "") -> Scored:
+    """Read the first run of a row and seed that has the score, as the table of the sweep does."""
+    for run in runs[:-1]:
+        with suppress(RecordError):
+            return scored(find_record(run), score, label)
+    try:
+        record = find_record(runs[-1])
+    except RecordError as error:
+        raise RecordError(f"{error}; {EXPECTED} is expected") from None
+    return scored(record, score, label)
+
+
+def main(args: Sequence[str], *, console: Console | None = None) -> int:
+    """Run the command line `args`; returns the exit code. Runs that cannot be compared raise UserError."""
+    console = console or Console()
+    parser = argparse.ArgumentParser(prog="python -m sweeps.compare", description="Compare runs on the same items.")
+    parser.add_argument("runs", nargs="+", metavar="RUN", help=f"{EXPECTED} all its seeds")
+    parser.add_argument("--score", help="what to compare them by (the first that has counts: uas, accuracy)")
+    parser.add_argument("--common", action="store_true", help="leave out the items that are not in all of the runs")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the table to FILE as well")
+    options = parser.parse_args(args)
+    runs = read_runs(options.runs[0], options.score)
+    runs += [run for name in options.runs[1:] for run in read_runs(name, runs[0].name)]
+    folders = [run.folder.resolve() for run in runs]
+    if twice := [run.folder for run in runs if folders.count(run.folder.resolve()) > 1]:
+        raise RecordError(f"{twice[-1]} is named twice")
+    groups = grouped(runs)
+    runs, cautions = on_same_items([run for group in groups for run in group], options.common)
+    cautions += warnings(runs)
+    rest = iter(runs)
+    groups = [[next(rest) for _ in group] for group in groups]
+    table = compare(groups)
+    score, items, names = runs[0].name, len(runs[0].counts), " and ".join(map(str, runs[0].counts.index.names))
+    console.print(data_table(f"{score}, against the first", table, "the output of --json", console.width))
+    console.print()
+    console.print(Text(LEGEND))
+    console.print(Text(f"{items} items, matched by {names}; {DRAWS} draws a test."), soft_wrap=True)
+    for warning in cautions:
+        console.print(Text(f"Warning: {warning}", "yellow"), soft_wrap=True)
+    if options.json is not None:
+        lines = [
+            {**line, "runs": [{"folder": str(run.folder), "score": run.value} for run in group]}
+            for line, group in zip(table.frame.to_dict("records"), groups, strict=True)
+        ]
+        content = plain({"score": score, "items": items, "draws": DRAWS, "lines": lines, "warnings": cautions})
+        text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        options.json.write_text(text, encoding="utf-8")
+        console.print(Text(f"Written to {options.json}"), soft_wrap=True)
+    return 0
+
 
 if __name__ == "__main__":
     command.run(main)

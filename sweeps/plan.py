@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from jsonargparse.typing import NonNegativeInt
 
-from reports.runs import Row, columns_of
+from reports.reader import Record
 from results.errors import UserError, near
 from training.config import is_neutral, leaves, read_yaml, typed
 from training.trust import PERMISSIONS, trusted_modules, typed_options
@@ -28,13 +28,14 @@ OWN = {
 Options = Mapping[str, object]
 
 
-class SweepError(UserError):
-    """A sweep that cannot be run."""
+STATISTICS = ("low", "high", "sd")
+RUN_COLUMNS = ("seed", "command", "config", "folder", "epochs")
+"""Columns of the table of runs between the labels and the scores."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One call of train.py; `trained` are the runs whose checkpoints it tests."""
+    """A call of train.py; `trained` are the runs whose checkpoints it tests."""
 
     command: str
     config: Path
@@ -62,19 +63,51 @@ class Run:
         return hashlib.sha256(json.dumps(self.identity, sort_keys=True).encode()).hexdigest()[:16]
 
     def needed(self) -> Iterator["Run"]:
-        """The runs that must be done first, and this one."""
+        """Yield the runs that must be done first, and this one."""
         for run in self.trained:
             yield from run.needed()
         yield self
 
 
 @dataclass(frozen=True)
+class Row:
+    """A row of the table: its first cells, its runs by seed, and the names of its scores in their results."""
+
+    labels: tuple[str, ...]
+    runs: Mapping[int, Sequence[Run]]
+    scores: Mapping[str, str]  # by their columns; empty where the row has none
+
+    @property
+    def name(self) -> str:
+        """The row in a message."""
+        return " × ".join(self.labels)
+
+    def all_runs(self) -> list[Run]:
+        """Return its runs, seed by seed."""
+        return [run for runs in self.runs.values() for run in runs]
+
+    def finished(self, records: Mapping[str, Record]) -> list[Record]:
+        """Return the results of its finished runs, from all results by the keys of their runs."""
+        return [records[run.key] for run in self.all_runs() if run.key in records]
+
+    def done(self, records: Mapping[str, Record]) -> dict[int, list[Record]]:
+        """Return the results of the seeds whose runs are all finished."""
+        whole = {seed: runs for seed, runs in self.runs.items() if all(run.key in records for run in runs)}
+        return {seed: [records[run.key] for run in runs] for seed, runs in whole.items()}
+
+
+@dataclass(frozen=True)
 class Sweep:
-    """A plan that was read; `columns` are those of the table, with the full names of statistics."""
+    """A plan that was read.
+
+    Attributes:
+        labels: Names of the first columns of the table.
+        columns: Full names of the columns, by their names in the table: plain `low` is `<first score>.low`.
+    """
 
     name: str
     labels: tuple[str, ...]
-    rows: tuple[Row[Run], ...]
+    rows: tuple[Row, ...]
     columns: Mapping[str, str]
 
 
@@ -109,23 +142,23 @@ def read_sweep(path: Path, extra: Options | None = None, above: Sequence[Path] =
 
     Raises:
         SettingsError: The plan is missing or not written as a plan is.
-        SweepError: It asks for what is not there, or for what contradicts itself.
+        UserError: It asks for what is not there, or for what contradicts itself.
     """
     plan = typed(Plan, read_yaml(path), str(path))
     name = plan.name or path.stem
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.+-]*", name):
-        raise SweepError(f"{path}: `name` becomes a file name: letters, digits and any of . _ + -, not {name!r}")
+        raise UserError(f"{path}: `name` becomes a file name: letters, digits and any of . _ + -, not {name!r}")
     if bool(plan.rows) == bool(plan.grid):
-        raise SweepError(f"{path}: a sweep has either `rows` or a `grid`")
+        raise UserError(f"{path}: a sweep has either `rows` or a `grid`")
     if plan.grid and plan.label:
-        raise SweepError(f"{path}: `label` is for `rows`; the first columns of a `grid` are called as its axes")
+        raise UserError(f"{path}: `label` is for `rows`; the first columns of a `grid` are called as its axes")
     if path.resolve() in above:
-        raise SweepError(f"{path}: its `checkpoints` are those of a plan that takes them from this one")
+        raise UserError(f"{path}: its `checkpoints` are those of a plan that takes them from this one")
     if plan.grid:
         labels, entries = _grid(plan.grid, f"{path}: `grid`")
     else:
         labels, entries = (plan.label or "row",), {(row,): [entry] for row, entry in plan.rows.items()}
-    rows: list[Row[Run]] = []
+    rows: list[Row] = []
     for row, layers in entries.items():
         where = f"{path}: row `{' × '.join(row)}`"
         content: dict[str, Any] = {}
@@ -133,7 +166,7 @@ def read_sweep(path: Path, extra: Options | None = None, above: Sequence[Path] =
             content = _over(content, layer, where)
         entry = typed(Entry, content, where)
         if strange := sorted(entry.scores.keys() - set(plan.scores)):
-            raise SweepError(f"{where}: `{strange[0]}` is none of the table's `scores`: {', '.join(plan.scores)}")
+            raise UserError(f"{where}: `{strange[0]}` is none of the table's `scores`: {', '.join(plan.scores)}")
         trained = [run for one in entry.checkpoints for run in _trained(one, path, where, rows, extra, above)]
         parts = [_part(content, part, f"{where}, run {place}") for place, part in enumerate(entry.runs, 1)]
         runs = {
@@ -144,6 +177,30 @@ def read_sweep(path: Path, extra: Options | None = None, above: Sequence[Path] =
     return Sweep(name, labels, tuple(rows), columns_of(labels, plan.scores, plan.columns, f"{path}: `columns`"))
 
 
+def columns_of(labels: Sequence[str], scores: Sequence[str], chosen: Sequence[str], where: str) -> dict[str, str]:
+    """Return the full names of the columns of a table, by their names in it.
+
+    Plain `low`, `high` and `sd` belong to the first score. The columns are the `chosen` ones, in order; if there are
+    none, `labels` and `scores` with their statistics, plain where there is one score. `where` is the place of `chosen`
+    in a message.
+
+    Raises:
+        UserError: Two columns would have one name, or there is no such column.
+    """
+    ends = [score + end for score in scores for end in ("", *(f".{end}" for end in STATISTICS))]
+    everything = [*labels, "seeds", "epochs", *ends]
+    listed = [*labels, *RUN_COLUMNS, *scores]
+    if twice := [name for table in (everything, listed) for name in table if table.count(name) > 1]:
+        raise UserError(f"{where}: `{twice[0]}` would be the name of two columns: rename the label or the axis")
+    names = chosen or ([*everything[: -len(STATISTICS)], *STATISTICS] if len(scores) == 1 else everything)
+    found = {name: f"{scores[0]}.{name}" if name in STATISTICS else name for name in names}
+    for name, full in found.items():
+        if full not in everything:
+            there = ", ".join(everything)
+            raise UserError(f"{where}: there is no `{name}`{near(name, everything)}; there are {there}")
+    return found
+
+
 def _over(below: dict[str, Any], above: dict[str, Any], where: str) -> dict[str, Any]:
     """Merge two entries; the one above overrides the one below."""
     typed(Entry, above, where)
@@ -152,18 +209,18 @@ def _over(below: dict[str, Any], above: dict[str, Any], where: str) -> dict[str,
 
 
 def _part(row: dict[str, Any], part: dict[str, Any], where: str) -> Entry:
-    """One of several runs of a row."""
+    """Read one of several runs of a row."""
     if other := sorted(part.keys() - {"config", "command", "set"}):
-        raise SweepError(f"{where}: `{other[0]}` is not of a single run, which has `config`, `command` and `set`")
+        raise UserError(f"{where}: `{other[0]}` is not of a single run, which has `config`, `command` and `set`")
     return typed(Entry, _over(row, part, where), where)
 
 
 def _grid(grid: dict[str, Any], where: str) -> tuple[tuple[str, ...], dict[tuple[str, ...], list[dict[str, Any]]]]:
-    """The layers of one row for each combination of the values of the axes."""
+    """Return the layers of a row for each combination of the values of the axes."""
     base = {name: value for name, value in grid.items() if name != "axes"}
     axes = grid.get("axes")
     if not isinstance(axes, dict) or not all(isinstance(values, dict) and values for values in axes.values()):
-        raise SweepError(f"{where} has `axes`, each with its values: `axes: {{encoder: {{lstm: {{}}, gru: {{}}}}}}`")
+        raise UserError(f"{where} has `axes`, each with its values: `axes: {{encoder: {{lstm: {{}}, gru: {{}}}}}}`")
     cells = product(*(values.items() for values in axes.values()))
     return tuple(axes), {tuple(label for label, _ in cell): [base, *(entry for _, entry in cell)] for cell in cells}
 
@@ -171,9 +228,9 @@ def _grid(grid: dict[str, Any], where: str) -> tuple[tuple[str, ...], dict[tuple
 def _run(entry: Entry, seed: int, path: Path, where: str, extra: Options, trained: tuple[Run, ...]) -> Run:
     config = path.parent / entry.config
     if not entry.config:
-        raise SweepError(f"{where} has no `config`")
+        raise UserError(f"{where} has no `config`")
     if not config.is_file():
-        raise SweepError(f"{where}: there is no config {config} (paths are relative to the folder of {path.name})")
+        raise UserError(f"{where}: there is no config {config} (paths are relative to the folder of {path.name})")
     _check_received(entry.set, extra, where)
     options = sorted((name, _text(name, value, where)) for name, value in {**entry.set, **extra}.items())
     digest = hashlib.sha256(config.read_bytes()).hexdigest()
@@ -184,7 +241,7 @@ def _check_received(own: Mapping[str, object], extra: Options, where: str) -> No
     """Refuse what only a command line can permit: a plan is a file, and others may have written it.
 
     Raises:
-        SweepError: An option of the plan lets a file run a program, or names a class of another program.
+        UserError: An option of the plan lets a file run a program, or names a class of another program.
     """
     of_plan, of_user = (
         [f"--{name}={_text(name, value, where)}" for name, value in one.items()] for one in (own, extra)
@@ -192,10 +249,10 @@ def _check_received(own: Mapping[str, object], extra: Options, where: str) -> No
     for option, value in typed_options(of_plan):
         for name, leaf in leaves(value, option):
             if option == "trust" or (leaf is True and name.rpartition(".")[2] in PERMISSIONS):
-                raise SweepError(f"{where}: only the command line can permit `{name}`: give it there, behind `--`")
+                raise UserError(f"{where}: only the command line can permit `{name}`: give it there, behind `--`")
     for package in sorted(trusted_modules(of_plan) - trusted_modules(of_user)):
         if find_spec(package) is not None:
-            raise SweepError(
+            raise UserError(
                 f"{where}: {package} is another program, and no file may import it. If you trust it, add "
                 f"`-- --trust {package}`"
             )
@@ -204,26 +261,26 @@ def _check_received(own: Mapping[str, object], extra: Options, where: str) -> No
 def _text(name: str, value: object, where: str) -> str:
     """Write the value of an option for the command line of train.py."""
     if name in OWN:
-        raise SweepError(f"{where}: `{name}` cannot be set: {OWN[name]}")
+        raise UserError(f"{where}: `{name}` cannot be set: {OWN[name]}")
     if name.startswith("-"):
-        raise SweepError(f"{where}: options are named without dashes: `{name.lstrip('-')}`, not `{name}`")
+        raise UserError(f"{where}: options are named without dashes: `{name.lstrip('-')}`, not `{name}`")
     try:
         return value if isinstance(value, str) else json.dumps(value, allow_nan=False)
     except (TypeError, ValueError) as error:
         fault = f"`set`: {name} has no form on a command line ({error}): write it as text, in quotes"
-        raise SweepError(f"{where}, {fault}") from None
+        raise UserError(f"{where}, {fault}") from None
 
 
 def _trained(
-    source: str, path: Path, where: str, rows: Sequence[Row[Run]], extra: Options | None, above: Sequence[Path]
+    source: str, path: Path, where: str, rows: Sequence[Row], extra: Options | None, above: Sequence[Path]
 ) -> list[Run]:
-    """The trainings that `PLAN`, `PLAN:ROW` or `:ROW` names."""
+    """Return the trainings that `PLAN`, `PLAN:ROW` or `:ROW` names."""
     plan, _, wanted = source.partition(":")
     rows = read_sweep(path.parent / plan, extra, [*above, path.resolve()]).rows if plan else rows
     found = [run for row in rows if wanted in ("", row.name) for run in row.all_runs() if run.command == "fit"]
     if not found:
         names = [row.name for row in rows]
-        raise SweepError(f"{where}: {source} names no training{near(wanted, names)}; rows are {', '.join(names)}")
+        raise UserError(f"{where}: {source} names no training{near(wanted, names)}; rows are {', '.join(names)}")
     return found
 
 
@@ -231,13 +288,13 @@ def options_of(words: Sequence[str]) -> dict[str, str]:
     """Parse options on a command line, `--name=value` or `--name value`.
 
     Raises:
-        SweepError: One has no value.
+        UserError: One has no value.
     """
     found: dict[str, str] = {}
     rest = list(words)
     while rest:
         name, given, value = rest.pop(0).partition("=")
         if not name.startswith("--") or (not given and (not rest or rest[0].startswith("--"))):
-            raise SweepError(f"behind `--` come options of train.py, each with its value: --name=value, not {name!r}")
+            raise UserError(f"behind `--` come options of train.py, each with its value: --name=value, not {name!r}")
         found[name[2:]] = value if given else rest.pop(0)
     return found

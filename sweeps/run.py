@@ -28,12 +28,11 @@ from rich.text import Text
 from processes.jobs import PATIENCE, Attempt, Jobs, Slurm, environment, results_of
 from processes.progress import Progress
 from reports.reader import Record, RecordError, read_record
-from reports.runs import Row, collect
 from reports.tables import DASH, LEGEND, data_table, number
 from reports.writer import write
-from results import command
-from results.errors import counted
-from sweeps.plan import Run, Sweep, SweepError, options_of, read_sweep
+from results import UserError, command
+from sweeps.plan import Row, Run, Sweep, options_of, read_sweep
+from sweeps.table import collect
 
 PROGRAM = (sys.executable, str(Path(__file__).resolve().parent.parent / "train.py"))
 
@@ -52,7 +51,7 @@ class Sweeper:
     ) -> None:
         self.jobs, self.program, self.console = jobs, program, console
         self.runs: dict[str, Run] = {}
-        self.rows: dict[str, dict[str, Row[Run]]] = defaultdict(dict)  # of each run, by their names
+        self.rows: dict[str, dict[str, Row]] = defaultdict(dict)  # of each run, by their names
         for row in sweep.rows:
             for run in (needed for own in row.all_runs() for needed in own.needed()):
                 self.runs[run.key] = run
@@ -83,10 +82,10 @@ class Sweeper:
                 self._finish(key, "done before")
 
     def check(self, keys: Iterable[str]) -> dict[str, list[str]]:
-        """Keys of the runs that cannot be run as they are written, by their faults; one process checks all.
+        """Return the keys of runs that cannot be run as they are written, by fault; one process checks all.
 
         Raises:
-            SweepError: They cannot be checked.
+            UserError: They cannot be checked.
         """
         asked: dict[object, str] = {}
         for key, run in ((key, self.runs[key]) for key in keys):
@@ -95,44 +94,24 @@ class Sweeper:
             return {}
         faults: dict[str, list[str]] = defaultdict(list)
         for key, fault in zip(
-            asked.values(), self._faults_of([self._arguments(key) for key in asked.values()]), strict=True
+            asked.values(),
+            _faults_of(self.program, [self._arguments(key) for key in asked.values()], self.console),
+            strict=True,
         ):
             if fault is not None:
                 faults[fault].append(key)
         return faults
 
-    def _faults_of(self, lines: Sequence[Sequence[str]]) -> Iterator[str | None]:
-        rows = counted(len(lines), "command line")
-        command, own = [*self.program, "--check"], environment({"OMP_NUM_THREADS": "1"})
-        with TemporaryFile("w+", encoding="utf-8") as asked, TemporaryFile("w+", encoding="utf-8") as said:
-            json.dump(lines, asked)
-            asked.seek(0)
-            process = subprocess.Popen(command, stdin=asked, stdout=PIPE, stderr=said, encoding="utf-8", env=own)
-            assert process.stdout is not None
-            with process, Bar(console=self.console, transient=True, disable=not self.console.is_terminal) as bar:
-                shown, logged = bar.add_task(f"Checking {rows}", total=len(lines)), None
-                for found in process.stdout:
-                    bar.advance(shown)
-                    logged = logged or Progress(f"Checking {rows}", len(lines))  # not while the process begins
-                    if bar.disable:
-                        logged.advance()
-                    yield json.loads(found)
-            if process.returncode:
-                said.seek(0)
-                last = "\n".join(said.read().splitlines()[-TAIL:])
-                code = process.returncode
-                raise SweepError(f"the rows cannot be checked: {' '.join(command)} ends with {code}:\n{last}")
-
     def run(self) -> None:
         """Execute all runs; failures are reported, and stop the sweep only when two rows fail in the same way.
 
         Raises:
-            SweepError: A run cannot be run as it is written; none is begun then.
+            UserError: A run cannot be run as it is written; none is begun then.
         """
         # What tests others' checkpoints is checked when these are there.
         if faults := self.check(key for key in self.waiting if self._is_ready(key)):
             why = [f"{', '.join(row for key in keys for row in self.rows[key])}: {why}" for why, keys in faults.items()]
-            raise SweepError("\n".join(["no run was begun, for some cannot be run as they are written:", *why]))
+            raise UserError("\n".join(["no run was begun, for some cannot be run as they are written:", *why]))
         for folder in self.folders.values():
             folder.mkdir(parents=True, exist_ok=True)  # where sweeps beside this one find them
         try:
@@ -210,29 +189,13 @@ class Sweeper:
                 # Scores and tables are complete before the figures are drawn.
                 self._finish(key, f"{took}, then {ended}, after its results" if ended else took)
                 continue
-            log, fault = self._log(key, name)
+            log, fault = end_of_log(self.folders[key], self.jobs.log(name))
             self._fail(key, f"no results after {took}: {ended or self.jobs.why(name)}; {log}")
             if fault and not ended.startswith("killed"):
                 rows = set(self.rows[key])
                 for others in self._faults[fault]:  # a row with two such runs is given up, or all if two rows have them
                     self._given_up |= (others & rows) or {row for of_run in self.rows.values() for row in of_run}
                 self._faults[fault].append(rows)
-
-    def _log(self, key: str, name: str) -> tuple[str, str]:
-        """The end of what a failed run has said, and its last error message without the name of its folder."""
-        folder = self.folders[key]
-        for log in (folder / "errors.txt", folder / "output.txt", self.jobs.log(name)):
-            # Of an overwritten line the last text, and no empty lines.
-            lines = [line.rpartition("\r")[2].rstrip() for line in _text(log).replace("\r\n", "\n").split("\n")]
-            if lines := [line for line in lines if line]:
-                last = lines[-TAIL:]
-                starts = [place for place, line in enumerate(last) if line.lower().startswith("error:")]
-                shown = last[starts[-1] :] if starts else last  # before the error message stands its usage
-                trace = r"Traceback \(most recent call last\):\n(?: .*\n)*(\S.*)"
-                faults = re.findall(rf"(?im)^(?:{trace}|(error:.*))$", "\n".join(lines))
-                fault = "".join(faults[-1]).replace(str(folder), "") if faults else ""
-                return "\n".join([f"the end of {log}:", *(f"    {line}" for line in shown)]), fault
-        return f"it said nothing; its folder is {folder}", ""
 
     def _finish(self, key: str, how: str) -> None:
         path = results_of(self.folders[key])
@@ -252,12 +215,52 @@ class Sweeper:
         self._say(key, why, "red")
 
     def title(self, key: str) -> str:
-        """A run in a message."""
+        """Return the name of a run in messages."""
         place, run, total = list(self.runs).index(key) + 1, self.runs[key], len(self.runs)
         return f"[{place:{len(str(total))}}/{total}] {', '.join(self.rows[key])}, {run.config.stem}, seed {run.seed}"
 
     def _say(self, key: str, what: str, style: str = "") -> None:
         self.console.print(Text(f"{self.title(key)}: {what}", style), soft_wrap=True)
+
+
+def _faults_of(program: Sequence[str], lines: Sequence[Sequence[str]], console: Console) -> Iterator[str | None]:
+    """Yield what is wrong with each command line, None where nothing is; one process checks all of them."""
+    rows = counted(len(lines), "command line")
+    command, own = [*program, "--check"], environment({"OMP_NUM_THREADS": "1"})
+    with TemporaryFile("w+", encoding="utf-8") as asked, TemporaryFile("w+", encoding="utf-8") as said:
+        json.dump(lines, asked)
+        asked.seek(0)
+        process = subprocess.Popen(command, stdin=asked, stdout=PIPE, stderr=said, encoding="utf-8", env=own)
+        assert process.stdout is not None
+        with process, Bar(console=console, transient=True, disable=not console.is_terminal) as bar:
+            shown, logged = bar.add_task(f"Checking {rows}", total=len(lines)), None
+            for found in process.stdout:
+                bar.advance(shown)
+                logged = logged or Progress(f"Checking {rows}", len(lines))  # not while the process begins
+                if bar.disable:
+                    logged.advance()
+                yield json.loads(found)
+        if process.returncode:
+            said.seek(0)
+            last = "\n".join(said.read().splitlines()[-TAIL:])
+            code = process.returncode
+            raise UserError(f"the rows cannot be checked: {' '.join(command)} ends with {code}:\n{last}")
+
+
+def end_of_log(folder: Path, job: Path) -> tuple[str, str]:
+    """Return the end of what a failed run has said, and its last error message without the name of its folder."""
+    for log in (folder / "errors.txt", folder / "output.txt", job):
+        # Of an overwritten line the last text, and no empty lines.
+        lines = [line.rpartition("\r")[2].rstrip() for line in _text(log).replace("\r\n", "\n").split("\n")]
+        if lines := [line for line in lines if line]:
+            last = lines[-TAIL:]
+            starts = [place for place, line in enumerate(last) if line.lower().startswith("error:")]
+            shown = last[starts[-1] :] if starts else last  # before the error message stands its usage
+            trace = r"Traceback \(most recent call last\):\n(?: .*\n)*(\S.*)"
+            faults = re.findall(rf"(?im)^(?:{trace}|(error:.*))$", "\n".join(lines))
+            fault = "".join(faults[-1]).replace(str(folder), "") if faults else ""
+            return "\n".join([f"the end of {log}:", *(f"    {line}" for line in shown)]), fault
+    return f"it said nothing; its folder is {folder}", ""
 
 
 def _text(path: Path) -> str:
@@ -299,7 +302,7 @@ def main(args: Sequence[str], *, program: Sequence[str] = PROGRAM, console: Cons
         console.print(Text(f"Stopped.{on} The same command goes on from here.", "yellow"))
         return 130
     except RuntimeError as error:  # of submitit
-        raise SweepError(f"--executor {options.executor}: {' '.join(str(error).split())}") from None
+        raise UserError(f"--executor {options.executor}: {' '.join(str(error).split())}") from None
     shutil.copyfile(options.plan, out / "config.yaml")
     return _report(sweep, sweeper, out)
 
@@ -307,7 +310,7 @@ def main(args: Sequence[str], *, program: Sequence[str] = PROGRAM, console: Cons
 def _report(sweep: Sweep, sweeper: Sweeper, out: Path) -> int:
     """Write and print the table."""
     console, known = sweeper.console, sweeper.records
-    result, provenance = collect(sweep.name, sweep.labels, sweep.rows, sweep.columns, known, out)
+    result, provenance = collect(sweep, known, out)
     audit = cast(Mapping[str, list[str]], result.audit)
     faults = [*(f"failed: {sweeper.title(key)}" for key in sweeper.failed), *audit["faults"]]
     faults += [f"not begun, because others failed: {sweeper.title(key)}" for key in sweeper.left]

@@ -20,8 +20,7 @@ from pytorch_lightning.utilities import rank_zero_only
 import train
 from corpora.conllu import read_treebank
 from corpora.sentence import CorpusError
-from reports import ResultWriter
-from results.errors import UserError
+from reports.writer import ResultWriter
 from tests.glue import write as write_glue
 from tests.models.corpora import write_texts, write_vectors
 from tests.tiny import BROKEN, FAMILIAR

@@ -318,22 +318,6 @@ def kept_tensors(file: Path | None, compute: Callable[[], dict[str, Tensor]]) ->
     return tensors, False
 
 
-def kept_tensors(file: Path | None, compute: Callable[[], dict[str, Tensor]]) -> tuple[dict[str, Tensor], bool]:
-    """Return the tensors that an earlier attempt at the run has kept, or compute and keep them; and if they were kept.
-
-    Tensors that were kept are on the CPU. A file of None keeps nothing.
-    """
-    content = None if file is None else kept(file)
-    if content is not None:
-        return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True), True
-    tensors = compute()
-    if file is not None:
-        made = io.BytesIO()
-        torch.save(tensors, made)
-        keep(file, made.getbuffer())
-    return tensors, False
-
-
 def random_states() -> dict[str, Any]:
     """Return the states of all generators of random numbers of this process, in plain types and tensors."""
     version, keys, gauss = random.getstate()

@@ -12,7 +12,10 @@ from jsonargparse._common import parsing_settings  # no public function reads th
 
 from training.config import SettingsError, leaves
 
-ROOMS = ("analysis", "attention", "corpora", "datamodules", "fidelity", "heads", "interventions", "models", "probes", "reports")
+ROOMS = (
+    *("analysis", "attention", "corpora", "datamodules", "fidelity"),
+    *("heads", "interventions", "models", "probes", "reports"),
+)
 """Rooms with classes that settings name."""
 LIBRARIES = ("pytorch_lightning", "torch.optim")
 PERMISSIONS = frozenset({"allow_pickle"})

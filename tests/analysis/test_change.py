@@ -150,7 +150,7 @@ def test_differences_are_those_of_a_paired_test_over_inputs(
     surface = {name: one for name, one in result.figures.items() if name.startswith("difference_")}
     assert isinstance(shown := surface["difference_previous"], HeatMap)
     assert shown.diverging
-    assert shown.limits == surface["difference_self"].limits  # type: ignore[union-attr]
+    assert shown.limits == surface["difference_self"].limits  # type: ignore[attr-defined]
 
 
 def test_nothing_changes_between_an_encoder_and_itself(

@@ -9,7 +9,7 @@ from analysis import AnalysisError, Clusters, Surface
 from analysis.clusters import CLUSTERS, PERMUTATIONS, cut, layer_test, places, tree_of
 from attention import Encoder, EncoderSpec, resolve
 from datamodules import TextDataModule
-from results import Scatter
+from results import Curves
 from tests.analysis.passes import ENCODERS, batches, encoder, show, summed
 from tests.tiny import save_bert
 
@@ -50,8 +50,10 @@ def test_distances_equal_loops_over_tokens(kind: str, tmp_path: Path) -> None:
     heads = result.tables["clusters"].frame
     assert heads["behaviour"].tolist() == surface.classes()["behaviour"]
     assert heads["cluster"].astype(str).tolist() == clusters.classes()["cluster"]
-    assert isinstance(drawn := result.figures["clusters_by_layer"], Scatter)
-    assert list(drawn.groups) == [str(1 + head // model.heads) for head in range(count)]
+    assert isinstance(drawn := result.figures["clusters_by_layer"], Curves)
+    assert {layer: len(x) for layer, (x, _) in drawn.points.items()} == {
+        str(layer): model.heads for layer in range(1, model.layers + 1)
+    }
 
 
 def test_two_processes_have_the_sums_of_one(tmp_path: Path) -> None:

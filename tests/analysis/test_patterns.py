@@ -14,7 +14,7 @@ from analysis.base import AnalysisError
 from attention import Encoder
 from datamodules import SegmentBatch, TextDataModule
 from metrics.patterns import PATTERNS, Structure, by_rules, structure
-from results import Bars, Categories, Maps
+from results import Bars, HeatMap, Maps
 from results.errors import OptionError
 from tests.analysis.passes import ENCODERS, batches, encoder, make_even, sees, show, summed
 from tests.metrics.test_patterns import random_map, slow
@@ -114,7 +114,7 @@ def test_shares_equal_loops_over_cells(kind: str, tmp_path: Path) -> None:
                 assert found[place] == pytest.approx(shares(layer=place[0], head=place[1], half=half)[number])
     assert result.audit["inputs"] == 7
     assert {name: type(figure) for name, figure in result.figures.items()} == {
-        "pattern_heads": Categories,
+        "pattern_heads": HeatMap,
         "patterns_by_layer": Bars,
         "patterns_by_corpus": Bars,
         "pattern_gallery": Maps,

@@ -105,7 +105,6 @@ def test_texts_are_shown_by_their_highest_weight_all_seeds_of_a_variant_together
     ]
     figure = Permutation().figures(results)["permutation"]
     assert isinstance(figure, Spreads)
-    assert figure.kind == "violin"
     assert figure.categories == BINS
     assert {name: list(map(list, bins)) for name, bins in figure.series.items()} == {
         "base": [[0.1, 0.2], [0.2], [0.3, 0.5], [0.9]],

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import replace
-from itertools import combinations, permutations
+from itertools import combinations, pairwise, permutations
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ from metrics.bootstrap import Resampled
 from models import AdditiveAttention, AttentionClassifier, AverageEncoder, EmbeddingSpec, NoEncoder
 from models.base import TextSizes
 from models.layers import TextEncoder
-from results import Histograms
+from results import Curves
 from tests.fidelity import tiny
 from tests.fidelity.tiny import KINDS, TEXTS, Kind, checkpoint_result, classified, close, measurements, saliency_of
 from tests.models.batches import VOCABULARY, batch_of
@@ -293,7 +293,9 @@ def test_texts_without_a_coefficient_are_counted_and_those_skipped_are_not() -> 
     assert table["kendall.sd"].tolist() == pytest.approx([0.08**0.5, 0.2, 0.1])
     assert table["significant"].tolist() == pytest.approx([1 / 2, 2 / 3, 0])
     figure = test.figures(some)["correlation.input_x_gradient"]
-    assert isinstance(figure, Histograms)
-    np.testing.assert_equal(
-        figure.series, {"base": [0.1, 0.5, nan, nan, 0.2, 0.3, 0.4, nan], "tying": [0.4, 0.6, 0.8, nan]}
-    )
+    assert isinstance(figure, Curves)
+    assert list(figure.lines) == ["base (n = 5)", "tying (n = 3)"]
+    for (x, y), known in zip(figure.lines.values(), ([0.1, 0.5, 0.2, 0.3, 0.4], [0.4, 0.6, 0.8]), strict=True):
+        np.testing.assert_allclose(x, np.repeat([-1 + place / 10 for place in range(21)], 2), atol=1e-12)
+        expected = [sum(low <= tau < high for tau in known) / len(known) for low, high in pairwise(x[::2])]
+        assert y == pytest.approx([0, *(100 * share for share in expected for _ in range(2)), 0])

@@ -13,7 +13,8 @@ from axe_playwright_python.sync_playwright import Axe
 from numpy.typing import NDArray
 from playwright.sync_api import Browser, Page
 
-from pages import Pieces, View, ViewError, view_page
+from pages import Pieces, View, view_page
+from results import UserError
 
 Opened = Callable[..., Page]
 WORDS = ("[CLS]", "the", "foxglove", "sleeps", "the", "fox", ".", "[SEP]")
@@ -414,9 +415,7 @@ def test_search_finds_and_holds_words(show: Callable[..., Page]) -> None:
 def test_text_is_never_markup(show: Callable[..., Page]) -> None:
     evil = ("[CLS]", "<script>alert(1)</script>", "</script>", "<b>x</b>", "&amp;", "'\"", ".", "[SEP]")
     title = '"><img src=x onerror=alert(1)>'
-    page = show(
-        make(words=evil, title=title, notes=[title], saliency={title: [1.0] * 8}, quantity=title, arcs_name=title)
-    )
+    page = show(make(words=evil, title=title, notes=[title], saliency={title: [1.0] * 8}, quantity=title))
     assert page.evaluate("document.querySelectorAll('img, b, script:not([type])').length") == 2  # the two of the page
     assert page.inner_text("h1") == page.title() == title
     assert page.locator("#words button").nth(1).evaluate("one => one.firstChild.data") == evil[1]
@@ -476,7 +475,7 @@ def test_budget_is_kept_by_the_lowest_threshold_and_the_page_says_so(show: Calla
     assert share == pytest.approx(float(re.findall(r'"droppedOfAll": ([\d.e-]+)', smaller)[0]))
     assert 0 < share < 0.5
     assert re.findall(r'"threshold": ([\d.]+)', whole) == ["0.0"]
-    with pytest.raises(ViewError, match="fewer texts"):
+    with pytest.raises(UserError, match="fewer texts"):
         view_page(view, budget=1000)
 
 
@@ -505,7 +504,7 @@ def test_what_a_smaller_page_leaves_out_stands_beside_the_figure(tmp_path: Path,
     ],
 )
 def test_views_that_cannot_be(changes: dict[str, Any], said: str) -> None:
-    with pytest.raises(ViewError, match=said):
+    with pytest.raises(UserError, match=said):
         make(**changes)
 
 

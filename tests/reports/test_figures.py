@@ -14,25 +14,12 @@ from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.colors import to_rgb
 from matplotlib.container import BarContainer
 from matplotlib.figure import Figure as Canvas
-from matplotlib.patches import PathPatch, Rectangle, StepPatch
+from matplotlib.patches import Rectangle
 from matplotlib.text import Annotation, Text
 
 from reports.figures import COLUMN, PAGE, draw
 from reports.writer import write
-from results import (
-    AttentionLines,
-    Bars,
-    Categories,
-    Curves,
-    HeatMap,
-    Histograms,
-    Maps,
-    Provenance,
-    Result,
-    Scatter,
-    Spreads,
-    on_one_scale,
-)
+from results import AttentionLines, Bars, Curves, HeatMap, Maps, Provenance, Result, Spreads, on_one_scale
 from results import Figure as Data
 
 RELATIONS = tuple(f"relation:{number}" for number in range(30))
@@ -61,17 +48,19 @@ def maps(rows: int, columns: int, size: int, **changes: object) -> Maps:
     return dataclasses.replace(figure, **changes)  # type: ignore[arg-type]
 
 
-def roles(rows: int, columns: int, glyphs: dict[str, str]) -> Categories:
+def roles(rows: int, columns: int, glyphs: dict[str, str]) -> HeatMap:
     names = (list(glyphs) * rows * columns)[: rows * columns]
     cells = [names[row * columns : (row + 1) * columns] for row in range(rows)]
     labels = ([str(row + 1) for row in range(rows)], [str(column + 1) for column in range(columns)])
-    return Categories("Roles", cells, glyphs, *labels, "Layer", "Head")
+    return HeatMap.from_categories("Roles", cells, glyphs, *labels, "Layer", "Head")
 
 
-def plane(count: int, each: int, **changes: object) -> Scatter:
-    points = np.random.default_rng(0).standard_normal((count * each, 2))
-    names = [str(1 + point // each) for point in range(count * each)]
-    return dataclasses.replace(Scatter("Heads", points, names, "layer"), **changes)  # type: ignore[arg-type]
+def plane(count: int, each: int, name: str = "{}", **changes: object) -> Curves:
+    """Groups of points at random."""
+    points = np.random.default_rng(0).standard_normal((count, 2, each)).tolist()
+    groups = {name.format(1 + place): (x, y) for place, (x, y) in enumerate(points)}
+    figure = Curves("Heads", "", "", points=groups, plane=True)
+    return dataclasses.replace(figure, **changes)  # type: ignore[arg-type]
 
 
 def sentence(words: int, arcs: int = 0, **changes: object) -> AttentionLines:
@@ -140,13 +129,9 @@ def lines(series: Sequence[str], number: int, **changes: object) -> Curves:
     return Curves("Lines", "ε", "ε-max JSD", drawn, **changes)  # type: ignore[arg-type]
 
 
-def histograms(series: Sequence[str]) -> Histograms:
-    return Histograms("Agreement", "τ", {name: values(TEXTS, row) for row, name in enumerate(series)}, -1, 1)
-
-
 def renamed(figure: Data, **changes: object) -> Data:
     """A figure with a title of four lines and other names."""
-    return dataclasses.replace(figure, title=TITLE, **changes)  # type: ignore[arg-type]
+    return dataclasses.replace(figure, title=TITLE, **changes)
 
 
 def colours(series: int) -> list[tuple[float, float, float]]:
@@ -223,9 +208,9 @@ def assert_readable(canvas: Canvas) -> None:
         roles(1, 1, {"broad": "B"}),
         roles(24, 16, {f"a role of a head {one}": f"{one}x" for one in range(10)}),
         roles(32, 32, {"broad": "B", "next": "N"}),
-        plane(7, 3, groups=[f"a behaviour of heads {point // 3}" for point in range(21)]),
-        plane(32, 32, ordered=True, title="Far too long a title " * 3),
-        plane(2, 1, ordered=True),
+        plane(7, 3, "a behaviour of heads {}"),
+        plane(32, 32, bar_label="layer", title="Far too long a title " * 3),
+        plane(2, 1, bar_label="layer"),
         sentence(1),
         sentence(20, 15, from_label="the words that attend", to_label="the words attended to"),
         sentence(90, 3),
@@ -236,21 +221,19 @@ def assert_readable(canvas: Canvas) -> None:
         renamed(heat_map(12, 30), row_labels=[LONG] * 12, column_labels=[SPLIT] * 30, row_label=LONG),
         renamed(maps(2, 3, 8), row_labels=[LONG, SPLIT], column_labels=["a", SPLIT, LONG], value_label=LONG),
         renamed(roles(2, 2, {LONG: "a", SPLIT: "b"}), row_labels=[LONG, SPLIT]),
-        renamed(plane(12, 3), groups=[f"{LONG} {point // 3}" for point in range(36)]),
+        renamed(plane(12, 3, f"{LONG} {{}}")),
         renamed(sentence(6, 4), from_label=LONG, to_label=SPLIT),
         renamed(spreads([LONG, SPLIT], [LONG, SPLIT, "c"], rates=True), label=LONG, rate_label=LONG),
         renamed(lines([LONG, SPLIT, *"abcdefgh"], 50), x_label=LONG, y_label=LONG),
         renamed(scatter(VARIANTS, 300), x_label=LONG, y_label=SPLIT),
-        renamed(histograms([LONG, SPLIT, *"abc"]), label=LONG),
-        spreads(RANKINGS, VARIANTS, rates=True, kind="box"),
+        spreads(RANKINGS, VARIANTS, rates=True),
         Spreads("One value over and over", ("a", "b"), {"base": [[0.0] * 9, [0.2] * 3]}, "x", unit="ratio"),
-        spreads(RANKINGS[:3], [f"{name}, seed {seed}" for name in VARIANTS for seed in range(3)], kind="box"),
+        spreads(RANKINGS[:3], [f"{name}, seed {seed}" for name in VARIANTS for seed in range(3)]),
         spreads([LONG, "tying", "a_name_that_no_line_can_hold_as_it_is"], ["spread"]),
-        spreads(BINS, [LONG, "tying"], rates=True, kind="box"),
+        spreads(BINS, [LONG, "tying"], rates=True),
         Spreads("Nothing", ("all",), {"b": [[]]}, "x", rates={"b": [NAN]}, rate_label="never flips", unit="ratio"),
         scatter(["base"], 0, log_x=True),
-        lines([LONG, "tying"], 50, y_range=(0, 0.7), x_range=(0.1, 0.5)),
-        histograms([LONG, "tying"]),
+        lines([LONG, "tying"], 50, y_range=(0, 0.7)),
     ],
     ids=lambda figure: f"{type(figure).__name__}-{figure.title}"[:20],
 )
@@ -258,13 +241,13 @@ def test_figures_are_readable_at_their_printed_size(figure: Data) -> None:
     canvas = draw(figure)
     assert_readable(canvas)
     width, height = canvas.get_size_inches()
-    assert width <= (PAGE if isinstance(figure, HeatMap | Maps | Categories | AttentionLines) else COLUMN)
+    assert width <= (PAGE if isinstance(figure, HeatMap | Maps | AttentionLines) else COLUMN)
     assert height <= (13.5 if isinstance(figure, AttentionLines) else 11)
 
 
 def test_drawing_leaves_nothing_behind() -> None:
     before = dict(mpl.rcParams)
-    charts = spreads("ab", "c", rates=True), lines("a", 8), histograms("a")
+    charts = spreads("ab", "c", rates=True), lines("a", 8), plane(2, 2)
     for figure in (bars("ab"), heat_map(2, 3), maps(2, 2, 3), roles(1, 2, {"a": "A"}), sentence(5), *charts):
         draw(figure)
     assert plt.get_fignums() == []
@@ -327,27 +310,24 @@ class TestWithoutColour:
     def test_ten_series_differ_in_more_than_colour(self) -> None:
         names = list("abcdefghij")
         hatches = [container.patches[0].get_hatch() for container in containers(axes_of(bars("ab", 10)))]
-        axes, rates = draw(spreads("ab", names, rates=True, kind="box")).axes
-        drawn = [patch.get_hatch() for patch in axes.patches if isinstance(patch, PathPatch)]
+        axes, rates = draw(spreads("ab", names, rates=True)).axes
+        drawn = [part.get_hatch() for part in axes.collections if isinstance(part, PolyCollection)]
         assert drawn == [hatch for hatch in hatches for _ in "ab"]
         assert [patch.get_hatch() for patch in rates.patches] == drawn
         legend = rates.get_legend()
         assert legend is not None
         assert [patch.get_hatch() for patch in legend.get_patches()] == hatches
-        bodies = [part for part in axes_of(spreads("a", names)).collections if isinstance(part, PolyCollection)]
-        assert [body.get_hatch() for body in bodies] == hatches
         curves = [(line._dash_pattern, line.get_marker()) for line in axes_of(lines(names, 50)).lines]  # type: ignore[attr-defined]
-        steps = [step.get_linestyle() for step in axes_of(histograms(names[:7])).patches]
         points = [line.get_marker() for line in axes_of(scatter(names, 300)).lines]
         heads = [line.get_marker() for line in axes_of(plane(10, 2)).lines]
-        for channel in (hatches, curves, steps, points, heads):
+        for channel in (hatches, curves, points, heads):
             assert len(channel) >= 7
             assert all(one != two for one, two in combinations(channel, 2))
 
 
 def test_a_pdf_has_its_fonts_and_no_text_is_small(tmp_path: Path) -> None:
     figures = (bars("ab", 2), heat_map(9, 9), maps(2, 2, 3, names=["ab", "cd"]), roles(2, 2, {"a": "A"}), sentence(60))
-    for figure in (*figures, plane(3, 3), spreads("ab", "cd", kind="box"), lines("ab", 9), histograms("ab")):
+    for figure in (*figures, plane(3, 3), spreads("ab", "cd"), lines("ab", 9)):
         canvas = draw(figure)
         written = [text for text in canvas.findobj(Text) if isinstance(text, Text) and text.get_text()]
         assert min(float(text.get_fontsize()) for text in written) >= 6
@@ -483,18 +463,16 @@ class TestCategories:
     def test_cells_have_the_colour_and_the_letter_of_their_category(self) -> None:
         glyphs = {"previous": "P", "next": "N", "broad": "B"}
         cells: list[list[str | None]] = [["next", "previous", None], ["broad", "next", "next"]]
-        canvas = draw(Categories("Roles", cells, glyphs, "12", "123", "Layer", "Head"))
+        canvas = draw(HeatMap.from_categories("Roles", cells, glyphs, "12", "123", "Layer", "Head"))
         [axes] = canvas.axes
-        drawn = {
-            (int(patch.get_y() + 0.5), int(patch.get_x() + 0.5)): to_rgb(patch.get_facecolor())
-            for patch in axes.patches
-            if isinstance(patch, Rectangle)
-        }
+        drawn = axes.images[0].to_rgba(shown(axes))
+        for y, x in np.ndindex(2, 3):
+            name = cells[y][x]
+            expected = (1.0, 1.0, 1.0) if name is None else colours(3)[list(glyphs).index(name)]
+            assert tuple(drawn[y, x, :3]) == pytest.approx(expected)
         written = {(int(label.get_position()[1]), int(label.get_position()[0])): label for label in axes.texts}
-        known = {(y, x): name for y, row in enumerate(cells) for x, name in enumerate(row) if name}
-        assert drawn == {place: to_rgb(colours(3)[list(glyphs).index(name)]) for place, name in known.items()}
         assert {place: label.get_text() for place, label in written.items()} == {
-            place: glyphs[name] for place, name in known.items()
+            (y, x): glyphs[name] for y, row in enumerate(cells) for x, name in enumerate(row) if name
         }
         assert axes.yaxis_inverted()
         [legend] = canvas.legends
@@ -502,27 +480,29 @@ class TestCategories:
         assert [to_rgb(patch.get_facecolor()) for patch in legend.get_patches()] == [to_rgb(one) for one in colours(3)]
 
 
-class TestScatter:
+class TestPlane:
     def test_points_have_the_colour_of_their_group(self) -> None:
         figure = plane(3, 4)
-        axes = axes_of(dataclasses.replace(figure, groups=["other", "broad", *figure.groups[:10]]))
-        drawn = {line.get_label(): line for line in axes.lines}
-        assert list(drawn) == ["other", "broad", "1", "2", "3"]
-        np.testing.assert_array_equal(drawn["2"].get_xydata(), figure.points[6:10])
-        assert [to_rgb(line.get_color()) for line in drawn.values()] == [to_rgb(one) for one in colours(5)]
+        axes = axes_of(figure)
+        for line, (name, points) in zip(axes.lines, figure.points.items(), strict=True):
+            assert line.get_label() == name
+            np.testing.assert_array_equal(np.array(line.get_data()), points)
+        assert [to_rgb(line.get_color()) for line in axes.lines] == [to_rgb(one) for one in colours(3)]
+        assert legend_of(axes) == list("123")
         assert axes.get_aspect() == 1
+        assert not [*axes.get_xticks(), *axes.get_yticks()]
 
     def test_points_fill_their_frame(self) -> None:
         """Alike in both directions, and no wider than the points need in one of them."""
-        figure = dataclasses.replace(plane(6, 12, ordered=True), title="Heads by distance and layer " * 3)
+        figure = plane(6, 12, bar_label="layer", title="Heads by distance and layer " * 3)
         canvas = draw(figure)
         canvas.draw_without_rendering()
-        axes, points = canvas.axes[0], figure.points
+        axes, points = canvas.axes[0], np.concatenate([np.array(points).T for points in figure.points.values()])
         room = [span[1] - span[0] for span in (axes.get_xlim(), axes.get_ylim())]
         assert 1 < min(room / np.ptp(points, axis=0)) < 1.2
 
     def test_steps_of_a_scale_go_from_light_to_dark_beside_a_bar(self) -> None:
-        axes, bar = draw(plane(6, 2, ordered=True)).axes
+        axes, bar = draw(plane(6, 2, bar_label="layer")).axes
         brightness = [sum(to_rgb(line.get_color())) for line in axes.lines]
         assert brightness == sorted(brightness, reverse=True)
         assert texts(bar.get_yticklabels()) == list("123456")
@@ -597,29 +577,18 @@ class TestSpreads:
         numbers = {(note.get_text(), round(note.xy[1], 2)) for note in notes}
         assert numbers == {("1,821", -0.21), ("0", 0.79), ("1", 1.79), ("60", 0.21), ("2", 1.21), ("1", 2.21)}
 
-    def test_boxes_show_quartiles_and_percentiles_and_no_outliers(self) -> None:
-        figure = Spreads(
-            "t", ("a", "b"), {"base": [values(TEXTS), [*values(TEXTS, 1), 50.0]]}, "x", unit="fraction", kind="box"
-        )
-        canvas = draw(figure)
+    def test_the_quartiles_are_a_bar_and_the_median_a_dot(self) -> None:
+        data = [values(TEXTS), [*values(TEXTS, 1), 0.0]]
+        canvas = draw(Spreads("t", ("a", "b"), {"base": data}, "x", unit="fraction"))
         axes = canvas.axes[0]
-        boxes = [patch.get_path().get_extents() for patch in axes.patches if isinstance(patch, PathPatch)]
-        upright = [line for line in axes.get_lines() if np.ptp(np.asarray(line.get_xdata())) == 0]
-        level = [line for line in axes.get_lines() if np.ptp(np.asarray(line.get_ydata())) == 0]
-        for place, (box, data) in enumerate(zip(boxes, figure.series["base"], strict=True)):
-            low, first, median, third, high = 100 * np.percentile(data, (5, 25, 50, 75, 95))
-            assert (box.x0, box.x1) == pytest.approx((first, third))
-            assert (box.y0 + box.y1) / 2 == pytest.approx(place)
-            assert box.y1 - box.y0 == pytest.approx(0.85 * 0.84)
-            own = [line for line in upright if np.mean(np.asarray(line.get_ydata())) == pytest.approx(place)]
-            assert any(line.get_xdata()[0] == pytest.approx(median) for line in own)  # type: ignore[index]
-            here = [line for line in level if np.mean(np.asarray(line.get_ydata())) == pytest.approx(place)]
-            whiskers = sorted(float(x) for line in here for x in np.asarray(line.get_xdata()))
-            # A whisker ends at the last value within the percentile.
-            assert whiskers == pytest.approx([low, first, third, high], abs=0.5)
-        assert axes.get_xlim()[1] < 200
+        [bars] = [part for part in axes.collections if isinstance(part, LineCollection)]
+        [dots] = axes.get_lines()
+        for place, group in enumerate(data):
+            first, median, third = 100 * np.percentile(group, (25, 50, 75))
+            np.testing.assert_allclose(bars.get_segments()[place], [(first, place), (third, place)])
+            assert dots.get_xydata()[place] == pytest.approx((median, place))  # type: ignore[index]
         assert axes.get_xlabel() == "x (%)"
-        assert canvas.get_supxlabel() == "box: quartiles, whiskers: percentiles 5 and 95,\nnumbers: n of each row"
+        assert canvas.get_supxlabel() == "bar: quartiles, dot: median, numbers: n of each row"
 
     def test_rates_are_bars_in_the_same_rows(self) -> None:
         figure = dataclasses.replace(
@@ -665,31 +634,3 @@ class TestCurves:
         assert legend_of(axes) == ["base", "MLM", "uniform"]
         assert drawn[1].get_zorder() > drawn[2].get_zorder()
         assert len({line.get_marker() for line in drawn}) == 3
-
-
-class TestHistograms:
-    def test_the_outline_is_the_share_of_each_bin(self) -> None:
-        data = {"base": [*values(TEXTS), NAN], "tying": [-1 - 1e-9, 1.0, 1 + 1e-9, -0.05]}
-        axes = axes_of(Histograms("Agreement", "τ", data, -1, 1))
-        steps = [patch for patch in axes.patches if isinstance(patch, StepPatch)]
-        assert len(steps) == 2
-        for step, (name, series) in zip(steps, data.items(), strict=True):
-            shares, edges, _ = step.get_data()
-            np.testing.assert_allclose(edges, [-1 + place / 10 for place in range(21)], atol=1e-12)
-            known = [min(max(value, -1.0), 1.0) for value in series if not np.isnan(value)]
-            expected = []
-            for place, (low, high) in enumerate(pairwise(edges)):
-                inside = [value for value in known if low <= value < high or (place == 19 and value == high)]
-                expected.append(100 * len(inside) / len(known))
-            np.testing.assert_allclose(shares, expected, err_msg=name)
-            assert sum(shares) == pytest.approx(100)
-        assert [step.get_edgecolor()[:3] for step in steps] == colours(2)
-        assert steps[0].get_linestyle() != steps[1].get_linestyle()
-        assert axes.get_xlim() == (-1, 1)
-        assert axes.get_ylim()[0] == 0
-        assert (axes.get_xlabel(), axes.get_ylabel()) == ("τ", "texts (%)")
-
-    def test_the_legend_counts_the_texts(self) -> None:
-        data = {"base": [*values(TEXTS), NAN], "tying": [NAN]}
-        assert legend_of(axes_of(Histograms("t", "τ", data, -1, 1))) == ["base (n = 1,821)", "tying (n = 0)"]
-        assert legend_of(axes_of(Histograms("t", "τ", {"": [0.5]}, -1, 1))) == ["n = 1"]

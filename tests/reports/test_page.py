@@ -14,10 +14,8 @@ import yaml
 from axe_playwright_python.base import AXE_FILE_PATH
 from playwright.sync_api import Browser, Page
 
-from reports import run_page
-from reports.drawn import drawn
-from reports.page import main
-from reports.run_page import write_page
+from reports import page as module
+from reports.page import main, write_page
 from reports.tables import latex_table
 from reports.writer import write
 from results import Bars, ColouredText, ColouredTexts, Curves, Estimate, Figure, HeatMap, Provenance, Result, Table
@@ -188,7 +186,7 @@ class TestFigures:
             box.locator("tbody tr").first.wait_for()
             with page.expect_download() as download:
                 box.get_by_role("button", name="Save as CSV").click()
-            expected = drawn(figure)
+            expected = figure.data()
             assert expected is not None
             words = dict.fromkeys(expected.frame.select_dtypes(exclude="number"), "str")
             saved = pd.read_csv(download.value.path(), dtype=words)
@@ -348,9 +346,9 @@ class TestSize:
         whole = (run / "page.html").stat().st_size
         left = []
         for share in np.arange(1.0, 0.3, -0.07):
-            monkeypatch.setattr(run_page, "LIMIT", int(share * whole) + 2000)
+            monkeypatch.setattr(module, "LIMIT", int(share * whole) + 2000)
             page = open_page(write_page(run, tmp_path / "page.html"))
-            assert (tmp_path / "page.html").stat().st_size <= run_page.LIMIT
+            assert (tmp_path / "page.html").stat().st_size <= module.LIMIT
             left.append(page.locator(".notice li").all_inner_texts())
             if any(line.startswith("rows") for line in left[-1]):
                 break
@@ -375,7 +373,7 @@ class TestSize:
         one, other = (pd.DataFrame({"n": range(start, start + 3)}) for start in (100, 200))
         given = {"large": LARGE, "a+b": Table(one), "a-b": Table(other)}
         write(tmp_path, Result("probe", {}, given), Provenance({}, {}, {}))
-        monkeypatch.setattr(run_page, "MOST", 600)
+        monkeypatch.setattr(module, "MOST", 600)
         write_page(tmp_path)
         page = open_page(tmp_path / "page.html")
         assert table(page, "large").locator(".count").inner_text() == "200 of 700 rows shown"

@@ -47,8 +47,8 @@ scores = {"uas": 0.5 + 0.1 * int(options["seed_everything"]), "offset.uas": 0.25
     "experiment": "probe", "seed": int(options["seed_everything"]), "tables": {}, "scores": scores,
     "units": dict.fromkeys(scores, "fraction"), "ratios": {}, "items": None,
     "audit": {"epochs": int(options["seed_everything"]) + 3},
-    "versions": {}, "encoder": {"name": "tiny"},
-    "data": {"test": {"file": "tiny.conllu", "sha256": options.get("sha", "1")}},
+    "encoder": {"name": "tiny"}, "data": {"test": {"file": "tiny.conllu", "sha256": options.get("sha", "1")}},
+    **dict.fromkeys(("columns", "figures", "figure_data", "captions"), {}), "versions": {"source_sha256": "0"},
 }))
 sys.exit(5 if "afterwards" in config else 0)
 """

@@ -22,7 +22,7 @@ from processes import locks
 from processes.jobs import Attempt, Jobs
 from results.errors import UserError
 from sweeps.plan import read_sweep
-from sweeps.run import Sweeper, main
+from sweeps.run import Sweeper, end_of_log, main
 from tests.sweeps.sweeps import write_program, write_spec
 
 pytestmark = pytest.mark.slow  # every run is a process under two of submitit
@@ -451,12 +451,10 @@ LOGS = {
 
 @pytest.mark.parametrize("said", LOGS)
 def test_of_a_log_the_end_is_shown_and_only_a_fault_is_one(said: str, tmp_path: Path) -> None:
-    spec = write_spec(tmp_path, "scores: [uas]\nrows: {x: {config: a.yaml}}\n", a="a")
-    sweeper = Sweeper(read_sweep(spec), tmp_path, Jobs(tmp_path / "jobs", 1), [], Console())
-    (key, folder) = next(iter(sweeper.folders.items()))
-    folder.mkdir(parents=True)
+    folder = tmp_path / "run"
+    folder.mkdir()
     (folder / "errors.txt").write_text(said.format(folder), encoding="utf-8")
-    shown, fault = sweeper._log(key, "1")
+    shown, fault = end_of_log(folder, tmp_path / "job.txt")
     assert fault == LOGS[said]
     assert len(shown.splitlines()) <= 21
     assert shown.splitlines()[-1] == "    " + said.format(folder).splitlines()[-1]

@@ -13,11 +13,11 @@ import yaml
 from rich.console import Console
 
 from metrics.bootstrap import bootstrap_ratio, holm, paired_bootstrap, paired_permutation
-from reports.comparison import Scored, compare, grouped, main, on_same_items, scored, warnings
 from reports.reader import find_record
 from reports.writer import write
 from results import Estimate, Provenance, Result, Table
 from results.errors import UserError
+from sweeps.compare import Scored, compare, grouped, main, on_same_items, scored, warnings
 
 SENTENCES = 60
 

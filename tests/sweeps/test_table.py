@@ -1,6 +1,5 @@
-import json
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,35 +9,23 @@ import pytest
 
 from metrics.bootstrap import bootstrap_ratio
 from reports.reader import NAN, Record, RecordError, read_record
-from reports.runs import Row, collect, columns_of
 from reports.writer import write_scores
-from results import Estimate, Provenance, Result, numbers
+from results import Estimate, Provenance, Result, Table, numbers
+from sweeps.plan import Row, Run, Sweep, columns_of
+from sweeps.table import collect
 
 
-@dataclass(frozen=True)
-class Call:
-    """A call of train.py, as a sweep has it."""
-
-    seed: int
-    config: Path = Path("a.yaml")
-    command: str = "fit"
-
-    @property
-    def key(self) -> str:
-        return f"{self.config}{self.seed}"
+def run(seed: int, config: str = "a.yaml") -> Run:
+    return Run("fit", Path(config), config, (), seed)
 
 
-def run(seed: int, config: str = "a.yaml") -> Call:
-    return Call(seed, Path(config))
-
-
-def row_of(*seeds: int, score: str = "uas") -> Row[Call]:
+def row_of(*seeds: int, score: str = "uas") -> Row:
     return Row(("a",), {seed: (run(seed),) for seed in seeds}, {"uas": score})
 
 
-def made(tmp_path: Path, rows: list[Row[Call]], records: Mapping[str, Record]) -> tuple[Result, Provenance]:
+def made(tmp_path: Path, rows: list[Row], records: Mapping[str, Record]) -> tuple[Result, Provenance]:
     columns = columns_of(["probe"], list(rows[0].scores), [], "here")
-    return collect("table", ["probe"], rows, columns, records, tmp_path)
+    return collect(Sweep("table", ("probe",), tuple(rows), columns), records, tmp_path)
 
 
 def told(result: Result, what: str) -> list[str]:
@@ -48,7 +35,7 @@ def told(result: Result, what: str) -> list[str]:
     return found
 
 
-def line_of(tmp_path: Path, row: Row[Call], records: Mapping[str, Record]) -> dict[Hashable, Any]:
+def line_of(tmp_path: Path, row: Row, records: Mapping[str, Record]) -> dict[Hashable, Any]:
     """The one line of the table."""
     (line,) = made(tmp_path, [row], records)[0].tables["table"].frame.to_dict("records")
     return line
@@ -212,19 +199,15 @@ def test_rows_on_different_items_are_told(tmp_path: Path) -> None:
 
 
 def test_results_are_read(tmp_path: Path) -> None:
-    content = {
-        **{"scores": {"uas": 1, "none": None}, "audit": {"epochs": 3}, "items": "items.parquet"},
-        **{"ratios": {"uas": ["correct", "scored"]}, "encoder": {"name": "tiny"}, "data": {}},
-        **{"experiment": "probe", "seed": 3, "tables": {"probe_runs": "probe_runs.csv"}},
-        **{"units": {"uas": "fraction"}, "versions": {}},
-    }
-    path = tmp_path / "results.json"
-    path.write_text(json.dumps(content), encoding="utf-8")
-    read = read_record(path)
-    assert numbers(read.scores) == pytest.approx({"uas": 1.0, "none": NAN}, nan_ok=True)
+    scores = {"uas": Estimate(1.0, 0.9, 1.0, unit="fraction"), "none": Estimate(NAN, unit="nats")}
+    frame = items([1.0, 2], [3, 4])
+    tables = {"probe_runs": Table(pd.DataFrame({"seed": [0]}))}
+    result = Result("probe", scores, tables, items=frame, ratios={"uas": ("correct", "scored")}, audit={"epochs": 3})
+    write_scores(tmp_path, result, Provenance({"name": "tiny"}, {}, {}))
+    read = read_record(tmp_path / "results.json")
+    assert numbers(read.scores) == pytest.approx(numbers(scores), nan_ok=True)
     assert (read.epochs, read.items, read.encoder) == (3.0, tmp_path / "items.parquet", {"name": "tiny"})
-    assert (read.experiment, read.seed, read.is_sweep) == ("probe", 3, True)
-    items([1.0, 2], [3, 4]).to_parquet(tmp_path / "items.parquet")
+    assert (read.experiment, read.is_sweep) == ("probe", True)
     counts = read.counts("uas")
     assert counts.index.names == ["sentence", "id"]
     assert counts.to_numpy().tolist() == [[1, 3], [2, 4]]
