@@ -18,6 +18,7 @@ from attention.extraction import in_order
 from datamodules import SegmentBatch, TextDataModule
 from metrics.head_distances import HeadDistances, scaled_rows, summed_divergences
 from metrics.moments import Floats
+from processes.ranks import run_seed
 from results import Curves, Estimate, Figure, HeatMap, Result, Table
 from results.errors import check_numbers
 

@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from benchmarks.harness import Report, Settings, alternate, run
 from benchmarks.probe_training import VECTOR_SIZE, epoch
 from corpora.registry import locate
-from corpora.reviews import write_sample_reviews
+from corpora.sample import write_sample_reviews
 from corpora.sentence import CorpusError
 from datamodules import ClassificationDataModule
 from models import AdditiveAttention, AttentionClassifier, EmbeddingSpec, RecurrentEncoder

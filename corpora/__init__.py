@@ -1,1 +1,1 @@
-"""Files → typed sentences, documents and labelled texts; the embedded samples; the registry of public corpora."""
+"""Readers of treebanks, documents and labelled texts; the embedded sample corpora; the registry of public corpora."""

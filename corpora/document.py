@@ -1,4 +1,4 @@
-"""What readers of coreference corpora return: documents with mentions; and windows of documents."""
+"""Documents with mentions, as readers of coreference corpora return them, and windows of documents."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ MentionType = Literal["pronoun", "proper", "nominal"]
 MENTION_TYPES: tuple[MentionType, ...] = ("pronoun", "proper", "nominal")
 
 WINDOWS_VERSION = 1
-"""Part of the key of every store of windows: raise it when windows would be cut or written differently."""
+"""Part of the key of every store of windows. Raise it when windows are cut or written differently."""
 
 _NUMBERS = pa.list_(pa.int32())
 _MENTION = ("sentence", "start", "end", "head", "cluster")
@@ -71,7 +71,7 @@ class Document:
 
 @dataclass(frozen=True)
 class Documents:
-    """The documents of one file in their order, at least one, and what the reader counted (see there)."""
+    """The documents of one file in their order, at least one, and the reader's counts (`read_documents` names them)."""
 
     documents: tuple[Document, ...]
     audit: Mapping[str, int]
@@ -102,28 +102,28 @@ class Window:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The words of all its sentences."""
+        """Words of all sentences."""
         return tuple(chain.from_iterable(self.text.sentences))
 
     @property
     def mention_heads(self) -> tuple[int, ...]:
-        """For each mention the 0-based place of its head word in the window."""
+        """Position of each mention's head word in the window, from 0."""
         starts = _offsets(self.text.sentences)
         return tuple(starts[mention.sentence] + mention.head for mention in self.text.mentions)
 
     @property
     def head_words(self) -> tuple[int, ...]:
-        """The places of all head words in the window, each once, ascending."""
+        """Positions of all head words in the window, each once, ascending."""
         return tuple(sorted(set(self.mention_heads)))
 
 
 def _offsets(sentences: Sequence[Sequence[str]]) -> list[int]:
-    """Place of each sentence's first word among the words of all, and one behind the last word."""
+    """Return the position of each sentence's first word among the words of all, and the number of words."""
     return list(accumulate(map(len, sentences), initial=0))
 
 
 def anaphoric(mentions: Iterable[Mention]) -> list[bool]:
-    """For each mention, whether one of its cluster stands before it."""
+    """Return for each mention whether an earlier one has the same cluster."""
     seen: set[int] = set()
     found = []
     for mention in mentions:
@@ -133,7 +133,7 @@ def anaphoric(mentions: Iterable[Mention]) -> list[bool]:
 
 
 def cut(number: int, document: Document, start: int, stop: int) -> Window:
-    """Cut the sentences `start` to `stop` - 1 out of a document, which is the `number`-th of its corpus."""
+    """Return the window of the sentences `start` to `stop` - 1 of a document, the `number`-th of its corpus."""
     inside = [mention for mention in document.mentions if start <= mention.sentence < stop]
     before = {mention.cluster for mention in document.mentions if mention.sentence < start}
     mentions = tuple(replace(mention, sentence=mention.sentence - start) for mention in inside)

@@ -57,7 +57,7 @@ class LabelledText:
 
 @dataclass(frozen=True)
 class LabelledTexts:
-    """The texts of one file in their order, at least one, and what the reader counted on the way.
+    """The texts of one file in their order, at least one, and the reader's counts.
 
     The `audit` counts `texts` that are kept, `duplicates` whose text and pair repeat those of an earlier one,
     `conflicting` duplicates whose label is not that of the first, and records that were skipped: `empty` ones, and

@@ -1,4 +1,4 @@
-"""The lines of a text file, decoded one by one, so that a fault is known by its line."""
+"""Numbered lines of a text file, decoded one by one, so that every error names its line."""
 
 import shlex
 from collections.abc import Iterator, Mapping

@@ -43,7 +43,7 @@ class Constituent:
 
 
 class ParseBitError(ValueError):
-    """Bits that are no tree; `word` is the 0-based place of the first that is wrong."""
+    """Parse bits that are no tree; `word` is the position of the first wrong one, from 0."""
 
     def __init__(self, word: int, wrong: str) -> None:
         super().__init__(wrong)
@@ -62,12 +62,12 @@ class Tokens:
 
     @cached_property
     def tree(self) -> Constituent | None:
-        """The constituents; None without a bracket in the parse column. Raises `ParseBitError` if they are no tree."""
+        """Constituents; None without a bracket in the parse column. Raises `ParseBitError` if they are no tree."""
         return read_constituents(self.bits) if any("(" in bit for bit in self.bits) else None
 
 
 class Head(NamedTuple):
-    """The head word of a span, the way it was found, and between how many words the dependency tree left the choice."""
+    """The head word of a span, the way it was found, and the number of words that the dependency tree offered."""
 
     word: int
     way: Way
@@ -103,7 +103,7 @@ def find_head(sentence: Tokens, start: int, end: int) -> Head:
 
 
 def find_type(sentence: Tokens, start: int, end: int, head: int) -> tuple[MentionType, bool]:
-    """Return the type of a span with that head, and whether it is a heuristic's because the part of speech is missing.
+    """Return the type of a span with this head, and True if a heuristic gives it because the part of speech is missing.
 
     The head's tag, or its UPOS in the dependency tree where the corpus has no tag, decides: a personal, possessive or
     wh-pronoun is a pronoun, and so is a demonstrative that stands alone; a proper noun is proper, all else nominal.
@@ -134,7 +134,7 @@ def _head_by_heuristic(words: Sequence[str]) -> int:
 
 
 def attach_parses(path: Path, sentences: Sequence[Tokens], parses: Path) -> None:
-    """Give every sentence of the file `path` its dependency tree of the file `parses`, or name where they differ."""
+    """Set the dependency tree of every sentence of `path` from the file `parses`; raise where they differ."""
     trees = read_treebank(parses).sentences
     remedy = "Heads are taken from the parses of the very same sentences and words: correct one file, or move it away"
     for number, (sentence, tree) in enumerate(zip(sentences, trees, strict=False)):

@@ -6,15 +6,19 @@ there; a file made from others has no address, and its entry says how it is made
 """
 
 import argparse
+import hashlib
+import logging
 import os
+import re
 import shlex
 import sys
+import tarfile
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from corpora.archives import Row, read_imdb, read_newsgroups
 from corpora.sentence import CorpusError
 from corpora.tables import tables
 from results.errors import near
@@ -22,11 +26,20 @@ from results.files import write_atomically
 
 Split = Literal["train", "dev", "test", "all"]  # all: the corpus comes as one piece
 Score = Literal["accuracy", "f1", "auroc", "mcc", "pearson", "spearman"]
+Row = tuple[str, str]  # label and text
+
+_GROUPS = re.compile(r"20news-bydate-(train|test)/rec\.sport\.(baseball|hockey)/[0-9]+")
+_REVIEWS = re.compile(r"aclImdb/(train|test)/(neg|pos)/[0-9]+_[0-9]+\.txt")
+_LABELS = {"baseball": "0", "hockey": "1", "neg": "0", "pos": "1"}
+_QUOTED = re.compile(r"^[>|]|^(In article|Quoted from)|writes in|(writes|wrote|says|said):")
+_DEV = 10
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """One file of a corpus: where it lies under the data root, whence it comes, and its SHA-256 in hexadecimal.
+    """One file of a corpus: its path under the data root, its address, and its SHA-256 in hexadecimal.
 
     Without `url` no address holds exactly these bytes, and the file must be made. Without `sha256` too it is made here,
     from the archive of the corpus, or it is any file that is read as the corpus is.
@@ -39,7 +52,7 @@ class RemoteFile:
 
 @dataclass(frozen=True)
 class Archive:
-    """What the files of a corpus are made from, and the function that reads the labels and texts of its splits."""
+    """An archive from which the files of a corpus are made, and the function that reads its labels and texts."""
 
     file: RemoteFile
     read: Callable[[Path], Mapping[str, list[Row]]]
@@ -47,18 +60,16 @@ class Archive:
 
 @dataclass(frozen=True)
 class Corpus:
-    """A public corpus: its files by split, whom to thank, files that lie beside, how what has no address is made.
-
-    Of labelled texts:
+    """A public corpus: its files by split and beside them, its licence, its citation, the recipe of its files.
 
     Attributes:
-        columns: By the fields of `Columns`; empty for its defaults.
-        header: Whether the columns have names.
-        labels: All labels that there are; empty where they are not checked. `positive` is the one that F1 is about.
-        regression: Whether labels are numbers.
-        score: What the task is scored by.
-        skip: Records that are left out, and counted: those with an `empty` text, and `malformed` ones, which have more
-            or fewer fields than the header.
+        columns: Columns of labelled texts, by the fields of `Columns`; empty for its defaults.
+        header: True if the first line names the columns.
+        labels: All labels; empty where they are not checked. F1 is that of the label `positive`.
+        regression: True if labels are numbers.
+        score: The task's score.
+        skip: Records that are left out and counted: `empty` texts, and `malformed` ones with more or fewer fields than
+            the header.
     """
 
     name: str
@@ -79,13 +90,94 @@ class Corpus:
 
     @property
     def files(self) -> tuple[RemoteFile, ...]:
-        """Those of the splits and those beside, each once."""
+        """Files of the splits and beside them, each once."""
         return tuple(dict.fromkeys((*self.splits.values(), *self.beside)))
 
     @property
     def can_be_fetched(self) -> bool:
-        """Whether every file has an address, or an archive that has one."""
+        """True if every file has an address, or is made from an archive."""
         return self.archive is not None or all(remote.url for remote in self.files)
+
+
+def read_newsgroups(archive: Path) -> dict[str, list[Row]]:
+    """Read baseball (label 0) and hockey (1) of 20news-bydate.tar.gz: the texts of train, dev and test.
+
+    Jain & Wallace 2019, §3. As theirs, the posts are without headers, footers and quotes, by the rules of
+    scikit-learn's `fetch_20newsgroups`; posts of which nothing is left are left out, and their number is logged. Train
+    and test are those of the archive, by date; Jain & Wallace draw theirs at random from both.
+
+    Raises:
+        CorpusError: The file is no such archive.
+    """
+    return _split(archive, _members(archive, _GROUPS, "latin-1", _post))
+
+
+def read_imdb(archive: Path) -> dict[str, list[Row]]:
+    """Read the negative (label 0) and positive (1) reviews of aclImdb_v1.tar.gz: the texts of train, dev and test.
+
+    Maas et al. 2011, "Learning Word Vectors for Sentiment Analysis". `<br />` is a blank here. All lengths are kept;
+    Jain & Wallace 2019 leave out reviews of 400 words and more.
+
+    Raises:
+        CorpusError: The file is no such archive.
+    """
+    return _split(archive, _members(archive, _REVIEWS, "utf-8", lambda text: text.replace("<br />", " ")))
+
+
+def _members(
+    archive: Path, wanted: re.Pattern[str], encoding: str, clean: Callable[[str], str]
+) -> dict[str, list[Row]]:
+    """Return label and text, with one blank for white space, of the members whose name fits, by split.
+
+    The archive is not unpacked, and no name in it becomes the name of a file.
+    """
+    found: dict[str, list[Row]] = {"train": [], "test": []}
+    try:
+        with tarfile.open(archive, "r:gz") as members:
+            for member in members:
+                name = wanted.fullmatch(member.name)
+                # A link could point anywhere; the archives have none among these names.
+                if name is None or not member.isfile() or (file := members.extractfile(member)) is None:
+                    continue
+                text = clean(file.read().decode(encoding)).replace("\0", " ")
+                found[name[1]].append((_LABELS[name[2]], " ".join(text.split())))
+    except (OSError, EOFError, zlib.error, tarfile.TarError, UnicodeDecodeError) as error:
+        wrong = f"the archive cannot be read ({error})"
+        raise CorpusError.at(archive, None, wrong, "Delete it and fetch it again") from None
+    return found
+
+
+def _split(archive: Path, found: dict[str, list[Row]]) -> dict[str, list[Row]]:
+    """Return train, dev and test without empty texts, in the order of the SHA-1 of the text.
+
+    No archive has a dev split: it is every tenth text of train.
+    """
+    empty = sum(not text for rows in found.values() for _, text in rows)
+    total = sum(map(len, found.values()))
+    if empty:
+        _log.warning("%s: %d of %d texts are empty and were left out.", archive.name, empty, total)
+    train, test = (
+        sorted((row for row in found[split] if row[1]), key=lambda row: (hashlib.sha1(row[1].encode()).digest(), row))
+        for split in ("train", "test")
+    )
+    dev = train[_DEV - 1 :: _DEV]
+    del train[_DEV - 1 :: _DEV]
+    if not (train and dev and test):
+        wrong = f"the archive has {len(train) + len(dev)} train and {len(test)} test texts of this corpus"
+        raise CorpusError.at(archive, None, wrong, "Delete it and fetch it again")
+    return {"train": train, "dev": dev, "test": test}
+
+
+def _post(text: str) -> str:
+    """Return a post without headers, footer and quotes.
+
+    The footer follows the last line that is blank or of hyphens alone, but is never all of the post.
+    """
+    body = text.partition("\n\n")[2]
+    lines = body.strip().split("\n")
+    last = next((i for i in range(len(lines) - 1, 0, -1) if not lines[i].strip().strip("-")), 0)
+    kept = lines[:last] if last else body.split("\n")
+    return "\n".join(line for line in kept if not _QUOTED.search(line))
 
 
 def _corpus(name: str, entry: dict[str, Any]) -> Corpus:
@@ -109,7 +201,7 @@ def data_root(root: str | Path | None) -> Path:
 
 
 def find(name: str) -> Corpus:
-    """Return the corpus of that name; a CorpusError lists those there are."""
+    """Return the corpus of this name; a CorpusError lists the known names."""
     if name not in CORPORA:
         known = ", ".join(sorted(CORPORA))
         raise CorpusError(f"{name}: no corpus has this name{near(name, CORPORA)}. The registry knows: {known}.")
@@ -117,7 +209,7 @@ def find(name: str) -> Corpus:
 
 
 def remedy_for(path: Path) -> str:
-    """Return what to do about a file that is missing: fetch it, make it, or look for it.
+    """Return the remedy for a missing file: fetch it, make it, or check the path.
 
     It belongs to the corpus whose folders it lies in, else to the one that has a file of its name; `train.tsv` is a
     name in many.
@@ -131,7 +223,7 @@ def remedy_for(path: Path) -> str:
 
 
 def no_file(path: Path, otherwise: str = "") -> CorpusError:
-    """A fault for a path where no file is: what to do about it, or `otherwise`."""
+    """Return the error for a path without a file, with the command that fetches it, or `otherwise`."""
     if path.is_dir():
         return CorpusError.at(path, None, "this is a folder", f"Name a file in it{otherwise}")
     return CorpusError.at(path, None, "there is no such file", f"{remedy_for(path)}{otherwise}")
@@ -187,7 +279,7 @@ def fetch(name: str, root: str | Path | None) -> dict[str, Path]:
 
 
 def _download(corpus: Corpus, files: Sequence[RemoteFile], base: Path) -> None:
-    """Bring those files of a corpus to their places that are not there; check all of them."""
+    """Download missing files of a corpus and verify all checksums."""
     import pooch  # imported here: it loads an HTTP client, and most runs fetch nothing
 
     for remote in files:

@@ -1,109 +1,290 @@
-"""The embedded sample treebank: generated English with gold dependencies, for runs without any corpus at hand.
+"""The embedded sample corpora: generated English, for runs without any corpus at hand.
 
-The files are ordinary CoNLL-U in the conventions of Universal Dependencies 2 for English: `n't` and `'s` are words of
-their own under a multiword token, and `# text` is what the words spell. `corpora.grammar` writes the trees.
+`sample.yaml` is the grammar and explains its notation. The sentences of a document share a cast of three: they are a
+treebank in the manner of Universal Dependencies, a coreference corpus and running text. A review has one opinion of its
+writer, whose deciding words are its rationale; the opinions of others decide nothing, so that no bag of words gets all
+labels right. A seed gives the same bytes on every machine.
 """
 
-from collections.abc import Iterator
-from itertools import pairwise
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import chain, pairwise, product
 from pathlib import Path
+from random import Random
+from typing import Any, TypeVar
 
-from corpora.grammar import Dice, Node, Sentences
-from corpora.lexicon import WORDS
+from corpora.tables import tables
 from results.files import is_whole, write_atomically
 
 # Raise it with every change that makes a seed give other files, and write down their SHA-256.
-SAMPLE_VERSION: int = 1
-_TREEBANK = "8eeae5e0c4be3d644a29af3c9934a5d3fbf58cf0f52efe4259160d5fb0157c4d"
-_TEXT = "8d601402447a70c06fa0364ec51b80f8d48a77e2962c88950bc9f1518d2458df"
+SAMPLE_VERSION: int = 2
+_TREEBANK = "ba94c117a13cc8164b5e9ee474e070b6fe92c23d5671b7dc798333ff64dff413"
+_REVIEWS = "83f4cc6756cc0a2c8e82494328f2dfe10860a380633c45cf0678c997a285859d"
 
-PARAGRAPHS, SENTENCES = 72, 6  # of the sample text
+DOCUMENTS, SENTENCES = {"train": 400, "dev": 50, "test": 50}, 5  # and sentences in each
+REVIEWS = {"train": 3000, "dev": 250, "test": 250}  # half of each label
+SHORTEST, LONGEST = 3, 30  # words of a sentence, punctuation included
 
-# Sentences of each split; they are dealt out in turn, so that the splits are alike.
-SIZES = {"train": 2000, "dev": 250, "test": 250}
-SHORTEST, LONGEST = 3, 30  # words, punctuation included
+_GRAMMAR = tables("sample.yaml")
+_TAGS = {word: tag for tag, words in _GRAMMAR["tags"].items() for word in words.split()}
+_KINDS = {kind: {"KIND": kind, **_GRAMMAR["any_kind"], **own} for kind, own in _GRAMMAR["kinds"].items()}
+_RULES = {**_GRAMMAR["rules"], **_GRAMMAR["words"], "RELATION": "", "PLURAL": False}
+_ITEM = re.compile(
+    r"(?:(?P<case>[a-z]+)\+)?(?P<what>[^\s/:@]+)(?:/(?P<tag>[^\s:@]+))?(?::(?P<relation>[a-z:]+))?(?:@(?P<target>\d))?"
+)
+_GLUED = frozenset({",", ".", "?", "n't", "'s"})  # no blank before them
 
-_CLITICS = frozenset({"n't", "'s", "'", "'m", "'re", "'ll"})  # one token with the word before
+Scope = dict[str, Any]  # definitions by symbol, and what is known of the phrase at hand
+Mention = tuple[str, list["Word"]]  # the pronoun of a member of the cast, and the words that refer to it
+T = TypeVar("T")
+
+
+@dataclass(eq=False, slots=True)
+class Word:
+    """A word of a tree, with its Penn tag; `relation` and `head` are filled when it is attached."""
+
+    form: str
+    tag: str
+    relation: str = ""
+    head: "Word | None" = None
+
+
+@cache
+def _templates(*alternatives: str) -> list[list[dict[str, str]]]:
+    """Return each template as often as its weight says, as the parts of its items."""
+    weighed = (one.partition(" ") if one[:1].isdecimal() else ("1", "", one) for one in alternatives)
+    return [[found.groupdict("") for found in _ITEM.finditer(text)] for n, _, text in weighed for _ in range(int(n))]
+
+
+def _with_s(base: str) -> str:
+    return f"{base}es" if base.endswith(("s", "x", "ch", "sh", "o")) else f"{base}s"
+
+
+def _verbs() -> Iterator[dict[str, Any]]:
+    """Yield the definitions of each verb, for each kind of subject and object."""
+    for subjects, verbs, objects, rest in (map(str.strip, line.split("|")) for line in _GRAMMAR["verbs"]):
+        for base, *irregular in (entry.split("/") for entry in verbs.split()):
+            stem = base.removesuffix("e")
+            past, *_, participle = irregular * 2 or (f"{stem}ed", f"{stem}ed")
+            forms = {"VB": base, "VBD": past, "VBN": participle, "VBG": f"{stem}ing"}
+            fixed = {"REST": [rest], "VBZ": [f"{_with_s(base)}|{base}/VBZ|VBP"]}
+            fixed |= {tag: [f"{form}/{tag}"] for tag, form in forms.items()}
+            for kind, of in product(subjects.split(), objects.split() or [""]):
+                yield {"KIND": kind, "SUBJECT": [kind], "OF": of, "OBJECT": [of and f"{of}:obj"], **fixed}
+
+
+_VERBS = list(_verbs())
+
+
+class Grammar:
+    """The grammar with seeded choices, by `Random.random` alone, whose sequence is guaranteed. No text comes twice."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = Random(seed).random
+        self._cast: list[Mapping[str, str]] = []
+        self._mentions: list[Mention] = []
+        self._taken: set[str] = set()  # words that the sentence has already, and the nouns of the cast
+        self._texts: set[str] = set()
+
+    def document(self) -> tuple[list[list[Word]], list[Mention]]:
+        """Return the sentences of a new document, which are trees, and the mentions of its cast."""
+        sentences: list[list[Word]] = []
+        self._cast, self._mentions, self._taken = [], [], set()
+        for member in map(self._pick, _GRAMMAR["cast"]):
+            definitions = {"NN": _KINDS[member["KIND"]]["NN"], **member}
+            self._cast.append({symbol: self._fresh(words) for symbol, words in definitions.items()})
+        while len(sentences) < SENTENCES:
+            before, self._taken = len(self._mentions), {member["NN"] for member in self._cast}
+            words = self._expand("SENTENCE", {**_RULES, "SAID": set()})
+            if SHORTEST <= len(words) <= LONGEST and self._is_new(words):
+                sentences.append(words)
+            else:
+                del self._mentions[before:]
+        return sentences, self._mentions
+
+    def review(self, label: str) -> list[Word]:
+        """Return a new review, `positive` or `negative`; the words that decide have the relation `rationale`."""
+        words: list[Word] = []
+        while not words or not self._is_new(words):
+            self._taken, domain = set(), self._pick(_GRAMMAR["domains"])
+            fixed = {**_GRAMMAR["labels"][label], "NOUN": self._pick(domain["NOUN"].split())}
+            words = self._expand("REVIEW", {**_RULES, **_GRAMMAR["reviews"], **domain, **fixed})
+        return words
+
+    def _is_new(self, words: list[Word]) -> bool:
+        """Spell the words as in a text; return whether there was no such text before."""
+        for before, word in pairwise([Word(".", "."), *words]):
+            if before.form.lower() == "a" and word.form[0] in "aeiou":
+                before.form += "n"
+            if before.form == ".":
+                word.form = word.form[0].upper() + word.form[1:]
+        known = len(self._texts)
+        self._texts.add(_text(words).lower())
+        return len(self._texts) > known
+
+    def _pick(self, options: Sequence[T]) -> T:
+        return options[int(self._random() * len(options))]
+
+    def _fresh(self, words: str) -> str:
+        """Return and take one of the words, one that is not taken if there is any."""
+        word = self._pick([word for word in words.split() if word not in self._taken] or words.split())
+        self._taken.add(word)
+        return word
+
+    def _expand(self, symbol: str, scope: Scope) -> list[Word]:
+        """Return the words of a symbol by its definition in the scope; those without a head are to be attached."""
+        outer, _, inner = symbol.partition(".")
+        if inner or symbol in _KINDS:
+            return self._expand(inner or "NP", self._enter(outer, scope))
+        if symbol == "CAST":
+            return self._mention(scope)
+        definition = scope["NN" if symbol == "NNS" else symbol]
+        if isinstance(definition, str):
+            word = self._fresh(definition)
+            return [Word(_with_s(word) if symbol == "NNS" else word, _TAGS.get(symbol, symbol))]
+        return self._fill(self._pick(_templates(*definition)), dict(scope))
+
+    def _enter(self, name: str, scope: Scope) -> Scope:
+        """Return the scope with the definitions of a kind, or of a verb for the kind at hand."""
+        if name == "SOME" or name in _KINDS:
+            return {**scope, **_KINDS[name if name in _KINDS else self._pick(list(_KINDS))]}
+        place = {"ANY": None, "DOES": "KIND", "DONE": "OF"}[name]
+        verb = self._pick([verb for verb in _VERBS if place is None or verb[place] == scope["KIND"]])
+        return {**scope, **verb, "SAID": set(scope["SAID"]) if place else set()}
+
+    def _mention(self, scope: Scope) -> list[Word]:
+        """Return a mention of a member of the cast, one a clause unless it is an owner; else any noun phrase."""
+        owner = scope["RELATION"] == "nmod:poss"
+        able = [member for member in self._cast if member["KIND"] == scope["KIND"]]
+        if not (able := [member for member in able if owner or member["PRP"] not in scope["SAID"]]):
+            return self._expand("OWNER" if owner else "NOUN", scope)
+        member = self._pick(able)
+        scope["SAID"].add(member["PRP"])
+        known = any(pronoun == member["PRP"] for pronoun, _ in self._mentions)
+        words = self._expand("AGAIN" if known else "FIRST", {**scope, **member})
+        self._mentions.append((member["PRP"], list(words)))
+        return words
+
+    def _fill(self, items: Sequence[Mapping[str, str]], scope: Scope) -> list[Word]:
+        """Return the words of a template, attached as its items say; a noun sets the number of what agrees with it."""
+        parts: list[list[Word]] = [[] for _ in items]
+        # The subject first: what agrees with it may stand before it.
+        for place in sorted(range(len(items)), key=lambda place: "nsubj" not in items[place]["relation"]):
+            parts[place] = words = self._item(items[place], scope)
+            for top in _unattached(words):
+                if (not top.relation or "nsubj" in top.relation) and top.tag in ("NN", "NNS", "NNP", "PRP"):
+                    scope["PLURAL"] = top.tag == "NNS" or any(
+                        (word.relation, word.head) == ("conj", top) for word in words
+                    )
+        tops = [_unattached(words) for words in parts]
+        attached = list(zip(items, tops, strict=True))
+        roots = [top for item, found in attached for top in found if not (item["target"] or top.relation)]
+        for item, found in attached:
+            governor = tops[int(item["target"]) - 1][0] if item["target"] else roots[0] if len(roots) == 1 else None
+            for top in found:
+                top.head = governor if top is not governor else None
+        return list(chain.from_iterable(parts))
+
+    def _item(self, item: Mapping[str, str], scope: Scope) -> list[Word]:
+        """Return the words of an item: a pronoun in its case, an owner with the possessive ending."""
+        what, relation = item["what"], item["relation"]
+        if len(what) > 1 and what.isupper():
+            words = self._expand(what, {**scope, "RELATION": relation} if relation else scope)
+        else:
+            forms, tags = what.split("|"), (item["tag"] or _TAGS.get(what.split("|")[0], "_")).split("|")
+            words = [Word(forms[-1], tags[-1]) if scope["PLURAL"] else Word(forms[0], tags[0])]
+        for top in _unattached(words):
+            top.relation = top.relation or relation
+            if top.tag == "PRP" and relation and "nsubj" not in relation:
+                accusative, possessive = _GRAMMAR["pronouns"][top.form].split()
+                top.form, top.tag = (possessive, "PRP$") if relation == "nmod:poss" else (accusative, "PRP")
+            elif relation == "nmod:poss":
+                words.append(Word("'s", "POS", "case", top))
+            if item["case"]:
+                words.insert(0, Word(item["case"], "IN", "case", top))
+        return words
+
+
+def _unattached(words: Sequence[Word]) -> list[Word]:
+    return [word for word in words if word.head is None]
 
 
 def write_sample_treebank(folder: Path, *, seed: int = 0) -> dict[str, Path]:
-    """Write the sample treebank; return the files of `train`, `dev` and `test`.
-
-    A seed gives the same bytes on every machine, and no two sentences of the three files have the same text. Each file
-    appears whole or not at all. Those of the usual seed that are there undamaged stay.
-    """
-    folder = Path(folder)
-    paths = {split: folder / f"sample-{split}.conllu" for split in SIZES}
-    if seed == 0 and is_whole([*paths.values()], _TREEBANK):
+    """Write the sample treebank, its documents and its text; return the CoNLL-U files of `train`, `dev` and `test`."""
+    paths = {split: Path(folder) / f"sample-{split}.conllu" for split in DOCUMENTS}
+    contents = {path.with_suffix(suffix): list[str]() for path in paths.values() for suffix in (".conllu", ".conll")}
+    contents |= {(text := Path(folder) / "sample.txt"): []}
+    if seed == 0 and is_whole(list(contents), _TREEBANK):
         return paths
-    folder.mkdir(parents=True, exist_ok=True)
-    blocks: dict[str, list[str]] = {split: [] for split in SIZES}
-    turn = sum(SIZES.values()) // SIZES["dev"]
-    for i, (text, rows) in enumerate(_distinct(seed, sum(SIZES.values()))):
-        split = {0: "dev", 1: "test"}.get(i % turn, "train")
-        number = len(blocks[split]) + 1
-        blocks[split].append(f"# sent_id = sample-{split}-{number:04}\n# text = {text}\n{rows}\n")
-    return {split: write_atomically(path, "".join(blocks[split])) for split, path in paths.items()}
+    grammar = Grammar(seed)
+    for split, path in paths.items():
+        for number in range(1, DOCUMENTS[split] + 1):
+            (sentences, mentions), name = grammar.document(), f"{path.stem}-{number:03}"
+            contents[path] += [_conllu(f"{name}-{place}", words) for place, words in enumerate(sentences, 1)]
+            contents[path.with_suffix(".conll")].append(_conll2012(name, sentences, mentions))
+            if split != "train":
+                contents[text].append(" ".join(map(_text, sentences)) + "\n")
+    return _write(contents, paths)
 
 
-def write_sample_text(folder: Path, *, seed: int = 1) -> Path:
-    """Write the sample text, a paragraph of sentences of the same grammar on each line; return its file.
-
-    A seed gives the same bytes on every machine. The file appears whole or not at all. That of the usual seed stays if
-    it is there undamaged.
-    """
-    path = Path(folder) / "sample.txt"
-    if seed == 1 and is_whole([path], _TEXT):
-        return path
-    path.parent.mkdir(parents=True, exist_ok=True)
-    texts = [text for text, _ in _distinct(seed, PARAGRAPHS * SENTENCES)]
-    lines = [" ".join(texts[start : start + SENTENCES]) for start in range(0, len(texts), SENTENCES)]
-    return write_atomically(path, "".join(f"{line}\n" for line in lines))
+def write_sample_documents(folder: Path, *, seed: int = 0) -> dict[str, Path]:
+    """Write what `write_sample_treebank` does; return the CoNLL-2012 files of the same sentences."""
+    return {split: path.with_suffix(".conll") for split, path in write_sample_treebank(folder, seed=seed).items()}
 
 
-def _distinct(seed: int, count: int) -> Iterator[tuple[str, str]]:
-    """Yield text and rows of `count` sentences of fitting length whose texts differ."""
-    seen: set[str] = set()
-    grammar = Sentences(Dice(seed))
-    while len(seen) < count:
-        words = _spelled(grammar.sentence())
-        text, rows = _render(words)
-        if SHORTEST <= len(words) <= LONGEST and text.lower() not in seen:
-            seen.add(text.lower())
-            yield text, rows
+def write_sample_text(folder: Path, *, seed: int = 0) -> Path:
+    """Write what `write_sample_treebank` does; return the text, with a document of dev or test on each line."""
+    return write_sample_treebank(folder, seed=seed)["dev"].with_name("sample.txt")
 
 
-def _spelled(tree: Node) -> list[tuple[Node, Node | None]]:
-    """Return the words with their heads as they are written: "an", a capital, no comma before another mark."""
-    found = list(tree.flatten())
-    words = [
-        (node, head)
-        for i, (node, head) in enumerate(found)
-        if not (node.form == "," and found[i + 1][0].upos == "PUNCT")
-    ]
-    for (node, _), (after, _) in pairwise(words):
-        if node.form == "a" and node.upos == "DET":
-            sound = after.form[0].lower() in "aeiou"
-            if (sound or after.lemma in WORDS["vowel sound"]) and after.lemma not in WORDS["consonant sound"]:
-                node.form = "an"
-    first = words[0][0]
-    first.form = first.form[0].upper() + first.form[1:]
-    return words
+def write_sample_reviews(folder: Path, *, seed: int = 0) -> dict[str, Path]:
+    """Write the sample reviews, with the places of the words that decide, from 0; return the files of the splits."""
+    paths = {split: Path(folder) / f"reviews-{split}.tsv" for split in REVIEWS}
+    if seed == 0 and is_whole(list(paths.values()), _REVIEWS):
+        return paths
+    grammar, contents = Grammar(seed), {path: ["label\ttext\trationale\n"] for path in paths.values()}
+    for split, path in paths.items():
+        for label in ("positive", "negative") * (REVIEWS[split] // 2):
+            words = grammar.review(label)
+            places = " ".join(str(place) for place, word in enumerate(words) if word.relation == "rationale")
+            contents[path].append(f"{label}\t{' '.join(word.form for word in words)}\t{places}\n")
+    return _write(contents, paths)
 
 
-def _render(words: list[tuple[Node, Node | None]]) -> tuple[str, str]:
-    """Return the text of a sentence and its CoNLL-U rows, which end with a line end each."""
-    position = {id(node): i for i, (node, _) in enumerate(words, start=1)}
-    nodes = [node for node, _ in words]
-    clitic = [node.form in _CLITICS for node in nodes] + [False, False]
-    mark = [node.upos == "PUNCT" for node in nodes] + [False, False]
-    text = "".join(node.form if i == 0 or clitic[i] or mark[i] else f" {node.form}" for i, node in enumerate(nodes))
-    rows = []
-    for i, (node, head) in enumerate(words):
-        if clitic[i + 1]:
-            space = "SpaceAfter=No" if mark[i + 2] else "_"
-            rows.append(f"{i + 1}-{i + 2}\t{node.form}{nodes[i + 1].form}\t_\t_\t_\t_\t_\t_\t_\t{space}\n")
-        governor = position[id(head)] if head else 0
-        space = "SpaceAfter=No" if mark[i + 1] and not clitic[i] else "_"
-        rows.append(f"{i + 1}\t{node.form}\t{node.lemma}\t{node.upos}\t_\t_\t{governor}\t{node.relation}\t_\t{space}\n")
-    return text, "".join(rows)
+def _write(contents: Mapping[Path, Sequence[str]], paths: dict[str, Path]) -> dict[str, Path]:
+    for path, parts in contents.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, "".join(parts))
+    return paths
+
+
+def _text(words: Sequence[Word]) -> str:
+    return "".join(word.form if word.form in _GLUED else f" {word.form}" for word in words).lstrip()
+
+
+def _conllu(name: str, words: Sequence[Word]) -> str:
+    at: dict[Word | None, int] = {word: number for number, word in enumerate([None, *words])}
+    rows = [f"# sent_id = {name}", f"# text = {_text(words)}"]
+    for word, after in pairwise([*words, Word(".", ".")]):
+        relation = word.relation or "root"
+        upos = next((upos for key, upos in _GRAMMAR["upos"].items() if key in (word.tag, relation)), "VERB")
+        space = "SpaceAfter=No" if after.form in _GLUED else "_"
+        rows.append(f"{at[word]}\t{word.form}\t_\t{upos}\t{word.tag}\t_\t{at[word.head]}\t{relation}\t_\t{space}")
+    return "\n".join([*rows, "", ""])
+
+
+def _conll2012(name: str, sentences: Sequence[Sequence[Word]], mentions: Sequence[Mention]) -> str:
+    """Return a document in 12 columns; a member of the cast that is mentioned once is no cluster."""
+    members, cells = [member for member, _ in mentions], defaultdict[Word, list[str]](list)
+    for cluster, span in ((members.index(member), span) for member, span in mentions if members.count(member) > 1):
+        cells[span[0]].append(f"({cluster})" if len(span) == 1 else f"({cluster}")
+        cells[span[-1]] += [f"{cluster})"] * (len(span) > 1)
+    rows = [f"#begin document ({name}); part 000"]
+    for words in sentences:
+        for place, word in enumerate(words):
+            rows.append("\t".join([name, "0", str(place), word.form, word.tag, *"-" * 6, "|".join(cells[word]) or "-"]))
+        rows.append("")
+    return "\n".join([*rows, "#end document", ""])

@@ -1,4 +1,4 @@
-"""What every corpus reader returns or raises: a sentence with its dependency tree, a treebank, an error."""
+"""Sentences with their dependency trees, and the error of every corpus reader."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -53,7 +53,7 @@ class Sentence:
 
 @dataclass(frozen=True)
 class Treebank:
-    """The sentences of one file in their order, at least one, and what the reader counted on the way.
+    """The sentences of one file in their order, at least one, and the reader's counts.
 
     The `audit` counts `sentences` and `words` that are kept; rows dropped (`range_rows`, multiword tokens such as
     `3-4`, and `empty_rows`, empty nodes such as `8.1`); sentences with `multiple_roots`; `duplicates`, sentences whose
@@ -69,7 +69,7 @@ class Treebank:
 
 
 def find_cycle(heads: Sequence[int]) -> tuple[int, ...]:
-    """Find a cycle among `heads` (0 = root): its positions from 1, each followed by its head; () for a forest.
+    """Return a cycle among `heads` (0 = root): its positions from 1, each followed by its head; () for a forest.
 
     Every walk towards the root stops at a word that an earlier walk has passed: linear in the number of words.
     """

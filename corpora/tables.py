@@ -1,4 +1,4 @@
-"""The data files of this package: word lists, templates, entries of the registry."""
+"""Word lists of this package, and its data files: the grammar of the sample, the entries of the registry."""
 
 from collections.abc import Mapping
 from importlib.resources import files
@@ -10,11 +10,11 @@ _LOADER = getattr(yaml, "CBaseLoader", yaml.BaseLoader)  # libyaml's is eight ti
 
 
 def tables(name: str) -> Mapping[str, Any]:
-    """Read a YAML file of this package; every scalar stays text, so that "no" and "on" are words."""
+    """Return the content of a YAML file of this package; every scalar stays text, so that "no" and "on" are words."""
     found: Mapping[str, Any] = yaml.load(files("corpora").joinpath(name).read_text("utf-8"), _LOADER)
     return found
 
 
 def words(text: str, between: str | None = None) -> tuple[str, ...]:
-    """Return the words of an entry, or what stands between the signs `between`; empty ones are left out."""
+    """Return the words of a text, or its parts between the signs `between`; empty ones are left out."""
     return tuple(filter(None, map(str.strip, text.split(between))))

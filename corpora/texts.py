@@ -1,23 +1,34 @@
-"""Passages of text in words, of whatever is read: plain text, labelled texts, treebanks. Nothing read is kept."""
+"""Passages of text in words: plain text, labelled texts, treebanks, and corpora of labelled links between words.
 
+Links stand in a table, in the enhanced edges of Universal Dependencies, or in FrameNet. Nothing that is read is kept.
+"""
+
+import importlib
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, NamedTuple
+
+from conllu.parser import parse_paired_list_value
 
 from corpora.conllu import Format as TreebankFormat
 from corpora.conllu import sentences_with_rows
 from corpora.labelled import Columns, labelled_texts
 from corpora.labelled import Format as LabelledFormat
 from corpora.lines import numbered_lines
-from corpora.sentence import Sentence
+from corpora.sentence import CorpusError, Sentence
 
 OPTION = "--data.init_args.corpora"
-"""What holds the options of a corpus, for messages."""
+"""Option of the command line that holds the options of a corpus, for messages."""
 
 _HEADING = re.compile(r"\s*=( .*)? =\s*")  # of WikiText: ` = = Career = = `
+_COLUMNS = ("sentence", "label", "from", "to")
+_ID, _DEPS = 0, 8  # columns of CoNLL-U
+_WORD = re.compile(r"\w+|[^\w\s]")  # FrameNet's texts are not tokenised
+_FRAMENET_FILES = ("frRelation.xml", "frameIndex.xml", "fulltextIndex.xml", "luIndex.xml", "semTypes.xml")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +48,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A stretch of text in words, with what is known of them.
+    """A stretch of text in words, with their label, tree or links where the corpus has them.
 
     Attributes:
         id: Its name; unique within its file, unless the file names two of its texts alike. Those of a pair share it.
@@ -57,7 +68,7 @@ class Passage:
 
     @property
     def whole(self) -> bool:
-        """Whether it must not be cut: what is known of its words would be lost."""
+        """True if it must not be cut: its tree or its links would be lost."""
         return self.sentence is not None or self.links is not None
 
 
@@ -110,9 +121,174 @@ def read_texts(
 def read_sentences(path: Path, audit: Counter[str], format: TreebankFormat) -> Iterator[Text]:
     """Yield the sentences of a CoNLL-U or CoNLL-X file.
 
-    Rows of ranges and of empty nodes are left out, and counted as `range_rows` and `empty_rows`; so are sentences with
-    `multiple_roots`, which are read. Errors are those of
-    `corpora.conllu.read_treebank`.
+    Rows of ranges and of empty nodes are left out and counted as `range_rows` and `empty_rows`; sentences with
+    `multiple_roots` are read and counted. Errors are those of `corpora.conllu.read_treebank`.
     """
     for sentence, rows in sentences_with_rows(path, audit, format=format):
         yield (Passage(sentence.id, sentence.words, rows[0][0], sentence=sentence),)
+
+
+class _Row(NamedTuple):
+    line: int
+    sentence: str
+    label: str
+    start: str
+    end: str
+
+
+def read_links(path: Path) -> Iterator[Text]:
+    """Yield the sentences of a TSV with the columns `sentence`, `label`, `from` and `to`, and others that are ignored.
+
+    A row is one link of a sentence, whose words stand between white space. `from` and `to` name words by their numbers
+    from 1 (`3`, or several: `3,4`), or one by its form, where that occurs once in the sentence. Rows of one sentence
+    that follow one another are one passage.
+
+    Raises:
+        CorpusError: The file is missing, in another encoding, lacks a column, or a row names a word that is not there.
+    """
+    for sentence, rows in groupby(_rows(path), key=lambda row: row.sentence):
+        first = next(rows)
+        words = tuple(sentence.split())
+        links = tuple(_link(path, row, words) for row in (first, *rows))
+        yield (Passage(str(first.line), words, first.line, links=links),)
+
+
+def _rows(path: Path) -> Iterator[_Row]:
+    places: list[int] = []
+    width = 0
+    for number, line in numbered_lines(path):
+        if not line.strip():
+            continue
+        fields = [field.strip() for field in line.split("\t")]
+        if not places:
+            width = len(fields)
+            if missing := [name for name in _COLUMNS if name not in fields]:
+                wrong = f"the header has no column {missing[0]!r}"
+                raise CorpusError.at(path, number, wrong, f"Write {', '.join(_COLUMNS)} with one tab between two")
+            places = [fields.index(name) for name in _COLUMNS]
+            continue
+        if len(fields) != width:
+            wrong = f"the row has {len(fields)} field{'s' * (len(fields) != 1)} instead of {width}"
+            raise CorpusError.at(path, number, wrong, "Write one tab between two fields")
+        for name, place in zip(_COLUMNS, places, strict=True):
+            if not fields[place]:
+                raise CorpusError.at(path, number, f"column {name!r} is empty", "Fill it, or remove the row")
+        yield _Row(number, *(fields[place] for place in places))
+
+
+def _link(path: Path, row: _Row, words: tuple[str, ...]) -> Link:
+    return Link(
+        row.label, _places(path, row.line, "from", row.start, words), _places(path, row.line, "to", row.end, words)
+    )
+
+
+def _places(path: Path, line: int, column: str, entry: str, words: tuple[str, ...]) -> tuple[int, ...]:
+    """Return the positions, from 0, of the words that an entry names."""
+    numbers = [number.strip() for number in entry.split(",")]
+    if all(number.isdecimal() for number in numbers):
+        for number in numbers:
+            if not 1 <= int(number) <= len(words):
+                wrong = f"column {column!r} names word {number} of a sentence of {len(words)} words"
+                raise CorpusError.at(path, line, wrong, "Count the words between white space from 1")
+        return tuple(sorted({int(number) - 1 for number in numbers}))
+    match [place for place, word in enumerate(words) if word == entry]:
+        case [place]:
+            return (place,)
+        case []:
+            wrong = f"column {column!r}: the word {entry!r} is not in the sentence"
+            raise CorpusError.at(path, line, wrong, "Write it as it stands there, or its number from 1; several as 3,4")
+        case places:
+            wrong = f"column {column!r}: the word {entry!r} is in the sentence {len(places)} times"
+            remedy = f"Write its number: {' or '.join(str(place + 1) for place in places)}"
+            raise CorpusError.at(path, line, wrong, remedy)
+
+
+def read_enhanced(path: Path, audit: Counter[str]) -> Iterator[Text]:
+    """Yield the sentences of a CoNLL-U file with a link for each edge of column DEPS, from the dependent to its head.
+
+    Edges from the root, and from and to empty nodes, are left out, and counted as `root_edges` and `empty_node_edges`;
+    rows as in `read_sentences`.
+
+    Raises:
+        CorpusError: As `corpora.conllu.read_treebank`; or a word has no edge.
+    """
+    for sentence, rows in sentences_with_rows(path, audit, format="conllu"):
+        links: list[Link] = []
+        for line, row in rows:
+            columns = row.split("\t")
+            if columns[_ID].isdecimal():
+                links += _edges(path, line, sentence, int(columns[_ID]) - 1, columns[_DEPS], audit)
+            elif "." in columns[_ID]:
+                audit["empty_node_edges"] += columns[_DEPS] != "_" and len(columns[_DEPS].split("|"))
+        yield (Passage(sentence.id, sentence.words, rows[0][0], sentence=sentence, links=tuple(links)),)
+
+
+def _edges(path: Path, line: int, sentence: Sentence, word: int, written: str, audit: Counter[str]) -> Iterator[Link]:
+    """Yield the enhanced edges of one word."""
+    edges = parse_paired_list_value(written)
+    if not isinstance(edges, list):  # None for nothing, and what is malformed as it is
+        wrong = f"word {word + 1} ({sentence.words[word]}) has no enhanced edge in column DEPS: {written!r}"
+        raise CorpusError.at(path, line, wrong, "Give a treebank with enhanced dependencies; 4:nsubj|7:conj is two")
+    for relation, head in edges:
+        if not isinstance(head, int):  # 8.1 is a tuple
+            audit["empty_node_edges"] += 1
+        elif head == 0:
+            audit["root_edges"] += 1
+        elif head > len(sentence):
+            wrong = f"word {word + 1} ({sentence.words[word]}) has the enhanced head {head} of {len(sentence)} words"
+            raise CorpusError.at(path, line, wrong, "Correct column DEPS")
+        else:
+            yield Link(relation, (word,), (head - 1,))
+
+
+def read_framenet(path: Path, audit: Counter[str]) -> Iterator[Text]:
+    """Yield the annotated sentences of FrameNet, with links from what evokes a frame to its core elements.
+
+    NLTK reads the data, exemplars and full texts. Left out and counted are sentences without such a link
+    (`unlinked_sentences`). A passage's line is the number of its sentence.
+
+    Args:
+        path: `frameIndex.xml` in the folder of the data.
+        audit: What is left out is counted there.
+
+    Raises:
+        CorpusError: NLTK is not installed, or the data are not those of FrameNet.
+    """
+    try:
+        reader = importlib.import_module("nltk.corpus.reader.framenet")
+    except ImportError:
+        remedy = "Install it: `pip install nltk`, and fetch the data: `python -m nltk.downloader framenet_v17`"
+        raise CorpusError.at(path, None, "FrameNet is read by NLTK, which is not installed", remedy) from None
+    if absent := [name for name in _FRAMENET_FILES if not (path.parent / name).is_file()]:
+        remedy = "Give frameIndex.xml in the folder of FrameNet: `python -m nltk.downloader framenet_v17`"
+        raise CorpusError.at(path, None, f"there is no {absent[0]} beside it", remedy)
+    for number, annotated in enumerate(reader.FramenetCorpusReader(str(path.parent), list(_FRAMENET_FILES)).sents(), 1):
+        spans = [found.span() for found in _WORD.finditer(annotated["text"])]
+        links = tuple(link for one in annotated["annotationSet"] for link in _elements(one, spans))
+        if not links:
+            audit["unlinked_sentences"] += 1
+            continue
+        words = tuple(annotated["text"][start:end] for start, end in spans)
+        yield (Passage(str(annotated["ID"]), words, number, links=links),)
+
+
+def _elements(annotation: Mapping[str, Any], spans: list[tuple[int, int]]) -> Iterator[Link]:
+    """Yield the links of one annotation: the frame elements of its first layer that the text spells out."""
+    if "Target" not in annotation or "FE" not in annotation:
+        return
+    target = _within(annotation["Target"], spans)
+    elements = annotation["frame"]["FE"]
+    spelled, _ = annotation["FE"]
+    for start, end, name in spelled:
+        places = _within([(start, end)], spans)
+        if target and places and name in elements and elements[name]["coreType"] == "Core":
+            yield Link(name, target, places)
+
+
+def _within(stretches: Iterable[tuple[int, int]], spans: list[tuple[int, int]]) -> tuple[int, ...]:
+    """Return the positions of the words that share a character with one of the stretches."""
+    return tuple(
+        place
+        for place, (start, end) in enumerate(spans)
+        if any(start < last and first < end for first, last in stretches)
+    )

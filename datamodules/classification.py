@@ -21,7 +21,7 @@ from attention.encoder import EncoderSpec, Source, resolve
 from attention.inputs import PIECES_VERSION, TextTokenizer
 from corpora.labelled import Columns, LabelledText, LabelledTexts, read_labelled
 from corpora.registry import CORPORA, Corpus, Score
-from corpora.reviews import REVIEWS_VERSION, write_sample_reviews
+from corpora.sample import SAMPLE_VERSION, write_sample_reviews
 from corpora.sentence import CorpusError
 from datamodules.batches import BatchLoader, BatchPer, LengthBatches, Split, TextBatch, check_batch, padder
 from datamodules.corpus import SPLITS, UNKNOWN_SHARE, CorpusDataModule, corpus_of, count_shared, warn_of_shared
@@ -317,7 +317,7 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
     batch = TextBatch
     suffix = "tsv"
     always = ("train",)
-    sample = (f"reviews-{REVIEWS_VERSION}", write_sample_reviews)
+    sample = (f"reviews-{SAMPLE_VERSION}", write_sample_reviews)
 
     def __init__(
         self,

@@ -29,6 +29,7 @@ from corpora.document import (
     windows_to_table,
 )
 from corpora.registry import CORPORA, locate
+from corpora.sample import SAMPLE_VERSION, write_sample_documents
 from corpora.sentence import CorpusError, Treebank
 from datamodules.batches import AntecedentBatch, BatchLoader, BatchPer, EncoderOf, Split, check_batch
 from datamodules.corpus import SPLITS, AttentionDataModule
@@ -254,9 +255,9 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
     """Attention between the mentions of documents.
 
     Args:
-        corpus: a name of `python -m corpora.registry --list`, a path with `{split}` in the place of train, dev and
-            test, a mapping from these three to paths, or one path. The documents of a corpus in one file are parted,
-            within each genre.
+        corpus: `sample` for the embedded documents, a name of `python -m corpora.registry --list`, a path with
+            `{split}` in the place of train, dev and test, a mapping from these three to paths, or one path. The
+            documents of a corpus in one file are parted, within each genre.
         root: folder of the public corpora; else `$PROBING_DATA`, else `./data`.
         parses: a treebank of the same sentences, which gives the heads of the mentions, a path that may have
             `{split}` in it; else the `.conllu` of the same name beside the corpus, if there is one.
@@ -284,6 +285,7 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
     holds = "mentions"
     batch = AntecedentBatch
     suffix = "conll"
+    sample = (f"sample-{SAMPLE_VERSION}", write_sample_documents)
 
     def __init__(
         self,

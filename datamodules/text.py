@@ -21,12 +21,21 @@ from attention import AlignmentError, Encoder, EncoderError, EncoderSpec, resolv
 from attention.inputs import Segment, Segmenter, WordPieces
 from corpora.labelled import Columns
 from corpora.lines import format_of
-from corpora.links import read_enhanced, read_framenet, read_links
 from corpora.registry import CORPORA, data_root, no_file
 from corpora.registry import Split as CorpusSplit
-from corpora.sample import SAMPLE_VERSION, write_sample_text, write_sample_treebank
+from corpora.sample import SAMPLE_VERSION, write_sample_text
 from corpora.sentence import CorpusError
-from corpora.texts import OPTION, Passage, Text, read_plain, read_sentences, read_texts
+from corpora.texts import (
+    OPTION,
+    Passage,
+    Text,
+    read_enhanced,
+    read_framenet,
+    read_links,
+    read_plain,
+    read_sentences,
+    read_texts,
+)
 from datamodules.batches import BatchLoader, EncoderOf, SegmentBatch, Split, batch_bounds, padder
 from datamodules.corpus import CorpusDataModule, corpus_of, warn_of_roots
 from results import Provenance
@@ -70,7 +79,7 @@ class TextSource:
         split: of a corpus of the registry, or of such a path; by default test where there is one, else dev, else all.
         format: by default what the suffix says. Word links have none of their own: `links` for a TSV of them,
             `enhanced` for those of column DEPS of a CoNLL-U file, `framenet` for `frameIndex.xml` in the folder of
-            FrameNet; see `corpora.links`.
+            FrameNet; see `corpora.texts`.
         columns: of labelled texts; by default those of the registry, else `text` alone. Labels are read where they are
             named: `{text: text, label: label}`.
         header: whether TSV and CSV name their columns; by default what the registry says, else true.
@@ -143,8 +152,8 @@ class _Corpus:
                 f"`{OPTION}.split` out."
             )
         if source.corpus == "sample":
-            kind, name = ("sample", "sample-test.conllu") if source.format == "conllu" else ("text", "sample.txt")
-            return cls(source, source.name or "sample", cache / f"{kind}-{SAMPLE_VERSION}" / name)
+            name = "sample-test.conllu" if source.format == "conllu" else "sample.txt"
+            return cls(source, source.name or "sample", cache / f"sample-{SAMPLE_VERSION}" / name)
         if known is None:
             path = Path(source.corpus.replace("{split}", source.split or "test")).expanduser()
             if not path.suffix and not path.exists():
@@ -465,8 +474,7 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         """Return the file of every corpus, by name; write embedded ones where they are not whole."""
         for corpus in self._corpora:
             if corpus.source.corpus == "sample":
-                write_sample = write_sample_treebank if corpus.path.suffix == ".conllu" else write_sample_text
-                write_sample(corpus.path.parent)
+                write_sample_text(corpus.path.parent)
         return {corpus.name: corpus.path for corpus in self._corpora}
 
     def splits_of(self, stage: str, files: Mapping[str, Path]) -> tuple[list[Split], list[Split]]:

@@ -19,7 +19,6 @@ from urllib.parse import quote
 import pandas as pd
 
 from corpora.registry import CORPORA
-from results.errors import counted
 from pages import Packed, document
 from pages.shell import resource
 from reports.citations import cited
@@ -40,7 +39,7 @@ from reports.parts import (
 from reports.reader import NAN, Record, RecordError, find_record, rows_of
 from reports.tables import DASH, LATEX_ROWS
 from results import ColouredTexts, Table, Unit, command
-from results.errors import UserError
+from results.errors import UserError, counted
 from results.files import write_atomically
 from results.result import ENDS
 from training.config import leaves, read_yaml

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from results.errors import counted
 from pages import Packed, document
 from pages.shell import resource
 from reports.tables import DASH, Latex, flat, latex_lines, number, written, zeros_in_words
 from results import ColouredText, ColouredTexts, Table
+from results.errors import counted
 
 MOST = 50_000  # rows of a table that a page may hold
 ROWS = 200  # of a table that are elements of the page; sorting, filtering and copying are of all

@@ -16,8 +16,7 @@ from torch.nn.functional import normalize
 
 from attention import Encoder, EncoderSpec, Options
 from attention.alignment import split_words
-from results.digests import Digests
-from attention.store import MANIFEST, Store
+from attention.store import FORMAT, MANIFEST, Store
 from corpora.conll2012 import read_documents
 from corpora.conllu import read_treebank
 from corpora.document import Document, cut, windows_from_table

@@ -31,6 +31,7 @@ from reports.reader import Record, RecordError, read_record
 from reports.tables import DASH, LEGEND, data_table, number
 from reports.writer import write
 from results import UserError, command
+from results.errors import counted
 from sweeps.plan import Row, Run, Sweep, options_of, read_sweep
 from sweeps.table import collect
 

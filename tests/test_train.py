@@ -21,6 +21,7 @@ import train
 from corpora.conllu import read_treebank
 from corpora.sentence import CorpusError
 from reports.writer import ResultWriter
+from results.errors import UserError
 from tests.glue import write as write_glue
 from tests.models.corpora import write_texts, write_vectors
 from tests.tiny import BROKEN, FAMILIAR

@@ -11,8 +11,7 @@ from scipy import special
 
 from analysis import AnalysisError, Relations
 from attention import Encoder
-from corpora.links import read_enhanced
-from corpora.texts import Link, Passage
+from corpora.texts import Link, Passage, read_enhanced
 from datamodules import SegmentBatch
 from tests.analysis.passes import ENCODERS, encoder, show, summed, uniform
 from tests.analysis.segments import batch_of

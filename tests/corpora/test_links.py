@@ -6,9 +6,8 @@ from types import ModuleType
 
 import pytest
 
-from corpora.links import read_enhanced, read_framenet, read_links
 from corpora.sentence import CorpusError
-from corpora.texts import Link, Passage, Text
+from corpora.texts import Link, Passage, Text, read_enhanced, read_framenet, read_links
 from tests.corpora.conftest import writer
 
 HEADER = "sentence\tlabel\tfrom\tto\n"

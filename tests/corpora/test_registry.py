@@ -12,9 +12,22 @@ from pathlib import Path
 import pytest
 
 from corpora import registry
-from corpora.archives import Row, read_imdb, read_newsgroups
 from corpora.labelled import read_labelled
-from corpora.registry import CORPORA, Archive, Corpus, RemoteFile, Split, data_root, fetch, locate, main, remedy_for
+from corpora.registry import (
+    CORPORA,
+    Archive,
+    Corpus,
+    RemoteFile,
+    Row,
+    Split,
+    data_root,
+    fetch,
+    locate,
+    main,
+    read_imdb,
+    read_newsgroups,
+    remedy_for,
+)
 from corpora.sentence import CorpusError
 from tests.corpora.conftest import Quiet
 

@@ -5,7 +5,6 @@ import pytest
 
 from corpora.conllu import read_treebank
 from corpora.labelled import Columns
-from corpora.sample import PARAGRAPHS, write_sample_text
 from corpora.sentence import CorpusError
 from corpora.texts import Passage, read_plain, read_sentences, read_texts
 from tests.corpora.conftest import writer
@@ -74,11 +73,3 @@ def test_sentences_with_several_roots_are_counted(tmp_path: Path) -> None:
     audit: Counter[str] = Counter()
     assert len(list(read_sentences(path, audit, "conllu"))) == 3
     assert audit["multiple_roots"] == 2
-
-
-def test_the_sample_text_is_the_same_everywhere_and_its_paragraphs_differ(tmp_path: Path) -> None:
-    first, second = (write_sample_text(tmp_path / name).read_bytes() for name in ("a", "b"))
-    lines = first.decode("utf-8").splitlines()
-    assert first == second
-    assert len(set(lines)) == len(lines) == PARAGRAPHS
-    assert min(len(line.split()) for line in lines) > 20

@@ -78,7 +78,6 @@ def test_a_missing_split_is_named_before_anything_is_read(
             make(stage, corpus=files)
 
 
-@pytest.mark.parametrize("kind", [DependencyDataModule, ClassificationDataModule], indirect=True)
 def test_the_sample_is_written_once(kind: Kind, tmp_path: Path) -> None:
     module = kind("sample", cache=str(tmp_path))
     first = {split: path.stat().st_mtime_ns for split, path in module.files().items()}

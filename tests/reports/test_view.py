@@ -5,6 +5,7 @@ import json
 import re
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 from torch.nn.functional import cosine_similarity
 
 from attention import Encoder, Options
+from attention.store import MANIFEST, store_key
 from corpora.conllu import read_treebank
 from corpora.document import Documents
 from datamodules import DependencyDataModule

@@ -65,8 +65,10 @@ def test_a_good_run_of_the_sample_leaves_nothing(
     assert "training batches an epoch, max_epochs 2" in table
     assert "MB to be written" in table
     assert f"of extraction on {len(devices) or 1} × cpu" in table
-    sample = {f"stores/sample-1/sample-{split}.conllu" for split in ("train", "dev", "test")}
-    assert left(tmp_path) == {*sample, "stores/digests/index.json", "stores/vectors.txt"}
+    sample = {
+        f"stores/sample-2/sample-{split}.{end}" for split in ("train", "dev", "test") for end in ("conllu", "conll")
+    }
+    assert left(tmp_path) == {*sample, "stores/sample-2/sample.txt", "stores/digests/index.json", "stores/vectors.txt"}
     assert not runs.exists()
 
 
