@@ -11,7 +11,7 @@ import torch
 
 from attention.encoder import EncoderSpec
 from corpora.sentence import CorpusError
-from datamodules import ClassificationDataModule, CoreferenceDataModule, DependencyDataModule
+from datamodules import CoreferenceDataModule, DependencyDataModule
 from datamodules.batches import Batch
 from datamodules.corpus import corpus_of, files_by_split
 from tests.datamodules.conftest import Kind, Module, trainer

@@ -20,7 +20,6 @@ from models import (
     DotAttention,
     EmbeddingSpec,
     MaskedLanguageModel,
-    ModelError,
     RecurrentEncoder,
     Residual,
     Tying,
@@ -30,7 +29,7 @@ from models.regularizers import Regularizer
 from tests.models.batches import batch_of
 from tests.models.corpora import write_texts
 from tests.trainers import trainer
-from training import TrainingError
+from training import ExperimentError, TrainingError
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The '.*' does not have many workers"),
@@ -272,5 +271,7 @@ def test_the_loss_of_a_split_is_one_mean_however_it_is_batched(eval_tokens: int,
 
 def test_other_data_are_refused(corpus: str, tmp_path: Path) -> None:
     data = DependencyDataModule(corpus, encoder=None, cache=str(tmp_path))
-    with pytest.raises(ModelError, match="classifies texts, and DependencyDataModule has none: use Classification"):
+    with pytest.raises(
+        ExperimentError, match="needs labelled texts, and DependencyDataModule has none: use"
+    ):
         trainer_of(tmp_path).fit(model_of(), datamodule=data)
