@@ -22,7 +22,7 @@ from results.files import is_whole, write_atomically
 # Raise it with every change that makes a seed give other files, and write down their SHA-256.
 SAMPLE_VERSION: int = 2
 _TREEBANK = "ba94c117a13cc8164b5e9ee474e070b6fe92c23d5671b7dc798333ff64dff413"
-_REVIEWS = "83f4cc6756cc0a2c8e82494328f2dfe10860a380633c45cf0678c997a285859d"
+_REVIEWS = "0c7988d8d4bf3a86b07d88f05c0148ff0e894515d129a3e129cce728626d80bb"
 
 DOCUMENTS, SENTENCES = {"train": 400, "dev": 50, "test": 50}, 5  # and sentences in each
 REVIEWS = {"train": 3000, "dev": 250, "test": 250}  # half of each label

@@ -147,7 +147,7 @@ class AntecedentCounts(ExactMetric):
 
     Args:
         documents: number of documents.
-        predictors: number of predictors of each kind, by the name of the kind.
+        **predictors: number of predictors of each kind, by the name of the kind.
     """
 
     right: Tensor
@@ -165,7 +165,7 @@ class AntecedentCounts(ExactMetric):
         Args:
             document: place of the document.
             types: mention type of each link, `[links]`.
-            right: by kind of predictor, the links it has right, bool `[predictors, links]`.
+            **right: by kind of predictor, the links it has right, bool `[predictors, links]`.
 
         Raises:
             ValueError: there is no such document or type, or a shape differs.

@@ -149,7 +149,7 @@ class ArcRows(ItemRows):
     """Gathers the gold arc of every word beside named predictions, as int32.
 
     Args:
-        predicted: width of each prediction by name: None for one number a word, k for k numbers.
+        **predicted: width of each prediction by name: None for one number a word, k for k numbers.
     """
 
     def __init__(self, **predicted: int | None) -> None:

@@ -55,7 +55,7 @@ class TrainedAntecedentProbe(FrozenProbe[CoreferenceDataModule]):
 
     def __init__(self, learning_rate: float = 1e-2, decay: float = 1.0, seed: int = 0) -> None:
         super().__init__()
-        check_numbers(self, least=0, learning_rate=learning_rate)
+        check_numbers(self, least=0, learning_rate=learning_rate, seed=seed)
         check_numbers(self, above=0, decay=decay)
         self.learning_rate, self.decay = learning_rate, decay
         self.evaluation = AntecedentEvaluation(seed=seed, trained=True)
