@@ -145,9 +145,10 @@ def _hits(rows: Tensor, columns: Tensor, links: Links, candidates: Flags, gold: 
 class AntecedentCounts(ExactMetric):
     """Counts, per document and mention type, the links and those that each predictor has right, as integers.
 
+    Keywords give the number of predictors of each kind, by the name of the kind.
+
     Args:
         documents: number of documents.
-        **predictors: number of predictors of each kind, by the name of the kind.
     """
 
     right: Tensor

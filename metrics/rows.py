@@ -148,8 +148,7 @@ class GoldArcs(Protocol):
 class ArcRows(ItemRows):
     """Gathers the gold arc of every word beside named predictions, as int32.
 
-    Args:
-        **predicted: width of each prediction by name: None for one number a word, k for k numbers.
+    Keywords give the width of each prediction by name: None for one number a word, k for k numbers.
     """
 
     def __init__(self, **predicted: int | None) -> None:
