@@ -39,7 +39,7 @@ PACKAGES = ("torch", "pytorch-lightning", "transformers", "torchmetrics", "numpy
 
 
 @runtime_checkable
-class Experiment(Protocol):
+class WithResult(Protocol):
     """A module that has a result by the end of `on_test_epoch_end`."""
 
     result: Result | None
@@ -97,7 +97,7 @@ class ResultWriter(pl.Callback):
         def warn(text: str) -> None:
             console.print(Text(f"Warning: {text}", "yellow"), soft_wrap=True)
 
-        result = pl_module.result if isinstance(pl_module, Experiment) else None
+        result = pl_module.result if isinstance(pl_module, WithResult) else None
         if result is None:
             warn(f"{type(pl_module).__name__} has no result after its test: nothing written")
             return
