@@ -317,8 +317,8 @@ class Analyses(CompositeExperiment[DependencyDataModule]):
         self._random_init = any(analysis.supports_random_init for analysis in analyses)
 
     def prepare(self) -> None:
-        super().prepare()
         read_fields(self.data, self._reads, type(self).__name__, random_init=self._random_init)
+        super().prepare()
 
     def outcome(self) -> Result | None:
         # All results before any is left out: each gathers from every process.

@@ -18,7 +18,6 @@ from datamodules import DependencyDataModule
 from datamodules.batches import Split
 from datamodules.dependency import DependencySplit
 from heads import Analyses, Baselines, SingleHeads
-from heads.experiment import DependencyExperiment
 from heads.single_heads import (
     Drawing,
     Names,
@@ -39,7 +38,7 @@ from tests.attention.extractions import Extraction
 from tests.metrics.samples import arcs
 from tests.tiny import save_gemma3, save_gpt2, save_mistral, save_modernbert
 from tests.trainers import scored
-from training import ExperimentError
+from training import Experiment, ExperimentError
 
 BEST = "relation n head direction dev test low high offset best_offset random_init p"
 NAMES = Names((0, 1), (0, 1, 2, 3))
@@ -321,6 +320,7 @@ def test_experiments_share_one_pass(make_data: MakeData) -> None:
     ("module", "options", "message"),
     [
         (probe(), {"encoder": None}, "SingleHeads needs attention: --data.init_args.encoder must not be null"),
+        (Analyses([probe()]), {"encoder": None}, "Analyses needs attention: --data.init_args.encoder must not be null"),
         (Baselines(), {"random_init": True}, "Baselines does not support random_init: --data.init_args.random_init"),
         (probe(relations=("nsbj", "det", "x")), {}, "relations: the corpus has no 'nsbj', 'x'; its relations are "),
         *(
@@ -334,7 +334,7 @@ def test_experiments_share_one_pass(make_data: MakeData) -> None:
     ],
 )
 def test_what_cannot_be_run_is_refused(
-    module: DependencyExperiment, options: dict[str, Any], message: str, make_data: MakeData
+    module: Experiment[Any], options: dict[str, Any], message: str, make_data: MakeData
 ) -> None:
     with pytest.raises(ExperimentError, match=re.escape(message)):
         scored(module, make_data(**options))
