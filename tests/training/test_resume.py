@@ -37,6 +37,8 @@ from training.parsing import Parser
 from training.resume import random_states, set_random_states
 from training.run import Left, RunState, run_digest
 
+Command = Callable[[Path], list[str]]
+
 
 @pytest.fixture(autouse=True)
 def signalled(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
@@ -68,10 +70,8 @@ def outcome(runs: Path) -> tuple[dict[str, object], str]:
     return {name: content[name] for name in ("scores", "audit", "units")}, log.read_text() if log.exists() else ""
 
 
-def interrupt_everywhere(
-    command: Callable[[Path], list[str]], signalled: Callable[[int], None], folder: Path, every: int = 1
-) -> int:
-    """Stop a run once at each place where it asks for a signal, continue it, and compare; return how often."""
+def interrupt_everywhere(command: Command, signalled: Callable[[int], None], folder: Path, every: int = 4) -> int:
+    """Stop a run at every fourth place where it asks for a signal, continue it, and compare; return how often."""
     assert train.run(command(folder / "whole")) == 0
     whole, place, times, code = outcome(folder / "whole"), 1, 0, -1
     while code != 0:
@@ -90,7 +90,22 @@ def interrupt_everywhere(
     return times
 
 
-SHORT = ("--trainer.max_epochs=2", "--data.init_args.max_sentences=21")
+SHORT = ("--trainer.max_epochs=2", "--data.init_args.max_sentences=21", "--figures.draw=false")
+
+
+@pytest.fixture(scope="module")
+def probe(corpus: str, bert: Path, cache: str) -> Command:
+    """Makes the command line of a short training of a probe, from the folder of its runs."""
+    config = ROOT / "configs/clark2019/attention_only.yaml"
+    return lambda runs: [*arguments(config, corpus, bert, cache, runs), *SHORT]
+
+
+@pytest.fixture(scope="module")
+def whole(probe: Command, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The runs of `probe` without an interruption; its stores are made."""
+    runs = tmp_path_factory.mktemp("whole")
+    assert train.run(probe(runs)) == 0
+    return runs
 
 
 @pytest.mark.slow
@@ -99,10 +114,8 @@ def test_a_probe_stopped_anywhere_ends_as_if_it_had_not(
     config: str, corpus: str, bert: Path, cache: str, signalled: Callable[[int], None], tmp_path: Path
 ) -> None:
     path = ROOT / "configs" / "clark2019" / config
-    times = interrupt_everywhere(
-        lambda runs: [*arguments(path, corpus, bert, cache, runs), *SHORT], signalled, tmp_path, every=2
-    )
-    assert times >= 3
+    command = lambda runs: [*arguments(path, corpus, bert, cache, runs), *SHORT]  # noqa: E731
+    assert interrupt_everywhere(command, signalled, tmp_path) >= 2
 
 
 @pytest.mark.slow
@@ -112,10 +125,8 @@ def test_a_classifier_stopped_anywhere_draws_the_same_random_numbers(
 ) -> None:
     path = ROOT / "configs" / "tutek2020" / config
     usual = classifier_arguments(path, tmp_path, bert)
-    times = interrupt_everywhere(
-        lambda runs: [*usual, f"--trainer.default_root_dir={runs}"], signalled, tmp_path, every=2
-    )
-    assert times >= 3
+    command = lambda runs: [*usual, f"--trainer.default_root_dir={runs}", "--figures.draw=false"]  # noqa: E731
+    assert interrupt_everywhere(command, signalled, tmp_path) >= 2
 
 
 @pytest.mark.slow
@@ -128,7 +139,7 @@ def test_an_experiment_stopped_within_its_trainings_keeps_those_that_have_ended(
     tmp_path: Path,
 ) -> None:
     path = ROOT / "configs/hewitt2019/control.yaml"
-    short = ("--model.init_args.max_epochs=3", "--model.init_args.batches=1")
+    short = ("--model.init_args.max_epochs=3", "--model.init_args.batches=1", "--figures.draw=false")
     ended: list[Path] = []
 
     def saved(kept: Path, best: Best) -> None:
@@ -138,17 +149,16 @@ def test_an_experiment_stopped_within_its_trainings_keeps_those_that_have_ended(
     save_best = nested.save_best
     monkeypatch.setattr(nested, "save_best", saved)
     times = interrupt_everywhere(
-        lambda runs: [*arguments(path, corpus, bert, cache, runs), *short], signalled, tmp_path, every=3
+        lambda runs: [*arguments(path, corpus, bert, cache, runs), *short], signalled, tmp_path
     )
-    assert times >= 3
+    assert times >= 2
     assert len(ended) == len(set(ended)) == 2 * (times + 2)  # each of two trainings ends once in every run
 
 
 def test_what_is_killed_before_there_is_a_state_begins_again_in_its_folder(
-    corpus: str, bert: Path, cache: str, signalled: Callable[[int], None], tmp_path: Path
+    probe: Command, whole: Path, signalled: Callable[[int], None], tmp_path: Path
 ) -> None:
-    command = [*arguments(ROOT / "configs/clark2019/attention_only.yaml", corpus, bert, cache, tmp_path), *SHORT]
-    assert train.run([*command, f"--trainer.default_root_dir={tmp_path / 'whole'}"]) == 0  # the stores are made
+    command = probe(tmp_path)
     signalled(4)  # before the second batch
     assert train.run(command) != 0
     (state,) = tmp_path.rglob("state-*")
@@ -169,14 +179,12 @@ def test_what_is_killed_before_there_is_a_state_begins_again_in_its_folder(
 
 
 def test_a_run_that_is_refused_leaves_nothing_but_the_users_files(
-    corpus: str,
-    bert: Path,
-    cache: str,
+    probe: Command,
     signalled: Callable[[int], None],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    command = [*arguments(ROOT / "configs/clark2019/attention_only.yaml", corpus, bert, cache, tmp_path), *SHORT]
+    command = probe(tmp_path)
 
     def refuse(_: object) -> None:
         raise UserError("the data do not fit")
@@ -195,15 +203,14 @@ def test_a_run_that_is_refused_leaves_nothing_but_the_users_files(
 
 
 def test_a_job_that_was_requeued_is_checked_unless_its_run_had_begun(
-    corpus: str,
-    bert: Path,
-    cache: str,
+    probe: Command,
+    whole: Path,
     signalled: Callable[[int], None],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    command = [*arguments(ROOT / "configs/clark2019/attention_only.yaml", corpus, bert, cache, tmp_path), *SHORT]
+    command = probe(tmp_path)
     absent = f"--data.init_args.corpus={tmp_path}/{{split}}.conllu"
 
     def checked(*extra: str) -> bool:
@@ -211,7 +218,6 @@ def test_a_job_that_was_requeued_is_checked_unless_its_run_had_begun(
         assert train.run([*command, *extra, "--preflight"]) == (1 if absent in extra else 0)
         return "fit: preflight" in capsys.readouterr().out
 
-    assert train.run([*command, f"--trainer.default_root_dir={tmp_path / 'whole'}"]) == 0  # the stores are made
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
     assert checked(), "it was requeued in its preflight"
     signalled(4)  # before the second batch
@@ -225,15 +231,13 @@ def test_a_job_that_was_requeued_is_checked_unless_its_run_had_begun(
 
 
 def test_another_run_is_not_continued(
-    corpus: str,
-    bert: Path,
-    cache: str,
+    probe: Command,
+    whole: Path,
     signalled: Callable[[int], None],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    command = [*arguments(ROOT / "configs/clark2019/attention_only.yaml", corpus, bert, cache, tmp_path), *SHORT]
-    assert train.run([*command, f"--trainer.default_root_dir={tmp_path / 'whole'}"]) == 0  # the stores are made
+    command = probe(tmp_path)
     signalled(4)
     assert train.run(command) != 0
     signalled(0)
@@ -346,23 +350,19 @@ def empty(path: Path) -> None:
 def test_what_is_damaged_of_an_unfinished_run_is_named_and_made_again(
     during: str,
     pattern: str,
-    corpus: str,
-    bert: Path,
-    cache: str,
+    probe: Command,
+    whole: Path,
     signalled: Callable[[int], None],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     tmp_path: Path,
 ) -> None:
-    command = arguments(ROOT / "configs/clark2019/attention_only.yaml", corpus, bert, cache, tmp_path)
-    command = [*command, *SHORT]
-    assert train.run([*command, f"--trainer.default_root_dir={tmp_path / 'whole'}"]) == 0
     interrupted = tmp_path / "interrupted"
     with monkeypatch.context() as patched:
         if during == "test":
             patched.setattr(AttentionOnlyProbe, "on_test_start", Mock(side_effect=Killed))
             with pytest.raises(Killed):
-                train.run([*command, f"--trainer.default_root_dir={interrupted}"])
+                train.run(probe(interrupted))
         else:
             epochs = AttentionOnlyProbe.on_train_epoch_start
 
@@ -372,15 +372,15 @@ def test_what_is_damaged_of_an_unfinished_run_is_named_and_made_again(
                 epochs(module)
 
             patched.setattr(AttentionOnlyProbe, "on_train_epoch_start", stop)
-            assert train.run([*command, f"--trainer.default_root_dir={interrupted}"]) == 128 + signal.SIGUSR1
+            assert train.run(probe(interrupted)) == 128 + signal.SIGUSR1
     for damage in (flip, cut, empty, Path.unlink):
         runs = shutil.copytree(interrupted, tmp_path / damage.__name__, copy_function=shutil.copy)
         (path,) = runs.glob(f"*/version_0/{pattern}")
         damage(path)
         signalled(0)
         caplog.clear()
-        assert train.run([*command, f"--trainer.default_root_dir={runs}"]) == 0
-        assert outcome(runs) == outcome(tmp_path / "whole")
+        assert train.run(probe(runs)) == 0
+        assert outcome(runs) == outcome(whole)
         assert len([line for line in caplog.messages if str(path) in line and "made again" in line]) == (
             path.name not in ("training.ckpt", "trained.json") or damage is not Path.unlink
         )
@@ -394,17 +394,18 @@ def test_what_is_damaged_of_an_unfinished_run_is_named_and_made_again(
 )
 def test_a_full_disk_is_told_in_one_line_and_the_same_command_goes_on(
     name: str,
-    corpus: str,
-    bert: Path,
-    cache: str,
+    probe: Command,
+    whole: Path,
     signalled: Callable[[int], None],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> None:
-    usual = arguments(ROOT / "configs/clark2019/attention_only.yaml", corpus, bert, cache, tmp_path)
-    whole, full = ([*usual, *SHORT, f"--trainer.default_root_dir={tmp_path / kind}"] for kind in ("whole", "full"))
-    assert train.run(whole) == 0
+    drawing = name in ("*.png", "page.html")
+    full = [*probe(tmp_path / "full"), f"--figures.draw={drawing}"]
+    if drawing:
+        whole = tmp_path / "whole"
+        assert train.run([*probe(whole), "--figures.draw=true"]) == 0
     with monkeypatch.context() as patched:
         patched.setattr("training.resume.EVERY", 0.0)  # a state before every batch
         patched.setattr(os, "fsync", partial(no_space, os.fsync, name))
@@ -415,7 +416,6 @@ def test_a_full_disk_is_told_in_one_line_and_the_same_command_goes_on(
     (run,) = (tmp_path / "full").rglob("version_*")
     said = capsys.readouterr().err
     errors = [line for line in said.splitlines() if line.startswith("Error: ")]
-    drawing = name in ("*.png", "page.html")
     missing = "The scores are written: only figures or the page are missing. " if drawing else ""
     assert "Traceback" not in said
     assert len(errors) == 1
@@ -432,8 +432,8 @@ def test_a_full_disk_is_told_in_one_line_and_the_same_command_goes_on(
             patched.setattr(AttentionOnlyProbe, "on_fit_start", Mock(side_effect=AssertionError("trained again")))
         assert train.run(full) == 0
     assert [path.name for path in run.parent.iterdir()] == ["version_0"]
-    assert outcome(tmp_path / "full") == outcome(tmp_path / "whole")
-    files, others = ({path.name for path in (tmp_path / kind).rglob("*")} for kind in ("full", "whole"))
+    assert outcome(tmp_path / "full") == outcome(whole)
+    files, others = ({path.name for path in runs.rglob("*")} for runs in (tmp_path / "full", whole))
     assert {one for one in files ^ others if "tfevents" not in one} == set()
 
 
@@ -452,10 +452,8 @@ def no_space_for(one: object, write: Callable[..., None], name: str, *given: Any
     write(one, *given, **options)
 
 
-def test_a_run_that_fails_is_not_continued(
-    corpus: str, bert: Path, cache: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    command = [*arguments(ROOT / "configs/clark2019/attention_only.yaml", corpus, bert, cache, tmp_path), *SHORT]
+def test_a_run_that_fails_is_not_continued(probe: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    command = probe(tmp_path)
     with monkeypatch.context() as patched:
         patched.setattr(AttentionOnlyProbe, "on_train_epoch_end", lambda _: 1 / 0)
         with pytest.raises(ZeroDivisionError):
@@ -502,9 +500,9 @@ def test_a_run_killed_while_it_draws_is_completed(
 
 
 def test_the_state_outlives_the_loss_of_another_process(
-    corpus: str, bert: Path, cache: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    probe: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    command = [*arguments(ROOT / "configs/clark2019/attention_only.yaml", corpus, bert, cache, tmp_path), *SHORT]
+    command = probe(tmp_path)
 
     def lost(_: object) -> None:
         raise LostRank("rank 1")
