@@ -1,1 +1,1 @@
-"""What a process of a run knows of signals, of the other processes and of its threads. Imported before torch."""
+"""Signals, the other processes of a run, locks, threads, and a run as a job. Imported before torch."""

@@ -1,4 +1,4 @@
-"""What every trained module shares, probes and classifiers alike, and the one training inside a test."""
+"""The command line, the folder of a run, the bases of experiments and trained modules, and trainings inside a test."""
 
 from training.checkpoints import TrainingError
 from training.devices import Average, Mean, over_devices

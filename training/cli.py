@@ -1,4 +1,4 @@
-"""The command line: LightningCLI with one folder for each run, whose best checkpoint is tested after the training."""
+"""The command line: LightningCLI with a folder for each run, whose best checkpoint is tested after the training."""
 
 import io
 import logging
@@ -67,6 +67,16 @@ KEYWORDS = ("last", "registry")
 """Values of `--ckpt_path` that Lightning understands and that are no file."""
 
 
+SWITCHES = {
+    "--figures.titles": "Whether figures bear their titles; results.json has them under `captions` in any case.",
+    "--figures.draw": "Whether figures are drawn; results.json and the tables are the same without.",
+}
+FLAGS = {
+    "--quiet": "Print the scores that answer the question, the folder, and warnings: no progress and no tables.",
+    "--preflight": "Run nothing: say whether the run can be made, and what it needs.",
+}
+
+
 class Writer(Protocol):
     """The callback that writes results; see `reports.ResultWriter`."""
 
@@ -104,45 +114,21 @@ class ProbingCLI(CommandLine):
         )
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Add the options of the checkpoint callback and of the figures."""
+        """Add the options of the checkpoint callback, and those of a run beside the trainer's."""
         parser.add_lightning_class_args(ModelCheckpoint, "checkpoint")
         parser.set_defaults({"checkpoint.monitor": "val_uas", "checkpoint.mode": "max"})
-        parser.add_argument(
-            "--figures.titles",
-            type=bool,
-            default=True,
-            help="Whether figures bear their titles; results.json has them under `captions` in any case.",
-        )
-        parser.add_argument(
-            "--figures.draw",
-            type=bool,
-            default=True,
-            help="Whether figures are drawn; results.json and the tables are the same without.",
-        )
-        parser.add_argument(
-            "--quiet",
-            action="store_true",
-            help="Print the scores that answer the question, the folder, and warnings: no progress and no tables.",
-        )
-        parser.add_argument(
-            "--resume",
-            type=Literal["auto", "never"],
-            default="auto",
-            help="Whether to continue an unfinished run of the same command, or to begin another one.",
-        )
-        parser.add_argument(
-            "--trust",
-            type=list[str] | str | None,
-            default=None,
-            help="Modules of your own whose classes configs and checkpoints may name.",
-        )
-        parser.add_argument(
-            "--preflight", action="store_true", help="Run nothing: say whether the run can be made, and what it needs."
-        )
+        for name, use in SWITCHES.items():
+            parser.add_argument(name, type=bool, default=True, help=use)
+        for name, use in FLAGS.items():
+            parser.add_argument(name, action="store_true", help=use)
+        use = "Whether to continue an unfinished run of the same command, or to begin another one."
+        parser.add_argument("--resume", type=Literal["auto", "never"], default="auto", help=use)
+        use = "Modules of your own whose classes configs and checkpoints may name."
+        parser.add_argument("--trust", type=list[str] | str | None, default=None, help=use)
 
     @staticmethod
     def subcommands() -> dict[str, set[str]]:
-        """The commands, each with what is no option of it. Of a checkpoint only weights and plain values are read."""
+        """Return the commands, each with arguments of the Trainer that are no options, `weights_only` among them."""
         return {name: {*skipped, "weights_only"} for name, skipped in LightningCLI.subcommands().items()}
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:  # noqa: ANN401 # the words, if any
@@ -274,7 +260,7 @@ class ProbingCLI(CommandLine):
             self.writer.titles, self.writer.draw = self.settings.figures.titles, self.settings.figures.draw
 
     def preflight(self, runs: Path) -> Trainer:
-        """Say whether the run can be made, and what it needs: a table, printed by the first of the tasks.
+        """Check whether the run can be made, and what it needs; the first task prints the table.
 
         Raises:
             UserError: all that stands in its way.
@@ -352,7 +338,7 @@ class ProbingCLI(CommandLine):
         return trainer
 
     def run_command(self) -> None:
-        """Run it, and forget the state of the run at its end.
+        """Run the command, and remove the state of the run at its end.
 
         Raises:
             UserError: what the trainer finds only now, such as a fraction of batches that leaves none.

@@ -11,17 +11,17 @@ from torchmetrics import Metric
 
 @dataclass(frozen=True)
 class Mean:
-    """A mean over what one device has of a batch, and what it is a mean over: a number of texts, words or weights."""
+    """A mean over one device's share of a batch, with its count: a number of texts, words or weights."""
 
     value: Tensor
     count: Tensor | float
 
 
 def over_devices(means: Sequence[Mean], world: int) -> list[Mean]:
-    """The means of one of `world` devices, so weighted that their averages over all are those of the whole batch.
+    """Return the means of one of `world` devices, weighted: their average over the devices is the mean of the batch.
 
-    DDP averages gradients over the devices. A device without an item has counts of 0. The counts that are returned are
-    those of the whole batch, over the number of devices.
+    DDP averages gradients over the devices. A device without an item has counts of 0. A returned count is the count of
+    the whole batch divided by the number of devices.
     """
     if world == 1:
         return list(means)
@@ -36,7 +36,7 @@ def over_devices(means: Sequence[Mean], world: int) -> list[Mean]:
 
 
 class Average(Metric):
-    """Σ totals / Σ counts over the batches of all devices, 0 without a count: how items are batched changes nothing.
+    """Σ totals / Σ counts over the batches of all devices, 0 without a count; it does not depend on the batches.
 
     `MeanMetric` ignores its weights where it lets nan pass.
     """
@@ -50,16 +50,16 @@ class Average(Metric):
             self.add_state(name, torch.tensor(0.0), dist_reduce_fx="sum")
 
     def update(self, total: Tensor, count: Tensor | float) -> None:
-        """Add the total of a batch, and what it is a total over."""
+        """Add the total of a batch and its count."""
         self.total += total
         self.count += count
 
     def compute(self) -> Tensor:
-        """The average so far, a scalar."""
+        """Return the average so far, a scalar."""
         return self.total / self.count.clamp(min=torch.finfo(self.count.dtype).tiny)
 
     def take(self) -> Tensor:
-        """The average; the next one begins."""
+        """Return the average, and begin the next one."""
         average: Tensor = self.compute()
         self.reset()
         return average

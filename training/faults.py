@@ -57,7 +57,7 @@ def has_waited(error: BaseException) -> bool:
 
 
 def is_told_by_the_first() -> bool:
-    """Return whether the first process of the run ends as well, within `TOGETHER` seconds: then it has told this fault.
+    """Return whether the first process of the run ends within `TOGETHER` seconds, too: then it has told this fault.
 
     It kills the processes that it has started; SLURM and torchrun send a signal to the others.
     """

@@ -21,7 +21,7 @@ Sizes = TypeVar("Sizes")
 
 @dataclass(frozen=True)
 class Origin(Generic[Sizes]):
-    """What parameters were made for: a dataclass of whatever shapes them, and what decides the numbers they weigh."""
+    """Sizes of the parameters, as a dataclass, and the source of their input: whatever decides its numbers."""
 
     sizes: Sizes
     source: Mapping[str, object]
@@ -75,20 +75,20 @@ class TrainedModule(Experiment[Data], Generic[Data, Sizes]):
 
     @abstractmethod
     def sizes_from(self, part: Mapping[str, Any]) -> Sizes:
-        """The sizes in this module's part of a checkpoint; see `checkpoint_part`."""
+        """Return the sizes in this module's part of a checkpoint; see `checkpoint_part`."""
 
     @abstractmethod
     def difference(self, trained: Origin[Sizes], run: Origin[Sizes]) -> str | None:
-        """Why parameters that were trained on something do not fit a run, and the remedy; None if they fit."""
+        """Return why trained parameters do not fit a run, and the remedy; None if they fit."""
 
     @property
     def sizes(self) -> Sizes:
-        """What shapes the parameters, once there are data."""
+        """Sizes of the parameters, once there are data."""
         assert self.origin is not None
         return self.origin.sizes
 
     def checkpoint_part(self) -> dict[str, Any]:
-        """What a checkpoint says of the parameters beside their values, in plain types and tensors."""
+        """Return the origin of the parameters for a checkpoint, in plain types and tensors."""
         assert self.origin is not None
         return {"source": dict(self.origin.source), "sizes": asdict(self.origin.sizes)}  # type: ignore[call-overload]
 
@@ -102,20 +102,20 @@ class TrainedModule(Experiment[Data], Generic[Data, Sizes]):
             raise TrainingError(reason)
 
     def on_fit_start(self) -> None:
-        """From here on the parameters mean something; devices that share a batch draw other random numbers."""
+        """Note that the parameters are trained from here on; give each device random numbers of its own."""
         self.trained = True
         if self.trainer.global_rank:
             torch.manual_seed(torch.initial_seed() + self.trainer.global_rank)
 
     @property
     def devices(self) -> int:
-        """How many devices share a batch; 1 without a trainer."""
+        """Number of devices that share a batch; 1 without a trainer."""
         trainer = attached_trainer(self)
         return 1 if trainer is None else trainer.world_size
 
     @property
     def no_loss(self) -> Tensor:
-        """The loss of a device that has nothing of a batch: 0, whose gradients are 0."""
+        """Loss of a device that has nothing of a batch: 0, whose gradients are 0."""
         sums = [parameter.sum() for parameter in self.parameters() if parameter.requires_grad]
         return 0 * torch.stack(sums).sum()
 
@@ -138,12 +138,12 @@ class TrainedModule(Experiment[Data], Generic[Data, Sizes]):
 
     @property
     def trained_for(self) -> dict[str, object]:
-        """For the audit, where known: the epoch that is tested, and of the training epochs, devices and batches."""
+        """The tested epoch, and the epochs, devices and batches of the training, as far as known, for the audit."""
         known = {"epochs": self.epochs, "epochs_run": self.epochs_run}
         return {**{name: epochs for name, epochs in known.items() if epochs is not None}, **self.trained_on}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add what the parameters belong to, and the devices of the training if there are several."""
+        """Add the origin of the parameters, and the devices of the training if there are several."""
         checkpoint[self.checkpoint_key] = self.checkpoint_part()
         if self.devices > 1:
             self.trained_on = {"devices": self.devices, "batch_per": self.trainer.datamodule.batch_per}  # type: ignore[attr-defined]
@@ -177,7 +177,7 @@ class TrainedModule(Experiment[Data], Generic[Data, Sizes]):
         """Take over what else is in this module's part of a checkpoint, before its parameters are loaded."""
 
     def wrote(self, part: Mapping[str, Any]) -> bool:
-        """Whether a part of a checkpoint is one of this kind of module."""
+        """Return whether a part of a checkpoint was written by this kind of module."""
         return "sizes" in part
 
     @classmethod
@@ -187,7 +187,7 @@ class TrainedModule(Experiment[Data], Generic[Data, Sizes]):
         map_location: torch.device | str | None = None,
         **options: Any,  # noqa: ANN401 # those of the constructor
     ) -> Self:
-        """The trained module of a checkpoint, in evaluation mode; neither a Trainer nor a datamodule is needed.
+        """Return the trained module of a checkpoint, in evaluation mode; it needs neither a Trainer nor a datamodule.
 
         `options` are arguments of the constructor in the place of those of the checkpoint.
 
@@ -207,7 +207,7 @@ class TrainedModule(Experiment[Data], Generic[Data, Sizes]):
 
 
 def other_model(difference: str) -> str:
-    """Message for a checkpoint of a model with other parts or sizes."""
+    """Return the message for a checkpoint of a model with other parts or sizes."""
     return (
         f"The checkpoint is of another model, {difference}: give --config and the options of --model that it was "
         f"trained with."

@@ -30,7 +30,7 @@ from training.resume import StopBetweenBatches
 
 
 class Best(NamedTuple):
-    """How a training ended."""
+    """The end of a training."""
 
     state: Mapping[str, Tensor]  # the parameters of the best epoch, by name, on the CPU
     epochs: int  # passes over the training data
@@ -41,7 +41,7 @@ class Best(NamedTuple):
 
 
 def load_best(path: Path) -> Best | None:
-    """A training that ended earlier and was kept; None where there is none, or its file is damaged."""
+    """Return a training that ended earlier and was kept; None where there is none, or its file is damaged."""
     content = kept(path)
     return None if content is None else Best(**torch.load(io.BytesIO(content), map_location="cpu", weights_only=True))
 
@@ -55,7 +55,7 @@ def save_best(path: Path, best: Best) -> None:
 
 
 class Training(NamedTuple):
-    """One of the trainings inside a test, of which none depends on another."""
+    """A training inside a test, independent of the others."""
 
     name: str  # for the log
     file: Path | None  # keeps the outcome; None for nowhere
@@ -64,7 +64,7 @@ class Training(NamedTuple):
 
 
 def share(trainings: Sequence[Training], ranks: Ranks) -> list[Best]:
-    """The outcome of each training, which is made by one rank as a single device makes it, or was kept earlier.
+    """Return the outcome of each training; each is made by one rank as by a single device, or was kept earlier.
 
     Each training falls to the rank that has the least to do, the longest ones first. What is kept nowhere cannot be
     shared: every rank makes it.
@@ -100,7 +100,7 @@ def share(trainings: Sequence[Training], ranks: Ranks) -> list[Best]:
 
 
 def _made(file: Path | None, train: Callable[[], Best]) -> tuple[Best, str]:
-    """The outcome of a training of this rank, and whence it comes."""
+    """Return the outcome of a training of this rank, and where it comes from."""
     if file is not None and (kept := load_best(file)) is not None:
         return kept, "found"
     began = time.perf_counter()
@@ -124,7 +124,7 @@ def train_nested(
     optimisation: Mapping[str, Any] | None = None,
     **data: Any,  # noqa: ANN401 # those of Trainer.fit
 ) -> Best:
-    """Train a module, and return its parameters at the optimum on dev; afterwards it has those of its last epoch.
+    """Train a module, and return its parameters at the optimum on dev; the module keeps those of its last epoch.
 
     Args:
         module: what is trained.
@@ -207,7 +207,7 @@ def nested_trainer(
     every: int = 1,
     **optimisation: Any,  # noqa: ANN401 # those of Trainer
 ) -> Trainer:
-    """A trainer that runs inside a test, on the CPU if no device is given, and prints and writes nothing.
+    """Return a trainer that runs inside a test, on the CPU if no device is given, and prints and writes nothing.
 
     It has these callbacks alone, runs `epochs` at most, and validates after each `every` of them.
     """
@@ -234,14 +234,14 @@ def nested_trainer(
 
 @contextmanager
 def recorded_gradients() -> Iterator[None]:
-    """Record gradients inside a test: what is made in the inference mode of its trainer can take no part in any."""
+    """Record gradients inside a test; tensors that are made in the inference mode of its trainer have none."""
     with torch.inference_mode(False), torch.enable_grad():
         yield
 
 
 @contextmanager
 def quiet(name: str = "pytorch_lightning.utilities.rank_zero") -> Iterator[None]:
-    """Keep back what a logger says below warnings, by default what every Trainer does of devices and of its end."""
+    """Keep back a logger's messages below warnings, by default those of every Trainer about devices and its end."""
     lightning = logging.getLogger(name)
     level = lightning.level
     lightning.setLevel(logging.WARNING)

@@ -1,4 +1,4 @@
-"""Whether a run can be made, and what it will take, as far as that can be known without running it."""
+"""Checks before a run: whether it can be made, and what time and disk it will take."""
 
 import json
 import os
@@ -40,7 +40,7 @@ _POLL_SECONDS = 0.1
 
 
 class Report:
-    """What was looked at, as rows of a table, and all faults that were found."""
+    """The findings of a preflight: rows of a table, and all faults."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[str, str]] = []
@@ -48,7 +48,7 @@ class Report:
 
     @contextmanager
     def part(self, name: str) -> Iterator[list[str]]:
-        """A row of what is added to the list. An error of the input is a fault, and goes no further."""
+        """Add a row with the lines that are put into the list; an error of the input is noted as a fault."""
         found: list[str] = []
         before, fault = len(self.faults), ""
         try:
@@ -60,7 +60,7 @@ class Report:
         self.rows.append((name, "\n".join(found) if good else "fault: see below"))
 
     def table(self, title: str) -> Table:
-        """The rows, for the terminal."""
+        """Return the rows as a table for the terminal."""
         table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
         table.add_column("checked")
         table.add_column("found", overflow="fold")
@@ -79,7 +79,7 @@ def inspect(
     runs: Path,
     checkpoint: Path | None = None,
 ) -> None:
-    """Add to a report what is known of a run beforehand; nothing is fetched, and neither a run nor a store is left.
+    """Add to a report what is known of a run beforehand; nothing is fetched, and no run or store is made.
 
     Where all is at hand the first task goes through the set-up as the run will, with a sample of the extraction.
 
@@ -131,7 +131,7 @@ def look_for_sources(report: Report, data: CorpusDataModule[Any], stage: str) ->
 
 
 def see_folder(folder: Path, ranks: Ranks, faults: list[str]) -> str:
-    """Whether this process can write a folder, and the first task sees what the others write there; in words.
+    """Check that this process can write a folder, and that the first task sees what the others write; say so in words.
 
     The other tasks hand their faults to the first, which adds them to its own.
 
@@ -173,7 +173,7 @@ def see_folder(folder: Path, ranks: Ranks, faults: list[str]) -> str:
 
 
 def _until(done: Callable[[], bool], seconds: float) -> bool:
-    """Wait until something is done; whether it was, in this time."""
+    """Wait until something is done, at most so many seconds; return whether it was."""
     end = time.monotonic() + seconds
     while not (ended := done()) and time.monotonic() < end:
         preemption.check()
@@ -231,7 +231,7 @@ def rehearse(
 
 
 class Needs:
-    """Takes the place of `make_store`: gives stores of labels alone, and adds up what the others will take.
+    """A stand-in for `make_store`: makes stores of labels alone, and adds up the bytes and seconds of the others.
 
     Attributes:
         bytes: that are not on the disk yet.
@@ -252,7 +252,7 @@ class Needs:
         encoder: LoadedEncoder | None = None,
         ranks: Ranks | None = None,
     ) -> Store:
-        """The arguments are those of `make_store`; nothing is written."""
+        """Return the store of labels for the arguments of `make_store`; nothing is written."""
         identity = items.extraction.identity(digests)
         folder = cache / store_key(identity)
         if folder.name in self._stores:
@@ -282,14 +282,14 @@ class Needs:
 
 
 class LabelStore(Store):
-    """The labels of some items, and nothing on the disk."""
+    """A store of labels, with nothing on the disk."""
 
     def __init__(self, items: Items, manifest: Manifest) -> None:
         self.labels, self.manifest = items.labels, manifest
 
 
 def seconds_of_a_piece(items: Items, encoder: LoadedEncoder) -> float:
-    """How long forward passes over some of the items take, for each of their pieces of words."""
+    """Return the seconds of forward passes over a sample of the items, divided by its number of pieces."""
     kind = encoder.device.type
     jobs = [(shard, batch) for shard in range(len(items.shards)) for batch in batches(items, shard, kind)]
     random.Random(0).shuffle(jobs)
@@ -303,5 +303,5 @@ def seconds_of_a_piece(items: Items, encoder: LoadedEncoder) -> float:
 
 
 def _existing(folder: Path) -> Path:
-    """The folder, or the nearest above it that is there."""
+    """Return the folder, or the nearest above it that is there."""
     return next(path for path in (folder, *folder.absolute().parents) if path.exists())

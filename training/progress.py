@@ -1,4 +1,4 @@
-"""How far a run is, where no progress bar is drawn: in a pipe, a log, or a notebook."""
+"""Progress of a run in the log, where no progress bar is drawn: in a pipe, a file, or a notebook."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from processes.progress import Progress
 
 
 class ProgressLines(Callback):
-    """Logs now and then how many batches are done, at what rate, how long the rest will take, and what dev said."""
+    """Logs now and then the batches that are done, their rate, the time that is left, and the last scores on dev."""
 
     def __init__(self) -> None:
         self._progress = Progress("", 0)
@@ -27,7 +27,7 @@ class ProgressLines(Callback):
         self._progress = Progress("Predicting, batches", sum(trainer.num_predict_batches))
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:  # noqa: ANN401
-        """Add the batch, and say what validation has found last."""
+        """Add the batch, with the last scores on dev."""
         found = {name: value for name, value in trainer.callback_metrics.items() if name.startswith("val_")}
         note = ", ".join(f"{name} {float(value):.4g}" for name, value in found.items())
         epoch = f"epoch {trainer.current_epoch + 1}"

@@ -47,7 +47,7 @@ PATIENCE = 30.0
 
 
 class Wish(IntEnum):
-    """What a rank wants before a batch; all do what is greatest."""
+    """The wish of a rank before a batch; all ranks follow the greatest."""
 
     GO_ON = 0
     SAVE = 1
@@ -168,7 +168,7 @@ class Resume(StopBetweenBatches):
         self._written = time.monotonic()
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int) -> None:
-        """Restore what Lightning does not, or write the state and stop if any rank is asked to.
+        """Restore what Lightning leaves out; write the state, and stop, if any rank is asked to.
 
         Raises:
             Interrupted: a signal has come.
@@ -253,14 +253,14 @@ class Resume(StopBetweenBatches):
             self.state.checkpoints.drop_others(best.values())
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Add to the state, not to other checkpoints, what Lightning leaves out."""
+        """Add what Lightning leaves out to the state, and to no other checkpoint."""
         if self._saving is None:
             return
         checkpoint["resume"] = self._saving
         repeat_batch(checkpoint)
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Keep what is restored before the first batch: until then random numbers are drawn in making everything."""
+        """Keep the state for the first batch: until then random numbers are drawn in making everything."""
         if trainer.training and "resume" in checkpoint:
             self._restored = checkpoint["resume"]["ranks"][trainer.global_rank]
 

@@ -171,7 +171,7 @@ class RunState:
 
     @property
     def holds_work(self) -> bool:
-        """True where anything would be lost with it: more than the lock and the signs that ranks give each other."""
+        """Whether work would be lost with it: there is more than the lock and the signs that ranks give each other."""
         return any(path.name != "lock" for path in self.folder.glob("[!.]*"))
 
     def lock(self) -> int:
@@ -191,7 +191,7 @@ class RunState:
 
     @cached_property
     def left(self) -> Left:
-        """The remains that this process has found there; the same in every process of the run, whoever comes first."""
+        """Undamaged remains, as this process has found them; every process of the run finds the same."""
         if (content := kept(self.trained)) is not None:
             ended = json.loads(bytes(content))
             if not ended["best"] or _is_sound(self.run / ended["best"], ended["sha256"]):
@@ -218,7 +218,7 @@ class RunState:
         self.checkpoints.put_back(self.left.best)
 
     def keep_trained(self, best: str, epochs: int | None) -> None:
-        """Note that the training has ended, and how."""
+        """Keep the end of the training: its best checkpoint, number of epochs and log."""
         path = Path(best)
         found = {"best": self.checkpoints.name(path), "sha256": file_digest(path)} if best else {"best": ""}
         keep(self.trained, json.dumps({**found, "epochs_run": epochs, "log": self.log()}).encode())
@@ -234,7 +234,7 @@ class RunState:
         return max(self.left.log, self.log() if self.trained.exists() else "", key=len)
 
     def clear(self) -> None:
-        """Remove it, at once for other processes: the run is done."""
+        """Remove the state of a run that is done; other processes see it vanish at once."""
         removed = self.folder.with_name(f".{self.folder.name}")
         with suppress(OSError):
             self.folder.rename(removed)
@@ -301,7 +301,7 @@ def new_folder(parent: Path) -> Path:
 
 
 def remove_run(folder: Path) -> None:
-    """Remove what a run has written before it computed anything, and its folder if nothing else is in it."""
+    """Remove the files that a run writes before it computes anything, and its folder if nothing else is in it."""
     for pattern in ("config.yaml", "hparams.yaml", "metrics.csv", "tensorboard/*tfevents*", "tensorboard/hparams.yaml"):
         for path in folder.glob(pattern):
             path.unlink(missing_ok=True)
