@@ -1,7 +1,7 @@
 """What attention looks like: statistics, clusters, patterns and roles of heads, from one pass over some texts."""
 
 from analysis.atlas import Atlas
-from analysis.base import Analysis, AnalysisError
+from analysis.base import Analysis
 from analysis.change import Change
 from analysis.clusters import Clusters
 from analysis.experiment import AttentionAnalyses

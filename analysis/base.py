@@ -10,11 +10,7 @@ from torch import Tensor, nn
 from attention import Encoder
 from datamodules import SegmentBatch, TextDataModule
 from metrics.moments import Floats, Interval, Means
-from results import Figure, Result, Unit, UserError
-
-
-class AnalysisError(UserError):
-    """An analysis that cannot be made of these texts, or with this encoder."""
+from results import Figure, Result, Unit
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +60,7 @@ class Analysis(nn.Module):
     compares: ClassVar[bool] = False
 
     def begin(self, data: TextDataModule, encoder: Encoder) -> None:
-        """Make the states for this encoder; refuse texts or an encoder that do not fit with an AnalysisError."""
+        """Make the states for this encoder; refuse texts or an encoder that do not fit with a UserError."""
 
     def update(self, batch: SegmentBatch, layer: int, weights: Tensor) -> None:
         """Take in the weights of a 0-based layer, `[batch, heads, from, to]`, valid during the call alone.

@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from analysis.base import Analysis, AnalysisError, ByHead, of_corpora
+from analysis.base import Analysis, ByHead, of_corpora
 from analysis.tables import head_map, head_rows, name_of
 from attention import Encoder
 from datamodules import SegmentBatch, TextDataModule
@@ -21,6 +21,7 @@ from metrics.bootstrap import holm
 from metrics.head_distances import map_cosines, map_divergences
 from metrics.moments import CONFIDENCE, Floats, Interval, Moments
 from results import Curves, Estimate, Figure, HeatMap, Result, Table, Unit, on_one_scale
+from results.errors import UserError
 
 MEASURES: Mapping[str, Unit] = {"cosine": "fraction", "divergence": "nats"}
 _FORMULAS = map_cosines, map_divergences
@@ -35,7 +36,7 @@ class Change(Analysis):
     `max_cells`.
 
     Raises:
-        AnalysisError: the data have no encoder `before`.
+        UserError: the data have no encoder `before`.
     """
 
     name = "change"
@@ -43,7 +44,7 @@ class Change(Analysis):
 
     def begin(self, data: TextDataModule, encoder: Encoder) -> None:
         if "before" not in data.encoders:
-            raise AnalysisError(
+            raise UserError(
                 f"{type(self).__name__}: it compares {encoder.source.spec.name} with what it was before its "
                 f"fine-tuning. Name that encoder: --data.init_args.before.name NAME_OR_FOLDER."
             )

@@ -12,7 +12,7 @@ from scipy.spatial.distance import squareform
 from sklearn.manifold import MDS
 from torch import Tensor
 
-from analysis.base import Analysis, AnalysisError
+from analysis.base import Analysis
 from attention import Encoder
 from attention.extraction import in_order
 from datamodules import SegmentBatch, TextDataModule
@@ -20,7 +20,7 @@ from metrics.head_distances import HeadDistances, scaled_rows, summed_divergence
 from metrics.moments import Floats
 from processes.ranks import run_seed
 from results import Curves, Estimate, Figure, HeatMap, Result, Table
-from results.errors import check_numbers
+from results.errors import UserError, check_numbers
 
 CLUSTERS = 8
 """Into how many the tree of heads is cut; the paper draws no borders."""
@@ -49,7 +49,7 @@ class Clusters(Analysis):
     def begin(self, data: TextDataModule, encoder: Encoder) -> None:
         self._shape = encoder.layers, encoder.heads
         if (count := encoder.layers * encoder.heads) < 3:
-            raise AnalysisError(
+            raise UserError(
                 f"{type(self).__name__}: an encoder of {count} heads has no clusters. Leave it out, or name another."
             )
         self._sums = HeadDistances(count)

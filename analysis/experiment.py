@@ -8,13 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from analysis.base import Analysis, AnalysisError, ByHead, of_corpora
+from analysis.base import Analysis, ByHead, of_corpora
 from analysis.change import differences
 from attention.extraction import Allowance
 from datamodules import SegmentBatch, TextDataModule
 from datamodules.batches import EncoderOf
 from metrics.moments import Moments, Updates, recorded, subtract
 from results import Result, merged
+from results.errors import UserError
 from training import Experiment
 from training.experiment import check_names
 
@@ -32,7 +33,7 @@ class AttentionAnalyses(Experiment[TextDataModule]):
         corpora: names of the corpora that an analysis reads, by its name; one that is not named reads all.
 
     Raises:
-        AnalysisError: there is none, one is named twice, or before another that it needs; or, later, there is no such
+        UserError: there is none, one is named twice, or before another that it needs; or, later, there is no such
             analysis or corpus.
     """
 
@@ -45,15 +46,13 @@ class AttentionAnalyses(Experiment[TextDataModule]):
         check_names("analyses", names)
         for place, analysis in enumerate(analyses):
             if missing := [name for name in analysis.needs if name not in names[:place]]:
-                raise AnalysisError(
+                raise UserError(
                     f"--model.init_args.analyses: {type(analysis).__name__} needs {' and '.join(missing)}: name it "
                     f"before."
                 )
         self.corpora = dict(corpora or {})
         if strange := sorted(self.corpora.keys() - set(names)):
-            raise AnalysisError(
-                f"--model.init_args.corpora: there is no analysis {' or '.join(strange)} among {names}."
-            )
+            raise UserError(f"--model.init_args.corpora: there is no analysis {' or '.join(strange)} among {names}.")
         self._named = nn.ModuleDict({analysis.name: analysis for analysis in analyses})
         self._of: dict[EncoderOf, Mapping[str, Analysis]] = {}
 
@@ -63,7 +62,7 @@ class AttentionAnalyses(Experiment[TextDataModule]):
             return
         for name, corpora in self.corpora.items():
             if strange := [corpus for corpus in corpora if corpus not in self.data.names]:
-                raise AnalysisError(
+                raise UserError(
                     f"--model.init_args.corpora.{name}: there is no corpus {' or '.join(strange)}; the data have "
                     f"{', '.join(self.data.names)}. Name one of them there, or give --model.init_args.corpora null: "
                     f"then every analysis reads all of them."

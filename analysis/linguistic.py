@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from analysis.base import Analysis, AnalysisError, ByHead
+from analysis.base import Analysis, ByHead
 from analysis.cells import Cells, between, tokens_of_words
 from analysis.tables import best_head, by_class, head_map, name_of
 from attention import Encoder
@@ -17,7 +17,7 @@ from corpora.texts import Passage
 from datamodules import SegmentBatch, TextDataModule
 from metrics.moments import Interval, Moments
 from results import HeatMap, Result, Table, on_one_scale
-from results.errors import check_values
+from results.errors import UserError, check_values
 
 DELIMITERS = ("start", "end")
 
@@ -71,7 +71,7 @@ class Linguistic(Analysis):
         missing: whether a segment without the class or pair is left out, or counts as 0, as in the released code.
 
     Raises:
-        AnalysisError: the texts have no tags, no word is of a class that was named, or none of the classes has one.
+        UserError: the texts have no tags, no word is of a class that was named, or none of the classes has one.
     """
 
     name = "linguistic"
@@ -105,7 +105,7 @@ class Linguistic(Analysis):
         absent = set(self._classes)
         for passage in passages:
             if passage.sentence is None:
-                raise AnalysisError(
+                raise UserError(
                     f"{type(self).__name__}: the passage at line {passage.line} has no tags. Read a treebank: "
                     f"--data.init_args.corpora ud_english_ewt, or a file of CoNLL-U."
                 )
@@ -113,7 +113,7 @@ class Linguistic(Analysis):
             relations |= set(passage.sentence.relations)
             absent -= {name for name in absent if any(_holds(self._classes[name], passage))}
         if (absent and self._named) or absent == set(self._classes):
-            raise AnalysisError(
+            raise UserError(
                 f"{type(self).__name__}: no word of the texts is of the class {', '.join(sorted(absent))}. They have "
                 f"the tags {', '.join(sorted(tags))} and the relations {', '.join(sorted(relations))}: name some of "
                 f"these in `classes`."

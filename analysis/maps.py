@@ -7,12 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from analysis.base import Analysis, AnalysisError
+from analysis.base import Analysis
 from attention import Encoder
 from datamodules import SegmentBatch, TextDataModule
 from models.base import gathered
 from results import Maps, Result
-from results.errors import check_numbers
+from results.errors import UserError, check_numbers
 
 _WIDTH = 160  # letters of the text in the title
 
@@ -43,10 +43,10 @@ class RawMaps(Analysis):
             self._found.append((layer, text, own.copy()))
 
     def result(self, others: Mapping[str, Analysis]) -> Result:
-        """Figure `maps`, layers × heads; an AnalysisError where there is no such input."""
+        """Figure `maps`, layers × heads; a UserError where there is no such input."""
         found = sorted(gathered(self._found), key=lambda one: one[0])
         if len(found) != self._layers:
-            raise AnalysisError(
+            raise UserError(
                 f"--model.init_args.analyses: RawMaps shows input {self.input}, and the texts have fewer segments. "
                 f"Give a smaller number."
             )

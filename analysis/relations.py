@@ -9,7 +9,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from analysis.base import Analysis, AnalysisError, ByHead
+from analysis.base import Analysis, ByHead
 from analysis.cells import Cells, between, tokens_of_words
 from analysis.tables import best_head, head_map, head_rows, name_of
 from attention import Encoder
@@ -18,7 +18,7 @@ from corpora.texts import Link, Passage
 from datamodules import SegmentBatch, TextDataModule
 from metrics.moments import Floats, Interval, Means, Moments
 from results import Result, Table, Unit
-from results.errors import check_numbers
+from results.errors import UserError, check_numbers
 
 ALL = "all"
 """What links of all labels together are called."""
@@ -47,7 +47,7 @@ class Relations(Analysis):
         min_distance: words from the nearest word of one side to that of the other, 1 for neighbours.
 
     Raises:
-        AnalysisError: the texts have no links, or none within the bounds; or, at the end, no segment has one.
+        UserError: the texts have no links, or none within the bounds; or, at the end, no segment has one.
     """
 
     name = "relations"
@@ -65,11 +65,11 @@ class Relations(Analysis):
         if not labels:
             name = type(self).__name__
             if not self._counts["links"]:
-                raise AnalysisError(
+                raise UserError(
                     f"{name}: the texts have no links between words. Read a treebank (--data.init_args.corpora "
                     f"ud_english_ewt), or give `format` links, enhanced or framenet in --data.init_args.corpora."
                 )
-            raise AnalysisError(
+            raise UserError(
                 f"{name}: none of {self._counts['links']} links is within the bounds: {self._counts['long_passage']} "
                 f"are in passages of more than {self.max_words} words, {self._counts['long_element']} have more than "
                 f"{self.max_element} words on one side, {self._counts['near']} are less than {self.min_distance} words "
@@ -155,7 +155,7 @@ class Relations(Analysis):
         }
         found = {label: ways for label, ways in found.items() if ways[WAYS[0]].inputs.any()}
         if not found:
-            raise AnalysisError(
+            raise UserError(
                 f"{type(self).__name__}: the texts have links within the bounds, but no segment that was read has one. "
                 f"Read more of them (`limit` in --data.init_args.corpora) or longer ones (--data.init_args.max_length)."
             )

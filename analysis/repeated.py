@@ -11,14 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from analysis.base import Analysis, AnalysisError, ByHead
+from analysis.base import Analysis, ByHead
 from analysis.tables import best_head, head_map, head_rows, name_of
 from attention import Encoder
 from datamodules import TextDataModule
 from metrics.moments import Means, Moments
 from processes.ranks import run_seed
 from results import Result, Table
-from results.errors import check_numbers, check_values
+from results.errors import UserError, check_numbers, check_values
 
 ROLES = ("previous", "duplicate", "induction")
 MEASURES: tuple[Literal["mul"], Literal["abs"]] = ("mul", "abs")
@@ -70,7 +70,7 @@ class RepeatedSequences(Analysis):
         seed: of the drawing; None for that of the run.
 
     Raises:
-        AnalysisError: there are no two sequences of two tokens, they do not fit the encoder, or it has no start
+        UserError: there are no two sequences of two tokens, they do not fit the encoder, or it has no start
             delimiter and `start` is `always`.
     """
 
@@ -114,7 +114,7 @@ class RepeatedSequences(Analysis):
         columns = [drawn, drawn] if start is None else [np.full((self.sequences, 1), start), drawn, drawn]
         tokens = np.concatenate(columns, axis=1).astype(np.int64)
         if tokens.shape[1] > encoder.max_length:
-            raise AnalysisError(
+            raise UserError(
                 f"{type(self).__name__}: {self.length} tokens and their repetition make an input of {tokens.shape[1]} "
                 f"tokens, and {encoder.source.spec.name} takes {encoder.max_length}. Give a smaller `length`."
             )
@@ -129,7 +129,7 @@ class RepeatedSequences(Analysis):
             return None
         known = [found for found in (tokenizer.bos_token_id, tokenizer.cls_token_id) if found is not None]
         if not known:
-            raise AnalysisError(
+            raise UserError(
                 f"{type(self).__name__}: {encoder.source.spec.name} has no start delimiter. Set `start` to tokenizer."
             )
         return int(known[0])

@@ -58,7 +58,7 @@ class Options:
             piece's (their released code).
 
     Raises:
-        OptionError: there is no such value.
+        UserError: there is no such value.
         UserError: layers or heads that are no numbers from 1 on in ascending order.
     """
 

@@ -183,7 +183,7 @@ class Encoder(LoadedEncoder):
 
         Raises:
             UserError: there is no sentence, one is empty, or there is no such layer or head.
-            OptionError: `over` is something else.
+            UserError: `over` is something else.
             AlignmentError: a sentence is too long for the encoder.
         """
         check_values(Encoder.attention, over=over)

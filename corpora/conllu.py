@@ -65,7 +65,7 @@ def read_treebank(path: Path, *, format: Format | None = None) -> Treebank:
     Raises:
         CorpusError: The file is missing, empty, in another encoding, or breaks the format; the message names file,
             line and remedy.
-        OptionError: There is no such format.
+        UserError: There is no such format.
     """
     path = Path(path)
     check_values(read_treebank, format=format)

@@ -114,7 +114,7 @@ def read_labelled(
     Raises:
         CorpusError: The file is missing, empty, in another encoding, malformed, lacks a column, or has an empty label,
             an id twice, or a rationale outside its text; the message names file, line and remedy.
-        OptionError: There is no such value.
+        UserError: There is no such value.
     """
     path = Path(path)
     check_values(read_labelled, format=format, empty=empty, malformed=malformed)

@@ -2,7 +2,6 @@
 
 from fidelity.adversary import Adversary
 from fidelity.base import FidelityTest, Measurements, means
-from fidelity.checkpoints import FidelityError
 from fidelity.consistent_adversary import ConsistentAdversary
 from fidelity.correlation import Correlation
 from fidelity.erasure import SetErasure, SingleWeight

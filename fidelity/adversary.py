@@ -9,13 +9,12 @@ import torch
 from torch import Tensor
 
 from fidelity.base import CheckpointResult, FidelityTest, Measurements, Score, means, over_seeds
-from fidelity.checkpoints import FidelityError
 from fidelity.classified import ClassifiedBatch
 from fidelity.perturbation import bin_table, by_max_attention, max_attention, violins
 from fidelity.saliency import Saliency
 from metrics.distributions import entropy, jsd, tvd
 from results import Curves, Figure, Table
-from results.errors import check_numbers, check_values
+from results.errors import UserError, check_numbers, check_values
 
 Search = Literal["best", "published"]
 """The best of all searches, or that of the released code alone."""
@@ -96,9 +95,7 @@ class Adversary(FidelityTest):
         check_numbers(self, least=0, steps=steps)
         check_numbers(self, above=0, epsilon=epsilon, tolerance=tolerance)
         if not epsilons or not all(0 < one < math.inf for one in epsilons):
-            raise FidelityError(
-                f"Adversary: epsilons are {list(epsilons)}, and must be distances above 0, as [.01, .05]."
-            )
+            raise UserError(f"Adversary: epsilons are {list(epsilons)}, and must be distances above 0, as [.01, .05].")
         self.search, self.draws = search, draws
         self.copies, self.steps, self.starts = copies, steps, starts
         self.epsilon, self.tolerance, self.epsilons = epsilon, tolerance, sorted(set(epsilons))

@@ -25,10 +25,6 @@ TRAINING = ("max_epochs", "max_steps", "precision", "limit_train_batches", *OPTI
 READING = ("eval_tokens",)  # options of the data that it does not depend on
 
 
-class FidelityError(UserError):
-    """A test of fidelity that cannot be made as it was asked for."""
-
-
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
     """A trained classifier."""
@@ -64,20 +60,20 @@ def seed_of(config: Config) -> int:
 
 
 def read(path: Path) -> tuple[Config, Mapping[str, Any]]:
-    """How the run of a checkpoint was made, and the content of its file; a FidelityError if it is no classifier's."""
+    """How the run of a checkpoint was made, and the content of its file; a UserError if it is no classifier's."""
     try:
         content = read_checkpoint(path)
     except TrainingError as error:
-        raise FidelityError(str(error)) from None
+        raise UserError(str(error)) from None
     if TextClassifier.checkpoint_key not in content or "config" not in content:
-        raise FidelityError(
+        raise UserError(
             f"{path}: this is no checkpoint of a text classifier. `python train.py fit --config "
             f"configs/tutek2020/base.yaml` leaves one in checkpoints/ of its run."
         )
     config = config_of(content)
     known = {"model", "data", "seed_everything"} <= config.keys()
     if not known or not all(isinstance(config[name], Mapping) for name in ("model", "data")):
-        raise FidelityError(f"{path}: the checkpoint does not say how its model and its data were made.")
+        raise UserError(f"{path}: the checkpoint does not say how its model and its data were made.")
     return config, content
 
 
@@ -88,16 +84,16 @@ def classifier_of(path: Path, config: Config) -> TextClassifier:
 
 
 def files_of(path: Path) -> list[Path]:
-    """The checkpoint itself, or all below a folder; raises FidelityError where there is none."""
+    """The checkpoint itself, or all below a folder; raises UserError where there is none."""
     if not path.exists():
-        raise FidelityError(
+        raise UserError(
             f"{path}: there is no such checkpoint. Training leaves them in checkpoints/ of its run; name them with "
             f"--model.init_args.checkpoints '[a.ckpt, b.ckpt]'."
         )
     found = sorted(path.rglob("*.ckpt")) if path.is_dir() else [path]
     found = [file for file in found if not any(part.startswith("state-") for part in file.parts)]  # of unfinished runs
     if not found:
-        raise FidelityError(f"{path}: there is no checkpoint (*.ckpt) in this folder or below.")
+        raise UserError(f"{path}: there is no checkpoint (*.ckpt) in this folder or below.")
     return found
 
 
@@ -106,7 +102,7 @@ def load(paths: Sequence[Path], data: ClassificationDataModule) -> list[Checkpoi
 
     Those of one variant come together, by their seeds; variants in the order of their first files, and those of one
     folder by their names. A file that is damaged, of something else, there twice, of the same training as another, or
-    trained on other data raises FidelityError.
+    trained on other data raises UserError.
     """
     files = [(file, place) for place, path in enumerate(paths) for file in files_of(path)]
     digests: dict[str, Path] = {}
@@ -118,7 +114,7 @@ def load(paths: Sequence[Path], data: ClassificationDataModule) -> list[Checkpoi
         configs.append(config)
         sha256 = Digests(data.cache).one(path)
         if twice := digests.get(sha256):
-            raise FidelityError(f"{path} and {twice} are the same checkpoint: name it once.")
+            raise UserError(f"{path} and {twice} are the same checkpoint: name it once.")
         digests[sha256] = path
     found: dict[str, Checkpoint] = {}
     first: dict[str, int] = {}
@@ -126,7 +122,7 @@ def load(paths: Sequence[Path], data: ClassificationDataModule) -> list[Checkpoi
     for (path, place), sha256, config, model, variant in trained:
         name = f"{variant}, seed {seed_of(config)}"
         if twin := found.get(name):
-            raise FidelityError(
+            raise UserError(
                 f"{path} and {twin.path} are both {name}, and count as two seeds of one configuration: name one "
                 f"checkpoint of each training."
             )
@@ -145,7 +141,7 @@ def _restored(
         model.on_load_checkpoint(dict(content))
     except (ModelError, TrainingError) as error:
         elsewhere = "" if first else " Classifiers of different data are tested in runs of their own."
-        raise FidelityError(f"{path}: {error}{elsewhere}") from None
+        raise UserError(f"{path}: {error}{elsewhere}") from None
     model.load_state_dict(content["state_dict"])
     return model.eval().requires_grad_(False)
 

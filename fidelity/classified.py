@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from datamodules import TextBatch
-from fidelity.checkpoints import Checkpoint, FidelityError
+from fidelity.checkpoints import Checkpoint
 from models import TextClassifier
 from models.interface import SENTENCE, Level, Output
+from results.errors import UserError
 
 OUTSIDE = 2.0  # noise of positions that get no weight: behind all others
 PASS = 16384  # most tokens of one pass, padding included
@@ -88,9 +89,9 @@ class ClassifiedBatch:
         return self.of_predicted(self.probabilities)
 
     def require_one_distribution(self, test: str) -> None:
-        """Raise FidelityError where a text has several distributions, as the words of a hierarchical model have."""
+        """Raise UserError where a text has several distributions, as the words of a hierarchical model have."""
         if bool((self.groups > 0).any()):
-            raise FidelityError(
+            raise UserError(
                 f"{test} compares one distribution a text, and {self.checkpoint.name} has one for each sentence at "
                 f"level {self.names[0]}: --model.init_args.level {SENTENCE}, or leave {test} out of "
                 f"--model.init_args.tests."
@@ -164,7 +165,7 @@ def levels_of(output: Output, wanted: str | None) -> tuple[str, ...]:
     if wanted is None:
         return (SENTENCE,) if SENTENCE in output.levels else tuple(output.levels)
     if wanted not in output.levels:
-        raise FidelityError(f"--model.init_args.level: there is no {wanted}, only {', '.join(output.levels)}.")
+        raise UserError(f"--model.init_args.level: there is no {wanted}, only {', '.join(output.levels)}.")
     return (wanted,)
 
 

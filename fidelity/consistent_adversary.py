@@ -18,7 +18,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from datamodules import ClassificationDataModule, TextBatch
 from fidelity.base import CheckpointResult, FidelityTest, Measurements, Score
-from fidelity.checkpoints import Checkpoint, FidelityError
+from fidelity.checkpoints import Checkpoint
 from fidelity.classified import ClassifiedBatch, levels_of
 from fidelity.perturbation import by_max_attention, max_attention, violins
 from fidelity.recipe import Recipe
@@ -30,7 +30,7 @@ from models import AttentionClassifier, HierarchicalClassifier, TextClassifier, 
 from models.interface import Output
 from processes.ranks import Ranks
 from results import Curves, Figure, Table, Unit
-from results.errors import check_numbers
+from results.errors import UserError, check_numbers
 from training import Best, Training, share
 
 _UNITS: dict[str, Unit] = {"strength": "ratio", "tvd": "fraction", "jsd": "nats", "epochs": "count"}
@@ -73,7 +73,7 @@ class ConsistentAdversary(FidelityTest):
     ) -> None:
         self.strengths = {f"{strength:g}": strength for strength in strengths}
         if not strengths or not all(0 <= one < math.inf for one in strengths) or len(self.strengths) < len(strengths):
-            raise FidelityError(
+            raise UserError(
                 f"ConsistentAdversary trains one model for each λ: strengths are {list(strengths)}; give one or more, "
                 f"0 or above, each once."
             )

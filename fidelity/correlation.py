@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 from scipy.stats import ConstantInputWarning, NearConstantInputWarning, kendalltau, pearsonr, rankdata
 
 from fidelity.base import CheckpointResult, FidelityTest, Measurements, Score, means, over_seeds
-from fidelity.checkpoints import FidelityError
 from fidelity.classified import ClassifiedBatch
 from fidelity.saliency import MEASURES, Measure, Saliency
 from metrics.bootstrap import Floats, mean
 from results import Curves, Figure, Table
-from results.errors import check_values
+from results.errors import UserError, check_values
 
 LEVEL = 0.05  # a correlation whose p-value is at most this is significant
 ROUNDING = 1e-6
@@ -53,7 +52,7 @@ class Correlation(FidelityTest):
     def __init__(self, saliencies: Sequence[Measure] = MEASURES) -> None:
         check_values(self, saliencies=saliencies)
         if not saliencies or len(set(saliencies)) < len(saliencies):
-            raise FidelityError(f"correlation: name one or more saliencies, each once, and not {list(saliencies)}.")
+            raise UserError(f"correlation: name one or more saliencies, each once, and not {list(saliencies)}.")
         self.saliencies = tuple(saliencies)
 
     @property

@@ -10,13 +10,12 @@ import torch
 from torch import Tensor
 
 from fidelity.base import CheckpointResult, FidelityTest, Measurements, Score, by_variant, means, over_seeds
-from fidelity.checkpoints import FidelityError
 from fidelity.classified import ClassifiedBatch, renormalised, select_texts
 from fidelity.saliency import RANKINGS, Ranking, Saliency
 from metrics.bootstrap import Floats, mean, median
 from metrics.distributions import jsd
 from results import Curves, Figure, Spreads, Table
-from results.errors import check_numbers, check_values
+from results.errors import UserError, check_numbers, check_values
 
 Last = Literal["erase", "keep"]  # what becomes of the last weight of a text
 RANDOM: Literal["random"] = "random"
@@ -115,7 +114,7 @@ class SetErasure(FidelityTest):
     def __init__(self, rankings: Sequence[Ranking] = RANKINGS, draws: int = 5, last: Last = "erase") -> None:
         check_values(self, rankings=rankings, last=last)
         if not rankings or len(set(rankings)) < len(rankings):
-            raise FidelityError(f"erasure: name one or more rankings, each once, and not {list(rankings)}.")
+            raise UserError(f"erasure: name one or more rankings, each once, and not {list(rankings)}.")
         check_numbers(self, least=1, draws=draws)
         self.rankings, self.draws, self.last = tuple(rankings), draws, last
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from datamodules import ClassificationDataModule, TextBatch
 from fidelity.base import CheckpointResult, FidelityTest, by_variant
-from fidelity.checkpoints import Checkpoint, FidelityError, files_of, load, read
+from fidelity.checkpoints import Checkpoint, files_of, load, read
 from fidelity.classified import ClassifiedBatch, classify
 from fidelity.saliency import Saliency
 from metrics.bootstrap import Resampled, difference, holm, mean, pooled, resample
@@ -24,7 +24,7 @@ from metrics.rows import ItemRows
 from models.base import gathered
 from processes.progress import Progress
 from results import ColouredText, ColouredTexts, Estimate, Figure, Result, Table, Unit, numbers
-from results.errors import check_numbers, counted
+from results.errors import UserError, check_numbers, counted
 from training import Experiment, recorded_gradients
 from training.checkpoints import data_settings
 from training.experiment import check_names
@@ -78,7 +78,7 @@ class Fidelity(Experiment[ClassificationDataModule]):
         check_numbers(self, least=1, ig_steps=ig_steps, eval_tokens=eval_tokens)
         paths = [checkpoints] if isinstance(checkpoints, str) else checkpoints
         if not paths:
-            raise FidelityError(
+            raise UserError(
                 "There is no checkpoint: name one or more with --model.init_args.checkpoints '[a.ckpt, b.ckpt]'."
             )
         check_names("tests", [test.name for test in tests])
@@ -99,17 +99,17 @@ class Fidelity(Experiment[ClassificationDataModule]):
 
     @property
     def data(self) -> ClassificationDataModule:
-        """Datamodule of the run; a FidelityError if its labels are numbers."""
+        """Datamodule of the run; a UserError if its labels are numbers."""
         data = super().data
         if data.regression:
-            raise FidelityError(
+            raise UserError(
                 "Fidelity tests ask whether decisions between classes change, and the labels of these data are numbers "
                 "(--data.init_args.regression). Give checkpoints of a classification."
             )
         return data
 
     def prepare(self) -> None:
-        """Load the classifiers; a FidelityError for a checkpoint that cannot be used."""
+        """Load the classifiers; a UserError for a checkpoint that cannot be used."""
         if self.checkpoints:
             return
         self.checkpoints = load(self.paths, self.data)

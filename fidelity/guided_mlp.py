@@ -12,7 +12,7 @@ from torch import Tensor
 
 from datamodules import ClassificationDataModule, TextBatch
 from fidelity.base import CheckpointResult, FidelityTest, Measurements, Score
-from fidelity.checkpoints import Checkpoint, FidelityError
+from fidelity.checkpoints import Checkpoint
 from fidelity.classified import ClassifiedBatch
 from fidelity.consistent_adversary import Adversaries, has_uniform_attention
 from fidelity.recipe import Recipe
@@ -23,7 +23,7 @@ from models.interface import WORD, Output
 from models.regularizers import Encoded
 from results import Table
 from results.digests import Digests
-from results.errors import check_numbers, check_values
+from results.errors import UserError, check_numbers, check_values
 from training import Best, Training, share
 
 Source = Literal["uniform", "own", "base", "adversary"]
@@ -84,9 +84,7 @@ class GuidedMLP(FidelityTest):
     ) -> None:
         check_values(self, sources=sources)
         if not sources or len(set(sources)) < len(sources):
-            raise FidelityError(
-                f"GuidedMLP: name one or more sources of attention, each once, and not {list(sources)}."
-            )
+            raise UserError(f"GuidedMLP: name one or more sources of attention, each once, and not {list(sources)}.")
         check_numbers(self, least=0, strength=strength)
         check_numbers(self, least=1, size=size, max_epochs=max_epochs, patience=patience)
         check_numbers(self, least=1, adversary_epochs=adversary_epochs, adversary_patience=adversary_patience)

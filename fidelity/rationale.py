@@ -7,11 +7,10 @@ import torch
 from torch import Tensor
 
 from fidelity.base import CheckpointResult, FidelityTest, Measurements, Score, means
-from fidelity.checkpoints import FidelityError
 from fidelity.classified import ClassifiedBatch
 from fidelity.saliency import RANKINGS, Ranking, Saliency
 from results import Table
-from results.errors import check_numbers, check_values
+from results.errors import UserError, check_numbers, check_values
 
 PLAUSIBILITY = ("auprc", "average_precision", "token_f1")
 COLUMNS = ("comprehensiveness", "sufficiency", *PLAUSIBILITY)
@@ -50,10 +49,10 @@ class Rationale(FidelityTest):
     ) -> None:
         check_values(self, rankings=rankings)
         if not rankings or len(set(rankings)) < len(rankings):
-            raise FidelityError(f"rationale: name one or more rankings, each once, and not {list(rankings)}.")
+            raise UserError(f"rationale: name one or more rankings, each once, and not {list(rankings)}.")
         check_numbers(self, least=1, draws=draws)
         if not fractions or not all(0 < fraction < 1 for fraction in fractions):
-            raise FidelityError(
+            raise UserError(
                 f"rationale: fractions {list(fractions)} of the words: give fractions between 0 and 1, for instance "
                 f"[0.1, 0.5]."
             )

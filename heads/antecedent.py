@@ -29,8 +29,8 @@ from metrics.antecedent_selection import (
     find_links,
 )
 from results import Bars, Estimate, Figure, HeatMap, Result, Table, Unit, estimates, on_one_scale
-from results.errors import check_values
-from training import Experiment, ExperimentError
+from results.errors import UserError, check_values
+from training import Experiment
 
 BASELINES = {"nearest": nearest, "head_match": head_match, "sieve": sieve}
 TRAINED = "antecedent_trained"
@@ -186,9 +186,9 @@ class AntecedentEvaluation(nn.Module):
 
 
 def check_coreference(data: CoreferenceDataModule, reader: str) -> None:
-    """Raise an ExperimentError for data without an encoder."""
+    """Raise a UserError for data without an encoder."""
     if data.encoder_identity is None:
-        raise ExperimentError(f"{reader} needs attention: --data.init_args.encoder must not be null.")
+        raise UserError(f"{reader} needs attention: --data.init_args.encoder must not be null.")
 
 
 def all_antecedents(dev: Accuracies, scored: Accuracies, totals: Sequence[int], names: Names, *, paper: bool) -> Table:

@@ -35,7 +35,8 @@ from metrics.attachment import (
 )
 from metrics.rows import ArcRows
 from results import Bars, Estimate, Figure, Result, Table, free_name, merged
-from training import Experiment, ExperimentError
+from results.errors import UserError
+from training import Experiment
 from training.experiment import CompositeExperiment, check_names
 
 
@@ -65,15 +66,15 @@ def read_fields(
     """Leave out of the batches what an experiment does not read.
 
     Raises:
-        ExperimentError: the data have no encoder to read, or batches of random weights that `reader` does not support.
+        UserError: the data have no encoder to read, or batches of random weights that `reader` does not support.
         TypeError: a batch has no such field.
     """
     if unknown := set(reads) - FIELDS:
         raise TypeError(f"{reader}.reads: a batch holds {', '.join(sorted(FIELDS))}, not {unknown}")
     if data.random_init and not random_init:
-        raise ExperimentError(f"{reader} does not support random_init: --data.init_args.random_init must be false.")
+        raise UserError(f"{reader} does not support random_init: --data.init_args.random_init must be false.")
     if data.encoder_identity is None and {"attention", "hidden"} & set(reads):
-        raise ExperimentError(f"{reader} needs attention: --data.init_args.encoder must not be null.")
+        raise UserError(f"{reader} needs attention: --data.init_args.encoder must not be null.")
     data.read_only(frozenset(reads))
 
 
@@ -85,7 +86,7 @@ def split_key(split: Split, encoder: EncoderOf) -> str:
 def check_relations(wanted: Sequence[str], known: Sequence[str]) -> None:
     """Refuse relations that the corpus does not have."""
     if strange := [name for name in wanted if name not in known]:
-        raise ExperimentError(
+        raise UserError(
             f"relations: the corpus has no {', '.join(map(repr, strange))}; its relations are {', '.join(known)}."
         )
 
@@ -304,7 +305,7 @@ class Analyses(CompositeExperiment[DependencyDataModule]):
         analyses: the experiments.
 
     Raises:
-        ExperimentError: there is none, or one is named twice.
+        UserError: there is none, or one is named twice.
     """
 
     experiment = "analyses"

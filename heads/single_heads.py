@@ -56,8 +56,7 @@ from metrics.heads import (
 from metrics.rows import ArcRows
 from metrics.trees import gold_in_trees, tree_counts
 from results import AttentionLines, Bars, Estimate, HeatMap, Result, Table, Unit, on_one_scale
-from results.errors import check_numbers, check_values
-from training import ExperimentError
+from results.errors import UserError, check_numbers, check_values
 
 POSITIONAL, MARGIN = 0.9, 0.1
 """What makes a head positional, and a head syntactic (Voita et al. 2019, §5)."""
@@ -497,17 +496,17 @@ def examples(
 def check_drawing(wanted: Drawing, names: Names, split: DependencySplit, relations: Sequence[str]) -> None:
     """Refuse a head, sentence or relation that is not there."""
     if wanted.head not in [names.head(index) for index in range(len(names))]:
-        raise ExperimentError(
+        raise UserError(
             f"drawings: there is no head {wanted.head!r}; heads are called layer-head, from {names.head(0)} to "
             f"{names.head(len(names) - 1)}."
         )
     if wanted.sentence not in split.ids:
-        raise ExperimentError(
+        raise UserError(
             f"drawings: the split that is scored has no sentence {wanted.sentence!r}; they are called as "
             f"{split.ids[0]!r}, see items.parquet."
         )
     if wanted.relation is not None and wanted.relation not in {*relations, ALL, PLAIN}:
-        raise ExperimentError(f"drawings: there is no relation {wanted.relation!r} in the corpus.")
+        raise UserError(f"drawings: there is no relation {wanted.relation!r} in the corpus.")
 
 
 def draw_sentence(wanted: Drawing, scored: Predictions, names: Names, split: DependencySplit) -> AttentionLines:
@@ -597,7 +596,7 @@ class SingleHeads(DependencyExperiment):
         check_relations(self.relations, data.relations)
         for split in dict.fromkeys(("dev", self._scored)):
             if not data.splits[split].arcs:
-                raise ExperimentError(
+                raise UserError(
                     f"{data.files()[split]}: no word has another word as its head, so there is nothing to find. Give "
                     f"--data.init_args.corpus a treebank with arcs."
                 )

@@ -25,8 +25,8 @@ from models import TransformerClassifier
 from processes.progress import Progress
 from results import Bars, Estimate, Figure, Result, Table, Unit
 from results.digests import Digests, digest
-from results.errors import check_numbers, check_values, counted
-from training import Experiment, ExperimentError, kept_file, kept_tensors
+from results.errors import UserError, check_numbers, check_values, counted
+from training import Experiment, kept_file, kept_tensors
 from training.checkpoints import checkpoint_file, configured_model, data_settings, read_checkpoint
 
 LEVEL = 0.05  # of a head that helps or hurts, after Holm's correction
@@ -76,7 +76,7 @@ class TaskExperiment(Experiment[CorpusDataModule[Any]]):
         content = read_checkpoint(path)
         kind = configured_model(path, content).get("class_path", "").rpartition(".")[2]
         if kind not in ("", TransformerClassifier.__name__):
-            raise ExperimentError(
+            raise UserError(
                 f"{path} is a checkpoint of {kind}, and heads are those of a TransformerClassifier: `python train.py "
                 f"fit --config configs/kovaleva2019/finetuning.yaml` trains one."
             )
@@ -104,13 +104,13 @@ class TaskExperiment(Experiment[CorpusDataModule[Any]]):
             return Classification.from_data(self.checkpoint, data, device)
         if self.checkpoint is None and isinstance(data, TextDataModule):
             if len(data.encoders) > 1:
-                raise ExperimentError(
+                raise UserError(
                     f"{name} is of one encoder: --data.init_args.random_init false, and no --data.init_args.before."
                 )
             return LanguageModelling(data.encoders["given"], self.seed)
         given = "no data are" if data is None else f"{type(data).__name__} is"
         needed = "TextDataModule" if self.checkpoint is None else "ClassificationDataModule"
-        raise ExperimentError(
+        raise UserError(
             f"{name} with{'out' if self.checkpoint is None else ''} --model.init_args.checkpoint needs {needed}, and "
             f"{given} given. Name a fine-tuned classifier with that option (`python train.py fit --config "
             f"configs/kovaleva2019/finetuning.yaml` leaves one in checkpoints/ of its run), or give --data "
@@ -207,8 +207,8 @@ class HeadAblation(TaskExperiment):
         seed: of random sets and of `resample`; None for that of the run.
 
     Raises:
-        ExperimentError: nothing is to be ablated, or data and checkpoint do not fit.
-        HeadError: later, there is no such head.
+        UserError: nothing is to be ablated, or data and checkpoint do not fit.
+        UserError: later, there is no such head.
     """
 
     experiment = "ablation"
@@ -228,7 +228,7 @@ class HeadAblation(TaskExperiment):
         super().__init__(checkpoint, split, score, seed)
         check_values(self, kinds=kinds)
         if not kinds or len(set(kinds)) < len(kinds) or not (heads or layers or sets):
-            raise ExperimentError(
+            raise UserError(
                 "--model.init_args: name kinds of ablation, each once, and heads, layers or sets to ablate."
             )
         check_numbers(self, least=0, random=random)
@@ -249,7 +249,7 @@ class HeadAblation(TaskExperiment):
             found += [HeadSet(str(number), "layer", layer) for number, layer in enumerate(layers, start=1)]
         for place, (name, heads) in enumerate(self.named.items()):
             if not heads:
-                raise ExperimentError(f"--model.init_args.sets.{name}: it names no head. Write '[6-1, 5]'.")
+                raise UserError(f"--model.init_args.sets.{name}: it names no head. Write '[6-1, 5]'.")
             own = named_heads(heads, task.layers, task.heads, f"--model.init_args.sets.{name}")
             drawn = np.random.default_rng([self.seed, place])
             found.append(HeadSet(name, "set", own))

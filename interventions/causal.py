@@ -45,8 +45,8 @@ from probes.head_selection import HeadSelectionProbe
 from probes.nested import NestedExperiment
 from processes.ranks import Ranks
 from results import Estimate, Figure, Result, Table, Unit, numbers
-from results.errors import check_numbers, check_values
-from training import ExperimentError, TrainedModule
+from results.errors import UserError, check_numbers, check_values
+from training import TrainedModule
 from training.checkpoints import checkpoint_file, data_settings, datamodule_from, read_checkpoint
 
 _PARTS = 4  # of what may run at once is one batch, so that several copies of it run together
@@ -265,10 +265,10 @@ def rank_heads(dev: Predictions, relation: str, names: Names) -> tuple[Head, ...
     """Rank all heads by their accuracy on a relation in the better of the two directions, best first.
 
     Raises:
-        ExperimentError: the relation has no word.
+        UserError: the relation has no word.
     """
     if relation not in dev.groups:
-        raise ExperimentError(f"relations: dev has no word in the relation {relation!r}, on which heads are chosen.")
+        raise UserError(f"relations: dev has no word in the relation {relation!r}, on which heads are chosen.")
     accuracy = dev.accuracies(relation).reshape(2, -1).max(0)
     order = np.argsort(-accuracy, kind="stable")
     return tuple((int(place) // len(names.heads), int(place) % len(names.heads)) for place in order)
@@ -304,7 +304,7 @@ class CausalCheck(NestedExperiment):
             is what they say of the sentence; `zero` also moves all that comes after.
 
     Raises:
-        ExperimentError: later, there are no such relations, layers or heads, or the probe reads no attention.
+        UserError: later, there are no such relations, layers or heads, or the probe reads no attention.
     """
 
     experiment = "causal"
@@ -325,31 +325,31 @@ class CausalCheck(NestedExperiment):
         check_values(self, kind=kind)
         check_numbers(self, least=1, heads=heads, random=random, upper=upper)
         if not relations or len(set(relations)) < len(relations):
-            raise ExperimentError(f"--model.init_args: relations {list(relations)}: name one or more, each once.")
+            raise UserError(f"--model.init_args: relations {list(relations)}: name one or more, each once.")
         self.relations = tuple(relations)
         self.checkpoint = None if checkpoint is None else checkpoint_file(checkpoint)
         self.heads, self.random, self.upper, self.kind = heads, random, upper, kind
 
     def prepare(self) -> None:
         if not isinstance(self.probe, HeadSelectionProbe) or "attention" not in self.probe.reads:
-            raise ExperimentError(
+            raise UserError(
                 f"CausalCheck asks a probe what attention says, and {type(self.probe).__name__} does not read it: give "
                 f"--model.init_args.probe AttentionOnlyProbe."
             )
         data = self.data
         if data.options.layers is not None or data.options.heads is not None:
-            raise ExperimentError(
+            raise UserError(
                 "CausalCheck needs the attention of all heads: leave out --data.init_args.options.layers and "
                 "--data.init_args.options.heads."
             )
         check_relations(self.relations, data.relations)
         if not 1 <= self.upper < len(data.layers):
-            raise ExperimentError(
+            raise UserError(
                 f"--model.init_args.upper: the probe can read 1 to {len(data.layers) - 1} of the {len(data.layers)} "
                 f"layers, not {self.upper}."
             )
         if self.heads > (below := (len(data.layers) - self.upper) * len(data.heads)):
-            raise ExperimentError(
+            raise UserError(
                 f"--model.init_args.heads: there are {below} heads below the upper {self.upper} layers, and "
                 f"{self.heads} are to be off."
             )
@@ -477,7 +477,7 @@ class CausalCheck(NestedExperiment):
         task = Classification.from_data(path, data, device)
         layers, heads = len(self.data.layers), len(self.data.heads)
         if (task.layers, task.heads) != (layers, heads):
-            raise ExperimentError(
+            raise UserError(
                 f"{path}: the classifier has {task.layers} layers of {task.heads} heads, and the encoder {layers} of "
                 f"{heads}. Give --data.init_args.encoder.name what it was made of."
             )

@@ -25,8 +25,8 @@ from metrics.moments import Floats, Interval, Moments
 from models.transformer import SequenceClassifier
 from processes.progress import Progress
 from results import Curves, Estimate, Figure, Result, Table, Unit
-from results.errors import check_numbers, check_values, counted
-from training import ExperimentError, recorded_gradients
+from results.errors import UserError, check_numbers, check_values, counted
+from training import recorded_gradients
 
 _STEPS = 10
 SHARES = tuple(step / _STEPS for step in range(_STEPS + 1))
@@ -110,7 +110,7 @@ class Pruning(TaskExperiment):
         seed: of what is drawn; None for that of the run.
 
     Raises:
-        ExperimentError: an option is out of range, or data and checkpoint do not fit.
+        UserError: an option is out of range, or data and checkpoint do not fit.
         UserError: a model is to be saved whose heads cannot be removed.
     """
 
@@ -135,9 +135,9 @@ class Pruning(TaskExperiment):
         check_numbers(self, least=1, texts=texts, seeds=seeds)
         check_numbers(self, above=0, most=1, share=share)
         if not rankings or len(set(rankings)) < len(rankings):
-            raise ExperimentError(f"--model.init_args: rankings {list(rankings)}: name one or more, each once.")
+            raise UserError(f"--model.init_args: rankings {list(rankings)}: name one or more, each once.")
         if (save is None) != (share is None):
-            raise ExperimentError(f"--model.init_args: save {save} and share {share}: give both or none.")
+            raise UserError(f"--model.init_args: save {save} and share {share}: give both or none.")
         self.rankings, self.normalise, self.exact = tuple(rankings), normalise, exact
         self.texts, self.seeds = texts, seeds
         self.folder, self.share = None if save is None else Path(save).expanduser(), share

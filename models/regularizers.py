@@ -137,7 +137,7 @@ class MaskedLanguageModel(Regularizer):
         random: share of the chosen words that are read as any row of the vocabulary.
 
     Raises:
-        OptionError: a share is no probability, or `share` is 0.
+        UserError: a share is no probability, or `share` is 0.
         ModelError: `masked` and `random` are more than 1 together, or the vocabulary has no mask token.
     """
 

@@ -227,7 +227,7 @@ class TransformerClassifier(TextClassifier):
             it; one that they lack is drawn and trained.
 
     Raises:
-        OptionError: `warmup` is no share.
+        UserError: `warmup` is no share.
         ModelError: later, the texts are cut into words, a head that is kept has its classes in
             another order, nothing is left to train, or the training has no end.
         UserError: later, one of `heads` is written otherwise, or the model has no such head.

@@ -13,8 +13,8 @@ from metrics.antecedent_selection import ANTECEDENT_DIRECTIONS, Links
 from probes.base import FrozenProbe, Sizes, weight_maps
 from probes.scorers import attention_scores, weighted_scores
 from results import Figure, Result
-from results.errors import check_numbers
-from training import Average, ExperimentError
+from results.errors import UserError, check_numbers
+from training import Average
 
 
 def candidate_scores(scores: Tensor, links: Links) -> Tensor:
@@ -71,7 +71,7 @@ class TrainedAntecedentProbe(FrozenProbe[CoreferenceDataModule]):
         if stage == "test":
             self.evaluation.prepare(data)
         if data.candidates != "mentions":
-            raise ExperimentError(
+            raise UserError(
                 f"{type(self).__name__} chooses among mentions: --data.init_args.candidates must be mentions, not "
                 f"{data.candidates}."
             )

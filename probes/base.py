@@ -10,7 +10,8 @@ from datamodules import AttentionDataModule
 from datamodules.dependency import Field
 from heads.single_heads import Names, head_map
 from results import Figure, on_one_scale
-from training import Average, ExperimentError, Origin, TrainedModule
+from results.errors import UserError
+from training import Average, Origin, TrainedModule
 from training.experiment import Data
 
 
@@ -48,14 +49,14 @@ class FrozenProbe(TrainedModule[Data, Sizes]):
         self.log("train_loss", self._loss.take())
 
     def bind_to(self, data: AttentionDataModule[Any], reads: Collection[Field]) -> None:
-        """Make the parameters for the encoder and the word vectors that are read; an ExperimentError without them."""
+        """Make the parameters for the encoder and the word vectors that are read; a UserError without them."""
         sizes, source = Sizes(), dict[str, object]()
         if "attention" in reads:
             source["encoder"] = data.encoder_identity
             sizes = replace(sizes, layers=data.layers, heads=data.heads)
         if "vectors" in reads:
             if data.vectors is None:
-                raise ExperimentError(
+                raise UserError(
                     f"{type(self).__name__} needs word vectors: --data.init_args.vectors.name glove.6B.50d, another "
                     f"name, a file, or `encoder` for the encoder's own input embeddings."
                 )

@@ -15,8 +15,8 @@ from datamodules.batches import BatchLoader
 from metrics.attachment import ratio_scores
 from probes.nested import NestedExperiment, TrainedProbe, result_of
 from results import Bars, Estimate, Result, Table, Unit
-from results.errors import counted
-from training import ExperimentError, TrainedModule
+from results.errors import UserError, counted
+from training import TrainedModule
 
 PORTIONS = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.0625, 0.125, 0.25, 0.5, 1.0)
 """Where the blocks of the online code end, as shares of the train split (Voita & Titov 2020, §2.2.2)."""
@@ -36,7 +36,7 @@ def code_bits(
     """Bits of the gold heads under a trained probe, `[sentences]`; those that the loader does not give cost nothing.
 
     Raises:
-        ExperimentError: a head has probability zero: no code for it is finite.
+        UserError: a head has probability zero: no code for it is finite.
     """
     assert isinstance(probe, TrainedProbe)
     bits = np.zeros(sentences)
@@ -47,7 +47,7 @@ def code_bits(
             bits[batch.index.numpy()] = nats / math.log(2)
     if not np.isfinite(bits).all():
         at = int(np.argmax(~np.isfinite(bits)))
-        raise ExperimentError(
+        raise UserError(
             f"{type(probe).__name__} gives a gold head of sentence {at} of train no probability: there is no code for "
             f"it. Every one of the n+1 candidates must have a score."
         )
@@ -76,7 +76,7 @@ class DescriptionLength(NestedExperiment):
         final: whether a copy is trained on the whole split, which costs about as much as all the others.
 
     Raises:
-        ExperimentError: the portions do not ascend to 1.
+        UserError: the portions do not ascend to 1.
     """
 
     experiment = "description_length"
@@ -91,7 +91,7 @@ class DescriptionLength(NestedExperiment):
         super().__init__(probe, **training)
         ascending = all(low < high for low, high in pairwise((0.0, *portions)))
         if not ascending or not portions or portions[-1] != 1:
-            raise ExperimentError(f"portions must ascend from above 0 to 1, not {', '.join(map(str, portions))}.")
+            raise UserError(f"portions must ascend from above 0 to 1, not {', '.join(map(str, portions))}.")
         self.portions, self.final = portions, final
 
     def outcome(self) -> Result:

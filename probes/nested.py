@@ -13,10 +13,9 @@ from datamodules import AttentionBatch, DependencyDataModule
 from datamodules.dependency import Field
 from heads.experiment import DependencyExperiment
 from results import Result
-from results.errors import check_numbers
+from results.errors import UserError, check_numbers
 from training import (
     Best,
-    ExperimentError,
     TrainedModule,
     Training,
     alone,
@@ -165,9 +164,9 @@ class NestedExperiment(DependencyExperiment):
 
     @property
     def contract(self) -> TrainedProbe:
-        """The probe, as one of heads; an ExperimentError if it is not."""
+        """The probe, as one of heads; a UserError if it is not."""
         if not isinstance(self.probe, TrainedProbe):
-            raise ExperimentError(
+            raise UserError(
                 f"{type(self).__name__} trains a probe of heads, and {type(self.probe).__name__} predicts no heads: "
                 f"give --model.init_args.probe one that does, for instance AttentionOnlyProbe."
             )

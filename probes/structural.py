@@ -32,8 +32,8 @@ from metrics.trees import (
 )
 from probes.sentences import data_of_sentences
 from results import HeatMap, Result, Table
-from results.errors import check_numbers
-from training import Average, ExperimentError, Mean, Origin, TrainedModule, over_devices
+from results.errors import UserError, check_numbers
+from training import Average, Mean, Origin, TrainedModule, over_devices
 
 BOUND = 0.05
 """The matrices start uniform within ±BOUND as in Hewitt & Manning (2019)."""
@@ -60,27 +60,25 @@ def sweep_pairs(
     """Every layer that is asked for, by default all that the data hold, with every rank, by default the whole size.
 
     Raises:
-        ExperimentError: nothing is held or asked for, or a layer is not held, or a rank exceeds the size.
+        UserError: nothing is held or asked for, or a layer is not held, or a rank exceeds the size.
     """
     if not held:
-        raise ExperimentError(
+        raise UserError(
             "A structural probe needs hidden states: --data.init_args.hidden '[1,2,3]', 0 for those of the embeddings, "
             "k for those of layer k."
         )
     layers = held if layers is None else layers
     ranks = (size,) if ranks is None else ranks
     if absent := [layer for layer in layers if layer not in held]:
-        raise ExperimentError(
+        raise UserError(
             f"layers: the data hold no hidden states of layer {absent[0]}, only of {', '.join(map(str, held))}. Name "
             f"it in --data.init_args.hidden too."
         )
     if wrong := [rank for rank in ranks if not 1 <= rank <= size]:
-        raise ExperimentError(f"ranks: {wrong[0]} is not from 1 to {size}, the size of a hidden state.")
+        raise UserError(f"ranks: {wrong[0]} is not from 1 to {size}, the size of a hidden state.")
     pairs = tuple(Pair(layer, rank) for layer in layers for rank in ranks)
     if not pairs or len(set(pairs)) < len(pairs):
-        raise ExperimentError(
-            f"layers {list(layers)} and ranks {list(ranks)}: give at least one of each, and none twice."
-        )
+        raise UserError(f"layers {list(layers)} and ranks {list(ranks)}: give at least one of each, and none twice.")
     return pairs
 
 
@@ -385,7 +383,7 @@ class StructuralProbe(TrainedModule[DependencyDataModule, StructuralSizes]):
         self.on_validation_start()
         untrained = [pair for pair, epoch in zip(self.pairs, self.best_epoch.tolist(), strict=True) if not epoch]
         if untrained:
-            raise ExperimentError(
+            raise UserError(
                 f"The loss on dev of layer {untrained[0].layer} at rank {untrained[0].rank} was never a finite number: "
                 f"lower --model.init_args.learning_rate, or leave out the layer."
             )
@@ -432,10 +430,10 @@ class StructuralProbe(TrainedModule[DependencyDataModule, StructuralSizes]):
         return xr.DataArray(predicted[real], coords, ("probe", *axes))
 
     def on_predict_start(self) -> None:
-        raise ExperimentError(f"{type(self).__name__} predicts distances or depths, no heads: `test` scores them.")
+        raise UserError(f"{type(self).__name__} predicts distances or depths, no heads: `test` scores them.")
 
     def cross_entropy(self, batch: AttentionBatch) -> Tensor:
-        raise ExperimentError(f"{type(self).__name__} gives candidate heads no probabilities: it has no code length.")
+        raise UserError(f"{type(self).__name__} gives candidate heads no probabilities: it has no code length.")
 
     def update(self, batch: AttentionBatch) -> None:
         total, right, correlation = self.found(self(batch), batch)
@@ -531,7 +529,7 @@ class StructuralDistanceProbe(StructuralProbe):
         code, so that what is compressed was learned. Several layers or ranks are refused: each would have a code.
         """
         if len(self.pairs) != 1:
-            raise ExperimentError(
+            raise UserError(
                 f"{type(self).__name__} has {len(self.pairs)} pairs of layer and rank, and each would have a code of "
                 f"its own: give one layer (layers, or --data.init_args.hidden) and one rank (ranks)."
             )

@@ -25,10 +25,6 @@ class UserError(ValueError):
         return cls(f"{place}: {wrong}. {remedy}.")
 
 
-class OptionError(UserError):
-    """An option with a value that it cannot have."""
-
-
 _BOUNDS = {"above": operator.gt, "at least": operator.ge, "below": operator.lt, "at most": operator.le}
 
 
@@ -41,7 +37,7 @@ def check_numbers(
     most: float | None = None,
     **given: float | None,
 ) -> None:
-    """Raise OptionError for a number of `given`, options of an object by their names, that lies outside the bounds.
+    """Raise UserError for a number of `given`, options of an object by their names, that lies outside the bounds.
 
     So do `nan` and infinity. An option that is None is not checked.
     """
@@ -54,7 +50,7 @@ def check_numbers(
             continue
         allowed = " and ".join(f"{one} {bound}" for one, bound in bounds.items())
         wanted = allowed if isfinite(value) else f"a finite number {allowed}".rstrip()
-        raise OptionError(f"{type(of).__name__}: {name} is {value}, and must be {wanted}.")
+        raise UserError(f"{type(of).__name__}: {name} is {value}, and must be {wanted}.")
 
 
 def counted(number: int, one: str, many: str | None = None) -> str:
@@ -84,13 +80,13 @@ def from_options(kind: Callable[..., Made], given: object, where: str, **default
         defaults: options that the mapping may leave out, where the class has other defaults.
 
     Raises:
-        OptionError: `given` is no mapping, or has an option that the class has not.
+        UserError: `given` is no mapping, or has an option that the class has not.
     """
     known = list(signature(kind).parameters)
     if not isinstance(given, Mapping):
-        raise OptionError(f"{where} is {given!r}, and must be a mapping of {', '.join(known)}.")
+        raise UserError(f"{where} is {given!r}, and must be a mapping of {', '.join(known)}.")
     if strange := [name for name in given if name not in known]:
-        raise OptionError(f"{where}: there is no option {strange[0]!r}{near(str(strange[0]), known)}.")
+        raise UserError(f"{where}: there is no option {strange[0]!r}{near(str(strange[0]), known)}.")
     return kind(**{**defaults, **given})
 
 
@@ -109,7 +105,7 @@ _PLAIN: Mapping[object, Any] = {bool: bool, int: Integral, float: Real, str: str
 
 
 def check_values(of: object, **given: object) -> None:
-    """Raise OptionError for a value that the annotations of an object's options do not allow, with those they do.
+    """Raise UserError for a value that the annotations of an object's options do not allow, with those they do.
 
     Checked are choices (`Literal`), numbers, strings, truth values, and sequences of them; classes are not.
 
@@ -127,7 +123,7 @@ def check_values(of: object, **given: object) -> None:
     name = of.__name__ if isfunction(of) else type(of).__name__
     for option, value in given.items():
         if wanted := _misfit(value, hints.get(option, Any)):
-            raise OptionError(f"{name}: {option} is {value!r}, and must be {wanted}.")
+            raise UserError(f"{name}: {option} is {value!r}, and must be {wanted}.")
 
 
 def _misfit(value: object, hint: Any) -> str | None:  # noqa: ANN401 # of any kind

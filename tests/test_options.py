@@ -27,7 +27,6 @@ from datamodules.vectors import VectorSpec
 from heads.single_heads import Drawing
 from models.layers import EmbeddingSpec
 from results import UserError
-from results.errors import OptionError
 
 OPTIONS = (nn.Module, LightningDataModule, fidelity.FidelityTest, analysis.Analysis)
 """What a command line makes: experiments, models and their parts, data, tests."""
@@ -130,5 +129,5 @@ def test_no_choice_is_taken_that_there_is_not(
 
 def test_attention_is_over_words_or_pieces(bert: Path) -> None:
     message = r"^attention: over is 'piece', and must be one of words, pieces \(did you mean `pieces`\?\)\.$"
-    with pytest.raises(OptionError, match=message):
+    with pytest.raises(UserError, match=message):
         Encoder(str(bert)).attention(["the fox"], over="piece")  # type: ignore[arg-type]

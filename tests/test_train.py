@@ -25,7 +25,7 @@ from results.errors import UserError
 from tests.glue import write as write_glue
 from tests.models.corpora import write_texts, write_vectors
 from tests.tiny import BROKEN, FAMILIAR
-from training import ExperimentError, TrainingError
+from training import TrainingError
 from training.cli import CheckedCLI, check
 from training.faults import fault
 from training.parsing import Parser
@@ -460,7 +460,7 @@ def test_a_fault_of_the_set_up_leaves_no_run_behind(
     config: str, option: str, message: str, of_config: Given, corpus: str, tmp_path: Path
 ) -> None:
     command = of_config(config, cache=str(tmp_path / "stores")) if config == "demo.yaml" else of_config(config)
-    with pytest.raises((CorpusError, ExperimentError), match=message):
+    with pytest.raises((CorpusError, UserError), match=message):
         train.main([*command, f"--{option.replace('TRAIN', corpus.replace('{split}', 'train'))}"])
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "vectors.txt"]
 

@@ -14,10 +14,6 @@ from results.errors import check_numbers
 Data = TypeVar("Data", bound=CorpusDataModule[Any])
 
 
-class ExperimentError(UserError):
-    """An experiment that cannot be run with these options or data."""
-
-
 class Experiment(LightningModule, Generic[Data]):
     """A test over the batches of one datamodule that ends in one `Result`.
 
@@ -62,11 +58,11 @@ class Experiment(LightningModule, Generic[Data]):
 
     @property
     def data(self) -> Data:
-        """Datamodule of the run, or the part of it that `takes` names; an ExperimentError without."""
+        """Datamodule of the run, or the part of it that `takes` names; a UserError without."""
         given = self.trainer.datamodule  # type: ignore[attr-defined]
         data = part_of(given, self.takes)
         if data is None:
-            raise ExperimentError(
+            raise UserError(
                 f"{type(self).__name__} needs {self.takes.holds}, and {type(given).__name__} has none: use "
                 f"{self.takes.__name__}."
             )
@@ -128,6 +124,6 @@ class CompositeExperiment(Experiment[Data]):
 
 
 def check_names(option: str, names: Sequence[str]) -> None:
-    """Raise an ExperimentError if a list of tests or analyses is empty or names one twice."""
+    """Raise a UserError if a list of tests or analyses is empty or names one twice."""
     if not names or len(set(names)) < len(names):
-        raise ExperimentError(f"--model.init_args.{option}: name one or more, each once, and not {list(names)}.")
+        raise UserError(f"--model.init_args.{option}: name one or more, each once, and not {list(names)}.")

@@ -8,13 +8,14 @@ import pytest
 import torch
 from scipy import stats
 
-from analysis import AnalysisError, AttentionAnalyses, Change, Patterns, RepeatedSequences, Surface
+from analysis import AttentionAnalyses, Change, Patterns, RepeatedSequences, Surface
 from analysis.base import Analysis
 from attention import Encoder, EncoderError, EncoderSpec
 from datamodules import TextDataModule
 from metrics.attention_mass import STATISTICS, TokenKinds, surface_statistics
 from metrics.bootstrap import holm
 from results import HeatMap, Result
+from results.errors import UserError
 from tests.analysis.segments import batch_of
 from tests.metrics.samples import student_of_log_odds
 from tests.tiny import save_bert, save_gpt2, save_roberta
@@ -181,5 +182,5 @@ def test_what_the_encoder_cannot_have_been_before_is_refused(
         run(Change(), encoder=bert, before=deeper)
     with pytest.raises(EncoderError, match=rf"the tokenizers of .*other and .* have different pieces: .*{remedy}"):
         run(Change(), encoder=bert, before=other)
-    with pytest.raises(AnalysisError, match=r"^Change: it compares .* --data\.init_args\.before\.name"):
+    with pytest.raises(UserError, match=r"^Change: it compares .* --data\.init_args\.before\.name"):
         run(Change(), encoder=bert, before=None)

@@ -5,11 +5,12 @@ import pytest
 import torch
 from scipy.spatial.distance import jensenshannon, pdist, squareform
 
-from analysis import AnalysisError, Clusters, Surface
+from analysis import Clusters, Surface
 from analysis.clusters import CLUSTERS, PERMUTATIONS, cut, layer_test, places, tree_of
 from attention import Encoder, EncoderSpec, resolve
 from datamodules import TextDataModule
 from results import Curves
+from results.errors import UserError
 from tests.analysis.passes import ENCODERS, batches, encoder, show, summed
 from tests.tiny import save_bert
 
@@ -98,5 +99,5 @@ def test_equal_heads_are_at_one_place() -> None:
 
 def test_an_encoder_of_two_heads_is_refused(tmp_path: Path) -> None:
     two = Encoder(resolve(EncoderSpec(str(save_bert(tmp_path, layers=1, heads=2)))))
-    with pytest.raises(AnalysisError, match="an encoder of 2 heads has no clusters"):
+    with pytest.raises(UserError, match="an encoder of 2 heads has no clusters"):
         begun(two, tmp_path)

@@ -10,12 +10,11 @@ import torch
 from torch import Tensor
 
 from analysis import Patterns, RawMaps
-from analysis.base import AnalysisError
 from attention import Encoder
 from datamodules import SegmentBatch, TextDataModule
 from metrics.patterns import PATTERNS, Structure, by_rules, structure
 from results import Bars, HeatMap, Maps
-from results.errors import OptionError
+from results.errors import UserError
 from tests.analysis.passes import ENCODERS, batches, encoder, make_even, sees, show, summed
 from tests.metrics.test_patterns import random_map, slow
 
@@ -205,11 +204,11 @@ def test_raw_maps_are_those_of_one_input(wanted: int, tmp_path: Path) -> None:
 
 def test_an_input_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     model = encoder("bert", tmp_path)
-    with pytest.raises(OptionError, match="input is -1"):
+    with pytest.raises(UserError, match="input is -1"):
         RawMaps(-1)
     raw = RawMaps(7)
     raw.begin(DATA, model)
     for batch in batches(model):
         show(model, batch, raw)
-    with pytest.raises(AnalysisError, match="input 7, and the texts have fewer segments"):
+    with pytest.raises(UserError, match="input 7, and the texts have fewer segments"):
         raw.result({})

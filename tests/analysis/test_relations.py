@@ -9,10 +9,11 @@ import pytest
 import torch
 from scipy import special
 
-from analysis import AnalysisError, Relations
+from analysis import Relations
 from attention import Encoder
 from corpora.texts import Link, Passage, read_enhanced
 from datamodules import SegmentBatch
+from results.errors import UserError
 from tests.analysis.passes import ENCODERS, encoder, show, summed, uniform
 from tests.analysis.segments import batch_of
 from tests.analysis.trees import TREES, passage
@@ -169,9 +170,9 @@ def test_a_sentence_whose_edges_all_lead_to_empty_nodes_has_no_links(tmp_path: P
 def test_texts_without_links_are_refused(tmp_path: Path) -> None:
     one = encoder("bert", tmp_path)
     plain = Passage("1", ("the", "fox"), 1)
-    with pytest.raises(AnalysisError, match="have no links between words"):
+    with pytest.raises(UserError, match="have no links between words"):
         begun(one, [plain])
-    with pytest.raises(AnalysisError, match=r"none of 4 links is within .*: 3 are in passages of more than 3 words"):
+    with pytest.raises(UserError, match=r"none of 4 links is within .*: 3 are in passages of more than 3 words"):
         begun(one, LINKED[:2], max_words=3, min_distance=3)
 
 
@@ -179,5 +180,5 @@ def test_segments_without_a_link_are_refused(tmp_path: Path) -> None:
     one = encoder("bert", tmp_path)
     analysis = begun(one, LINKED)
     show(one, batch_of(one, Passage("1", ("the", "fox"), 1)), analysis)
-    with pytest.raises(AnalysisError, match="no segment that was read has one"):
+    with pytest.raises(UserError, match="no segment that was read has one"):
         analysis.result({})

@@ -12,7 +12,7 @@ from corpora.sentence import CorpusError, Sentence
 from datamodules import AttentionBatch, DependencyDataModule, VectorSpec
 from datamodules.batches import BatchLoader, Split
 from datamodules.dependency import FIELDS, Field
-from results.errors import OptionError
+from results.errors import UserError
 from tests.datamodules.conftest import trainer
 
 
@@ -105,7 +105,7 @@ def test_a_treebank_without_tags_is_refused_where_punctuation_is_known_by_them(s
         f"or take the relation: --data.init_args.punctuation_by relation."
     )
     assert len(list(tmp_path.rglob("manifest.json"))) == 2 * stored  # nothing was made before
-    with pytest.raises(OptionError, match="punctuation_by is 'upos', and must be one of relation, xpos"):
+    with pytest.raises(UserError, match="punctuation_by is 'upos', and must be one of relation, xpos"):
         DependencyDataModule(punctuation_by=cast(Any, "upos"), **options)
 
 

@@ -20,7 +20,7 @@ from datamodules.classification import vocabulary_vectors
 from datamodules.tokenization import build_vocabulary, piece_vocabulary
 from datamodules.vectors import FoundVectors, WordVectors, find_vectors, load_vectors, read_vectors
 from results.digests import Digests
-from results.errors import OptionError, UserError
+from results.errors import UserError
 from tests import tiny
 
 TEXT = "the 0.5 -1 2e-1\nfox 1 2 3\ncafé 0.25 0 -0.125\nThe 9 9 9\nfiller no number here\n".encode()
@@ -371,7 +371,7 @@ def test_low_coverage_is_refused_and_the_bound_is_still_allowed(name: str, files
 
 @pytest.mark.parametrize("bound", [-0.1, float("nan")])
 def test_a_bound_that_is_no_share_is_refused(bound: float) -> None:
-    with pytest.raises(OptionError, match=r"VectorSpec: min_coverage is .*, and must be .*at least 0 and at most 1\."):
+    with pytest.raises(UserError, match=r"VectorSpec: min_coverage is .*, and must be .*at least 0 and at most 1\."):
         VectorSpec(min_coverage=bound)
 
 

@@ -16,11 +16,12 @@ from torch import Tensor
 
 from fidelity.adversary import Adversary, Farthest, pairs
 from fidelity.base import CheckpointResult
-from fidelity.checkpoints import Checkpoint, FidelityError
+from fidelity.checkpoints import Checkpoint
 from fidelity.classified import ClassifiedBatch, classify
 from metrics.distributions import jsd, tvd
 from models.interface import WORD
 from results import Curves
+from results.errors import UserError
 from tests.fidelity import tiny
 from tests.fidelity.tiny import KINDS, TEXTS, Kind, classified, close, measurements, one_by_one, with_constants
 from tests.models.batches import VOCABULARY, batch_of
@@ -340,7 +341,7 @@ def test_a_candidate_without_a_distance_or_divergence_does_not_count() -> None:
 
 
 def test_several_distributions_a_text_are_refused_with_a_remedy() -> None:
-    with pytest.raises(FidelityError, match=r"adversary .* han, seed 0 has one for each sentence .*\.level sentence"):
+    with pytest.raises(UserError, match=r"adversary .* han, seed 0 has one for each sentence .*\.level sentence"):
         measurements(Adversary(steps=1), classified("han", level=WORD))
 
 

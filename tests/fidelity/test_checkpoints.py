@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from datamodules import ClassificationDataModule
-from fidelity.checkpoints import FidelityError, load
+from fidelity.checkpoints import load
 from models import TextClassifier
+from results.errors import UserError
 from tests.fidelity.trained import Data, fitted
 
 
@@ -65,10 +66,10 @@ def test_trainings_that_differ_in_more_than_the_seed_are_no_seeds_of_one_variant
 def test_two_checkpoints_of_one_training_are_no_two_seeds(runs: Path, texts: Data, tmp_path: Path) -> None:
     first, last, copy = one(runs, "base-0"), tmp_path / "last.ckpt", tmp_path / "copy.ckpt"
     torch.save({**torch.load(first, weights_only=True), "epoch": 7}, last)
-    with pytest.raises(FidelityError, match=r"last\.ckpt and .* are both base, seed 0, .*one checkpoint of each train"):
+    with pytest.raises(UserError, match=r"last\.ckpt and .* are both base, seed 0, .*one checkpoint of each train"):
         load([first, last], texts)
     shutil.copy(first, copy)
-    with pytest.raises(FidelityError, match=r"copy\.ckpt and .*are the same checkpoint: name it once"):
+    with pytest.raises(UserError, match=r"copy\.ckpt and .*are the same checkpoint: name it once"):
         load([first, copy], texts)
 
 
@@ -123,14 +124,14 @@ def test_what_is_no_checkpoint_is_named(
 ) -> None:
     path = tmp_path / "given.ckpt"
     path.write_bytes(made(one(runs, "base-0").read_bytes()))
-    with pytest.raises(FidelityError, match=rf"given\.ckpt: {message}"):
+    with pytest.raises(UserError, match=rf"given\.ckpt: {message}"):
         load([path], texts)
 
 
 def test_what_is_not_there_is_named(texts: Data, tmp_path: Path) -> None:
-    with pytest.raises(FidelityError, match=r"absent\.ckpt: there is no such checkpoint.*checkpoints '\["):
+    with pytest.raises(UserError, match=r"absent\.ckpt: there is no such checkpoint.*checkpoints '\["):
         load([tmp_path / "absent.ckpt"], texts)
-    with pytest.raises(FidelityError, match=r": there is no checkpoint \(\*\.ckpt\) in this folder"):
+    with pytest.raises(UserError, match=r": there is no checkpoint \(\*\.ckpt\) in this folder"):
         load([tmp_path], texts)
 
 
@@ -139,5 +140,5 @@ def test_data_that_it_was_not_trained_on_are_refused_by_the_name_of_the_file(run
         str(runs.parent / "texts" / "{split}.tsv"), positive="good", max_words=5, cache=str(tmp_path)
     )
     other.setup("test")
-    with pytest.raises(FidelityError, match=r"\.ckpt: The checkpoint was trained on other data \(vocabulary differ"):
+    with pytest.raises(UserError, match=r"\.ckpt: The checkpoint was trained on other data \(vocabulary differ"):
         load([one(runs, "base-0")], other)

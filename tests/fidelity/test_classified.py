@@ -9,9 +9,9 @@ from torch import Tensor
 
 import fidelity.classified as classified_module
 from datamodules import TextBatch
-from fidelity.checkpoints import FidelityError
 from fidelity.classified import classify, passes, shortened
 from models.interface import WORD
+from results.errors import UserError
 from tests.fidelity import tiny
 from tests.fidelity.tiny import KINDS, TEXTS, Kind, checkpoint, classified, close
 from tests.models.batches import VOCABULARY, batch_of
@@ -79,7 +79,7 @@ def test_texts_of_one_word_are_classified_and_not_tested() -> None:
 
 
 def test_a_level_that_is_not_there_is_refused() -> None:
-    with pytest.raises(FidelityError, match=r"--model\.init_args\.level: there is no 7-1, only 2-1, 2-2, 2-3, 2-4"):
+    with pytest.raises(UserError, match=r"--model\.init_args\.level: there is no 7-1, only 2-1, 2-2, 2-3, 2-4"):
         classified("transformer", level="7-1")
 
 

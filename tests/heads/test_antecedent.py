@@ -15,10 +15,10 @@ from datamodules import CoreferenceDataModule, DependencyDataModule
 from datamodules.coreference import CoreferenceSplit
 from heads import AntecedentHeads
 from metrics.antecedent_selection import ANTECEDENT_DIRECTIONS, ANTECEDENT_GROUPS
+from results.errors import UserError
 from tests import documents
 from tests.tiny import save_gpt2
 from tests.trainers import scored
-from training import ExperimentError
 
 LENGTHS = [[4] * 9, [6, 3, 5, 7], [9, 2, 4, 9, 5], [3] * 12, [8, 5, 9], [6, 4, 2, 7, 3, 8, 5]] * 3
 
@@ -184,7 +184,7 @@ def test_paper_mode_chooses_and_scores_on_dev(files: dict[str, str], bert: Path,
 
 
 def test_other_data_are_refused(files: dict[str, str], bert: Path, cache: str, corpus: str) -> None:
-    with pytest.raises(ExperimentError, match="use CoreferenceDataModule"):
+    with pytest.raises(UserError, match="use CoreferenceDataModule"):
         scored(AntecedentHeads(), DependencyDataModule(corpus, encoder=EncoderSpec(str(bert)), cache=cache))
-    with pytest.raises(ExperimentError, match=r"encoder must not be null"):
+    with pytest.raises(UserError, match=r"encoder must not be null"):
         scored(AntecedentHeads(), CoreferenceDataModule(files, encoder=None, cache=cache))

@@ -34,11 +34,12 @@ from metrics.attachment import Arcs, Flags
 from metrics.heads import DIRECTIONS, most_attended
 from metrics.rows import ArcRows
 from results import AttentionLines, Bars, HeatMap, Result
+from results.errors import UserError
 from tests.attention.extractions import Extraction
 from tests.metrics.samples import arcs
 from tests.tiny import save_gemma3, save_gpt2, save_mistral, save_modernbert
 from tests.trainers import scored
-from training import Experiment, ExperimentError
+from training import Experiment
 
 BEST = "relation n head direction dev test low high offset best_offset random_init p"
 NAMES = Names((0, 1), (0, 1, 2, 3))
@@ -312,7 +313,7 @@ def test_experiments_share_one_pass(make_data: MakeData) -> None:
     assert alone[0].items is not None
     assert found.items["heads.correct"].tolist() == alone[0].items["correct"].tolist()
     assert found.audit["heads.mode"] == "held_out"
-    with pytest.raises(ExperimentError, match=r"analyses: name one or more, each once, and not \['baselines', 'base"):
+    with pytest.raises(UserError, match=r"analyses: name one or more, each once, and not \['baselines', 'base"):
         Analyses([Baselines(), Baselines()])
 
 
@@ -336,7 +337,7 @@ def test_experiments_share_one_pass(make_data: MakeData) -> None:
 def test_what_cannot_be_run_is_refused(
     module: Experiment[Any], options: dict[str, Any], message: str, make_data: MakeData
 ) -> None:
-    with pytest.raises(ExperimentError, match=re.escape(message)):
+    with pytest.raises(UserError, match=re.escape(message)):
         scored(module, make_data(**options))
 
 
@@ -349,9 +350,7 @@ def test_a_treebank_of_roots_is_refused_before_the_heads_are_scored(
     (tmp_path / "roots.conllu").write_text(words, encoding="utf-8")
     files = {split: corpus.replace("{split}", split) for split in ("dev", "test")}
     data = make_data(corpus={**files, alone: str(tmp_path / "roots.conllu")})
-    with pytest.raises(
-        ExperimentError, match=r"roots\.conllu: no word has another word as its head.* a treebank with arcs"
-    ):
+    with pytest.raises(UserError, match=r"roots\.conllu: no word has another word as its head.* a treebank with arcs"):
         scored(probe(), data)
     result = scored(probe(mode="paper"), data) if alone == "test" else None
     assert result is None or isinstance(result.figures["best_heads"], Bars)
@@ -437,7 +436,7 @@ def test_delimiters_are_drawn_where_the_tokenizer_writes_them(make_data: MakeDat
         assert lines.words == tuple(words)
         np.testing.assert_array_equal(lines.weights, attention[0, 0, 1:-1, 1:-1].double().numpy())
         assert all(scored.arcs.head[scored.arcs.sentence == data.ids.index(name)][i] == j + 1 for i, j in lines.arcs)
-    with pytest.raises(ExperimentError, match="no head '1-1'"):
+    with pytest.raises(UserError, match="no head '1-1'"):
         check_drawing(Drawing("1-1", data.ids[0]), names, data, scored.relations)
 
 

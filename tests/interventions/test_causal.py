@@ -28,7 +28,6 @@ from tests.interventions.classifiers import fitted
 from tests.interventions.heads_off import off, seeing
 from tests.tiny import save_bert, save_gpt2
 from tests.trainers import scored, trained
-from training import ExperimentError
 
 pytestmark = [
     *(pytest.mark.filterwarnings(warning) for warning in WARNINGS),
@@ -231,7 +230,7 @@ def test_the_score_of_a_fine_tuned_task(
     assert {*result.audit["left_blank"]} == {"loss"}  # type: ignore[misc]
 
     narrow = make_data(seed=0, encoder=EncoderSpec(str(save_bert(tmp_path / "narrow", heads=2))))
-    with pytest.raises(ExperimentError, match="has 2 layers of 4 heads, and the encoder 2 of 2"):
+    with pytest.raises(UserError, match="has 2 layers of 4 heads, and the encoder 2 of 2"):
         scored(check(checkpoint=str(checkpoint), max_epochs=1), narrow)
 
 

@@ -26,10 +26,11 @@ from models import (
 )
 from models.base import Classified
 from models.regularizers import Regularizer
+from results.errors import UserError
 from tests.models.batches import batch_of
 from tests.models.corpora import write_texts
 from tests.trainers import trainer
-from training import ExperimentError, TrainingError
+from training import TrainingError
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The '.*' does not have many workers"),
@@ -271,5 +272,5 @@ def test_the_loss_of_a_split_is_one_mean_however_it_is_batched(eval_tokens: int,
 
 def test_other_data_are_refused(corpus: str, tmp_path: Path) -> None:
     data = DependencyDataModule(corpus, encoder=None, cache=str(tmp_path))
-    with pytest.raises(ExperimentError, match="needs labelled texts, and DependencyDataModule has none: use"):
+    with pytest.raises(UserError, match="needs labelled texts, and DependencyDataModule has none: use"):
         trainer_of(tmp_path).fit(model_of(), datamodule=data)

@@ -13,9 +13,10 @@ from transformers import AutoModelForSequenceClassification
 from attention import EncoderSpec
 from corpora.sentence import CorpusError
 from datamodules import ClassificationDataModule
-from fidelity import Fidelity, FidelityError, Permutation
+from fidelity import Fidelity, Permutation
 from models import AdditiveAttention, AttentionClassifier, AverageEncoder, TransformerClassifier
 from models.interface import ModelError
+from results.errors import UserError
 from tests import tiny
 from tests.trainers import trainer
 from training import TrainingError
@@ -103,7 +104,7 @@ def test_what_decides_between_classes_refuses_numbers(corpus: str, bare: Path, t
         trainer().fit(TransformerClassifier(class_weights=True), datamodule=data(corpus, bare, tmp_path))
     checkpoint = tmp_path / "some.ckpt"
     checkpoint.touch()
-    with pytest.raises(FidelityError, match=r"the labels of these data are numbers \(--data\.init_args\.regression\)"):
+    with pytest.raises(UserError, match=r"the labels of these data are numbers \(--data\.init_args\.regression\)"):
         trainer().test(
             Fidelity(checkpoints=[str(checkpoint)], tests=[Permutation()]), datamodule=data(corpus, bare, tmp_path)
         )

@@ -26,7 +26,7 @@ from datamodules import ClassificationDataModule, TextBatch
 from models.base import TextSizes
 from models.interface import ModelError
 from models.transformer import SequenceClassifier, TransformerClassifier
-from results.errors import OptionError, UserError
+from results.errors import UserError
 from tests import tiny
 from tests.models.batches import VOCABULARY, batch_of
 from tests.trainers import trainer
@@ -397,7 +397,7 @@ def test_levels_are_the_rows_of_the_first_piece_lowest_first(
 
 @pytest.mark.parametrize("warmup", [-0.1, 1.0])
 def test_options_that_mean_nothing_are_refused(warmup: float) -> None:
-    with pytest.raises(OptionError, match=r"warmup is .*, and must be at least 0 and below 1"):
+    with pytest.raises(UserError, match=r"warmup is .*, and must be at least 0 and below 1"):
         TransformerClassifier(warmup=warmup)
 
 

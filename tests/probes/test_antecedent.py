@@ -23,10 +23,11 @@ from metrics.antecedent_selection import ANTECEDENT_GROUPS
 from probes import AntecedentAttentionProbe, AntecedentWordsProbe
 from probes.antecedent import TrainedAntecedentProbe, antecedent_loss
 from probes.base import Sizes
+from results.errors import UserError
 from tests import documents
 from tests.tiny import BROKEN, FAMILIAR, save_bert
 from tests.trainers import scored, trainer
-from training import ExperimentError, TrainingError
+from training import TrainingError
 
 # Lightning's advice when a checkpoint is loaded without the callback that wrote it, as these tests do, and on batches.
 pytestmark = [
@@ -301,7 +302,7 @@ def test_a_checkpoint_of_other_data_is_refused(kind: Kind, data: MakeData, glove
     ],
 )
 def test_what_a_probe_cannot_read_is_refused(kind: Kind, options: dict[str, Any], message: str, data: MakeData) -> None:
-    with pytest.raises(ExperimentError, match=message):
+    with pytest.raises(UserError, match=message):
         fitted(kind, data(vectors=None, **options))
 
 

@@ -17,8 +17,9 @@ from probes import AttentionOnlyProbe
 from probes.base import Sizes
 from probes.description_length import PORTIONS, DescriptionLength, borders
 from probes.head_selection import HeadSelectionProbe
+from results.errors import UserError
 from tests.trainers import scored, trained
-from training import ExperimentError, TrainedModule
+from training import TrainedModule
 
 CONFIG = Path(__file__).parent.parent.parent / "configs" / "voita2020" / "mdl.yaml"
 
@@ -138,13 +139,13 @@ def test_the_code_equals_one_of_trainings_and_sentences_by_hand(data: Dependency
 
 
 def test_a_head_that_was_excluded_has_no_code(data: DependencyDataModule) -> None:
-    with pytest.raises(ExperimentError, match="Never gives a gold head of sentence 4 of train no probability"):
+    with pytest.raises(UserError, match="Never gives a gold head of sentence 4 of train no probability"):
         scored(short(Never()), data)
 
 
 @pytest.mark.parametrize("portions", [(), (0.5,), (0.5, 0.2, 1.0), (0.0, 1.0)])
 def test_portions_must_ascend_to_the_whole(portions: tuple[float, ...]) -> None:
-    with pytest.raises(ExperimentError, match="portions must ascend from above 0 to 1"):
+    with pytest.raises(UserError, match="portions must ascend from above 0 to 1"):
         DescriptionLength(AttentionOnlyProbe(), portions)
 
 

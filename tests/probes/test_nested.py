@@ -16,8 +16,9 @@ from datamodules import AttentionBatch, DependencyDataModule
 from probes import AntecedentAttentionProbe, AttentionOnlyProbe, StructuralDistanceProbe
 from probes.control import ControlTask
 from probes.nested import result_of
+from results.errors import UserError
 from tests.trainers import trained, trainer
-from training import ExperimentError, TrainingError
+from training import TrainingError
 
 TO_LOWEST_LOSS: dict[str, Any] = {"monitor": "val_loss", "mode": "min", "seed": 0}
 FEW = [3, 5, 8, 11, 20, 33]
@@ -180,7 +181,7 @@ def test_a_loss_that_is_no_number_is_refused(data: DependencyDataModule) -> None
 
 
 def test_a_probe_of_something_else_is_refused(data: DependencyDataModule) -> None:
-    with pytest.raises(ExperimentError, match=r"AntecedentAttentionProbe predicts no heads: give "):
+    with pytest.raises(UserError, match=r"AntecedentAttentionProbe predicts no heads: give "):
         ordinary().test(ControlTask(AntecedentAttentionProbe()), datamodule=data, verbose=False)
 
 

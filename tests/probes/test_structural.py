@@ -31,11 +31,12 @@ from probes.structural import (
     sweep_table,
 )
 from results import HeatMap
+from results.errors import UserError
 from tests.attention import reference
 from tests.probes.batches import random_batch
 from tests.tiny import save_bert
 from tests.trainers import scored, trainer
-from training import ExperimentError, TrainingError
+from training import TrainingError
 
 # Lightning's advice when a checkpoint is loaded without the callback that wrote it, as these tests do.
 pytestmark = pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`:UserWarning")
@@ -226,9 +227,9 @@ def test_nats_are_a_code_over_root_and_the_other_words() -> None:
 
 
 def test_there_is_no_code_of_depths_nor_of_several_pairs() -> None:
-    with pytest.raises(ExperimentError, match="it has no code length"):
+    with pytest.raises(UserError, match="it has no code length"):
         made(StructuralDepthProbe).cross_entropy(batch())
-    with pytest.raises(ExperimentError, match="has 3 pairs of layer and rank"):
+    with pytest.raises(UserError, match="has 3 pairs of layer and rank"):
         made(StructuralDistanceProbe).cross_entropy(batch())
 
 
@@ -259,7 +260,7 @@ def test_every_layer_goes_with_every_rank() -> None:
 def test_what_cannot_be_swept_is_refused(
     layers: tuple[int, ...] | None, ranks: tuple[int, ...] | None, held: tuple[int, ...], message: str
 ) -> None:
-    with pytest.raises(ExperimentError, match=message):
+    with pytest.raises(UserError, match=message):
         sweep_pairs(layers, ranks, held, 16)
 
 
@@ -461,19 +462,19 @@ def test_what_cannot_be_run_is_refused(data: MakeData) -> None:
     probe = StructuralDistanceProbe()
     with pytest.raises(TrainingError, match="was not trained: train it with `fit`"):
         scored(probe, data())
-    with pytest.raises(ExperimentError, match="predicts distances or depths, no heads"):
+    with pytest.raises(UserError, match="predicts distances or depths, no heads"):
         trainer(EPOCHS).predict(probe, datamodule=data())
-    with pytest.raises(ExperimentError, match=r"needs attention: .*encoder must not be null"):
+    with pytest.raises(UserError, match=r"needs attention: .*encoder must not be null"):
         fitted(StructuralDistanceProbe(), data((), encoder=None), trainer(EPOCHS))
     trained = fitted(StructuralDistanceProbe(), data(), trainer(1))
-    with pytest.raises(ExperimentError, match="random_init must be false"):
+    with pytest.raises(UserError, match="random_init must be false"):
         scored(trained, data(random_init=True))
 
 
 def test_a_pair_whose_loss_was_never_a_number_is_named(data: MakeData) -> None:
     probe = fitted(StructuralDistanceProbe(ranks=(3,)), data(), trainer(1))
     probe.best_epoch[1] = 0
-    with pytest.raises(ExperimentError, match=r"loss on dev of layer 1 at rank 3 was never a finite number"):
+    with pytest.raises(UserError, match=r"loss on dev of layer 1 at rank 3 was never a finite number"):
         scored(probe, data())
 
 

@@ -3,7 +3,7 @@ from typing import Literal
 
 import pytest
 
-from results.errors import OptionError, check_numbers, check_values, from_options
+from results.errors import UserError, check_numbers, check_values, from_options
 
 
 class Thing:
@@ -18,20 +18,20 @@ def test_a_number_within_its_bounds_passes(value: float | None) -> None:
 @pytest.mark.parametrize("value", [-0.1, 1, 2.5, float("nan"), float("inf"), -float("inf")])
 def test_a_number_outside_its_bounds_is_named_with_them(value: float) -> None:
     wanted = f"{'' if math.isfinite(value) else 'a finite number '}at least 0 and below 1"
-    with pytest.raises(OptionError, match=rf"^Thing: share is {value}, and must be {wanted}\.$"):
+    with pytest.raises(UserError, match=rf"^Thing: share is {value}, and must be {wanted}\.$"):
         check_numbers(Thing(), least=0, below=1, epochs=0, share=value)
 
 
 def test_without_bounds_a_number_must_be_finite() -> None:
     check_numbers(Thing(), share=-3)
-    with pytest.raises(OptionError, match=r"^Thing: share is nan, and must be a finite number\.$"):
+    with pytest.raises(UserError, match=r"^Thing: share is nan, and must be a finite number\.$"):
         check_numbers(Thing(), share=math.nan)
 
 
 def test_ends_belong_to_the_bounds_where_they_are_said_to() -> None:
     check_numbers(Thing(), least=1, most=1, draws=1)
     for bounds in ({"above": 1}, {"below": 1}):
-        with pytest.raises(OptionError, match=f"must be {next(iter(bounds))} 1"):
+        with pytest.raises(UserError, match=f"must be {next(iter(bounds))} 1"):
             check_numbers(Thing(), draws=1, **bounds)
 
 
@@ -65,7 +65,7 @@ class Given:
     ],
 )
 def test_values_of_other_types_are_refused(name: str, value: object, message: str) -> None:
-    with pytest.raises(OptionError) as error:
+    with pytest.raises(UserError) as error:
         check_values(Given(), **{name: value})
     assert str(error.value) == message
 
@@ -77,7 +77,7 @@ class Own(Given):
 
 def test_annotations_that_cannot_be_read_leave_those_of_the_base() -> None:
     check_values(Own(thing=None), thing=object(), count=3)
-    with pytest.raises(OptionError, match=r"^Own: flag is 1, and must be true or false\.$"):
+    with pytest.raises(UserError, match=r"^Own: flag is 1, and must be true or false\.$"):
         check_values(Own(thing=None), flag=1)
 
 
@@ -99,9 +99,9 @@ def test_an_object_is_made_of_a_mapping_of_its_options() -> None:
     made = from_options(Box, {"depth": 3}, "corpora.box", width=2)
     assert (made.width, made.depth) == (2, 3)
     assert from_options(Box, {"width": 5}, "corpora.box", width=2).width == 5
-    with pytest.raises(OptionError, match=r"^corpora\.box: there is no option 'dept' \(did you mean `depth`\?\)\.$"):
+    with pytest.raises(UserError, match=r"^corpora\.box: there is no option 'dept' \(did you mean `depth`\?\)\.$"):
         from_options(Box, {"dept": 3}, "corpora.box")
-    with pytest.raises(OptionError, match=r"^corpora\.box is \[1\], and must be a mapping of width, depth\.$"):
+    with pytest.raises(UserError, match=r"^corpora\.box is \[1\], and must be a mapping of width, depth\.$"):
         from_options(Box, [1], "corpora.box")
 
 

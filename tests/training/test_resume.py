@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 from pytorch_lightning.utilities import rank_zero_only
 
 import train
-from fidelity.checkpoints import FidelityError, files_of
+from fidelity.checkpoints import files_of
 from probes import AttentionOnlyProbe
 from processes import preemption
 from processes.jobs import results_of
@@ -301,7 +301,7 @@ def test_checkpoints_are_put_back_as_they_were_in_the_state(noted: bool, tmp_pat
     assert state.left == Left(state.training, best=kept_best, log="step\n1\n")
     left = {path.name: path.read_text() for path in (moved / "checkpoints").iterdir()}
     assert left == {path.name: path.name for path in (best, users)}
-    with pytest.raises(FidelityError, match="there is no checkpoint"):
+    with pytest.raises(UserError, match="there is no checkpoint"):
         files_of(state.folder)  # nothing of an unfinished run is taken for a trained classifier
 
 
