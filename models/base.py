@@ -36,7 +36,7 @@ from metrics.rows import ItemRows
 from models.interface import SENTENCE, ModelError, Output
 from results import Estimate, HeatMap, Result, Unit
 from results.errors import check_numbers, new_items
-from training import Average, Mean, Origin, TrainedModule, TrainingError, over_devices
+from training import Average, Mean, Origin, TrainedModule, TrainingError, no_loss, over_devices
 from training.lifecycle import other_model
 
 CROSS_ENTROPY = "cross_entropy"  # the term that every classifier has
@@ -133,6 +133,7 @@ class TextClassifier(TrainedModule[ClassificationDataModule, TextSizes]):
     """
 
     checkpoint_key = "classifier"
+    checkpoint_entry = "modules"
     experiment = "classification"
     takes = ClassificationDataModule
     term_names: Sequence[str] = ()  # beside the cross-entropy
@@ -241,8 +242,8 @@ class TextClassifier(TrainedModule[ClassificationDataModule, TextSizes]):
         return output, {CROSS_ENTROPY: Mean(loss, count), **extra}
 
     def training_step(self, batch: TextBatch, batch_idx: int) -> Tensor:
-        terms = self._terms(batch)[1] if len(batch.labels) else dict.fromkeys(self._names, Mean(self.no_loss, 0))
-        means = over_devices(list(terms.values()), self.devices)
+        terms = self._terms(batch)[1] if len(batch.labels) else dict.fromkeys(self._names, Mean(no_loss(self), 0))
+        means = over_devices(list(terms.values()), self)
         for name, mean in zip(terms, means, strict=True):
             self._train_losses[name].update(mean.value.detach() * mean.count, mean.count)
         return torch.stack([mean.value for mean in means]).sum()
@@ -381,9 +382,6 @@ class TextClassifier(TrainedModule[ClassificationDataModule, TextSizes]):
             f"The checkpoint was trained on other data ({' and '.join(other)} differ): give --data the corpus and the "
             f"options that it was trained with."
         )
-
-    def wrote(self, part: Mapping[str, Any]) -> bool:
-        return "modules" in part
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         # Files of a former version have their source under another name.

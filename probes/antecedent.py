@@ -14,7 +14,7 @@ from probes.base import FrozenProbe, Sizes, weight_maps
 from probes.scorers import attention_scores, weighted_scores
 from results import Figure, Result
 from results.errors import UserError, check_numbers
-from training import Average
+from training import Average, device_count, no_loss
 
 
 def candidate_scores(scores: Tensor, links: Links) -> Tensor:
@@ -80,11 +80,11 @@ class TrainedAntecedentProbe(FrozenProbe[CoreferenceDataModule]):
     def training_step(self, batch: AntecedentBatch, batch_idx: int) -> Tensor:
         if not len(batch.index):
             self._loss.update(torch.zeros((), device=self.device), 0)
-            return self.no_loss
+            return no_loss(self)
         links = links_of(batch)
         loss = antecedent_loss(self(batch), links).sum()
         self._loss.update(loss.detach(), len(links))
-        return self.devices * loss  # a sum over all devices, whose gradients are averaged
+        return device_count(self) * loss  # a sum over all devices, whose gradients are averaged
 
     def choose(self, batch: AntecedentBatch, links: Links) -> Tensor:
         """Return the candidate of the highest score for every link, int64 `[links]`; of equals the later one."""

@@ -21,6 +21,7 @@ from probes.scorers import attention_scores, candidates, root_scores, weighted_s
 from probes.sentences import data_of_sentences
 from results import Figure, Result
 from results.errors import check_numbers
+from training import device_count
 from training.lightning_private import attached_trainer
 
 
@@ -134,7 +135,7 @@ class HeadSelectionProbe(FrozenProbe[DependencyDataModule]):
         self._loss.update(loss.detach(), batch.lengths.sum())
         if self.labels:
             loss = loss + self.classifier.loss(batch, self.data.relations)
-        return self.devices * loss  # a sum over all devices, whose gradients are averaged
+        return device_count(self) * loss  # a sum over all devices, whose gradients are averaged
 
     def predict(self, batch: AttentionBatch, tree: bool = True) -> PredictedArcs:
         """Return the candidate of the highest score for every word and, if asked for, the tree of the highest score."""

@@ -220,6 +220,7 @@ class StructuralProbe(TrainedModule[DependencyDataModule, StructuralSizes]):
     takes = DependencyDataModule
     reads: ClassVar[Collection[Field]] = frozenset(("hidden",))
     monitor: ClassVar[tuple[str, Literal["min", "max"]]] = ("val_loss", "min")
+    checkpoint_entry = "pairs"
     headline: ClassVar[str]
     """The main score, by which layer and rank are chosen."""
     ratio: ClassVar[tuple[str, str, str]]
@@ -327,7 +328,7 @@ class StructuralProbe(TrainedModule[DependencyDataModule, StructuralSizes]):
         losses = self.losses(self._predictions(batch, self.matrices, self._active), batch)
         self._loss.update(losses.detach().mean(1).sum(), len(losses))
         loss = Mean(losses.mean(0).sum() if len(losses) else losses.sum(), len(losses))
-        return over_devices([loss], self.devices)[0].value
+        return over_devices([loss], self)[0].value
 
     def on_train_epoch_end(self) -> None:
         """Log `train_loss`, the mean over sentences and pairs; without a dev split, keep the last weights."""
@@ -466,9 +467,6 @@ class StructuralProbe(TrainedModule[DependencyDataModule, StructuralSizes]):
     def checkpoint_part(self) -> dict[str, Any]:
         pairs = [tuple(pair) for pair in self.pairs]
         return {"source": dict(self.origin.source) if self.origin else {}, "pairs": pairs, "size": self.sizes.size}
-
-    def wrote(self, part: Mapping[str, Any]) -> bool:
-        return "pairs" in part
 
     def sizes_from(self, part: Mapping[str, Any]) -> StructuralSizes:
         return StructuralSizes(tuple(Pair(*pair) for pair in part["pairs"]), part["size"])

@@ -21,7 +21,7 @@ import submitit
 from submitit.core.utils import JobPaths
 from submitit.helpers import DelayedSubmission
 
-from processes import locks
+from processes.ranks import acquire_lock, lock_owner
 
 STATE = "*/state-*"
 """State of an unfinished run in its folder, from which the same command goes on."""
@@ -70,7 +70,7 @@ class Attempt:
         handlers[signal.SIGALRM] = lambda *_: os.killpg(children[0].pid, signal.SIGKILL) if children else None
         before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
         signal.pthread_sigmask(signal.SIG_UNBLOCK, handlers)
-        while (lock := locks.acquire(self.folder / "lock")) is None and not stopped:
+        while (lock := acquire_lock(self.folder / "lock")) is None and not stopped:
             time.sleep(1)
         code, begun = 0, lock is not None and not stopped and results_of(self.folder) is None
         if lock is not None:
@@ -98,7 +98,7 @@ class Attempt:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=errors,
-                env=environment({**self.changes, "PROBING_OWNER": locks.owner()}),
+                env=environment({**self.changes, "PROBING_OWNER": lock_owner()}),
                 pass_fds=(lock,),  # train.py holds the lock, should this process be killed
                 start_new_session=True,
             )

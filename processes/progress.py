@@ -1,10 +1,12 @@
-"""Progress of long computations, in the log."""
+"""Progress of long computations and of runs in the log, where no progress bar is drawn: a pipe, a file, a notebook."""
 
 import logging
 import math
 import time
 from datetime import timedelta
+from typing import Any
 
+from pytorch_lightning import Callback, LightningModule, Trainer
 from pytorch_lightning.utilities import rank_zero_only
 
 FIRST, EVERY = 10.0, 30.0  # seconds before the first line, and between two lines
@@ -14,9 +16,11 @@ _log = logging.getLogger("pytorch_lightning.progress")
 
 
 class Progress:
-    """Logs how much of a computation is done and about how long the rest will take, now and then.
+    """Logs every 30 s how much of a computation is done and an estimate of the time left.
 
-    `total` is the sum of the amounts that `advance` will be given, infinite where it is not known.
+    Args:
+        what: name of the computation, with the unit of the amounts.
+        total: sum of all amounts given to `advance`; infinite if unknown.
     """
 
     def __init__(self, what: str, total: float) -> None:
@@ -25,7 +29,7 @@ class Progress:
         self._next = self._began + FIRST
 
     def advance(self, amount: float = 1.0, note: str = "") -> None:
-        """Add to what is done, and log a line when it is time, with a note at its end."""
+        """Add an amount of finished work; log a line that ends with `note` if it is time."""
         self._done += amount
         now = time.monotonic()
         if now < self._next or self._done >= self._total:
@@ -38,7 +42,7 @@ class Progress:
 
 
 def is_logged() -> bool:
-    """Return whether progress is logged; a quiet run logs none."""
+    """Return True unless the run is quiet."""
     return _log.isEnabledFor(logging.INFO)
 
 
@@ -49,3 +53,36 @@ def _log_line(line: str) -> None:
 
 def _clock(seconds: float) -> str:
     return str(timedelta(seconds=round(seconds)))
+
+
+class ProgressLines(Callback):
+    """Logs the number of finished batches, their rate, the time left, and the latest dev scores."""
+
+    def __init__(self) -> None:
+        self._progress = Progress("", 0)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Count the batches of the remaining epochs."""
+        epochs = trainer.max_epochs - trainer.current_epoch if trainer.max_epochs not in (None, -1) else float("inf")
+        self._progress = Progress("Training, batches", epochs * trainer.num_training_batches)
+
+    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Count the batches of all dataloaders."""
+        self._progress = Progress("Testing, batches", sum(trainer.num_test_batches))
+
+    def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Count the batches of all dataloaders."""
+        self._progress = Progress("Predicting, batches", sum(trainer.num_predict_batches))
+
+    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:  # noqa: ANN401
+        """Add the batch, with the latest dev scores."""
+        found = {name: value for name, value in trainer.callback_metrics.items() if name.startswith("val_")}
+        note = ", ".join(f"{name} {float(value):.4g}" for name, value in found.items())
+        epoch = f"epoch {trainer.current_epoch + 1}"
+        self._progress.advance(note=f"{epoch}, {note}" if note else epoch)
+
+    def on_test_batch_end(self, *_: Any) -> None:  # noqa: ANN401
+        """Add the batch."""
+        self._progress.advance()
+
+    on_predict_batch_end = on_test_batch_end

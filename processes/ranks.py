@@ -1,6 +1,9 @@
-"""The processes of one run: which one this is, and how they wait for each other's files."""
+"""Processes of one run: their ranks, how they wait for each other's files, and the lock of a folder."""
 
+import fcntl
 import os
+import platform
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -162,3 +165,45 @@ def _at(place: Path, rank: int) -> Path:
 
 def _sign(folder: Path, rank: int) -> Path:
     return folder / f".alive-{run_name()}-{rank}"
+
+
+def acquire_lock(path: Path) -> int | None:
+    """Lock a file, in which the owner is named; None while another process has it.
+
+    It is held until the descriptor that is returned is closed in every process that has it, or they all have ended. On
+    a file system without locks it is held as long as the owner that is named goes on: a process of this machine, or a
+    job of SLURM; one on another machine is believed to.
+
+    Raises:
+        OSError: there can be no such file.
+    """
+    lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        free = True
+    except BlockingIOError:
+        free = False
+    except OSError:
+        free = not _goes_on(os.pread(lock, 1000, 0).decode())
+    if not free:
+        os.close(lock)
+        return None
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, lock_owner().encode(), 0)
+    return lock
+
+
+def lock_owner() -> str:
+    """Return the owner of this process's locks: its SLURM job, which keeps its name when requeued, or itself."""
+    job = os.environ.get("SLURM_JOB_ID")
+    return os.environ.get("PROBING_OWNER") or (f"SLURM {job}" if job else f"{platform.node()} {os.getpid()}")
+
+
+def _goes_on(other: str) -> bool:
+    where, _, number = other.rpartition(" ")
+    if other in ("", lock_owner()):
+        return False
+    if where == "SLURM":
+        jobs = subprocess.run(["squeue", "--noheader", "--format=%A"], capture_output=True, text=True, check=False)
+        return jobs.returncode != 0 or number in jobs.stdout.split()
+    return where != platform.node() or Path("/proc", number).exists() or not Path("/proc").exists()

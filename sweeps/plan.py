@@ -15,7 +15,7 @@ from jsonargparse.typing import NonNegativeInt
 from reports.reader import Record
 from results.errors import UserError, near
 from training.config import is_neutral, leaves, read_yaml, typed
-from training.trust import PERMISSIONS, trusted_modules, typed_options
+from training.parsing import PERMISSIONS, trusted_modules, typed_options
 
 OWN = {
     "config": "`config` names the one config of a run",

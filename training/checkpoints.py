@@ -13,8 +13,7 @@ from jsonargparse import ArgumentError, Namespace
 from pytorch_lightning import LightningDataModule, LightningModule
 
 from results.errors import UserError
-from training.parsing import Parser, explained
-from training.trust import ROOMS, imported_classes, only_known_classes, remedy, without_permissions
+from training.parsing import ROOMS, Parser, explained, imported_classes, only_known_classes, remedy, without_permissions
 
 NOT_OF_A_RUN = "this is no checkpoint of a run. `fit` leaves them in checkpoints/ of its run."
 

@@ -28,6 +28,7 @@ from rich.console import Console
 
 from datamodules.corpus import CorpusDataModule
 from processes import preemption
+from processes.progress import ProgressLines
 from processes.ranks import LostRank, run_name
 from results.command import print_fault
 from results.errors import UserError, counted
@@ -39,13 +40,10 @@ from training.faults import fault, full_disk, is_told_by_the_first, trainer_faul
 from training.lifecycle import TrainedModule
 from training.lightning_private import CommandLine, ContinuedCSVLogger, ignore_signals, set_root, signal_started
 from training.nested import quiet
-from training.parsing import Parser
-from training.preflight import Report, inspect
-from training.progress import ProgressLines
+from training.parsing import Parser, only_known_classes, refuse_permissions, trusted_modules, typed_options
+from training.preflight import Report, check_tasks, inspect, refuse_shell, started_tasks, was_requeued
 from training.resume import Resume
 from training.run import RunCheckpoints, RunConfig, RunState, open_state, run_digest, source_digest
-from training.slurm import check_tasks, refuse_shell, started_tasks, was_requeued
-from training.trust import only_known_classes, refuse_permissions, trusted_modules, typed_options
 
 STEPS = {
     "fit": ("training_step",),

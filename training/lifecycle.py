@@ -1,14 +1,17 @@
-"""One lifecycle for every trained module: parameters made for the data, refusal of the untrained, checkpoints."""
+"""Base of every trained module: parameters made for the data, refusal of the untrained, checkpoints, and its loss."""
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import torch
+import torch.distributed as dist
+from pytorch_lightning import LightningModule
 from pytorch_lightning.utilities.seed import isolate_rng
-from torch import Tensor
+from torch import Tensor, nn
+from torchmetrics import Metric
 
 from attention.encoder import usable_device
 from results.errors import check_values
@@ -21,39 +24,37 @@ Sizes = TypeVar("Sizes")
 
 @dataclass(frozen=True)
 class Origin(Generic[Sizes]):
-    """Sizes of the parameters, as a dataclass, and the source of their input: whatever decides its numbers."""
+    """Sizes of the parameters (a dataclass), and the digests and options that determine their input."""
 
     sizes: Sizes
     source: Mapping[str, object]
 
 
 class TrainedModule(Experiment[Data], Generic[Data, Sizes]):
-    """An experiment with parameters, which are made once the data are known and scored only when they are trained.
+    """An experiment whose parameters are built for the data of the run and scored only after training.
 
     Its checkpoint holds the arguments of its constructor, the sizes of its parameters and the source of its input, so
     that `load_from_checkpoint` needs neither a Trainer nor a datamodule.
 
-    Subclasses fill these holes, and call `bind` in their `setup`:
-
-    - `build` makes the parameters for some sizes;
-    - `sizes_from` reads the sizes back from a checkpoint;
-    - `difference` says why parameters that were trained on some data do not fit others.
+    Subclasses implement `build`, `sizes_from` and `difference`, and call `bind` in `prepare`.
 
     Attributes:
-        checkpoint_key: name of its part of a checkpoint.
-        may_come_trained: whether what `build` makes can be trained already, as by a library of models.
-        objects: arguments of the constructor that are objects themselves. A checkpoint of `train.py` says how they
-            were made; for another one they are given to `load_from_checkpoint`.
-        origin: what the parameters were made for; None before `bind`.
-        trained: whether the parameters mean something.
-        epochs: the epoch of the checkpoint that was loaded, from 1; None without one.
-        epochs_run: number of epochs of the training, if it took place in this process.
-        trained_on: how many devices, and what a batch was one of, where there were several.
-        loaded_from: the file of `load_from_checkpoint`, and the config of its run; None without.
-        extra_check: whether the validation under way may keep better weights and counts for nothing else.
+        checkpoint_key: name of the module's part of a checkpoint.
+        checkpoint_entry: name of an entry that only parts written by this kind of module have.
+        may_come_trained: True if `build` may load trained parameters, for example with transformers.
+        objects: arguments of the constructor that are objects. A checkpoint of `train.py` says how to make them; for
+            other checkpoints, pass them to `load_from_checkpoint`.
+        origin: sizes and source of the parameters; None before `bind`.
+        trained: True once `fit` has begun or a checkpoint is loaded.
+        epochs: epoch of the loaded checkpoint, from 1; None without a checkpoint.
+        epochs_run: number of training epochs in this process; None without a training.
+        trained_on: number of devices and unit of the batch size, if the training used several devices.
+        loaded_from: file given to `load_from_checkpoint`, and the config of its run; None without.
+        extra_check: True during a validation that may only keep better weights; see `training.nested`.
     """
 
     checkpoint_key: ClassVar[str] = "probe"
+    checkpoint_entry: ClassVar[str] = "sizes"
     may_come_trained: ClassVar[bool] = False
     objects: ClassVar[tuple[str, ...]] = ()
 
@@ -71,11 +72,11 @@ class TrainedModule(Experiment[Data], Generic[Data, Sizes]):
 
     @abstractmethod
     def build(self, sizes: Sizes) -> None:
-        """Make the parameters."""
+        """Make the parameters for these sizes."""
 
     @abstractmethod
     def sizes_from(self, part: Mapping[str, Any]) -> Sizes:
-        """Return the sizes in this module's part of a checkpoint; see `checkpoint_part`."""
+        """Return the sizes in the module's part of a checkpoint; see `checkpoint_part`."""
 
     @abstractmethod
     def difference(self, trained: Origin[Sizes], run: Origin[Sizes]) -> str | None:
@@ -83,17 +84,17 @@ class TrainedModule(Experiment[Data], Generic[Data, Sizes]):
 
     @property
     def sizes(self) -> Sizes:
-        """Sizes of the parameters, once there are data."""
+        """Sizes of the parameters; set by `bind`."""
         assert self.origin is not None
         return self.origin.sizes
 
     def checkpoint_part(self) -> dict[str, Any]:
-        """Return the origin of the parameters for a checkpoint, in plain types and tensors."""
+        """Return the module's part of a checkpoint, in plain types and tensors."""
         assert self.origin is not None
         return {"source": dict(self.origin.source), "sizes": asdict(self.origin.sizes)}  # type: ignore[call-overload]
 
     def bind(self, sizes: Sizes, source: Mapping[str, object]) -> None:
-        """Make the parameters for the data of the run; a TrainingError if they were made for other data."""
+        """Make the parameters for the data of the run; raise TrainingError if they were made for other data."""
         run = Origin(sizes, source)
         if self.origin is None:
             self.origin = run
@@ -102,51 +103,35 @@ class TrainedModule(Experiment[Data], Generic[Data, Sizes]):
             raise TrainingError(reason)
 
     def on_fit_start(self) -> None:
-        """Note that the parameters are trained from here on; give each device random numbers of its own."""
+        """Mark the parameters as trained, and seed each device differently."""
         self.trained = True
         if self.trainer.global_rank:
             torch.manual_seed(torch.initial_seed() + self.trainer.global_rank)
 
-    @property
-    def devices(self) -> int:
-        """Number of devices that share a batch; 1 without a trainer."""
-        trainer = attached_trainer(self)
-        return 1 if trainer is None else trainer.world_size
-
-    @property
-    def no_loss(self) -> Tensor:
-        """Loss of a device that has nothing of a batch: 0, whose gradients are 0."""
-        sums = [parameter.sum() for parameter in self.parameters() if parameter.requires_grad]
-        return 0 * torch.stack(sums).sum()
-
     def on_train_end(self) -> None:
-        """Keep the number of epochs, for the audit."""
+        """Store the number of epochs for the audit."""
         self.epochs_run = self.trainer.current_epoch
 
     def refuse_untrained(self) -> None:
-        """Raise a TrainingError for a module that was not trained and comes from no checkpoint."""
+        """Raise TrainingError if the module was neither trained nor loaded from a checkpoint."""
         if not self.trained:
             raise TrainingError(
                 f"{type(self).__name__} was not trained: train it with `fit`, or give a checkpoint with --ckpt_path."
             )
 
-    def on_validation_start(self) -> None:
-        """Refuse to score a module that was not trained; TrainingError."""
-        self.refuse_untrained()
-
-    on_test_start = on_predict_start = on_validation_start
+    on_validation_start = on_test_start = on_predict_start = refuse_untrained
 
     @property
     def trained_for(self) -> dict[str, object]:
-        """The tested epoch, and the epochs, devices and batches of the training, as far as known, for the audit."""
+        """Entries of the audit about the training: epochs, and several devices with the unit of the batch size."""
         known = {"epochs": self.epochs, "epochs_run": self.epochs_run}
         return {**{name: epochs for name, epochs in known.items() if epochs is not None}, **self.trained_on}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add the origin of the parameters, and the devices of the training if there are several."""
+        """Add the module's part, and the number of devices if there are several."""
         checkpoint[self.checkpoint_key] = self.checkpoint_part()
-        if self.devices > 1:
-            self.trained_on = {"devices": self.devices, "batch_per": self.trainer.datamodule.batch_per}  # type: ignore[attr-defined]
+        if (devices := device_count(self)) > 1:
+            self.trained_on = {"devices": devices, "batch_per": self.trainer.datamodule.batch_per}  # type: ignore[attr-defined]
         checkpoint["trained_on"] = self.trained_on
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -156,7 +141,7 @@ class TrainedModule(Experiment[Data], Generic[Data, Sizes]):
             TrainingError: the checkpoint is of another class, or its parameters do not fit the data of the run.
         """
         part = checkpoint.get(self.checkpoint_key)
-        if not isinstance(part, Mapping) or not self.wrote(part):
+        if not isinstance(part, Mapping) or self.checkpoint_entry not in part:
             path, name = getattr(attached_trainer(self), "ckpt_path", None), type(self).__name__
             remedy = f"Give --ckpt_path a file from checkpoints/ of a run of {name}."
             raise TrainingError(f"{path or 'The file'} is not a checkpoint of {name}. {remedy}")
@@ -174,11 +159,7 @@ class TrainedModule(Experiment[Data], Generic[Data, Sizes]):
         self.trained = True
 
     def restore(self, part: Mapping[str, Any]) -> None:
-        """Take over what else is in this module's part of a checkpoint, before its parameters are loaded."""
-
-    def wrote(self, part: Mapping[str, Any]) -> bool:
-        """Return whether a part of a checkpoint was written by this kind of module."""
-        return "sizes" in part
+        """Read further entries of the module's part of a checkpoint, before its parameters are loaded."""
 
     @classmethod
     def load_from_checkpoint(  # type: ignore[override] # of the arguments of Lightning those that are of use here
@@ -187,12 +168,12 @@ class TrainedModule(Experiment[Data], Generic[Data, Sizes]):
         map_location: torch.device | str | None = None,
         **options: Any,  # noqa: ANN401 # those of the constructor
     ) -> Self:
-        """Return the trained module of a checkpoint, in evaluation mode; it needs neither a Trainer nor a datamodule.
+        """Return the trained module of a checkpoint in evaluation mode, without a Trainer or datamodule.
 
-        `options` are arguments of the constructor in the place of those of the checkpoint.
+        Further keyword arguments override the constructor arguments in the checkpoint.
 
         Raises:
-            TrainingError: the file is damaged, no checkpoint of this class, or says of itself what cannot be used here.
+            TrainingError: the file is damaged, or no checkpoint of this class, or its settings cannot be used here.
             UserError: PyTorch cannot use the device `map_location`.
         """
         device = usable_device(map_location or "cpu")
@@ -207,8 +188,75 @@ class TrainedModule(Experiment[Data], Generic[Data, Sizes]):
 
 
 def other_model(difference: str) -> str:
-    """Return the message for a checkpoint of a model with other parts or sizes."""
+    """Return the message for a checkpoint of a model with other modules or sizes."""
     return (
         f"The checkpoint is of another model, {difference}: give --config and the options of --model that it was "
         f"trained with."
     )
+
+
+@dataclass(frozen=True)
+class Mean:
+    """Mean over one device's share of a batch, a scalar, and the number of texts, words or weights averaged."""
+
+    value: Tensor
+    count: Tensor | float
+
+
+def device_count(module: LightningModule) -> int:
+    """Return the number of devices that share a batch; 1 without a trainer."""
+    trainer = attached_trainer(module)
+    return 1 if trainer is None else trainer.world_size
+
+
+def no_loss(module: nn.Module) -> Tensor:
+    """Return the loss of a device without an item of the batch: 0, with gradients of 0."""
+    return 0 * torch.stack([parameter.sum() for parameter in module.parameters() if parameter.requires_grad]).sum()
+
+
+def over_devices(means: Sequence[Mean], module: LightningModule) -> list[Mean]:
+    """Return the means of this device, scaled so that their average over all devices is the mean of the whole batch.
+
+    DDP averages gradients over the devices. A device without an item has counts of 0. A returned count is the count of
+    the whole batch divided by the number of devices.
+    """
+    if (world := device_count(module)) == 1:
+        return list(means)
+    counts = torch.stack([torch.as_tensor(mean.count, dtype=torch.float32, device=mean.value.device) for mean in means])
+    totals = counts.clone()
+    dist.all_reduce(totals)
+    averages = (totals / world).clamp(min=torch.finfo(totals.dtype).tiny)
+    return [
+        Mean(mean.value * (count / average), average)
+        for mean, count, average in zip(means, counts, averages, strict=True)
+    ]
+
+
+class Average(Metric):
+    """Σ totals / Σ counts over the batches of all devices; 0 if all counts are 0.
+
+    Unlike torchmetrics' `MeanMetric`, it lets nan pass and still weights by the counts.
+    """
+
+    total: Tensor
+    count: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name in ("total", "count"):
+            self.add_state(name, torch.tensor(0.0), dist_reduce_fx="sum")
+
+    def update(self, total: Tensor, count: Tensor | float) -> None:
+        """Add the total of a batch and its count."""
+        self.total += total
+        self.count += count
+
+    def compute(self) -> Tensor:
+        """Return the average, a scalar."""
+        return self.total / self.count.clamp(min=torch.finfo(self.count.dtype).tiny)
+
+    def take(self) -> Tensor:
+        """Return the average and reset the state."""
+        average: Tensor = self.compute()
+        self.reset()
+        return average

@@ -24,7 +24,7 @@ from pytorch_lightning import Callback, LightningModule, Trainer
 from pytorch_lightning.cli import LightningArgumentParser
 from pytorch_lightning.utilities import rank_zero_info
 
-from processes import locks
+from processes.ranks import acquire_lock
 from results.digests import file_digest
 from results.errors import UserError
 from results.files import commit, is_full, keep, kept, remove_leftovers, temporary, write_atomically
@@ -181,7 +181,7 @@ class RunState:
             RunInUse: another process has it.
             OSError: it is not there, or can hold no file.
         """
-        lock = locks.acquire(self.folder / "lock")
+        lock = acquire_lock(self.folder / "lock")
         if lock is None:
             raise RunInUse(str(self.folder))
         if not (self.folder / "lock").exists():  # the other process has removed it

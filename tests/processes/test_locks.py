@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from processes import locks
+from processes.ranks import acquire_lock
 
 
 def test_a_lock_is_held_until_it_is_closed_everywhere(tmp_path: Path) -> None:
-    lock = locks.acquire(tmp_path / "lock")
+    lock = acquire_lock(tmp_path / "lock")
     assert lock is not None
     assert (tmp_path / "lock").read_text() == f"{platform.node()} {os.getpid()}"
     child = subprocess.Popen(["sleep", "60"], pass_fds=(lock,))
     os.close(lock)
-    assert locks.acquire(tmp_path / "lock") is None
+    assert acquire_lock(tmp_path / "lock") is None
     child.kill()
     child.wait()
-    again = locks.acquire(tmp_path / "lock")
+    again = acquire_lock(tmp_path / "lock")
     assert again is not None
     os.close(again)
 
@@ -50,13 +50,13 @@ def test_without_locks_an_owner_counts_as_long_as_it_goes_on(
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setattr("fcntl.flock", flock)
     (tmp_path / "lock").write_text(other)
-    lock = locks.acquire(tmp_path / "lock")
+    lock = acquire_lock(tmp_path / "lock")
     assert (lock is not None) == free
     if lock is not None:
         os.close(lock)
         monkeypatch.setenv("SLURM_JOB_ID", "8")
-        assert locks.acquire(tmp_path / "lock") is None, "this process has it"
+        assert acquire_lock(tmp_path / "lock") is None, "this process has it"
         monkeypatch.setenv("PROBING_OWNER", f"{platform.node()} {os.getpid()}")
-        again = locks.acquire(tmp_path / "lock")
+        again = acquire_lock(tmp_path / "lock")
         assert again is not None
         os.close(again)

@@ -18,8 +18,8 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from processes import locks
 from processes.jobs import Attempt, Jobs
+from processes.ranks import acquire_lock
 from results.errors import UserError
 from sweeps.plan import read_sweep
 from sweeps.run import Sweeper, end_of_log, main
@@ -423,7 +423,7 @@ def test_a_job_stopped_while_another_process_is_at_its_run_is_requeued(
     requeued: list[int] = []
     before = signal.signal(signal.SIGUSR2, lambda number, _: requeued.append(number))  # as submitit's
     one = attempt(tmp_path)
-    lock = locks.acquire(one.folder / "lock")
+    lock = acquire_lock(one.folder / "lock")
     assert lock is not None
 
     def end() -> None:

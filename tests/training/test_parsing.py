@@ -22,8 +22,7 @@ from tests.test_train import ROOT, arguments, classifier_arguments
 from training import TrainingError
 from training.checkpoints import data_settings, read_checkpoint
 from training.cli import ProbingCLI, check
-from training.parsing import Parser, explained
-from training.trust import only_known_classes, trusted_modules
+from training.parsing import Parser, explained, only_known_classes, trusted_modules
 
 QUICK = f"--config={ROOT}/configs/fidelity/quick.yaml"
 CONFIGS = ROOT / "configs"
