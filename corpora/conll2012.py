@@ -7,16 +7,15 @@ of speech), 6 (parse bit) and the last (coreference); before the last there are 
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from corpora.conllu import Block, blocks
 from corpora.document import Document, Documents, Mention
-from corpora.mentions import WAYS, ParseBitError, Tokens, attach_parses, find_head, find_type
+from corpora.mentions import ParseBitError, TaggedSentence, attach_parses, find_head, find_type
 from corpora.sentence import CorpusError
-from corpora.tables import words
 
 # Part of the key under which attention over documents is stored. Raise it with every change that makes the same files
 # give other documents, heads or types; else stores made before the change would be taken for current ones.
@@ -29,12 +28,9 @@ _END = re.compile(r"#end document\s*")
 _BRACKET = re.compile(r"\(([0-9]+)\)?|([0-9]+)\)")
 _BLANKS = re.compile(" +")
 _GENRES = (re.compile(r"(?:AMAL)?GUM_([^_]+)_"), re.compile(r"([a-z]{2})/"))  # GUM_academic_art, bc/cctv/00/cctv_0001
-_COUNTS = (
-    *words("documents sentences words mentions clusters singletons crossing spans_in_two_clusters repeated_mentions"),
-    "documents_without_mentions",
-    *(f"heads_by_{way}" for way in WAYS),
-    *words("several_heads types_by_heuristic"),
-)
+_COUNTS = """documents sentences words mentions clusters singletons crossing spans_in_two_clusters repeated_mentions
+documents_without_mentions heads_by_parse heads_by_constituents heads_by_last_noun heads_by_last_word heads_by_heuristic
+several_heads types_by_heuristic"""
 
 
 class _Span(NamedTuple):
@@ -49,23 +45,25 @@ class _Text:
     name: str
     part: str
     line: int
-    sentences: list[Tokens]
+    sentences: list[TaggedSentence]
     spans: list[_Span]
 
 
 def read_documents(path: Path, parses: Path | None = None) -> Documents:
-    """Read the documents of a CoNLL-2011 or CoNLL-2012 file, and find the head and the type of every mention.
+    """Read the documents of a CoNLL-2011 or CoNLL-2012 file, with the head and the type of every mention.
 
-    Heads come from `parses`, a treebank of the same sentences word for word, or from a `.conllu` of the same name
-    beside the file; else from the parse column, the parts of speech, or a heuristic (see `corpora.mentions`). Accepted:
-    columns separated by one tab each or by blanks; 12 columns or more, one number of them in a sentence; `-`, `_` or
-    nothing in the last for "no coreference"; mentions that nest or cross, also within a cluster; one span in several
+    Heads come from `parses`, a treebank of the same sentences word for word, or from a `.conllu` file of the same name
+    in the same folder; else from the parse column, the parts of speech, or a heuristic (see `corpora.mentions`).
+
+    Accepted: columns separated by one tab each or by blanks; 12 columns or more, equally many in a sentence; `-`, `_`
+    or nothing in the last for "no coreference"; mentions that nest or cross, also within a cluster; one span in several
     clusters; a document without a mention; comments; CRLF line ends; a byte-order mark.
 
-    Beside what is kept, the audit counts clusters of one mention (`singletons`), pairs of spans that overlap without
-    nesting (`crossing`), `spans_in_two_clusters` or more, mentions dropped because span and cluster repeat an earlier
-    one (`repeated_mentions`), mentions by the way their head was found (`heads_by_…`), those for whose head the
-    dependency tree offered more than one word (`several_heads`), and those whose type comes from a heuristic.
+    The audit counts, beside documents, sentences, words, mentions and clusters: clusters of one mention (`singletons`);
+    pairs of spans that overlap without nesting (`crossing`); `spans_in_two_clusters` or more; mentions dropped because
+    span and cluster repeat an earlier one (`repeated_mentions`); mentions by the method that found their head
+    (`heads_by_…`); mentions with several candidates for the head in the dependency tree (`several_heads`); and mentions
+    whose type comes from a heuristic.
 
     Raises:
         CorpusError: A file is missing, empty, in another encoding, or breaks the format, or the treebank differs from
@@ -80,7 +78,7 @@ def read_documents(path: Path, parses: Path | None = None) -> Documents:
         parses = beside
     if parses is not None:
         attach_parses(path, [sentence for text in texts for sentence in text.sentences], Path(parses))
-    audit = dict.fromkeys(_COUNTS, 0)
+    audit = dict.fromkeys(_COUNTS.split(), 0)
     parts = Counter(text.name for text in texts)
     ids: dict[str, int] = {}
     documents = []
@@ -95,7 +93,7 @@ def read_documents(path: Path, parses: Path | None = None) -> Documents:
 
 
 def _document(path: Path, name: str, text: _Text, audit: dict[str, int]) -> Document:
-    """Find heads and types, number the clusters by their first mentions, and count."""
+    """Return the document with heads and types; clusters are numbered by their first mentions."""
     spans = sorted(set(text.spans), key=lambda span: (span.sentence, span.start, -span.end, span.cluster))
     numbers = {cluster: number for number, cluster in enumerate(dict.fromkeys(span.cluster for span in spans))}
     mentions = []
@@ -129,41 +127,11 @@ def _document(path: Path, name: str, text: _Text, audit: dict[str, int]) -> Docu
 
 
 def _crossing(places: Counter[tuple[int, int, int]]) -> int:
-    """Count the pairs of spans (sentence, start, end) that overlap, though neither holds the other."""
+    """Return the number of pairs of spans (sentence, start, end) that overlap without nesting."""
     by_sentence = defaultdict(list)
     for sentence, start, end in places:
         by_sentence[sentence].append((start, end))
     return sum(a < c < b < d for spans in by_sentence.values() for a, b in spans for c, d in spans)
-
-
-class _Brackets:
-    """The mentions of one sentence: those closed, as (start, end, cluster), and those still open."""
-
-    def __init__(self) -> None:
-        self.closed: list[tuple[int, int, int]] = []
-        self._open: dict[int, list[tuple[int, int]]] = defaultdict(list)  # first word and line of each
-
-    def read(self, cell: str, word: int, line: int) -> tuple[str, str] | None:
-        """Take in the cell of one word; return what is wrong with it and the remedy. The last opened closes first."""
-        for bracket in cell.split("|"):
-            found = _BRACKET.fullmatch(bracket)
-            if found is None:
-                remedy = "Write (5 where a mention of cluster 5 begins, 5) where it ends, (5) for one word, | between"
-                return f"the coreference {cell!r} is malformed", remedy
-            cluster = int(found[1] or found[2])
-            if found[1]:
-                self._open[cluster].append((word, line))
-            if bracket.endswith(")"):
-                if not self._open[cluster]:
-                    wrong = f"{bracket} closes a mention of cluster {cluster}, but none is open in the sentence"
-                    return wrong, f"Write ({cluster} at its first word"
-                start, _ = self._open[cluster].pop()
-                self.closed.append((start, word + 1, cluster))
-        return None
-
-    def left_open(self) -> list[tuple[int, int]]:
-        """Return line and cluster of every mention still open, in the order of the lines."""
-        return sorted((line, cluster) for cluster, opened in self._open.items() for _, line in opened)
 
 
 class _Reader:
@@ -174,7 +142,7 @@ class _Reader:
         self._strings: dict[str, str] = {}
 
     def texts(self) -> Iterator[_Text]:
-        """Yield the documents of the file as they end."""
+        """Yield each document of the file when it ends."""
         for block in blocks(self.path):
             rows: Block = []
             for number, line in block:
@@ -216,7 +184,7 @@ class _Reader:
         return text
 
     def _sentence(self, rows: Block) -> None:
-        """Read one sentence, and add it and its spans to the open document."""
+        """Read one sentence into the open document."""
         if not rows:
             return
         if self._open is None:
@@ -226,12 +194,17 @@ class _Reader:
         words: list[str] = []
         tags: list[str] = []
         bits: list[str] = []
-        brackets = _Brackets()
+        marks: list[tuple[int, str]] = []  # line and coreference of each word
         width = 0
         for number, line in rows:
             cells = line.split("\t") if "\t" in line else _BLANKS.split(line.strip(" "))
-            if len(cells) != width:
-                width = self._checked_width(number, len(cells), width)
+            if words and len(cells) != width:
+                wrong = f"the row has {len(cells)} columns, the rows before it in the sentence {width}"
+                remedy = "Every row of a sentence has as many; if the last tab was stripped, put it back"
+                raise self._error(number, wrong, remedy)
+            if (width := len(cells)) < _COLUMNS:
+                wrong = f"the row has {width} columns, the format at least {_COLUMNS}"
+                raise self._error(number, wrong, "Separate them by one tab each or by blanks, with - for an empty one")
             _, _, place, word, tag, bit = cells[:6]
             if place != str(len(words)):
                 wrong = f"the word has number {place!r} in column 3 instead of {len(words)}"
@@ -240,27 +213,38 @@ class _Reader:
             if not word or word.isspace():
                 raise self._error(number, "column 4, the word, is empty", "Fill it")
             tag = "_" if tag in _NOTHING else tag
-            if (cell := cells[-1].strip(" ")) not in _NOTHING and (trouble := brackets.read(cell, len(words), number)):
-                raise self._error(number, *trouble)
             words.append(intern(word, word))
             tags.append(intern(tag, tag))
             bits.append(intern(bit, bit))
-        for line_opened, cluster in brackets.left_open():
-            wrong = f"the mention ({cluster} opens here and is not closed by its sentence's end, line {rows[-1][0]}"
-            raise self._error(line_opened, wrong, f"Write {cluster}) at its last word")
+            marks.append((number, cells[-1].strip(" ")))
         index = len(self._open.sentences)
-        self._open.sentences.append(Tokens(tuple(words), tuple(tags), tuple(bits), tuple(number for number, _ in rows)))
-        self._open.spans += [_Span(index, *span) for span in brackets.closed]
+        lines = tuple(number for number, _ in marks)
+        self._open.sentences.append(TaggedSentence(tuple(words), tuple(tags), tuple(bits), lines))
+        self._open.spans += [_Span(index, *span) for span in self._mentions(marks)]
 
-    def _checked_width(self, number: int, width: int, before: int) -> int:
-        if before:
-            wrong = f"the row has {width} columns, the rows before it in the sentence {before}"
-            remedy = "Every row of a sentence has as many; if the last tab was stripped, put it back"
-            raise self._error(number, wrong, remedy)
-        if width < _COLUMNS:
-            wrong = f"the row has {width} columns, the format at least {_COLUMNS}"
-            raise self._error(number, wrong, "Separate them by one tab each or by blanks, with - for an empty one")
-        return width
+    def _mentions(self, marks: Sequence[tuple[int, str]]) -> list[tuple[int, int, int]]:
+        """Return the mentions of a sentence as (start, end, cluster); the bracket opened last closes first."""
+        closed: list[tuple[int, int, int]] = []
+        opened: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)  # line and first word by cluster
+        for word, (line, cell) in enumerate(marks):
+            for bracket in cell.split("|") if cell not in _NOTHING else ():
+                if (found := _BRACKET.fullmatch(bracket)) is None:
+                    remedy = (
+                        "Write (5 where a mention of cluster 5 begins, 5) where it ends, (5) for one word, | between"
+                    )
+                    raise self._error(line, f"the coreference {cell!r} is malformed", remedy)
+                cluster = int(found[1] or found[2])
+                if found[1]:
+                    opened[cluster].append((line, word))
+                if bracket.endswith(")"):
+                    if not opened[cluster]:
+                        wrong = f"{bracket} closes a mention of cluster {cluster}, but none is open in the sentence"
+                        raise self._error(line, wrong, f"Write ({cluster} at its first word")
+                    closed.append((opened[cluster].pop()[1], word + 1, cluster))
+        for line, cluster in sorted((line, cluster) for cluster, left in opened.items() for line, _ in left):
+            wrong = f"the mention ({cluster} opens here and is not closed by its sentence's end, line {marks[-1][0]}"
+            raise self._error(line, wrong, f"Write {cluster}) at its last word")
+        return closed
 
     def _error(self, line: int, wrong: str, remedy: str) -> CorpusError:
         return CorpusError.at(self.path, line, wrong, remedy)

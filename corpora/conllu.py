@@ -1,8 +1,7 @@
 """CoNLL-U and CoNLL-X files → sentences, validated row by row.
 
-Rows are parsed by the `conllu` library, one at a time: the library itself accepts rows with missing columns, takes two
-blanks for a tab and knows no line numbers, so the blocks are cut and the rows checked here. Only one block is held in
-memory beside the result.
+The `conllu` library parses ids and heads. It accepts rows with missing columns and knows no line numbers, so blocks are
+cut and rows are checked here. Only one block is in memory beside the result.
 
 CoNLL-U: https://universaldependencies.org/format.html. CoNLL-X: Buchholz and Marsi 2006, "CoNLL-X shared task on
 multilingual dependency parsing", §3.
@@ -10,18 +9,16 @@ multilingual dependency parsing", §3.
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import count
-from operator import itemgetter
 from pathlib import Path
 from typing import Literal
 
 from conllu.exceptions import ParseException
-from conllu.parser import parse_comment_line, parse_id_value, parse_int_value, parse_line
+from conllu.parser import parse_comment_line, parse_id_value, parse_int_value
 
 from corpora.lines import format_of, numbered_lines
 from corpora.sentence import CorpusError, Sentence, Treebank, find_cycle
-from corpora.tables import words
 from results.errors import check_values
 
 # Part of the key under which attention over a corpus is stored. Raise it with every change that makes the same file
@@ -35,28 +32,22 @@ Block = list[tuple[int, str]]  # line number, counted from 1, and text of each l
 _CONTROL = re.compile(r"[\x01-\x08\x0b-\x1f\x7f-\x9f]")
 _SUFFIXES: dict[str, Format] = {".conllu": "conllu", ".conll": "conllx", ".conllx": "conllx"}
 _COLUMNS = 10
-_COUNTS = words(
-    "sentences words range_rows empty_rows multiple_roots duplicates generated_ids repeated_ids comment_blocks"
-)
-# What the library is given of a row: these columns alone, so that FEATS, DEPS and MISC are never taken apart.
-_FIELDS: dict[Format, dict[str, int]] = {
-    "conllu": {"id": 0, "form": 1, "upos": 3, "xpos": 4, "head": 6, "deprel": 7},
-    "conllx": {"id": 0, "form": 1, "cpostag": 3, "postag": 4, "head": 6, "deprel": 7},
+_COUNTS = "sentences words range_rows empty_rows multiple_roots duplicates generated_ids repeated_ids comment_blocks"
+_PLACES = (1, 3, 4, 7)  # of the columns that are text
+_NAMES: dict[Format, tuple[str, ...]] = {
+    "conllu": ("FORM", "UPOS", "XPOS", "DEPREL"),
+    "conllx": ("FORM", "CPOSTAG", "POSTAG", "DEPREL"),
 }
 # The library matches every number with a regular expression; nearly all are among these.
 _NUMBERS = {str(number): number for number in range(512)}
-_PARSERS: dict[str, Callable[[list[str], int], Id]] = {
-    "id": lambda row, i: _NUMBERS.get(row[i]) or parse_id_value(row[i]),
-    "head": lambda row, i: _NUMBERS.get(row[i]) or parse_int_value(row[i]),
-}
 
 
 def read_treebank(path: Path, *, format: Format | None = None) -> Treebank:
-    """Read the sentences of a CoNLL-U or CoNLL-X file, and count what was dropped or unusual.
+    """Read the sentences of a CoNLL-U or CoNLL-X file, and count dropped rows and irregularities.
 
-    Multiword tokens (`3-4`) and empty nodes (`8.1`) are dropped and counted. Accepted, beside what the formats say:
+    Multiword tokens (`3-4`) and empty nodes (`8.1`) are dropped and counted. Accepted, although the formats forbid it:
     several roots (counted), a missing last blank line, CRLF line ends, a byte-order mark. A sentence without `sent_id`
-    is named `<stem>-<ordinal>`; a name that is taken gets a suffix `.2`, `.3`, … (counted).
+    is named `<stem>-<ordinal>`; a repeated name gets a suffix `.2`, `.3`, … (counted).
 
     Args:
         path: The file, in UTF-8.
@@ -65,12 +56,12 @@ def read_treebank(path: Path, *, format: Format | None = None) -> Treebank:
     Raises:
         CorpusError: The file is missing, empty, in another encoding, or breaks the format; the message names file,
             line and remedy.
-        UserError: There is no such format.
+        UserError: `format` is not allowed.
     """
     path = Path(path)
     check_values(read_treebank, format=format)
     reader = _Reader(path, format or format_of(path, _SUFFIXES, "the option `format`"))
-    sentences = tuple(reader.sentences())
+    sentences = tuple(sentence for sentence, _ in reader.with_rows())
     if not sentences:
         raise CorpusError.at(path, None, "the file holds no sentence", "Check that it is the file you meant")
     return Treebank(sentences, reader.audit)
@@ -79,10 +70,10 @@ def read_treebank(path: Path, *, format: Format | None = None) -> Treebank:
 def sentences_with_rows(
     path: Path, audit: Counter[str], *, format: Format | None = None
 ) -> Iterator[tuple[Sentence, Block]]:
-    """Yield the sentences of a file as they are read, each with its rows, and keep none of them.
+    """Yield the sentences of a file with their rows, one at a time; a name may come twice, and a file may be empty.
 
-    Arguments and errors are those of `read_treebank`; a `sent_id` may come twice, and there may be no sentence. Rows
-    that are left out are counted in `audit` as `range_rows` and `empty_rows`, sentences with `multiple_roots` likewise.
+    Counts dropped rows in `audit` as `range_rows` and `empty_rows`, and sentences with `multiple_roots`. Arguments and
+    errors are those of `read_treebank`.
     """
     reader = _Reader(path, format or format_of(path, _SUFFIXES, "the option `format`"), unique=False)
     for found in reader.with_rows():
@@ -93,10 +84,10 @@ def sentences_with_rows(
 
 
 def blocks(path: Path) -> Iterator[Block]:
-    """Cut a file into its runs of lines between blank lines, decoded, without line ends.
+    """Yield the blocks of lines between blank lines, decoded, without line ends.
 
     Raises:
-        CorpusError: As `numbered_lines`; or a row holds a control character, which a tokenizer would drop.
+        CorpusError: As `numbered_lines`; or a row has a control character, which a tokenizer would drop.
     """
     block: Block = []
     for number, line in numbered_lines(path):
@@ -115,25 +106,19 @@ def blocks(path: Path) -> Iterator[Block]:
 
 
 class _Reader:
-    """Reads one file; with `unique` it remembers names and texts, to find those that repeat."""
+    """Reader of one file; with `unique` it finds repeated names and texts."""
 
     def __init__(self, path: Path, format: Format, *, unique: bool = True) -> None:
         self.path = path
         self._unique = unique
         self.format = format
-        self.fields = tuple(_FIELDS[format])
-        self._wanted = itemgetter(*_FIELDS[format].values())
-        self.audit = dict.fromkeys(_COUNTS, 0)
+        self.audit = dict.fromkeys(_COUNTS.split(), 0)
         self._strings: dict[str, str] = {}
         self._names: set[str] = set()
         self._texts: set[tuple[str, ...]] = set()
 
-    def sentences(self) -> Iterator[Sentence]:
-        """Yield the sentences of the file."""
-        return (sentence for sentence, _ in self.with_rows())
-
     def with_rows(self) -> Iterator[tuple[Sentence, Block]]:
-        """Yield the sentences of the file, each with its rows; one block is held at a time."""
+        """Yield the sentences of the file, each with its rows; only one block is in memory."""
         for block in blocks(self.path):
             rows = [(number, line) for number, line in block if not line.startswith("#")]
             if rows:
@@ -188,24 +173,21 @@ class _Reader:
             if len(columns) == 1:
                 wrong = "the row has no tab; its columns seem to be separated by blanks"
             raise self._error(number, wrong, f"Separate {_COLUMNS} columns by one tab each, with _ for an empty one")
-        wanted = self._wanted(columns)
-        for name, column in zip(self.fields, wanted, strict=True):
-            if not column or column.isspace():
-                raise self._error(number, f"column {name.upper()} is empty", "Fill it; _ stands for nothing")
-            if "  " in column:  # the library would split the column there
-                raise self._error(number, f"column {name.upper()} holds two blanks in a row", "Leave one of them")
+        form, upos, xpos, relation = values = [columns[place] for place in _PLACES]
+        for name, value in zip(_NAMES[self.format], values, strict=True):
+            if not value or value.isspace():
+                raise self._error(number, f"column {name} is empty", "Fill it; _ stands for nothing")
+        wrong, remedy = f"id {columns[0]!r} is not valid", "Write 1, 2, 3, …; 3-4 for a multiword token"
         try:
-            values = parse_line("\t".join(wanted), self.fields, _PARSERS).values()
-        except ParseException as error:
-            wrong, remedy = f"id {columns[0]!r} is not valid", "Write 1, 2, 3, …; 3-4 for a multiword token"
-            if "'head'" in str(error):
-                wrong, remedy = f"head {columns[6]!r} is not a number", "Write the position of the head, 0 for a root"
+            position = _NUMBERS.get(columns[0]) or parse_id_value(columns[0])
+            wrong, remedy = f"head {columns[6]!r} is not a number", "Write the position of the head, 0 for a root"
+            head = _NUMBERS.get(columns[6]) or parse_int_value(columns[6])
+        except ParseException:
             raise self._error(number, wrong, remedy) from None
-        position, form, upos, xpos, head, relation = values
         return position, form, upos, xpos, head, relation
 
     def _dropped_until(self, number: int, position: Id, last: int) -> int:
-        """Count a row that is no word; return the last word that a multiword token spans, 0 for an empty node."""
+        """Count a dropped row; return the last word of a multiword token, 0 for an empty node."""
         match position, self.format:
             case (int(start), "-", int(end)), "conllu" if start == last + 1:
                 self.audit["range_rows"] += 1
@@ -221,7 +203,7 @@ class _Reader:
         raise self._error(number, f"the id is {shown} after word {last}", remedy)
 
     def _check_tree(self, words: list[str], heads: list[int], numbers: list[int]) -> None:
-        """Refuse heads out of range, cycles and rootless sentences, at the line of the word concerned."""
+        """Raise CorpusError for heads out of range, cycles and sentences without a root, at the line of the word."""
         n = len(words)
         for i, head in enumerate(heads):
             if not 0 <= head <= n:
@@ -238,7 +220,7 @@ class _Reader:
         self.audit["multiple_roots"] += roots > 1
 
     def _name(self, block: Block) -> str:
-        """Return the sentence's own name, or a made one; either is unique in the file."""
+        """Return the `sent_id` or a generated name; with `unique`, one that is unique in the file."""
         given = [
             value
             for _, line in block

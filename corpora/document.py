@@ -1,4 +1,4 @@
-"""Documents with mentions, as readers of coreference corpora return them, and windows of documents."""
+"""Documents with mentions, from coreference corpora, and windows of documents."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ MentionType = Literal["pronoun", "proper", "nominal"]
 MENTION_TYPES: tuple[MentionType, ...] = ("pronoun", "proper", "nominal")
 
 WINDOWS_VERSION = 1
-"""Part of the key of every store of windows. Raise it when windows are cut or written differently."""
+"""Part of the key of every store of windows: raise it when windows are cut or written differently."""
 
 _NUMBERS = pa.list_(pa.int32())
 _MENTION = ("sentence", "start", "end", "head", "cluster")
@@ -24,7 +24,7 @@ SCHEMA = pa.schema(
         pa.field("lost", pa.int32(), nullable=False),
         pa.field("words", pa.list_(pa.string()), nullable=False),
         pa.field("tags", pa.list_(pa.string()), nullable=False),
-        pa.field("offsets", _NUMBERS, nullable=False),  # of the sentences in the words, the end of the last among them
+        pa.field("offsets", _NUMBERS, nullable=False),  # first word of each sentence, and the number of words
         *(pa.field(name, _NUMBERS, nullable=False) for name in _MENTION),
         pa.field("type", pa.list_(pa.int8()), nullable=False),  # a place in MENTION_TYPES
     ]
@@ -33,12 +33,14 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class Mention:
-    """A span that refers to something; a span that stands in two clusters is two mentions.
+    """A span of words in a cluster; a span in two clusters is two mentions.
 
     Attributes:
         sentence: 0-based sentence of the document.
-        start: 0-based first word in the sentence; `end` is one behind the last.
-        head: 0-based word in the sentence that stands for the span, `start <= head < end`; `type` is what it is.
+        start: 0-based first word in the sentence.
+        end: Last word + 1.
+        head: 0-based head word in the sentence, `start <= head < end`.
+        type: Type of the head word.
         cluster: 0-based number of its cluster in the document.
     """
 
@@ -52,14 +54,14 @@ class Mention:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One document, or one part of it as the corpus cuts it.
+    """One document, or one part of a document that the corpus divides.
 
     Attributes:
-        id: Unique within the corpus: the document's name, and its part when there are several.
-        genre: What the name says of the kind of text; empty when it says nothing.
-        sentences: The words of each sentence, at least one sentence and one word in each.
-        tags: Part of speech of every word as the corpus writes it, shaped as `sentences`; `_` where it has none.
-        mentions: In the order of `(sentence, start, -end, cluster)`; singletons are clusters of one.
+        id: Unique within the corpus: name of the document, with its part if there are several.
+        genre: Genre according to the name; empty if the name has none.
+        sentences: Words of each sentence; at least one sentence, and one word in each.
+        tags: Part of speech of every word in the corpus, shaped as `sentences`; `_` for none.
+        mentions: In the order of `(sentence, start, -end, cluster)`; singletons are clusters of one mention.
     """
 
     id: str
@@ -82,14 +84,14 @@ class Documents:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Consecutive whole sentences of one document, which an encoder reads at once.
+    """Consecutive whole sentences of one document, as one input of an encoder.
 
     Attributes:
         number: 0-based place of the document in its corpus.
         first: 0-based place of the window's first sentence in the document.
-        lost: Mentions in the window whose cluster has an earlier mention in the document, but none in the window.
-        text: The document without all other sentences. The sentences of its mentions count from 0 in the window; its
-            clusters have the numbers they have in the document.
+        lost: Number of mentions whose cluster has an earlier mention in the document, but none in the window.
+        text: The sentences of the window as a document. Its mentions count sentences from 0 in the window; its clusters
+            keep their numbers.
     """
 
     number: int
@@ -123,7 +125,7 @@ def _offsets(sentences: Sequence[Sequence[str]]) -> list[int]:
 
 
 def anaphoric(mentions: Iterable[Mention]) -> list[bool]:
-    """Return for each mention whether an earlier one has the same cluster."""
+    """Return True for each mention with an earlier one in the same cluster."""
     seen: set[int] = set()
     found = []
     for mention in mentions:
@@ -133,7 +135,7 @@ def anaphoric(mentions: Iterable[Mention]) -> list[bool]:
 
 
 def cut(number: int, document: Document, start: int, stop: int) -> Window:
-    """Return the window of the sentences `start` to `stop` - 1 of a document, the `number`-th of its corpus."""
+    """Return the window of the sentences `start` to `stop` - 1 of document `number` of a corpus."""
     inside = [mention for mention in document.mentions if start <= mention.sentence < stop]
     before = {mention.cluster for mention in document.mentions if mention.sentence < start}
     mentions = tuple(replace(mention, sentence=mention.sentence - start) for mention in inside)
@@ -143,7 +145,7 @@ def cut(number: int, document: Document, start: int, stop: int) -> Window:
 
 
 def windows_to_table(windows: Iterable[Window]) -> pa.Table:
-    """Return a table with one row a window and the columns of `SCHEMA`."""
+    """Return a table with one row for each window and the columns of `SCHEMA`."""
     return pa.Table.from_pylist([_row(window) for window in windows], schema=SCHEMA)
 
 
@@ -164,13 +166,7 @@ def _row(window: Window) -> dict[str, object]:
 
 
 def windows_from_table(table: pa.Table) -> tuple[Window, ...]:
-    """Return the windows of a table made by `windows_to_table`, also after a Parquet file or a slice.
-
-    Raises:
-        ValueError: The table lacks a column of `SCHEMA`.
-    """
-    if missing := [name for name in SCHEMA.names if name not in table.column_names]:
-        raise ValueError(f"The table lacks the columns {', '.join(missing)}: it was not made by windows_to_table.")
+    """Return the windows of a table made by `windows_to_table`, also after a Parquet file or a slice."""
     return tuple(map(_window, table.select(SCHEMA.names).to_pylist()))
 
 

@@ -1,4 +1,4 @@
-"""Numbered lines of a text file, decoded one by one, so that every error names its line."""
+"""Numbered lines of a text file, decoded one by one so that every error names its line."""
 
 import shlex
 from collections.abc import Iterator, Mapping
@@ -17,10 +17,8 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
     Raises:
         CorpusError: The file is missing or cannot be read, or a line is not UTF-8 or holds a NUL byte.
     """
-    if "\0" in str(path):
-        raise CorpusError.at(path, None, "the path holds a NUL byte", "Check the path")
     try:
-        # Read as bytes: a line that is not UTF-8 is then known by its number, and only \n ends a line.
+        # Read as bytes: an error then has a line number, and only \n ends a line.
         with path.open("rb") as lines:
             for number, raw in enumerate(lines, start=1):
                 try:
@@ -32,32 +30,27 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
                     raise CorpusError.at(path, number, "the line holds a NUL byte", remedy)
                 # The byte-order mark of some editors.
                 yield number, line.removeprefix("\ufeff") if number == 1 else line
+    except (FileNotFoundError, IsADirectoryError):
+        raise no_file(path) from None
     except OSError as error:
-        raise _unreadable(path, error) from None
+        wrong = f"the file cannot be read ({error.strerror})"
+        raise CorpusError.at(path, None, wrong, "Check the path and its permissions") from None
 
 
 def format_of(path: Path, suffixes: Mapping[str, Format], option: str) -> Format:
     """Return the format of a file by its suffix.
 
     Raises:
-        CorpusError: The suffix is none of them; the message names `option`, by which the format can be given.
+        CorpusError: The suffix is unknown; the message names `option`, which sets the format.
     """
     found = suffixes.get(path.suffix.lower())
     if found is None and path.is_dir():
-        raise _unreadable(path, IsADirectoryError())
+        raise no_file(path)
     if found is None:
         *others, last = dict.fromkeys(suffixes.values())
         wrong = f"the suffix {path.suffix!r} does not tell the format"
         raise CorpusError.at(path, None, wrong, f"Name it with {option}: {', '.join(others)} or {last}")
     return found
-
-
-def _unreadable(path: Path, error: OSError) -> CorpusError:
-    match error:
-        case FileNotFoundError() | IsADirectoryError():
-            return no_file(path)
-    wrong = f"the file cannot be read ({error.strerror})"
-    return CorpusError.at(path, None, wrong, "Check the path and its permissions")
 
 
 def _not_utf8(path: Path, number: int, raw: bytes, error: UnicodeDecodeError) -> CorpusError:

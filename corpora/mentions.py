@@ -1,24 +1,22 @@
-"""The head word and the type of a span that refers to something, by the best evidence a corpus has.
+"""The head word and the type of a mention, by the best evidence in a corpus: trees, parts of speech, or word forms.
 
-The parse bits of CoNLL-2012, one a word, are the bracketed tree of a sentence with every word and
-its tag replaced by `*`: `(TOP(S(NP*`, `*)`, `(VP*)))`.
+The parse bits of CoNLL-2012, one for each word, are the bracketed tree of a sentence with `*` in the place of every
+word and tag: `(TOP(S(NP*`, `*)`, `(VP*)))`.
 """
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import islice
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from corpora.conllu import blocks, read_treebank
 from corpora.document import MentionType
 from corpora.sentence import CorpusError, Sentence
-from corpora.tables import tables, words
 
 Way = Literal["parse", "constituents", "last_noun", "last_word", "heuristic"]
-WAYS: tuple[Way, ...] = ("parse", "constituents", "last_noun", "last_word", "heuristic")
 
 _BIT = re.compile(r"((?:\([^()*\s]*)*)\*(\)*)")
 _NP_LIKE = {"NP", "WHNP"}
@@ -29,21 +27,33 @@ _NOUNS = {"NOUN", "PROPN", "PRP", "WP", "PRON"}  # beside NN*; a pronoun heads i
 _PUNCTUATION = {",", ":", ".", "``", "''", "-LRB-", "-RRB-", "HYPH", "POS", "PUNCT"}
 _PRONOUN_TAGS = {"PRP", "PRP$", "WP", "WP$", "PRON"}
 _PROPER_TAGS = {"NNP", "NNPS", "PROPN"}
-_WORDS = {name: frozenset(words(text)) for name, text in tables("mentions.yaml").items()}
+# Words for text without parts of speech, older English included.
+_DEMONSTRATIVES = {"this", "that", "these", "those"}
+# Indefinite pronouns (somebody) are nouns to taggers, and here.
+_PRONOUNS = """i me my mine myself we us our ours ourselves ourself you your yours yourself yourselves thou thee thy
+thine thyself ye he him his himself she her hers herself it its itself they them their theirs themselves 'em who whom
+whose which whoever whomever whosoever"""
+# A head stands before the first of these prepositions, relative pronouns and commas. Not among them, because they are
+# adjectives, nouns or conjunctions as often: as, like, outside, past, round, than, ….
+_STOPS = """about above across after against along amid amidst among amongst around at before behind below beneath
+beside besides between beyond by concerning despite down during except for from in into near of off on onto out over
+since through throughout till to toward towards under underneath until unto up upon via with within without who whom
+whose which that ,"""
+_CLITICS = {"'s", "’s"}
 
 
 @dataclass(slots=True)
 class Constituent:
-    """A phrase of the words `start` to `end` (exclusive), with phrases and single words (their places) below it."""
+    """A phrase of the words `start` to `end` (exclusive), or a single word, which has no children and no label."""
 
     label: str
     start: int
     end: int
-    children: list["Constituent | int"]
+    children: list["Constituent"] = field(default_factory=list)
 
 
 class ParseBitError(ValueError):
-    """Parse bits that are no tree; `word` is the position of the first wrong one, from 0."""
+    """Parse bits that are not a tree; `word` is the 0-based position of the first wrong one."""
 
     def __init__(self, word: int, wrong: str) -> None:
         super().__init__(wrong)
@@ -51,41 +61,41 @@ class ParseBitError(ValueError):
 
 
 @dataclass
-class Tokens:
-    """A sentence of n ≥ 1 words as a CoNLL-2012 file has it; every column has n entries."""
+class TaggedSentence:
+    """A sentence of n ≥ 1 words with the columns of a CoNLL-2012 file; every column has n entries."""
 
     words: tuple[str, ...]
     tags: tuple[str, ...]  # _ for none
     bits: tuple[str, ...]  # the parse column
     lines: tuple[int, ...]  # of the file, counted from 1
-    parse: Sentence | None = None  # the dependency tree, where one is at hand
+    parse: Sentence | None = None  # the dependency tree, if there is one
 
     @cached_property
     def tree(self) -> Constituent | None:
-        """Constituents; None without a bracket in the parse column. Raises `ParseBitError` if they are no tree."""
+        """Constituents; None without a bracket in the parse column. Raises `ParseBitError` if bits are not a tree."""
         return read_constituents(self.bits) if any("(" in bit for bit in self.bits) else None
 
 
 class Head(NamedTuple):
-    """The head word of a span, the way it was found, and the number of words that the dependency tree offered."""
+    """The head word of a span, the method that found it, and the number of candidates in the dependency tree."""
 
     word: int
     way: Way
     candidates: int = 1
 
 
-def find_head(sentence: Tokens, start: int, end: int) -> Head:
-    """Return the head of the words `start` to `end` (exclusive), by the first of these ways that is open.
+def find_head(sentence: TaggedSentence, start: int, end: int) -> Head:
+    """Return the head of the words `start` to `end` (exclusive), by the first method whose evidence is there.
 
     - `parse`: the word whose head in the dependency tree lies outside the span; of several the leftmost.
     - `constituents`: the head of the smallest constituent (see `constituent_head`).
     - `last_noun`: by part of speech, the last noun of the span; without a noun, the last pronoun.
-    - `last_word`: the parts of speech have neither.
-    - `heuristic`: no parts of speech, so the last word before the first preposition, relative pronoun or comma behind
-      the span's first word. Punctuation and a possessive 's are no words here, unless there is nothing else.
+    - `last_word`: the last word, if the parts of speech have neither.
+    - `heuristic`: without parts of speech, the last word before the first preposition, relative pronoun or comma behind
+      the span's first word. Punctuation and a possessive 's do not count as words, unless there is nothing else.
 
     Raises:
-        ParseBitError: The constituents are needed, and are no tree.
+        ParseBitError: The constituents are needed, and are not a tree.
     """
     if sentence.parse is not None:
         heads = sentence.parse.heads  # counted from 1; the root's is 0
@@ -102,22 +112,22 @@ def find_head(sentence: Tokens, start: int, end: int) -> Head:
     return Head(end - 1, "last_word")
 
 
-def find_type(sentence: Tokens, start: int, end: int, head: int) -> tuple[MentionType, bool]:
-    """Return the type of a span with this head, and True if a heuristic gives it because the part of speech is missing.
+def find_type(sentence: TaggedSentence, start: int, end: int, head: int) -> tuple[MentionType, bool]:
+    """Return the type of a span with this head, and True if it comes from a heuristic for lack of a part of speech.
 
-    The head's tag, or its UPOS in the dependency tree where the corpus has no tag, decides: a personal, possessive or
-    wh-pronoun is a pronoun, and so is a demonstrative that stands alone; a proper noun is proper, all else nominal.
-    The heuristic: a pronoun is one of a closed list; a capitalised head that does not begin its sentence is proper.
+    The type follows from the head's tag, else from its UPOS in the dependency tree: a personal, possessive or
+    wh-pronoun is a pronoun, and so is a single demonstrative; a proper noun is proper, all else nominal. By the
+    heuristic, a pronoun is one of a closed list, and a capitalised head that does not begin its sentence is proper.
     """
     word = sentence.words[head]
     tag = sentence.tags[head]
     if tag == "_" and sentence.parse is not None:
         tag = sentence.parse.upos[head]
-    if end - start == 1 and word.lower() in _WORDS["demonstratives"]:
+    if end - start == 1 and word.lower() in _DEMONSTRATIVES:
         return "pronoun", tag == "_"
     if tag != "_":
         return ("pronoun" if tag in _PRONOUN_TAGS else "proper" if tag in _PROPER_TAGS else "nominal"), False
-    if word.lower() in _WORDS["pronouns"]:
+    if word.lower() in _PRONOUNS.split():
         return "pronoun", True
     return ("proper" if head > 0 and word[0].isupper() else "nominal"), True
 
@@ -127,63 +137,56 @@ def _is_noun(tag: str) -> bool:
 
 
 def _head_by_heuristic(words: Sequence[str]) -> int:
-    stops, clitics = _WORDS["stops"], _WORDS["clitics"]
+    stops = _STOPS.split()
     stop = next((place for place in range(1, len(words)) if words[place].lower() in stops), len(words))
-    real = [place for place in range(stop) if words[place] not in clitics and any(map(str.isalnum, words[place]))]
+    real = [place for place in range(stop) if words[place] not in _CLITICS and any(map(str.isalnum, words[place]))]
     return real[-1] if real else stop - 1
 
 
-def attach_parses(path: Path, sentences: Sequence[Tokens], parses: Path) -> None:
-    """Set the dependency tree of every sentence of `path` from the file `parses`; raise where they differ."""
+def attach_parses(path: Path, sentences: Sequence[TaggedSentence], parses: Path) -> None:
+    """Set the dependency tree of every sentence of `path` from the treebank `parses`.
+
+    Raises:
+        CorpusError: the two files differ in a word.
+    """
     trees = read_treebank(parses).sentences
-    remedy = "Heads are taken from the parses of the very same sentences and words: correct one file, or move it away"
-    for number, (sentence, tree) in enumerate(zip(sentences, trees, strict=False)):
-        if sentence.words != tree.words:
-            pairs = zip(sentence.words, tree.words, strict=False)
-            shorter = min(len(sentence.words), len(tree.words))
-            place = next((i for i, (ours, theirs) in enumerate(pairs) if ours != theirs), shorter)
-            shown = [
-                f"is {words[place]!r}" if place < len(words) else f"is missing behind {words[-1]!r}"
-                for words in (sentence.words, tree.words)
-            ]
-            there = f"{parses}:{_line_of(parses, number, min(place, len(tree) - 1))}"
-            wrong = f"word {place + 1} of sentence {number + 1} {shown[0]}, but {shown[1]} in {there}"
-            raise CorpusError.at(path, sentence.lines[min(place, len(sentence.lines) - 1)], wrong, remedy)
+    for number, (sentence, tree) in enumerate(zip_longest(sentences, trees)):
+        ours, theirs = (() if one is None else one.words for one in (sentence, tree))
+        if ours != theirs:
+            place = next(i for i, (one, other) in enumerate(zip_longest(ours, theirs)) if one != other)
+            here, there = (repr(words[place]) if place < len(words) else "missing" for words in (ours, theirs))
+            lines = sentences[-1].lines[-1:] if sentence is None else sentence.lines
+            line = _line_of(parses, min(number, len(trees) - 1), min(place, len(theirs or trees[-1].words) - 1))
+            wrong = f"word {place + 1} of sentence {number + 1} is {here}, but {there} at {parses}:{line}"
+            remedy = "Heads are read from parses of exactly these sentences and words: correct or move one file"
+            raise CorpusError.at(path, lines[min(place, len(lines) - 1)], wrong, remedy)
         sentence.parse = tree
-    if len(sentences) > len(trees):
-        line = _line_of(parses, len(trees) - 1, len(trees[-1]) - 1)
-        wrong = f"sentence {len(trees) + 1} has no parse: {parses}:{line} is the end of the last"
-        raise CorpusError.at(path, sentences[len(trees)].lines[0], wrong, remedy)
-    if len(trees) > len(sentences):
-        line = _line_of(parses, len(sentences), 0)
-        wrong = f"this is the end of the last sentence, but {parses}:{line} begins sentence {len(sentences) + 1}"
-        raise CorpusError.at(path, sentences[-1].lines[-1], wrong, remedy)
 
 
 def _line_of(treebank: Path, sentence: int, word: int) -> int:
-    """Return the line of a word, both counted from 0, in a treebank that was read before without an error."""
+    """Return the line of a word, given by 0-based sentence and word, in a treebank without errors."""
     rows = ([row for row in block if not row[1].startswith("#")] for block in blocks(treebank))
     wanted = next(islice(filter(None, rows), sentence, None))
     return next(number for number, line in wanted if line.partition("\t")[0] == str(word + 1))
 
 
 def read_constituents(bits: Sequence[str]) -> Constituent:
-    """Build the tree of a sentence under one nameless root; function tags are cut off (`NP-SBJ` is `NP`).
+    """Return the tree of a sentence under one nameless root; function tags are cut off (`NP-SBJ` is `NP`).
 
     Raises:
         ParseBitError: A bit is malformed, or the brackets do not match.
     """
-    root = Constituent("", 0, len(bits), [])
+    root = Constituent("", 0, len(bits))
     path = [root]
     for word, bit in enumerate(bits):
         found = _BIT.fullmatch(bit)
         if found is None:
             raise ParseBitError(word, f"the parse bit {bit!r} is malformed")
         for label in found[1].split("(")[1:]:
-            phrase = Constituent(re.split("[-=]", label, maxsplit=1)[0], word, 0, [])
+            phrase = Constituent(re.split("[-=]", label, maxsplit=1)[0], word, 0)
             path[-1].children.append(phrase)
             path.append(phrase)
-        path[-1].children.append(word)
+        path[-1].children.append(Constituent("", word, word + 1))
         for _ in found[2]:
             if len(path) == 1:
                 raise ParseBitError(word, f"the parse bit {bit!r} closes a constituent that was never opened")
@@ -194,45 +197,31 @@ def read_constituents(bits: Sequence[str]) -> Constituent:
 
 
 def constituent_head(tree: Constituent, tags: Sequence[str], start: int, end: int) -> int:
-    """Return the head word of the words `start` to `end` (exclusive) of a sentence, one of them.
+    """Return the head of the words `start` to `end` (exclusive) by constituents.
 
-    The head child of the smallest constituent that spans them, cut to the span, is followed down to a word. A short
-    form of the rules of Collins 1999, "Head-Driven Statistical Models for Natural Language Parsing", appendix A; the
-    head child of a phrase is the first found of
+    Starts at the smallest constituent that spans the words, cut to the span, and follows head children down to a word.
+    A short form of the rules of Collins 1999, "Head-Driven Statistical Models for Natural Language Parsing", appendix
+    A. The head child of a phrase is the first of these that it has:
 
-    1. the last noun or pronoun before any postmodifier (PP, S, SBAR, VP, RRC, PRN, …); of nouns joined by a
-       conjunction or comma the first (*cats* in *cats and dogs*), which Collins does for conjunctions;
+    1. the last noun or pronoun before any postmodifier (PP, S, SBAR, VP, RRC, PRN, …); among nouns joined by a
+       conjunction or comma the first (*cats* in *cats and dogs*), as Collins does for conjunctions;
     2. the first noun phrase (*lid* in *[the lid] [of the box]*);
     3. the last number before any postmodifier;
-    4. the last child before any postmodifier that is not punctuation; else the last one.
+    4. the last child before any postmodifier that is not punctuation; else the last child.
 
-    In a clause or verb phrase that lies wholly in the span, the first verb phrase comes before all these, then (in a
-    clause) the first clause, then the first verb. Collins takes a possessive's 's for the head; here the noun before it
-    stands for the span.
+    In a clause or verb phrase inside the span, the first verb phrase precedes all these, then (in a clause) the first
+    clause, then the first verb. Collins takes the 's of a possessive for the head; here it is the noun before the 's.
     """
     node = tree
-    while True:
+    while node.children:
         whole = start <= node.start and node.end <= end
-        # Where one child holds the whole span, the others have nothing in it: so the smallest constituent is found.
-        inside = [child for child in node.children if _start(child) < end and start < _end(child)]
-        child = _head_child(node.label if whole else "", inside, tags)
-        if isinstance(child, int):
-            return child
-        node = child
-
-
-def _start(child: Constituent | int) -> int:
-    return child if isinstance(child, int) else child.start
-
-
-def _end(child: Constituent | int) -> int:
-    return child + 1 if isinstance(child, int) else child.end
-
-
-def _head_child(label: str, children: list[Constituent | int], tags: Sequence[str]) -> Constituent | int:
-    # A phrase goes by its label in angle brackets, so that no tag of a word is taken for one.
-    names = [tags[child] if isinstance(child, int) else f"<{child.label}>" for child in children]
-    return children[next(place for place in _head_places(label, names) if place is not None)]
+        # If one child spans all words, the others have none of them: so the smallest constituent is found.
+        inside = [child for child in node.children if child.start < end and start < child.end]
+        # Labels of phrases are in angle brackets, to distinguish them from tags of words.
+        names = [f"<{child.label}>" if child.children else tags[child.start] for child in inside]
+        places = _head_places(node.label if whole else "", names)
+        node = inside[next(place for place in places if place is not None)]
+    return node.start
 
 
 def _head_places(label: str, names: list[str]) -> Iterator[int | None]:
@@ -253,7 +242,7 @@ def _head_places(label: str, names: list[str]) -> Iterator[int | None]:
 
 
 def _last_noun(names: list[str]) -> int | None:
-    """Return the place of the last noun; where it ends a list of nouns, that of the list's first."""
+    """Return the place of the last noun; if it ends a list of nouns, the place of the first noun of the list."""
     nouns = [name.startswith("NN") or name in _NOUNS or name[1:-1] in _NOUN_LIKE for name in names]
     place = next((i for i in reversed(range(len(names))) if nouns[i]), None)
     while place is not None:

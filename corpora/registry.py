@@ -1,8 +1,8 @@
-"""Public corpora by name, each file at a pinned address with its hash.
+"""Public corpora by name, each file with a pinned address and its SHA-256.
 
-`python -m corpora.registry NAME` fetches one into the data root, `python -m corpora.registry --list` shows them all. To
-add a corpus, add an entry to `corpora/public.yaml`: an address that names a revision, and the SHA-256 of what lies
-there; a file made from others has no address, and its entry says how it is made.
+`python -m corpora.registry NAME` downloads a corpus into the data root, `python -m corpora.registry --list` lists all.
+To add a corpus, add an entry to `corpora/public.yaml` with an address that contains a revision, and the SHA-256 of the
+file. A file that is made from others has no address; its entry says how to make it.
 """
 
 import argparse
@@ -16,11 +16,13 @@ import tarfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
+import yaml
+
 from corpora.sentence import CorpusError
-from corpora.tables import tables
 from results.errors import near
 from results.files import write_atomically
 
@@ -41,8 +43,8 @@ _log = logging.getLogger(__name__)
 class RemoteFile:
     """One file of a corpus: its path under the data root, its address, and its SHA-256 in hexadecimal.
 
-    Without `url` no address holds exactly these bytes, and the file must be made. Without `sha256` too it is made here,
-    from the archive of the corpus, or it is any file that is read as the corpus is.
+    A file without `url` cannot be downloaded and must be made. A file without both is made here from the archive of the
+    corpus, or may be any file of the same format.
     """
 
     path: str
@@ -52,7 +54,7 @@ class RemoteFile:
 
 @dataclass(frozen=True)
 class Archive:
-    """An archive from which the files of a corpus are made, and the function that reads its labels and texts."""
+    """An archive with the texts of a corpus, and the function that reads labels and texts from it."""
 
     file: RemoteFile
     read: Callable[[Path], Mapping[str, list[Row]]]
@@ -60,16 +62,21 @@ class Archive:
 
 @dataclass(frozen=True)
 class Corpus:
-    """A public corpus: its files by split and beside them, its licence, its citation, the recipe of its files.
+    """A public corpus: its files, licence and citation, and the columns and labels of its texts.
 
     Attributes:
+        splits: Files by split.
+        beside: Further files, for instance parses.
+        recipe: How to make files that have no address.
+        archive: Archive from which the files are made.
         columns: Columns of labelled texts, by the fields of `Columns`; empty for its defaults.
         header: True if the first line names the columns.
-        labels: All labels; empty where they are not checked. F1 is that of the label `positive`.
+        labels: All labels; empty if labels are not checked.
+        positive: Label for which F1 is computed.
         regression: True if labels are numbers.
-        score: The task's score.
-        skip: Records that are left out and counted: `empty` texts, and `malformed` ones with more or fewer fields than
-            the header.
+        score: Score of the task.
+        skip: Records to leave out and count: `empty` texts, and `malformed` records with more or fewer fields than the
+            header.
     """
 
     name: str
@@ -90,24 +97,24 @@ class Corpus:
 
     @property
     def files(self) -> tuple[RemoteFile, ...]:
-        """Files of the splits and beside them, each once."""
+        """Files of the splits and further files, each once."""
         return tuple(dict.fromkeys((*self.splits.values(), *self.beside)))
 
     @property
     def can_be_fetched(self) -> bool:
-        """True if every file has an address, or is made from an archive."""
+        """True if every file has an address or is made from an archive."""
         return self.archive is not None or all(remote.url for remote in self.files)
 
 
 def read_newsgroups(archive: Path) -> dict[str, list[Row]]:
     """Read baseball (label 0) and hockey (1) of 20news-bydate.tar.gz: the texts of train, dev and test.
 
-    Jain & Wallace 2019, §3. As theirs, the posts are without headers, footers and quotes, by the rules of
-    scikit-learn's `fetch_20newsgroups`; posts of which nothing is left are left out, and their number is logged. Train
-    and test are those of the archive, by date; Jain & Wallace draw theirs at random from both.
+    As in Jain & Wallace 2019, §3, headers, footers and quotes are removed, by the rules of scikit-learn's
+    `fetch_20newsgroups`. Posts that are then empty are left out, and their number is logged. Train and test are the
+    archive's, by date; Jain & Wallace draw theirs at random from both.
 
     Raises:
-        CorpusError: The file is no such archive.
+        CorpusError: The file is not this archive.
     """
     return _split(archive, _members(archive, _GROUPS, "latin-1", _post))
 
@@ -115,11 +122,11 @@ def read_newsgroups(archive: Path) -> dict[str, list[Row]]:
 def read_imdb(archive: Path) -> dict[str, list[Row]]:
     """Read the negative (label 0) and positive (1) reviews of aclImdb_v1.tar.gz: the texts of train, dev and test.
 
-    Maas et al. 2011, "Learning Word Vectors for Sentiment Analysis". `<br />` is a blank here. All lengths are kept;
+    Maas et al. 2011, "Learning Word Vectors for Sentiment Analysis". `<br />` becomes a blank. All lengths are kept;
     Jain & Wallace 2019 leave out reviews of 400 words and more.
 
     Raises:
-        CorpusError: The file is no such archive.
+        CorpusError: The file is not this archive.
     """
     return _split(archive, _members(archive, _REVIEWS, "utf-8", lambda text: text.replace("<br />", " ")))
 
@@ -127,9 +134,9 @@ def read_imdb(archive: Path) -> dict[str, list[Row]]:
 def _members(
     archive: Path, wanted: re.Pattern[str], encoding: str, clean: Callable[[str], str]
 ) -> dict[str, list[Row]]:
-    """Return label and text, with one blank for white space, of the members whose name fits, by split.
+    """Return label and text, with single blanks, of the members whose name matches, by split.
 
-    The archive is not unpacked, and no name in it becomes the name of a file.
+    The archive is not unpacked: its names never become names of files.
     """
     found: dict[str, list[Row]] = {"train": [], "test": []}
     try:
@@ -150,7 +157,7 @@ def _members(
 def _split(archive: Path, found: dict[str, list[Row]]) -> dict[str, list[Row]]:
     """Return train, dev and test without empty texts, in the order of the SHA-1 of the text.
 
-    No archive has a dev split: it is every tenth text of train.
+    No archive has a dev split: every tenth text of train becomes dev.
     """
     empty = sum(not text for rows in found.values() for _, text in rows)
     total = sum(map(len, found.values()))
@@ -171,7 +178,7 @@ def _split(archive: Path, found: dict[str, list[Row]]) -> dict[str, list[Row]]:
 def _post(text: str) -> str:
     """Return a post without headers, footer and quotes.
 
-    The footer follows the last line that is blank or of hyphens alone, but is never all of the post.
+    The footer follows the last line that is blank or has only hyphens, but is never the whole post.
     """
     body = text.partition("\n\n")[2]
     lines = body.strip().split("\n")
@@ -192,11 +199,12 @@ def _corpus(name: str, entry: dict[str, Any]) -> Corpus:
 
 
 _READERS = {"read_imdb": read_imdb, "read_newsgroups": read_newsgroups}
-CORPORA: Mapping[str, Corpus] = {name: _corpus(name, entry) for name, entry in tables("public.yaml").items()}
+_ENTRIES = yaml.load(files("corpora").joinpath("public.yaml").read_text("utf-8"), yaml.CBaseLoader)  # all text
+CORPORA: Mapping[str, Corpus] = {name: _corpus(name, entry) for name, entry in _ENTRIES.items()}
 
 
 def data_root(root: str | Path | None) -> Path:
-    """Return the folder of all corpora: `root` if given, else `$PROBING_DATA`, else `./data`."""
+    """Return the data root: `root` if given, else `$PROBING_DATA`, else `./data`."""
     return Path(root or os.environ.get("PROBING_DATA") or "data")
 
 
@@ -211,8 +219,7 @@ def find(name: str) -> Corpus:
 def remedy_for(path: Path) -> str:
     """Return the remedy for a missing file: fetch it, make it, or check the path.
 
-    It belongs to the corpus whose folders it lies in, else to the one that has a file of its name; `train.tsv` is a
-    name in many.
+    The file belongs to the corpus whose path it ends with, else to the only corpus that has a file of its name.
     """
     owners = [(corpus, Path(remote.path).parts) for corpus in CORPORA.values() for remote in corpus.files]
     for corpus, parts in owners:
@@ -223,7 +230,7 @@ def remedy_for(path: Path) -> str:
 
 
 def no_file(path: Path, otherwise: str = "") -> CorpusError:
-    """Return the error for a path without a file, with the command that fetches it, or `otherwise`."""
+    """Return the error for a missing file, with the command that fetches it and the remedy `otherwise`."""
     if path.is_dir():
         return CorpusError.at(path, None, "this is a folder", f"Name a file in it{otherwise}")
     return CorpusError.at(path, None, "there is no such file", f"{remedy_for(path)}{otherwise}")
@@ -237,10 +244,10 @@ def _remedy(corpus: Corpus, root: Path | None) -> str:
 
 
 def locate(name: str, root: str | Path | None) -> dict[str, Path]:
-    """Return the path of each split of a corpus that lies under the data root (see `data_root`).
+    """Return the path of each split of a corpus under the data root (see `data_root`).
 
     Raises:
-        CorpusError: The name is unknown, or a file is absent; the message says how to get it.
+        CorpusError: The name is unknown, or a file is missing; the message says how to get it.
     """
     base = data_root(root)
     corpus = find(name)
@@ -251,14 +258,14 @@ def locate(name: str, root: str | Path | None) -> dict[str, Path]:
 
 
 def fetch(name: str, root: str | Path | None) -> dict[str, Path]:
-    """Download the files of a corpus that are not yet under the data root, with a progress bar; return all paths.
+    """Download the missing files of a corpus into the data root, with a progress bar; return the paths of its splits.
 
-    A file is moved to its place only after its hash was found right. Of a corpus that comes as an archive, the archive
-    is kept beside the files, and those that are absent are made from it.
+    A file is moved to its place only after its hash was checked. An archive is kept beside the files that are made from
+    it.
 
     Raises:
-        CorpusError: The name is unknown, a file that is there has another hash (it is not touched), one that is absent
-            has no address, an address cannot be reached, what came from it has another hash, or the disk is full.
+        CorpusError: The name is unknown, an existing file has another hash (it is not touched), a missing file has no
+            address, a download fails or has another hash, or the disk is full.
     """
     base = data_root(root)
     corpus = find(name)

@@ -1,9 +1,9 @@
-"""The embedded sample corpora: generated English, for runs without any corpus at hand.
+"""Generated sample corpora in English, for runs without any other corpus.
 
-`sample.yaml` is the grammar and explains its notation. The sentences of a document share a cast of three: they are a
-treebank in the manner of Universal Dependencies, a coreference corpus and running text. A review has one opinion of its
-writer, whose deciding words are its rationale; the opinions of others decide nothing, so that no bag of words gets all
-labels right. A seed gives the same bytes on every machine.
+`sample.yaml` is the grammar and explains its notation. The sentences of a document mention a cast of three. They are
+written as a treebank in the style of Universal Dependencies, as a coreference corpus and as running text. A review has
+one opinion of its writer, whose deciding words are the rationale. Opinions of others in the review decide nothing, so
+that a bag of words cannot predict all labels. A seed gives the same bytes on every machine.
 """
 
 import re
@@ -11,15 +11,17 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from importlib.resources import files
 from itertools import chain, pairwise, product
 from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
 
-from corpora.tables import tables
+import yaml
+
 from results.files import is_whole, write_atomically
 
-# Raise it with every change that makes a seed give other files, and write down their SHA-256.
+# Raise it with every change of the generated files, and update their SHA-256.
 SAMPLE_VERSION: int = 2
 _TREEBANK = "ba94c117a13cc8164b5e9ee474e070b6fe92c23d5671b7dc798333ff64dff413"
 _REVIEWS = "0c7988d8d4bf3a86b07d88f05c0148ff0e894515d129a3e129cce728626d80bb"
@@ -28,7 +30,7 @@ DOCUMENTS, SENTENCES = {"train": 400, "dev": 50, "test": 50}, 5  # and sentences
 REVIEWS = {"train": 3000, "dev": 250, "test": 250}  # half of each label
 SHORTEST, LONGEST = 3, 30  # words of a sentence, punctuation included
 
-_GRAMMAR = tables("sample.yaml")
+_GRAMMAR = yaml.load(files("corpora").joinpath("sample.yaml").read_text("utf-8"), yaml.CBaseLoader)  # "no" is a word
 _TAGS = {word: tag for tag, words in _GRAMMAR["tags"].items() for word in words.split()}
 _KINDS = {kind: {"KIND": kind, **_GRAMMAR["any_kind"], **own} for kind, own in _GRAMMAR["kinds"].items()}
 _RULES = {**_GRAMMAR["rules"], **_GRAMMAR["words"], "RELATION": "", "PLURAL": False}
@@ -37,7 +39,7 @@ _ITEM = re.compile(
 )
 _GLUED = frozenset({",", ".", "?", "n't", "'s"})  # no blank before them
 
-Scope = dict[str, Any]  # definitions by symbol, and what is known of the phrase at hand
+Scope = dict[str, Any]  # definitions by symbol, and properties of the current phrase
 Mention = tuple[str, list["Word"]]  # the pronoun of a member of the cast, and the words that refer to it
 T = TypeVar("T")
 
@@ -54,7 +56,7 @@ class Word:
 
 @cache
 def _templates(*alternatives: str) -> list[list[dict[str, str]]]:
-    """Return each template as often as its weight says, as the parts of its items."""
+    """Return each template as the parts of its items, repeated by its weight."""
     weighed = (one.partition(" ") if one[:1].isdecimal() else ("1", "", one) for one in alternatives)
     return [[found.groupdict("") for found in _ITEM.finditer(text)] for n, _, text in weighed for _ in range(int(n))]
 
@@ -80,13 +82,13 @@ _VERBS = list(_verbs())
 
 
 class Grammar:
-    """The grammar with seeded choices, by `Random.random` alone, whose sequence is guaranteed. No text comes twice."""
+    """The grammar with seeded choices, by `Random.random` alone, which Python guarantees; no text comes twice."""
 
     def __init__(self, seed: int) -> None:
         self._random = Random(seed).random
         self._cast: list[Mapping[str, str]] = []
         self._mentions: list[Mention] = []
-        self._taken: set[str] = set()  # words that the sentence has already, and the nouns of the cast
+        self._taken: set[str] = set()  # words of the current sentence, and the nouns of the cast
         self._texts: set[str] = set()
 
     def document(self) -> tuple[list[list[Word]], list[Mention]]:
@@ -106,7 +108,7 @@ class Grammar:
         return sentences, self._mentions
 
     def review(self, label: str) -> list[Word]:
-        """Return a new review, `positive` or `negative`; the words that decide have the relation `rationale`."""
+        """Return a new review, `positive` or `negative`; its deciding words have the relation `rationale`."""
         words: list[Word] = []
         while not words or not self._is_new(words):
             self._taken, domain = set(), self._pick(_GRAMMAR["domains"])
@@ -115,7 +117,7 @@ class Grammar:
         return words
 
     def _is_new(self, words: list[Word]) -> bool:
-        """Spell the words as in a text; return whether there was no such text before."""
+        """Spell the words as in a text; return True if the text is new."""
         for before, word in pairwise([Word(".", "."), *words]):
             if before.form.lower() == "a" and word.form[0] in "aeiou":
                 before.form += "n"
@@ -129,13 +131,13 @@ class Grammar:
         return options[int(self._random() * len(options))]
 
     def _fresh(self, words: str) -> str:
-        """Return and take one of the words, one that is not taken if there is any."""
+        """Return one of the words and mark it as taken; prefers words that are not taken."""
         word = self._pick([word for word in words.split() if word not in self._taken] or words.split())
         self._taken.add(word)
         return word
 
     def _expand(self, symbol: str, scope: Scope) -> list[Word]:
-        """Return the words of a symbol by its definition in the scope; those without a head are to be attached."""
+        """Return the words of a symbol by its definition in the scope; the caller attaches words without a head."""
         outer, _, inner = symbol.partition(".")
         if inner or symbol in _KINDS:
             return self._expand(inner or "NP", self._enter(outer, scope))
@@ -148,7 +150,7 @@ class Grammar:
         return self._fill(self._pick(_templates(*definition)), dict(scope))
 
     def _enter(self, name: str, scope: Scope) -> Scope:
-        """Return the scope with the definitions of a kind, or of a verb for the kind at hand."""
+        """Return the scope with the definitions of a kind, or of a verb for the current kind."""
         if name == "SOME" or name in _KINDS:
             return {**scope, **_KINDS[name if name in _KINDS else self._pick(list(_KINDS))]}
         place = {"ANY": None, "DOES": "KIND", "DONE": "OF"}[name]
@@ -156,7 +158,7 @@ class Grammar:
         return {**scope, **verb, "SAID": set(scope["SAID"]) if place else set()}
 
     def _mention(self, scope: Scope) -> list[Word]:
-        """Return a mention of a member of the cast, one a clause unless it is an owner; else any noun phrase."""
+        """Return a mention of a member of the cast, once a clause unless it is an owner; else another noun phrase."""
         owner = scope["RELATION"] == "nmod:poss"
         able = [member for member in self._cast if member["KIND"] == scope["KIND"]]
         if not (able := [member for member in able if owner or member["PRP"] not in scope["SAID"]]):
@@ -169,9 +171,9 @@ class Grammar:
         return words
 
     def _fill(self, items: Sequence[Mapping[str, str]], scope: Scope) -> list[Word]:
-        """Return the words of a template, attached as its items say; a noun sets the number of what agrees with it."""
+        """Return the words of a template, attached by its items; a noun sets the number of words that agree with it."""
         parts: list[list[Word]] = [[] for _ in items]
-        # The subject first: what agrees with it may stand before it.
+        # The subject first: words that agree with it may stand before it.
         for place in sorted(range(len(items)), key=lambda place: "nsubj" not in items[place]["relation"]):
             parts[place] = words = self._item(items[place], scope)
             for top in _unattached(words):
@@ -231,17 +233,17 @@ def write_sample_treebank(folder: Path, *, seed: int = 0) -> dict[str, Path]:
 
 
 def write_sample_documents(folder: Path, *, seed: int = 0) -> dict[str, Path]:
-    """Write what `write_sample_treebank` does; return the CoNLL-2012 files of the same sentences."""
+    """Write the files of `write_sample_treebank`; return the CoNLL-2012 files of the same sentences."""
     return {split: path.with_suffix(".conll") for split, path in write_sample_treebank(folder, seed=seed).items()}
 
 
 def write_sample_text(folder: Path, *, seed: int = 0) -> Path:
-    """Write what `write_sample_treebank` does; return the text, with a document of dev or test on each line."""
+    """Write the files of `write_sample_treebank`; return the text, with a document of dev or test on each line."""
     return write_sample_treebank(folder, seed=seed)["dev"].with_name("sample.txt")
 
 
 def write_sample_reviews(folder: Path, *, seed: int = 0) -> dict[str, Path]:
-    """Write the sample reviews, with the places of the words that decide, from 0; return the files of the splits."""
+    """Write the sample reviews, with the 0-based positions of deciding words; return the files of the splits."""
     paths = {split: Path(folder) / f"reviews-{split}.tsv" for split in REVIEWS}
     if seed == 0 and is_whole(list(paths.values()), _REVIEWS):
         return paths
@@ -277,7 +279,7 @@ def _conllu(name: str, words: Sequence[Word]) -> str:
 
 
 def _conll2012(name: str, sentences: Sequence[Sequence[Word]], mentions: Sequence[Mention]) -> str:
-    """Return a document in 12 columns; a member of the cast that is mentioned once is no cluster."""
+    """Return a document in 12 columns; members of the cast with several mentions are its clusters."""
     members, cells = [member for member, _ in mentions], defaultdict[Word, list[str]](list)
     for cluster, span in ((members.index(member), span) for member, span in mentions if members.count(member) > 1):
         cells[span[0]].append(f"({cluster})" if len(span) == 1 else f"({cluster}")

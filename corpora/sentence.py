@@ -1,4 +1,4 @@
-"""Sentences with their dependency trees, and the error of every corpus reader."""
+"""Sentences with dependency trees, and the error class of all corpus readers."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from results.errors import UserError
 
 
 class CorpusError(UserError):
-    """A corpus that cannot be used; see `UserError.at` for the form of the message."""
+    """An error in a corpus; `UserError.at` gives its message with file, line and remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,12 +18,12 @@ class Sentence:
     """One sentence of n ≥ 1 syntactic words with its dependency tree; every column has n entries.
 
     Attributes:
-        id: The sentence's name, unique within its file.
-        words: Word forms as they stand in the corpus.
-        heads: For each word the position of its head, counted from 1; 0 means that the word is a root.
-        relations: For each word the full label of the arc to its head, subtype included (`nmod:poss`).
-        upos: For each word its universal part of speech (the coarse tag of a CoNLL-X file).
-        xpos: For each word its tag in the treebank's own tag set (the fine tag of a CoNLL-X file); `_` for none.
+        id: Name of the sentence, unique within its file.
+        words: Word forms as in the corpus.
+        heads: Position of each word's head, counted from 1; 0 for a root.
+        relations: Full label of the arc from each word to its head, subtype included (`nmod:poss`).
+        upos: Universal part of speech of each word (the coarse tag of a CoNLL-X file).
+        xpos: Tag of each word in the treebank's own tag set (the fine tag of a CoNLL-X file); `_` for none.
 
     Raises:
         ValueError: The columns differ in length, or there is no word.
@@ -37,7 +37,7 @@ class Sentence:
     xpos: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        # That the heads form a tree is checked by the reader, which knows file and line.
+        # The reader, which knows file and line, checks that the heads form a tree.
         n = len(self.words)
         if n == 0:
             raise ValueError(f"Sentence {self.id!r} has no words.")
@@ -55,10 +55,10 @@ class Sentence:
 class Treebank:
     """The sentences of one file in their order, at least one, and the reader's counts.
 
-    The `audit` counts `sentences` and `words` that are kept; rows dropped (`range_rows`, multiword tokens such as
-    `3-4`, and `empty_rows`, empty nodes such as `8.1`); sentences with `multiple_roots`; `duplicates`, sentences whose
-    words repeat those of an earlier one; `generated_ids` where there was no `sent_id`; `repeated_ids` that got a
-    suffix; and `comment_blocks` without a row.
+    The `audit` counts kept `sentences` and `words`; dropped rows (`range_rows`: multiword tokens such as `3-4`,
+    `empty_rows`: empty nodes such as `8.1`); sentences with `multiple_roots`; `duplicates` of the words of an earlier
+    sentence; `generated_ids` for sentences without `sent_id`; `repeated_ids`, which got a suffix; and `comment_blocks`
+    without a row.
     """
 
     sentences: tuple[Sentence, ...]
@@ -69,9 +69,9 @@ class Treebank:
 
 
 def find_cycle(heads: Sequence[int]) -> tuple[int, ...]:
-    """Return a cycle among `heads` (0 = root): its positions from 1, each followed by its head; () for a forest.
+    """Return a cycle among `heads` (0 = root) as positions from 1, each followed by its head; () if there is none.
 
-    Every walk towards the root stops at a word that an earlier walk has passed: linear in the number of words.
+    Every walk towards the root stops at a word that an earlier walk has passed, so the time is linear.
     """
     walk_of = [0] * (len(heads) + 1)  # the walk that first passed the word; the root belongs to none
     for start in range(1, len(heads) + 1):
@@ -87,8 +87,8 @@ def find_cycle(heads: Sequence[int]) -> tuple[int, ...]:
     return ()
 
 
-# Words stay plain strings: Parquet dictionary-encodes them on disk by itself. Labels are few, and what trains on them
-# wants integers: as dictionaries their codes are one flat int32 array that NumPy views without a copy.
+# Words are plain strings, which Parquet dictionary-encodes itself. Labels are few, and models read their codes: one
+# flat int32 array that NumPy views without a copy.
 _LABELS = pa.list_(pa.dictionary(pa.int32(), pa.string()))
 SCHEMA = pa.schema(
     [
@@ -103,31 +103,23 @@ SCHEMA = pa.schema(
 
 
 def to_table(sentences: Iterable[Sentence]) -> pa.Table:
-    """Return a table with one row a sentence and the columns of `SCHEMA`, in one chunk.
+    """Return a table with one row for each sentence and the columns of `SCHEMA`, in one chunk.
 
-    The label dictionaries are sorted, so that the table depends on the sentences alone. The list columns share their
-    offsets: those of `table["heads"].chunk(0)` also cut the codes `table["relations"].chunk(0).values.indices`.
+    The label dictionaries are sorted, so that the table depends on the sentences alone. All list columns share their
+    offsets: the offsets of `table["heads"].chunk(0)` also cut the codes `table["relations"].chunk(0).values.indices`.
     """
     rows = list(sentences)
     offsets = pa.array(np.cumsum([0, *map(len, rows)]), pa.int32())
 
-    def column(values: pa.Array) -> pa.Array:
-        return pa.ListArray.from_arrays(offsets, values)
-
-    def labels(values: list[str]) -> pa.Array:
-        known = sorted(set(values))
-        codes = {label: code for code, label in enumerate(known)}
+    def column(field: pa.Field) -> pa.Array:
+        values = [value for row in rows for value in getattr(row, field.name)]
+        if field.type != _LABELS:
+            return pa.ListArray.from_arrays(offsets, pa.array(values, field.type.value_type))
+        codes = {label: code for code, label in enumerate(sorted(set(values)))}
         indices = pa.array([codes[value] for value in values], pa.int32())
-        return pa.DictionaryArray.from_arrays(indices, pa.array(known, pa.string()))
+        return pa.ListArray.from_arrays(
+            offsets, pa.DictionaryArray.from_arrays(indices, pa.array(list(codes), pa.string()))
+        )
 
-    return pa.Table.from_arrays(
-        [
-            pa.array([row.id for row in rows], pa.string()),
-            column(pa.array([word for row in rows for word in row.words], pa.string())),
-            column(pa.array([head for row in rows for head in row.heads], pa.int32())),
-            column(labels([relation for row in rows for relation in row.relations])),
-            column(labels([tag for row in rows for tag in row.upos])),
-            column(labels([tag for row in rows for tag in row.xpos])),
-        ],
-        schema=SCHEMA,
-    )
+    ids = pa.array([row.id for row in rows], pa.string())
+    return pa.Table.from_arrays([ids, *map(column, list(SCHEMA)[1:])], schema=SCHEMA)

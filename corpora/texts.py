@@ -1,6 +1,7 @@
-"""Passages of text in words: plain text, labelled texts, treebanks, and corpora of labelled links between words.
+"""Passages of words from plain text, labelled texts, treebanks, and corpora of labelled links between words.
 
-Links stand in a table, in the enhanced edges of Universal Dependencies, or in FrameNet. Nothing that is read is kept.
+Links come from a table, from the enhanced edges of Universal Dependencies, or from FrameNet. All readers are
+generators.
 """
 
 import importlib
@@ -10,19 +11,19 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from conllu.parser import parse_paired_list_value
 
 from corpora.conllu import Format as TreebankFormat
 from corpora.conllu import sentences_with_rows
-from corpora.labelled import Columns, labelled_texts
+from corpora.labelled import Columns, LabelledFile, separated_rows
 from corpora.labelled import Format as LabelledFormat
 from corpora.lines import numbered_lines
 from corpora.sentence import CorpusError, Sentence
 
 OPTION = "--data.init_args.corpora"
-"""Option of the command line that holds the options of a corpus, for messages."""
+"""Option of the command line with the options of a corpus, for messages."""
 
 _HEADING = re.compile(r"\s*=( .*)? =\s*")  # of WikiText: ` = = Career = = `
 _COLUMNS = ("sentence", "label", "from", "to")
@@ -36,9 +37,9 @@ class Link:
     """A labelled link between words of one passage.
 
     Attributes:
-        label: For instance the name of a frame element, or of a relation.
-        start: Places of the words that it leads from, counted from 0; one at least.
-        end: Places of the words that it leads to.
+        label: Name of a frame element or a relation, for instance.
+        start: 0-based positions of the source words, at least one.
+        end: 0-based positions of the target words.
     """
 
     label: str
@@ -48,15 +49,15 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A stretch of text in words, with their label, tree or links where the corpus has them.
+    """A stretch of text in words, with its label, tree or links if the corpus has them.
 
     Attributes:
-        id: Its name; unique within its file, unless the file names two of its texts alike. Those of a pair share it.
-        words: One at least.
-        line: The line of the file at which it starts, counted from 1; of a corpus of several files a number.
-        label: Of a labelled text; None without.
-        sentence: Tags and tree of the words, where they come from a treebank.
-        links: Labelled links between the words; None where the corpus does not say which there are.
+        id: Name, as the file gives it. The passages of a pair share it.
+        words: At least one.
+        line: Line of the file at which it starts, counted from 1; a running number in a corpus of several files.
+        label: Label of the text; None in a corpus without labels.
+        sentence: Tags and tree of the words, from a treebank.
+        links: Labelled links between the words; None in a corpus without links.
     """
 
     id: str
@@ -68,7 +69,7 @@ class Passage:
 
     @property
     def whole(self) -> bool:
-        """True if it must not be cut: its tree or its links would be lost."""
+        """True if a cut would lose its tree or its links."""
         return self.sentence is not None or self.links is not None
 
 
@@ -77,9 +78,9 @@ Text = tuple[Passage, ...]
 
 
 def read_plain(path: Path, audit: Counter[str]) -> Iterator[Text]:
-    """Yield the paragraphs of a text file, one a line, in words that stand between white space.
+    """Yield the paragraphs of a text file, one on each line, split at white space.
 
-    Headings as WikiText writes them, ` = Title = `, are no paragraphs. `headings` and `empty_lines` are counted.
+    Headings of WikiText, ` = Title = `, are left out and counted as `headings`, empty lines as `empty_lines`.
 
     Raises:
         CorpusError: The file is missing, in another encoding, or binary.
@@ -102,14 +103,13 @@ def read_texts(
     header: bool,
     malformed: Literal["error", "skip"] = "error",
 ) -> Iterator[Text]:
-    """Yield the texts of a TSV, CSV or JSONL file, or its pairs, in words that stand between white space.
+    """Yield the texts of a TSV, CSV or JSONL file, or its pairs, split at white space.
 
-    Texts without a word, or with a pair that has none, are left out and counted as `empty_texts`; `malformed` records
-    likewise, where they are skipped. Errors are those of `corpora.labelled.labelled_texts`.
+    Texts without a word, or with a pair without a word, are left out and counted as `empty_texts`; `malformed` records
+    likewise, if they are skipped. Raises the errors of `corpora.labelled.read_labelled`.
     """
-    left_out = audit if malformed == "skip" else None
-    texts = labelled_texts(path, columns=columns, format=format, header=header, option=OPTION, left_out=left_out)
-    for text in texts:
+    file = LabelledFile(path, columns, format, header, OPTION)
+    for text in file.texts(audit if malformed == "skip" else None):
         both = [text.text] if text.pair is None else [text.text, text.pair]
         found = tuple(Passage(text.id, tuple(one.split()), text.line, text.label or None) for one in both)
         if all(passage.words for passage in found):
@@ -128,62 +128,43 @@ def read_sentences(path: Path, audit: Counter[str], format: TreebankFormat) -> I
         yield (Passage(sentence.id, sentence.words, rows[0][0], sentence=sentence),)
 
 
-class _Row(NamedTuple):
-    line: int
-    sentence: str
-    label: str
-    start: str
-    end: str
-
-
 def read_links(path: Path) -> Iterator[Text]:
-    """Yield the sentences of a TSV with the columns `sentence`, `label`, `from` and `to`, and others that are ignored.
+    """Yield the sentences of a TSV with the columns `sentence`, `label`, `from` and `to`; other columns are ignored.
 
-    A row is one link of a sentence, whose words stand between white space. `from` and `to` name words by their numbers
-    from 1 (`3`, or several: `3,4`), or one by its form, where that occurs once in the sentence. Rows of one sentence
-    that follow one another are one passage.
+    A row is one link of a sentence, which is split at white space. `from` and `to` name words by their numbers from 1
+    (`3`, or several: `3,4`), or one word by its form, if the form occurs once in the sentence. Consecutive rows of one
+    sentence are one passage.
 
     Raises:
         CorpusError: The file is missing, in another encoding, lacks a column, or a row names a word that is not there.
     """
-    for sentence, rows in groupby(_rows(path), key=lambda row: row.sentence):
-        first = next(rows)
-        words = tuple(sentence.split())
-        links = tuple(_link(path, row, words) for row in (first, *rows))
-        yield (Passage(str(first.line), words, first.line, links=links),)
+    for sentence, rows in groupby(_link_rows(path), key=lambda row: row[1]["sentence"]):
+        words, links, first = tuple(sentence.split()), list[Link](), 0
+        for line, row in rows:
+            first = first or line
+            start, end = (_places(path, line, name, row[name], words) for name in ("from", "to"))
+            links.append(Link(row["label"], start, end))
+        yield (Passage(str(first), words, first, links=tuple(links)),)
 
 
-def _rows(path: Path) -> Iterator[_Row]:
-    places: list[int] = []
-    width = 0
-    for number, line in numbered_lines(path):
-        if not line.strip():
-            continue
-        fields = [field.strip() for field in line.split("\t")]
-        if not places:
-            width = len(fields)
-            if missing := [name for name in _COLUMNS if name not in fields]:
+def _link_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
+    names: list[str] = []
+    for number, row in separated_rows(path, "tsv"):
+        fields = [field.strip() for field in row]
+        if not names:
+            names = fields
+            if missing := [name for name in _COLUMNS if name not in names]:
                 wrong = f"the header has no column {missing[0]!r}"
                 raise CorpusError.at(path, number, wrong, f"Write {', '.join(_COLUMNS)} with one tab between two")
-            places = [fields.index(name) for name in _COLUMNS]
             continue
-        if len(fields) != width:
-            wrong = f"the row has {len(fields)} field{'s' * (len(fields) != 1)} instead of {width}"
-            raise CorpusError.at(path, number, wrong, "Write one tab between two fields")
-        for name, place in zip(_COLUMNS, places, strict=True):
-            if not fields[place]:
-                raise CorpusError.at(path, number, f"column {name!r} is empty", "Fill it, or remove the row")
-        yield _Row(number, *(fields[place] for place in places))
-
-
-def _link(path: Path, row: _Row, words: tuple[str, ...]) -> Link:
-    return Link(
-        row.label, _places(path, row.line, "from", row.start, words), _places(path, row.line, "to", row.end, words)
-    )
+        found = dict(zip(names, fields, strict=True))
+        if empty := [name for name in _COLUMNS if not found[name]]:
+            raise CorpusError.at(path, number, f"column {empty[0]!r} is empty", "Fill it, or remove the row")
+        yield number, found
 
 
 def _places(path: Path, line: int, column: str, entry: str, words: tuple[str, ...]) -> tuple[int, ...]:
-    """Return the positions, from 0, of the words that an entry names."""
+    """Return the 0-based positions of the words that an entry names."""
     numbers = [number.strip() for number in entry.split(",")]
     if all(number.isdecimal() for number in numbers):
         for number in numbers:
@@ -206,8 +187,8 @@ def _places(path: Path, line: int, column: str, entry: str, words: tuple[str, ..
 def read_enhanced(path: Path, audit: Counter[str]) -> Iterator[Text]:
     """Yield the sentences of a CoNLL-U file with a link for each edge of column DEPS, from the dependent to its head.
 
-    Edges from the root, and from and to empty nodes, are left out, and counted as `root_edges` and `empty_node_edges`;
-    rows as in `read_sentences`.
+    Edges from the root, and from and to empty nodes, are left out and counted as `root_edges` and `empty_node_edges`.
+    Rows are dropped and counted as in `read_sentences`.
 
     Raises:
         CorpusError: As `corpora.conllu.read_treebank`; or a word has no edge.
@@ -242,17 +223,17 @@ def _edges(path: Path, line: int, sentence: Sentence, word: int, written: str, a
 
 
 def read_framenet(path: Path, audit: Counter[str]) -> Iterator[Text]:
-    """Yield the annotated sentences of FrameNet, with links from what evokes a frame to its core elements.
+    """Yield the annotated sentences of FrameNet, with links from the target of a frame to its core elements.
 
-    NLTK reads the data, exemplars and full texts. Left out and counted are sentences without such a link
-    (`unlinked_sentences`). A passage's line is the number of its sentence.
+    NLTK reads the data, exemplars and full texts. Sentences without such a link are left out and counted as
+    `unlinked_sentences`. The line of a passage is the number of its sentence.
 
     Args:
         path: `frameIndex.xml` in the folder of the data.
-        audit: What is left out is counted there.
+        audit: Receives the counts.
 
     Raises:
-        CorpusError: NLTK is not installed, or the data are not those of FrameNet.
+        CorpusError: NLTK is not installed, or the folder is not FrameNet's.
     """
     try:
         reader = importlib.import_module("nltk.corpus.reader.framenet")
@@ -273,7 +254,7 @@ def read_framenet(path: Path, audit: Counter[str]) -> Iterator[Text]:
 
 
 def _elements(annotation: Mapping[str, Any], spans: list[tuple[int, int]]) -> Iterator[Link]:
-    """Yield the links of one annotation: the frame elements of its first layer that the text spells out."""
+    """Yield the links of one annotation, to the frame elements of its first layer that occur in the text."""
     if "Target" not in annotation or "FE" not in annotation:
         return
     target = _within(annotation["Target"], spans)
@@ -286,7 +267,7 @@ def _elements(annotation: Mapping[str, Any], spans: list[tuple[int, int]]) -> It
 
 
 def _within(stretches: Iterable[tuple[int, int]], spans: list[tuple[int, int]]) -> tuple[int, ...]:
-    """Return the positions of the words that share a character with one of the stretches."""
+    """Return the positions of the words that overlap one of the stretches of characters."""
     return tuple(
         place
         for place, (start, end) in enumerate(spans)

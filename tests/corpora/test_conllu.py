@@ -53,8 +53,8 @@ def test_words_heads_relations_and_tags_are_read_and_other_rows_counted(tmp_path
     assert len(found.audit) == 9
 
 
-def test_forms_keep_single_blanks_and_rare_characters(tmp_path: Path) -> None:
-    forms = ("New York", "a\u2028b", "👩\u200d🔬", "#", "10\u202f000")
+def test_forms_keep_blanks_and_rare_characters(tmp_path: Path) -> None:
+    forms = ("New  York", "a\u2028b", "👩\u200d🔬", "#", "10\u202f000")
     rows = "".join(row(i, form, i - 1) for i, form in enumerate(forms, start=1))
     assert read_treebank(write(tmp_path, rows)).sentences[0].words == forms
 
@@ -103,16 +103,9 @@ CYCLE = row(1, "a", 0) + row(2, "b", 4) + row(3, "c", 2) + row(4, "d", 3)
 BAD: list[tuple[str, Format, str | bytes, int | None, str]] = [
     ("too few columns", "conllu", ROW + "\n1\tGo\tgo\tVERB\t0\troot\n", 3, "6 columns instead of 10.*tab"),
     ("blanks for tabs", "conllu", ROW.replace("\t", "  "), 1, "no tab.*separated by blanks"),
-    ("two blanks in a form", "conllu", row(1, "New  York", 0), 1, "column FORM holds two blanks"),
     ("no blank line between", "conllu", ROW + ROW, 2, "the id is 1 after word 1"),
     ("NUL in a form", "conllu", ROW + "\n" + row(1, "Y\0es", 0), 3, "the line holds a NUL byte"),
-    (
-        "control character",
-        "conllu",
-        ROW + "\n" + row(1, "Y\x01es", 0),
-        3,
-        r"column 2 holds the control character U\+0001",
-    ),
+    ("control character", "conllu", ROW + "\n" + row(1, "Y\x01es", 0), 3, r"column 2 holds the control .* U\+0001"),
     ("control character", "conllx", row(1, "a\x7f", 0), 1, r"column 2 holds the control character U\+007F"),
     ("C1 control character", "conllu", row(1, "a\x92s", 0), 1, r"column 2 holds the control character U\+0092"),
     ("id missing", "conllu", row("_", "a", 0), 1, "the id is _ after"),

@@ -30,14 +30,11 @@ def test_rows_of_one_sentence_are_one_passage(tmp_path: Path) -> None:
     ("content", "message"),
     [
         (f"{HEADER}{FOX}\tAgent\tsaw\tcat\n", r":2: column 'to': the word 'cat' is not in the sentence\. Write"),
-        (
-            f"{HEADER}the fox saw the dog\tA\tthe\t2\n",
-            r":2: column 'from': the word 'the' is in the sentence 2 times\. Write its number: 1 or 4\.",
-        ),
+        (f"{HEADER}the fox saw the dog\tA\tthe\t2\n", ":2: column 'from': .* 'the' is in .* 2 times.*number: 1 or 4"),
         (f"{HEADER}{FOX}\tA\t3\t2\n{FOX}\tA\t3\t2,7\n", r":3: column 'to' names word 7 of a sentence of 6 words\."),
         (f"{HEADER}{FOX}\tA\t0\t2\n", r":2: column 'from' names word 0 "),
         (f"{HEADER}{FOX}\tA\t\t2\n", r":2: column 'from' is empty\."),
-        (f"{HEADER}{FOX}\tA\t1\n", r":2: the row has 3 fields instead of 4\."),
+        (f"{HEADER}{FOX}\tA\t1\n", r":2: the record has 3 fields instead of 4\."),
         ("sentence\tlabel\tstart\tto\n", r":1: the header has no column 'from'\. Write sentence, label, from, to "),
         (b"\xff\xfes\0\n", r":1: byte 0xff .*UTF-16"),
     ],

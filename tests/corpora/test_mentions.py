@@ -11,7 +11,7 @@ from corpora.conll2012 import read_documents
 from corpora.document import Documents, Mention
 from corpora.mentions import (
     Head,
-    Tokens,
+    TaggedSentence,
     constituent_head,
     find_head,
     find_type,
@@ -20,23 +20,24 @@ from corpora.mentions import (
 from corpora.sentence import CorpusError, Sentence
 
 
-def tokens(text: str, heads: tuple[int, ...] = (), upos: tuple[str, ...] = ()) -> Tokens:
+def tokens(text: str, heads: tuple[int, ...] = (), upos: tuple[str, ...] = ()) -> TaggedSentence:
     """`the/DT lid/NN` or `the lid` → a sentence; with heads it has a dependency tree."""
     pairs = [word.rpartition("/") if "/" in word else (word, "/", "_") for word in text.split()]
     words, tags = tuple(word for word, _, _ in pairs), tuple(tag for _, _, tag in pairs)
     n = len(words)
     parse = Sentence("s", words, heads, ("dep",) * n, upos or ("X",) * n, ("_",) * n) if heads else None
-    return Tokens(words, tags, ("-",) * n, tuple(range(1, n + 1)), parse)
+    return TaggedSentence(words, tags, ("-",) * n, tuple(range(1, n + 1)), parse)
+
+
+TEXTBOOK = (2, 6, 5, 5, 2, 0)  # the lid of the box closed
 
 
 @pytest.mark.parametrize(
     ("heads", "span", "expected"),
     [
-        # the lid of the box closed: the tree of a textbook
-        ((2, 6, 5, 5, 2, 0), (0, 5), Head(1, "parse")),
-        ((2, 6, 5, 5, 2, 0), (3, 5), Head(4, "parse")),
-        ((2, 6, 5, 5, 2, 0), (0, 6), Head(5, "parse")),  # the root's head lies outside every span
-        ((2, 6, 5, 5, 2, 0), (2, 4), Head(2, "parse", 2)),
+        *((TEXTBOOK, (start, 5), Head(word, "parse")) for start, word in ((0, 1), (3, 4))),
+        (TEXTBOOK, (0, 6), Head(5, "parse")),  # the root's head lies outside every span
+        (TEXTBOOK, (2, 4), Head(2, "parse", 2)),
         ((0, 1, 1, 1, 1, 1), (1, 5), Head(1, "parse", 4)),
     ],
 )
@@ -253,21 +254,16 @@ def test_a_treebank_of_the_same_name_beside_is_taken_unless_one_is_named(tmp_pat
     assert ways(found) == {"heads_by_parse": 3}
 
 
+X, END = "X\t_\tX\t_\t_", "\t_\t_\n\n"
+
+
 @pytest.mark.parametrize(
     ("trees", "line", "wrong"),
     [
-        (CONLLU.replace("box", "cup"), 6, "word 5 of sentence 1 is 'box', but is 'cup' in {trees}:6"),
-        (
-            CONLLU[:-1] + "3\tX\t_\tX\t_\t_\t2\tdep\t_\t_\n\n",
-            10,
-            "word 3 of sentence 2 is missing behind \"'s\", but is 'X' in {trees}:13",
-        ),
-        (CONLLU.partition("# sent_id = 2")[0], 9, "sentence 2 has no parse: {trees}:7 is the end of the last"),
-        (
-            CONLLU + "# more\n1\tX\t_\tX\t_\t_\t0\troot\t_\t_\n\n",
-            10,
-            "this is the end of the last sentence, but {trees}:15 begins sentence 3",
-        ),
+        (CONLLU.replace("box", "cup"), 6, "word 5 of sentence 1 is 'box', but 'cup' at {trees}:6"),
+        (f"{CONLLU[:-1]}3\t{X}\t2\tdep{END}", 10, "word 3 of sentence 2 is missing, but 'X' at {trees}:13"),
+        (CONLLU.partition("# sent_id = 2")[0], 9, "word 1 of sentence 2 is 'It', but missing at {trees}:2"),
+        (f"{CONLLU}# more\n1\t{X}\t0\troot{END}", 10, "word 1 of sentence 3 is missing, but 'X' at {trees}:15"),
     ],
 )
 def test_trees_of_another_text_are_refused_with_both_places(tmp_path: Path, trees: str, line: int, wrong: str) -> None:
@@ -277,8 +273,8 @@ def test_trees_of_another_text_are_refused_with_both_places(tmp_path: Path, tree
     with pytest.raises(CorpusError) as caught:
         read_documents(path)
     assert str(caught.value) == (
-        f"{path}:{line}: {wrong.format(trees=beside)}. Heads are taken from the parses of the very same sentences "
-        "and words: correct one file, or move it away."
+        f"{path}:{line}: {wrong.format(trees=beside)}. Heads are read from parses of exactly these sentences and "
+        "words: correct or move one file."
     )
 
 

@@ -36,16 +36,7 @@ KNOWN = (
     "20newsgroups, ag_news, cola, glue_sst2, imdb, litbank, mnli, mnli_mismatched, mrpc, ontogum, qnli, qqp, rte, "
     "sst2, stsb, trec, ud_english_ewt, wikitext, wikitext_raw, wnli"
 )
-UNPINNED = (
-    "glue_sst2",
-    "mnli",
-    "mnli_mismatched",
-    "mrpc",
-    "qnli",
-    "qqp",
-    "rte",
-    "stsb",
-)  # whatever GLUE's archives hold
+UNPINNED = ("glue_sst2", "mnli", "mnli_mismatched", "mrpc", "qnli", "qqp", "rte", "stsb")  # by GLUE's archives
 FILES: dict[Split, str] = {"train": ROW * 3, "dev": ROW * 2, "test": ROW}
 
 
@@ -55,16 +46,11 @@ def tiny(server: tuple[str, Path], monkeypatch: pytest.MonkeyPatch) -> Corpus:
     address, folder = server
     for split, text in FILES.items():
         (folder / f"{split}.conllu").write_bytes(text.encode())
-    corpus = Corpus(
-        name="tiny",
-        splits={
-            split: RemoteFile(f"ud/tiny-{split}.conllu", f"{address}/{split}.conllu", sha256(text))
-            for split, text in FILES.items()
-        },
-        licence="CC0",
-        citation="Nobody 2000",
-        homepage=address,
-    )
+    splits = {
+        split: RemoteFile(f"ud/tiny-{split}.conllu", f"{address}/{split}.conllu", sha256(text))
+        for split, text in FILES.items()
+    }
+    corpus = Corpus("tiny", splits, "CC0", "Nobody 2000", address)
     monkeypatch.setattr(registry, "CORPORA", {"tiny": corpus})
     return corpus
 
@@ -76,20 +62,13 @@ def sha256(text: str) -> str:
 def test_entries_are_pinned_and_have_their_own_places() -> None:
     files = [remote for corpus in CORPORA.values() for remote in corpus.files]
     archives = [corpus.archive.file for corpus in CORPORA.values() if corpus.archive]
-    hashes = [
-        remote.sha256
-        for name, corpus in CORPORA.items()
-        if not corpus.archive and name not in UNPINNED
-        for remote in corpus.files
-    ]
-    hashes += [archive.sha256 for archive in archives]
+    pinned = [corpus for name, corpus in CORPORA.items() if not corpus.archive and name not in UNPINNED]
+    hashes = [remote.sha256 for remote in (*archives, *(remote for corpus in pinned for remote in corpus.files))]
+    assert [len(bytes.fromhex(digest or "")) for digest in set(hashes)] == [32] * len(hashes)
     assert all(name == corpus.name for name, corpus in CORPORA.items())
     assert len({remote.path for remote in files + archives}) == len({*files, *archives})
     assert all(CORPORA[name].recipe for name in UNPINNED)
-    assert all(
-        corpus.splits["test"] == corpus.splits["dev"] for name, corpus in CORPORA.items() if name in (*UNPINNED, "cola")
-    )
-    assert [len(bytes.fromhex(digest or "")) for digest in set(hashes)] == [32] * len(hashes)
+    assert all(CORPORA[name].splits["test"] == CORPORA[name].splits["dev"] for name in (*UNPINNED, "cola"))
     assert not any(Path(remote.path).is_absolute() for remote in files + archives)
     assert all((remote.url or "https://").startswith("https://") for remote in files)
     assert all((archive.url or "").startswith("https://") for archive in archives)

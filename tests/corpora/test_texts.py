@@ -1,11 +1,8 @@
 from collections import Counter
 from pathlib import Path
 
-import pytest
-
 from corpora.conllu import read_treebank
 from corpora.labelled import Columns
-from corpora.sentence import CorpusError
 from corpora.texts import Passage, read_plain, read_sentences, read_texts
 from tests.corpora.conftest import writer
 from tests.tiny import write_treebank
@@ -22,19 +19,6 @@ def test_a_paragraph_is_a_line_and_headings_of_wikitext_are_counted(tmp_path: Pa
         (Passage("7", ("=",), 7),),
     ]
     assert audit == {"headings": 2, "empty_lines": 2}
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("one\nt\0wo\n", r"corpus\.txt:2: the line holds a NUL byte\. .*binary"),
-        ("one two\n".encode("utf-16"), r"corpus\.txt:1: byte 0xff .*iconv -f UTF-16"),
-        ("un café\n".encode("latin1"), r"corpus\.txt:1: byte 0xe9 .*iconv -f LATIN1"),
-    ],
-)
-def test_what_is_no_utf8_text_is_refused_at_its_line(tmp_path: Path, content: str | bytes, message: str) -> None:
-    with pytest.raises(CorpusError, match=message):
-        list(read_plain(write(tmp_path, content), Counter()))
 
 
 def test_texts_of_a_table_have_labels_pairs_or_neither(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 from pathlib import Path
 
 import pyarrow.parquet as pq
-import pytest
 
 from corpora.document import SCHEMA, Document, Mention, Window, anaphoric, cut, windows_from_table, windows_to_table
 from tests.documents import corpus, document
@@ -77,8 +76,3 @@ def test_windows_come_back_from_the_table_from_parquet_and_from_a_slice(tmp_path
     pq.write_table(table, tmp_path / "x.parquet", compression="zstd", row_group_size=2)
     assert windows_from_table(pq.read_table(tmp_path / "x.parquet")) == WINDOWS
     assert windows_from_table(windows_to_table([])) == ()
-
-
-def test_another_table_is_refused() -> None:
-    with pytest.raises(ValueError, match="lacks the columns lost, type"):
-        windows_from_table(windows_to_table(WINDOWS).drop_columns(["lost", "type"]))
