@@ -1,14 +1,14 @@
 """Ablation of attention heads: their outputs are replaced, and the model runs from the lowest replaced layer on.
 
-A batch passes through the whole model once. Copies of it then start from each layer, with other heads of that layer
-replaced in each: the outputs of the layers below are computed once.
+A batch passes through the intact model once. For each layer, copies of the batch then start from this layer, with
+different heads replaced in each copy: the outputs of the layers below are computed once.
 """
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import cache, partial
+from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
@@ -20,38 +20,38 @@ from results.errors import check_values
 
 Kind = Literal["zero", "uniform", "mean", "resample"]
 """Replacement of a head's output: zeros; the mean of the values that it may attend to (Kovaleva et al. 2019, §4.6); its
-own mean over some texts at the same position; its own output in another text, position by position."""
+mean over reference texts at the same position; its output in another text, position by position."""
 
-Measure = Callable[[Mapping[str, Tensor]], Tensor]
+RunModel = Callable[[Mapping[str, Tensor]], Tensor]
 """Runs a model on inputs, each `[batch, …]`, and returns numbers for each text, `[batch, …]`."""
 
 PIECES = {"cpu": 1024, "cuda": 65536}
-"""Bound of what runs at once by kind of device, in pieces, padding included."""
+"""Largest number of pieces in one pass by kind of device, padding included."""
 CELLS = 1 << 28
-"""Bound of the numbers of the largest tensor of a pass: attention weights of a layer, or logits of a vocabulary."""
+"""Largest number of elements of a tensor of a pass: attention weights of a layer, or logits of a vocabulary."""
 KEPT = 512 << 20
-"""Bound in bytes of the outputs that are kept to resample from."""
+"""Largest size in bytes of the outputs that are kept for `resample`."""
 
-_TOLERANCE = 1e-4  # of a model that starts from a layer, relative to the largest of its outputs
+_TOLERANCE = 1e-4  # for a pass that starts from a layer, relative to the largest output
 
 
 def pieces_at_once(device: torch.device, longest: int, heads: int, width: int = 0) -> int:
-    """Return how many pieces may run at once, in inputs of at most `longest`, with `width` outputs of each."""
+    """Return the largest number of pieces of a pass over inputs of at most `longest`, with `width` outputs for each."""
     return max(min(PIECES.get(device.type, PIECES["cuda"]), CELLS // max(heads * longest, width, 1)), 1)
 
 
 @dataclass(frozen=True, eq=False)
-class Reference:
-    """The outputs of every head in some texts.
+class ReferenceOutputs:
+    """The outputs of every head in reference texts.
 
     Attributes:
-        mean: `[layers, heads, longest + 1, dim]`, at each position over the texts that have it: the first piece, often
-            a delimiter, is like no other. The last is over all positions, for those that no text has.
-        texts: number of texts that the mean is over.
-        outputs: `[kept texts, layers, heads, longest, dim]`; what lies behind the end of a text has no meaning.
+        mean: `[layers, heads, longest + 1, dim]`, the mean at each position over the texts that have it. The last entry
+            is the mean over all positions, for positions beyond the longest text.
+        texts: number of texts in the mean.
+        outputs: `[kept texts, layers, heads, longest, dim]`; undefined behind the end of a text.
         lengths: int64 `[kept texts]`, ascending.
         numbers: numbers of the kept texts, int64 `[kept texts]`; an ablated text of the same number is the same text.
-            None where no kept text is ablated.
+            None if no kept text is ablated.
     """
 
     mean: Tensor
@@ -62,14 +62,14 @@ class Reference:
 
     @classmethod
     def from_batches(
-        cls, measure: Measure, batches: Sequence[Mapping[str, Tensor]], keep: int = 0, most: int = KEPT
-    ) -> "Reference":
+        cls, run: RunModel, batches: Sequence[Mapping[str, Tensor]], keep: int = 0, most: int = KEPT
+    ) -> "ReferenceOutputs":
         """Return the outputs of every head in batches of texts.
 
-        Inputs have an `attention_mask`, and `index`, the numbers of the texts, if these may be ablated. The outputs in
-        `keep` of the texts, evenly spread, or in as many as fit in `most` bytes, are kept to be resampled.
+        Each batch has an `attention_mask`, and `index`, the numbers of the texts, if the texts are ablated later. The
+        outputs of `keep` texts, evenly spread, are kept for `resample`, or of as many texts as fit in `most` bytes.
         """
-        found: list[Tensor] = []  # of each layer
+        found: list[Tensor] = []  # by layer
 
         def collect(layer: int, module: nn.Module, mixture: Mixture) -> Tensor:
             found.append(mixture.outputs)
@@ -81,7 +81,7 @@ class Reference:
         for inputs in batches:
             found.clear()
             with torch.inference_mode(), replacing(collect):
-                measure(inputs)
+                run(inputs)
             real = inputs["attention_mask"][:, None, :, None]
             own = torch.stack([(one * real).sum(0, dtype=torch.float64) for one in found])[:, :, :longest]
             sums = sums.to(own.device) + nn.functional.pad(own, (0, 0, 0, longest - own.size(2)))
@@ -93,25 +93,23 @@ class Reference:
                 if text in chosen:
                     kept.append(torch.stack([one[text - seen, :, : int(lengths[text])] for one in found]))
             seen += len(real)
-        texts = (torch.arange(longest, device=lengths.device) < lengths[:, None]).sum(0)  # that have a position
+        texts = (torch.arange(longest, device=lengths.device) < lengths[:, None]).sum(0)  # by position
         overall = sums.sum(2, keepdim=True) / lengths.sum()
         mean = torch.cat([sums / texts[:, None], overall], 2).to(found[0].dtype)
         if not kept:
             return cls(mean, seen, mean.new_empty(0), lengths[:0])
         order = lengths[chosen].argsort(stable=True)
         longest = int(lengths[chosen].max())
-        whole = torch.stack(
-            [nn.functional.pad(kept[place], (0, 0, 0, longest - kept[place].size(2))) for place in order]
-        )
-        numbers = torch.cat([inputs["index"] for inputs in batches]) if "index" in batches[0] else None
+        padded = [nn.functional.pad(kept[place], (0, 0, 0, longest - kept[place].size(2))) for place in order]
         places = torch.tensor(chosen, device=lengths.device)[order]
-        return cls(mean, seen, whole, lengths[places], None if numbers is None else numbers[places])
+        numbers = torch.cat([inputs["index"] for inputs in batches])[places] if "index" in batches[0] else None
+        return cls(mean, seen, torch.stack(padded), lengths[places], numbers)
 
     def positions(self, index: Sequence[int], time: int, seed: int) -> tuple[Tensor, Tensor]:
         """Draw a kept text and a position in it for every position of some texts, both int64 `[batch, time]`.
 
-        For each text the other kept texts are put into an order, drawn from the seed and its number. Its position i
-        gets position i of the first of them that is long enough, or the end of the longest.
+        The seed and the number of a text give an order of the other kept texts. Position i of the text gets position i
+        of the first kept text that is long enough, or the last position of the longest.
         """
         lengths = self.lengths.cpu().numpy()
         own = np.full(len(lengths), -1) if self.numbers is None else self.numbers.cpu().numpy()
@@ -131,91 +129,82 @@ class Reference:
 
 @dataclass(frozen=True, eq=False)
 class Ablation:
-    """An ablation: the kind of outputs that replace the heads' own.
+    """A kind of replacement with what it needs.
 
     Args:
         kind: kind of replacement.
-        reference: outputs in other texts, for `mean` and `resample`; `resample` needs two kept texts or more.
-        seed: of `resample`.
+        reference: outputs in reference texts, for `mean` and `resample`; `resample` needs at least two kept texts.
+        seed: seed of `resample`.
     """
 
     kind: Kind
-    reference: Reference | None = None
+    reference: ReferenceOutputs | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
         check_values(self, **vars(self))
 
-    def context(self, mask: Tensor, index: Sequence[int]) -> "Context":
-        """Return the ablation of some texts: their mask, bool `[batch, pieces]`, and the number of each."""
-        sources = None
-        if self.kind == "resample":
-            assert self.reference is not None
-            sources = self.reference.positions(index, mask.size(1), self.seed)
-        return Context(self, mask, sources)
-
-
-@dataclass(frozen=True, eq=False)
-class Context:
-    """An ablation of some texts."""
-
-    ablation: Ablation
-    mask: Tensor  # bool [batch, pieces]
-    sources: tuple[Tensor, Tensor] | None
-
-    def outputs(self, layer: int, heads: Tensor, uniform: Callable[[], Tensor]) -> Tensor:
+    def outputs(self, layer: int, heads: Tensor, drawn: tuple[Tensor, Tensor], uniform: Tensor) -> Tensor:
         """Return the replaced outputs of some heads of a layer, `[batch, heads, pieces, dim]` or broadcast to it.
 
-        `uniform` gives the outputs of all heads of the layer with uniform attention.
+        Args:
+            layer: 0-based.
+            heads: 0-based, int64 `[heads]`.
+            drawn: kept text and position for every position, each int64 `[batch, pieces]`; used by `resample` alone.
+            uniform: outputs of all heads of the layer with uniform attention; used by `uniform` alone.
         """
-        reference = self.ablation.reference
-        match self.ablation.kind:
-            case "zero":
-                return torch.zeros((), device=self.mask.device)
-            case "uniform":
-                return uniform()[:, heads]
-            case "mean":
-                assert reference is not None
-                of_heads = reference.mean[layer, heads]
-                places = torch.arange(self.mask.size(1), device=self.mask.device).clamp(max=of_heads.size(1) - 1)
-                return of_heads[None, :, places]
-        assert reference is not None
-        assert self.sources is not None
-        texts, positions = self.sources
-        return reference.outputs[texts[:, None], layer, heads[None, :, None], positions[:, None]]
+        texts, positions = drawn
+        if self.kind == "zero":
+            return torch.zeros((), device=heads.device)
+        if self.kind == "uniform":
+            return uniform[:, heads]
+        assert self.reference is not None
+        if self.kind == "mean":
+            mean = self.reference.mean[layer, heads]
+            return mean[None, :, torch.arange(texts.size(1), device=heads.device).clamp(max=mean.size(1) - 1)]
+        return self.reference.outputs[texts[:, None], layer, heads[None, :, None], positions[:, None]]
 
 
 def uniform_outputs(mixture: Mixture, mask: Tensor) -> Tensor:
     """Return the mean of the values that each position may attend to, `[batch, heads, from, dim]`.
 
-    `mask` says which positions are real, bool `[batch, pieces]`. In rows of the padding the numbers have no meaning.
+    `mask` is True for real positions, bool `[batch, pieces]`. Rows of padding are undefined.
     """
     return uniform_attention(mixture.allowed(mask), mixture.values.dtype) @ mixture.values
 
 
 @dataclass
-class _Whole:
-    """Outputs of the whole model on a batch, from which copies of it can start."""
+class _Batch:
+    """A batch and its outputs in the intact model, from which copies of it start."""
 
-    result: Tensor
+    run: RunModel
+    inputs: Mapping[str, Tensor]
+    ablation: Ablation
+    drawn: tuple[Tensor, Tensor]
+    result: Tensor = field(default_factory=lambda: torch.empty(0))
     outputs: list[Tensor] = field(default_factory=list)  # by layer [batch, heads, pieces, dim]
     uniform: dict[int, Tensor] = field(default_factory=dict)  # by layer, as `outputs`
-    left: list[object] = field(default_factory=list)  # by layer, what its module returns
-    shapes: dict[nn.Module, tuple[int, ...]] = field(default_factory=dict)  # of what the projections return
+    left: list[object] = field(default_factory=list)  # by layer, the output of its module
+    shapes: dict[nn.Module, tuple[int, ...]] = field(default_factory=dict)  # of the outputs of the projections
+
+    @property
+    def mask(self) -> Tensor:
+        """True for real positions, bool `[batch, pieces]`."""
+        return self.inputs["attention_mask"].bool()
 
 
 class AblatedModel:
-    """A model, in eval mode and going through the registered attention function, whose heads can be ablated.
+    """A model whose heads can be ablated, in eval mode and with the registered attention function.
 
-    The constructor runs the model to see if it can start from any layer. Where it cannot, for instance because all
-    layers are one module, every ablation is a pass through the whole model.
+    The constructor tests if the model can start from any layer. If not, for instance because all layers share one
+    module, every ablation is a pass through the whole model.
 
     Args:
-        model: called with `input_ids` and `attention_mask` it returns a tensor first.
-        layers: attention layers.
-        heads: heads of each layer.
-        width: outputs for every piece, for instance logits of a vocabulary.
-        share: whether passes share what lies below the ablated layers.
+        model: called with `input_ids` and `attention_mask`; the first of its outputs is a tensor.
+        layers: number of attention layers.
+        heads: number of heads of each layer.
+        width: number of outputs for every piece, for instance logits of a vocabulary.
+        share: share the layers below the ablated ones between passes.
     """
 
     def __init__(self, model: nn.Module, layers: int, heads: int, *, width: int = 0, share: bool = True) -> None:
@@ -229,120 +218,111 @@ class AblatedModel:
 
     @property
     def shares(self) -> bool:
-        """True if passes share what lies below the ablated layers."""
+        """True if passes share the layers below the ablated ones."""
         return bool(self._blocks)
 
     @torch.inference_mode()
     def run(
         self,
-        measure: Measure,
+        run: RunModel,
         inputs: Mapping[str, Tensor],
         ablation: Ablation,
         sets: Sequence[Heads],
         index: Sequence[int] | None = None,
     ) -> Tensor:
-        """Return `measure` with each set of heads ablated, `[sets, batch, …]`.
+        """Return the output of `run` with each set of heads ablated, `[sets, batch, …]`.
 
-        The empty set gives the same bits as the whole model.
+        The empty set gives the same bits as the intact model.
 
         Args:
-            measure: runs the model.
-            inputs: each `[batch, …]`, an `attention_mask` among them.
-            ablation: what the outputs are replaced by.
-            sets: of heads.
-            index: number of every text, by which `resample` draws; None counts them.
+            run: runs the model.
+            inputs: each `[batch, …]`, with an `attention_mask`.
+            ablation: replacement of the outputs.
+            sets: sets of heads.
+            index: number of every text, with which `resample` draws; by default its place in the batch.
         """
-        mask = inputs["attention_mask"].bool()
-        numbers = range(len(mask)) if index is None else index
-        context = ablation.context(mask, numbers)
+        mask = inputs["attention_mask"]
+        drawn = mask, mask
+        if ablation.kind == "resample":
+            assert ablation.reference is not None
+            numbers = range(len(mask)) if index is None else index
+            drawn = ablation.reference.positions(numbers, mask.size(1), ablation.seed)
         by_layer: defaultdict[int, list[int]] = defaultdict(list)
         for place, heads in enumerate(sets):
             by_layer[min(heads)[0] if heads else self.layers].append(place)
-        whole = self._run_whole(measure, inputs, mask, {*by_layer} if ablation.kind == "uniform" else set())
-        found: dict[int, Tensor] = {place: whole.result for place in by_layer.pop(self.layers, [])}
+        batch = _Batch(run, inputs, ablation, drawn)
+        self._run_intact(batch, {*by_layer} if ablation.kind == "uniform" else set())
+        found: dict[int, Tensor] = {place: batch.result for place in by_layer.pop(self.layers, [])}
         most = max(pieces_at_once(mask.device, mask.size(1), self.heads, self.width) // mask.numel(), 1)
         for layer, places in sorted(by_layer.items()):
             for first in range(0, len(places), most):
                 some = places[first : first + most]
-                results = self._run_from(layer, measure, inputs, context, [sets[place] for place in some], whole)
+                results = self._run_from(layer, [sets[place] for place in some], batch)
                 found |= dict(zip(some, results, strict=True))
         return torch.stack([found[place] for place in range(len(sets))])
 
-    def _run_whole(self, measure: Measure, inputs: Mapping[str, Tensor], mask: Tensor, uniform: set[int]) -> _Whole:
+    def _run_intact(self, batch: _Batch, uniform: set[int]) -> None:
         """Run one pass with nothing replaced; also keep the outputs under uniform attention of layers `uniform`."""
-        whole = _Whole(torch.empty(0))
 
         def replace(layer: int, module: nn.Module, mixture: Mixture) -> Tensor:
             if self.shares:
-                whole.outputs.append(mixture.outputs)
+                batch.outputs.append(mixture.outputs)
                 if layer in uniform:
-                    whole.uniform[layer] = uniform_outputs(mixture, mask)
+                    batch.uniform[layer] = uniform_outputs(mixture, batch.mask)
             return mixture.outputs
 
         with ExitStack() as hooks, replacing(replace):
             for block in self._blocks:
-                hooks.enter_context(_watching(block, lambda _, output: whole.left.append(output)))
-            for projection in (one for some in self._projections for one in some):
+                hooks.enter_context(_watching(block, lambda _, output: batch.left.append(output)))
+            for projection in chain.from_iterable(self._projections):
                 hooks.enter_context(
-                    _watching(projection, lambda module, output: whole.shapes.update({module: output.shape[1:]}))
+                    _watching(projection, lambda module, output: batch.shapes.update({module: output.shape[1:]}))
                 )
-            whole.result = measure(inputs)
-        return whole
+            batch.result = batch.run(batch.inputs)
 
-    def _run_from(
-        self,
-        start: int,
-        measure: Measure,
-        inputs: Mapping[str, Tensor],
-        context: Context,
-        sets: Sequence[Heads],
-        whole: _Whole,
-    ) -> Tensor:
+    def _run_from(self, start: int, sets: Sequence[Heads], batch: _Batch) -> Tensor:
         """Run a copy of the batch for each set, none with a head below the layer `start`: `[sets, batch, …]`."""
-        copies, batch = len(sets), len(context.mask)
-        chosen = [self._chosen(layer, sets, context.mask.device) for layer in range(self.layers)]
+        copies, size, shares = len(sets), len(batch.mask), self.shares
+        repeated = {name: _repeated(tensor, copies, size) for name, tensor in batch.inputs.items()}
 
         def replace(layer: int, module: nn.Module, mixture: Mixture) -> Tensor:
-            if layer == start and self.shares:
-                outputs = whole.outputs[layer].repeat(copies, 1, 1, 1)
-            elif chosen[layer]:
-                outputs = mixture.outputs.clone()
-            else:
+            of_layer = [(copy, sorted(head for of, head in heads if of == layer)) for copy, heads in enumerate(sets)]
+            at_start = layer == start and shares
+            if not at_start and not any(heads for _, heads in of_layer):
                 return mixture.outputs
-            by_copy = outputs.view(copies, batch, *outputs.shape[1:])
-            at_start = layer == start and self.shares
-            spread = cache(lambda: whole.uniform[layer] if at_start else uniform_outputs(mixture, repeated_mask))
-            for copy, heads in chosen[layer]:
-                rows = slice(None) if at_start else slice(copy * batch, (copy + 1) * batch)
-                given = context.outputs(layer, heads, partial(_rows_of, spread, rows))
-                by_copy[copy, :, heads] = given.to(outputs.dtype)
+            outputs = batch.outputs[layer].repeat(copies, 1, 1, 1) if at_start else mixture.outputs.clone()
+            by_copy = outputs.view(copies, size, *outputs.shape[1:])
+
+            uniform = outputs
+            if batch.ablation.kind == "uniform":
+                mask = repeated["attention_mask"].bool()
+                uniform = batch.uniform[layer] if at_start else uniform_outputs(mixture, mask)
+            for copy, heads in of_layer:
+                if heads:
+                    rows = slice(None) if at_start else slice(copy * size, (copy + 1) * size)
+                    places = torch.tensor(heads, device=outputs.device)
+                    given = batch.ablation.outputs(layer, places, batch.drawn, uniform[rows])
+                    by_copy[copy, :, places] = given.to(outputs.dtype)
             return outputs
 
-        repeated = {name: _repeated(tensor, copies, batch) for name, tensor in inputs.items()}
-        repeated_mask = context.mask.repeat(copies, 1)
         with ExitStack() as skipped:
-            if self.shares:
-                left = _repeated(whole.left[start - 1], copies, batch) if start else None
+            if shares:
+                left = _repeated(batch.left[start - 1], copies, size) if start else None
                 for block in self._blocks[:start]:
                     skipped.enter_context(_returning(block, left))
-                for projection in self._projections[start]:  # what they would project is known already
-                    blank = context.mask.new_zeros(1, dtype=whole.outputs[start].dtype)
-                    shape = whole.shapes[projection]
-                    skipped.enter_context(_returning(projection, blank.expand(copies * batch, *shape)))
-            skipped.enter_context(replacing(replace, start if self.shares else 0))
-            result = measure(repeated)
-        return result.view(copies, batch, *result.shape[1:])
-
-    def _chosen(self, layer: int, sets: Sequence[Heads], device: torch.device) -> list[tuple[int, Tensor]]:
-        """Return the copies that have heads in a layer, each with its heads, int64 `[heads]`."""
-        found = [(copy, sorted(head for of, head in heads if of == layer)) for copy, heads in enumerate(sets)]
-        return [(copy, torch.tensor(heads, device=device)) for copy, heads in found if heads]
+                for projection in self._projections[start]:  # their outputs are known already
+                    blank = batch.outputs[start].new_zeros(1)
+                    shape = batch.shapes[projection]
+                    skipped.enter_context(_returning(projection, blank.expand(copies * size, *shape)))
+            skipped.enter_context(replacing(replace, start if shares else 0))
+            result = batch.run(repeated)
+        return result.view(copies, size, *result.shape[1:])
 
     def _find(self) -> None:
-        """Find the module of each layer, and the projections inside its attention that come before it attends."""
+        """Find the module of each layer, and the projections inside its attention that run before the softmax."""
         stack: list[nn.Module] = []
         paths: list[tuple[nn.Module, ...]] = []
-        passed: list[nn.Module] = []  # modules without parts, in the order in which they end
+        passed: list[nn.Module] = []  # modules without submodules, in the order in which they return
         attending: list[tuple[nn.Module, frozenset[nn.Module]]] = []
 
         def leave(module: nn.Module, output: object) -> None:
@@ -375,31 +355,26 @@ class AblatedModel:
         return {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
 
     def _starts_anywhere(self) -> bool:
-        """Return whether ablating the first head of each layer gives the same from that layer on as in a whole pass."""
+        """Return True if ablating the first head of each layer gives the same from this layer on as in a whole pass."""
         if len(self._blocks) != self.layers:
             return False
 
-        def measure(inputs: Mapping[str, Tensor]) -> Tensor:
+        def run(inputs: Mapping[str, Tensor]) -> Tensor:
             output: Tensor = self.model(**inputs)[0]
             return output
 
         sets = [frozenset({(layer, 0)}) for layer in range(self.layers)]
-        plain = AblatedModel(self.model, self.layers, self.heads, share=False).run(
-            measure, self._sample, Ablation("zero"), sets
-        )
+        given = run, self._sample, Ablation("zero"), sets
+        plain = AblatedModel(self.model, self.layers, self.heads, share=False).run(*given)
         try:
-            ours = self.run(measure, self._sample, Ablation("zero"), sets)
-        except Exception:  # whatever an architecture raises whose layers are not called one after the other
+            ours = self.run(*given)
+        except Exception:  # of any kind, if the layers are not called one after the other
             return False
         gap = float((ours - plain).abs().max())
         return gap <= _TOLERANCE * max(1.0, float(plain.abs().max()))
 
 
-def _rows_of(whole: Callable[[], Tensor], rows: slice) -> Tensor:
-    return whole()[rows]
-
-
-def _repeated(output: Any, copies: int, batch: int) -> Any:  # noqa: ANN401 # whatever a layer returns
+def _repeated(output: Any, copies: int, batch: int) -> Any:  # noqa: ANN401 # the output of a layer
     """Return every tensor with a leading batch, repeated `copies` times, one copy after the other."""
     if isinstance(output, Tensor):
         return output.repeat(copies, *[1] * (output.dim() - 1)) if output.dim() and len(output) == batch else output
@@ -410,7 +385,7 @@ def _repeated(output: Any, copies: int, batch: int) -> Any:  # noqa: ANN401 # wh
 
 @contextmanager
 def _returning(module: nn.Module, output: object) -> Iterator[None]:
-    """Have a module return this, and compute nothing."""
+    """Let a module return this, without any computation."""
     module.forward = lambda *_, **__: output
     try:
         yield
@@ -424,7 +399,7 @@ def _watching(
     leave: Callable[[nn.Module, Any], object],
     enter: Callable[[nn.Module], object] | None = None,
 ) -> Iterator[None]:
-    """Call these when the module is entered, and when it returns something."""
+    """Call `enter` when the module is called, and `leave` with its output."""
     hooks = [module.register_forward_hook(lambda module, _, output: (leave(module, output), None)[1])]
     if enter is not None:
         hooks.append(module.register_forward_pre_hook(lambda module, _: (enter(module), None)[1]))

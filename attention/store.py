@@ -1,7 +1,7 @@
 """The store on disk: safetensors shards, one Parquet file of labels, and a manifest with their checksums.
 
-Every file but the manifest carries the beginning of its own SHA-256 in its name, so that an interrupted run can tell
-its finished shards from damaged ones without a manifest. Reading maps the shards into memory; nothing is copied.
+The name of every file but the manifest contains the beginning of its SHA-256, so that an interrupted run recognises its
+finished shards without a manifest. Reading maps the shards into memory, without a copy.
 """
 
 import hashlib
@@ -27,9 +27,9 @@ from results.errors import UserError, near
 from results.files import commit
 
 FORMAT = 5
-"""Part of every store's key: raise it when the layout on disk, or what its numbers mean, changes."""
+"""Part of every store's key: raise it when the layout on disk or the meaning of its numbers changes."""
 MANIFEST = "manifest.json"
-_NAMED = 16  # hexadecimal digits of its digest in a file's name
+_NAMED = 16  # hexadecimal digits of the SHA-256 in a file's name
 _ALIGNMENT = 8
 _TYPES = {torch.float16: "F16", torch.float32: "F32"}
 _PART = re.compile(r"(labels-[0-9a-f]+\.parquet|[0-9]+-[0-9a-f]+\.safetensors)")
@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Part:
-    """One file of a store, by name, length and SHA-256."""
+    """One file of a store: name, length and SHA-256."""
 
     file: str
     bytes: int
@@ -52,7 +52,7 @@ class Part:
 
 @dataclass(frozen=True)
 class HiddenLayers:
-    """The layers whose hidden states a store keeps, 0 for the embeddings, and their size; 0 where none are kept."""
+    """Layers whose hidden states a store keeps, 0 for the embeddings, and the size of a state; 0 if none are kept."""
 
     layers: tuple[int, ...] = ()
     size: int = 0
@@ -63,18 +63,20 @@ NO_HIDDEN = HiddenLayers()
 
 @dataclass(frozen=True)
 class Manifest:
-    """Contents of a store, with no time and place: on one device equal inputs give equal manifests.
+    """Contents of a store, without time and place: equal inputs on one device give equal manifests.
 
     Attributes:
         key: name of the folder, a hash of `identity`.
-        identity: everything the key is made from.
-        encoder: what is known of the encoder, in words; empty without one.
-        layers, heads: 0-based; the heads of each layer.
-        delimiters: whether the tokenizer writes a start and an end delimiter; rows and columns are zero without.
-        audit: counts of what was dropped, cut or replaced on the way.
+        identity: content of the key, see `Extraction.identity`.
+        encoder: description of the encoder; empty without an encoder.
+        layers: 0-based layers.
+        heads: 0-based heads of each layer.
+        delimiters: True for `start` and `end` if the tokenizer writes this delimiter; else its rows and columns are 0.
+        items: number of items.
+        audit: counts of what was dropped, cut or replaced.
         labels: the Parquet file with one row per item.
-        shards: in order; their headers say which items they hold.
-        hidden: the hidden states beside the attention.
+        shards: the files of tensors, in order.
+        hidden: hidden states beside the attention.
     """
 
     key: str
@@ -91,13 +93,13 @@ class Manifest:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Precision of the quantities."""
+        """Type of the stored tensors."""
         options = self.identity.get("options")
         return torch.float32 if isinstance(options, dict) and options["precision"] == "float32" else torch.float16
 
     @property
     def quantities(self) -> tuple[str, ...]:
-        """Names of what is kept of each item, for `Store.read`; none without an encoder."""
+        """Names of the stored quantities, for `Store.read`; none without an encoder."""
         held = self.identity.get("quantities", ())
         assert isinstance(held, Iterable)
         return tuple(held)
@@ -109,7 +111,7 @@ class Manifest:
 
     @classmethod
     def load(cls, content: bytes) -> "Manifest":
-        """Read what `dump` wrote; a ValueError if it was cut short or changed, or names a file outside the folder."""
+        """Read the output of `dump`; a ValueError if it was cut short or changed, or names other files."""
         body = json.loads(content)
         if not isinstance(body, dict) or body.pop("digest", None) != _own(body):
             raise ValueError("its digest does not match its content")
@@ -123,7 +125,7 @@ class Manifest:
 
 
 def store_key(identity: Mapping[str, object]) -> str:
-    """Return the name of the folder of a store."""
+    """Return the key of a store, which is the name of its folder."""
     return digest(json.dumps(identity, sort_keys=True).encode())[:24]
 
 
@@ -132,17 +134,17 @@ def _own(body: Mapping[str, object]) -> str:
 
 
 def seal_part(partial: Path, sha256: str, stem: str, suffix: str, digests: Digests) -> None:
-    """Give a finished file its name, with the beginning of its digest in it; see `results.files.commit`."""
+    """Rename a finished file to its stem, the beginning of its SHA-256 and the suffix; see `results.files.commit`."""
     digests.remember(commit(partial, partial.with_name(f"{stem}-{sha256[:_NAMED]}{suffix}")), sha256)
 
 
 def find_part(folder: Path, stem: str, suffix: str, digests: Digests) -> Part | None:
-    """Return the undamaged file of that stem; log and delete damaged ones (a UserError if that is impossible)."""
+    """Return the undamaged file of a stem; log and delete damaged ones, with a UserError if that fails."""
     for path in sorted(folder.glob(f"{stem}-*{suffix}")):
         try:
             part = Part(path.name, path.stat().st_size, digests.one(path))
         except FileNotFoundError:
-            continue  # another process saw the damage and was quicker
+            continue  # another process has deleted the damaged file
         if path.stem == f"{stem}-{part.sha256[:_NAMED]}":
             return part
         _remove(path)
@@ -151,21 +153,23 @@ def find_part(folder: Path, stem: str, suffix: str, digests: Digests) -> Part | 
 
 
 class Store:
-    """Read access to a complete store, with `labels`, a row per item; safe to share with forked or spawned workers."""
+    """Read access to a complete store; `labels` has one row per item. Safe to share with forked or spawned workers."""
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self.folder = folder
         self.manifest = manifest
         self.labels: pa.Table = pq.read_table(folder / manifest.labels.file)
-        self._open: dict[str, safe_open] = {}  # the shard of every tensor
+        self._open: dict[str, safe_open] = {}  # shard by name of tensor
         self._views: dict[str, Tensor] = {}
 
     @classmethod
     def open(cls, folder: Path, digests: Digests) -> "Store | None":
-        """Open the store in `folder`; return None, with the reason in the log, unless it is whole and undamaged.
+        """Open the store in `folder`; return None, with the reason in the log, if it is incomplete or damaged.
 
-        What is damaged is deleted, and so are the files of another store that was copied over this one; a UserError
-        says where it cannot be.
+        Damaged files are deleted, and so are the files of another store that was copied into this folder.
+
+        Raises:
+            UserError: a file cannot be deleted.
         """
         path = folder / MANIFEST
         try:
@@ -185,7 +189,7 @@ class Store:
         whole = True
         for part in (manifest.labels, *manifest.shards):
             if not _sound(path := folder / part.file, part, digests):
-                _remove(path)  # at once, before another process has it rebuilt
+                _remove(path)  # at once, before another process rebuilds it
                 log.warning("%s: missing, damaged or truncated; it is rebuilt", path)
                 whole = False
         return cls(folder, manifest) if whole else None
@@ -195,7 +199,7 @@ class Store:
 
     @property
     def _tensors(self) -> Mapping[str, Any]:
-        """The shard of every tensor, by its name."""
+        """Shard by name of tensor."""
         if not self._open:
             for part in self.manifest.shards:
                 shard = safe_open(self.folder / part.file, "pt")
@@ -208,13 +212,13 @@ class Store:
     def read(self, quantity: str, item: int, at: Index = ...) -> Tensor:
         """Return a quantity of an item, or the part of it that `at` indexes.
 
-        Weights come in float32, a copy. Hidden states, which have no bound, are kept as they are and come as a view of
-        the mapped file, in the precision of the store.
+        Weights are a float32 copy. Hidden states are a view of the mapped file, in the precision of the store.
 
-        For an item of n words `attention` is `[layers, heads, n+2, n+2]`, axes from and to, and `hidden` is
-        `[layers, n, size]`, where `manifest.hidden` says which layers and what size. For one with U different
-        head words of mentions `antecedent` is `[layers, heads, U, U]`, axes from and to, or, where all words are
-        candidates, `[2, layers, heads, U, n]`: attention from the head words to all words, and to them from all.
+        - `attention` of an item of n words is `[layers, heads, n+2, n+2]`, axes from and to.
+        - `hidden` is `[layers, n, size]`, for the layers of `manifest.hidden`.
+        - `antecedent` of an item with U distinct head words of mentions is `[layers, heads, U, U]`, axes from and to.
+          With all words as candidates it is `[2, layers, heads, U, n]`: from head words to all words, and to head
+          words from all words.
 
         Raises:
             UserError: the store does not hold the quantity.
@@ -227,20 +231,20 @@ class Store:
 
         Args:
             quantity: as for `read`.
-            items: positions of the items, one for each row.
-            batch: `[items, layers, …]`, as large as the largest item; zeros where an item is smaller.
-            lowest: place of the first layer that is read.
+            items: numbers of the items, one for each row.
+            batch: zeros `[items, layers, …]`, as large as the largest item.
+            lowest: place of the first layer to read.
         """
         for row, item in zip(batch, items, strict=True):
             stored = self._view(quantity, item)[lowest:]
-            # Most batches are of one length. Indexing takes as long as copying a short sentence.
+            # Most batches have one length, and indexing takes as long as copying a short sentence.
             place = row if row.shape == stored.shape else row[tuple(map(slice, stored.shape))]
             place.copy_(stored)
         if quantity != "hidden" and self.manifest.dtype == torch.float16:
-            unpack_half_(batch)  # all rows at once, so that PyTorch divides them among its threads
+            unpack_half_(batch)  # all rows at once, for PyTorch to divide among its threads
 
     def _view(self, quantity: str, item: int) -> Tensor:
-        """Return a view of the mapped file; views are kept: making one takes longer than copying from it."""
+        """Return a view of the mapped file; views are kept, because making one takes longer than copying from it."""
         name = tensor_name(quantity, item)
         view = self._views.get(name)
         if view is None:
@@ -248,7 +252,7 @@ class Store:
                 held = ", ".join(self.manifest.quantities) or "labels alone"
                 raise UserError(f"{quantity!r}: the store holds {held}{near(quantity, self.manifest.quantities)}.")
             shard = self._tensors[name]
-            # All of a shard at once: views that are made between batches keep the memory of the batches from reuse.
+            # All of a shard at once: views made between batches would fragment the memory of the batches.
             self._views |= {other: shard.get_tensor(other) for other in shard.keys()}  # noqa: SIM118 - not a dict
             view = self._views[name]
         return view
@@ -257,7 +261,7 @@ class Store:
 def write_shard(
     path: Path, shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype, tensors: Iterable[tuple[str, Tensor]]
 ) -> str:
-    """Write tensors of these names and shapes, which must come in this order, as they come; return the file's SHA-256.
+    """Write tensors of the given names and shapes, in this order, one at a time; return the SHA-256 of the file.
 
     The safetensors library only writes tensors that are all in memory. The format
     (https://github.com/huggingface/safetensors#format) is the length of the header as eight bytes, a JSON header of
@@ -265,7 +269,7 @@ def write_shard(
 
     Raises:
         OSError: the disk cannot hold it.
-        ValueError: a tensor that is not the next one, by name, shape or type, or one that never came.
+        ValueError: a tensor has another name, shape or type than announced, or there are more or fewer tensors.
     """
     header: dict[str, object] = {}
     end = 0
@@ -279,26 +283,22 @@ def write_shard(
         for piece in (len(text).to_bytes(8, "little"), text):
             file.write(piece)
             sha.update(piece)
-        expected = iter(shapes.items())
-        for name, tensor in tensors:
-            wanted = next(expected, None)
+        for (name, tensor), wanted in zip(tensors, shapes.items(), strict=True):
             if wanted != (name, tuple(tensor.shape)) or tensor.dtype != dtype:
-                raise ValueError(f"{name} {tuple(tensor.shape)} of {tensor.dtype} came where {wanted} was to come.")
+                raise ValueError(f"{name} {tuple(tensor.shape)} of {tensor.dtype} came, and {wanted} was announced.")
             content = tensor.contiguous().numpy().data.cast("B")
             file.write(content)
             sha.update(content)
-        if (missing := next(expected, None)) is not None:
-            raise ValueError(f"{missing[0]} never came.")
     return sha.hexdigest()
 
 
 def pack_weights(weights: Tensor, dtype: torch.dtype) -> Tensor:
-    """Pack weights of attention, float32 from zero to one, as a store of this precision keeps them.
+    """Pack attention weights, float32 in [0, 1], for a store of this precision.
 
-    Half precision keeps eleven bits of numbers between 6.1e-5 and 65,504, and nothing of those below 3e-8, but a sharp
-    head gives other words less than that. It also has a sign, which weights do not need. A weight w is kept as 2¹⁵w or,
-    if it is at most 2⁻²⁹, as −2⁴⁴w: eleven bits of weights from 2⁻⁵⁸ (3.5e-18) on, fewer of those from 2⁻⁶⁸ on. Powers
-    of two lose nothing. Single precision keeps weights as they are.
+    Half precision has eleven bits for numbers between 6.1e-5 and 65,504, and rounds numbers below 3e-8 to zero; a sharp
+    head gives most words smaller weights. Weights need no sign, so it is used for the range: a weight w is stored as
+    2¹⁵w or, if it is at most 2⁻²⁹, as −2⁴⁴w. This keeps eleven bits above 2⁻⁵⁸ (3.5e-18), and fewer bits down to 2⁻⁶⁸.
+    Scaling by powers of two is exact. Single precision stores weights unchanged.
     """
     if dtype != torch.float16:
         return weights
@@ -313,9 +313,9 @@ def unpack_weights(stored: Tensor) -> Tensor:
 
 
 def unpack_half_(weights: Tensor) -> Tensor:
-    """Unpack, in place, float32 copies of what `pack_weights` has made in half precision."""
+    """Unpack, in place, float32 copies of weights that `pack_weights` has packed in half precision."""
     leaky_relu_(weights, -1 / _RAISE)
-    # Zeros are negative now; scaled by adding to zero, which costs no more than `mul_`, they are positive.
+    # Zeros are negative now; scaling by an addition to zero makes them positive, and costs no more than `mul_`.
     return torch.add(torch.zeros(()), weights, alpha=1 / _SCALE, out=weights)
 
 

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from analysis.tables import head_map, head_rows
 from attention.ablation import Ablation
 from attention.capture import Head, Heads, Mixture, intervening, replacing
-from attention.encoder import refuse_existing
-from attention.pruning import RemovedHeads, check_prunable, is_prunable, prune, save_pruned
+from attention.encoder import refuse_existing, save_model
+from attention.modeling_pruned import LAYOUTS, RemovedHeads, is_prunable, prune
 from interventions.ablation import TaskExperiment, compared, draws_for
 from interventions.task import Classification, TaskOutputs
 from metrics.bootstrap import holm
@@ -94,7 +94,7 @@ class Pruning(TaskExperiment):
     al.: it may lose all its heads.
 
     The score is that of the model with zeros in the place of heads. `seconds` are those of the model whose heads are
-    really removed, see `attention.pruning.prune`.
+    really removed, see `attention.modeling_pruned.prune`.
 
     Args:
         checkpoint: of a `TransformerClassifier`; without `--data` the texts are those it was trained on.
@@ -145,7 +145,12 @@ class Pruning(TaskExperiment):
     def prepare(self) -> None:
         super().prepare()
         if self.folder is not None:
-            check_prunable(self.classification.classifier.model)
+            model = self.classification.classifier.model
+            if not is_prunable(model):
+                raise UserError(
+                    f"{type(model).__name__}: heads can be removed from {', '.join(sorted(LAYOUTS))} without "
+                    f"cross-attention, not from {model.config.model_type}. Choose one of these, or run HeadAblation."
+                )
             refuse_existing(self.folder)
 
     @property
@@ -257,7 +262,7 @@ class Pruning(TaskExperiment):
         smaller, counts = _without(self.classification.classifier, heads)
         data = self.trainer.datamodule  # type: ignore[attr-defined]
         assert data.tokenizer_source is not None
-        save_pruned(smaller.model, data.tokenizer_source, folder, data.labels)
+        save_model(smaller.model, data.tokenizer_source, folder, data.labels)
         rank_zero_info(
             f"{folder}: {counted(counts.removed, 'head')} removed, {counted(counts.zeroed, 'head')} zeroed. Load: "
             f"AutoModelForSequenceClassification.from_pretrained({str(folder)!r}, trust_remote_code=True)."

@@ -17,7 +17,7 @@ from sklearn.preprocessing import StandardScaler
 from torch import Tensor, nn
 
 from attention import Encoder
-from attention.ablation import AblatedModel, Ablation, Kind, Measure, Reference, pieces_at_once
+from attention.ablation import AblatedModel, Ablation, Kind, ReferenceOutputs, RunModel, pieces_at_once
 from attention.capture import Heads
 from datamodules import ClassificationDataModule, SegmentBatch, TextBatch, TextDataModule
 from datamodules.batches import LengthBatches, Split
@@ -176,7 +176,9 @@ class TaskOutputs:
             )
 
 
-def make_ablation(kind: Kind, run: Measure, texts: Callable[[], Sequence[Mapping[str, Tensor]]], seed: int) -> Ablation:
+def make_ablation(
+    kind: Kind, run: RunModel, texts: Callable[[], Sequence[Mapping[str, Tensor]]], seed: int
+) -> Ablation:
     """Make an ablation of the model that `run` runs; `mean` and `resample` take what heads give in `texts`, in batches.
 
     Raises:
@@ -184,7 +186,7 @@ def make_ablation(kind: Kind, run: Measure, texts: Callable[[], Sequence[Mapping
     """
     if kind in ("zero", "uniform"):
         return Ablation(kind)
-    reference = Reference.from_batches(run, texts(), RESAMPLED if kind == "resample" else 0)
+    reference = ReferenceOutputs.from_batches(run, texts(), RESAMPLED if kind == "resample" else 0)
     if kind == "resample" and len(reference.lengths) < 2:
         raise UserError("resample: dev has one text, and no other to draw from. Give it more, or choose another kind.")
     return Ablation(kind, reference, seed)
@@ -410,7 +412,7 @@ class LanguageModelling(Task):
         self.encoder, self._seed, self._language_model = encoder, seed, encoder.language_model
         self.name = "next tokens" if encoder.causal else "masked tokens"
         self.model, self.layers, self.heads = self._language_model.base_model, encoder.layers, encoder.heads
-        self.vocabulary = encoder.vocabulary
+        self.vocabulary = int(encoder.language_model.config.vocab_size)
 
     def inputs(self, batch: SegmentBatch) -> dict[str, Tensor]:
         tokens, targets = _next_tokens(batch) if self.encoder.causal else self._masked_tokens(batch)

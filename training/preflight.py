@@ -266,19 +266,7 @@ class Needs:
             inputs = (items.inputs[item] for shard in missing for item in items.shards[shard])
             self.seconds += self._rate * sum(len(part) for parts in inputs for part in parts)
             self.device = encoder.device.type
-        manifest = Manifest(
-            key=folder.name,
-            identity=identity,
-            encoder=encoder.description if encoder is not None else {},
-            layers=items.layers,
-            heads=items.heads,
-            delimiters=items.delimiters,
-            items=len(items),
-            audit=items.audit,
-            labels=Part("", 0, ""),
-            shards=(),
-            hidden=items.hidden,
-        )
+        manifest = items.manifest(identity, encoder, Part("", 0, ""))
         self._stores[folder.name] = LabelStore(items, manifest)
         return self._stores[folder.name]
 

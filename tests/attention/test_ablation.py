@@ -9,35 +9,13 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from attention.ablation import AblatedModel, Ablation, Kind, Reference
+from attention.ablation import AblatedModel, Ablation, Kind, ReferenceOutputs
 from attention.capture import NAME, Head, Heads, named_heads
 from results.errors import UserError
-from tests.tiny import SIZES, build
+from tests import tiny
+from tests.attention.architectures import DIM, HEADS, SIZES, build, projections
 
-Projections = Callable[[Any], list[nn.Module]]
-"""The modules that read the outputs of the heads, one for each layer; a head's columns lie side by side."""
-
-SMALL = {**SIZES, "num_hidden_layers": 3, "vocab_size": 40, "max_position_embeddings": 32}
-GPT2 = {"n_embd": 32, "n_layer": 3, "n_head": 4, "vocab_size": 40, "n_positions": 32}
-MODELS: Mapping[str, tuple[Mapping[str, object], Projections]] = {
-    "bert": (SMALL, lambda model: [layer.attention.output.dense for layer in model.encoder.layer]),
-    "roberta": (
-        {**SMALL, "pad_token_id": 0},
-        lambda model: [one.attention.output.dense for one in model.encoder.layer],
-    ),
-    "electra": (SMALL, lambda model: [layer.attention.output.dense for layer in model.encoder.layer]),
-    "distilbert": (
-        {"dim": 32, "n_layers": 3, "n_heads": 4, "hidden_dim": 40, "vocab_size": 40, "max_position_embeddings": 32},
-        lambda model: [layer.attention.out_lin for layer in model.transformer.layer],
-    ),
-    "gpt2": (GPT2, lambda model: [block.attn.c_proj for block in model.h]),
-    "llama": ({**SMALL, "num_key_value_heads": 2}, lambda model: [layer.self_attn.o_proj for layer in model.layers]),
-    "gpt_neox": (
-        {**SMALL, "use_parallel_residual": True},
-        lambda model: [layer.attention.dense for layer in model.layers],
-    ),
-}
-HEADS, DIM = 4, 8
+MODELS = ("bert", "roberta", "electra", "distilbert", "gpt2", "llama", "gpt_neox")
 SETS: Sequence[Heads] = (
     frozenset(),
     *(frozenset({(layer, head)}) for layer in range(3) for head in (0, 3)),
@@ -49,7 +27,7 @@ LENGTHS = (7, 3, 5, 11)
 
 
 def made(name: str) -> PreTrainedModel:
-    model = build(name, 1, **MODELS[name][0])
+    model = build(name, 1)
     model.set_attn_implementation(NAME)
     return model
 
@@ -81,7 +59,7 @@ def read_by(model: PreTrainedModel, name: str, inputs: Mapping[str, Tensor]) -> 
     found: list[Tensor] = []
     hooks = [
         one.register_forward_pre_hook(lambda _, args: found.append(args[0][0].unflatten(-1, (HEADS, DIM)).clone()))
-        for one in MODELS[name][1](model)
+        for one in projections(model, name)
     ]
     with torch.no_grad():
         model(**inputs)
@@ -103,7 +81,7 @@ def changed(model: PreTrainedModel, name: str, inputs: Mapping[str, Tensor], giv
 
         return hook
 
-    hooks = [one.register_forward_pre_hook(change(layer)) for layer, one in enumerate(MODELS[name][1](model))]
+    hooks = [one.register_forward_pre_hook(change(layer)) for layer, one in enumerate(projections(model, name))]
     with torch.no_grad():
         found = measure_of(model)(inputs)[0]
     for hook in hooks:
@@ -129,7 +107,7 @@ def test_means_and_other_texts_are_those_of_a_loop_over_texts(name: str, kind: K
     model, inputs = made(name), texts()
     others = [texts(1, (2, 9)), texts(2, (4, 1, 6))]
     measure = measure_of(model)
-    reference = Reference.from_batches(measure, others, 256)
+    reference = ReferenceOutputs.from_batches(measure, others, 256)
     index = [5, 11, 2, 30]
     read = sorted(
         (read_by(model, name, alone(batch, row)) for batch in others for row in range(len(batch["input_ids"]))),
@@ -159,7 +137,7 @@ def test_means_and_other_texts_are_those_of_a_loop_over_texts(name: str, kind: K
 
 
 def test_a_position_that_no_kept_text_has_gets_the_end_of_the_longest() -> None:
-    reference = Reference(torch.zeros(1), 2, torch.zeros(2, 1), torch.tensor([2, 4]))
+    reference = ReferenceOutputs(torch.zeros(1), 2, torch.zeros(2, 1), torch.tensor([2, 4]))
     chosen, places = reference.positions([0], 6, 0)
     assert chosen[0, 2:].tolist() == [1, 1, 1, 1]
     assert places[0].tolist() == [0, 1, 2, 3, 3, 3]
@@ -167,7 +145,7 @@ def test_a_position_that_no_kept_text_has_gets_the_end_of_the_longest() -> None:
 
 def test_no_text_is_replaced_by_itself() -> None:
     numbers = torch.tensor([4, 7])
-    reference = Reference(torch.zeros(1), 2, torch.zeros(2, 1), torch.tensor([5, 6]), numbers)
+    reference = ReferenceOutputs(torch.zeros(1), 2, torch.zeros(2, 1), torch.tensor([5, 6]), numbers)
     for seed in range(5):
         chosen, _ = reference.positions([4, 7], 3, seed)
         assert chosen.tolist() == [[1, 1, 1], [0, 0, 0]]
@@ -177,7 +155,7 @@ def test_no_text_is_replaced_by_itself() -> None:
 def test_what_is_kept_fits_into_memory(bytes_of_a_text: float) -> None:
     model = made("bert")
     one = 9 * 3 * HEADS * DIM * 4
-    reference = Reference.from_batches(
+    reference = ReferenceOutputs.from_batches(
         measure_of(model), [texts(1, (2, 9)), texts(2, (4, 1, 6))], 5, most=int(bytes_of_a_text * one)
     )
     assert len(reference.outputs) == max(int(bytes_of_a_text), 1)
@@ -234,8 +212,8 @@ def test_uniform_attention_of_a_decoder_goes_to_what_came_before(name: str) -> N
 
 
 def test_uniform_attention_goes_no_further_than_the_window_of_a_layer() -> None:
-    sizes = {**SMALL, "num_hidden_layers": 1, "num_key_value_heads": 2, "sliding_window": 3, "pad_token_id": None}
-    model = build("mistral", 1, **sizes)
+    sizes = {**SIZES, "num_hidden_layers": 1, "num_key_value_heads": 2, "sliding_window": 3, "pad_token_id": None}
+    model = tiny.build("mistral", 1, **sizes)
     model.set_attn_implementation(NAME)
     inputs = alone(texts(), 0)
     other = {**inputs, "input_ids": torch.cat([(inputs["input_ids"][:, :1] + 1), inputs["input_ids"][:, 1:]], 1)}
@@ -258,7 +236,7 @@ def test_uniform_attention_goes_no_further_than_the_window_of_a_layer() -> None:
 def test_shared_layers_change_nothing(name: str, kind: Kind) -> None:
     model, inputs = made(name), texts()
     measure = measure_of(model)
-    ablation = Ablation(kind, Reference.from_batches(measure, [texts(4, (8, 6))], 2))
+    ablation = Ablation(kind, ReferenceOutputs.from_batches(measure, [texts(4, (8, 6))], 2))
     shared = AblatedModel(model, 3, HEADS).run(measure, inputs, ablation, SETS)
     whole = AblatedModel(model, 3, HEADS, share=False).run(measure, inputs, ablation, SETS)
     torch.testing.assert_close(shared, whole, atol=1e-5, rtol=1e-5)
@@ -268,8 +246,7 @@ def test_shared_layers_change_nothing(name: str, kind: Kind) -> None:
 
 
 def test_a_module_that_serves_all_layers_is_run_as_a_whole() -> None:
-    model = build("albert", 1, **{**SMALL, "embedding_size": 16})
-    model.set_attn_implementation(NAME)
+    model = made("albert")
     ablated, measure = AblatedModel(model, 3, HEADS), measure_of(model)
     assert not ablated.shares
     found = ablated.run(measure, texts(), Ablation("zero"), SETS)

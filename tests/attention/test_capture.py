@@ -1,6 +1,5 @@
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Barrier
 from typing import Any, NoReturn
@@ -15,56 +14,8 @@ from attention.capture import NAME, States, attend, capture_attention, interveni
 from attention.encoder import EncoderSpec, resolve
 from results.errors import UserError
 from tests import tiny
+from tests.attention.architectures import ARCHITECTURES, HEADS, LAYERS, SIZES, VOCABULARY, build, projections
 
-VOCABULARY, LAYERS, HEADS = 60, 3, 4
-SIZES: dict[str, object] = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 32,
-    "num_hidden_layers": LAYERS,
-    "num_attention_heads": HEADS,
-    "intermediate_size": 40,
-    "max_position_embeddings": 32,
-}
-
-
-@dataclass(frozen=True)
-class Architecture:
-    """The sizes of a small model, and the module of each layer that takes what attention has mixed."""
-
-    sizes: dict[str, object]
-    after: str
-
-
-ARCHITECTURES = {
-    "bert": Architecture(SIZES, "attention.output.dense"),
-    "roberta": Architecture(SIZES | {"pad_token_id": 1}, "attention.output.dense"),
-    "distilbert": Architecture(
-        {"vocab_size": VOCABULARY, "dim": 32, "n_layers": LAYERS, "n_heads": HEADS, "hidden_dim": 40},
-        "attention.out_lin",
-    ),
-    "electra": Architecture(SIZES | {"embedding_size": 16}, "attention.output.dense"),
-    "albert": Architecture(SIZES | {"embedding_size": 16}, "attention.dense"),
-    "gpt2": Architecture(
-        {"vocab_size": VOCABULARY, "n_embd": 32, "n_layer": LAYERS, "n_head": HEADS, "n_positions": 32},
-        "attn.c_proj",
-    ),
-    "llama": Architecture(SIZES | {"num_key_value_heads": 2}, "self_attn.o_proj"),
-    # A window of 4 pieces in every other layer, and a bound on the scores low enough to be felt.
-    "gemma2": Architecture(
-        SIZES | {"num_key_value_heads": 2, "head_dim": 8, "sliding_window": 4, "attn_logit_softcapping": 0.5},
-        "self_attn.o_proj",
-    ),
-    "modernbert": Architecture(
-        SIZES
-        | {"global_attn_every_n_layers": 2, "local_attention": 6, "pad_token_id": 0}
-        | {"bos_token_id": 2, "eos_token_id": 3, "cls_token_id": 2, "sep_token_id": 3},
-        "attn.Wo",
-    ),
-    "t5": Architecture(
-        {"vocab_size": VOCABULARY, "d_model": 32, "d_kv": 8, "d_ff": 40, "num_layers": LAYERS, "num_heads": HEADS},
-        "SelfAttention.o",
-    ),
-}
 each_architecture = pytest.mark.parametrize("name", ARCHITECTURES)
 only_bert = pytest.mark.parametrize("name", ["bert"])
 LENGTHS = ((9, 9, 9), (9, 4, 7))
@@ -73,12 +24,7 @@ EVERY_LAYER, EVERY_STATE = range(LAYERS), range(LAYERS + 1)
 
 @pytest.fixture
 def model(name: str) -> PreTrainedModel:
-    return build(name, {})
-
-
-def build(name: str, further: dict[str, object]) -> PreTrainedModel:
-    made = tiny.build(name, 0, **ARCHITECTURES[name].sizes | further)
-    return made.get_encoder() if made.config.is_encoder_decoder else made
+    return build(name)
 
 
 def inputs(lengths: tuple[int, ...]) -> dict[str, Tensor]:
@@ -150,9 +96,8 @@ def test_a_part_is_that_of_the_whole_and_the_pass_ends_with_the_last_thing_wante
         nonlocal seen
         seen += 1
 
-    for path, module in model.named_modules():
-        if path.endswith(f".{ARCHITECTURES[name].after}"):
-            module.register_forward_pre_hook(count)
+    for module in projections(model, name):
+        module.register_forward_pre_hook(count)
     plain = captured(model, (9, 4), EVERY_LAYER)
     found_in(model)
     every = captured(model, (9, 4), EVERY_LAYER, EVERY_STATE)
@@ -195,7 +140,7 @@ DROPOUT: dict[str, dict[str, object]] = {
 
 @pytest.mark.parametrize("name", DROPOUT)
 def test_dropout_in_training_acts_on_the_values_and_not_on_what_is_captured(name: str) -> None:
-    model = build(name, DROPOUT[name])
+    model = build(name, **DROPOUT[name])
     undropped = run(model, (9, 4), output_attentions=True)
     model.train()
 
@@ -311,10 +256,17 @@ def test_attention_by_the_book(key_heads: int, softcap: float | None, scaling: f
     key, value = (torch.randn(2, key_heads, 5, 3, generator=generator) for _ in range(2))
     mask = torch.randn(2, 1, 5, 5, generator=generator)
     bias = torch.randn(2, 4, 5, 5, generator=generator)
-    mixed, weights = attend(
-        nn.Module().eval(), query, key, value, mask, scaling, 0.5, softcap=softcap, position_bias=bias
-    )
-    assert weights is not None
+    seen: list[Tensor] = []
+
+    def see(layer: int, weights: Tensor, values: Tensor) -> tuple[Tensor, None]:
+        seen.append(weights)
+        return weights, None
+
+    with intervening(see):
+        mixed, _ = attend(
+            nn.Module().eval(), query, key, value, mask, scaling, 0.5, softcap=softcap, position_bias=bias
+        )
+    [weights] = seen
     for batch, head, source, row, out in looped(query, key, value, mask, scaling or 3**-0.5, softcap, bias):
         torch.testing.assert_close(weights[batch, head, source], row)
         torch.testing.assert_close(mixed[batch, source, head], out)

@@ -90,7 +90,7 @@ def test_all_faults_are_told_at_once(
         (
             "SLURM has 1 task, and the trainer wants 2",
             "c-train.conllu: there is no such file",
-            "some/encoder: neither a local folder nor to be had from the hub (no network is asked, and it was not fetc",
+            "some/encoder: not found, neither as a local folder nor on the hub (offline, and not downloaded before)",
             "absent.txt: there is no such file of word vectors",
             "c-dev.conllu",
         ),
