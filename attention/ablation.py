@@ -129,7 +129,7 @@ class ReferenceOutputs:
 
 @dataclass(frozen=True, eq=False)
 class Ablation:
-    """A kind of replacement with what it needs.
+    """A way to replace the outputs of heads.
 
     Args:
         kind: kind of replacement.
@@ -273,10 +273,12 @@ class AblatedModel:
 
         with ExitStack() as hooks, replacing(replace):
             for block in self._blocks:
-                hooks.enter_context(_watching(block, lambda _, output: batch.left.append(output)))
+                hooks.enter_context(block.register_forward_hook(lambda module, args, left: batch.left.append(left)))
             for projection in chain.from_iterable(self._projections):
                 hooks.enter_context(
-                    _watching(projection, lambda module, output: batch.shapes.update({module: output.shape[1:]}))
+                    projection.register_forward_hook(
+                        lambda module, args, output: batch.shapes.update({module: output.shape[1:]})
+                    )
                 )
             batch.result = batch.run(batch.inputs)
 
@@ -325,7 +327,7 @@ class AblatedModel:
         passed: list[nn.Module] = []  # modules without submodules, in the order in which they return
         attending: list[tuple[nn.Module, frozenset[nn.Module]]] = []
 
-        def leave(module: nn.Module, output: object) -> None:
+        def leave(module: nn.Module, args: object, output: object) -> None:
             stack.pop()
             if not any(module.children()) and isinstance(output, Tensor):
                 passed.append(module)
@@ -337,7 +339,8 @@ class AblatedModel:
 
         with torch.inference_mode(), ExitStack() as hooks, replacing(attend):
             for module in self.model.modules():
-                hooks.enter_context(_watching(module, leave, stack.append))
+                hooks.enter_context(module.register_forward_pre_hook(lambda module, args: stack.append(module)))
+                hooks.enter_context(module.register_forward_hook(leave))
             self.model(**self._sample)
         for path, (module, before) in zip(paths, attending, strict=True):
             others = {one for other in paths if other is not path for one in other}
@@ -385,26 +388,9 @@ def _repeated(output: Any, copies: int, batch: int) -> Any:  # noqa: ANN401 # th
 
 @contextmanager
 def _returning(module: nn.Module, output: object) -> Iterator[None]:
-    """Let a module return this, without any computation."""
+    """Let a module return `output` without any computation."""
     module.forward = lambda *_, **__: output
     try:
         yield
     finally:
         del module.forward
-
-
-@contextmanager
-def _watching(
-    module: nn.Module,
-    leave: Callable[[nn.Module, Any], object],
-    enter: Callable[[nn.Module], object] | None = None,
-) -> Iterator[None]:
-    """Call `enter` when the module is called, and `leave` with its output."""
-    hooks = [module.register_forward_hook(lambda module, _, output: (leave(module, output), None)[1])]
-    if enter is not None:
-        hooks.append(module.register_forward_pre_hook(lambda module, _: (enter(module), None)[1]))
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()

@@ -28,7 +28,7 @@ class AlignmentError(UserError):
 
 
 @dataclass(frozen=True)
-class Pieces:
+class AlignedPieces:
     """The pieces of a sentence or a part of it, delimiters included.
 
     Attributes:
@@ -56,7 +56,7 @@ class Pieces:
         return (self.positions > 0) & (self.positions <= self.words)
 
 
-def split_words(tokenizer: PreTrainedTokenizerFast, sentences: Sequence[Sequence[str]]) -> list[Pieces]:
+def split_words(tokenizer: PreTrainedTokenizerFast, sentences: Sequence[Sequence[str]]) -> list[AlignedPieces]:
     """Cut the words of each sentence into pieces, without truncation.
 
     A word without pieces, for instance a lone zero-width joiner, becomes the tokenizer's unknown token and is counted.
@@ -83,7 +83,7 @@ def split_words(tokenizer: PreTrainedTokenizerFast, sentences: Sequence[Sequence
     for index, sentence in enumerate(words):
         ids = np.asarray(encoded["input_ids"][index], np.int32)
         positions = np.asarray(_positions(encoded.word_ids(index), len(sentence)), np.int32)
-        pieces = Pieces(ids, positions, len(sentence), unknown=len(missing[index]))
+        pieces = AlignedPieces(ids, positions, len(sentence), unknown=len(missing[index]))
         with_unknown = len(np.unique(positions[pieces.inside & (ids == tokenizer.unk_token_id)]))
         found.append(replace(pieces, with_unknown=with_unknown))
     return found
@@ -113,7 +113,7 @@ def _positions(word_ids: Sequence[int | None], words: int) -> list[int]:
     return positions
 
 
-def join_sentences(sentences: Sequence[Pieces]) -> Pieces:
+def join_sentences(sentences: Sequence[AlignedPieces]) -> AlignedPieces:
     """Join the pieces of sentences, without the delimiters between two sentences."""
     ids, positions, words = [], [], 0
     for place, sentence in enumerate(sentences):
@@ -126,10 +126,10 @@ def join_sentences(sentences: Sequence[Pieces]) -> Pieces:
         positions.append(np.where(sentence.positions > 0, sentence.positions + words, 0)[kept])
         words += sentence.words
     counts = {name: sum(getattr(sentence, name) for sentence in sentences) for name in ("unknown", "with_unknown")}
-    return Pieces(np.concatenate(ids), np.concatenate(positions).astype(np.int32), words, **counts)
+    return AlignedPieces(np.concatenate(ids), np.concatenate(positions).astype(np.int32), words, **counts)
 
 
-def overlapping(pieces: Pieces, limit: int) -> list[Pieces]:
+def overlapping(pieces: AlignedPieces, limit: int) -> list[AlignedPieces]:
     """Cut pieces into parts of whole words, at most `limit` pieces each; a part begins in the middle of the one before.
 
     Raises:
@@ -148,14 +148,14 @@ def overlapping(pieces: Pieces, limit: int) -> list[Pieces]:
         inside = (pieces.positions >= first) & (pieces.positions <= last)
         chosen = inside | (pieces.positions == 0) | (pieces.positions == pieces.words + 1)
         positions = pieces.positions[chosen].clip(first - 1, last + 1) - (first - 1)
-        found.append(Pieces(pieces.ids[chosen], positions, last - first + 1, first - 1))
+        found.append(AlignedPieces(pieces.ids[chosen], positions, last - first + 1, first - 1))
         if last == pieces.words:
             return found
         half = int(np.searchsorted(ends, ends[first - 1] + room // 2, side="right"))
         first = max(first + 1, min(half, last))
 
 
-def most_central(found: Sequence[Pieces], words: int) -> NDArray[np.int64]:
+def most_central(found: Sequence[AlignedPieces], words: int) -> NDArray[np.int64]:
     """Return the part in which each word lies farthest from both edges, the first of equals: int64 `[words]`."""
     place = np.arange(words)
     # Negative outside a part; every word lies in at least one.
@@ -164,7 +164,7 @@ def most_central(found: Sequence[Pieces], words: int) -> NDArray[np.int64]:
     return chosen
 
 
-def reduction(batch: Sequence[Pieces], from_pieces: FromPieces, device: torch.device) -> tuple[Tensor, Tensor]:
+def reduction(batch: Sequence[AlignedPieces], from_pieces: FromPieces, device: torch.device) -> tuple[Tensor, Tensor]:
     """Return the two factors that reduce weights over pieces to weights over words, for padded parts.
 
     Returns:

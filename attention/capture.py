@@ -9,11 +9,11 @@ module that each hidden state enters or leaves; a hook at this module then captu
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import Context, ContextVar
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from itertools import count
+from itertools import count, product
 from typing import NamedTuple
 
 import torch
@@ -54,7 +54,7 @@ def named_heads(names: Iterable[str | int], layers: int, heads: int, option: str
         match = _HEAD.fullmatch(str(name))
         if match is None:
             raise UserError(
-                f"{option}: {name!r} is no head. Write layer-head, counted from 1, as 6-1; or a layer, as 6."
+                f"{option}: {name!r} is not a head. Write layer-head, counted from 1, as 6-1; or a layer, as 6."
             )
         layer, head = int(match[1]), int(match[2] or 0)
         if layer > layers or head > heads:
@@ -334,7 +334,7 @@ def replacing(replace: Replace, first: int = 0) -> Iterator[None]:
 
 
 class States:
-    """The hidden states of a model as transformers counts them: 0 is the output of the embeddings, k that of layer k.
+    """The hidden states of a model as transformers counts them: 0 is for the embeddings, k for layer k.
 
     The last state includes the final normalisation of the model, as in transformers. The constructor registers hooks in
     the model, which act only during a capture.
@@ -383,13 +383,10 @@ def _record(
             first.setdefault(_memory(tensor), (place, calls[place]))
         calls[place] += 1
 
-    hooks = [_watch((module, entering), see) for module in model.modules() for entering in (True, False)]
-    try:
-        with torch.inference_mode():
-            own = model(**inputs, output_hidden_states=True).hidden_states
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with torch.inference_mode(), ExitStack() as hooks:
+        for place in product(model.modules(), (True, False)):
+            hooks.enter_context(_watch(place, see))
+        own = model(**inputs, output_hidden_states=True).hidden_states
     return first, tuple(own or ())
 
 

@@ -90,12 +90,17 @@ class EncoderSpec:
 
 
 @dataclass(frozen=True)
-class Source:
-    """A folder with the files of an encoder, and its origin."""
+class EncoderSource:
+    """The folder with the files of an encoder, and its origin: a named folder, the installed bundle or the hub."""
 
     spec: EncoderSpec
     folder: Path
     origin: Literal["folder", "bundle", "hub"]
+
+    @property
+    def weights(self) -> list[Path]:
+        """Files of weights: safetensors if there are any, else PyTorch's own; may be empty."""
+        return next(filter(None, (sorted(self.folder.glob(pattern)) for pattern in _WEIGHTS)), [])
 
     def identity(self, digests: Digests) -> dict[str, str | int]:
         """Return everything that determines the attention weights: hashes of the files, kind of weights and seed.
@@ -103,9 +108,10 @@ class Source:
         Raises:
             EncoderError: the folder has no weights, or the installed bundle is not the pinned one.
         """
-        weights: list[Path] = next(filter(None, (sorted(self.folder.glob(pattern)) for pattern in _WEIGHTS)), [])
-        if not weights:
-            raise EncoderError(f"{self.folder}: no {' or '.join(_WEIGHTS)}. Save the encoder with save_pretrained.")
+        if not (weights := self.weights):
+            raise EncoderError(
+                f"{self.folder}: no weights ({' or '.join(_WEIGHTS)}). Save the encoder with save_pretrained."
+            )
         texts = sorted({path for pattern in _TEXTS for path in self.folder.glob(pattern)} - set(weights))
         hashes = digests.of([*weights, *texts])
         if self.origin == "bundle" and [hashes[path] for path in weights] != [BUNDLE_SHA256]:
@@ -130,7 +136,7 @@ def _joint(hashes: Mapping[Path, str], paths: list[Path]) -> str:
     return digest("\n".join(f"{hashes[path]} {path.name}" for path in paths).encode())
 
 
-def resolve(spec: EncoderSpec) -> Source:
+def resolve(spec: EncoderSpec) -> EncoderSource:
     """Find the encoder as a local folder, else in the installed bundle (default encoder only), else on the hub.
 
     Raises:
@@ -140,7 +146,7 @@ def resolve(spec: EncoderSpec) -> Source:
     if folder.is_dir():
         if not (folder / "config.json").is_file():
             raise EncoderError(f"{folder}: a folder without config.json. Save the encoder with save_pretrained.")
-        return Source(spec, folder, "folder")
+        return EncoderSource(spec, folder, "folder")
     if spec.name.startswith((".", "/", "~")):
         raise EncoderError(
             f"{spec.name}: there is no such folder. save_pretrained writes one; `python -m models.export FILE FOLDER` "
@@ -148,9 +154,9 @@ def resolve(spec: EncoderSpec) -> Source:
         )
     bundle = importlib.util.find_spec(BUNDLE)
     if spec.name == DEFAULT and spec.revision is None and bundle is not None and bundle.origin is not None:
-        return Source(spec, Path(bundle.origin).parent / "model", "bundle")
+        return EncoderSource(spec, Path(bundle.origin).parent / "model", "bundle")
     try:
-        return Source(spec, _snapshot(spec), "hub")
+        return EncoderSource(spec, _snapshot(spec), "hub")
     except (OSError, HFValidationError) as error:
         reason = f"{type(error).__name__}: {next(iter(str(error).strip().splitlines()), 'no reason given')}"
         remedy = "Check the name and the network"
@@ -206,6 +212,7 @@ class LoadedEncoder:
         device: device that runs the model.
 
     Attributes:
+        model: the model, in eval mode, without gradients of parameters, with the registered attention function.
         tokenizer: fast tokenizer.
         layers: number of layers.
         heads: number of heads in each layer.
@@ -218,17 +225,17 @@ class LoadedEncoder:
         UserError: PyTorch cannot use the device.
     """
 
-    def __init__(self, source: "Source | EncoderSpec | str", device: torch.device | str = "cpu") -> None:
+    def __init__(self, source: "EncoderSource | EncoderSpec | str", device: torch.device | str = "cpu") -> None:
         spec = EncoderSpec(source) if isinstance(source, str) else source
         self.device = usable_device(device)
         self.source = source = resolve(spec) if isinstance(spec, EncoderSpec) else spec
         self.tokenizer = load_tokenizer(source)
-        self._model = _load(source)
-        self._model.eval().requires_grad_(False).to(self.device)  # type: ignore[no-untyped-call]
-        self.layers, self.heads = check(self._model, source.spec.name)
-        refuse_surplus(self.tokenizer, self._model, source)
-        self.causal = not bool(allowed_by_layer(self._model, 6).triu(1).any())
-        self.max_length = longest_input(self._model, self.tokenizer)
+        self.model = _load(source)
+        self.model.eval().requires_grad_(False).to(self.device)  # type: ignore[no-untyped-call]
+        self.layers, self.heads = check(self.model, source.spec.name)
+        refuse_surplus(self.tokenizer, self.model, source)
+        self.causal = not bool(allowed_by_layer(self.model, 6).triu(1).any())
+        self.max_length = longest_input(self.model, self.tokenizer)
         self.pad_id = int(self.tokenizer.pad_token_id or 0)  # the mask hides padding
         self._masks = torch.empty(0, 0, 0, dtype=torch.bool, device=self.device)  # the distinct masks of the layers
         self._mask_of_layers = torch.zeros(self.layers, dtype=torch.int64, device=self.device)
@@ -273,16 +280,11 @@ class LoadedEncoder:
         return encoder
 
     def __repr__(self) -> str:
-        size = sum(parameter.numel() for parameter in self._model.parameters())
+        size = sum(parameter.numel() for parameter in self.model.parameters())
         return (
             f"<{type(self).__name__} {self.description['name']}: {self.layers} layers × {self.heads} heads, "
-            f"{size:,} parameters, {self.device}, {str(self._model.dtype).removeprefix('torch.')}>"
+            f"{size:,} parameters, {self.device}, {str(self.model.dtype).removeprefix('torch.')}>"
         )
-
-    @property
-    def model(self) -> PreTrainedModel:
-        """The model, in eval mode, without gradients of parameters, with the registered attention function."""
-        return self._model
 
     @property
     def description(self) -> dict[str, object]:
@@ -291,7 +293,7 @@ class LoadedEncoder:
             # Without the path on this machine: equal inputs give equal manifests.
             "name": self.source.folder.resolve().name if self.source.origin == "folder" else self.source.spec.name,
             "origin": self.source.origin,
-            "architecture": type(self._model).__name__,
+            "architecture": type(self.model).__name__,
             "weights": self.source.spec.weights,
             "layers": self.layers,
             "heads": self.heads,
@@ -301,7 +303,7 @@ class LoadedEncoder:
     def inputs(self, tokens: Tensor, mask: Tensor, segments: Tensor) -> dict[str, Tensor]:
         """Return the model's inputs, each `[batch, pieces]`; segment ids only if it was trained on two segments."""
         inputs = {"input_ids": tokens, "attention_mask": mask.long()}
-        if is_segmented(self._model, self.tokenizer):
+        if is_segmented(self.model, self.tokenizer):
             inputs["token_type_ids"] = segments
         return inputs
 
@@ -313,20 +315,20 @@ class LoadedEncoder:
         """
         pieces = real.size(1)
         if pieces > self._masks.size(1):
-            by_layer = allowed_by_layer(self._model, max(pieces, min(self.max_length, pieces + _AHEAD)))
+            by_layer = allowed_by_layer(self.model, max(pieces, min(self.max_length, pieces + _AHEAD)))
             self._masks, self._mask_of_layers = torch.unique(by_layer, dim=0, return_inverse=True)
         return AttentionMasks(self._masks[:, :pieces, :pieces] & real[:, None, None, :], self._mask_of_layers)
 
     @property
     def reentrant(self) -> bool:
         """True if two threads may run it at once: no pass changes the frequencies of rotary positions."""
-        kinds = [str(getattr(module, "rope_type", "")) for module in self._model.modules()]
+        kinds = [str(getattr(module, "rope_type", "")) for module in self.model.modules()]
         return not any("dynamic" in kind or "longrope" in kind for kind in kinds)
 
     @cached_property
     def states(self) -> States:
         """The hidden states; a UserError if they cannot be captured."""
-        return States(self._model, self.layers, f"{self.source.spec.name} ({type(self._model).__name__})")
+        return States(self.model, self.layers, f"{self.source.spec.name} ({type(self.model).__name__})")
 
     @cached_property
     def language_model(self) -> PreTrainedModel | None:
@@ -340,18 +342,18 @@ class LoadedEncoder:
         if config.model_type not in getattr(modeling_auto, f"MODEL_FOR_{task}_LM_MAPPING_NAMES"):
             return None
         model, report = _pretrained(kind, self.source, config, " as a language model")
-        if report["missing_keys"] or type(model.base_model) is not type(self._model):
+        if report["missing_keys"] or type(model.base_model) is not type(self.model):
             return None
         if self.source.spec.weights == "random":
             model = _drawn(kind, config, self.source.spec.seed)
             # A head that is tied to the embeddings shares their memory, and changes with them.
-            model.base_model.load_state_dict(self._model.state_dict(), strict=False)  # the body may also have a pooler
-        setattr(model, model.base_model_prefix, self._model)
+            model.base_model.load_state_dict(self.model.state_dict(), strict=False)  # the body may also have a pooler
+        setattr(model, model.base_model_prefix, self.model)
         return model.eval().requires_grad_(False).to(self.device)  # type: ignore[no-untyped-call, no-any-return]
 
     def last_hidden(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """Return the last hidden states `[batch, pieces, size]`; gradients reach the attention through them."""
-        hidden: Tensor = self._model(**inputs).last_hidden_state
+        hidden: Tensor = self.model(**inputs).last_hidden_state
         return hidden
 
     @property
@@ -362,7 +364,7 @@ class LoadedEncoder:
     @property
     def embeddings(self) -> Tensor:
         """Table of input embeddings, float32 `[vocabulary, size]`; an EncoderError if the embedding is not a table."""
-        table = self._model.get_input_embeddings()
+        table = self.model.get_input_embeddings()
         if not isinstance(table, nn.Embedding):
             found = f"its input embeddings are a {type(table).__name__}, not a table of vectors"
             raise EncoderError(f"{self.source.spec.name}: {found}. Choose other word vectors.")
@@ -379,7 +381,7 @@ class LoadedEncoder:
         """Run the model up to the last wanted layer; see `attention.capture.capture_attention`."""
         if states:
             _ = self.states  # registers their hooks
-        capture_attention(self._model, inputs, receive, layers, receive_state, states)
+        capture_attention(self.model, inputs, receive, layers, receive_state, states)
 
 
 def is_segmented(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> bool:
@@ -408,7 +410,9 @@ def check(model: PreTrainedModel, name: str) -> tuple[int, int]:
     pieces = inputs["input_ids"].size(1)
     shapes = {tuple(weights.shape) for weights in own}
     if len(shapes) > 1 or own[0].shape[-2:] != (pieces, pieces):
-        raise EncoderError(f"{name} has attention of shapes {shapes}, not square: windowed or pooled.")
+        raise EncoderError(
+            f"{name} has attention of shapes {shapes}, not square. Choose an encoder with full attention."
+        )
     captured: dict[int, Tensor] = {}
     try:
         model.set_attn_implementation(NAME)
@@ -445,7 +449,7 @@ def longest_input(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) ->
     return int(min(limits))
 
 
-def load_tokenizer(source: Source) -> PreTrainedTokenizerFast:
+def load_tokenizer(source: EncoderSource) -> PreTrainedTokenizerFast:
     """Return the tokenizer of an encoder; an EncoderError if it is missing, damaged, or not a fast tokenizer."""
     try:
         tokenizer = AutoTokenizer.from_pretrained(source.folder, **_NO_CODE)
@@ -465,7 +469,7 @@ def load_tokenizer(source: Source) -> PreTrainedTokenizerFast:
     return tokenizer
 
 
-def refuse_surplus(tokenizer: PreTrainedTokenizerFast, model: PreTrainedModel, source: Source) -> None:
+def refuse_surplus(tokenizer: PreTrainedTokenizerFast, model: PreTrainedModel, source: EncoderSource) -> None:
     """Raise EncoderError if the tokenizer has pieces beyond the model's table of embeddings."""
     table = model.get_input_embeddings()
     if not isinstance(table, nn.Embedding):
@@ -479,7 +483,7 @@ def refuse_surplus(tokenizer: PreTrainedTokenizerFast, model: PreTrainedModel, s
         )
 
 
-def load_config(source: Source) -> PreTrainedConfig:
+def load_config(source: EncoderSource) -> PreTrainedConfig:
     """Return the config; an EncoderError if it cannot be read, or is of a model of images or without some heads."""
     try:
         config: PreTrainedConfig = AutoConfig.from_pretrained(source.folder, **_NO_CODE)
@@ -498,10 +502,9 @@ def load_config(source: Source) -> PreTrainedConfig:
     return config
 
 
-def _fault_of(error: Exception, folder: Path) -> str:
+def _fault_of(error: Exception, source: EncoderSource) -> str:
     """Return the reason why a model cannot be loaded, with a damaged file by its name."""
-    paths: list[Path] = next(filter(None, (sorted(folder.glob(pattern)) for pattern in _WEIGHTS)), [])
-    for path in paths:
+    for path in source.weights:
         try:
             if path.suffix == ".bin":
                 torch.load(path, map_location="meta", weights_only=True)
@@ -520,7 +523,7 @@ def _named(error: Exception) -> str:
     return _OWN_CODE if "trust_remote_code" in str(error) else f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
-def architecture(source: Source) -> PreTrainedModel:
+def architecture(source: EncoderSource) -> PreTrainedModel:
     """Return the encoder on the meta device, from its config alone; an EncoderError if the config does not allow it."""
     config = load_config(source)
     try:
@@ -531,7 +534,7 @@ def architecture(source: Source) -> PreTrainedModel:
     return model.get_encoder() if config.is_encoder_decoder else model
 
 
-def _load(source: Source) -> PreTrainedModel:
+def _load(source: EncoderSource) -> PreTrainedModel:
     config = load_config(source)
     pretrained, report = _pretrained(AutoModel, source, config)
     unused = ("pooler.", "decoder.") if config.is_encoder_decoder else ("pooler.",)
@@ -544,7 +547,7 @@ def _load(source: Source) -> PreTrainedModel:
 
 def _pretrained(
     kind: Any,  # noqa: ANN401 # an auto class
-    source: Source,
+    source: EncoderSource,
     config: PreTrainedConfig,
     purpose: str = "",
     **options: bool,
@@ -557,7 +560,7 @@ def _pretrained(
                 source.folder, config=config, **_EAGER, output_loading_info=True, **options
             )
     except Exception as error:  # the unpickler raises almost anything on bytes that are not its own
-        reason = _fault_of(error, source.folder)
+        reason = _fault_of(error, source)
         raise EncoderError(f"{source.spec.name} cannot be loaded{purpose}: {reason}") from error
     for name, weight in model.named_parameters():
         if weight.numel() and not torch.stack(weight.detach().aminmax()).isfinite().all():
@@ -568,7 +571,7 @@ def _pretrained(
     return model, report
 
 
-def _refuse_missing(model: PreTrainedModel, source: Source, missing: list[str]) -> None:
+def _refuse_missing(model: PreTrainedModel, source: EncoderSource, missing: list[str]) -> None:
     if missing:
         raise EncoderError(
             f"{source.spec.name}: its files lack {len(missing)} weights of {type(model).__name__}, {min(missing)} "
@@ -601,7 +604,7 @@ def _is_embedding(name: str, model: PreTrainedModel) -> bool:
     return isinstance(getattr(model, child), nn.Embedding)
 
 
-def load_classifier(source: Source, classes: int) -> tuple[PreTrainedModel, tuple[str, ...]]:
+def load_classifier(source: EncoderSource, classes: int) -> tuple[PreTrainedModel, tuple[str, ...]]:
     """Load a sequence classifier with eager attention, in eval mode; return it with the names of its random weights.
 
     A classification head in the files is kept. With `weights: random` the head is random too.
@@ -647,7 +650,7 @@ def refuse_existing(folder: Path) -> None:
         raise EncoderError(f"{folder} is there already, and nothing is overwritten. Name a folder that is not there.")
 
 
-def save_model(model: PreTrainedModel, source: Source, folder: Path, labels: Sequence[str] = ()) -> None:
+def save_model(model: PreTrainedModel, source: EncoderSource, folder: Path, labels: Sequence[str] = ()) -> None:
     """Write a model, and the tokenizer of its source, to a new folder as plain files of transformers.
 
     `labels` names the classes of a classifier, in order. A model whose heads were removed comes with the classes that
@@ -692,7 +695,7 @@ def _quiet() -> Iterator[None]:
 
 @dataclass(frozen=True, eq=False)
 class WordEmbeddings:
-    """The input embeddings of words that stand alone.
+    """The input embeddings of single words.
 
     Attributes:
         vectors: float32 `[words, size]`, the mean over a word's pieces; zeros for a word without pieces.
@@ -709,7 +712,7 @@ def embed_words(encoder: LoadedEncoder, words: Sequence[str]) -> WordEmbeddings:
     """Return the mean of the input embeddings of each word's pieces; every word is cut as a sentence of its own.
 
     Raises:
-        AlignmentError: a word without any piece, and a tokenizer without an unknown token.
+        AlignmentError: a word has no pieces, and the tokenizer no unknown token.
         EncoderError: the input embedding of the encoder is not a table.
     """
     unknown = encoder.tokenizer.unk_token_id

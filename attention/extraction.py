@@ -28,7 +28,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from rich.progress import Progress as Bar
 from torch import Tensor
 
-from attention.alignment import Pieces, most_central, reduce, reduction
+from attention.alignment import AlignedPieces, most_central, reduce, reduction
 from attention.encoder import LoadedEncoder
 from attention.specification import Extraction, Items, Options
 from attention.store import (
@@ -162,7 +162,7 @@ def batches(items: Items, shard: int, device: str) -> Iterator[list[tuple[int, i
     yield batch
 
 
-def pad(parts: Sequence[Pieces], encoder: LoadedEncoder) -> dict[str, Tensor]:
+def pad(parts: Sequence[AlignedPieces], encoder: LoadedEncoder) -> dict[str, Tensor]:
     """Return the model's inputs, padded on the right: `input_ids` and `attention_mask`, int64 `[batch, pieces]`."""
     ids = torch.full((len(parts), max(map(len, parts))), encoder.pad_id)
     mask = torch.zeros_like(ids)
@@ -172,7 +172,7 @@ def pad(parts: Sequence[Pieces], encoder: LoadedEncoder) -> dict[str, Tensor]:
     return {"input_ids": ids.to(encoder.device), "attention_mask": mask.to(encoder.device)}
 
 
-def forward(encoder: LoadedEncoder, parts: Sequence[Pieces], items: Items) -> tuple[Tensor, Tensor]:
+def forward(encoder: LoadedEncoder, parts: Sequence[AlignedPieces], items: Items) -> tuple[Tensor, Tensor]:
     """Run one forward pass on the encoder's device, and reduce it to words layer by layer.
 
     Returns:
@@ -222,7 +222,7 @@ def _check_range(largest: Tensor, layers: Sequence[int], encoder: LoadedEncoder,
             raise UserError(f"{name}: {found} {torch.finfo(options.dtype).max:.0f}. {remedy}")
 
 
-def _place(target: Tensor, block: Tensor, part: Pieces, own: Tensor) -> None:
+def _place(target: Tensor, block: Tensor, part: AlignedPieces, own: Tensor) -> None:
     """Copy the rows of a part's own words; the rows of delimiters come from the first and the last part."""
     words = target.size(-1) - 2
     sources = own - part.first + 1

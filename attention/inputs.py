@@ -14,11 +14,16 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerFast
 
 from attention.alignment import split_words
-from attention.encoder import EncoderError, LoadedEncoder, Source, architecture, load_tokenizer, longest_input
+from attention.encoder import EncoderError, EncoderSource, LoadedEncoder, architecture, load_tokenizer, longest_input
 
 PIECES_VERSION = 1  # raise it when the pieces of a text change
 
 _CHUNK = 1024
+_PUNCTUATION = (".", ",")
+"""The punctuation marks of Clark et al. (2019, §3.2)."""
+
+Ids = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,17 @@ class TextPieces:
     blank: bool = False
 
 
+def _delimiters(tokenizer: PreTrainedTokenizerFast, passages: int) -> list[Ids]:
+    """Return the ids of the delimiters before the first passage, and behind each passage."""
+    encoded = tokenizer(*[["a"]] * passages, is_split_into_words=True, verbose=False)
+    ids = np.array(encoded["input_ids"], np.int64)
+    owners = np.array([-1 if passage is None else passage for passage in encoded.sequence_ids()])
+    places = [np.flatnonzero(owners == passage) for passage in range(passages)]
+    starts = [int(found[0]) for found in places] + [len(ids)]
+    stops = [int(found[-1]) + 1 for found in places]
+    return [ids[: starts[0]], *(ids[stop:start] for stop, start in zip(stops, starts[1:], strict=True))]
+
+
 class TextTokenizer:
     """The tokenizer of an encoder, with the delimiters that the encoder was trained with.
 
@@ -53,23 +69,19 @@ class TextTokenizer:
         EncoderError: the tokenizer or the config cannot be read.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: EncoderSource) -> None:
         self._name = source.spec.name
         self._tokenizer = load_tokenizer(source)
-        self.pieces = tuple(
-            piece or "" for piece in self._tokenizer.convert_ids_to_tokens(list(range(len(self._tokenizer))))
-        )
+        known = self._tokenizer.convert_ids_to_tokens(list(range(len(self._tokenizer))))
+        self.pieces = tuple(piece or "" for piece in known)
         self.max_length = longest_input(architecture(source), self._tokenizer)
         fillers = (self._tokenizer.pad_token_id, self._tokenizer.eos_token_id, 0)
         self.pad = next(int(filler) for filler in fillers if filler is not None)
         self.unknown: int | None = self._tokenizer.unk_token_id
         self.mask: int | None = self._tokenizer.mask_token_id
-        single, pair = self.split(["a", "a"], [None, "a"])
-        outside = single.sources < 0
-        self.start = int(single.ids[0]) if outside[0] else None
-        self.end = int(single.ids[-1]) if outside[-1] else None
-        behind = int(np.flatnonzero(pair.sources == 0)[-1]) + 1
-        self.separator = int(pair.ids[behind]) if pair.sources[behind] < 0 else None
+        (before, behind), (_, between, _) = (_delimiters(self._tokenizer, passages) for passages in (1, 2))
+        self.start, self.end = int(before[0]) if len(before) else None, int(behind[-1]) if len(behind) else None
+        self.separator = int(between[0]) if len(between) else None
 
     def split(self, texts: Sequence[str], pairs: Sequence[str | None]) -> list[TextPieces]:
         """Cut each text, with its pair if it has one, into pieces, without truncation.
@@ -102,13 +114,6 @@ class TextTokenizer:
             sources = np.array([-1 if source is None else source for source in one.sequence_ids], np.int64)
             spans = np.array(one.offsets, np.int64).reshape(-1, 2)
             yield TextPieces(np.array(one.ids, np.int64), sources, np.maximum(spans[:, 1] - 1, spans[:, 0]))
-
-
-Ids = NDArray[np.int64]
-Mask = NDArray[np.bool_]
-
-_PUNCTUATION = (".", ",")
-"""The punctuation marks of Clark et al. (2019, §3.2)."""
 
 
 @dataclass(frozen=True)
@@ -190,18 +195,7 @@ class Segmenter:
     def __init__(self, encoder: LoadedEncoder) -> None:
         self._name = encoder.source.spec.name
         self._tokenizer: PreTrainedTokenizerFast = encoder.tokenizer
-        self._single = self._delimiters(1)
-        self._double = self._delimiters(2)
-
-    def _delimiters(self, passages: int) -> list[Ids]:
-        """Return the ids of the delimiters before the first passage, and behind each passage."""
-        encoded = self._tokenizer(*[["a"]] * passages, is_split_into_words=True, verbose=False)
-        ids = np.array(encoded["input_ids"], np.int64)
-        owners = np.array([-1 if passage is None else passage for passage in encoded.sequence_ids()])
-        places = [np.flatnonzero(owners == passage) for passage in range(passages)]
-        starts = [int(found[0]) for found in places] + [len(ids)]
-        stops = [int(found[-1]) + 1 for found in places]
-        return [ids[: starts[0]], *(ids[stop:start] for stop, start in zip(stops, starts[1:], strict=True))]
+        self._single, self._double = (_delimiters(encoder.tokenizer, passages) for passages in (1, 2))
 
     def delimiters(self, passages: int) -> int:
         """Return the number of delimiters in a segment of one or two passages.
@@ -211,7 +205,7 @@ class Segmenter:
         """
         if passages == 2 and not all(map(len, (self._single[-1], *self._double[1:]))):
             raise EncoderError(
-                f"{self._name}: its tokenizer writes no delimiter behind a text, so two cannot be told apart. Give "
+                f"{self._name}: its tokenizer writes no delimiter behind a text, which would separate a pair. Give "
                 f"each text alone (`packing: single`), or an encoder with such a delimiter, for instance a BERT."
             )
         return sum(map(len, self._single if passages == 1 else self._double))
@@ -219,12 +213,9 @@ class Segmenter:
     @cached_property
     def _marks(self) -> Ids:
         """Ids of the punctuation marks, with or without a blank before them."""
-        pieces = self._tokenizer.get_vocab().items()
-        possible = sorted(number for piece, number in pieces if any(mark in piece for mark in _PUNCTUATION))
-        texts = [str(self._tokenizer.decode([number])).strip() for number in possible]
-        return np.array(
-            [number for number, text in zip(possible, texts, strict=True) if text in _PUNCTUATION], np.int64
-        )
+        possible = [number for piece, number in self._tokenizer.get_vocab().items() if {*_PUNCTUATION} & {*piece}]
+        found = [number for number in possible if str(self._tokenizer.decode([number])).strip() in _PUNCTUATION]
+        return np.array(sorted(found), np.int64)
 
     def split(self, passages: Sequence[Sequence[str]]) -> list[WordPieces]:
         """Cut the words of each passage into pieces; a word without pieces becomes the unknown token.

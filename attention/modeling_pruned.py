@@ -95,7 +95,7 @@ class RemovedHeads:
 
 
 def is_prunable(model: Any) -> bool:  # noqa: ANN401 # a PreTrainedModel
-    """Return whether heads can be removed from a model: its architecture has a layout, and it has all its heads."""
+    """Return True if heads can be removed: the architecture has a layout, and no heads were removed before."""
     config = model.config
     return config.model_type in LAYOUTS and not (
         getattr(config, "add_cross_attention", False) or hasattr(config, "kept_heads")
@@ -103,12 +103,12 @@ def is_prunable(model: Any) -> bool:  # noqa: ANN401 # a PreTrainedModel
 
 
 def prune(model: Any, heads: Collection[tuple[int, int]]) -> RemovedHeads:  # noqa: ANN401 # a PreTrainedModel
-    """Remove heads, 0-based (layer, head), in place; the outputs are then those of the model with zeros for the heads.
+    """Remove heads, 0-based (layer, head), in place; the model then computes the same as with zeros for these heads.
 
     A head is removed with its rows of the query projection and its columns of the output projection; a key and value
-    head is removed with the last of its query heads. With grouped heads every remaining key head must have equally many
-    query heads: the number removed from each key head is the smallest number to remove from any, and the other heads
-    become zero columns of the output projection. So does one head of a layer that loses all heads.
+    head is removed with the last of its query heads. With grouped heads, all remaining key heads must have the same
+    number of query heads. Each key head therefore loses as many query heads as the key head that loses fewest; further
+    heads stay, with zero columns in the output projection. A layer that loses all heads keeps one such head.
 
     Raises:
         ValueError: `is_prunable` is False.
@@ -155,22 +155,22 @@ class _Layer:
 
     @property
     def attention(self) -> nn.Module:
-        """The module that attends."""
+        """The attention module."""
         return self.layer.get_submodule(self.layout.attention)
 
     @property
     def output(self) -> nn.Module:
-        """The projection that reads the heads."""
+        """The output projection, whose input are the outputs of the heads."""
         return self.layer.get_submodule(self.layout.output)
 
     @property
     def head_size(self) -> int:
-        """Numbers that a head gives for a token."""
+        """Size of the output of one head for a token."""
         return int(getattr(self.attention, self.layout.head_size))
 
     @property
     def heads(self) -> tuple[int, int]:
-        """Numbers of query heads and of key heads."""
+        """Number of query heads and number of key heads."""
         modules: list[Any] = [self.attention.get_submodule(name) for name in self.layout.projections]
         sizes = [int(module.weight.shape[_axis(module, outputs=True)]) for module in modules]
         if len(sizes) == 1:
@@ -178,7 +178,7 @@ class _Layer:
         return sizes[0] // self.head_size, sizes[1] // self.head_size
 
     def numbers(self, heads: Sequence[int]) -> Tensor:
-        """Return the places of the numbers of some heads, int64 `[heads · head size]`."""
+        """Return the rows of a projection that belong to some heads, int64 `[heads · head size]`."""
         device = next(self.layer.parameters()).device
         starts = torch.tensor(heads, dtype=torch.long, device=device)[:, None] * self.head_size
         return (starts + torch.arange(self.head_size, device=device)).flatten()
@@ -190,7 +190,7 @@ class _Layer:
             weight.index_fill_(_axis(self.output, outputs=False), self.numbers(heads), 0.0)
 
     def keep(self, heads: Sequence[int]) -> None:
-        """Keep these query heads, in ascending order and equally many of every key head that keeps one."""
+        """Remove all other query heads; `heads` is ascending, with equally many of every key head that keeps one."""
         queries, keys = self.heads
         group = queries // keys
         own, shared = self.numbers(heads), self.numbers(sorted({head // group for head in heads}))
@@ -246,7 +246,7 @@ def _pruned(name: str) -> type[Any]:
 
 
 def __getattr__(name: str) -> type[Any]:
-    """`PrunedBertModel` is transformers' `BertModel` without the heads that its config does not keep, and so on."""
+    """Return a class by name: `PrunedBertModel` is transformers' `BertModel` with the heads in `config.kept_heads`."""
     if not name.startswith("Pruned"):
         raise AttributeError(name)
     return _pruned(name.removeprefix("Pruned"))

@@ -16,14 +16,14 @@ from torch import Tensor
 
 from attention.alignment import (
     ALIGNMENT_VERSION,
+    AlignedPieces,
     AlignmentError,
     FromPieces,
-    Pieces,
     most_central,
     overlapping,
     split_words,
 )
-from attention.encoder import LoadedEncoder, Source
+from attention.encoder import EncoderSource, LoadedEncoder
 from attention.store import FORMAT, NO_HIDDEN, HiddenLayers, Manifest, Part, store_key
 from corpora.sentence import Sentence, Treebank, to_table
 from results.digests import Digests
@@ -101,7 +101,7 @@ class Extraction:
 
     corpus: Path
     reader: Mapping[str, object]
-    encoder: Source | None
+    encoder: EncoderSource | None
     options: Options = Options()
     hidden: tuple[int, ...] = ()
     candidates: Candidates | None = None
@@ -176,7 +176,7 @@ class Items:
     unit: str
     labels: pa.Table
     audit: Mapping[str, int]
-    inputs: tuple[tuple[Pieces, ...], ...]
+    inputs: tuple[tuple[AlignedPieces, ...], ...]
     head_words: tuple[tuple[int, ...], ...]
     layers: tuple[int, ...]
     heads: tuple[int, ...]
@@ -280,7 +280,7 @@ def cut_sentences(extraction: Extraction, treebank: Treebank, encoder: LoadedEnc
         labels = to_table(treebank.sentences)
         return Items(extraction, "sentences", labels, dict(treebank.audit), (), (), layers, heads, hidden)
     kept: list[Sentence] = []
-    inputs: list[tuple[Pieces, ...]] = []
+    inputs: list[tuple[AlignedPieces, ...]] = []
     counted = ("words_without_piece", UNKNOWN_WORDS, "skipped_too_long", "windowed", "lost_arcs")
     found = Counter(dict.fromkeys(counted, 0))
     for start in range(0, len(treebank.sentences), _ENCODED_AT_ONCE):
@@ -307,7 +307,7 @@ def cut_sentences(extraction: Extraction, treebank: Treebank, encoder: LoadedEnc
 
 
 def _reach_of(
-    inputs: Sequence[tuple[Pieces, ...]], encoder: LoadedEncoder, layers: Sequence[int], from_pieces: FromPieces
+    inputs: Sequence[tuple[AlignedPieces, ...]], encoder: LoadedEncoder, layers: Sequence[int], from_pieces: FromPieces
 ) -> pa.Array | None:
     """Return the first and last word, from 1, that each word may attend to by layer; None if always all words.
 
@@ -324,7 +324,7 @@ def _reach_of(
     return pa.array([reach.ravel() for reach in found], pa.list_(pa.int32()))
 
 
-def _reach(cut: Sequence[Pieces], masks: NDArray[np.bool_], from_pieces: FromPieces) -> NDArray[np.int32]:
+def _reach(cut: Sequence[AlignedPieces], masks: NDArray[np.bool_], from_pieces: FromPieces) -> NDArray[np.int32]:
     """Return the first and last word that each word may attend to in its most central part, `[n, masks, 2]`."""
     words = cut[-1].first + cut[-1].words
     found = np.empty((words, len(masks), 2), np.int32)
@@ -344,7 +344,7 @@ def _reach(cut: Sequence[Pieces], masks: NDArray[np.bool_], from_pieces: FromPie
     return found
 
 
-def _fit(sentence: Sentence, whole: Pieces, limit: int, policy: TooLong) -> tuple[Pieces, ...]:
+def _fit(sentence: Sentence, whole: AlignedPieces, limit: int, policy: TooLong) -> tuple[AlignedPieces, ...]:
     if len(whole) <= limit:
         return (whole,)
     if policy == "skip":
@@ -358,10 +358,12 @@ def _fit(sentence: Sentence, whole: Pieces, limit: int, policy: TooLong) -> tupl
     try:
         return tuple(overlapping(whole, limit))
     except AlignmentError as error:
-        raise AlignmentError(f"{too_long}, and {error}. Only `skip` can help.") from error
+        raise AlignmentError(
+            f"{too_long}, and {error}. Leave such sentences out: --data.init_args.options.too_long skip."
+        ) from error
 
 
-def _lost_arcs(sentence: Sentence, parts: Sequence[Pieces]) -> int:
+def _lost_arcs(sentence: Sentence, parts: Sequence[AlignedPieces]) -> int:
     """Return the number of gold arcs between two words that are in no part together."""
     dependents = np.arange(len(sentence))
     heads = np.asarray(sentence.heads) - 1

@@ -177,7 +177,8 @@ class Store:
         except FileNotFoundError:
             return None
         except ValueError as error:
-            _rebuilt(path, error)
+            _remove(path)
+            log.warning("%s: damaged or truncated (%s); it is rebuilt", path, error)
             return None
         if manifest.key != folder.name:
             for name in (MANIFEST, manifest.labels.file, *(part.file for part in manifest.shards)):
@@ -332,11 +333,6 @@ def _remove(path: Path) -> None:
             f"{path}: damaged, or not this store's, and it cannot be removed: {error.strerror}. Make its folder "
             f"writable, or put the stores elsewhere (--data.init_args.cache)."
         ) from error
-
-
-def _rebuilt(path: Path, why: ValueError) -> None:
-    _remove(path)
-    log.warning("%s: damaged or truncated (%s); it is rebuilt", path, why)
 
 
 def _sound(path: Path, part: Part, digests: Digests) -> bool:

@@ -10,14 +10,13 @@ import xarray as xr
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attention.alignment import AlignmentError, Pieces
+from attention.alignment import AlignedPieces, AlignmentError
 from attention.encoder import LoadedEncoder
 from attention.extraction import extract
 from attention.specification import Extraction, Items, Options, cut_sentences
 from attention.store import unpack_weights
 from corpora.sentence import Sentence, Treebank
-from pages.view import Arc, Span, View
-from pages.view import Pieces as ViewPieces
+from pages.view import Arc, Pieces, Span, View
 from results import AttentionLines
 from results.errors import UserError, check_values, new_items
 
@@ -129,7 +128,7 @@ class WordAttention(Sequence[xr.DataArray]):
         array, words = self[place], self.sentences[place]
         numbers = array["from_word"].to_numpy()
         if len(set(numbers.tolist())) < len(numbers) and (arcs or clusters or saliency):
-            raise UserError("These are pieces, and the marks are of words: call `view` over words with `pieces=` this.")
+            raise UserError("Arcs, clusters and saliency need attention over words, with this one as its `pieces`.")
         first = int(numbers[0])  # 0 where there is a start delimiter
         last = len(numbers) - 1 + first - len(words)  # 1 where there is one at the end
         return View(
@@ -148,11 +147,11 @@ class WordAttention(Sequence[xr.DataArray]):
             notes=notes,
         )
 
-    def between(self, sentence: int, first: int) -> ViewPieces:
+    def between(self, sentence: int, first: int) -> Pieces:
         """Return attention between pieces for the view of words, whose numbers start at `first`."""
         array = self[sentence]
         of = (array["from_word"].to_numpy() - first).tolist()
-        return ViewPieces([str(name) for name in array["from"].to_numpy()], of, array.to_numpy())
+        return Pieces([str(name) for name in array["from"].to_numpy()], of, array.to_numpy())
 
     def bertviz(self, sentence: int | str | Sequence[str] = 0) -> tuple[tuple[Tensor, ...], list[str]]:
         """Return the arguments of bertviz: `head_view(*attention.bertviz(0))`, `model_view(*attention.bertviz(0))`.
@@ -234,7 +233,7 @@ def _over_pieces(items: Items) -> Items:
     return replace(items, inputs=tuple((_each_alone(cut),) for cut in items.inputs))
 
 
-def _each_alone(parts: tuple[Pieces, ...]) -> Pieces:
+def _each_alone(parts: tuple[AlignedPieces, ...]) -> AlignedPieces:
     if len(parts) > 1:
         raise AlignmentError("A sentence that is read in windows has no attention over pieces: give `over='words'`.")
     [pieces] = parts

@@ -73,7 +73,7 @@ def sentences_with_rows(
     """Yield the sentences of a file with their rows, one at a time; a name may come twice, and a file may be empty.
 
     Counts dropped rows in `audit` as `range_rows` and `empty_rows`, and sentences with `multiple_roots`. Arguments and
-    errors are those of `read_treebank`.
+    errors as of `read_treebank`.
     """
     reader = _Reader(path, format or format_of(path, _SUFFIXES, "the option `format`"), unique=False)
     for found in reader.with_rows():

@@ -29,7 +29,10 @@ _SEPARATED = {
 }
 _PLACE = re.compile("[0-9]{1,9}")
 _NO_CHARACTER = re.compile("[\0\ud800-\udfff]")  # JSON can escape them
-_KINDS = {dict: "an object", list: "a list", type(None): "null", bool: "true or false", int: "a number"}
+_KINDS: Mapping[type, str] = {
+    **{dict: "an object", list: "a list", type(None): "null", bool: "true or false"},
+    **{int: "a number", float: "a number", str: "a string"},
+}
 
 csv.field_size_limit(2**31 - 1)  # the library's own limit of 131,072 characters is less than a long document
 
@@ -151,11 +154,11 @@ def separated_rows(
 ) -> Iterator[tuple[int, list[str]]]:
     """Yield line number and fields of each record of a TSV or CSV file, the header included.
 
-    Records with more or fewer fields than the first are counted as `malformed` in `left_out`; without it they are a
+    Records with more or fewer fields than the first are counted as `malformed` in `left_out`; without it they raise
     CorpusError.
     """
     width = 0
-    rows = _comma_rows(path) if form == "csv" else ((number, line.split("\t")) for number, line in _lines(path))
+    rows = _comma_rows(path) if form == "csv" else ((number, line.split("\t")) for number, line in numbered_lines(path))
     for number, row in rows:
         if len(row) < 2 and not "".join(row).strip():
             continue
@@ -169,18 +172,9 @@ def separated_rows(
             raise CorpusError.at(path, number, wrong, _SEPARATED[form])
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a file that has any."""
-    number = 0
-    for number, line in numbered_lines(path):
-        yield number, line
-    if not number:
-        raise CorpusError.at(path, None, "the file is empty", "Check that it is the file you meant")
-
-
 def _comma_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Yield the rows of a CSV file, each with its first line; a row may go over several lines."""
-    rows, start = csv.reader((f"{line}\n" for _, line in _lines(path)), strict=True), 1
+    rows, start = csv.reader((f"{line}\n" for _, line in numbered_lines(path)), strict=True), 1
     try:
         for row in rows:
             yield start, row
@@ -226,7 +220,7 @@ class LabelledFile:
 
     def _objects(self) -> Iterator[Record]:
         """Yield the records of a JSONL file."""
-        for number, line in _lines(self.path):
+        for number, line in numbered_lines(self.path):
             if not line.strip():
                 continue
             try:
@@ -234,7 +228,7 @@ class LabelledFile:
             except (ValueError, RecursionError) as error:
                 raise self._error(number, f"this is no JSON ({error})", "Write one object a line") from None
             if not isinstance(found, dict):
-                raise self._error(number, f"this is {_kind(found)}, not an object", "Write one object a line")
+                raise self._error(number, f"this is {_KINDS[type(found)]}, not an object", "Write one object a line")
             for field, name in self._columns.items():
                 if name not in found:
                     raise self._no_column(number, f"the object has no key {name!r}", field, list(found))
@@ -276,7 +270,7 @@ class LabelledFile:
             if isinstance(value, others):
                 value = json.dumps(value)
             if not isinstance(value, str):
-                raise self._error(line, f"the {self.named(field)} is {_kind(value)}", "Write a string")
+                raise self._error(line, f"the {self.named(field)} is {_KINDS[type(value)]}", "Write a string")
             if _NO_CHARACTER.search(value):
                 wrong = f"the {self.named(field)} holds what is no character"
                 raise self._error(line, wrong, "Remove NUL and half surrogate pairs from it")
@@ -303,7 +297,3 @@ class LabelledFile:
                 wrong = f"the rationale names word {place} of a text of {words} words"
                 raise self._error(line, wrong, "Count the words between white space from 0")
         return tuple(sorted(set(map(int, given))))
-
-
-def _kind(value: object) -> str:
-    return _KINDS.get(type(value), "a number" if isinstance(value, float) else "a string")

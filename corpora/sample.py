@@ -82,7 +82,7 @@ _VERBS = list(_verbs())
 
 
 class Grammar:
-    """The grammar with seeded choices, by `Random.random` alone, which Python guarantees; no text comes twice."""
+    """Seeded generator of texts by the grammar, without repeated texts; Python guarantees `Random.random`."""
 
     def __init__(self, seed: int) -> None:
         self._random = Random(seed).random

@@ -122,7 +122,7 @@ def read_sentences(path: Path, audit: Counter[str], format: TreebankFormat) -> I
     """Yield the sentences of a CoNLL-U or CoNLL-X file.
 
     Rows of ranges and of empty nodes are left out and counted as `range_rows` and `empty_rows`; sentences with
-    `multiple_roots` are read and counted. Errors are those of `corpora.conllu.read_treebank`.
+    `multiple_roots` are read and counted. Raises the errors of `corpora.conllu.read_treebank`.
     """
     for sentence, rows in sentences_with_rows(path, audit, format=format):
         yield (Passage(sentence.id, sentence.words, rows[0][0], sentence=sentence),)

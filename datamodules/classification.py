@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from attention import Encoder
-from attention.encoder import EncoderSpec, Source, resolve
+from attention.encoder import EncoderSource, EncoderSpec, resolve
 from attention.inputs import PIECES_VERSION, TextTokenizer
 from corpora.labelled import Columns, LabelledText, LabelledTexts, read_labelled
 from corpora.registry import CORPORA, Corpus, Score
@@ -106,7 +106,7 @@ def vocabulary_vectors(
     spec: VectorSpec,
     vocabulary: Vocabulary,
     frequencies: NDArray[np.int64],
-    source: Source | None,
+    source: EncoderSource | None,
     *,
     root: Path,
     cache: Path,
@@ -370,7 +370,7 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         self.splits: dict[Split, TextSplit] = {}
         self.labels: tuple[str, ...] = ()
         self.positive: int | None = None
-        self.tokenizer_source: Source | None = None
+        self.tokenizer_source: EncoderSource | None = None
         self.vocabulary: Vocabulary
         self._pieces: TextTokenizer | None = None
         self._audit: dict[Split, dict[str, object]] = {}

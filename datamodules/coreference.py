@@ -11,8 +11,8 @@ import torch
 from torch.utils.data import Dataset
 
 from attention import Encoder
-from attention.alignment import AlignmentError, Pieces, join_sentences, split_words
-from attention.encoder import EncoderSpec, Source
+from attention.alignment import AlignedPieces, AlignmentError, join_sentences, split_words
+from attention.encoder import EncoderSource, EncoderSpec
 from attention.specification import UNKNOWN_WORDS, Candidates, Extraction, Items, Options, TooLong
 from attention.store import Store
 from corpora.conll2012 import DOCUMENTS_VERSION, read_documents
@@ -67,7 +67,7 @@ def cut_documents(extraction: Extraction, documents: Documents, encoder: Encoder
     layers, heads, _ = extraction.chosen(encoder)
     found = Counter(dict.fromkeys(_COUNTED, 0))
     windows: list[Window] = []
-    inputs: list[tuple[Pieces, ...]] = []
+    inputs: list[tuple[AlignedPieces, ...]] = []
     for number, document in enumerate(documents.documents):
         found["links"] += sum(anaphoric(document.mentions))
         pieces = split_words(encoder.tokenizer, document.sentences) if encoder is not None else None
@@ -93,7 +93,7 @@ def cut_documents(extraction: Extraction, documents: Documents, encoder: Encoder
 
 
 def _bounds(
-    document: Document, pieces: Sequence[Pieces] | None, limit: int, too_long: TooLong, found: Counter[str]
+    document: Document, pieces: Sequence[AlignedPieces] | None, limit: int, too_long: TooLong, found: Counter[str]
 ) -> Iterator[tuple[int, int]]:
     """Yield the first sentence of each window and the one behind its last; without pieces there is one window."""
     if pieces is None:
@@ -121,7 +121,7 @@ def _bounds(
         yield start, len(pieces)
 
 
-def _too_long(document: Document, place: int, whole: Pieces, limit: int, too_long: TooLong) -> str:
+def _too_long(document: Document, place: int, whole: AlignedPieces, limit: int, too_long: TooLong) -> str:
     words = document.sentences[place]
     spans = [(m.end - m.start, words[m.start : m.end]) for m in document.mentions if m.sentence == place]
     mentions = "it has no mention"
@@ -341,7 +341,7 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
         split = next(split for split, file in self.files().items() if file == path)
         return Path(self.parses.replace("{split}", split)).expanduser()
 
-    def extraction(self, path: Path, source: Source | None) -> Extraction:
+    def extraction(self, path: Path, source: EncoderSource | None) -> Extraction:
         """Attention between the mentions of each window."""
         versions = {"version": DOCUMENTS_VERSION, "windows": WINDOWS_VERSION, "parses": READER_VERSION}
         reader = {"name": "documents", **versions}

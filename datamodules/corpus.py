@@ -19,7 +19,7 @@ from pytorch_lightning.utilities import rank_zero_info, rank_zero_only
 from torch.utils.data import Dataset
 
 from attention import Encoder
-from attention.encoder import EncoderError, EncoderSpec, Source, resolve
+from attention.encoder import EncoderError, EncoderSource, EncoderSpec, resolve
 from attention.extraction import make_store, open_store
 from attention.specification import UNKNOWN_WORDS, Extraction, Items, Options
 from attention.store import Store
@@ -280,7 +280,7 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
         return Batches(self._loader("test"))
 
 
-def load_later(source: Source | None, trainer: Trainer | None) -> Callable[[], Encoder]:
+def load_later(source: EncoderSource | None, trainer: Trainer | None) -> Callable[[], Encoder]:
     """Return a function that loads the encoder, on the device of the trainer, when it is first called."""
 
     @once
@@ -328,7 +328,7 @@ class AttentionDataModule(CorpusDataModule[Item]):
         return () if self.encoder is None else (self.encoder,)
 
     @abstractmethod
-    def extraction(self, path: Path, source: Source | None) -> Extraction:
+    def extraction(self, path: Path, source: EncoderSource | None) -> Extraction:
         """Return the extraction of a file of the corpus."""
 
     @abstractmethod
@@ -386,7 +386,7 @@ class AttentionDataModule(CorpusDataModule[Item]):
         rank_zero_info(f"Ready {time.perf_counter() - entered:.1f} s after entering setup: {held}.")
 
     def _stores(
-        self, paths: Sequence[Path], source: Source | None, encoder: Callable[[], Encoder]
+        self, paths: Sequence[Path], source: EncoderSource | None, encoder: Callable[[], Encoder]
     ) -> dict[Path, Store]:
         """Return the stores of these files. All files without one are parsed before the first is extracted."""
         digests = Digests(self.cache)

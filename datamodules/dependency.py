@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from attention import Encoder
-from attention.encoder import EncoderSpec, Source
+from attention.encoder import EncoderSource, EncoderSpec
 from attention.specification import Extraction, Items, Options, cut_sentences
 from attention.store import Store
 from corpora.conllu import READER_VERSION, read_treebank
@@ -255,7 +255,7 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
         self._lowest = 0
         self.train_on: Sequence[int] | None = None
 
-    def extraction(self, path: Path, source: Source | None) -> Extraction:
+    def extraction(self, path: Path, source: EncoderSource | None) -> Extraction:
         """Attention, and the hidden states of the layers asked for."""
         reader = {"name": "treebank", "version": READER_VERSION, "format": self.format}
         return Extraction(path, reader, source, self.options, self.hidden)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from pytorch_lightning.utilities import rank_zero_info
 
 from attention import Encoder
-from attention.encoder import Source, embed_words
+from attention.encoder import EncoderSource, embed_words
 from results.digests import Digests, digest
 from results.errors import UserError, check_numbers, check_values
 from results.files import keep, kept, remove_leftovers
@@ -106,7 +106,7 @@ def load_vectors(
     *,
     root: Path,
     cache: Path,
-    source: Source | None = None,
+    source: EncoderSource | None = None,
     encoder: Callable[[], Encoder] | None = None,
 ) -> WordVectors:
     """Return the vectors of a corpus's words, converting their file the first time.
@@ -161,7 +161,7 @@ def load_vectors(
     return WordVectors(found.matrix, found.rows, lowercase, identity, known)
 
 
-def _embedded(source: Source, encoder: Callable[[], Encoder] | None, wanted: Sequence[str]) -> FoundVectors:
+def _embedded(source: EncoderSource, encoder: Callable[[], Encoder] | None, wanted: Sequence[str]) -> FoundVectors:
     """Return the encoder's input embeddings of the words that have a piece."""
     embedded = embed_words(Encoder(source) if encoder is None else encoder(), wanted)
     known = np.flatnonzero(embedded.pieces)

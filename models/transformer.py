@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from attention.capture import Head, intervening, named_heads
 from attention.encoder import (
     EncoderError,
-    Source,
+    EncoderSource,
     check,
     is_segmented,
     load_classifier,
@@ -62,7 +62,7 @@ class SequenceClassifier(nn.Module):
             its decision is read from no single piece or another than the first or last.
     """
 
-    def __init__(self, source: Source, classes: int) -> None:
+    def __init__(self, source: EncoderSource, classes: int) -> None:
         super().__init__()
         self.model, self.drawn = load_classifier(source, classes)
         self.names = (

@@ -1,7 +1,7 @@
 """Heads that are replaced: what a model says, against loops over texts that change what its projections read."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from itertools import product
 
 import numpy as np
 import pytest
@@ -10,10 +10,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from attention.ablation import AblatedModel, Ablation, Kind, ReferenceOutputs
-from attention.capture import NAME, Head, Heads, named_heads
+from attention.capture import NAME, Head, Heads, Intervene, intervening, named_heads
 from results.errors import UserError
-from tests import tiny
-from tests.attention.architectures import DIM, HEADS, SIZES, build, projections
+from tests.attention.architectures import DIM, HEADS, build, projections
 
 MODELS = ("bert", "roberta", "electra", "distilbert", "gpt2", "llama", "gpt_neox")
 SETS: Sequence[Heads] = (
@@ -162,73 +161,26 @@ def test_what_is_kept_fits_into_memory(bytes_of_a_text: float) -> None:
     assert reference.texts == 5
 
 
-def uniform_by_hand(model: Any, tokens: Tensor, off: Heads) -> Tensor:  # noqa: ANN401
-    """The last hidden states of a BERT for one text, some of whose heads attend to all tokens alike."""
-    length = tokens.numel()
-    state: Tensor = model.embeddings(tokens[None])[0]
-    for layer, block in enumerate(model.encoder.layer):
-        own, outputs = block.attention.self, []
-        for head in range(HEADS):
-            part = slice(DIM * head, DIM * (head + 1))
-            query, key, value = (linear(state)[:, part] for linear in (own.query, own.key, own.value))
-            weights = torch.full((length, length), 1 / length)
-            if (layer, head) not in off:
-                weights = (query @ key.T / DIM**0.5).softmax(-1)
-            outputs.append(weights @ value)
-        attended = block.attention.output.dense(torch.cat(outputs, 1))
-        state = block.attention.output.LayerNorm(attended + state)
-        inner = nn.functional.gelu(block.intermediate.dense(state))
-        state = block.output.LayerNorm(block.output.dense(inner) + state)
-    return state
+def spreading(off: Heads) -> Intervene:
+    """Make some heads attend alike to all positions that they give any weight to."""
+
+    def spread(layer: int, weights: Tensor, values: Tensor) -> tuple[Tensor, None]:
+        heads = [head for of, head in off if of == layer]
+        seen = (weights[:, heads] > 0).float()
+        weights[:, heads] = seen / seen.sum(-1, keepdim=True)
+        return weights, None
+
+    return spread
 
 
-def test_uniform_attention_is_that_of_a_pass_by_hand() -> None:
-    model, inputs = made("bert"), texts()
-    found = AblatedModel(model, 3, HEADS).run(measure_of(model), inputs, Ablation("uniform"), SETS)
-    with torch.no_grad():
-        for place, heads in enumerate(SETS):
-            for row, length in enumerate(LENGTHS):
-                expected = uniform_by_hand(model, inputs["input_ids"][row, :length], heads).sum(0)
-                torch.testing.assert_close(found[place, row], expected, atol=2e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize("name", ["gpt2", "llama"])
-def test_uniform_attention_of_a_decoder_goes_to_what_came_before(name: str) -> None:
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "gemma2"])
+def test_uniform_attention_goes_to_all_that_has_weight_also_before_a_position_or_in_a_window(name: str) -> None:
     model, inputs = made(name), texts()
-    seen: list[Tensor] = []
-
-    def measure(some: Mapping[str, Tensor]) -> Tensor:
-        hidden: Tensor = model(**some).last_hidden_state
-        seen.append(hidden)
-        return hidden.sum(1)
-
-    first = frozenset({(0, head) for head in range(HEADS)})
-    AblatedModel(model, 3, HEADS).run(measure, alone(inputs, 0), Ablation("uniform"), [first])
-    shorter = {key: tensor[:, :4] for key, tensor in alone(inputs, 0).items()}
-    AblatedModel(model, 3, HEADS).run(measure, shorter, Ablation("uniform"), [first])
-    # What a position says does not depend on later ones, with the head off too.
-    torch.testing.assert_close(seen[1][:, :4], seen[3], atol=1e-5, rtol=1e-5)
-    assert (seen[1] - seen[0]).abs().max() > 1e-2
-
-
-def test_uniform_attention_goes_no_further_than_the_window_of_a_layer() -> None:
-    sizes = {**SIZES, "num_hidden_layers": 1, "num_key_value_heads": 2, "sliding_window": 3, "pad_token_id": None}
-    model = tiny.build("mistral", 1, **sizes)
-    model.set_attn_implementation(NAME)
-    inputs = alone(texts(), 0)
-    other = {**inputs, "input_ids": torch.cat([(inputs["input_ids"][:, :1] + 1), inputs["input_ids"][:, 1:]], 1)}
-
-    def measure(some: Mapping[str, Tensor]) -> Tensor:
-        hidden: Tensor = model(**some).last_hidden_state
-        return hidden
-
-    every = frozenset((0, head) for head in range(HEADS))
-    found, changed = (
-        AblatedModel(model, 1, HEADS).run(measure, some, Ablation("uniform"), [every])[0, 0] for some in (inputs, other)
-    )
-    # The first token is seen by itself and the two behind it.
-    torch.testing.assert_close(found[3:], changed[3:], atol=1e-6, rtol=1e-6)
-    assert (found[2] - changed[2]).abs().max() > 1e-3
+    found = AblatedModel(model, 3, HEADS).run(measure_of(model), inputs, Ablation("uniform"), SETS)
+    for (place, heads), row in product(enumerate(SETS), range(len(LENGTHS))):
+        with torch.no_grad(), intervening(spreading(heads)):
+            expected = measure_of(model)(alone(inputs, row))[0]
+        torch.testing.assert_close(found[place, row], expected, atol=2e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -260,10 +212,10 @@ def test_heads_by_their_names() -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("0-1", r"--x: '0-1' is no head\. Write layer-head, counted from 1"),
+        ("0-1", r"--x: '0-1' is not a head\. Write layer-head, counted from 1"),
         ("3-1", "--x: there is no 3-1; there are 2 layers of 4 heads"),
         ("2-5", "there is no 2-5"),
-        ("last", "'last' is no head"),
+        ("last", "'last' is not a head"),
     ],
 )
 def test_a_head_that_does_not_exist_is_refused(name: str, message: str) -> None:

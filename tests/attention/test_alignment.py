@@ -12,9 +12,9 @@ from torch import Tensor
 from transformers import BertTokenizer, PreTrainedTokenizerFast, RobertaTokenizer
 
 from attention.alignment import (
+    AlignedPieces,
     AlignmentError,
     FromPieces,
-    Pieces,
     most_central,
     overlapping,
     reduce,
@@ -93,12 +93,12 @@ def test_a_tokenizer_that_cuts_and_pads_by_itself_does_neither(tmp_path: Path) -
     assert (len(long), len(short)) == (22, 3)
 
 
-def random_pieces(random: np.random.Generator, words: int, delimiters: bool = True) -> Pieces:
+def random_pieces(random: np.random.Generator, words: int, delimiters: bool = True) -> AlignedPieces:
     sizes = random.integers(1, 5, words).tolist()
     positions = [position + 1 for position, size in enumerate(sizes) for _ in range(size)]
     if delimiters:
         positions = [0, *positions, words + 1]
-    return Pieces(random.permutation(len(positions)).astype(np.int32), np.array(positions, np.int32), words)
+    return AlignedPieces(random.permutation(len(positions)).astype(np.int32), np.array(positions, np.int32), words)
 
 
 @pytest.mark.parametrize("words", [1, 5, 17, 60])
@@ -140,13 +140,13 @@ def test_parts_hold_all_words_whole_and_overlap_by_about_half(words: int, limit:
 
 
 def test_a_word_too_long_for_any_part_is_an_error() -> None:
-    whole = Pieces(np.arange(9, dtype=np.int32), np.array([0, 1, 2, 2, 2, 2, 2, 3, 4], np.int32), 3)
+    whole = AlignedPieces(np.arange(9, dtype=np.int32), np.array([0, 1, 2, 2, 2, 2, 2, 3, 4], np.int32), 3)
     assert len(overlapping(whole, 7)) == 3
     with pytest.raises(AlignmentError, match="word 2 alone has 5 pieces; the limit is 4"):
         overlapping(whole, 6)
 
 
-def random_weights(random: np.random.Generator, batch: Sequence[Pieces], heads: int) -> Tensor:
+def random_weights(random: np.random.Generator, batch: Sequence[AlignedPieces], heads: int) -> Tensor:
     """Rows that sum to one over a part's own pieces, and numbers that look real in the rows of padding."""
     longest = max(map(len, batch))
     weights = random.random((len(batch), heads, longest, longest))

@@ -131,7 +131,7 @@ def test_gradients_are_what_eager_gives(model: PreTrainedModel, lengths: tuple[i
         torch.testing.assert_close(ours[name], gradient, rtol=0, atol=1e-5 * max(1, float(gradient.abs().max())))
 
 
-DROPOUT: dict[str, dict[str, object]] = {
+DROPOUT: dict[str, dict[str, Any]] = {
     "bert": {"attention_probs_dropout_prob": 0.5, "hidden_dropout_prob": 0.0},
     "gpt2": {"attn_pdrop": 0.5, "embd_pdrop": 0.0, "resid_pdrop": 0.0},
 }

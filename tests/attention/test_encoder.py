@@ -35,8 +35,8 @@ from attention.encoder import (
     BUNDLE_SHA256,
     DEFAULT,
     EncoderError,
+    EncoderSource,
     EncoderSpec,
-    Source,
     embed_words,
     load_classifier,
     resolve,
@@ -67,7 +67,7 @@ def folder(tmp_path: Path) -> Path:
     return tiny.save_bert(tmp_path / "bert")
 
 
-def source(folder: Path, **spec: object) -> Source:
+def source(folder: Path, **spec: object) -> EncoderSource:
     return resolve(EncoderSpec(str(folder), **spec))  # type: ignore[arg-type]
 
 
@@ -305,8 +305,8 @@ class TestFromModel:
 
     def test_it_is_that_of_the_same_model_in_a_folder(self, folder: Path, tmp_path: Path) -> None:
         model, tokenizer = in_memory(folder)
-        for one in (model, tokenizer):
-            one.save_pretrained(tmp_path / "saved")
+        model.save_pretrained(tmp_path / "saved")
+        tokenizer.save_pretrained(tmp_path / "saved")
         saved, made = Encoder(str(tmp_path / "saved")), Encoder.from_model(model, tokenizer, name="mine")
         for one, other in zip(captured(saved, [2, 5, 6, 3]), captured(made, [2, 5, 6, 3]), strict=True):
             assert torch.equal(one, other)
@@ -409,7 +409,7 @@ def test_a_folder_without_config_or_weights_is_refused_by_name(folder: Path, tmp
     with pytest.raises(EncoderError, match=rf"{tmp_path}: a folder without config\.json.*save_pretrained"):
         resolve(EncoderSpec(str(tmp_path)))
     (folder / WEIGHTS).unlink()
-    with pytest.raises(EncoderError, match=rf"{folder}: no model\*\.safetensors or pytorch_model\*\.bin"):
+    with pytest.raises(EncoderError, match=rf"{folder}: no weights \(model\*\.safetensors or pytorch_model\*\.bin"):
         source(folder).identity(Digests(tmp_path))
 
 
@@ -427,7 +427,7 @@ def test_a_name_that_is_not_found_is_refused_at_once_with_the_reason(monkeypatch
 
 
 def weights_of(encoder: Encoder) -> dict[str, Tensor]:
-    return dict(encoder._model.named_parameters())
+    return dict(encoder.model.named_parameters())
 
 
 @pytest.mark.parametrize(
@@ -511,37 +511,28 @@ def bundle(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     return package / "model"
 
 
-def test_the_default_encoder_comes_from_the_bundle(
+def test_the_default_encoder_comes_from_the_bundle_if_its_weights_are_the_pinned_ones(
     bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pinned = digest((bundle / WEIGHTS).read_bytes())
-    monkeypatch.setattr("attention.encoder.BUNDLE_SHA256", pinned)
-    found = resolve(EncoderSpec())
+    found, path = resolve(EncoderSpec()), bundle / WEIGHTS
     assert (found.origin, found.folder) == ("bundle", bundle)
-    assert found.identity(Digests(tmp_path))["weights_sha256"] == pinned
     assert Encoder(found).description["origin"] == "bundle"
+    pinned = digest(path.read_bytes())
+    with pytest.raises(EncoderError, match=f"{path}: SHA-256 {pinned} is not {BUNDLE_SHA256}, that of {DEFAULT}. Rein"):
+        found.identity(Digests(tmp_path))
+    monkeypatch.setattr("attention.encoder.BUNDLE_SHA256", pinned)
+    assert found.identity(Digests(tmp_path))["weights_sha256"] == pinned
 
 
-def test_a_bundle_with_other_weights_is_refused(bundle: Path, tmp_path: Path) -> None:
-    path = bundle / WEIGHTS
-    with pytest.raises(EncoderError) as refusal:
-        resolve(EncoderSpec()).identity(Digests(tmp_path))
-    for part in (str(path), digest(path.read_bytes()), BUNDLE_SHA256, DEFAULT, "Reinstall"):
-        assert part in str(refusal.value)
-
-
-@pytest.mark.parametrize("spec", [EncoderSpec(revision="1110a243"), EncoderSpec("bert-base-uncased")])
 @pytest.mark.usefixtures("bundle")
-def test_the_bundle_stands_for_the_default_encoder_alone(spec: EncoderSpec, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", "/nonexistent")
-    with pytest.raises(EncoderError, match="not found, neither as a local folder nor on the hub"):
-        resolve(spec)
-
-
-def test_a_local_folder_of_the_default_name_comes_first(
+def test_the_bundle_stands_for_the_default_encoder_alone_and_behind_a_folder_of_its_name(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", "/nonexistent")
+    for spec in (EncoderSpec(revision="1110a243"), EncoderSpec("bert-base-uncased")):
+        with pytest.raises(EncoderError, match="not found, neither as a local folder nor on the hub"):
+            resolve(spec)
     shutil.copytree(folder, tmp_path / DEFAULT)
     monkeypatch.chdir(tmp_path)
     assert resolve(EncoderSpec()).origin == "folder"
@@ -607,7 +598,7 @@ def test_words_that_the_tokenizer_does_not_know(bert: Path) -> None:
 
 def test_input_that_is_not_embedded_by_a_table_is_refused(bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = load(bert)
-    monkeypatch.setattr(encoder._model, "get_input_embeddings", lambda: nn.Linear(2, 2))
+    monkeypatch.setattr(encoder.model, "get_input_embeddings", lambda: nn.Linear(2, 2))
     with pytest.raises(EncoderError, match=r"bert.*are a Linear, not a table of vectors\. Choose other"):
         embed_words(encoder, ["fox"])
 

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from attention import Encoder
-from attention.alignment import FromPieces, Pieces, reduce
+from attention.alignment import AlignedPieces, FromPieces, reduce
 from attention.extraction import (
     BATCH_CELLS,
     BATCH_PIECES,
@@ -111,7 +111,7 @@ def test_a_long_sentence_comes_from_the_parts_in_which_its_words_are_most_centra
         np.testing.assert_allclose(attention.sum(-1).numpy(), 1, rtol=0, atol=1e-5)
 
 
-def part_of(position: int, n: int, parts: Sequence[Pieces]) -> int:
+def part_of(position: int, n: int, parts: Sequence[AlignedPieces]) -> int:
     """Where a row comes from: the delimiters from the ends, a word from where it is farthest from both edges."""
     if position == 0:
         return 0
@@ -175,7 +175,9 @@ def fake_items(
     hidden: HiddenLayers = NO_HIDDEN,
 ) -> Items:
     """Items that are read in parts of so many pieces."""
-    inputs = tuple(tuple(Pieces(np.zeros(n, np.int32), np.zeros(n, np.int32), 1) for n in each) for each in lengths)
+    inputs = tuple(
+        tuple(AlignedPieces(np.zeros(n, np.int32), np.zeros(n, np.int32), 1) for n in each) for each in lengths
+    )
     extraction = Extraction(Path("corpus"), {}, None)
     return Items(extraction, "sentences", pa.table({}), {}, inputs, (), layers, heads, hidden)
 
@@ -278,7 +280,7 @@ def test_states_beyond_half_precision_are_refused_with_the_remedy(tmp_path: Path
 def test_states_that_are_not_numbers_are_refused(folders: dict[str, Path]) -> None:
     encoder = load(folders["bert"])
     assert encoder.states.count == 3  # it was sound when it was looked at
-    behind_the_attention = encoder._model.get_submodule("encoder.layer.1.output.dense")
+    behind_the_attention = encoder.model.get_submodule("encoder.layer.1.output.dense")
     behind_the_attention.register_forward_hook(lambda module, args, output: output * float("nan"))
     with pytest.raises(UserError, match="a hidden state of layer 2 is not a finite number"):
         extracted(encoder, items_of(tiny.treebank((3, 4)), encoder, FLOAT32, (1, 2)))

@@ -48,7 +48,7 @@ def test_a_manifest_comes_back_as_it_was_from_json_in_a_fixed_order(extraction: 
     for manifest in (plain, replace(plain, hidden=HiddenLayers((0, 2), 384))):
         content = manifest.dump()
         assert Manifest.load(content) == manifest
-        assert replace(manifest, audit=dict(reversed(manifest.audit.items()))).dump() == content
+        assert replace(manifest, audit=dict(reversed([*manifest.audit.items()]))).dump() == content
         body = json.loads(content)
         assert list(body) == sorted(body)
         assert body["shards"][1] == vars(manifest.shards[1])

@@ -116,7 +116,7 @@ def test_views_mark_words_by_their_numbers(save: Callable[[Path], Path], start: 
     )
     assert view.title == "the foxglove sleeps ."
     assert list(pieces.view(words).words) == [str(piece) for piece in pieces[0]["from"].to_numpy()]
-    with pytest.raises(UserError, match="the marks are of words"):
+    with pytest.raises(UserError, match="Arcs, clusters and saliency need attention over words"):
         pieces.view(words, arcs=[(1, 2, "det")])
     assert [view.words[place] for arc in view.arcs for place in arc[:2]] == ["the", "foxglove"]
     assert [tuple(view.words[slice(*span)]) for span in view.clusters[0]] == [("the", "foxglove")]

@@ -111,7 +111,7 @@ NO_COLUMN = (
     rf"if the file has no header, set `{OPTION}\.header false`"
 )
 BAD: list[tuple[str, str, str | bytes, int | None, str]] = [
-    ("empty file", "x.tsv", "", None, "the file is empty"),
+    ("empty file", "x.tsv", "", None, "the file holds no text"),
     ("header alone", "x.tsv", "label\ttext\n\n", None, "the file holds no text"),
     ("UTF-16 without a mark", "x.tsv", TSV.encode("utf-16-le"), 1, "NUL byte.*UTF-16"),
     ("missing column", "x.tsv", "label\tsentence\n1\ta\n", 1, NO_COLUMN),

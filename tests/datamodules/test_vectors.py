@@ -13,7 +13,7 @@ from gensim import downloader
 from gensim.models import FastText, KeyedVectors
 
 from attention import Encoder
-from attention.encoder import EncoderSpec, Source, embed_words, resolve
+from attention.encoder import EncoderSource, EncoderSpec, embed_words, resolve
 from attention.inputs import TextTokenizer
 from datamodules import VectorSpec
 from datamodules.classification import vocabulary_vectors
@@ -285,7 +285,7 @@ class Files:
         self,
         name: str,
         counts: Mapping[str, int] = COUNTS,
-        source: Source | None = None,
+        source: EncoderSource | None = None,
         **options: object,
     ) -> WordVectors:
         spec = VectorSpec(name, **options)  # type: ignore[arg-type]

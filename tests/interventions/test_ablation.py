@@ -201,7 +201,7 @@ def test_something_is_to_be_ablated() -> None:
     ("options", "message"),
     [
         (["--model.init_args.sets={a: [3-1]}"], r"sets\.a: there is no 3-1; there are 2 layers of 4 heads"),
-        (["--model.init_args.sets={a: [late]}"], r"sets\.a: 'late' is no head\. Write layer-head"),
+        (["--model.init_args.sets={a: [late]}"], r"sets\.a: 'late' is not a head\. Write layer-head"),
         (["--model.init_args.score=pearson"], r"there is no pearson; give accuracy or f1 or auroc or mcc"),
         (["--model.init_args.checkpoint=null"], "needs TextDataModule, and ClassificationDataModule is given"),
     ],

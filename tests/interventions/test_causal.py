@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedModel
 
 from attention import Encoder, EncoderSpec, resolve
-from attention.alignment import Pieces, split_words
+from attention.alignment import AlignedPieces, split_words
 from corpora.conllu import read_treebank
 from corpora.sentence import Sentence
 from datamodules import ClassificationDataModule, DependencyDataModule
@@ -62,7 +62,7 @@ def sentences(corpus: str, split: str) -> Sequence[Sentence]:
     return read_treebank(Path(corpus.replace("{split}", split))).sentences
 
 
-def means_of(model: PreTrainedModel, parts: Sequence[Pieces]) -> list[Tensor]:
+def means_of(model: PreTrainedModel, parts: Sequence[AlignedPieces]) -> list[Tensor]:
     """Mean output of the heads of each layer at each position of the sentences; the last is of all positions."""
     found: dict[int, list[Tensor]] = {}
 
@@ -81,11 +81,11 @@ def means_of(model: PreTrainedModel, parts: Sequence[Pieces]) -> list[Tensor]:
     return means
 
 
-def ids_of(part: Pieces) -> Tensor:
+def ids_of(part: AlignedPieces) -> Tensor:
     return torch.from_numpy(part.ids.astype(np.int64))[None]
 
 
-def found_heads(probe: AttentionOnlyProbe, weights: Tensor, part: Pieces) -> list[int]:
+def found_heads(probe: AttentionOnlyProbe, weights: Tensor, part: AlignedPieces) -> list[int]:
     """The head of every word by the formula of the probe, from weights `[heads, pieces, pieces]` of one layer."""
     positions, n = torch.from_numpy(part.positions.astype(np.int64)), part.words
     words = torch.zeros(len(weights), n + 2, n + 2)

@@ -61,7 +61,7 @@ def alone(batch: SegmentBatch, inputs: Mapping[str, Tensor], row: int) -> dict[s
 
 
 def double(encoder: Encoder) -> Encoder:
-    (encoder.language_model or encoder._model).double()
+    (encoder.language_model or encoder.model).double()
     return encoder
 
 

@@ -63,7 +63,7 @@ def test_plain_transformers_decides_as_the_checkpoint_does(
     assert "implementation" not in (folder / "config.json").read_text(encoding="utf-8")
     body = Encoder(resolve(EncoderSpec(str(folder))))
     own = model.classifier.model.base_model.state_dict()
-    kept = body._model.state_dict()
+    kept = body.model.state_dict()
     assert all(torch.equal(kept[name], own[name]) for name in own)
     again = ClassificationDataModule(corpus, tokenizer=EncoderSpec(str(folder)), positive="good", cache=str(tmp_path))
     fresh = TransformerClassifier()
