@@ -9,7 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from pytorch_lightning.utilities import rank_zero_warn
 
-from analysis.base import Analysis, ByHead
+from analysis.base import Analysis, HeadNumbers, without_interval
 from analysis.experiment import AttentionAnalyses
 from analysis.surface import BEHAVIOURS
 from analysis.tables import head_rows, name_of
@@ -19,8 +19,8 @@ from datamodules.batches import EncoderOf
 from datamodules.corpus import part_of
 from heads import AntecedentHeads, SingleHeads
 from heads.single_heads import MARGIN
-from metrics.moments import Floats, Interval
-from results import Estimate, Figure, HeatMap, Result, Table, Unit, merged
+from metrics.moments import Means
+from results import Estimate, Figure, Floats, HeatMap, Result, Table, Unit, merged
 from results.errors import check_numbers
 from training.experiment import CompositeExperiment
 
@@ -73,7 +73,7 @@ def roles_of(row: Row) -> list[str]:
 class Known:
     """What is known of the heads of one encoder: numbers with intervals, and classes, layer by layer."""
 
-    numbers: Mapping[str, ByHead]
+    numbers: Mapping[str, HeadNumbers]
     classes: Mapping[str, Sequence[Any]]
 
     def rows(self, half: int | None = None) -> pd.DataFrame:
@@ -81,13 +81,7 @@ class Known:
 
         Numbers without halves, those of the treebank's arcs and of the documents, are of all inputs in either half.
         """
-        numbers = {
-            name: ByHead.constant(one.halves[half], one.unit).interval
-            if half is not None and one.halves
-            else one.interval
-            for name, one in self.numbers.items()
-        }
-        frame = head_rows(numbers)
+        frame = head_rows(self.estimates(half))
         for name, column in self.classes.items():
             frame.insert(2, name, list(column))
         found = [roles_of(row) for row in frame.to_dict("records")]  # type: ignore[arg-type]
@@ -95,24 +89,29 @@ class Known:
         frame.insert(3, "roles", [" ".join(roles) for roles in found])
         return frame
 
+    def estimates(self, half: int | None = None) -> dict[str, Estimate[Floats]]:
+        """Return the numbers of all inputs, or of one half of them where they can be taken apart."""
+        groups = slice(None) if half is None else slice(half, None, 2)
+        return {name: one.over(groups) if isinstance(one, Means) else one for name, one in self.numbers.items()}
+
     @property
     def units(self) -> dict[str, Unit]:
-        """Of the numbers."""
-        return {name: one.unit for name, one in self.numbers.items()}
+        """Units of the numbers."""
+        return {name: one.unit for name, one in self.estimates().items()}
 
 
-def outside(given: Mapping[str, ByHead], random: Mapping[str, ByHead]) -> dict[str, NDArray[np.bool_]]:
+def outside(
+    given: Mapping[str, Estimate[Floats]], random: Mapping[str, Estimate[Floats]]
+) -> dict[str, NDArray[np.bool_]]:
     """Heads whose interval lies wholly outside what all heads of random weights span, by number, `[layers, heads]`.
 
     What they span is from the lowest to the highest end of all their intervals. Numbers without intervals are left out.
     """
     found = {}
     for name in given.keys() & random.keys():
-        own, span = given[name].interval, random[name].interval
-        if np.isnan(own.low).all() or np.isnan(span.low).all():
-            continue
-        low, high = np.fmin.reduce(span.low, axis=None), np.fmax.reduce(span.high, axis=None)
-        found[name] = (own.low > high) | (own.high < low)
+        (low, high), span = given[name].interval, _span(random[name])
+        if not (np.isnan(low).all() or np.isnan(span).any()):
+            found[name] = (low > span[1]) | (high < span[0])
     return {name: found[name] for name in given if name in found}
 
 
@@ -122,24 +121,31 @@ def control_table(given: Known, random: Known) -> Table:
     Columns: `statistic, unit, mean, random_mean, random_low, random_high, heads, share, outside`: the means over heads;
     what the random heads span; and how many heads lie `outside` of it, by name.
     """
-    apart, rows = outside(given.numbers, random.numbers), []
+    own, others, rows = given.estimates(), random.estimates(), []
+    apart = outside(own, others)
     for name, flags in apart.items():
-        own, span = given.numbers[name].interval, random.numbers[name].interval
+        low, high = _span(others[name])
         rows.append(
             {
                 "statistic": name,
-                "mean": _mean(own.value),
-                "random_mean": _mean(span.value),
-                "random_low": float(np.fmin.reduce(span.low, axis=None)),
-                "random_high": float(np.fmax.reduce(span.high, axis=None)),
+                "mean": _mean(own[name].value),
+                "random_mean": _mean(others[name].value),
+                "random_low": low,
+                "random_high": high,
                 "heads": int(flags.sum()),
                 "share": float(flags.mean()),
                 "outside": " ".join(name_of(*place) for place in np.argwhere(flags).tolist()),
             }
         )
-    units: list[Unit] = [given.numbers[name].unit for name in apart]
+    units = [own[name].unit for name in apart]
     columns = ("mean", "random_mean", "random_low", "random_high")
     return Table(pd.DataFrame(rows), {**dict.fromkeys(columns, units), "share": "fraction"})
+
+
+def _span(estimate: Estimate[Floats]) -> tuple[float, float]:
+    """Return the lowest and the highest end of all intervals."""
+    low, high = estimate.interval
+    return float(np.fmin.reduce(low, axis=None)), float(np.fmax.reduce(high, axis=None))
 
 
 def _mean(values: Floats) -> float:
@@ -157,18 +163,19 @@ def stability_table(known: Known) -> tuple[Table, dict[str, Estimate]]:
     """
     rows, units = [], list[Unit]()
     for name, one in known.numbers.items():
-        if one.halves is None:
+        if not isinstance(one, Means):
             continue
-        first, second = (half.ravel() for half in one.halves)
+        halves = [one.over(slice(half, None, 2)) for half in (0, 1)]
+        first, second = (half.value.ravel() for half in halves)
         sound = np.isfinite(first) & np.isfinite(second)
         varies = sound.any() and np.ptp(first[sound]) > 0 and np.ptp(second[sound]) > 0
         correlation = float(np.corrcoef(first[sound], second[sound])[0, 1]) if varies else float("nan")
         apart = float(np.abs(first - second)[sound].mean()) if sound.any() else float("nan")
         rows.append({"statistic": name, "correlation": correlation, "difference": apart})
-        units.append(one.unit)
+        units.append(halves[0].unit)
     frame = pd.DataFrame(rows, columns=["statistic", "correlation", "difference"])
-    halves = [known.rows(half)["role"] for half in (0, 1)]
-    same = Estimate(float((halves[0] == halves[1]).mean()), unit="fraction")
+    roles = [known.rows(half)["role"] for half in (0, 1)]
+    same = Estimate(float((roles[0] == roles[1]).mean()), unit="fraction")
     return Table(frame, {"correlation": "fraction", "difference": units}), {"stability.role": same}
 
 
@@ -179,10 +186,10 @@ def of_dependencies(result: Result, prefix: str, shape: tuple[int, int]) -> Know
     def number(column: str) -> Floats:
         return table[column].to_numpy(np.float64).reshape(shape)
 
-    accuracy = Interval(number("accuracy"), number("low"), number("high"), np.zeros(shape, np.int64))
+    accuracy = Estimate(number("accuracy"), number("low"), number("high"), unit="fraction")
     others = ("fixed_offset", "confidence", "offset_share")
-    numbers = {"relation_accuracy": ByHead(accuracy, "fraction")}
-    numbers |= {name: ByHead.constant(number(name), "fraction") for name in others}
+    numbers: dict[str, HeadNumbers] = {"relation_accuracy": accuracy}
+    numbers |= {name: without_interval(number(name), "fraction") for name in others}
     names = {"relation": "relation", "direction": "direction", "syntactic": "syntactic", "offset": "offset"}
     return Known(numbers, {name: table[column].tolist() for name, column in names.items()})
 
@@ -196,8 +203,8 @@ def of_antecedents(result: Result, prefix: str, shape: tuple[int, int]) -> Known
     value, low, high = (best[name].to_numpy(np.float64).reshape(shape) for name in (own, "low", "high"))
     nearest = np.full(shape, result.numbers["nearest.all"])
     numbers = {
-        "antecedent": ByHead(Interval(value, low, high, np.zeros(shape, np.int64)), "fraction"),
-        "nearest_mention": ByHead.constant(nearest, "fraction"),
+        "antecedent": Estimate(value, low, high, unit="fraction"),
+        "nearest_mention": without_interval(nearest, "fraction"),
     }
     return Known(numbers, {})
 
@@ -280,7 +287,7 @@ def atlas_of(known: Mapping[EncoderOf, Known]) -> Result:
         prefix = "" if encoder == "given" else f"{encoder}."
         frame = one.rows()
         if encoder == "given" and random is not None:
-            flags = outside(given.numbers, random.numbers)
+            flags = outside(given.estimates(), random.estimates())
             frame["outside_random"] = [
                 " ".join(name for name, of in flags.items() if of.ravel()[row]) for row in range(len(frame))
             ]

@@ -1,45 +1,25 @@
 """What every analysis of attention is: an object that sees the weights of each layer as they pass, and sums."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from dataclasses import replace
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 from torch import Tensor, nn
 
 from attention import Encoder
 from datamodules import SegmentBatch, TextDataModule
-from metrics.moments import Floats, Interval, Means
-from results import Figure, Result, Unit
+from metrics.moments import Means
+from results import Estimate, Figure, Floats, Result, Unit
+
+HeadNumbers: TypeAlias = Means | Estimate[Floats]
+"""A number of every head, `[layers, heads]`: sums over inputs whose groups are halves in turn, or a finished number."""
 
 
-@dataclass(frozen=True, eq=False)
-class ByHead:
-    """A number of every head, `[layers, heads]`.
-
-    Attributes:
-        interval: The means over all inputs, with their intervals.
-        unit: Of the number.
-        halves: The means over each half of the inputs, where they were taken apart.
-        differences: Those from the encoder before its fine-tuning on the same inputs, where there is one.
-    """
-
-    interval: Interval
-    unit: Unit
-    halves: tuple[Floats, Floats] | None = None
-    differences: Means | None = None
-
-    @classmethod
-    def constant(cls, values: Floats, unit: Unit) -> Self:
-        """Wrap numbers `[layers, heads]` without intervals."""
-        nothing = np.full(values.shape, np.nan)
-        return cls(Interval(values, nothing, nothing, np.zeros(values.shape, np.int64)), unit)
-
-    @classmethod
-    def of(cls, means: Means, unit: Unit) -> Self:
-        """Of numbers whose groups are halves in turn: the two halves, or those of one corpus after the other."""
-        halves = means.over(slice(0, None, 2)).value, means.over(slice(1, None, 2)).value
-        return cls(means.over(), unit, halves, means.differences)
+def without_interval(values: Floats, unit: Unit) -> Estimate[Floats]:
+    """Wrap numbers whose intervals are unknown: nan."""
+    missing = np.full(values.shape, np.nan)
+    return Estimate(values, missing, missing, unit=unit)
 
 
 class Analysis(nn.Module):
@@ -71,7 +51,7 @@ class Analysis(nn.Module):
     def end(self, batch: SegmentBatch) -> None:
         """Take in what is left of a batch, once all layers have passed."""
 
-    def by_head(self) -> Mapping[str, ByHead]:
+    def by_head(self) -> Mapping[str, HeadNumbers]:
         """What it knows of each head, for the atlas; every process takes part."""
         return {}
 

@@ -13,14 +13,14 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from analysis.base import Analysis, ByHead, of_corpora
+from analysis.base import Analysis, of_corpora
 from analysis.tables import head_map, head_rows, name_of
 from attention import Encoder
 from datamodules import SegmentBatch, TextDataModule
 from metrics.bootstrap import holm
 from metrics.head_distances import map_cosines, map_divergences
-from metrics.moments import CONFIDENCE, Floats, Interval, Moments
-from results import Curves, Estimate, Figure, HeatMap, Result, Table, Unit, on_one_scale
+from metrics.moments import CONFIDENCE, Means, Moments
+from results import Curves, Estimate, Figure, Floats, HeatMap, Result, Table, Unit, on_one_scale
 from results.errors import UserError
 
 MEASURES: Mapping[str, Unit] = {"cosine": "fraction", "divergence": "nats"}
@@ -50,8 +50,10 @@ class Change(Analysis):
             )
         shape = encoder.layers, encoder.heads, len(MEASURES)
         bounds = 0, [1.0, math.log(2)]  # of MEASURES
-        self._of_heads, self._of_layers = Moments(2, shape, bounds=bounds), Moments(2, shape[::2], bounds=bounds)
-        self._of_model = Moments(2, shape[2:], bounds=bounds)
+        units = tuple(MEASURES.values())
+        self._of_heads, self._of_layers, self._of_model = (
+            Moments(2, of, units, bounds=bounds) for of in (shape, shape[::2], shape[2:])
+        )
         self._after: list[Tensor] = []
         self._passed: list[Tensor] = []
 
@@ -71,11 +73,9 @@ class Change(Analysis):
         self._of_layers.update(half, found.mean(2))
         self._of_model.update(half, found.mean((1, 2)))
 
-    def by_head(self) -> Mapping[str, ByHead]:
+    def by_head(self) -> Mapping[str, Means]:
         means = self._of_heads.compute()
-        return {
-            f"change_{name}": ByHead.of(means.at(place), unit) for place, (name, unit) in enumerate(MEASURES.items())
-        }
+        return {f"change_{name}": means.at(place) for place, name in enumerate(MEASURES)}
 
     def result(self, others: Mapping[str, Analysis]) -> Result:
         """Tables `change`, by head, and `change_layers`; the scores of the model and of its layers; maps and curves."""
@@ -83,10 +83,10 @@ class Change(Analysis):
             {name: means.at(place).over() for place, name in enumerate(MEASURES)}
             for means in (self._of_heads.compute(), self._of_layers.compute(), self._of_model.compute())
         )
-        scores = {f"change.{name}": _estimate(model[name], (), unit) for name, unit in MEASURES.items()}
-        for name, unit in MEASURES.items():
+        scores = {f"change.{name}": model[name][()] for name in MEASURES}
+        for name in MEASURES:
             for layer in range(len(layers[name].value)):
-                scores[f"change.{name}.layer_{layer + 1}"] = _estimate(layers[name], (layer,), unit)
+                scores[f"change.{name}.layer_{layer + 1}"] = layers[name][layer]
         order, most_apart = np.argsort(layers["cosine"].value), int(layers["divergence"].value.argmax())
         by = _said(layers["cosine"], order[0], 100), _said(layers["divergence"], most_apart, 1)
         most = np.unravel_index(heads["cosine"].value.argmin(), heads["cosine"].value.shape)
@@ -109,12 +109,8 @@ class Change(Analysis):
         )
 
 
-def _estimate(found: Interval, place: tuple[int, ...], unit: Unit) -> Estimate:
-    return Estimate(*(float(number[place]) for number in found[:3]), unit=unit)
-
-
-def _said(found: Interval, place: int, scale: float) -> str:
-    value, low, high = (scale * float(number[place]) for number in found[:3])
+def _said(found: Estimate[Floats], place: int, scale: float) -> str:
+    value, low, high = (scale * float(number) for number in found[place].named("").values())
     return f"{value:.3g} [{low:.3g}, {high:.3g}]"
 
 
@@ -124,14 +120,14 @@ def _table(frame: pd.DataFrame, answer: Sequence[str] = ()) -> Table:
     return Table(frame, dict(MEASURES), interval="cosine", answer=answer)
 
 
-def _layer_rows(layers: Mapping[str, Interval]) -> pd.DataFrame:
+def _layer_rows(layers: Mapping[str, Estimate[Floats]]) -> pd.DataFrame:
     columns: dict[str, object] = {"layer": np.arange(1, len(layers["cosine"].value) + 1)}
     for name, found in layers.items():
-        columns |= {name: found.value, f"{name}.low": found.low, f"{name}.high": found.high}
+        columns |= found.named(name)
     return pd.DataFrame(columns)
 
 
-def _figures(heads: Mapping[str, Interval], layers: Mapping[str, Interval]) -> dict[str, Figure]:
+def _figures(heads: Mapping[str, Estimate[Floats]], layers: Mapping[str, Estimate[Floats]]) -> dict[str, Figure]:
     """Maps of all heads, and every head a point over its layer, the mean of the layer a line: high where it changed."""
     shown: Mapping[str, tuple[str, Floats, Floats, Unit]] = {
         "change_cosine": ("1 − cosine (%)", 1 - heads["cosine"].value, 1 - layers["cosine"].value, "fraction"),
@@ -170,15 +166,18 @@ def differences(
         maps: dict[Unit, dict[str, HeatMap]] = {}
         old = analysis.by_head()
         for quantity, new in after[name].by_head().items():
-            if new.differences is None:  # a bound, not a mean over inputs
+            earlier = old[quantity]
+            if isinstance(new, Estimate) or isinstance(earlier, Estimate):  # a bound, not a mean over inputs
                 continue
-            frame, row = _compared(quantity, old[quantity].interval.value, new)
+            assert new.differences is not None
+            difference = replace(new.differences.over(), p=new.differences.p())
+            frame, row = _compared(quantity, earlier.over().value, new.over().value, difference)
             tables.append(frame)
             rows.append(row)
-            units.append(new.unit)
+            units.append(difference.unit)
             scores[f"differences.{quantity}"] = Estimate(float(row["heads"]), unit="count")
-            if (found := _difference_map(quantity, new)) is not None:
-                maps.setdefault(new.unit, {})[f"difference_{quantity}"] = found
+            if (found := _difference_map(quantity, difference)) is not None:
+                maps.setdefault(difference.unit, {})[f"difference_{quantity}"] = found
         for same in maps.values():
             figures |= of_corpora(on_one_scale(same), corpora.get(name, ()))
     if not tables:
@@ -195,35 +194,34 @@ def differences(
     return Result("differences", scores, {"differences": whole, "differences_by_quantity": by_quantity}, figures)
 
 
-def _compared(quantity: str, before: Floats, after: ByHead) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """A row for each head, and one of all heads."""
-    assert after.differences is not None
-    found, p = after.differences.over(), after.differences.p()
-    adjusted = holm(p.ravel().tolist())
-    frame = head_rows({"before": before, "after": after.interval.value, "difference": found, "p": p}, quantity=quantity)
-    frame = frame.rename(columns={"difference.low": "low", "difference.high": "high"}).assign(p_holm=adjusted)
+def _compared(
+    quantity: str, before: Floats, after: Floats, difference: Estimate[Floats]
+) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """Return a row for each head, and one for all heads together."""
+    assert difference.p is not None
+    adjusted = holm(difference.p.ravel().tolist())
+    frame = head_rows({"before": before, "after": after, "difference": difference}, quantity=quantity)
+    frame = frame.rename(columns={f"difference.{end}": end for end in ("low", "high", "p")}).assign(p_holm=adjusted)
     columns = ["quantity", "layer", "head", "before", "after", "difference", "low", "high", "p", "p_holm"]
-    largest = _largest(found.value)
+    largest = _largest(difference.value)
     return frame[columns], {
         "quantity": quantity,
         "before": _mean(before),
-        "after": _mean(after.interval.value),
-        "difference": _mean(found.value),
+        "after": _mean(after),
+        "difference": _mean(difference.value),
         "heads": int((adjusted < 1 - CONFIDENCE).sum()),
         "largest": "–" if largest is None else name_of(*largest),
-        "largest_difference": np.nan if largest is None else found.value[largest],
+        "largest_difference": np.nan if largest is None else difference.value[largest],
     }
 
 
-def _difference_map(quantity: str, after: ByHead) -> HeatMap | None:
-    """None where no head differs, or no input has the quantity."""
-    assert after.differences is not None
-    values = after.differences.over().value
-    if (largest := _largest(values)) is None:
+def _difference_map(quantity: str, difference: Estimate[Floats]) -> HeatMap | None:
+    """Return None where no head differs, or no input has the quantity."""
+    if (largest := _largest(difference.value)) is None:
         return None
     title = f"{quantity.replace('_', ' ').capitalize()}, after − before fine-tuning"
-    label = "difference" if after.unit == "fraction" else f"difference ({after.unit})"  # drawn in %
-    return replace(head_map(title, values, label, after.unit, largest), diverging=True)
+    label = "difference" if difference.unit == "fraction" else f"difference ({difference.unit})"  # drawn in %
+    return replace(head_map(title, difference.value, label, difference.unit, largest), diverging=True)
 
 
 def _largest(values: Floats) -> tuple[int, int] | None:

@@ -17,9 +17,8 @@ from attention import Encoder
 from attention.extraction import in_order
 from datamodules import SegmentBatch, TextDataModule
 from metrics.head_distances import HeadDistances, scaled_rows, summed_divergences
-from metrics.moments import Floats
 from processes.ranks import run_seed
-from results import Curves, Estimate, Figure, HeatMap, Result, Table
+from results import Curves, Estimate, Figure, Floats, HeatMap, Result, Table
 from results.errors import UserError, check_numbers
 
 CLUSTERS = 8

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from analysis.base import Analysis, ByHead, of_corpora
+from analysis.base import Analysis, HeadNumbers, of_corpora
 from analysis.change import differences
 from attention.extraction import Allowance
 from datamodules import SegmentBatch, TextDataModule
@@ -150,9 +150,9 @@ class AttentionAnalyses(Experiment[TextDataModule]):
                 del self._named[name]
         self.corpora = {name: list(names) for name, names in corpora.items()}
 
-    def of_heads(self, which: EncoderOf) -> tuple[dict[str, ByHead], dict[str, Sequence[Any]]]:
+    def of_heads(self, which: EncoderOf) -> tuple[dict[str, HeadNumbers], dict[str, Sequence[Any]]]:
         """Return numbers and classes of each head of an encoder, for the atlas; every process takes part."""
-        numbers, classes = dict[str, ByHead](), dict[str, Sequence[Any]]()
+        numbers, classes = dict[str, HeadNumbers](), dict[str, Sequence[Any]]()
         for analysis in self._of[which].values():
             numbers |= analysis.by_head()
             classes |= analysis.classes()

@@ -8,15 +8,15 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from analysis.base import Analysis, ByHead
+from analysis.base import Analysis
 from analysis.cells import Cells, between, tokens_of_words
 from analysis.tables import best_head, by_class, head_map, name_of
 from attention import Encoder
 from attention.capture import uniform_attention
 from corpora.texts import Passage
 from datamodules import SegmentBatch, TextDataModule
-from metrics.moments import Interval, Moments
-from results import HeatMap, Result, Table, on_one_scale
+from metrics.moments import Means, Moments
+from results import Estimate, Floats, HeatMap, Result, Table, on_one_scale
 from results.errors import UserError, check_values
 
 DELIMITERS = ("start", "end")
@@ -95,8 +95,8 @@ class Linguistic(Analysis):
         self._check(chain.from_iterable(data.passages()))
         self._encoder = encoder
         count = len(self._columns) + len(self.pairs)
-        self._by_head = Moments(2, (encoder.layers, encoder.heads, count), bounds=(0, 1))
-        self._uniform = Moments(2, (encoder.layers, count), bounds=(0, 1))
+        self._by_head = Moments(2, (encoder.layers, encoder.heads, count), "fraction", bounds=(0, 1))
+        self._uniform = Moments(2, (encoder.layers, count), "fraction", bounds=(0, 1))
 
     def _check(self, passages: Iterator[Passage]) -> None:
         """Refuse texts without tags, or without a word of a class."""
@@ -170,7 +170,7 @@ class Linguistic(Analysis):
         found = torch.cat([to_classes, between_pairs], 2)
         return found.nan_to_num(0.0) if self.missing == "zero" else found
 
-    def _intervals(self) -> tuple[dict[str, Interval], dict[str, Interval]]:
+    def _estimates(self) -> tuple[dict[str, Estimate[Floats]], dict[str, Estimate[Floats]]]:
         """Of the classes, and of the pairs, that some segment has: attention by head, with intervals."""
         means = self._by_head.compute()
         names = [*self._columns, *self.pairs]
@@ -181,16 +181,16 @@ class Linguistic(Analysis):
             {name: one for name, one in found.items() if name in self.pairs},
         )
 
-    def by_head(self) -> Mapping[str, ByHead]:
+    def by_head(self) -> Mapping[str, Means]:
         """What each class receives."""
         means = self._by_head.compute()
-        return {f"to_{name}": ByHead.of(means.at(place), "fraction") for place, name in enumerate(self._columns)}
+        return {f"to_{name}": means.at(place) for place, name in enumerate(self._columns)}
 
     def result(self, others: Mapping[str, Analysis]) -> Result:
-        classes, pairs = self._intervals()
+        classes, pairs = self._estimates()
         even = self._uniform.compute().over().value  # [layers, classes and pairs]
         uniform = dict(zip([*self._columns, *self.pairs], even.T.tolist(), strict=True))
-        best = {name: best_head(one, "fraction") for name, one in (classes | pairs).items()}
+        best = {name: best_head(one) for name, one in (classes | pairs).items()}
         return Result(
             experiment=self.name,
             scores={f"{self.name}.{name}": estimate for name, (_, estimate) in best.items()},
@@ -226,17 +226,17 @@ def _heads(passages: tuple[Passage, ...]) -> list[int]:
     return heads
 
 
-def _table(found: Mapping[str, Interval], uniform: Mapping[str, Sequence[float]], label: str) -> Table:
+def _table(found: Mapping[str, Estimate[Floats]], uniform: Mapping[str, Sequence[float]], label: str) -> Table:
     """Return attention by class and layer, beside that of uniform attention."""
     frame = by_class(found, "attention", label)
     frame["uniform"] = [uniform[name][layer - 1] for name, layer in zip(frame[label], frame["layer"], strict=True)]
     return Table(frame, {"attention": "fraction", "uniform": "fraction"}, interval="attention")
 
 
-def _maps(found: Mapping[str, Interval], what: str) -> dict[str, HeatMap]:
+def _maps(found: Mapping[str, Estimate[Floats]], what: str) -> dict[str, HeatMap]:
     """Attention by head; that to words on one scale, and that to delimiters on another."""
     maps = {
-        name: head_map(f"{what} {name.replace('_', ' ')}", one.value, "attention", marked=best_head(one, "fraction")[0])
+        name: head_map(f"{what} {name.replace('_', ' ')}", one.value, "attention", marked=best_head(one)[0])
         for name, one in found.items()
     }
     delimiters = {name: one for name, one in maps.items() if name in DELIMITERS}

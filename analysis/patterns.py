@@ -9,14 +9,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from analysis.base import Analysis, ByHead
+from analysis.base import Analysis
 from analysis.tables import head_rows, name_of
 from attention import Encoder
 from datamodules import SegmentBatch, TextDataModule
-from metrics.moments import Floats, Interval, Means, Moments
+from metrics.moments import Means, Moments
 from metrics.patterns import PATTERNS, by_rules, structure
 from models.base import gathered
-from results import Bars, Estimate, Figure, HeatMap, Maps, Result, Table, Unit
+from results import Bars, Estimate, Figure, Floats, HeatMap, Maps, Result, Table, Unit, numbers
 
 GLYPHS = {"vertical": "V", "diagonal": "D", "vertical + diagonal": "VD", "block": "B", "heterogeneous": "H"}
 """Names of the patterns as they are shown, each with its letters in the figure."""
@@ -111,9 +111,9 @@ class Patterns(Analysis):
     def begin(self, data: TextDataModule, encoder: Encoder) -> None:
         self._corpora, self._encoder = data.names, encoder
         groups, kinds = 2 * len(self._corpora), len(PATTERNS)  # a group is a half of a corpus
-        self._of_heads = Moments(groups, (encoder.layers, encoder.heads, kinds), bounds=(0, 1))
-        self._of_layers = Moments(groups, (encoder.layers, kinds), bounds=(0, 1))
-        self._of_model = Moments(groups, (kinds,), bounds=(0, 1))
+        self._of_heads = Moments(groups, (encoder.layers, encoder.heads, kinds), FRACTION, bounds=(0, 1))
+        self._of_layers = Moments(groups, (encoder.layers, kinds), FRACTION, bounds=(0, 1))
+        self._of_model = Moments(groups, (kinds,), FRACTION, bounds=(0, 1))
         self._gallery = Gallery()
         self._passed: list[Tensor] = []
 
@@ -133,10 +133,10 @@ class Patterns(Analysis):
         self._of_layers.update(group, shown.mean(2))
         self._of_model.update(group, shown.mean((1, 2)))
 
-    def by_head(self) -> Mapping[str, ByHead]:
+    def by_head(self) -> Mapping[str, Means]:
         """Return the share of the inputs in which a head shows each pattern."""
         means = self._of_heads.compute()
-        return {name: ByHead.of(means.at(place), "fraction") for place, name in enumerate(PATTERNS)}
+        return {name: means.at(place) for place, name in enumerate(PATTERNS)}
 
     def classes(self) -> Mapping[str, Sequence[str]]:
         """Return the pattern that each head shows most often; the first of equals."""
@@ -148,13 +148,11 @@ class Patterns(Analysis):
         heads, layers, model = (moments.compute() for moments in (self._of_heads, self._of_layers, self._of_model))
         of_corpora = {name: [2 * place, 2 * place + 1] for place, name in enumerate(self._corpora)}  # their groups
         by_corpus = {name: model.over(groups) for name, groups in of_corpora.items()}
-        totals = pd.DataFrame({"corpus": self._corpora} | _shares(list(by_corpus.values())))
+        totals = _shares(list(by_corpus.values()))
+        totals.insert(0, "corpus", self._corpora)
         units = dict.fromkeys(PATTERNS, FRACTION)
         whole = model.over()
-        scores = {
-            f"pattern.{name}": Estimate(*(float(end[place]) for end in whole[:3]), unit="fraction")
-            for place, name in enumerate(PATTERNS)
-        }
+        scores = {f"pattern.{name}": whole[place] for place, name in enumerate(PATTERNS)}
         tables = {
             "patterns": _layer_table({name: layers.over(groups) for name, groups in of_corpora.items()}),
             "patterns_total": Table(totals, units, answer=("corpus", *PATTERNS)),
@@ -175,28 +173,22 @@ class Patterns(Analysis):
         return Result(self.name, scores, tables, figures, {"inputs": int(whole.inputs[0])}, headline=headline)
 
 
-def _shares(rows: Sequence[Interval]) -> dict[str, Floats]:
-    """Return columns with the share of each pattern and its interval, a row for each interval `[patterns]`."""
-    return {
-        f"{name}{end}": np.array([interval[number][place] for interval in rows])
-        for place, name in enumerate(PATTERNS)
-        for number, end in enumerate(("", ".low", ".high"))
-    }
+def _shares(rows: Sequence[Estimate[Floats]]) -> pd.DataFrame:
+    """Return columns with the share of each pattern and its interval, a row for each estimate `[patterns]`."""
+    return pd.DataFrame([numbers({name: row[place] for place, name in enumerate(PATTERNS)}) for row in rows])
 
 
-def _layer_table(of_corpora: Mapping[str, Interval]) -> Table:
-    rows = [row for interval in of_corpora.values() for row in _rows(interval)]
-    layers = len(rows) // len(of_corpora)
-    places = {
-        "corpus": np.repeat(list(of_corpora), layers),
-        "layer": np.tile(np.arange(1, layers + 1), len(of_corpora)),
-    }
-    return Table(pd.DataFrame(places | _shares(rows)), dict.fromkeys(PATTERNS, FRACTION))
+def _layer_table(of_corpora: Mapping[str, Estimate[Floats]]) -> Table:
+    frame = _shares([row for found in of_corpora.values() for row in _rows(found)])
+    layers = len(frame) // len(of_corpora)
+    frame.insert(0, "corpus", np.repeat(list(of_corpora), layers))
+    frame.insert(1, "layer", np.tile(np.arange(1, layers + 1), len(of_corpora)))
+    return Table(frame, dict.fromkeys(PATTERNS, FRACTION))
 
 
-def _rows(interval: Interval) -> list[Interval]:
-    """Split an interval along its first axis."""
-    return [Interval(*parts) for parts in zip(*interval, strict=True)]
+def _rows(found: Estimate[Floats]) -> list[Estimate[Floats]]:
+    """Split an estimate along its first axis."""
+    return [found[place] for place in range(len(found.value))]
 
 
 def _head_table(shares: Means) -> Table:
@@ -205,7 +197,7 @@ def _head_table(shares: Means) -> Table:
     return Table(frame, dict.fromkeys(PATTERNS, FRACTION))
 
 
-def _head_figure(shares: Interval) -> HeatMap:
+def _head_figure(shares: Estimate[Floats]) -> HeatMap:
     layers, heads = shares.value.shape[:2]
     return HeatMap.from_categories(
         "Most frequent pattern of each head",
@@ -218,10 +210,10 @@ def _head_figure(shares: Interval) -> HeatMap:
     )
 
 
-def _bars(title: str, categories: Sequence[str], rows: Sequence[Interval], label: str) -> Bars:
+def _bars(title: str, categories: Sequence[str], rows: Sequence[Estimate[Floats]], label: str) -> Bars:
     columns = {shown: [row.value[place] for row in rows] for place, shown in enumerate(NAMES)}
     ends = {
-        shown: ([row.low[place] for row in rows], [row.high[place] for row in rows])
+        shown: ([row.interval[0][place] for row in rows], [row.interval[1][place] for row in rows])
         for place, shown in enumerate(NAMES)
     }
     return Bars(title, tuple(categories), columns, "share of maps", ends, unit="fraction", category_label=label)

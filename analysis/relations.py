@@ -9,15 +9,15 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from analysis.base import Analysis, ByHead
+from analysis.base import Analysis
 from analysis.cells import Cells, between, tokens_of_words
 from analysis.tables import best_head, head_map, head_rows, name_of
 from attention import Encoder
 from attention.capture import uniform_attention
 from corpora.texts import Link, Passage
 from datamodules import SegmentBatch, TextDataModule
-from metrics.moments import Floats, Interval, Means, Moments
-from results import Result, Table, Unit
+from metrics.moments import Means, Moments
+from results import Estimate, Floats, Result, Table, Unit
 from results.errors import UserError, check_numbers
 
 ALL = "all"
@@ -77,8 +77,10 @@ class Relations(Analysis):
             )
         self._labels = [ALL, *sorted(labels)]
         self._encoder = encoder
-        self._by_head = Moments(2 * len(self._labels), (encoder.layers, encoder.heads, len(WAYS)), bounds=(0, 1))
-        self._uniform = Moments(2 * len(self._labels), (encoder.layers, len(WAYS)), bounds=(0, 1))
+        self._by_head = Moments(
+            2 * len(self._labels), (encoder.layers, encoder.heads, len(WAYS)), "fraction", bounds=(0, 1)
+        )
+        self._uniform = Moments(2 * len(self._labels), (encoder.layers, len(WAYS)), "fraction", bounds=(0, 1))
 
     def _links(self, passage: Passage) -> Iterator[Link]:
         """The links of a passage that are within the bounds; the others are counted."""
@@ -143,9 +145,9 @@ class Relations(Analysis):
         """The two halves of one label in one way."""
         return means.select(slice(2 * label, 2 * label + 2)).at(way)
 
-    def by_head(self) -> Mapping[str, ByHead]:
+    def by_head(self) -> Mapping[str, Means]:
         """Attention along the links of all labels, in either direction."""
-        return {"relations": ByHead.of(self._of(self._by_head.compute(), 0, 0), "fraction")}
+        return {"relations": self._of(self._by_head.compute(), 0, 0)}
 
     def result(self, others: Mapping[str, Analysis]) -> Result:
         means, even = self._by_head.compute(), self._uniform.compute()
@@ -162,7 +164,7 @@ class Relations(Analysis):
         uniform = {label: self._of(even, self._labels.index(label), 0).over().value for label in found}
         frame = pd.concat([_rows(label, ways, uniform[label]) for label, ways in found.items()], ignore_index=True)
         units: dict[str, Unit] = dict.fromkeys((*WAYS, "uniform"), "fraction")
-        place, best = best_head(found[ALL]["attention"], "fraction")
+        place, best = best_head(found[ALL]["attention"])
         listed = frame[_above(frame)].sort_values(["passages", "label", "attention"], ascending=[False, True, False])
         return Result(
             experiment=self.name,
@@ -198,7 +200,7 @@ def _links_of(passage: Passage) -> Sequence[Link]:
     return [Link(relation, (word,), (head - 1,)) for word, (head, relation) in words if head]
 
 
-def _rows(label: str, ways: Mapping[str, Interval], uniform: Floats) -> pd.DataFrame:
+def _rows(label: str, ways: Mapping[str, Estimate[Floats]], uniform: Floats) -> pd.DataFrame:
     """Return the rows of a label by head, beside its uniform attention in each layer."""
     frame = head_rows({**ways, "passages": ways["attention"].inputs}, label=label)
     frame["uniform"] = uniform[frame["layer"] - 1]

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from analysis.base import Analysis, ByHead
+from analysis.base import Analysis
 from analysis.tables import best_head, head_map, head_rows, name_of
 from attention import Encoder
 from datamodules import TextDataModule
@@ -93,7 +93,7 @@ class RepeatedSequences(Analysis):
         """Read the sequences; each process takes whole passes in turn, so that sums are the same on any number."""
         inputs = self.tokens(encoder)
         shape = encoder.layers, encoder.heads, len(ROLES), len(MEASURES)
-        self._moments = Moments(2, shape, bounds=([0.0, -1.0], 1))
+        self._moments = Moments(2, shape, "fraction", bounds=([0.0, -1.0], 1))
         for tokens in torch.split(inputs, _BATCH)[data.ranks.rank :: data.ranks.world]:
             patterns = role_patterns(tokens)
             found: list[Tensor] = []
@@ -139,15 +139,15 @@ class RepeatedSequences(Analysis):
         found = self._moments.compute().at(MEASURES.index(measure))
         return {role: found.at(place) for place, role in enumerate(ROLES)}
 
-    def by_head(self) -> Mapping[str, ByHead]:
+    def by_head(self) -> Mapping[str, Means]:
         """The scores, as shares of all mass; the halves are of the sequences."""
         names = {"repeated_previous": "previous", "duplicate": "duplicate", "induction": "induction"}
         scores = self.scores()
-        return {name: ByHead.of(scores[role], "fraction") for name, role in names.items()}
+        return {name: scores[role] for name, role in names.items()}
 
     def result(self, others: Mapping[str, Analysis]) -> Result:
         shares, apart = ({role: means.over() for role, means in self.scores(one).items()} for one in MEASURES)
-        best = {role: best_head(share, "fraction") for role, share in shares.items()}
+        best = {role: best_head(share) for role, share in shares.items()}
         columns = {**shares, **{f"{role}_abs": found for role, found in apart.items()}}
         return Result(
             experiment=self.name,

@@ -7,14 +7,14 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from analysis.base import Analysis, ByHead
+from analysis.base import Analysis, HeadNumbers, without_interval
 from analysis.tables import head_map, head_rows
 from attention import Encoder
 from attention.capture import uniform_attention
 from datamodules import SegmentBatch, TextDataModule
 from metrics.attention_mass import PLAIN, STATISTICS, UNITS, TokenKinds, surface_statistics
-from metrics.moments import Floats, Interval, Moments
-from results import Curves, Estimate, Figure, Result, Table, on_one_scale
+from metrics.moments import Means, Moments
+from results import Curves, Estimate, Figure, Floats, Result, Table, on_one_scale
 
 ASKED = ("start", "end", "punctuation", "entropy")
 """What is printed of each layer, and what a quiet run prints."""
@@ -79,12 +79,13 @@ class Surface(Analysis):
 
     def begin(self, data: TextDataModule, encoder: Encoder) -> None:
         self._encoder = encoder
-        count, bounds = len(STATISTICS), (0, [1.0 if UNITS[name] == "fraction" else np.inf for name in STATISTICS])
-        self._of_heads = Moments(2, (encoder.layers, encoder.heads, count), bounds=bounds)
-        self._of_layers = Moments(2, (encoder.layers, count), bounds=bounds)
-        self._of_model = Moments(2, (count,), bounds=bounds)
+        count, units = len(STATISTICS), tuple(UNITS[name] for name in STATISTICS)
+        bounds = (0, [1.0 if UNITS[name] == "fraction" else np.inf for name in STATISTICS])
+        self._of_heads = Moments(2, (encoder.layers, encoder.heads, count), units, bounds=bounds)
+        self._of_layers = Moments(2, (encoder.layers, count), units, bounds=bounds)
+        self._of_model = Moments(2, (count,), units, bounds=bounds)
         # Even attention in every layer, and over the whole input.
-        self._of_uniform = Moments(2, (encoder.layers + 1, count), bounds=bounds)
+        self._of_uniform = Moments(2, (encoder.layers + 1, count), units, bounds=bounds)
 
     def update(self, batch: SegmentBatch, layer: int, weights: Tensor) -> None:
         self._passed.append(surface_statistics(weights, _tokens(batch), self.smoothed))
@@ -102,19 +103,19 @@ class Surface(Analysis):
         places = [*of_layers.tolist(), masks.size(1)]
         self._of_uniform.update(half, surface_statistics(even, _tokens(batch), self.smoothed)[:, places])
 
-    def by_head(self) -> Mapping[str, ByHead]:
+    def by_head(self) -> Mapping[str, HeadNumbers]:
         found = self.statistics()
-        bound = np.broadcast_to(self._broad_from()[:, None], found["entropy"].interval.value.shape)
-        return {name: found[name] for name in PLAIN} | {"broad_from": ByHead.constant(bound, "nats")}
+        bound = np.broadcast_to(self._broad_from()[:, None], found["entropy"].over().value.shape)
+        return {name: found[name] for name in PLAIN} | {"broad_from": without_interval(bound, "nats")}
 
-    def statistics(self) -> Mapping[str, ByHead]:
+    def statistics(self) -> Mapping[str, Means]:
         """Every statistic of `metrics.attention_mass`, with its sink and without; every process takes part."""
         means = self._of_heads.compute()
-        return {name: ByHead.of(means.at(place), UNITS[name]) for place, name in enumerate(STATISTICS)}
+        return {name: means.at(place) for place, name in enumerate(STATISTICS)}
 
     def classes(self) -> Mapping[str, list[str]]:
         """What each head does most, by the thresholds with which the paper colours its clusters."""
-        means = _by_name(self._of_heads.compute().over())
+        means = _by_name(self._of_heads)
         names = np.where(means["entropy"].value > self._broad_from()[:, None], "broad", "other").astype(object)
         for name, (statistic, least) in reversed(BEHAVIOURS.items()):  # the first that fits counts
             names[means[statistic].value > least] = name
@@ -129,8 +130,7 @@ class Surface(Analysis):
     def result(self, others: Mapping[str, Analysis]) -> Result:
         """Tables `surface`, by head, and `layers`; scores of the whole model; figures by layer and by head."""
         heads, layers, model, uniform = (
-            _by_name(moments.compute().over())
-            for moments in (self._of_heads, self._of_layers, self._of_model, self._of_uniform)
+            _by_name(moments) for moments in (self._of_heads, self._of_layers, self._of_model, self._of_uniform)
         )
         rows = head_rows({name: heads[name] for name in STATISTICS})
         numbers = np.arange(1, len(layers["self"].value) + 1)
@@ -143,7 +143,7 @@ class Surface(Analysis):
             "surface": Table(rows.assign(**even), units),
             "layers": Table(pd.DataFrame({"layer": numbers} | _columns(layers)), UNITS, answer=("layer", *ASKED)),
         }
-        scores = {f"surface.{name}": Estimate(*map(float, model[name][:3]), unit=UNITS[name]) for name in PLAIN}
+        scores = {f"surface.{name}": model[name][()] for name in PLAIN}
         counts = {name: int(model[name].inputs) for name in ("first", "start", "end", "punctuation")}
         audit = {"inputs": counts.pop("first")} | {f"inputs with {name}": count for name, count in counts.items()}
         figures = _figures(heads, layers, uniform)
@@ -154,24 +154,20 @@ def _tokens(batch: SegmentBatch) -> TokenKinds:
     return TokenKinds(batch.mask, batch.start, batch.end, batch.punctuation)
 
 
-def _by_name(interval: Interval) -> dict[str, Interval]:
-    """The intervals of each statistic, which are on the last axis."""
-    value, low, high, inputs = (np.moveaxis(end, -1, 0) for end in interval)
-    return {
-        name: Interval(value[place], low[place], high[place], inputs[place]) for place, name in enumerate(STATISTICS)
-    }
+def _by_name(moments: Moments) -> dict[str, Estimate[Floats]]:
+    """Return the mean of each statistic, which are on the last axis."""
+    means = moments.compute()
+    return {name: means.at(place).over() for place, name in enumerate(STATISTICS)}
 
 
-def _columns(found: Mapping[str, Interval]) -> dict[str, Floats]:
-    return {
-        name + end: numbers
-        for name in STATISTICS
-        for end, numbers in zip(("", ".low", ".high"), found[name][:3], strict=True)
-    }
+def _columns(found: Mapping[str, Estimate[Floats]]) -> dict[str, Floats]:
+    return {end: numbers for name in STATISTICS for end, numbers in found[name].named(name).items()}
 
 
 def _figures(
-    heads: Mapping[str, Interval], layers: Mapping[str, Interval], uniform: Mapping[str, Interval]
+    heads: Mapping[str, Estimate[Floats]],
+    layers: Mapping[str, Estimate[Floats]],
+    uniform: Mapping[str, Estimate[Floats]],
 ) -> dict[str, Figure]:
     """As in the paper's figures 2 to 4: every head a point over its layer, the mean of the layer a line; and maps."""
     number, width = heads["self"].value.shape

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from heads import single_heads
 from heads.single_heads import Names
-from metrics.moments import Floats, Interval
-from results import Estimate, HeatMap, Unit
+from results import Estimate, Floats, HeatMap, Unit
 
 
 def name_of(layer: int, head: int) -> str:
@@ -18,26 +17,25 @@ def name_of(layer: int, head: int) -> str:
     return f"{layer + 1}-{head + 1}"
 
 
-def head_rows(columns: Mapping[str, Interval | NDArray[np.generic]], **constant: object) -> pd.DataFrame:
+def head_rows(columns: Mapping[str, Estimate[Floats] | NDArray[np.generic]], **constant: object) -> pd.DataFrame:
     """A row for each head, layer by layer: `layer`, `head`, `constant` columns, and those of `[layers, heads]` arrays.
 
-    An interval becomes the columns `<name>`, `<name>.low` and `<name>.high`.
+    An estimate becomes the columns `<name>`, `<name>.low` and `<name>.high`.
     """
     first = next(iter(columns.values()))
-    layers, heads = (first.value if isinstance(first, Interval) else first).shape
+    layers, heads = (first.value if isinstance(first, Estimate) else first).shape
     places = np.array(list(product(range(1, layers + 1), range(1, heads + 1))))
     frame: dict[str, object] = {"layer": places[:, 0], "head": places[:, 1], **constant}
     for name, column in columns.items():
-        if isinstance(column, Interval):
-            frame |= {name: column.value.ravel()}
-            frame |= {f"{name}.low": column.low.ravel(), f"{name}.high": column.high.ravel()}
+        if isinstance(column, Estimate):
+            frame |= {end: number.ravel() for end, number in column.named(name).items()}
         else:
             frame[name] = column.ravel()
     return pd.DataFrame(frame)
 
 
-def by_class(found: Mapping[str, Interval], value: str, label: str = "class") -> pd.DataFrame:
-    """A row for each class and head, of intervals `[layers, heads]` by class.
+def by_class(found: Mapping[str, Estimate[Floats]], value: str, label: str = "class") -> pd.DataFrame:
+    """A row for each class and head, of estimates `[layers, heads]` by class.
 
     Columns are `layer`, `head`, the class, its value, `low`, `high`, and the number of `inputs` that the mean is over.
     Without a class the table has these columns and no rows.
@@ -50,15 +48,14 @@ def by_class(found: Mapping[str, Interval], value: str, label: str = "class") ->
     return pd.concat(frames, ignore_index=True)[columns]
 
 
-def best_head(values: Interval, unit: Unit) -> tuple[tuple[int, int], Estimate]:
+def best_head(values: Estimate[Floats]) -> tuple[tuple[int, int], Estimate]:
     """The 0-based layer and head of the highest mean `[layers, heads]`, the first of equals, and its estimate.
 
     The interval is that of this head alone: it does not include that the head was chosen on the same inputs.
     """
     place = np.unravel_index(np.nan_to_num(values.value, nan=-np.inf).argmax(), values.value.shape)
     layer, head = (int(part) for part in place)
-    numbers = (float(part[layer, head]) for part in (values.value, values.low, values.high))
-    return (layer, head), Estimate(*numbers, unit=unit)
+    return (layer, head), values[layer, head]
 
 
 def head_map(

@@ -15,7 +15,7 @@ from benchmarks.harness import Report, Settings, alternate, run, texts, timed
 from benchmarks.memory import run_job
 from corpora.sample import write_sample_text
 from datamodules import SegmentBatch, TextDataModule
-from metrics.moments import Floats
+from results import Floats
 
 SEGMENTS = 16
 """Of either side; a second of the original way for each."""

@@ -13,8 +13,8 @@ from datamodules import ClassificationDataModule
 from fidelity.checkpoints import Checkpoint
 from fidelity.classified import ClassifiedBatch
 from fidelity.saliency import Saliency
-from metrics.bootstrap import Resampled, Statistic, mean
-from results import Figure, Table, Unit
+from metrics.bootstrap import Statistic, mean
+from results import Estimate, Figure, Table, Unit
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class CheckpointResult:
     positive: int | None  # the class that F1 is of; None for the mean over the classes
     values: pd.DataFrame
     """A row for each text of test, by its place in the split; columns are `<test>.<column>`; nan if skipped."""
-    scores: Mapping[str, Resampled]  # as `<test>.<score>`
+    scores: Mapping[str, Estimate]  # as `<test>.<score>`
 
     def of(self, test: str) -> pd.DataFrame:
         """The columns of a test, as `<column>`."""

@@ -23,13 +23,13 @@ from fidelity.classified import ClassifiedBatch, levels_of
 from fidelity.perturbation import by_max_attention, max_attention, violins
 from fidelity.recipe import Recipe
 from fidelity.saliency import Saliency
-from metrics.bootstrap import Floats, Resampled, mean, ratio, resample
+from metrics.bootstrap import mean, ratio, resample
 from metrics.classification import f1_score
 from metrics.distributions import area, jsd, kl, tvd
 from models import AttentionClassifier, HierarchicalClassifier, TextClassifier, UniformAttention
 from models.interface import Output
 from processes.ranks import Ranks
-from results import Curves, Figure, Table, Unit
+from results import Curves, Estimate, Figure, Floats, Table, Unit
 from results.errors import UserError, check_numbers
 from training import Best, Training, share
 
@@ -128,8 +128,8 @@ class ConsistentAdversary(FidelityTest):
                 names = {"variant": result.variant, "checkpoint": result.name, "other": label}
                 numbers = {
                     "strength": self.strengths.get(name, math.nan),
-                    **_mean(values, "tvd", name).estimate.named("tvd"),
-                    **_mean(values, "jsd", name).estimate.named("jsd"),
+                    **_mean(values, "tvd", name).named("tvd"),
+                    **_mean(values, "jsd", name).named("jsd"),
                     "f1": resample(f1_score(result.positive, result.classes), decisions, "fraction").value,
                     "accuracy": resample(_accuracy, decisions, "fraction").value,
                     "epochs": other.best.epochs if isinstance(other, TrainedAdversary) else math.nan,
@@ -192,7 +192,7 @@ def _compared(name: str, output: Output, classified: ClassifiedBatch) -> dict[st
     }
 
 
-def _mean(values: pd.DataFrame, what: str, name: str) -> Resampled:
+def _mean(values: pd.DataFrame, what: str, name: str) -> Estimate:
     return resample(mean, values[[f"{what}_{name}"]], _UNITS[what])
 
 

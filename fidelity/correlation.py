@@ -14,8 +14,8 @@ from scipy.stats import ConstantInputWarning, NearConstantInputWarning, kendallt
 from fidelity.base import CheckpointResult, FidelityTest, Measurements, Score, means, over_seeds
 from fidelity.classified import ClassifiedBatch
 from fidelity.saliency import MEASURES, Measure, Saliency
-from metrics.bootstrap import Floats, mean
-from results import Curves, Figure, Table
+from metrics.bootstrap import mean
+from results import Curves, Figure, Floats, Table
 from results.errors import UserError, check_values
 
 LEVEL = 0.05  # a correlation whose p-value is at most this is significant

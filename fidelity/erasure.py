@@ -12,9 +12,9 @@ from torch import Tensor
 from fidelity.base import CheckpointResult, FidelityTest, Measurements, Score, by_variant, means, over_seeds
 from fidelity.classified import ClassifiedBatch, renormalised, select_texts
 from fidelity.saliency import RANKINGS, Ranking, Saliency
-from metrics.bootstrap import Floats, mean, median
+from metrics.bootstrap import mean, median
 from metrics.distributions import jsd
-from results import Curves, Figure, Spreads, Table
+from results import Curves, Figure, Floats, Spreads, Table
 from results.errors import UserError, check_numbers, check_values
 
 Last = Literal["erase", "keep"]  # what becomes of the last weight of a text

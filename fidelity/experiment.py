@@ -18,7 +18,7 @@ from fidelity.base import CheckpointResult, FidelityTest, by_variant
 from fidelity.checkpoints import Checkpoint, files_of, load, read
 from fidelity.classified import ClassifiedBatch, classify
 from fidelity.saliency import Saliency
-from metrics.bootstrap import Resampled, difference, holm, mean, pooled, resample
+from metrics.bootstrap import difference, holm, mean, pooled, resample
 from metrics.classification import f1_score
 from metrics.rows import ItemRows
 from models.base import gathered
@@ -238,7 +238,7 @@ def fidelity_table(results: Sequence[CheckpointResult]) -> Table:
         texts = int(_tested(result).sum())
         row: dict[str, object] = {"checkpoint": result.name, "variant": result.variant, "seed": result.seed}
         row |= {"texts": texts, "skipped": len(result.values) - texts}
-        rows.append(row | numbers({name: score.estimate for name, score in result.scores.items()}))
+        rows.append(row | numbers(result.scores))
     units = {name: score.unit for result in results for name, score in result.scores.items()}
     return Table(pd.DataFrame(rows), units)
 
@@ -253,13 +253,14 @@ def comparison_table(results: Sequence[CheckpointResult]) -> Table:
     rows: list[dict[str, object]] = []
     units: list[Unit] = []
     for score, variants in _by_score(results).items():
-        first = variants.get(results[0].variant)
+        means = {variant: pooled(seeds) for variant, seeds in variants.items()}
+        first = means.get(results[0].variant)
         nothing = Estimate(math.nan, math.nan, math.nan, unit=_unit(variants), p=math.nan)
-        against = [difference(seeds, first) if first and seeds is not first else nothing for seeds in variants.values()]
+        against = [difference(mean, first) if first and mean is not first else nothing for mean in means.values()]
         adjusted = holm([math.nan if apart.p is None else apart.p for apart in against])
         for (variant, seeds), apart, p in zip(variants.items(), against, adjusted.tolist(), strict=True):
             names = {"score": score, "variant": variant, "seeds": len(seeds)}
-            rows.append(names | pooled(seeds).named("mean") | apart.named("difference") | {"p_holm": p})
+            rows.append(names | means[variant].named("mean") | apart.named("difference") | {"p_holm": p})
             units.append(nothing.unit)
     short = {"mean.low": "low", "mean.high": "high", "mean.sd": "sd", "difference.p": "p"}
     frame = pd.DataFrame(rows).rename(columns=short)
@@ -292,9 +293,9 @@ def result_scores(results: Sequence[CheckpointResult]) -> dict[str, Estimate]:
     return scores
 
 
-def _by_score(results: Sequence[CheckpointResult]) -> dict[str, dict[str, list[Resampled]]]:
+def _by_score(results: Sequence[CheckpointResult]) -> dict[str, dict[str, list[Estimate]]]:
     """The seeds of each variant by score: those where it is defined, or where it is nowhere, all."""
-    found: dict[str, dict[str, list[Resampled]]] = {}
+    found: dict[str, dict[str, list[Estimate]]] = {}
     for variant, ours in by_variant(results).items():
         for name in dict.fromkeys(name for result in ours for name in result.scores):
             seeds = [result.scores[name] for result in ours if name in result.scores]
@@ -302,11 +303,11 @@ def _by_score(results: Sequence[CheckpointResult]) -> dict[str, dict[str, list[R
     return found
 
 
-def _unit(variants: Mapping[str, Sequence[Resampled]]) -> Unit:
+def _unit(variants: Mapping[str, Sequence[Estimate]]) -> Unit:
     return next(iter(variants.values()))[0].unit
 
 
-def _pooled(seeds: Sequence[Resampled]) -> Estimate:
+def _pooled(seeds: Sequence[Estimate]) -> Estimate:
     return replace(pooled(seeds), sd=None)
 
 

@@ -165,7 +165,7 @@ class GuidedMLP(FidelityTest):
     def tables(self, results: Sequence[CheckpointResult]) -> Mapping[str, Table]:
         rows = [
             {"variant": result.variant, "checkpoint": result.name, "attention": source}
-            | result.scores[f"{self.name}.{source}.f1"].estimate.named("f1")
+            | result.scores[f"{self.name}.{source}.f1"].named("f1")
             for result in results
             for source in self.sources
         ]

@@ -11,10 +11,9 @@ from torch.nn.functional import one_hot
 from fidelity.base import CheckpointResult, FidelityTest, Measurements, Score, means, over_seeds
 from fidelity.classified import ClassifiedBatch, permuted, uniform_weights
 from fidelity.saliency import Saliency
-from metrics.bootstrap import Floats
 from metrics.classification import accuracy_drop, f1_drop
 from metrics.distributions import tvd
-from results import Figure, Spreads, Table, Unit
+from results import Figure, Floats, Spreads, Table, Unit
 from results.errors import check_numbers
 
 # Of the highest attention weight of a text (Jain & Wallace 2019, fig. 6).

@@ -20,7 +20,6 @@ from heads.single_heads import Names, head_map, heads_table
 from metrics.antecedent_selection import (
     ANTECEDENT_DIRECTIONS,
     ANTECEDENT_GROUPS,
-    Accuracies,
     AntecedentCounts,
     Links,
     accuracies,
@@ -28,7 +27,7 @@ from metrics.antecedent_selection import (
     antecedent_hits_among_words,
     find_links,
 )
-from results import Bars, Estimate, Figure, HeatMap, Result, Table, Unit, estimates, on_one_scale
+from results import Bars, Estimate, Figure, Floats, HeatMap, Result, Table, Unit, on_one_scale
 from results.errors import UserError, check_values
 from training import Experiment
 
@@ -141,9 +140,9 @@ class AntecedentEvaluation(nn.Module):
         heads, others = (accuracies(right[kind], links, seed=self.seed) for kind in ("heads", "others"))
         totals = [int(links.sum()), *links.sum(0).tolist()]
         # One head for all mentions, and for each type the best for it: the first of equals, and where there is no link.
-        own = np.nan_to_num(dev[0], nan=-1.0).argmax(0).tolist()
+        own = np.nan_to_num(dev.value, nan=-1.0).argmax(0).tolist()
         overall = own[0]
-        each = dict(zip(self.others, zip(*others, strict=True), strict=True))
+        each = {name: others[place] for place, name in enumerate(self.others)}
         by_type = antecedent_table(own, dev, heads, each, totals, names, paper=paper)
         tables = {
             "antecedent": antecedent_table([overall] * len(own), dev, heads, each, totals, names, paper=paper),
@@ -157,9 +156,9 @@ class AntecedentEvaluation(nn.Module):
                 accuracies(found["heads"], of_split, seed=self.seed) for found, of_split in (held[0], held[-1])
             )
             tables["random_init.heads"] = all_antecedents(random_dev, random, totals, names, paper=paper)
-        scores, chosen = scores_of("antecedent", heads, overall), {"antecedent": right["heads"][:, overall]}
+        scores, chosen = scores_of("antecedent", heads[overall]), {"antecedent": right["heads"][:, overall]}
         for place, name in enumerate(self.others):
-            scores |= scores_of(name, others, place)
+            scores |= scores_of(name, each[name])
             chosen[name] = right["others"][:, place]
         return Result(
             experiment=experiment,
@@ -191,14 +190,16 @@ def check_coreference(data: CoreferenceDataModule, reader: str) -> None:
         raise UserError(f"{reader} needs attention: --data.init_args.encoder must not be null.")
 
 
-def all_antecedents(dev: Accuracies, scored: Accuracies, totals: Sequence[int], names: Names, *, paper: bool) -> Table:
+def all_antecedents(
+    dev: Estimate[Floats], scored: Estimate[Floats], totals: Sequence[int], names: Names, *, paper: bool
+) -> Table:
     """Every head and direction: `mentions, n, direction, head, dev, test, low, high`, the interval over documents."""
     groups = {
-        group: (totals[place], dev[0][:, place], np.nan if paper else scored[0][:, place])
+        group: (totals[place], dev.value[:, place], np.nan if paper else scored.value[:, place])
         for place, group in enumerate(ANTECEDENT_GROUPS)
     }
     table = heads_table("mentions", groups, ANTECEDENT_DIRECTIONS, names)
-    for end, numbers in zip(("low", "high"), scored[1:], strict=True):
+    for end, numbers in zip(("low", "high"), scored.interval, strict=True):
         table.frame[end] = numbers.T.flatten()
     return replace(table, interval="dev" if paper else "test")
 
@@ -244,17 +245,16 @@ def _items(documents: tuple[str, ...], links: Tensor, right: Mapping[str, Tensor
     return pd.DataFrame(columns)
 
 
-def scores_of(name: str, found: Accuracies, place: int) -> dict[str, Estimate]:
-    """`name.all`, `name.pronoun`, … of one predictor of many, each with its interval."""
-    values, low, high = (numbers[place] for numbers in found)
-    return estimates([f"{name}.{of_mentions}" for of_mentions in ANTECEDENT_GROUPS], values, low, high, "fraction")
+def scores_of(name: str, found: Estimate[Floats]) -> dict[str, Estimate]:
+    """`name.all`, `name.pronoun`, … of a predictor, each with its interval."""
+    return {f"{name}.{of_mentions}": found[place] for place, of_mentions in enumerate(ANTECEDENT_GROUPS)}
 
 
 def antecedent_table(
     chosen: Sequence[int],
-    dev: Accuracies,
-    heads: Accuracies,
-    others: Mapping[str, Accuracies],
+    dev: Estimate[Floats],
+    heads: Estimate[Floats],
+    others: Mapping[str, Estimate[Floats]],
     totals: Sequence[int],
     names: Names,
     *,
@@ -268,31 +268,31 @@ def antecedent_table(
     the interval is that of `dev`.
     """
     groups = np.arange(len(chosen))
-    scored, low, high = (numbers[chosen, groups] for numbers in heads)
+    scored = heads[chosen, groups]
     frame = pd.DataFrame(
         {
             "mentions": ANTECEDENT_GROUPS,
             "n": totals,
             "head": [names.head(names.split(k)[1]) for k in chosen],
             "direction": [ANTECEDENT_DIRECTIONS[names.split(k)[0]] for k in chosen],
-            "dev": dev[0][chosen, groups],
-            "test": np.nan if paper else scored,
-            "low": low,
-            "high": high,
+            "dev": dev.value[chosen, groups],
+            "test": np.nan if paper else scored.value,
+            "low": scored.low,
+            "high": scored.high,
         }
     )
     predictors = ["trained" if name == TRAINED else name for name in others]
     for name, found in zip(predictors, others.values(), strict=True):
         behind = 2 if name == "trained" else len(frame.columns)
-        for place, (end, numbers) in enumerate(zip(("", ".low", ".high"), found, strict=True)):
-            frame.insert(behind + place, f"{name}{end}", numbers)
+        for place, (column, numbers) in enumerate(found.named(name).items()):
+            frame.insert(behind + place, column, numbers)
     units: dict[str, Unit] = dict.fromkeys(("dev", "test", *predictors), "fraction")
     split = "dev" if paper else "test"
     return Table(frame, units, interval=split, answer=("mentions", "head", split, *predictors))
 
 
 def antecedent_figures(
-    table: pd.DataFrame, heads: Accuracies, names: Names, own: Sequence[int], *, paper: bool
+    table: pd.DataFrame, heads: Estimate[Floats], names: Names, own: Sequence[int], *, paper: bool
 ) -> Mapping[str, Figure]:
     """Bars of an `antecedent_table`, and a map of all heads for each group of mentions, its best head marked."""
     scored, chosen = ("dev", "chosen and scored on dev") if paper else ("test", "chosen on dev, scored on test")
@@ -314,6 +314,6 @@ def antecedent_figures(
     for group, of_mentions in enumerate(ANTECEDENT_GROUPS):
         direction, layer, head = (int(place) for place in np.unravel_index(own[group], shape))
         title = f"Antecedents, {of_mentions}, {ANTECEDENT_DIRECTIONS[direction]}{', dev' if paper else ''}"
-        accuracy = heads[0][:, group].reshape(shape)[direction]
+        accuracy = heads.value[:, group].reshape(shape)[direction]
         maps[f"heads_{of_mentions}"] = head_map(title, accuracy, names, (layer, head))
     return {"antecedent": bars, **on_one_scale(maps)}

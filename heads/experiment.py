@@ -17,8 +17,6 @@ from metrics.attachment import (
     ATTACHMENT_RATIOS,
     PLAIN,
     Arcs,
-    Floats,
-    Integers,
     attached,
     attachment_scores,
     best_offsets,
@@ -34,7 +32,7 @@ from metrics.attachment import (
     uniform_edges_found,
 )
 from metrics.rows import ArcRows
-from results import Bars, Estimate, Figure, Result, Table, free_name, merged
+from results import Bars, Estimate, Figure, Floats, Integers, Result, Table, free_name, merged
 from results.errors import UserError
 from training import Experiment
 from training.experiment import CompositeExperiment, check_names

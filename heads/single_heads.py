@@ -30,9 +30,6 @@ from metrics.attachment import (
     OFFSETS,
     PLAIN,
     Arcs,
-    Flags,
-    Floats,
-    Integers,
     attached,
     attachment_scores,
     count,
@@ -55,7 +52,7 @@ from metrics.heads import (
 )
 from metrics.rows import ArcRows
 from metrics.trees import gold_in_trees, tree_counts
-from results import AttentionLines, Bars, Estimate, HeatMap, Result, Table, Unit, on_one_scale
+from results import AttentionLines, Bars, Estimate, Flags, Floats, HeatMap, Integers, Result, Table, Unit, on_one_scale
 from results.errors import UserError, check_numbers, check_values
 
 POSITIONAL, MARGIN = 0.9, 0.1
@@ -162,7 +159,7 @@ def best_heads(
     """
     same = scored is dev
     chosen = [dev.best(group) for group in scored.groups]
-    low, high = _intervals(scored, chosen, seed)
+    low, high = _estimates(scored, chosen, seed).interval
     rows = []
     for place, (group, k) in enumerate(zip(scored.groups, chosen, strict=True)):
         direction, head = names.split(k)
@@ -193,8 +190,8 @@ def best_heads(
     return Table(frame, {"p": "p", **{name: "fraction" for name in shares}}, interval=split, answer=answer)
 
 
-def _intervals(scored: Predictions, chosen: Sequence[int], seed: int) -> tuple[Floats, Floats]:
-    """Over sentences, of the accuracy of the predictor that was chosen for each group."""
+def _estimates(scored: Predictions, chosen: Sequence[int], seed: int) -> Estimate[Floats]:
+    """Return the accuracy of the predictor that was chosen for each group, with intervals over sentences."""
     groups = scored.groups.values()
     hits = [words & (scored.predicted[:, k] == scored.arcs.head) for words, k in zip(groups, chosen, strict=True)]
     right, total = (np.stack([count(scored.arcs, words) for words in flags], axis=1) for flags in (hits, groups))
@@ -304,9 +301,9 @@ def _on_relation(
         return (float("nan"),) * 4
     words = scored.groups[group]
     right = count(scored.arcs, words & (scored.predicted[:, predictor] == scored.arcs.head))
-    low, high = bootstrap_ratio(right, count(scored.arcs, words), seed=seed)
+    found = bootstrap_ratio(right, count(scored.arcs, words), seed=seed)
     fixed = scored.by_offset.accuracy(group, dev.by_offset.best(group))
-    return scored.accuracy(group, predictor), float(low), float(high), fixed
+    return found.value, *found.interval, fixed
 
 
 _CELLS = 1 << 22
@@ -733,5 +730,4 @@ def _trees(dev: Trees, scored: Trees, names: Names, *, paper: bool, seed: int) -
 def _interval(sentence: Integers, right: Floats, seed: int) -> tuple[float, float]:
     """95 % interval of the mean over words, bootstrapped over the sentences that have such words."""
     _, unit = np.unique(sentence, return_inverse=True)
-    low, high = bootstrap_ratio(np.bincount(unit, weights=right), np.bincount(unit), seed=seed)
-    return float(low), float(high)
+    return bootstrap_ratio(np.bincount(unit, weights=right), np.bincount(unit), seed=seed).interval

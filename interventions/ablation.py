@@ -19,11 +19,11 @@ from datamodules import ClassificationDataModule, SegmentBatch, TextBatch, TextD
 from datamodules.batches import Split
 from datamodules.corpus import CorpusDataModule
 from interventions.task import REFERENCES, Classification, LanguageModelling, Task, TaskOutputs, make_ablation
-from metrics.bootstrap import Floats, Resampled, difference, holm, pooled
+from metrics.bootstrap import difference, holm, pooled
 from metrics.rows import ItemRows
 from models import TransformerClassifier
 from processes.progress import Progress
-from results import Bars, Estimate, Figure, Result, Table, Unit
+from results import Bars, Estimate, Figure, Floats, Result, Table, Unit
 from results.digests import Digests, digest
 from results.errors import UserError, check_numbers, check_values, counted
 from training import Experiment, kept_file, kept_tensors
@@ -277,7 +277,7 @@ class HeadAblation(TaskExperiment):
             )
         outputs.warn_of_one_label(self.kinds[0])
         whole = outputs.score(self.kinds[0], frozenset(), draws)
-        scores, figures = {task.score: whole.estimate}, dict[str, Figure]()
+        scores, figures = {task.score: whole}, dict[str, Figure]()
         tables = self._tables(outputs, whole)
         for kind in self.kinds:
             if self.each_head:
@@ -291,10 +291,10 @@ class HeadAblation(TaskExperiment):
         headline = [name for name in asked if name in scores]
         return Result(self.experiment, scores, tables, figures, audit, headline=headline)
 
-    def _tables(self, outputs: TaskOutputs, whole: Resampled) -> dict[str, Table]:
+    def _tables(self, outputs: TaskOutputs, whole: Estimate) -> dict[str, Table]:
         """Return the tables of heads, layers and named sets; the smallest is printed."""
         rows: dict[str, list[dict[str, object]]] = {}
-        named: list[tuple[Kind, HeadSet, Resampled]] = []
+        named: list[tuple[Kind, HeadSet, Estimate]] = []
         progress = Progress("Scores and their intervals", len(self.kinds) * len(self.head_sets))
         for kind, one in product(self.kinds, self.head_sets):
             found = outputs.score(kind, one.heads, len(whole.draws))
@@ -366,7 +366,7 @@ class HeadAblation(TaskExperiment):
             )
         return found
 
-    def _set_table(self, scores: Sequence[tuple[Kind, HeadSet, Resampled]], whole: Resampled) -> Table:
+    def _set_table(self, scores: Sequence[tuple[Kind, HeadSet, Estimate]], whole: Estimate) -> Table:
         """Make a table with a row for each kind and named set, beside the random sets of as many heads.
 
         `other_heads` is the mean number of heads of a random set that are not of the named one. P-values are adjusted
@@ -380,10 +380,10 @@ class HeadAblation(TaskExperiment):
             row |= {name: number for name, number in compared([found], whole).items() if name != "sd"}
             of_kind = [(one, score) for of, one, score in scores if of == kind and one.level == "random"]
             if beside := [(one.heads, score) for one, score in of_kind if one.name == own.name]:
-                drawn = [score for _, score in beside]
+                drawn = pooled([score for _, score in beside])
                 others = [len(heads - own.heads) for heads, _ in beside]
-                row |= pooled(drawn).named("random") | {"other_heads": np.mean(others)}
-                row |= difference([found], drawn).named("beyond_random")
+                row |= drawn.named("random") | {"other_heads": np.mean(others)}
+                row |= difference(found, drawn).named("beyond_random")
             rows.append(row)
         frame = pd.DataFrame(rows).rename(columns={"beyond_random.p": "beyond_random_p"})
         for p in (name for name in ("p", "beyond_random_p") if name in frame):
@@ -399,14 +399,14 @@ class HeadAblation(TaskExperiment):
         return Table(frame, known, interval="score", answer=answer)
 
 
-def compared(found: Sequence[Resampled], whole: Resampled) -> dict[str, float]:
+def compared(found: Sequence[Estimate], whole: Estimate) -> dict[str, float]:
     """Return the mean score over orders or seeds, and its difference to the whole model under the same resamples.
 
     The columns are `score, low, high, sd, difference, difference.low, difference.high, p`.
     """
-    score = pooled(found).named("score")
-    row = {name.removeprefix("score."): number for name, number in score.items()}
-    apart = difference(found, [whole]).named("difference")
+    score = pooled(found)
+    row = {name.removeprefix("score."): number for name, number in score.named("score").items()}
+    apart = difference(score, whole).named("difference")
     return row | {name.replace("difference.p", "p"): number for name, number in apart.items()}
 
 

@@ -38,7 +38,7 @@ from interventions.task import (
     lacks_language_modelling,
     make_ablation,
 )
-from metrics.bootstrap import Statistic, difference, holm
+from metrics.bootstrap import Statistic, difference, holm, pooled
 from metrics.heads import most_attended
 from metrics.rows import ArcRows, ItemRows
 from probes.head_selection import HeadSelectionProbe
@@ -251,11 +251,12 @@ class Measure:
         outputs = TaskOutputs.from_rows(self.task, sums, sets)
         whole, best, *random = (outputs.score(self.ablation.kind, heads, DRAWS) for heads in chosen.sets)
         spread = float(np.std([one.value for one in random], ddof=1)) if len(random) > 1 else np.nan
-        beyond = difference([best], random)
+        drawn = pooled(random)
+        beyond = difference(best, drawn)
         columns = {
-            "intact": whole.estimate,
-            "best": replace(difference([best], [whole]), p=None),
-            "random": replace(difference(random, [whole]), sd=spread, p=None),
+            "intact": whole,
+            "best": replace(difference(best, whole), p=None),
+            "random": replace(difference(drawn, whole), sd=spread, p=None),
             "beyond": beyond,
         }
         return {"n": sum(len(own) for _, own in words), **numbers(columns)}, beyond

@@ -8,16 +8,15 @@ import torch
 from torch import Tensor
 
 from analysis import Analysis
-from analysis.base import ByHead
 from analysis.tables import by_class, head_map
 from attention import Encoder
 from attention.capture import intervening
 from corpora.sentence import CorpusError
 from datamodules import SegmentBatch, TextDataModule
 from interventions.task import Classification, LanguageModelling, MeanStateClassification, Task
-from metrics.moments import Interval, Moments
+from metrics.moments import Means, Moments
 from processes.ranks import run_seed
-from results import Curves, Estimate, Result, Table, Unit, UserError, on_one_scale
+from results import Curves, Estimate, Floats, Result, Table, Unit, UserError, on_one_scale
 from results.errors import check_numbers
 from training import recorded_gradients
 from training.checkpoints import checkpoint_file
@@ -109,9 +108,9 @@ class Importance(Analysis):
     def begin(self, data: TextDataModule, encoder: Encoder) -> None:
         self._encoder = encoder
         self._task = self._task_of(data, encoder)
-        self._by_head = Moments(2, (encoder.layers, encoder.heads, len(CLASSES)), _BITS, (0, np.inf))
-        self._by_layer = Moments(2, (encoder.layers, len(CLASSES)), _BITS, (0, np.inf))
-        self._losses = Moments(2, (2,), bounds=(0, [np.inf, 1.0]))  # of MEASURED
+        self._by_head = Moments(2, (encoder.layers, encoder.heads, len(CLASSES)), "nats", _BITS, (0, np.inf))
+        self._by_layer = Moments(2, (encoder.layers, len(CLASSES)), "nats", _BITS, (0, np.inf))
+        self._losses = Moments(2, (2,), tuple(MEASURED.values()), bounds=(0, [np.inf, 1.0]))
 
     def _task_of(self, data: TextDataModule, encoder: Encoder) -> Task:
         seed, name = run_seed(self.seed), encoder.source.spec.name
@@ -155,15 +154,16 @@ class Importance(Analysis):
         self._by_layer.update(group, means.mean(2))
         self._losses.update(group, torch.stack([losses, accuracies], 1))
 
-    def by_head(self) -> Mapping[str, ByHead]:
+    def by_head(self) -> Mapping[str, Means]:
         """Return mean |∂L/∂α| of the weights to each class."""
         means = self._by_head.compute()
-        return {f"importance_{name}": ByHead.of(means.at(place), "nats") for place, name in enumerate(CLASSES)}
+        return {f"importance_{name}": means.at(place) for place, name in enumerate(CLASSES)}
 
     def result(self, others: Mapping[str, Analysis]) -> Result:
         found, layers = self._by_head.compute(), self._by_layer.compute().over()
         heads = {name: found.at(place).over() for place, name in enumerate(CLASSES)}
-        measured = self._losses.compute().over()
+        losses = self._losses.compute()
+        measured = {name: losses.at(place).over()[()] for place, name in enumerate(MEASURED)}
         present = {place: name for place, name in enumerate(CLASSES) if heads[name].inputs.any()}
         numbers, label = list(range(1, len(layers.value) + 1)), "mean |∂L/∂α| (nats)"
         maps = {
@@ -178,10 +178,7 @@ class Importance(Analysis):
         )
         task = self._task
         fitted = {"classifier_texts": task.texts} if isinstance(task, MeanStateClassification) else {}
-        scores = {
-            f"{self.name}.{name}": Estimate(*(float(number[place]) for number in measured[:3]), unit=unit)
-            for place, (name, unit) in enumerate(MEASURED.items())
-        }
+        scores = {f"{self.name}.{name}": one for name, one in measured.items()}
         return Result(
             experiment=self.name,
             scores=scores,
@@ -191,14 +188,14 @@ class Importance(Analysis):
                 "importance_layers": _layer_table(layers),
             },
             figures={"importance": curves, **on_one_scale(maps)},
-            audit={"loss": task.name, "inputs": int(measured.inputs[0]), **fitted},
+            audit={"loss": task.name, "inputs": int(next(iter(measured.values())).inputs), **fitted},
         )
 
 
-def _layer_table(layers: Interval) -> Table:
-    """Make a table with a row for each layer and class, of an interval `[layers, classes]`."""
+def _layer_table(layers: Estimate[Floats]) -> Table:
+    """Make a table with a row for each layer and class, of an estimate `[layers, classes]`."""
     rows = [
-        (layer + 1, name, *(float(number[layer, place]) for number in layers[:3]), int(layers.inputs[layer, place]))
+        (layer + 1, name, *layers[layer, place].named("").values(), int(layers.inputs[layer, place]))
         for layer in range(len(layers.value))
         for place, name in enumerate(CLASSES)
     ]

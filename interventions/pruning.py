@@ -21,10 +21,10 @@ from attention.modeling_pruned import LAYOUTS, RemovedHeads, is_prunable, prune
 from interventions.ablation import TaskExperiment, compared, draws_for
 from interventions.task import Classification, TaskOutputs
 from metrics.bootstrap import holm
-from metrics.moments import Floats, Interval, Moments
+from metrics.moments import Moments
 from models.transformer import SequenceClassifier
 from processes.progress import Progress
-from results import Curves, Estimate, Figure, Result, Table, Unit
+from results import Curves, Estimate, Figure, Floats, Result, Table, Unit
 from results.errors import UserError, check_numbers, check_values, counted
 from training import recorded_gradients
 
@@ -170,7 +170,7 @@ class Pruning(TaskExperiment):
         ]
         self._importance = self._important(frozenset())
         # Over all words of the texts.
-        self._confidence = self._mean(lambda inputs: head_confidences(self.task.outputs, inputs), 1).value
+        self._confidence = self._mean(lambda inputs: head_confidences(self.task.outputs, inputs), "fraction", 1).value
         self._order = self._by_importance()
         random = [np.random.default_rng([self.seed, place]).permutation(total) for place in range(self.seeds)]
         orders: dict[Ranking, list[list[Head]]] = {
@@ -187,13 +187,16 @@ class Pruning(TaskExperiment):
         """Return the heads that are off at each share, for each order of a ranking."""
         return [[frozenset(order[:count]) for order in self._orders[name]] for count in self._counts]
 
-    def _important(self, off: Heads) -> Interval:
+    def _important(self, off: Heads) -> Estimate[Floats]:
         """Return mean |∂L/∂ξ| over texts of train, `[layers, heads]`, with some heads off."""
-        return self._mean(lambda inputs: head_derivatives(self._losses, inputs, off).abs(), np.inf, _BITS)
+        unit = self.task.loss_unit
+        return self._mean(lambda inputs: head_derivatives(self._losses, inputs, off).abs(), unit, np.inf, _BITS)
 
-    def _mean(self, values: Callable[[Mapping[str, Tensor]], Tensor], most: float, bits: int = 32) -> Interval:
+    def _mean(
+        self, values: Callable[[Mapping[str, Tensor]], Tensor], unit: Unit, most: float, bits: int = 32
+    ) -> Estimate[Floats]:
         """Return the mean of numbers in 0…most of the texts of train, `[…, layers, heads]`, with its interval."""
-        found = Moments(1, (self.task.layers, self.task.heads), bits, (0, most)).to(self.device)
+        found = Moments(1, (self.task.layers, self.task.heads), unit, bits, (0, most)).to(self.device)
         for inputs in self._train:
             rows = values(inputs).flatten(0, -3)
             found.update(torch.zeros(len(rows), dtype=torch.int64, device=self.device), rows)
@@ -288,7 +291,7 @@ class Pruning(TaskExperiment):
         frame = pd.DataFrame(rows)
         frame["p_holm"] = holm(frame["p"].where(frame["heads"] > 0).tolist())
         timed = min(TIMED, len(outputs))
-        scores = {task.score: whole.estimate} | _leaving(frame, whole.estimate)
+        scores = {task.score: whole} | _leaving(frame, whole)
         audit: dict[str, object] = {
             "texts": len(outputs),
             "draws": draws,
@@ -298,7 +301,7 @@ class Pruning(TaskExperiment):
         }
         if not is_prunable(self.classification.classifier.model):
             audit["seconds"] = f"{audit['seconds']} of the whole model: heads of this architecture cannot be removed"
-        tables, figures = self._tables(frame), self._figures(frame, whole.estimate)
+        tables, figures = self._tables(frame), self._figures(frame, whole)
         return Result(self.experiment, scores, tables, figures, audit, headline=list(scores))
 
     def _tables(self, frame: pd.DataFrame) -> dict[str, Table]:
@@ -311,7 +314,7 @@ class Pruning(TaskExperiment):
             "p_holm": "p",
         }
         place = {head: number for number, head in enumerate(self._order, start=1)}
-        columns: dict[str, Interval | NDArray[Any]] = {
+        columns: dict[str, Estimate[Floats] | NDArray[Any]] = {
             "importance": self._importance,
             "normalised": normalised(self._importance.value),
             "confidence": self._confidence,
@@ -331,9 +334,7 @@ class Pruning(TaskExperiment):
             str(name): ((100 * own["pruned"]).tolist(), (scale * own["score"]).tolist())
             for name, own in frame.groupby("ranking", sort=False)
         }
-        assert whole.low is not None
-        assert whole.high is not None
-        low, high = scale * whole.low, scale * whole.high
+        low, high = (scale * end for end in whole.interval)
         ends = [0.0, 100.0, np.nan, 0.0, 100.0], [low, low, np.nan, high, high]
         importance = normalised(self._importance.value) if self.normalise else self._importance.value
         unit: Unit = "ratio" if self.normalise else self.task.loss_unit
@@ -367,7 +368,7 @@ def _leaving(frame: pd.DataFrame, whole: Estimate) -> dict[str, Estimate]:
     """Return the least share at which each ranking's score lies below the interval of the whole model; nan for none."""
     found = {}
     for name, own in frame.groupby("ranking", sort=False):
-        below = own.loc[own["score"] < whole.low, "pruned"]
+        below = own.loc[own["score"] < whole.interval[0], "pruned"]
         value = float(below.min()) if len(below) else np.nan
         found[f"pruning.{name}.leaves_at"] = Estimate(value, unit="fraction")
     return found

@@ -22,11 +22,11 @@ from attention.capture import Heads
 from datamodules import ClassificationDataModule, SegmentBatch, TextBatch, TextDataModule
 from datamodules.batches import LengthBatches, Split
 from datamodules.classification import SCORES
-from metrics.bootstrap import Floats, Resampled, Statistic, mean, ratio, resample
+from metrics.bootstrap import Statistic, mean, ratio, resample
 from metrics.classification import auroc, f1_score, mcc_score
 from metrics.correlation import pearson, spearman
 from models import TransformerClassifier
-from results import Unit, UserError
+from results import Estimate, Floats, Unit, UserError
 
 MASKED, HIDDEN, REPLACED = 0.15, 0.8, 0.1
 """Share of the tokens that are masked, and of these the shares that become the mask and a random token (Devlin et al.
@@ -152,7 +152,7 @@ class TaskOutputs:
     def __len__(self) -> int:
         return len(self.gold)
 
-    def score(self, kind: Kind, heads: Heads, draws: int) -> Resampled:
+    def score(self, kind: Kind, heads: Heads, draws: int) -> Estimate:
         """Return the main score with a set of heads replaced, under resamples of the texts.
 
         Raises:

@@ -13,9 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from metrics.attachment import Flags, Floats, Integers
-from metrics.bootstrap import bootstrap_ratio, ratio
+from metrics.bootstrap import bootstrap_ratio
 from metrics.rows import ExactMetric
+from results import Estimate, Flags, Floats, Integers
 
 ANTECEDENT_DIRECTIONS = ("mention→antecedent", "antecedent→mention")
 """The axis of length 2: attention from the mention's head word, and attention to it."""
@@ -190,12 +190,8 @@ class AntecedentCounts(ExactMetric):
         return dict(zip(self.predictors, parts, strict=True)), self.links.clone()
 
 
-Accuracies = tuple[Floats, Floats, Floats]
-"""Antecedent selection accuracies `[..., 4]`, and the low and the high ends of their intervals."""
-
-
-def accuracies(hits: Tensor, links: Tensor, *, draws: int = 1000, seed: int = 0) -> Accuracies:
-    """Accuracies of `ANTECEDENT_GROUPS`, nan without a link, with `bootstrap_ratio` intervals over documents.
+def accuracies(hits: Tensor, links: Tensor, *, draws: int = 1000, seed: int = 0) -> Estimate[Floats]:
+    """Return accuracies `[..., 4]` of `ANTECEDENT_GROUPS`, nan without a link, with intervals over documents.
 
     The links of one document share its clusters and are not independent. By mention type, `hits` `[documents, ..., 3]`
     are right choices, and `links` `[documents, 3]` all; other shapes raise ValueError.
@@ -206,8 +202,7 @@ def accuracies(hits: Tensor, links: Tensor, *, draws: int = 1000, seed: int = 0)
     right = _with_all(hits.cpu().numpy())
     total = _with_all(links.cpu().numpy()).reshape(len(links), *[1] * (hits.ndim - 2), -1)
     total = np.broadcast_to(total, right.shape)
-    low, high = bootstrap_ratio(right, total, draws=draws, seed=seed)
-    return ratio(right.sum(axis=0), total.sum(axis=0)), low, high
+    return bootstrap_ratio(right, total, draws=draws, seed=seed)
 
 
 def _with_all(counts: NDArray[Any]) -> NDArray[Any]:

@@ -11,12 +11,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from metrics.bootstrap import bootstrap_ratio, ratio
-from results import Estimate, Unit, estimates
-
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
-Flags = NDArray[np.bool_]
+from metrics.bootstrap import bootstrap_ratio
+from results import Estimate, Flags, Floats, Integers, Unit
 
 ALL, PLAIN = "all", "all (no punctuation)"  # groups of words
 OFFSETS = (-3, -2, -1, 1, 2, 3)  # of the fixed-offset baseline (Clark et al. 2019, §4.2)
@@ -232,9 +228,8 @@ def ratio_scores(
     """
     right = items[[numerator for numerator, _ in ratios.values()]].to_numpy(dtype=np.float64)
     scored = items[[denominator for _, denominator in ratios.values()]].to_numpy(dtype=np.float64)
-    values = ratio(right.sum(axis=0), scored.sum(axis=0))
-    low, high = bootstrap_ratio(right, scored, seed=seed)
-    return estimates([f"{prefix}{name}" for name in ratios], values, low, high, unit)
+    found = bootstrap_ratio(right, scored, unit, seed=seed)
+    return {f"{prefix}{name}": found[place] for place, name in enumerate(ratios)}
 
 
 def groups_of(arcs: Arcs, relations: Sequence[str]) -> dict[str, Flags]:
@@ -258,14 +253,14 @@ def relation_accuracies(arcs: Arcs, attached: Floats, relations: Sequence[str], 
     groups = groups_of(arcs, relations)
     totals = np.column_stack([count(arcs, words) for words in groups.values()])
     right = np.column_stack([count(arcs, attached * words) for words in groups.values()])
-    low, high = bootstrap_ratio(right, totals, seed=seed)
+    found = bootstrap_ratio(right, totals, seed=seed)
     return pd.DataFrame(
         {
             "relation": list(groups),
             "n": totals.sum(axis=0).astype(np.int64),
-            "accuracy": ratio(right.sum(axis=0), totals.sum(axis=0)),
-            "low": low,
-            "high": high,
+            "accuracy": found.value,
+            "low": found.low,
+            "high": found.high,
         }
     )
 

@@ -5,17 +5,14 @@ so all estimates of one test set share their resamples, and runs are compared un
 intervals and p-values describe the variation over units; the standard deviation over seeds is reported beside them.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from results import Estimate, Unit
-
-Floats = NDArray[np.float64]
+from results import Estimate, Floats, Unit
 
 Statistic = Callable[[Floats, Floats], Floats]
 """Maps values `[units, columns]` without nan and weights `[draws, units]` to one number per draw, `[draws]`.
@@ -25,13 +22,14 @@ The weights count how often each unit was drawn. Draws in which the statistic is
 
 _TAILS = ((1 - 0.95) / 2, 1 - (1 - 0.95) / 2)
 
-CELLS = 1 << 20  # resampling weights held at once (draws × units): 8 MB, whatever the size of the split
+CELLS = 1 << 20  # weights (draws × units) held at once in float64: 8 MB, whatever the size of the split
+KEPT = 1 << 28  # most weights that are kept for the next statistic of the test set, two bytes each
 TIE = 1e-12  # differences of ratios below it count as equal; the order of summation changes the last digit
 
 
 def bootstrap_ratio(
-    numerator: ArrayLike, denominator: ArrayLike, *, draws: int = 1000, seed: int = 0
-) -> tuple[Floats, Floats]:
+    numerator: ArrayLike, denominator: ArrayLike, unit: Unit = "fraction", *, draws: int = 1000, seed: int = 0
+) -> Estimate[Any]:
     """Bound Σ numerator / Σ denominator by the percentile bootstrap over units (Efron & Tibshirani 1993, ch. 13).
 
     Units are sampled independently: sentences, or documents for coreference. The words of a sentence are not
@@ -43,12 +41,13 @@ def bootstrap_ratio(
     Args:
         numerator: `[units, ...]` counts, for instance the right words of each sentence.
         denominator: `[units, ...]` counts, for instance its words.
+        unit: Unit of the ratio.
         draws: Number of resamples.
-        seed: Of the resampling.
+        seed: Seed of the resampling.
 
     Returns:
-        Low and high end, each `[...]`; nan where fewer than two units have a denominator. Each column ignores the
-        resamples in which its denominator is zero.
+        The ratios and their intervals, `[...]`. A ratio is nan where its denominator is zero in all units, an interval
+        where fewer than two units have a denominator. Resamples without a denominator are ignored.
 
     Raises:
         ValueError: The shapes differ, or a count is not finite.
@@ -59,79 +58,59 @@ def bootstrap_ratio(
     units, shape = counts.shape[0], counts.shape[1:]
     columns = int(np.prod(shape))
     both = _finite(np.concatenate([counts.reshape(units, columns), totals.reshape(units, columns)], axis=1))
-    sums = _resampled_sums(both, draws, np.random.default_rng(seed))
-    resampled, weights = sums[:, :columns], sums[:, columns:]
-    ratios = ratio(resampled, weights)
-
-    bounds = np.full((2, columns), np.nan)
-    sound = ((both[:, columns:] != 0).sum(axis=0) >= 2) & ~np.isnan(ratios).all(axis=0)
+    ends = np.full((2, columns), np.nan)
+    sound = np.count_nonzero(both[:, columns:], axis=0) >= 2
     if sound.any():
-        bounds[:, sound] = np.nanquantile(ratios[:, sound], _TAILS, axis=0)
-    return bounds[0].reshape(shape), bounds[1].reshape(shape)
+        sums = _resampled_sums(both, draws, seed)
+        ratios = ratio(sums[:, :columns], sums[:, columns:])
+        sound &= ~np.isnan(ratios).all(axis=0)
+    if sound.any():
+        ends[:, sound] = np.nanquantile(ratios[:, sound], _TAILS, axis=0)
+    low, high = (end.reshape(shape)[()] for end in ends)
+    return Estimate(ratio(counts.sum(axis=0), totals.sum(axis=0))[()], low, high, unit=unit)
 
 
-def _resampled_sums(counts: Floats, draws: int, rng: np.random.Generator) -> Floats:
+def _resampled_sums(counts: Floats, draws: int, seed: int) -> Floats:
     """Sum `counts` `[units, columns]` over units drawn with replacement, `[draws, columns]`."""
-    if len(counts) == 0:
-        return np.zeros((draws, counts.shape[1]))
-    return np.concatenate([weights @ counts for weights in resamples(len(counts), draws, rng)])
+    return np.concatenate([weights @ counts for weights in resamples(len(counts), draws, seed)])
 
 
-def resamples(units: int, draws: int, rng: np.random.Generator) -> Iterator[Floats]:
+def resamples(units: int, draws: int = 1000, seed: int = 0) -> Iterator[Floats]:
     """Draw as many units as there are, with replacement; yield how often each was drawn, `[some draws, units]`."""
-    chunk = max(1, CELLS // units)
-    for start in range(0, draws, chunk):
-        size = min(chunk, draws - start)
-        picks = rng.integers(units, size=(size, units)) + units * np.arange(size)[:, None]
-        yield np.bincount(picks.ravel(), minlength=size * units).reshape(size, units).astype(np.float64)
-
-
-@dataclass(frozen=True, eq=False)
-class Resampled:
-    """A statistic of a test set, and of each of its resamples `[draws]`; nan where it is undefined."""
-
-    value: float
-    draws: Floats
-    unit: Unit
-
-    @property
-    def estimate(self) -> Estimate:
-        """The value with the interval of its resamples; nan for fewer than two units."""
-        return Estimate(self.value, *_interval(self.draws), unit=self.unit)
+    drawn = iter(_kept(units, draws, seed)) if units * draws <= KEPT else _drawn(units, draws, seed)
+    for some in drawn:
+        yield some.astype(np.float64)
 
 
 @lru_cache(maxsize=1)  # many statistics of one test set follow each other
-def weights_of(units: int, draws: int = 1000, seed: int = 0) -> NDArray[np.uint16]:
-    """How often each unit is drawn in each resample: read-only `[draws, units]`."""
-    weights = np.empty((draws, units), dtype=np.uint16)
-    start = 0
-    for some in resamples(units, draws, np.random.default_rng(seed)) if units else ():
-        weights[start : start + len(some)] = some
-        start += len(some)
-    weights.flags.writeable = False
-    return weights
+def _kept(units: int, draws: int, seed: int) -> list[NDArray[np.uint16]]:
+    return [some.astype(np.uint16) for some in _drawn(units, draws, seed)]
 
 
-def resample(statistic: Statistic, values: ArrayLike, unit: Unit, *, draws: int = 1000, seed: int = 0) -> Resampled:
-    """Compute a statistic of values `[units, columns]` under the resamples that all test sets of as many units share.
+def _drawn(units: int, draws: int, seed: int) -> Iterator[NDArray[np.int64]]:
+    rng, chunk = np.random.default_rng(seed), max(1, CELLS // units)
+    for start in range(0, draws, chunk):
+        size = min(chunk, draws - start)
+        picks = rng.integers(units, size=(size, units)) + units * np.arange(size)[:, None]
+        yield np.bincount(picks.ravel(), minlength=size * units).reshape(size, units)
 
-    The statistic ignores rows with a nan, which keep their place in the resamples.
+
+def resample(statistic: Statistic, values: ArrayLike, unit: Unit, *, draws: int = 1000, seed: int = 0) -> Estimate:
+    """Compute a statistic of values `[units, columns]`, and under the resamples of all test sets of as many units.
+
+    The statistic ignores rows with a nan, which keep their place in the resamples. The interval is nan for fewer than
+    two units, and without draws.
     """
     rows = np.asarray(values, dtype=np.float64)
     if rows.ndim != 2:
         raise ValueError(f"the values must be [units, columns], not {rows.shape}")
     sound = ~np.isnan(rows).any(axis=1)
-    kept = rows[sound]
-    if not len(kept):
-        return Resampled(np.nan, np.full(draws, np.nan), unit)
-    value = float(statistic(kept, np.ones((1, len(kept))))[0])
-    if len(kept) < 2 or not draws:
-        return Resampled(value, np.full(draws, np.nan), unit)
-    weights, chunk = weights_of(len(rows), draws, seed), max(1, CELLS // len(rows))
-    found = [
-        statistic(kept, weights[start : start + chunk, sound].astype(np.float64)) for start in range(0, draws, chunk)
-    ]
-    return Resampled(value, np.concatenate(found), unit)
+    kept, value, found = rows[sound], np.nan, np.full(draws, np.nan)
+    if len(kept):
+        value = float(statistic(kept, np.ones((1, len(kept))))[0])
+    if len(kept) > 1 and draws:
+        found = np.concatenate([statistic(kept, weights[:, sound]) for weights in resamples(len(rows), draws, seed)])
+    return Estimate(value, *_interval(found), unit=unit, draws=found)
 
 
 def mean(values: Floats, weights: Floats) -> Floats:
@@ -157,10 +136,12 @@ def median(values: Floats, weights: Floats) -> Floats:
     return found
 
 
-def pooled(seeds: Sequence[Resampled]) -> Estimate:
-    """Mean over runs that differ only in the seed, with its interval and the standard deviation over the seeds."""
+def pooled(seeds: Sequence[Estimate]) -> Estimate:
+    """Average runs that differ only in the seed: the mean with its interval, and the standard deviation over seeds."""
     value, sd = mean_and_sd([one.value for one in seeds])
-    return Estimate(value, *_interval(_mean_draws(seeds)), unit=seeds[0].unit, sd=sd)
+    _check_draws(seeds)
+    draws = np.mean([one.draws for one in seeds], axis=0)
+    return Estimate(value, *_interval(draws), unit=seeds[0].unit, sd=sd, draws=draws)
 
 
 def mean_and_sd(values: Sequence[float]) -> tuple[float, float]:
@@ -169,10 +150,14 @@ def mean_and_sd(values: Sequence[float]) -> tuple[float, float]:
     return mean, float(np.std(values, ddof=1)) if len(values) > 1 else np.nan
 
 
-def difference(a: Sequence[Resampled], b: Sequence[Resampled]) -> Estimate:
-    """Mean over the seeds of `a` minus that of `b`, as `paired_bootstrap`; ValueError for other numbers of draws."""
-    value = float(np.mean([one.value for one in a]) - np.mean([one.value for one in b]))
-    return _difference(value, _mean_draws(a, like=b) - _mean_draws(b), a[0].unit)
+def difference(a: Estimate, b: Estimate) -> Estimate:
+    """Subtract b from a under the same resamples, with the interval and p-value of `paired_bootstrap`.
+
+    Raises:
+        ValueError: The numbers of draws differ.
+    """
+    _check_draws([a, b])
+    return _difference(a.value - b.value, a.draws - b.draws, a.unit)
 
 
 def paired_bootstrap(
@@ -204,7 +189,7 @@ def paired_bootstrap(
     value = float(_differences(counts.sum(axis=0, keepdims=True))[0])
     resampled = np.empty(0)
     if (np.count_nonzero(counts[:, [1, 3]], axis=0) >= 2).all():
-        resampled = _differences(_resampled_sums(counts, draws, np.random.default_rng(seed)))
+        resampled = _differences(_resampled_sums(counts, draws, seed))
     return _difference(value, resampled, unit)
 
 
@@ -290,13 +275,10 @@ def _difference(value: float, resampled: Floats, unit: Unit) -> Estimate:
     return Estimate(value, *_interval(known), unit=unit, p=p)
 
 
-def _mean_draws(estimates: Sequence[Resampled], like: Iterable[Resampled] = ()) -> Floats:
-    """Mean over the seeds of each draw; nan where one of them is."""
-    sizes = sorted({len(one.draws) for one in (*estimates, *like)})
+def _check_draws(estimates: Sequence[Estimate]) -> None:
+    sizes = sorted({len(one.draws) for one in estimates})
     if len(sizes) != 1:
         raise ValueError(f"estimates under {sizes} resamples cannot be compared: make them with one number of draws")
-    mean_draws: Floats = np.mean([one.draws for one in estimates], axis=0)
-    return mean_draws
 
 
 def _interval(resampled: Floats) -> tuple[float, float]:

@@ -10,10 +10,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from metrics.bootstrap import Floats, Statistic, check_columns, mean, ratio, resample
-from results import Estimate, Table
-
-Integers = NDArray[np.int64]
+from metrics.bootstrap import Statistic, check_columns, mean, ratio, resample
+from results import Estimate, Floats, Integers, Table
 
 CLASSIFICATION_RATIOS = {"accuracy": ("correct", "scored"), "f1": ("f1_right", "f1_found")}
 """Scores that divide two sums over the texts: accuracy, and F1 of one class."""
@@ -153,7 +151,7 @@ def classification_scores(
         "mcc": (mcc_score(classes), both),
     }
     return {
-        f"{prefix}{name}": resample(statistic, values, "fraction", draws=draws, seed=seed).estimate
+        f"{prefix}{name}": resample(statistic, values, "fraction", draws=draws, seed=seed)
         for name, (statistic, values) in columns.items()
     }
 
@@ -171,7 +169,7 @@ def class_table(gold: Integers, predicted: Integers, labels: Sequence[str]) -> T
     table = confusion(gold, predicted, classes)
     right, golds, found = np.diag(table), table.sum(axis=1), table.sum(axis=0)
     both = np.column_stack([gold, predicted])
-    scores = [resample(f1_score(label, classes), both, "fraction").estimate for label in range(classes)]
+    scores = [resample(f1_score(label, classes), both, "fraction") for label in range(classes)]
     frame = pd.DataFrame(
         {
             "label": list(labels),

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from metrics.bootstrap import Floats, check_columns, mean, ratio, resample
-from results import Estimate
+from metrics.bootstrap import check_columns, mean, ratio, resample
+from results import Estimate, Floats
 
 
 def pearson(values: Floats, weights: Floats) -> Floats:
@@ -59,7 +59,7 @@ def regression_scores(
     both = np.column_stack([gold, predicted])
     options = {"draws": draws, "seed": seed}
     return {
-        f"{prefix}pearson": resample(pearson, both, "fraction", **options).estimate,
-        f"{prefix}spearman": resample(spearman, both, "fraction", **options).estimate,
-        f"{prefix}mse": resample(mean, ((gold - predicted) ** 2)[:, None], "ratio", **options).estimate,
+        f"{prefix}pearson": resample(pearson, both, "fraction", **options),
+        f"{prefix}spearman": resample(spearman, both, "fraction", **options),
+        f"{prefix}mse": resample(mean, ((gold - predicted) ** 2)[:, None], "ratio", **options),
     }

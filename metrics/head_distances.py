@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from metrics.distributions import jsd
-from metrics.moments import Floats
 from metrics.rows import ExactMetric
+from results import Floats
 
 _SMOOTHING = 1e-3
 _COLUMNS, _HEADS = {"cpu": 4096, "cuda": 1 << 18}, 64  # of a block: on a CPU the buffers of its pairs fit the cache

@@ -13,9 +13,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from metrics.attachment import Arcs, Flags, Floats, Integers
+from metrics.attachment import Arcs
 from metrics.rows import ExactMetric
 from processes.progress import Progress
+from results import Flags, Floats, Integers
 
 Direction = Literal["dependent→head", "head→dependent"]
 DIRECTIONS: tuple[Direction, Direction] = ("dependent→head", "head→dependent")

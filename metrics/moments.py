@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,8 +13,7 @@ from scipy.stats import t as student
 from torch import Tensor
 
 from metrics.rows import ExactMetric
-
-Floats = NDArray[np.float64]
+from results import Estimate, Floats, Unit
 
 CONFIDENCE = 0.95
 
@@ -22,21 +21,18 @@ _LIMB = 18  # bits of a limb: sums of products of two have room for 2²⁵ input
 _LIMBS = 3  # of the magnitude of a rounded number, the last of any size
 
 
-class Interval(NamedTuple):
-    """Means and the ends of their 95 % intervals, and how many inputs they are over; arrays of one shape."""
-
-    value: Floats
-    low: Floats
-    high: Floats
-    inputs: NDArray[np.int64]
-
-
 @dataclass(frozen=True, eq=False)
 class Means:
-    """Sums of `Moments`, each `[groups, *shape]`: number of inputs, sum of their numbers, and sum of their squares.
+    """Sums of `Moments`, each `[groups, *shape]`.
 
-    No number lies outside `low` to `high`, of the same shape. Numbers were rounded to multiples of `step`. The
-    `differences` are those from other numbers of the same inputs, where they were summed.
+    Attributes:
+        counts: Number of inputs.
+        sums: Sums of their numbers, `squares` of the squares.
+        low: Bound of the numbers, `high` the other one.
+        step: Numbers were rounded to multiples of it.
+        unit: Unit of the numbers, or of each index of the last axis.
+        differences: Sums of the paired differences from other numbers of the same inputs, where `Moments.pair` asked
+            for them.
     """
 
     counts: NDArray[np.int64]
@@ -45,9 +41,10 @@ class Means:
     low: Floats
     high: Floats
     step: float
+    unit: Unit | Sequence[Unit]
     differences: "Means | None" = None
 
-    def over(self, groups: Sequence[int] | slice = slice(None)) -> Interval:
+    def over(self, groups: Sequence[int] | slice = slice(None)) -> Estimate[Floats]:
         """Return the mean over all inputs of these groups, and its interval, `[*shape]`.
 
         The interval is that of `student_interval`. It is nan for fewer than two inputs, and so is the mean for none.
@@ -59,7 +56,10 @@ class Means:
             variance = np.maximum(squares - total * mean, 0.0) / (count - 1)
             error = np.where(count > 1, np.sqrt(variance / count), np.nan)
         low, high = self.low[groups].max(0), self.high[groups].min(0)  # the same in every group
-        return Interval(mean, *student_interval(mean, error, count, low, high), count)
+        if not isinstance(self.unit, str):
+            raise ValueError(f"numbers of the units {self.unit} have no common estimate: choose one with `at`")
+        ends = student_interval(mean, error, count, low, high)
+        return Estimate(mean, *ends, unit=self.unit, inputs=count)
 
     def p(self) -> Floats:
         """Return the two-sided p-value of a mean of 0 over all inputs, by Student's t, `[*shape]`; nan for one input.
@@ -76,13 +76,13 @@ class Means:
 
     def at(self, place: int) -> "Means":
         """Return the sums at one index of the last axis of `shape`."""
-        return self._part((..., place))
+        return self._part((..., place), self.unit if isinstance(self.unit, str) else self.unit[place])
 
     def select(self, groups: slice) -> "Means":
         """Return the sums of some groups."""
-        return self._part(groups)
+        return self._part(groups, self.unit)
 
-    def _part(self, place: Any) -> "Means":  # noqa: ANN401 - what numpy takes as an index
+    def _part(self, place: Any, unit: Unit | Sequence[Unit]) -> "Means":  # noqa: ANN401 - any index of an array
         return replace(
             self,
             counts=self.counts[place],
@@ -90,7 +90,8 @@ class Means:
             squares=self.squares[place],
             low=self.low[place],
             high=self.high[place],
-            differences=None if self.differences is None else self.differences._part(place),
+            unit=unit,
+            differences=None if self.differences is None else self.differences._part(place, unit),
         )
 
 
@@ -156,6 +157,7 @@ class Moments(ExactMetric):
     Args:
         groups: number of groups.
         shape: of the numbers of one input.
+        unit: of the numbers, or of each index of their last axis.
         scale: bits behind the point to which numbers are rounded: 32 leaves room for a sum of 2³¹ in magnitude, more
             bits for tiny numbers and as much less for their sum.
         bounds: of the numbers, for instance 0 and 1 for shares, each a number or an array that broadcasts to `shape`;
@@ -170,11 +172,12 @@ class Moments(ExactMetric):
         self,
         groups: int,
         shape: Sequence[int],
+        unit: Unit | Sequence[Unit],
         scale: int = 32,
         bounds: tuple[ArrayLike, ArrayLike] = (-np.inf, np.inf),
     ) -> None:
         super().__init__()
-        self._bounds, self._scale = bounds, scale
+        self._bounds, self._scale, self._unit = bounds, scale, unit
         self.differences: Moments | None = None
         for name, parts in (("counts", ()), ("sums", ()), ("squares", (2 * _LIMBS - 1,))):
             self.add_state(name, torch.zeros(*parts, groups, *shape, dtype=torch.int64), dist_reduce_fx="sum")
@@ -183,7 +186,7 @@ class Moments(ExactMetric):
         """Sum, from now on, the differences from other numbers of the same inputs too, those that `subtract` finds."""
         groups, *shape = self.counts.shape
         low, high = (np.asarray(bound, np.float64) for bound in self._bounds)
-        self.differences = Moments(groups, shape, self._scale, (low - high, high - low))
+        self.differences = Moments(groups, shape, self._unit, self._scale, (low - high, high - low))
 
     def update(self, group: Tensor, values: Tensor) -> None:
         """Add inputs: int64 `[batch]`, the group of each, and its numbers `[batch, *shape]`, nan where it has none.
@@ -214,7 +217,7 @@ class Moments(ExactMetric):
         squares = sum(part * 2.0 ** (_LIMB * place) for place, part in enumerate(parts)) * step**2
         low, high = (np.broadcast_to(np.asarray(bound, np.float64), counts.shape) for bound in self._bounds)
         differences = None if self.differences is None else self.differences.compute()
-        return Means(counts, sums * step, squares, low, high, step, differences)
+        return Means(counts, sums * step, squares, low, high, step, self._unit, differences)
 
 
 def _limbs(magnitudes: Tensor) -> list[Tensor]:

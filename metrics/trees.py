@@ -10,7 +10,8 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import minimum_spanning_tree
 from torch import Tensor
 
-from metrics.attachment import Arcs, Floats, Integers
+from metrics.attachment import Arcs
+from results import Floats, Integers
 
 RANKED_LENGTHS = (5, 50)  # shortest and longest sentences whose rank correlations are averaged (Hewitt & Manning 2019)
 

@@ -21,10 +21,8 @@ from corpora.labelled import LabelledText
 from datamodules import ClassificationDataModule, TextBatch
 from datamodules.classification import TextSplit
 from datamodules.tokenization import TokenOptions, Vocabulary, tokenize
-from metrics.bootstrap import Floats
 from metrics.classification import (
     CLASSIFICATION_RATIOS,
-    Integers,
     class_table,
     classification_scores,
     confusion,
@@ -34,7 +32,7 @@ from metrics.classification import (
 from metrics.correlation import regression_scores
 from metrics.rows import ItemRows
 from models.interface import SENTENCE, ModelError, Output
-from results import Estimate, HeatMap, Result, Unit
+from results import Estimate, Floats, HeatMap, Integers, Result, Unit
 from results.errors import check_numbers, new_items
 from training import Average, Mean, Origin, TrainedModule, TrainingError, no_loss, over_devices
 from training.lifecycle import other_model

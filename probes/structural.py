@@ -18,7 +18,7 @@ from attention import EncoderSpec, Options
 from datamodules import AttentionBatch, DependencyDataModule
 from datamodules.dependency import Field
 from heads.experiment import read_fields
-from metrics.attachment import Floats, Integers, ratio_scores
+from metrics.attachment import ratio_scores
 from metrics.bootstrap import bootstrap_ratio, ratio
 from metrics.rows import ItemRows
 from metrics.trees import (
@@ -31,7 +31,7 @@ from metrics.trees import (
     tree_distances,
 )
 from probes.sentences import data_of_sentences
-from results import HeatMap, Result, Table
+from results import Floats, HeatMap, Integers, Result, Table
 from results.errors import UserError, check_numbers
 from training import Average, Mean, Origin, TrainedModule, over_devices
 
@@ -161,16 +161,16 @@ def sweep_table(
 
     Takes the epoch of each one's best loss, and numerators and denominators `[sentences, k]` of the score.
     """
-    low, high = bootstrap_ratio(*test)
+    found = bootstrap_ratio(*test)
     frame = pd.DataFrame(
         {
             "layer": [pair.layer for pair in pairs],
             "rank": [pair.rank for pair in pairs],
             "epochs": list(epochs),
             "dev": ratio(dev[0].sum(axis=0), dev[1].sum(axis=0)),
-            "test": ratio(test[0].sum(axis=0), test[1].sum(axis=0)),
-            "low": low,
-            "high": high,
+            "test": found.value,
+            "low": found.low,
+            "high": found.high,
         }
     )
     return Table(frame, dict.fromkeys(("dev", "test"), "fraction"), interval="test", answer=("layer", "rank", "test"))

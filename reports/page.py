@@ -40,8 +40,8 @@ from reports.reader import NAN, Record, RecordError, find_record, rows_of
 from reports.tables import DASH, LATEX_ROWS
 from results import ColouredTexts, Table, Unit, command
 from results.errors import UserError, counted
+from results.estimates import ENDS
 from results.files import write_atomically
-from results.result import ENDS
 from training.config import leaves, read_yaml
 
 PAGE = "page.html"

@@ -13,7 +13,7 @@ import pandas as pd
 
 from results import Estimate, Unit
 from results.errors import UserError, near
-from results.result import ENDS
+from results.estimates import ENDS
 from training.config import SettingsError, is_neutral, leaves, read_yaml
 
 NAN = float("nan")
@@ -157,10 +157,11 @@ def read_record(path: Path) -> Record:
 def _estimates(numbers: Mapping[str, float | None], units: Mapping[str, Unit]) -> dict[str, Estimate]:
     """Join the numbers `x`, `x.low`, `x.high`, … to the score `x`."""
     known = {name: NAN if number is None else float(number) for name, number in numbers.items()}
-    return {
-        name: Estimate(known[name], unit=unit, **{end: known.get(f"{name}.{end}") for end in ENDS})
-        for name, unit in units.items()
-    }
+    found = {}
+    for name, unit in units.items():
+        low, high, sd, p = (known.get(f"{name}.{end}") for end in ENDS)
+        found[name] = Estimate(known[name], low, high, unit=unit, sd=sd, p=p)
+    return found
 
 
 def rows_of(folder: Path) -> dict[str, dict[str, list[Path]]]:

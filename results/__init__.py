@@ -1,6 +1,7 @@
 """What every experiment returns, as plain data: estimates with units, tables, figures. No drawing and no files."""
 
 from results.errors import UserError
+from results.estimates import Estimate, Flags, Floats, Integers, Table, Unit, numbers
 from results.figures import (
     AttentionLines,
     Bars,
@@ -13,4 +14,4 @@ from results.figures import (
     Spreads,
     on_one_scale,
 )
-from results.result import Estimate, Provenance, Result, Table, Unit, estimates, free_name, merged, numbers
+from results.result import Provenance, Result, free_name, merged

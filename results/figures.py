@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from results.result import Table, Unit
+from results.estimates import Table, Unit
 
 MOST = 100_000
 """Most rows of the numbers of a figure; a grid of raw maps has millions of weights."""

@@ -21,7 +21,7 @@ from metrics.bootstrap import bootstrap_ratio, holm, mean_and_sd, paired_bootstr
 from reports.reader import Record, RecordError, find_record, first_of, rows_of
 from reports.tables import LEGEND, data_table
 from reports.writer import plain
-from results import Estimate, Table, Unit, command
+from results import Table, Unit, command
 from results.errors import near
 from training.config import read_yaml, seeds, settings
 
@@ -147,7 +147,7 @@ def compare(groups: Sequence[Sequence[Scored]]) -> Table:
     lines = []
     for group, folder, counts in zip(groups, folders, pooled, strict=True):
         mean, sd = mean_and_sd([run.value for run in group])
-        estimate = Estimate(mean, *map(float, bootstrap_ratio(*counts)), unit=unit)
+        estimate = replace(bootstrap_ratio(counts[0], counts[1], unit), value=mean)
         name = group[0].label or (folder.relative_to(parent).as_posix() if len(groups) > 1 else str(group[0].folder))
         line: dict[str, object] = {"run": name, "seeds": len(group), **estimate.named(score), "sd": sd}
         if counts is not pooled[0]:

@@ -98,8 +98,7 @@ def _pooled_interval(row: Row, score: str, givers: Sequence[Record], faults: lis
         faults.append(f"row `{row.name}`: {error}: no interval")
         return NAN, NAN
     pooled = counts.groupby(level=list(range(counts.index.nlevels)), sort=False, dropna=False).sum()
-    low, high = bootstrap_ratio(pooled["numerator"].to_numpy(), pooled["denominator"].to_numpy())
-    return float(low), float(high)
+    return bootstrap_ratio(pooled["numerator"].to_numpy(), pooled["denominator"].to_numpy()).interval
 
 
 def _runs(labels: Sequence[str], rows: Sequence[Row], records: Records, out: Path) -> pd.DataFrame:

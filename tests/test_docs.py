@@ -34,7 +34,7 @@ import probes
 import train
 from docs.reference import ROOMS, exported
 from processes.jobs import Slurm
-from results.result import ENDS, UNITS
+from results.estimates import ENDS, UNITS
 from sweeps.plan import Run, options_of, read_sweep
 from tests.analysis import test_configs as of_analyses
 from tests.glossary import OF_ANY_UNIT, explained, unexplained

@@ -8,20 +8,18 @@ import pytest
 
 from analysis import Atlas, RepeatedSequences
 from analysis.atlas import Known, control_table, of_antecedents, outside, roles_of, stability_table
-from analysis.base import ByHead
 from attention import Options
 from attention.encoder import EncoderSpec
 from corpora.sentence import CorpusError
 from datamodules import AtlasDataModule
-from metrics.moments import Interval
-from results import Estimate, Result, Table
+from metrics.moments import Means
+from results import Estimate, Floats, Result, Table
 from tests import documents
 from tests.trainers import trainer
 
 
-def by_head(value: Any, low: Any, high: Any, halves: Any = None) -> ByHead:  # noqa: ANN401
-    value, low, high = (np.asarray(numbers, np.float64) for numbers in (value, low, high))
-    return ByHead(Interval(value, low, high, np.full(value.shape, 9)), "fraction", halves)
+def by_head(*numbers: Any) -> Estimate[Floats]:  # noqa: ANN401
+    return Estimate(*(np.asarray(number, np.float64) for number in numbers), unit="fraction")
 
 
 ROWS: list[tuple[dict[str, Any], list[str]]] = [
@@ -49,15 +47,17 @@ def test_a_head_is_outside_where_no_random_head_comes_near() -> None:
     found = outside(given, random)
     assert found.keys() == {"self"}
     assert found["self"].tolist() == [[True, False, True, False]]
-    table = control_table(Known(given, {}), Known(random, {})).frame
+    table = control_table(Known({**given}, {}), Known({**random}, {})).frame
     [row] = table.to_dict("records")
     assert (row["heads"], row["share"], row["outside"]) == (2, 0.5, "1-1 1-3")
     assert [row[name] for name in ("mean", "random_low", "random_high")] == pytest.approx([0.25, 0.1, 0.35])
 
 
 def test_stability_is_that_of_the_halves() -> None:
-    halves = np.array([[0.1, 0.7], [0.3, 0.2]]), np.array([[0.2, 0.4], [0.3, 0.1]])
-    known = Known({"previous": by_head(sum(halves) / 2, *halves, halves), "self": by_head(*halves, halves[0])}, {})
+    halves = np.array([[[0.1, 0.7], [0.3, 0.2]], [[0.2, 0.4], [0.3, 0.1]]])
+    ones = np.ones_like(halves)
+    means = Means(ones.astype(np.int64), halves, halves**2, 0 * ones, ones, 0.0, "fraction")
+    known = Known({"previous": means, "self": by_head(*halves, halves[0])}, {})
     table, scores = stability_table(known)
     [row] = table.frame.to_dict("records")
     assert row["correlation"] == pytest.approx(np.corrcoef(halves[0].ravel(), halves[1].ravel())[0, 1])
@@ -113,9 +113,9 @@ def test_the_direction_of_an_antecedent_is_chosen_on_dev() -> None:
         {"nearest.all": Estimate(0.25, unit="fraction")},
         {"heads": Table(heads, {"dev": "fraction", "test": "fraction"}, interval="test")},
     )
-    found = of_antecedents(scored, "", (1, 2)).numbers
-    assert found["antecedent"].interval.value.tolist() == [[0.1, 0.8]]
-    assert found["nearest_mention"].interval.value.tolist() == [[0.25, 0.25]]
+    found = of_antecedents(scored, "", (1, 2)).estimates()
+    assert found["antecedent"].value.tolist() == [[0.1, 0.8]]
+    assert found["nearest_mention"].value.tolist() == [[0.25, 0.25]]
 
 
 def test_some_of_the_heads_are_refused(bert: Path, corpus: str) -> None:

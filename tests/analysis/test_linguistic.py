@@ -101,7 +101,8 @@ def test_attention_is_that_of_a_loop_over_tokens(kind: str, missing: str, tmp_pa
             assert found["uniform"] == pytest.approx(
                 np.mean([even[place][layer].get(name, 0.0) for place in having]), abs=1e-6
             )
-    assert analysis.by_head()["to_nouns"].interval.value[1, 2] == pytest.approx(
+    to_nouns = analysis.by_head()["to_nouns"]
+    assert to_nouns.over().value[1, 2] == pytest.approx(
         tables["linguistic"].query("layer == 2 and head == 3")["attention"].iloc[0]
     )
 

@@ -107,9 +107,9 @@ def test_shares_equal_loops_over_cells(kind: str, tmp_path: Path) -> None:
         assert row["pattern"] == PATTERNS[int(np.argmax(expected))] == kinds[place[0] * model.heads + place[1]]
         for number, pattern in enumerate(PATTERNS):
             of_head = known[pattern]
-            assert of_head.interval.value[place] == pytest.approx(expected[number])
-            assert of_head.halves is not None
-            for half, found in enumerate(of_head.halves):
+            assert of_head.over().value[place] == pytest.approx(expected[number])
+            for half in (0, 1):
+                found = of_head.over(slice(half, None, 2)).value
                 assert found[place] == pytest.approx(shares(layer=place[0], head=place[1], half=half)[number])
     assert result.audit["inputs"] == 7
     assert {name: type(figure) for name, figure in result.figures.items()} == {

@@ -74,10 +74,11 @@ def test_scores_are_those_of_a_loop_over_pairs_of_tokens(kind: str, tmp_path: Pa
             values = expected[..., role, place]
             low, high = student_of_log_odds(values, -float(place), 1.0)
             mean = found.over()
+            ends = mean.interval
             assert np.allclose(mean.value, values.mean(0), atol=1e-6)
             # Of inputs that all have nothing, as behind a window, the interval has no width.
-            assert np.allclose(mean.low, np.where(np.isnan(low), mean.value, low), atol=1e-6)
-            assert np.allclose(mean.high, np.where(np.isnan(high), mean.value, high), atol=1e-6)
+            assert np.allclose(ends[0], np.where(np.isnan(low), mean.value, low), atol=1e-6)
+            assert np.allclose(ends[1], np.where(np.isnan(high), mean.value, high), atol=1e-6)
 
 
 def test_two_processes_sum_what_one_does(tmp_path: Path) -> None:

@@ -30,7 +30,8 @@ from fidelity.experiment import (
     summary_table,
 )
 from fidelity.saliency import MEASURES, RANKINGS
-from metrics.bootstrap import Resampled, mean, median, resample, weights_of
+from metrics.bootstrap import mean, median, resample, resamples
+from results import Estimate
 from tests.fidelity.tiny import KINDS, Kind, classified, saliency_of
 from tests.fidelity.trained import ROOT, fitted
 from training.cli import ProbingCLI
@@ -286,7 +287,7 @@ def test_every_checkpoint_has_a_row_with_all_scores_and_what_was_skipped() -> No
     assert table["skipped"].tolist() == [3] * 6 + [7]
     for row, one in zip(table.to_dict("records"), SEVERAL, strict=False):
         for name, score in one.scores.items():
-            found = score.estimate.named(name)
+            found = score.named(name)
             assert {end: row[end] for end in found} == found
             assert found[f"{name}.low"] < found[name] < found[f"{name}.high"]
     assert table["adversary.max_jsd"].isna().tolist() == [False, True, False, False, True, True, True]
@@ -295,7 +296,7 @@ def test_every_checkpoint_has_a_row_with_all_scores_and_what_was_skipped() -> No
 def slow_means(seeds: list[CheckpointResult]) -> np.ndarray:
     """Mean spread of each resample over all seeds of a variant: the texts are drawn once for all."""
     rows = []
-    for row in weights_of(TEXTS):
+    for row in np.concatenate(list(resamples(TEXTS))).astype(int):
         picks = [text for text in range(3, TEXTS) for _ in range(row[text])]
         rows.append(np.mean([one.values["single_token.spread"].to_numpy()[picks].mean() for one in seeds]))
     return np.array(rows)
@@ -345,7 +346,7 @@ def test_a_score_that_the_first_variant_lacks_is_compared_with_nothing() -> None
 
 
 def test_undefined_scores_stay_undefined() -> None:
-    nowhere = Resampled(np.nan, np.full(1000, np.nan), "ratio")
+    nowhere = Estimate(np.nan, np.nan, np.nan, unit="ratio", draws=np.full(1000, np.nan))
     results = [
         CheckpointResult(name, name, 0, 2, 1, pd.DataFrame({"a.b": [1.0]}), {"correlation.x": nowhere})
         for name in ("a", "b")
@@ -357,7 +358,7 @@ def test_undefined_scores_stay_undefined() -> None:
 
 def test_scores_carry_the_variant_but_those_of_the_first() -> None:
     alone = SEVERAL[0]
-    assert result_scores([alone]) == {name: found.estimate for name, found in alone.scores.items()}
+    assert result_scores([alone]) == alone.scores
     several = result_scores(SEVERAL)
     rows = comparison_table(SEVERAL).frame.to_dict("records")
     names = {f"{row['variant']}.{row['score']}".removeprefix("base."): row for row in rows}
@@ -368,7 +369,7 @@ def test_scores_carry_the_variant_but_those_of_the_first() -> None:
 
 
 def test_seeds_that_a_test_leaves_out_do_not_undo_the_others() -> None:
-    nowhere = Resampled(np.nan, np.full(1000, np.nan), "ratio")
+    nowhere = Estimate(np.nan, np.nan, np.nan, unit="ratio", draws=np.full(1000, np.nan))
     left_out = replace(SEVERAL[2], scores={**SEVERAL[2].scores, "single_token.spread": nowhere})
     found, alone = (comparison_table([SEVERAL[0], *more, SEVERAL[1]]).frame for more in ([left_out], []))
     spread, middle = (found[found["score"] == score] for score in ("single_token.spread", "erasure.middle"))

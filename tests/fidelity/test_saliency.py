@@ -18,11 +18,10 @@ from fidelity.base import CheckpointResult
 from fidelity.classified import ClassifiedBatch, classify
 from fidelity.correlation import Correlation, agreements, without_rounding
 from fidelity.saliency import MEASURES, RANKINGS, Saliency
-from metrics.bootstrap import Resampled
 from models import AdditiveAttention, AttentionClassifier, AverageEncoder, EmbeddingSpec, NoEncoder
 from models.base import TextSizes
 from models.layers import TextEncoder
-from results import Curves
+from results import Curves, Estimate
 from tests.fidelity import tiny
 from tests.fidelity.tiny import KINDS, TEXTS, Kind, checkpoint_result, classified, close, measurements, saliency_of
 from tests.models.batches import VOCABULARY, batch_of
@@ -272,7 +271,7 @@ def result(variant: str, seed: int, taus: list[float], p: list[float], words: li
     columns |= {"input_x_gradient.p": p, "words": words}
     values = checkpoint_result("correlation", variant, seed, columns)
     scores = tiny.scores_of(Correlation(["input_x_gradient"]), values.values)
-    found = {f"correlation.{name}": Resampled(value, np.zeros(0), "fraction") for name, value in scores.items()}
+    found = {f"correlation.{name}": Estimate(value, unit="fraction") for name, value in scores.items()}
     return replace(values, scores=found)
 
 

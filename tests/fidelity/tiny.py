@@ -20,7 +20,7 @@ from fidelity.base import CheckpointResult, FidelityTest, Measurements
 from fidelity.checkpoints import Checkpoint
 from fidelity.classified import ClassifiedBatch, classify
 from fidelity.saliency import Saliency
-from metrics.bootstrap import Resampled, resample
+from metrics.bootstrap import resample
 from models import (
     AdditiveAttention,
     AttentionClassifier,
@@ -32,6 +32,7 @@ from models import (
 )
 from models.base import TextSizes
 from models.interface import WORD
+from results import Estimate
 from tests import tiny
 from tests.models.batches import VOCABULARY, batch_of
 
@@ -175,7 +176,7 @@ def checkpoint_result(
     variant: str,
     seed: int,
     columns: Mapping[str, Any],
-    scores: Mapping[str, Resampled] | None = None,
+    scores: Mapping[str, Estimate] | None = None,
 ) -> CheckpointResult:
     frame = pd.DataFrame({f"{test}.{name}": values for name, values in columns.items()})
     return CheckpointResult(f"{variant}, seed {seed}", variant, seed, 2, 1, frame, scores or {})

@@ -30,10 +30,10 @@ from heads.single_heads import (
     ensemble_hits,
     examples,
 )
-from metrics.attachment import Arcs, Flags
+from metrics.attachment import Arcs
 from metrics.heads import DIRECTIONS, most_attended
 from metrics.rows import ArcRows
-from results import AttentionLines, Bars, HeatMap, Result
+from results import AttentionLines, Bars, Flags, HeatMap, Result
 from results.errors import UserError
 from tests.attention.extractions import Extraction
 from tests.metrics.samples import arcs

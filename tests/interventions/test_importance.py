@@ -140,7 +140,7 @@ def test_means_are_those_of_a_loop_over_weights(kind: str, tmp_path: Path) -> No
     by_head = analysis.by_head()
     frame = result.tables["importance_layers"].frame
     for name in CLASSES:
-        means = by_head[f"importance_{name}"].interval
+        means = by_head[f"importance_{name}"].over()
         assert (means.inputs == len(expected[name])).all()
         if expected[name]:
             layers = frame[frame["class"] == name]
@@ -246,7 +246,7 @@ def test_a_checkpoint_is_a_loss(tmp_path: Path) -> None:
     starts = torch.stack(
         [(each.abs() * batch.mask[:, None, :, None]).sum(2)[..., 0] / batch.lengths[:, None] for each in gradient]
     )
-    found = analysis.by_head()["importance_start"].interval.value
+    found = analysis.by_head()["importance_start"].over().value
     assert np.allclose(found, starts.mean(1), rtol=1e-3, atol=1e-7)
 
     tiny.save_bert(other, heads=2)

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from scipy import special, stats
 from torch import Tensor
 
-from metrics.attachment import Arcs, Integers
+from metrics.attachment import Arcs
+from results import Integers
 from tests.tiny import random_tree
 
 LAYERS, HEADS = 2, 3

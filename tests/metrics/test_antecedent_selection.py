@@ -10,8 +10,8 @@ from metrics.antecedent_selection import (
     antecedent_hits_among_words,
     find_links,
 )
-from metrics.attachment import Integers
 from metrics.bootstrap import bootstrap_ratio
+from results import Integers
 
 Window = tuple[Integers, Integers, Integers]
 
@@ -229,17 +229,16 @@ class TestAccuracies:
         links = rng.integers(40, size=(30, 3))
         links[1:, 1], links[:, 2] = 0, 0  # proper names in one document alone, no nominal
         hits = rng.binomial(links[:, None, None, :], 0.3, size=(30, 2, 4, 3))
-        value, lows, highs = accuracies(torch.tensor(hits), torch.tensor(links), draws=200, seed=7)
-        assert value.shape == lows.shape == highs.shape == (2, 4, 4)
+        found = accuracies(torch.tensor(hits), torch.tensor(links), draws=200, seed=7)
+        assert found.value.shape == (2, 4, 4)
         for place in np.ndindex(2, 4):
             for group, columns in enumerate(([0, 1, 2], [0], [1])):
                 right, total = hits[(slice(None), *place)][:, columns].sum(1), links[:, columns].sum(1)
-                expected = [right.sum() / total.sum(), *bootstrap_ratio(right, total, draws=200, seed=7)]
-                at = (*place, group)
-                found = [value[at], lows[at], highs[at]]
-                assert found == pytest.approx([float(number) for number in expected], nan_ok=True)
-                assert np.isnan(found).tolist() == [False, group > 1, group > 1]
-        assert np.isnan([value[..., 3], lows[..., 3], highs[..., 3]]).all()
+                expected = [right.sum() / total.sum(), *bootstrap_ratio(right, total, draws=200, seed=7).interval]
+                numbers = list(found[(*place, group)].named("").values())
+                assert numbers == pytest.approx(expected, nan_ok=True)
+                assert np.isnan(numbers).tolist() == [False, group > 1, group > 1]
+        assert np.isnan([found.value[..., 3], *(end[..., 3] for end in found.interval)]).all()
 
     def test_shapes_that_do_not_fit_are_refused(self) -> None:
         with pytest.raises(ValueError, match=r"got \[3, 2, 3\] and \[2, 3\]"):

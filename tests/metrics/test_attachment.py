@@ -10,9 +10,6 @@ from corpora.conllu import read_treebank
 from metrics.attachment import (
     OFFSETS,
     Arcs,
-    Flags,
-    Floats,
-    Integers,
     attached,
     attachment_scores,
     best_offsets,
@@ -26,7 +23,7 @@ from metrics.attachment import (
     uniform_edges_found,
 )
 from metrics.bootstrap import bootstrap_ratio
-from results import numbers
+from results import Flags, Floats, Integers, numbers
 from tests.metrics.samples import arcs, column, random_arcs
 
 NAN = float("nan")
@@ -187,8 +184,8 @@ PREDICTED = column([[2, 1, 0, 3], [0, 1]])
 def over_sentences(gold: Arcs, values: Floats, scored: Flags, seed: int) -> list[float]:
     """Mean of the values of the scored words, and the ends of its interval over sentences."""
     of_sentences = [scored & (gold.sentence == sentence) for sentence in sorted(set(gold.sentence.tolist()))]
-    low, high = bootstrap_ratio([values[of].sum() for of in of_sentences], list(map(sum, of_sentences)), seed=seed)
-    return [float(values[scored].mean()), float(low), float(high)]
+    found = bootstrap_ratio([values[of].sum() for of in of_sentences], list(map(sum, of_sentences)), seed=seed)
+    return [float(values[scored].mean()), *found.interval]
 
 
 class TestAttachmentScores:

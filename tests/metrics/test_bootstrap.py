@@ -6,7 +6,6 @@ import pytest
 
 from metrics import bootstrap
 from metrics.bootstrap import (
-    Resampled,
     Statistic,
     bootstrap_ratio,
     difference,
@@ -18,7 +17,6 @@ from metrics.bootstrap import (
     pooled,
     resample,
     resamples,
-    weights_of,
 )
 from metrics.classification import accuracy_drop, f1_drop, f1_score
 from results import Estimate
@@ -48,7 +46,7 @@ def two_runs(units: int, gain: float, seed: int = 0) -> tuple[np.ndarray, np.nda
 def test_it_is_the_percentile_interval_of_resampled_ratios() -> None:
     a, b, totals = two_runs(40, 0.02)
     right, of = np.stack([a, b], axis=1)[:, None], np.stack([totals, totals + 1], axis=1)[:, None]
-    low, high = bootstrap_ratio(right, of, draws=500, seed=7)
+    low, high = bootstrap_ratio(right, of, draws=500, seed=7).interval
     assert low.shape == high.shape == (1, 2)
     rng = np.random.default_rng(7)
     resamples = [rng.integers(40, size=40) for _ in range(500)]  # the same for all columns
@@ -64,17 +62,16 @@ def test_it_is_the_percentile_interval_of_resampled_ratios() -> None:
     ids=["one unit", "no unit", "nothing to score", "one unit with something to score"],
 )
 def test_no_interval_where_resampling_says_nothing(right: list[float], totals: list[float]) -> None:
-    assert np.isnan(bootstrap_ratio(right, totals)).all()
+    assert np.isnan(bootstrap_ratio(right, totals).interval).all()
 
 
 def test_resamples_without_a_denominator_are_left_out() -> None:
     # Two of forty units have words: 13 % of the resamples have neither, and only the rest have a ratio.
     right, totals = np.zeros(40), np.zeros(40)
     totals[:2], right[0] = 1.0, 1.0
-    low, high = bootstrap_ratio(right, totals)
-    assert [float(low), float(high)] == [0.0, 1.0]
+    assert bootstrap_ratio(right, totals).interval == (0.0, 1.0)
     # A single resample may have none at all.
-    lone = [bootstrap_ratio(right, totals, draws=1, seed=seed)[0] for seed in range(30)]
+    lone = [bootstrap_ratio(right, totals, draws=1, seed=seed).interval[0] for seed in range(30)]
     assert 0 < np.isnan(lone).sum() < 30
 
 
@@ -167,7 +164,7 @@ def test_holm_by_hand(given: list[float], expected: list[float]) -> None:
 
 def resampled_texts(texts: int, draws: int, seed: int = 0) -> list[list[int]]:
     """Which texts each resample holds, as lists with repetitions."""
-    weights = next(resamples(texts, draws, np.random.default_rng(seed)))
+    weights = next(resamples(texts, draws, seed))
     return [[text for text in range(texts) for _ in range(int(row[text]))] for row in weights]
 
 
@@ -189,7 +186,7 @@ def test_a_statistic_of_weights_is_that_of_the_resampled_list(
     assert np.isnan(expected).any() == (known == 2)
     np.testing.assert_allclose(found.draws, expected, rtol=1e-12)
     assert found.value == pytest.approx(slow(values[:known, 0]))
-    np.testing.assert_allclose(ends(found.estimate), np.nanquantile(expected, [0.025, 0.975]))
+    np.testing.assert_allclose(ends(found), np.nanquantile(expected, [0.025, 0.975]))
 
 
 def decisions(texts: int, classes: int, draws: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -239,19 +236,22 @@ def test_fewer_than_two_values_have_no_interval(statistic: Statistic, texts: int
     values[:1] = 3.0
     found = resample(statistic, values, "ratio", draws=10)
     np.testing.assert_array_equal(found.draws, [np.nan] * 10)
-    np.testing.assert_equal(numbers(found.estimate), (3.0 if texts else np.nan, np.nan, np.nan))
+    np.testing.assert_equal(numbers(found), (3.0 if texts else np.nan, np.nan, np.nan))
 
 
-def test_the_weights_are_the_resamples_whatever_the_part_they_come_in(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_weights_are_the_same_in_parts_and_are_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
     values = values_of(50)
     whole = resample(median, values, "ratio", draws=101, seed=9)
-    monkeypatch.setattr(bootstrap, "CELLS", 170)  # three draws at a time, and a rest of two
-    np.testing.assert_array_equal(resample(median, values, "ratio", draws=101, seed=9).draws, whole.draws)
-    weights = weights_of(50, 101, 9)
-    np.testing.assert_array_equal(weights, np.concatenate(list(resamples(50, 101, np.random.default_rng(9)))))
-    with pytest.raises(ValueError, match="read-only"):
-        weights[0, 0] = 7
-    assert not np.array_equal(weights, weights_of(50, 101, 10))
+    assert not np.array_equal(next(resamples(50, 101, 9)), next(resamples(50, 101, 10)))
+    with monkeypatch.context() as patched:
+        patched.setattr(bootstrap, "CELLS", 170)  # three draws at a time, and a rest of two
+        patched.setattr(bootstrap, "KEPT", 0)
+        np.testing.assert_array_equal(resample(median, values, "ratio", draws=101, seed=9).draws, whole.draws)
+    ones = np.ones(50)
+    ratios = bootstrap_ratio(values[:, 0], ones, draws=101, seed=9)
+    monkeypatch.setattr(bootstrap, "_drawn", None)
+    assert bootstrap_ratio(values[:, 0], ones, draws=101, seed=9) == ratios
+    assert paired_bootstrap(values[:, 0], ones, 0 * ones, ones, draws=101, seed=9).interval == ratios.interval
 
 
 def seeds_of(gain: float, seeds: int, start: int = 0) -> list[np.ndarray]:
@@ -262,7 +262,7 @@ def seeds_of(gain: float, seeds: int, start: int = 0) -> list[np.ndarray]:
 
 def test_a_difference_is_that_of_the_means_over_seeds_text_by_text() -> None:
     a, b = seeds_of(0.08, 3), seeds_of(0.0, 2, start=10)
-    means = [[resample(mean, one, "ratio", draws=500, seed=4) for one in runs] for runs in (a, b)]
+    means = [pooled([resample(mean, one, "ratio", draws=500, seed=4) for one in runs]) for runs in (a, b)]
     found, back = difference(*means), difference(*means[::-1])
     ones = np.ones(80)
     expected = paired_bootstrap(np.mean(a, axis=0)[:, 0], ones, np.mean(b, axis=0)[:, 0], ones, draws=500, seed=4)
@@ -274,14 +274,14 @@ def test_a_difference_is_that_of_the_means_over_seeds_text_by_text() -> None:
 
 
 def test_a_difference_leaves_out_draws_that_one_seed_lacks() -> None:
-    a = Resampled(1.0, np.array([1.0, np.nan, 3.0, 2.0]), "ratio")
-    b = Resampled(0.5, np.array([0.0, 0.0, np.nan, 3.0]), "ratio")
+    a = Estimate(1.0, unit="ratio", draws=np.array([1.0, np.nan, 3.0, 2.0]))
+    b = Estimate(0.5, unit="ratio", draws=np.array([0.0, 0.0, np.nan, 3.0]))
     # Left are 1 and -1: the quantiles of 95 % lie .05 within them, and one of two draws is on either side.
-    np.testing.assert_allclose(numbers(difference([a], [b])), (0.5, -0.95, 0.95, 1.0))
-    nowhere = Resampled(np.nan, np.full(4, np.nan), "ratio")
-    assert np.isnan(numbers(difference([a], [nowhere]))).all()
+    np.testing.assert_allclose(numbers(difference(a, b)), (0.5, -0.95, 0.95, 1.0))
+    nowhere = Estimate(np.nan, unit="ratio", draws=np.full(4, np.nan))
+    assert np.isnan(numbers(difference(a, nowhere))).all()
     with pytest.raises(ValueError, match=r"\[3, 4\] resamples"):
-        difference([a], [Resampled(0.0, np.zeros(3), "ratio")])
+        difference(a, Estimate(0.0, unit="ratio", draws=np.zeros(3)))
 
 
 def test_pooling_takes_the_mean_of_each_resample_over_the_seeds() -> None:
@@ -293,7 +293,7 @@ def test_pooling_takes_the_mean_of_each_resample_over_the_seeds() -> None:
     assert found.sd == pytest.approx(np.std(medians, ddof=1))
     np.testing.assert_allclose(ends(found), np.quantile(expected, [0.025, 0.975]))
     alone = resample(median, seeds[0], "ratio", draws=300)
-    np.testing.assert_equal(numbers(pooled([alone])), (*numbers(alone.estimate), np.nan))
+    np.testing.assert_equal(numbers(pooled([alone])), (*numbers(alone), np.nan))
 
 
 def test_values_of_another_shape_are_refused() -> None:

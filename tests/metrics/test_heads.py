@@ -5,9 +5,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from metrics.attachment import ALL, PLAIN, Arcs, Flags, Integers, groups_of
+from metrics.attachment import ALL, PLAIN, Arcs, groups_of
 from metrics.heads import RowPeaks, hit_counts, most_attended, offset_shares, permutation_p
 from processes.progress import Progress
+from results import Flags, Integers
 from tests.metrics.samples import arcs, random_arcs
 
 

@@ -12,9 +12,10 @@ import torch
 import torch.distributed as dist
 
 from metrics.antecedent_selection import AntecedentCounts
-from metrics.attachment import Arcs, Integers
+from metrics.attachment import Arcs
 from metrics.heads import RowPeaks
 from metrics.rows import ArcRows, ItemRows
+from results import Integers
 from tests.metrics.samples import (
     HEADS,
     LAYERS,

@@ -7,8 +7,9 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from metrics.attachment import Arcs, Floats, Integers
+from metrics.attachment import Arcs
 from metrics.trees import gold_in_trees, maximum_arborescence, spanning_trees, tree_counts, tree_heads
+from results import Floats, Integers
 from tests.metrics.samples import arcs
 
 INF = float("inf")

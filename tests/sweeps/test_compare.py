@@ -95,7 +95,7 @@ def test_two_runs_are_compared_as_the_tests_say(tmp_path: Path) -> None:
     assert [line["run"] for line in found["lines"]] == ["Probe/version_0", "Words/version_0"]
     assert [line["seeds"] for line in found["lines"]] == [1, 1]
     for line, frame in ((reference, a), (other, b)):
-        low, high = bootstrap_ratio(frame["correct"], frame["scored"])
+        low, high = bootstrap_ratio(frame["correct"], frame["scored"]).interval
         assert line["uas"] == pytest.approx(frame["correct"].sum() / frame["scored"].sum())
         assert [line["uas.low"], line["uas.high"]] == [float(low), float(high)]
         assert line["sd"] is None
@@ -130,7 +130,7 @@ def test_seeds_of_one_config_are_one_line(tmp_path: Path) -> None:
     assert reference["sd"] == pytest.approx(np.std(scores, ddof=1))
     a = sum(frame["correct"] for frame in frames) / 3
     b = sum(frame["correct"] for frame in others) / 2
-    low, high = bootstrap_ratio(a, frames[0]["scored"])
+    low, high = bootstrap_ratio(a, frames[0]["scored"]).interval
     assert [reference["uas.low"], reference["uas.high"]] == pytest.approx([float(low), float(high)])
     counts = (b, others[0]["scored"], a, frames[0]["scored"])
     expected = paired_bootstrap(*counts)

@@ -95,7 +95,7 @@ def test_seeds_are_averaged_and_their_counts_added_up_per_item(tmp_path: Path) -
         run(1).key: record(tmp_path, run(1).key, {"uas": 11 / 18}, 5.0, items(counts[1], scored, [2, 0, 3, 1])),
     }
     line = line_of(tmp_path, row, records)
-    low, high = bootstrap_ratio(np.add(*map(np.array, counts)), 2 * np.array(scored))
+    low, high = bootstrap_ratio(np.add(*map(np.array, counts)), 2 * np.array(scored)).interval
     assert line["uas"] == pytest.approx(10.5 / 18)
     assert (line["low"], line["high"]) == (low, high)
     assert 0 < low < high < 1
