@@ -18,7 +18,7 @@ from analysis.tables import head_map, head_rows, name_of
 from attention import Encoder
 from datamodules import SegmentBatch, TextDataModule
 from metrics.bootstrap import holm
-from metrics.head_distances import map_cosines, map_divergences
+from metrics.distributions import map_cosines, map_divergences
 from metrics.moments import CONFIDENCE, Means, Moments
 from results import Curves, Estimate, Figure, Floats, HeatMap, Result, Table, Unit, on_one_scale
 from results.errors import UserError

@@ -16,7 +16,7 @@ from analysis.base import Analysis
 from attention import Encoder
 from attention.extraction import in_order
 from datamodules import SegmentBatch, TextDataModule
-from metrics.head_distances import HeadDistances, scaled_rows, summed_divergences
+from metrics.distributions import HeadDistances, scaled_rows, summed_divergences
 from processes.ranks import run_seed
 from results import Curves, Estimate, Figure, Floats, HeatMap, Result, Table
 from results.errors import UserError, check_numbers

@@ -22,9 +22,8 @@ from attention.capture import Heads
 from datamodules import ClassificationDataModule, SegmentBatch, TextBatch, TextDataModule
 from datamodules.batches import LengthBatches, Split
 from datamodules.classification import SCORES
-from metrics.bootstrap import Statistic, mean, ratio, resample
+from metrics.bootstrap import Statistic, mean, pearson, ratio, resample, spearman
 from metrics.classification import auroc, f1_score, mcc_score
-from metrics.correlation import pearson, spearman
 from models import TransformerClassifier
 from results import Estimate, Floats, Unit, UserError
 

@@ -53,15 +53,8 @@ class Links:
 def find_links(head_words: Integers, clusters: Integers, types: Integers) -> Links:
     """Find the links of one window from columns `[mentions]`: position of the head word, cluster, and type.
 
-    A mention is no link if the earlier mentions of its cluster lie in other windows or share its head word. Shapes that
-    differ, and unknown types, raise ValueError.
+    A mention is no link if the earlier mentions of its cluster lie in other windows or share its head word.
     """
-    if not head_words.shape == clusters.shape == types.shape or head_words.ndim != 1:
-        raise ValueError(
-            "head words, clusters and types must all be [mentions]: got "
-            f"{[column.shape for column in (head_words, clusters, types)]}"
-        )
-    _check_types(types)
     order = np.arange(head_words.size)[:, None]
     heads, first, own = np.unique(head_words, return_index=True, return_inverse=True)
     others = own[:, None] != np.arange(heads.size)
@@ -91,33 +84,25 @@ class Choices(NamedTuple):
 
 
 def antecedent_hits(weights: Tensor, links: Links) -> Choices:
-    """Let every head choose the candidate with the greatest weight for every link; the last of equals wins.
+    """Choose, for every head and link, the candidate with the greatest weight; the last of equals wins.
 
-    `weights` `[layers, heads, U, U]` is attention from and to head words, in the order of `links.heads`; another
-    shape raises ValueError.
+    `weights` `[layers, heads, U, U]` is attention from and to head words, in the order of `links.heads`.
     """
-    size = links.heads.size
-    if weights.ndim != 4 or weights.shape[2:] != (size, size):
-        raise ValueError(
-            f"weights must be [layers, heads, {size}, {size}], one row and column per head word of the window: "
-            f"got {tuple(weights.shape)}"
-        )
     return _hits(weights, weights.mT, links, links.candidates, links.gold)
 
 
 def antecedent_hits_among_words(rows: Tensor, columns: Tensor, links: Links) -> Choices:
-    """Choose among all words before the link's head word, as `antecedent_hits` does among candidates.
+    """Choose the word with the greatest weight among all words before the link's head word.
 
     A gold candidate after the link's head word (the head of a longer mention that begins earlier) cannot be chosen: a
-    link without another one is always wrong. Both `[layers, heads, U, n]`, `rows` are attention from each head word to
-    the n words of the window, and `columns` that of the n words to each head word; other shapes raise ValueError.
+    link without another one is always wrong.
+
+    Args:
+        rows: `[layers, heads, U, n]` attention from each head word to the n words of the window.
+        columns: `[layers, heads, U, n]` attention from the n words to each head word.
+        links: the links of the window.
     """
-    size, words = links.heads.size, rows.shape[-1]
-    if rows.ndim != 4 or rows.shape != columns.shape or rows.shape[2] != size or (links.heads >= words).any():
-        raise ValueError(
-            f"rows and columns must both be [layers, heads, {size}, words], where the last head word is word "
-            f"{links.heads.max(initial=-1)} counted from 0: got {tuple(rows.shape)} and {tuple(columns.shape)}"
-        )
+    words = rows.shape[-1]
     before = np.arange(words) < links.heads[links.source][:, None]
     gold = np.zeros((len(links), words), dtype=np.bool_)
     gold[:, links.heads] = links.gold
@@ -125,7 +110,7 @@ def antecedent_hits_among_words(rows: Tensor, columns: Tensor, links: Links) -> 
 
 
 def _hits(rows: Tensor, columns: Tensor, links: Links, candidates: Flags, gold: Flags) -> Choices:
-    """Take the greatest weight among `candidates` `[links, c]` in two tensors `[layers, heads, U, c]`."""
+    """Choose by the greatest weight among `candidates` `[links, c]` in two tensors `[layers, heads, U, c]`."""
     if not len(links):
         none = torch.zeros(2, *rows.shape[:2], 0, dtype=torch.bool, device=rows.device)
         return Choices(none, none)
@@ -143,7 +128,7 @@ def _hits(rows: Tensor, columns: Tensor, links: Links, candidates: Flags, gold: 
 
 
 class AntecedentCounts(ExactMetric):
-    """Counts, per document and mention type, the links and those that each predictor has right, as integers.
+    """Integer counts, per document and mention type, of links and of each predictor's right choices.
 
     Keywords give the number of predictors of each kind, by the name of the kind.
 
@@ -166,22 +151,12 @@ class AntecedentCounts(ExactMetric):
         Args:
             document: place of the document.
             types: mention type of each link, `[links]`.
-            **right: by kind of predictor, the links it has right, bool `[predictors, links]`.
-
-        Raises:
-            ValueError: there is no such document or type, or a shape differs.
+            **right: bool `[predictors, links]` by kind of predictor, True where the choice is right.
         """
-        if not 0 <= document < len(self.links):
-            raise ValueError(f"document {document} of {len(self.links)}: they are counted from 0")
-        wanted = {name: [number, types.numel()] for name, number in self.predictors.items()}
-        found = {name: list(flags.shape) for name, flags in right.items()}
-        if types.ndim != 1 or found != wanted or any(flags.dtype != torch.bool for flags in right.values()):
-            raise ValueError(f"bool {wanted} and types [links] are needed: got {found} and {list(types.shape)}")
-        _check_types(types.cpu().numpy())
         device = self.links.device
         of_type = types.to(device) == torch.arange(TYPES, device=device)[:, None]
         self.links[document] += of_type.sum(-1)
-        flags = torch.cat([right[name].to(device) for name in wanted])
+        flags = torch.cat([right[name].to(device) for name in self.predictors])
         self.right[document] += (flags[:, None, :] & of_type).sum(-1)
 
     def compute(self) -> tuple[dict[str, Tensor], Tensor]:
@@ -194,11 +169,8 @@ def accuracies(hits: Tensor, links: Tensor, *, draws: int = 1000, seed: int = 0)
     """Return accuracies `[..., 4]` of `ANTECEDENT_GROUPS`, nan without a link, with intervals over documents.
 
     The links of one document share its clusters and are not independent. By mention type, `hits` `[documents, ..., 3]`
-    are right choices, and `links` `[documents, 3]` all; other shapes raise ValueError.
+    are right choices, and `links` `[documents, 3]` all.
     """
-    if links.ndim != 2 or hits.ndim < 2 or (hits.shape[0], hits.shape[-1]) != links.shape:
-        shapes = f"{list(hits.shape)} and {list(links.shape)}"
-        raise ValueError(f"hits must be [documents, ..., types] and links [documents, types]: got {shapes}")
     right = _with_all(hits.cpu().numpy())
     total = _with_all(links.cpu().numpy()).reshape(len(links), *[1] * (hits.ndim - 2), -1)
     total = np.broadcast_to(total, right.shape)
@@ -208,9 +180,3 @@ def accuracies(hits: Tensor, links: Tensor, *, draws: int = 1000, seed: int = 0)
 def _with_all(counts: NDArray[Any]) -> NDArray[Any]:
     """Put the sum over the types before them: `[..., 3]` to `[..., 4]`."""
     return np.concatenate([counts.sum(axis=-1, keepdims=True), counts], axis=-1)
-
-
-def _check_types(types: NDArray[Any]) -> None:
-    wrong = (types < 0) | (types >= TYPES)
-    if wrong.any():
-        raise ValueError(f"mention type {types[wrong][0]}: 0 is a pronoun, 1 a proper name, 2 a nominal")

@@ -5,7 +5,6 @@ The arcs of a split are columns with one row per word, so that a formula is a fe
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -34,8 +33,7 @@ class Arcs:
             find.
 
     Raises:
-        ValueError: A column differs in shape, a sentence is not exactly the words 1 to length in order, or a head lies
-            outside its sentence.
+        ValueError: A sentence is not exactly the words 1 to length in order, or a head lies outside its sentence.
     """
 
     sentence: Integers
@@ -48,8 +46,6 @@ class Arcs:
 
     def __post_init__(self) -> None:
         # The formulas find the row of a head from its distance.
-        for name in ("word", "length", "head", "relation", "punctuation"):
-            _check_column(self, getattr(self, name), name)
         new = np.diff(self.sentence, prepend=-1) != 0
         starts = np.flatnonzero(new)
         sizes = np.diff(starts, append=len(self))
@@ -75,14 +71,8 @@ class Arcs:
         return int(self.sentence.size)
 
 
-def _check_column(arcs: Arcs, column: NDArray[Any], name: str) -> None:
-    if column.shape != arcs.sentence.shape or column.ndim != 1:
-        raise ValueError(f"{name} has the shape {column.shape}, where the arcs have {arcs.sentence.shape}")
-
-
 def attached(arcs: Arcs, predicted: Integers) -> Floats:
     """Return 1.0 for words whose predicted head is gold, else 0.0, `[words]`; the mean without punctuation is UAS."""
-    _check_column(arcs, predicted, "predicted")
     return np.where(predicted == arcs.head, 1.0, 0.0)
 
 
@@ -92,7 +82,6 @@ def edges_found(arcs: Arcs, predicted: Integers) -> Floats:
     An edge is found when either end predicts the other as its head. Words under ROOT and punctuation have nan, and
     punctuation predicts no edge. The mean of the others is the UUAS (Hewitt & Manning 2019, §4).
     """
-    _check_column(arcs, predicted, "predicted")
     scored, head_row = _edges(arcs)
     drawn_by_word = predicted == arcs.head
     drawn_by_head = (predicted[head_row] == arcs.word) & ~arcs.punctuation[head_row]
@@ -100,18 +89,18 @@ def edges_found(arcs: Arcs, predicted: Integers) -> Floats:
 
 
 def uniform_attached(arcs: Arcs) -> Floats:
-    """Expect `attached`, `[ways, words]`, of a head drawn uniformly from ROOT and the other words: 1/n of n words.
+    """Return the expected `attached` score of a uniformly drawn head, `[ways, words]`: 1/n for n words.
 
-    Where the arcs have a reach, a word draws from ROOT and the other words that it may attend to, or, the other way,
-    that may attend to it: these ways for all layers, then those. Else there is one way.
+    A word draws from ROOT and the other words. If the arcs have a reach, it draws from the words that it may attend to,
+    one way per layer, then from the words that may attend to it, one way per layer. Without a reach there is one way.
     """
     return _uniform(arcs)[0]
 
 
 def uniform_edges_found(arcs: Arcs) -> Floats:
-    """Expect `edges_found`, `[ways, words]`, of the draws of `uniform_attached`.
+    """Return the expected `edges_found` score of the draws of `uniform_attached`, `[ways, words]`.
 
-    Of draws from all words it is 1 − (1 − 1/n)² where neither end is punctuation, else 1/n.
+    For draws from all words it is 1 − (1 − 1/n)² if neither end is punctuation, else 1/n.
     """
     scored, head_row = _edges(arcs)
     own, of_head = _uniform(arcs)
@@ -140,7 +129,7 @@ def _uniform(arcs: Arcs) -> tuple[Floats, Floats]:
 
 
 def offset_heads(arcs: Arcs, k: int) -> Integers:
-    """Take the word at offset `k` as head, `[words]`: positive `k` looks ahead.
+    """Predict the word at offset `k` as head, `[words]`; a positive `k` is to the right.
 
     A target outside the sentence becomes −1, which is always wrong. Clark et al.'s released code clips it into [0, n]
     instead, so that a first word may hit ROOT: on UD English EWT that turns 6.6 into 9.2 at k = −1. So does one that no
@@ -158,7 +147,7 @@ def offset_heads(arcs: Arcs, k: int) -> Integers:
 
 
 def right_branching(arcs: Arcs) -> Integers:
-    """Take the NEXT word as head, `[words]`; the last word's head is ROOT.
+    """Predict the NEXT word as head, `[words]`; the last word's head is ROOT.
 
     The name is that of Clark et al. 2019, §5. Work on parsing uses the two names the other way round.
     """
@@ -166,12 +155,12 @@ def right_branching(arcs: Arcs) -> Integers:
 
 
 def left_branching(arcs: Arcs) -> Integers:
-    """Take the PREVIOUS word as head, `[words]`; the first word's head is ROOT. The mirror of `right_branching`."""
+    """Predict the PREVIOUS word as head, `[words]`; the first word's head is ROOT."""
     return arcs.word - 1
 
 
 def best_offsets(arcs: Arcs, relations: int) -> tuple[int, Integers]:
-    """Return the fixed offset that finds most heads of all words without punctuation, and of each relation's.
+    """Return the fixed offset that finds most heads without punctuation, and the best offset of each relation.
 
     Ties go to the smaller |k|, then to the positive. The choice for a relation counts its punctuation too; a relation
     without a word gets the overall best. Choose on one split and score on another.
@@ -206,7 +195,7 @@ ATTACHMENT_RATIOS = {
 def attachment_scores(
     arcs: Arcs, attached: Floats, edges: Floats, *, prefix: str = "", seed: int = 0
 ) -> dict[str, Estimate]:
-    """`uas` and `uuas` without punctuation, and `uas_with_punctuation`, with 95 % intervals over sentences.
+    """Return `uas` and `uuas` without punctuation, and `uas_with_punctuation`, with 95 % intervals over sentences.
 
     `attached` is `[words]` from `attached` or `uniform_attached`, `edges` from `edges_found` or `uniform_edges_found`.
     """
@@ -221,7 +210,7 @@ def ratio_scores(
     prefix: str = "",
     seed: int = 0,
 ) -> dict[str, Estimate]:
-    """Scores that divide the sums of two columns, with 95 % intervals over the rows; nan where nothing was scored.
+    """Return scores that divide the sums of two columns, with 95 % intervals over the rows; nan if nothing was scored.
 
     `items` have one row per independently sampled unit, for instance a sentence; `ratios` are columns of numerator and
     denominator, by score.
@@ -233,12 +222,10 @@ def ratio_scores(
 
 
 def groups_of(arcs: Arcs, relations: Sequence[str]) -> dict[str, Flags]:
-    """Flags `[words]` of the groups with an accuracy of their own: `ALL`, `PLAIN`, and each relation that occurs.
+    """Return flags `[words]` for each reported group: `ALL`, `PLAIN`, and each relation that occurs.
 
-    The relations are ordered by frequency; one without a label raises ValueError.
+    The relations are ordered by frequency.
     """
-    if len(arcs) and not 0 <= arcs.relation.min() <= arcs.relation.max() < len(relations):
-        raise ValueError(f"relation {arcs.relation.max()} of the arcs has no label: there are {len(relations)} labels")
     frequency = np.bincount(arcs.relation, minlength=len(relations))
     order = [int(place) for place in np.argsort(-frequency, kind="stable") if frequency[place]]
     everything = np.ones(len(arcs), dtype=np.bool_)
@@ -246,9 +233,9 @@ def groups_of(arcs: Arcs, relations: Sequence[str]) -> dict[str, Flags]:
 
 
 def relation_accuracies(arcs: Arcs, attached: Floats, relations: Sequence[str], *, seed: int = 0) -> pd.DataFrame:
-    """Accuracy `[words]` → columns `relation, n, accuracy, low, high`: one row for each of `groups_of`.
+    """Return the accuracy of each group of `groups_of`, with 95 % intervals over sentences.
 
-    The ends are those of 95 % intervals over sentences.
+    `attached` is `[words]`; the columns are `relation, n, accuracy, low, high`.
     """
     groups = groups_of(arcs, relations)
     totals = np.column_stack([count(arcs, words) for words in groups.values()])

@@ -50,11 +50,9 @@ def bootstrap_ratio(
         where fewer than two units have a denominator. Resamples without a denominator are ignored.
 
     Raises:
-        ValueError: The shapes differ, or a count is not finite.
+        ValueError: A count is not finite.
     """
     counts, totals = np.asarray(numerator, dtype=np.float64), np.asarray(denominator, dtype=np.float64)
-    if counts.shape != totals.shape or counts.ndim == 0:
-        raise ValueError(f"numerator {counts.shape} and denominator {totals.shape} must have one shape, [units, ...]")
     units, shape = counts.shape[0], counts.shape[1:]
     columns = int(np.prod(shape))
     both = _finite(np.concatenate([counts.reshape(units, columns), totals.reshape(units, columns)], axis=1))
@@ -76,7 +74,7 @@ def _resampled_sums(counts: Floats, draws: int, seed: int) -> Floats:
 
 
 def resamples(units: int, draws: int = 1000, seed: int = 0) -> Iterator[Floats]:
-    """Draw as many units as there are, with replacement; yield how often each was drawn, `[some draws, units]`."""
+    """Draw as many units as there are, with replacement; yield the counts of each unit, `[some draws, units]`."""
     drawn = iter(_kept(units, draws, seed)) if units * draws <= KEPT else _drawn(units, draws, seed)
     for some in drawn:
         yield some.astype(np.float64)
@@ -96,14 +94,12 @@ def _drawn(units: int, draws: int, seed: int) -> Iterator[NDArray[np.int64]]:
 
 
 def resample(statistic: Statistic, values: ArrayLike, unit: Unit, *, draws: int = 1000, seed: int = 0) -> Estimate:
-    """Compute a statistic of values `[units, columns]`, and under the resamples of all test sets of as many units.
+    """Compute a statistic of values `[units, columns]`, its 95 % interval, and its value under each resample.
 
     The statistic ignores rows with a nan, which keep their place in the resamples. The interval is nan for fewer than
     two units, and without draws.
     """
     rows = np.asarray(values, dtype=np.float64)
-    if rows.ndim != 2:
-        raise ValueError(f"the values must be [units, columns], not {rows.shape}")
     sound = ~np.isnan(rows).any(axis=1)
     kept, value, found = rows[sound], np.nan, np.full(draws, np.nan)
     if len(kept):
@@ -114,12 +110,12 @@ def resample(statistic: Statistic, values: ArrayLike, unit: Unit, *, draws: int 
 
 
 def mean(values: Floats, weights: Floats) -> Floats:
-    """Mean of the one column of `values` `[units, 1]` under each of `weights` `[draws, units]`: `[draws]`."""
+    """Return the mean of one column of `values` `[units, 1]` under `weights` `[draws, units]`: `[draws]`."""
     return ratio(weights @ check_columns(values, 1)[:, 0], weights.sum(axis=1))
 
 
 def median(values: Floats, weights: Floats) -> Floats:
-    """Median of the one column of `values` `[units, 1]`, each unit as often as it was drawn: `[draws]`.
+    """Return the median of one column `[units, 1]`, each unit counted as often as it was drawn: `[draws]`.
 
     For an even number of units it is the mean of the middle two, as in `numpy.median`. Weights are whole numbers.
     """
@@ -136,6 +132,49 @@ def median(values: Floats, weights: Floats) -> Floats:
     return found
 
 
+def pearson(values: Floats, weights: Floats) -> Floats:
+    """Return Pearson's r of two columns `[units, 2]`, each unit counted as often as it was drawn: `[draws]`.
+
+    Weights are whole numbers `[draws, units]`; nan where a column is constant in a draw.
+    """
+    x, y = check_columns(values, 2).T
+    return _correlation(x, y, weights)
+
+
+def spearman(values: Floats, weights: Floats) -> Floats:
+    """Return Spearman's ρ: `pearson` of the ranks within each draw; equal values share their mean rank."""
+    x, y = check_columns(values, 2).T
+    return _correlation(_ranks(x, weights), _ranks(y, weights), weights)
+
+
+def _ranks(column: Floats, weights: Floats) -> Floats:
+    """Return the mean rank of each unit among all that were drawn, `[draws, units]`."""
+    _, places = np.unique(column, return_inverse=True)
+    order = np.argsort(places, kind="stable")
+    starts = np.flatnonzero(np.diff(places[order], prepend=-1))
+    drawn = np.add.reduceat(weights[:, order], starts, axis=1)  # of each value, [draws, values]
+    return (drawn.cumsum(axis=1) - (drawn - 1) / 2)[:, places]
+
+
+def _correlation(x: Floats, y: Floats, weights: Floats) -> Floats:
+    """Return Pearson's r of x and y, `[units]` or `[draws, units]`, under weights `[draws, units]`: `[draws]`."""
+    total = weights.sum(axis=1, keepdims=True)
+    parts = []
+    for column in (x, y):
+        constant = _spread(column, weights) == 0
+        centred = column - ratio((weights * column).sum(axis=1, keepdims=True), total)
+        parts.append(np.where(constant[:, None], np.nan, centred))  # a mean of equal numbers may be off by a digit
+    own = [(weights * part**2).sum(axis=1) for part in parts]
+    return ratio((weights * parts[0] * parts[1]).sum(axis=1), np.sqrt(own[0] * own[1]))
+
+
+def _spread(column: Floats, weights: Floats) -> Floats:
+    """Return the largest minus the smallest drawn number, `[draws]`."""
+    drawn = weights > 0
+    spread: Floats = np.where(drawn, column, -np.inf).max(axis=1) - np.where(drawn, column, np.inf).min(axis=1)
+    return spread
+
+
 def pooled(seeds: Sequence[Estimate]) -> Estimate:
     """Average runs that differ only in the seed: the mean with its interval, and the standard deviation over seeds."""
     value, sd = mean_and_sd([one.value for one in seeds])
@@ -145,7 +184,7 @@ def pooled(seeds: Sequence[Estimate]) -> Estimate:
 
 
 def mean_and_sd(values: Sequence[float]) -> tuple[float, float]:
-    """Mean and standard deviation (n − 1) over seeds; nan for fewer than one and fewer than two values."""
+    """Return mean and standard deviation (n − 1) over seeds; nan for too few values."""
     mean = float(np.mean(values)) if len(values) else np.nan
     return mean, float(np.std(values, ddof=1)) if len(values) > 1 else np.nan
 
@@ -183,7 +222,7 @@ def paired_bootstrap(
         one. Resamples without a denominator are ignored.
 
     Raises:
-        ValueError: The shapes differ or are not `[units]`, or a count is not finite.
+        ValueError: A count is not finite.
     """
     counts = _paired_counts(a_numerator, a_denominator, b_numerator, b_denominator)
     value = float(_differences(counts.sum(axis=0, keepdims=True))[0])
@@ -194,7 +233,7 @@ def paired_bootstrap(
 
 
 def two_sided_p(resampled: Floats) -> float:
-    """The p-value of a difference being zero, from at least one resample `[draws]` of it; see `paired_bootstrap`."""
+    """Return the p-value of a difference being zero, given its resamples `[draws]`; see `paired_bootstrap`."""
     rarer = min(int((resampled <= TIE).sum()), int((resampled >= -TIE).sum()))
     return min(1.0, 2 * (1 + rarer) / (1 + resampled.size))
 
@@ -248,11 +287,8 @@ def holm(p_values: Sequence[float]) -> Floats:
 
 
 def _paired_counts(*columns: ArrayLike) -> Floats:
-    """Numerator and denominator of a, then of b, as `[units, 4]`."""
-    arrays = [np.asarray(column, dtype=np.float64) for column in columns]
-    if len({array.shape for array in arrays}) != 1 or arrays[0].ndim != 1:
-        raise ValueError(f"the counts of both runs must be [units], not {[array.shape for array in arrays]}")
-    return _finite(np.stack(arrays, axis=1))
+    """Stack numerator and denominator of a, then of b, `[units, 4]`."""
+    return _finite(np.stack([np.asarray(column, dtype=np.float64) for column in columns], axis=1))
 
 
 def _finite(counts: Floats) -> Floats:
@@ -262,14 +298,14 @@ def _finite(counts: Floats) -> Floats:
 
 
 def _differences(sums: Floats) -> Floats:
-    """`[draws]` a − b of sums `[draws, 4]`; nan where one has no denominator."""
+    """Subtract ratio b from ratio a of sums `[draws, 4]`: `[draws]`; nan where a denominator is zero."""
     numerators, denominators = sums[:, ::2], sums[:, 1::2]
     ratios = ratio(numerators, denominators)
     return ratios[:, 0] - ratios[:, 1]
 
 
 def _difference(value: float, resampled: Floats, unit: Unit) -> Estimate:
-    """A difference with the interval and the p-value of its resamples `[draws]`."""
+    """Return a difference with the interval and the p-value of its resamples `[draws]`."""
     known = resampled[~np.isnan(resampled)]
     p = two_sided_p(known) if known.size else np.nan
     return Estimate(value, *_interval(known), unit=unit, p=p)
@@ -282,7 +318,7 @@ def _check_draws(estimates: Sequence[Estimate]) -> None:
 
 
 def _interval(resampled: Floats) -> tuple[float, float]:
-    """Percentile interval of the defined draws."""
+    """Return the percentile interval of the draws that are not nan."""
     resampled = resampled[~np.isnan(resampled)]
     if not resampled.size:
         return np.nan, np.nan

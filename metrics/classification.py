@@ -1,4 +1,4 @@
-"""Scores of a classifier: accuracy, F1, AUROC and MCC with intervals, and a table of its classes.
+"""Scores of a classifier, accuracy, F1, AUROC and MCC with intervals, and of a regression; a table of the classes.
 
 With a positive class, F1 and AUROC are those of that class; else they are macro means over the classes, for AUROC of
 each class against the rest. The means ignore classes for which the value is undefined. AUROC counts ties half.
@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from metrics.bootstrap import Statistic, check_columns, mean, ratio, resample
+from metrics.bootstrap import Statistic, check_columns, mean, pearson, ratio, resample, spearman
 from results import Estimate, Floats, Integers, Table
 
 CLASSIFICATION_RATIOS = {"accuracy": ("correct", "scored"), "f1": ("f1_right", "f1_found")}
@@ -27,17 +27,17 @@ def ratio_columns(gold: Integers, predicted: Integers, positive: int | None) -> 
 
 
 def confusion(gold: Integers, predicted: Integers, classes: int) -> Integers:
-    """Confusion matrix, int64 `[gold classes, predicted classes]`."""
+    """Return the confusion matrix, int64 `[gold classes, predicted classes]`."""
     return np.bincount(gold * classes + predicted, minlength=classes**2).reshape(classes, classes)
 
 
 def accuracy(table: NDArray[np.generic]) -> Floats:
-    """Share of the diagonal of confusions `[..., classes, classes]`."""
+    """Return the accuracy of confusion matrices `[..., classes, classes]`: `[...]`."""
     return ratio(np.trace(table, axis1=-2, axis2=-1), table.sum(axis=(-2, -1)))
 
 
 def class_f1(table: NDArray[np.generic]) -> Floats:
-    """F1 of each class of confusions `[..., classes, classes]`: `[..., classes]`.
+    """Return F1 of each class of confusion matrices `[..., classes, classes]`: `[..., classes]`.
 
     2·right / (gold + predicted); nan for a class that is neither gold nor predicted anywhere.
     """
@@ -45,13 +45,13 @@ def class_f1(table: NDArray[np.generic]) -> Floats:
 
 
 def f1(table: NDArray[np.generic], positive: int | None) -> Floats:
-    """F1 of the class `positive`, or without one the mean over the classes, of confusions `[..., classes, classes]`."""
+    """Return F1 of the class `positive`, or macro F1 if it is None, of confusion matrices `[..., classes, classes]`."""
     each = class_f1(table)
     return each[..., positive] if positive is not None else _mean(each)
 
 
 def matthews(table: NDArray[np.generic]) -> Floats:
-    """Matthews correlation of confusions `[..., classes, classes]`, of any number of classes R_K (Gorodkin 2004).
+    """Return the Matthews correlation of confusion matrices `[..., classes, classes]`: R_K (Gorodkin 2004).
 
     The correlation of gold and predicted classes as indicators, from −1 to 1. It is 0 where all of either are of one
     class, as in scikit-learn, by which GLUE is scored; nan without any text.
@@ -65,7 +65,7 @@ def matthews(table: NDArray[np.generic]) -> Floats:
 
 
 def auroc(gold: Integers, probabilities: Floats, positive: int | None, weights: Floats) -> Floats:
-    """Area under the ROC curve of `positive`, or without one the mean over the classes, each against the rest.
+    """Return the area under the ROC curve of `positive`, or if it is None the mean over classes against the rest.
 
     Of `gold` `[texts]`, `probabilities` `[texts, classes]`, or other numbers that rank the texts, and `weights`
     `[draws, texts]`, how often each text counts: `[draws]`; nan where it is undefined for every class.
@@ -75,7 +75,7 @@ def auroc(gold: Integers, probabilities: Floats, positive: int | None, weights: 
 
 
 def _area(is_class: NDArray[np.bool_], ranking: Floats, counts: Floats) -> Floats:
-    """Mann–Whitney U over the number of pairs, `[draws]`."""
+    """Return Mann–Whitney U over the number of pairs, `[draws]`."""
     order = np.argsort(ranking, kind="stable")
     ascending = ranking[order]
     if not len(order):
@@ -89,7 +89,7 @@ def _area(is_class: NDArray[np.bool_], ranking: Floats, counts: Floats) -> Float
 
 
 def f1_score(positive: int | None, classes: int) -> Statistic:
-    """F1 of the columns gold and predicted class; of the class `positive`, or without one the mean over the classes."""
+    """Return the statistic F1 of the columns gold and predicted class: of `positive`, or macro F1 if it is None."""
 
     def statistic(values: Floats, weights: Floats) -> Floats:
         gold, predicted = check_columns(values, 2).astype(np.int64).T
@@ -99,7 +99,7 @@ def f1_score(positive: int | None, classes: int) -> Statistic:
 
 
 def mcc_score(classes: int) -> Statistic:
-    """Matthews correlation of the columns gold and predicted class; see `matthews`."""
+    """Return the statistic Matthews correlation of the columns gold and predicted class; see `matthews`."""
 
     def statistic(values: Floats, weights: Floats) -> Floats:
         gold, predicted = check_columns(values, 2).astype(np.int64).T
@@ -109,7 +109,7 @@ def mcc_score(classes: int) -> Statistic:
 
 
 def f1_drop(positive: int | None, classes: int) -> Statistic:
-    """F1 lost under changed decisions, positive for a loss; of the class `positive`, or the mean over the classes.
+    """Return the statistic F1 minus F1 of changed decisions: of `positive`, or macro F1 if it is None.
 
     Columns: gold class, predicted class, and for each class the share of draws that predict it instead. The second F1
     is computed on the confusions of all draws together.
@@ -124,7 +124,7 @@ def f1_drop(positive: int | None, classes: int) -> Statistic:
 
 
 def accuracy_drop(values: Floats, weights: Floats) -> Floats:
-    """Accuracy lost under changed decisions, `[draws]`; columns as for `f1_drop`."""
+    """Return accuracy minus accuracy of changed decisions, `[draws]`; columns as for `f1_drop`."""
     gold, predicted = values[:, :2].astype(np.int64).T
     shares = values[np.arange(len(values)), 2 + gold]
     return mean(((gold == predicted) - shares)[:, None], weights)
@@ -133,9 +133,10 @@ def accuracy_drop(values: Floats, weights: Floats) -> Floats:
 def classification_scores(
     gold: Integers, probabilities: Floats, positive: int | None, *, prefix: str = "", draws: int = 1000, seed: int = 0
 ) -> dict[str, Estimate]:
-    """`accuracy`, `f1`, `auroc` and `mcc` with 95 % intervals over texts, nan with fewer than two or without draws.
+    """Return `accuracy`, `f1`, `auroc` and `mcc` with 95 % intervals over texts.
 
-    Of gold classes `[texts]` and probabilities `[texts, classes]`; the prediction is the first maximum.
+    `gold` is `[texts]`, `probabilities` are `[texts, classes]`; the prediction is the first maximum. Intervals are nan
+    for fewer than two texts or without draws.
     """
 
     def auroc_of(values: Floats, weights: Floats) -> Floats:
@@ -156,8 +157,24 @@ def classification_scores(
     }
 
 
+def regression_scores(
+    gold: Floats, predicted: Floats, *, prefix: str = "", draws: int = 1000, seed: int = 0
+) -> dict[str, Estimate]:
+    """Return `pearson`, `spearman` and the mean squared error `mse` with 95 % intervals over texts.
+
+    `gold` and `predicted` are numbers `[texts]`. Intervals are nan for fewer than two texts or without draws.
+    """
+    both = np.column_stack([gold, predicted])
+    options = {"draws": draws, "seed": seed}
+    return {
+        f"{prefix}pearson": resample(pearson, both, "fraction", **options),
+        f"{prefix}spearman": resample(spearman, both, "fraction", **options),
+        f"{prefix}mse": resample(mean, ((gold - predicted) ** 2)[:, None], "ratio", **options),
+    }
+
+
 def majority_scores(train_counts: Integers, gold: Integers, positive: int | None) -> dict[str, Estimate]:
-    """`majority.accuracy` and `majority.f1` of always predicting the most frequent class of the training data."""
+    """Return `majority.accuracy` and `majority.f1` of always predicting the most frequent training class."""
     table = confusion(gold, np.full_like(gold, train_counts.argmax()), len(train_counts))
     scores = {"majority.accuracy": accuracy(table), "majority.f1": f1(table, positive)}
     return {name: Estimate(float(score), unit="fraction") for name, score in scores.items()}
@@ -187,7 +204,7 @@ def class_table(gold: Integers, predicted: Integers, labels: Sequence[str]) -> T
 
 
 def _confusions(weights: Floats, gold: NDArray[np.int64], shares: Floats) -> Floats:
-    """Confusions `[draws, classes, classes]` of texts whose prediction is spread over the classes by shares."""
+    """Return confusion matrices `[draws, classes, classes]` of texts with a share of each predicted class."""
     classes = shares.shape[1]
     cells = np.zeros((len(gold), classes, classes))
     cells[np.arange(len(gold)), gold] = shares

@@ -1,7 +1,10 @@
-"""Distances of distributions: total variation distance, Jensen–Shannon and Kullback–Leibler divergence.
+"""Distances of distributions, and of the attention of two heads or of one head in two encoders.
 
-They reduce the last axis and broadcast the others. Logarithms are natural. A weight of exactly 0, as in the padding,
-adds exactly 0 to the value and gets a gradient of exactly 0 through the logarithms; nothing becomes nan.
+The first functions reduce the last axis and broadcast the others. Logarithms are natural. A weight of exactly 0, as in
+the padding, adds exactly 0 to the value and gets a gradient of exactly 0 through the logarithms; nothing becomes nan.
+
+Two heads are compared by the Jensen–Shannon divergence of their rows (Clark et al. 2019, §6). One head before and after
+fine-tuning is compared by that divergence and by the cosine of its maps (Kovaleva et al. 2019, §4.3).
 """
 
 import numpy as np
@@ -9,19 +12,26 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from metrics.rows import ExactMetric
+from results import Floats
+
+_SMOOTHING = 1e-3
+_COLUMNS, _HEADS = {"cpu": 4096, "cuda": 1 << 18}, 64  # of a block: on a CPU the buffers of its pairs fit the cache
+_SCALE = 2.0**32  # of the integer sums: room for 2³¹ nats
+
 
 def tvd(p: Tensor, q: Tensor) -> Tensor:
-    """Total variation distance ½ Σ |p − q|, in 0–1: `[..., slots]`, `[..., slots]` → `[...]`."""
+    """Return the total variation distance ½ Σ |p − q|, in 0–1: `[..., positions]` twice → `[...]`."""
     return (p - q).abs().sum(-1) / 2
 
 
 def entropy(p: Tensor) -> Tensor:
-    """− Σ p log p in nats: `[..., slots]` → `[...]`."""
+    """Return the entropy − Σ p log p in nats: `[..., positions]` → `[...]`."""
     return -(p * torch.where(p > 0, p, 1.0).log()).sum(-1)
 
 
 def kl(p: Tensor, q: Tensor) -> Tensor:
-    """Kullback–Leibler divergence Σ p log(p / q) in nats: `[..., slots]`, `[..., slots]` → `[...]`.
+    """Return the Kullback–Leibler divergence Σ p log(p / q) in nats: `[..., positions]` twice → `[...]`.
 
     q is clamped to the smallest normal number of its precision: where p has weight and q has none, the divergence is
     large but finite, and q gets no gradient.
@@ -34,9 +44,9 @@ def kl(p: Tensor, q: Tensor) -> Tensor:
 
 
 def jsd(p: Tensor, q: Tensor) -> Tensor:
-    """Jensen–Shannon divergence ½ KL(p ‖ m) + ½ KL(q ‖ m), m = ½ (p + q), in nats.
+    """Return the Jensen–Shannon divergence ½ KL(p ‖ m) + ½ KL(q ‖ m), m = ½ (p + q), in nats.
 
-    It is symmetric, 0 for equal distributions and ln 2 for disjoint ones: `[..., slots]`, `[..., slots]` → `[...]`.
+    It is symmetric, 0 for equal distributions and ln 2 for disjoint ones: `[..., positions]` twice → `[...]`.
     `scipy.spatial.distance.jensenshannon` is its square root.
     """
     # Without this a weight of 0 would get a gradient through the mixture.
@@ -46,19 +56,21 @@ def jsd(p: Tensor, q: Tensor) -> Tensor:
 
 
 def area(tvd: ArrayLike, jsd: ArrayLike) -> NDArray[np.float64]:
-    """Area under the curve of the change of attention (JSD) over the change of the decision (TVD).
+    """Return the area under the curve of the change of attention (JSD) over the change of the decision (TVD).
 
     The curve begins at (0, 0), the model itself, and joins the points by straight lines in the order of their TVD. Each
     point counts with the highest JSD up to it, so the curve never falls; after the last point it is flat up to TVD = 1.
     The area lies in 0 – ln 2 and is high where attention could change much while the decisions stayed the same.
     Wiegreffe & Pinter (2019, Figure 5) draw such curves; the area is ours.
 
-    Of `tvd` `[..., points]`, in 0–1 and any order, and `jsd` of the same shape (else ValueError): `[...]`, nan where a
-    point is nan.
+    Args:
+        tvd: `[..., points]`, in 0–1 and any order.
+        jsd: `[..., points]`, in nats.
+
+    Returns:
+        `[...]`, nan where a point is nan.
     """
     x, y = np.asarray(tvd, np.float64), np.asarray(jsd, np.float64)
-    if x.shape != y.shape or not x.shape or not x.shape[-1]:
-        raise ValueError(f"TVD {x.shape} and JSD {y.shape} of a curve must have one shape, [..., points], with a point")
     order = np.lexsort((y, x), axis=-1)  # of equal TVD the lower JSD first, whatever order they came in
     x, y = np.take_along_axis(x, order, -1), np.take_along_axis(y, order, -1)
     none = np.zeros((*x.shape[:-1], 1))
@@ -66,3 +78,100 @@ def area(tvd: ArrayLike, jsd: ArrayLike) -> NDArray[np.float64]:
     y = np.maximum.accumulate(np.concatenate([none, y], axis=-1), axis=-1)
     y = np.concatenate([y, y[..., -1:]], axis=-1)
     return np.asarray(np.trapezoid(y, x, axis=-1))
+
+
+def scaled_rows(weights: Tensor, out: Tensor) -> None:
+    """Write the input of `summed_divergences`, n/2 · (.999 α + .001/n) as in the paper's code, into `out`.
+
+    Args:
+        weights: `[heads, n, n]`, those of real tokens.
+        out: float32 `[heads, n · n]`, contiguous.
+    """
+    n = weights.size(-1)
+    torch.mul(weights, (1 - _SMOOTHING) * n / 2, out=out.view_as(weights)).add_(_SMOOTHING / 2)
+
+
+def summed_divergences(rows: Tensor, n: int) -> Tensor:
+    """Sum over the tokens of an input of the divergence, in nats, between the rows of every two heads.
+
+    With a and b the scaled rows of p and q, JSD(p, q) = H((p + q)/2) - (H(p) + H(q))/2
+    = Σ (a ln 2a + b ln 2b - (a + b) ln(a + b)) / n: one logarithm for a pair instead of four, and none of numbers far
+    from 1 where attention is near uniform, where entropies would differ by less than they are rounded.
+
+    Args:
+        rows: float32 `[heads, n · n]`, by `scaled_rows`.
+        n: tokens.
+
+    Returns:
+        float64 `[heads, heads]`, of each pair where the second head is not before the first; zeros elsewhere.
+    """
+    heads = len(rows)
+    sums = rows.new_zeros(heads, heads, dtype=torch.float64)
+    most = min(_COLUMNS.get(rows.device.type, _COLUMNS["cuda"]), rows.size(1))
+    mixed, logs = (rows.new_empty(_HEADS * most) for _ in range(2))
+    for columns in torch.split(rows, most, 1):
+        block = columns.contiguous()
+        for one in range(heads):
+            for first in range(one, heads, _HEADS):
+                others = block[first : first + _HEADS]
+                both = torch.add(others, block[one], out=mixed[: others.numel()].view_as(others))
+                products = torch.log(both, out=logs[: others.numel()].view_as(others)).mul_(both)
+                sums[one, first : first + _HEADS] += products.sum(-1)
+    own = sums.diagonal() / 2
+    return ((own[:, None] + own - sums) / n).triu_()
+
+
+class HeadDistances(ExactMetric):
+    """Mean divergence between the rows of every two heads, over the tokens of all inputs.
+
+    The sums are of integers, so that they are the same in any order and on any number of devices.
+    """
+
+    sums: Tensor
+    tokens: Tensor
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        self.add_state("sums", torch.zeros(heads, heads, dtype=torch.int64), dist_reduce_fx="sum")
+        self.add_state("tokens", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
+
+    def update(self, divergences: Tensor, tokens: int) -> None:
+        """Add the `summed_divergences` of an input of so many tokens."""
+        self.sums += (divergences * _SCALE).round().long()
+        self.tokens += tokens
+
+    def compute(self) -> Floats:
+        """Return the distances in nats, `[heads, heads]`, symmetric, zeros on the diagonal; nan without an input."""
+        sums, tokens = self.sums.cpu().double(), float(self.tokens)
+        # The released code sums over the tokens and never divides.
+        distances = (sums / (_SCALE * tokens if tokens else torch.nan)).clamp_min(0)
+        return (distances + distances.T).numpy()
+
+
+def map_cosines(first: Tensor, second: Tensor, real: Tensor) -> Tensor:
+    """Return the cosine of two attention maps, each flattened to one vector of the weights between real tokens.
+
+    Args:
+        first: `[batch, heads, from, to]`, as `second`; the columns of the padding are zero.
+        second: of other heads, or of the same heads in another encoder.
+        real: bool `[batch, tokens]`, where there is no padding.
+
+    Returns:
+        Float64 `[batch, heads]`, in 0–1.
+    """
+    # The released code keeps the rows of the padding, which are alike in both and bring every cosine nearer to 1.
+    rows = real[:, None, :, None]
+    first, second = (weights.double() * rows for weights in (first, second))
+    product, one, other = (
+        torch.einsum("bhij,bhij->bh", *pair) for pair in ((first, second), (first, first), (second, second))
+    )
+    return product / (one * other).sqrt()
+
+
+def map_divergences(first: Tensor, second: Tensor, real: Tensor) -> Tensor:
+    """Return the mean Jensen–Shannon divergence, in nats, of the rows of real tokens; arguments as of `map_cosines`.
+
+    Float64 `[batch, heads]`, from 0 for equal maps to ln 2.
+    """
+    rows = real[:, None].double()
+    return (jsd(first.double(), second.double()) * rows).sum(-1) / rows.sum(-1)

@@ -171,9 +171,6 @@ class ArcRows(ItemRows):
             **predicted,
         }
         real = word <= length
-        shapes = {name: list(column.shape[:2]) for name, column in columns.items()}
-        if wrong := {name: shape for name, shape in shapes.items() if shape != list(heads.shape)}:
-            raise ValueError(f"all columns must be {list(heads.shape)}, [batch, n], and some are {wrong}")
         self.update(**{name: column[real] for name, column in columns.items()})
 
     def arcs(self) -> tuple[Arcs, dict[str, NDArray[Any]]]:

@@ -28,8 +28,8 @@ from metrics.classification import (
     confusion,
     majority_scores,
     ratio_columns,
+    regression_scores,
 )
-from metrics.correlation import regression_scores
 from metrics.rows import ItemRows
 from models.interface import SENTENCE, ModelError, Output
 from results import Estimate, Floats, HeatMap, Integers, Result, Unit

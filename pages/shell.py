@@ -17,10 +17,10 @@ _POLICY = (
 
 
 class Packed(bytes):
-    """Bytes that a page holds compressed; its scripts read them with `unpacked(id)`.
+    """Bytes of a page, compressed with zlib; the scripts of the page read them with `unpacked(id)`.
 
-    They are compressed (zlib) as soon as it is made: its length is that which the page holds, before base64. `noisy`
-    bytes are searched for runs of one value alone, which takes a hundredth of the time, and finds as much in them.
+    The length is the compressed length, before base64. `noisy` selects run-length compression, which is a hundred times
+    faster and compresses noise as well.
     """
 
     def __new__(cls, content: bytes, *, noisy: bool = False) -> Self:

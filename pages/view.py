@@ -35,8 +35,8 @@ Span: TypeAlias = tuple[int, int]
 
 
 @dataclass(frozen=True, eq=False)
-class Pieces:
-    """The same quantity between the pieces of words.
+class PieceValues:
+    """Values of a quantity between the pieces of words.
 
     Args:
         names: the pieces, delimiters included.
@@ -51,7 +51,7 @@ class Pieces:
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """A quantity between the words of one text, for instance attention, and what else is known of the words.
+    """A quantity between the words of one text, such as attention, with annotations of the words.
 
     Args:
         title: title of the text.
@@ -83,7 +83,7 @@ class View:
     arcs: Sequence[Arc] = ()
     clusters: Sequence[Sequence[Span]] = ()
     saliency: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    pieces: Pieces | None = None
+    pieces: PieceValues | None = None
     notes: Sequence[str] = ()
 
     def __post_init__(self) -> None:
@@ -107,7 +107,7 @@ class View:
                 raise UserError(f"pieces: {len(self.pieces.of)} positions of words for {len(self.pieces.names)} pieces")
 
     def save(self, path: Path | str) -> Path:
-        """Write its page, whole or not at all; return the path."""
+        """Write the page of this view atomically; return the path."""
         return write_atomically(Path(path), view_page(self))
 
     def _repr_html_(self) -> str:
@@ -168,7 +168,7 @@ def _values(view: View) -> list[Floats]:
 
 @dataclass(frozen=True)
 class _Packed:
-    """A grid as a page holds it: codes of each head, thumbnails of all, and how much is left out."""
+    """A grid in the form that a page stores: codes of each head, thumbnails of all heads, and the share left out."""
 
     codes: Sequence[Packed]
     thumbnails: Packed
@@ -217,7 +217,7 @@ class _Grid:
         return codes.tobytes()
 
     def without(self) -> _Packed:
-        """Pack nothing but thumbnails."""
+        """Pack the thumbnails alone."""
         zeros = [0.0] * self.heads
         return _Packed([Packed(b"")] * self.heads, self._thumbnails, zeros, zeros, 0.0, 0.0)
 
@@ -239,7 +239,7 @@ class _Grid:
 
 
 def _first_threshold(grids: Sequence[_Grid], room: int) -> int:
-    """Estimate the lowest threshold with which the page fits, by a sample of heads; return its index, 0: none."""
+    """Estimate from a sample of heads the lowest threshold with which the page fits; return its index."""
     places = [(grid, place) for grid in grids for place in range(grid.heads)]
     if sum(grid.size**2 for grid, _ in places) * 4 / 3 <= room:  # not even compressed
         return 0

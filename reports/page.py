@@ -6,49 +6,49 @@ a network. It grows to `LIMIT` at most: what is left out is named on it, with th
 
 import argparse
 import json
+import math
 import os
+import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from html import escape
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import numpy as np
 import pandas as pd
+import yaml
 
 from corpora.registry import CORPORA
 from pages import Packed, document
 from pages.shell import resource
-from reports.citations import cited
-from reports.parts import (
-    MOST,
-    ROWS,
-    Drawing,
-    ShownTable,
-    copied,
-    cost,
-    counts,
-    facts,
-    html_texts,
-    identifier,
-    table_html,
-    typed,
-)
 from reports.reader import NAN, Record, RecordError, find_record, rows_of
-from reports.tables import DASH, LATEX_ROWS
-from results import ColouredTexts, Table, Unit, command
+from reports.tables import DASH, LATEX_ROWS, Latex, flat, latex_lines, number, written, zeros_in_words
+from results import ColouredText, ColouredTexts, Table, Unit, command
 from results.errors import UserError, counted
 from results.estimates import ENDS
 from results.files import write_atomically
 from training.config import leaves, read_yaml
 
 PAGE = "page.html"
+MOST = 50_000  # rows of a table that a page may hold
+ROWS = 200  # of a table that are elements of the page; sorting, filtering and copying are of all
+FEW = 15  # rows of a table that has no filter
+LONG = 40  # rows from which on a table scrolls by itself
+LISTED = 20  # entries of a list of facts
+BESIDE = 480  # pixels of a figure that stands beside another
+FULL = 10  # multiple of the even share of a row of texts from which a word has the full colour
+SCALE = 1.3  # of a figure on the screen, whose letters are as small as in print
+SIGNS: Mapping[str, str] = {"fraction": "×100", "nats": "nats", "bits": "bits"}
 LIMIT = 2_000_000  # bytes of a page
 MANY = 12  # entries that are listed behind a button
 PLANS = Path(__file__).resolve().parent.parent / "configs"
 CORPUS_OPTIONS = ("corpus", "treebank", "documents")
+APPLICATION = "attention-probing"
 
 UNITS = (
     f"Fractions are shown ×100: 54.3 is 0.543. Brackets hold the 95 % interval, sd is the standard deviation over "
@@ -56,6 +56,271 @@ UNITS = (
     "numbers as they were computed."
 )
 OMITTED = {"numbers": "numbers of the figure", "figure": "figure", "rows": f"rows after the first {ROWS} of the table"}
+
+
+@dataclass(frozen=True)
+class ShownTable:
+    """A table on a page: its numbers with units, and the strings of its CSV file.
+
+    Attributes:
+        links: Addresses for the cells of a column; empty where a cell has none.
+        rows: Number of rows of the file, where this is its beginning.
+    """
+
+    name: str
+    file: str
+    table: Table
+    raw: pd.DataFrame
+    experiment: str
+    links: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    rows: int | None = None
+
+    def __len__(self) -> int:
+        return len(self.raw) if self.rows is None else self.rows
+
+    @cached_property
+    def cells(self) -> dict[str, list[str]]:
+        """Cells of the shown columns; an interval follows its number in the same cell."""
+        return {str(name): cells for name, cells in written(self.table, missing=DASH).items()}
+
+    @cached_property
+    def numeric(self) -> dict[str, bool]:
+        """True for each shown column of numbers."""
+        return {name: pd.api.types.is_numeric_dtype(self.table.frame[name]) for name in self.cells}
+
+    @cached_property
+    def latex(self) -> Latex | None:
+        """Its lines of LaTeX; None where the columns are too many for a page of print."""
+        return latex_lines(self.table, self.experiment, self.name)
+
+    @cached_property
+    def packed(self) -> Packed:
+        """The data for the scripts of the page: cells, the texts of the file, and lines of LaTeX."""
+        return self._packed(len(self.raw))
+
+    @cached_property
+    def beginning(self) -> Packed:
+        """Data for the scripts of the page, of the first rows only."""
+        return self._packed(ROWS)
+
+    def _packed(self, rows: int) -> Packed:
+        raw = {str(name): column.tolist()[:rows] for name, column in self.raw.items()}
+        shown = {name: cells[:rows] for name, cells in self.cells.items()}
+        latex = self.latex
+        content = {
+            "names": list(shown),
+            "numeric": list(self.numeric.values()),
+            "cells": [None if cells == raw[name] else cells for name, cells in shown.items()],  # None: as in the file
+            "columns": list(raw),
+            "raw": list(raw.values()),
+            "links": [list(self.links[name]) if name in self.links else None for name in shown],
+            "latex": latex and {"head": latex.head, "rows": latex.rows[:rows], "foot": latex.foot},
+        }
+        return Packed(json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode())
+
+
+@dataclass(frozen=True)
+class ShownFigure:
+    """A figure on a page: an SVG, coloured texts as HTML, or nothing if its file cannot be read."""
+
+    name: str
+    caption: str
+    file: str
+    svg: str = ""
+    texts: str = ""
+    numbers: ShownTable | None = None
+
+    @cached_property
+    def cost(self) -> int:
+        """Approximate number of characters that the figure takes on a page."""
+        return cost(zlib.compress(self.svg.encode())) + len(self.texts)
+
+    @property
+    def wide(self) -> bool:
+        """True if the figure takes both columns of a printed page."""
+        return self.size is None or self.size[0] > BESIDE
+
+    @cached_property
+    def size(self) -> tuple[int, int] | None:
+        """Width and height in pixels, so that nothing moves when it is drawn; None where it does not say them."""
+        found = re.search(r'<svg[^>]* width="([\d.]+)pt" height="([\d.]+)pt"', self.svg)
+        if found is None:
+            return None
+        width, height = (round(float(side) / 72 * 96 * SCALE) for side in found.groups())
+        return width, height
+
+    @property
+    def html(self) -> str:
+        """The picture, which the scripts of the page fill where it is a vector graphic, or the texts."""
+        if not self.svg:
+            return self.texts
+        sides = 'width="{}" height="{}"'.format(*self.size) if self.size else ""
+        image = f'<img alt="{escape(self.caption)}" {sides} data-figure="{escape(self.name)}">'
+        return f'<div class="card">{image}</div>'
+
+
+def typed(raw: pd.DataFrame, described: Mapping[str, Any]) -> Table:
+    """Convert rows of a CSV file, read as strings, to a table; `described` is its entry in `results.json`."""
+    units: dict[str, Any] = {
+        name: unit if isinstance(unit, str) else unit[: len(raw)] for name, unit in described["units"].items()
+    }
+    numeric = [name for name in described["numeric"] if name in raw]
+    frame = raw.assign(**{name: pd.to_numeric(raw[name].replace("", np.nan)) for name in numeric})
+    frame = frame.where(frame != "", None)
+    return Table(frame.astype(dict.fromkeys(units, np.float64)), units, described["interval"])
+
+
+def table_html(view: ShownTable, block: str, *, whole: bool = True, filled: bool = True) -> str:
+    """Write a table with its tools, whose rows the scripts read from `block`.
+
+    Without `whole` the block has the first rows alone; without `filled` the scripts make the rows.
+    """
+    units = {name: unit for name, unit in view.table.units.items() if isinstance(unit, str)}
+    heads = "".join(
+        f'<th scope="col" aria-sort="none"{_number(view.numeric[name])}><button type="button">{escape(name)}'
+        f"{_sign(units.get(name, ''))}</button></th>"
+        for name in view.cells
+    )
+    known, file, long = escape(view.name), escape(view.file), " long" if len(view) > LONG else ""
+    search = f'<label>Filter <input type="search" aria-label="Filter the rows of {known}"></label>'
+    latex = '<button type="button" data-do="latex">Copy as LaTeX</button>' if view.latex else ""
+    more = "" if whole else f'<span class="more">; the others are in {file}</span>'
+    return (
+        f'<div class="table" data-block="{block}" data-name="{known}" data-file="{file}">\n<div class="tools">'
+        f'{search if len(view) > FEW else ""}<button type="button" data-do="tsv">Copy as TSV</button>{latex}'
+        f'<button type="button" data-do="csv">Save as CSV</button><span role="status"></span></div>\n'
+        f'<div class="scroll{long}" tabindex="0" role="region" aria-label="Table {known}">\n<table>\n'
+        f'<caption><span class="count">{_count(len(view))}</span>{more}</caption>\n<thead><tr>{heads}</tr></thead>\n'
+        f"<tbody>{chr(10).join(_rows(view)) if filled else ''}</tbody>\n</table>\n</div>\n</div>"
+    )
+
+
+def _rows(view: ShownTable) -> Iterator[str]:
+    """Yield the first rows as HTML; the first cell of a row is its head, unless it is a number."""
+    for place, row in enumerate(zip(*(cells[:ROWS] for cells in view.cells.values()), strict=True)):
+        cells = []
+        for index, (name, cell) in enumerate(zip(view.cells, row, strict=True)):
+            text, numeric = escape(cell), view.numeric[name]
+            if name in view.links and (address := view.links[name][place]):
+                text = f'<a href="{escape(address)}">{text}</a>'
+            cells.append(f'<th scope="row">{text}' if not index and not numeric else f"<td{_number(numeric)}>{text}")
+        yield f"<tr>{''.join(cells)}"
+
+
+def _number(numeric: bool) -> str:
+    return " class=n" if numeric else ""
+
+
+def _sign(unit: str) -> str:
+    return f" <small>{SIGNS[unit]}</small>" if unit in SIGNS else ""
+
+
+def _count(rows: int) -> str:
+    return counted(rows, "row") if rows <= ROWS else f"{ROWS:,} of {counted(rows, 'row')} shown"
+
+
+def html_page(figure: ColouredTexts) -> str:
+    """Write a page that holds the coloured texts alone."""
+    body = f'<main class="texts">\n<h1>{escape(figure.title)}</h1>\n{html_texts(figure, 2)}\n</main>'
+    return document(figure.title, body, styles=[resource("texts.css")])
+
+
+def html_texts(figure: ColouredTexts, level: int) -> str:
+    """Write a heading of a level for each text and its words once per row; the title of a word holds its number.
+
+    The opacity of a word is its share of the total magnitude of the row, relative to the even share, 1/n of n words:
+    even attention is pale in texts of any length.
+    """
+    return "\n".join([_text_legend(figure), *(_text_section(text, level) for text in figure.texts)])
+
+
+def _text_legend(figure: ColouredTexts) -> str:
+    """Write the legend of the colours; values below zero and missing values are in it only where there are any."""
+    numbers = [value for text in figure.texts for values in text.rows.values() for value in values]
+    below = [-1.0, -0.5, -0.1] if any(value < 0 for value in numbers) else []
+    samples = " ".join(f"<span {_looks(step)}>{_value(FULL * step)}×</span>" for step in (*below, 0.0, 0.1, 0.5, 1.0))
+    missing = ' <span class="missing">no value</span>' if any(math.isnan(value) for value in numbers) else ""
+    return (
+        f'<p class="legend">Colour: share of the total magnitude of the row, in multiples of the even share (1/n of n '
+        f"words); full from {FULL}× on: {samples}{missing}</p>"
+    )
+
+
+def _text_section(text: ColouredText, level: int) -> str:
+    rows = "\n".join(_text_row(name, text.words, values) for name, values in text.rows.items())
+    heading = escape(": ".join(filter(None, (text.name, text.caption))))
+    # dir="auto": a text may run from right to left.
+    return f'<section class="text">\n<h{level} dir="auto">{heading}</h{level}>\n<table>\n{rows}\n</table>\n</section>'
+
+
+def _text_row(name: str, words: Sequence[str], values: Sequence[float]) -> str:
+    magnitudes = [abs(value) for value in values if not math.isnan(value)]
+    even = sum(magnitudes) / max(len(magnitudes), 1)
+    spans = []
+    for word, value in zip(words, values, strict=True):
+        if math.isnan(value):
+            looks, number = 'class="missing"', "no value"
+        else:
+            looks, number = _looks(value / (FULL * even or 1.0)), _value(value)
+        spans.append(f'<span {looks} title="{escape(name)}: {number}">{escape(word)}</span>')
+    largest = max(magnitudes, default=0.0)
+    times = f", {_value(largest / even)}× even" if even else ""
+    scale = f"largest {_value(largest)}{times}" if magnitudes else "no values"
+    return f'<tr><th scope="row">{escape(name)}<small>{scale}</small></th>\n<td dir="auto">{" ".join(spans)}</td></tr>'
+
+
+def _looks(strength: float) -> str:
+    """Write the class and style of a value relative to the magnitude that has the full colour."""
+    return f'class="{"above" if strength >= 0 else "below"}" style="--share: {min(abs(strength), 1.0):.3f}"'
+
+
+def _value(value: float) -> str:
+    return f"{'−' if value < 0 else ''}{abs(value):.3g}"
+
+
+def counts(entries: Mapping[str, Any]) -> str:
+    """Write counts as `facts`; counts of zero are behind a button."""
+    found = flat(entries)
+    zeros = {name: count for name, count in found.items() if str(count) == "0"}
+    shown = facts({name: count for name, count in found.items() if name not in zeros})
+    hidden = f"<details><summary>{zeros_in_words(len(zeros))}</summary>{facts(zeros)}</details>"
+    return shown + hidden if zeros else shown
+
+
+def facts(entries: Mapping[str, Any]) -> str:
+    """Write nested facts as a table of names, joined with dots, and values."""
+    found = ((name, _fact(value)) for name, value in flat(entries).items())
+    rows = "\n".join(f'<tr><th scope="row">{escape(name)}<td>{escape(text)}' for name, text in found)
+    return f'<table class="facts">\n{rows}\n</table>' if rows else ""
+
+
+def _fact(value: object) -> str:
+    if isinstance(value, list):
+        more = f" and {len(value) - LISTED} more" if len(value) > LISTED else ""
+        return ", ".join(map(str, value[:LISTED])) + more or "none"
+    return number(value, "ratio", missing=DASH) if isinstance(value, float) else str(value)
+
+
+def copied(text: str, label: str) -> str:
+    """Write a text with a button that copies it."""
+    return (
+        f'<div class="copied"><pre tabindex="0" role="region" aria-label="{escape(label)}">{escape(text)}</pre>'
+        f'<button type="button" data-do="copy">Copy</button><span role="status"></span></div>'
+    )
+
+
+def identifier(*parts: str) -> str:
+    """Make an id of letters, digits, dots, dashes and underscores; other signs become their numbers between colons."""
+    signs = {" ": "-"}
+    return "-".join(
+        "".join(sign if sign.isalnum() or sign in "._-" else signs.get(sign, f":{ord(sign):x}:") for sign in part)
+        for part in parts
+    )
+
+
+def cost(packed: bytes) -> int:
+    """Return the number of characters that packed content takes on a page."""
+    return 4 * len(packed) // 3
 
 
 def write_page(run: Path, out: Path | None = None) -> Path:
@@ -69,11 +334,11 @@ def write_page(run: Path, out: Path | None = None) -> Path:
     """
     record = find_record(run)
     path = record.path.with_name(PAGE) if out is None else out
-    return write_atomically(path, RunPage(Source(record, path.resolve().parent)).html())
+    return write_atomically(path, RunPage(RunFolder(record, path.resolve().parent)).html())
 
 
 @dataclass(frozen=True)
-class Source:
+class RunFolder:
     """The folder of a run or a sweep.
 
     Attributes:
@@ -88,7 +353,7 @@ class Source:
 
     @property
     def folder(self) -> Path:
-        """The folder."""
+        """Path of the folder."""
         return self.record.path.parent
 
     @property
@@ -213,14 +478,14 @@ class Source:
         table = Table(frame, units, interval="value")
         return ShownTable("scores", "results.json", table, raw, self.record.experiment)
 
-    def drawing(self, name: str, file: str) -> Drawing:
+    def drawing(self, name: str, file: str) -> ShownFigure:
         """Read a figure and its numbers."""
         caption, data = str(self.content["captions"].get(name) or name), self.content["figure_data"].get(name)
         numbers = self.table(name, data, f"{name}.data") if data else None
         if file.endswith(".html"):
-            return Drawing(name, caption, file, texts=self._texts(caption, numbers), numbers=numbers)
+            return ShownFigure(name, caption, file, texts=self._texts(caption, numbers), numbers=numbers)
         vector = str(Path(file).with_suffix(".svg"))
-        return Drawing(name, caption, vector, svg=self.text(vector), numbers=numbers)
+        return ShownFigure(name, caption, vector, svg=self.text(vector), numbers=numbers)
 
     def _texts(self, caption: str, numbers: ShownTable | None) -> str:
         try:
@@ -248,7 +513,7 @@ def _parts(data: Mapping[str, Any], above: Sequence[str] = ()) -> Iterator[tuple
 class RunPage:
     """The page of a run or a sweep."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: RunFolder) -> None:
         self.source, content = source, source.content
         self.omitted: dict[tuple[str, str], str] = {}  # kind and name of what was left out: the file that has it
         tables = [source.table(name, file) for name, file in content["tables"].items()]
@@ -263,7 +528,7 @@ class RunPage:
         self.data: dict[str, object] = {}
 
     def html(self) -> str:
-        """Write the page, without its largest parts where it would be too large."""
+        """Write the page; leave out its largest parts if it exceeds `LIMIT`."""
         while True:
             text = self._html()
             rest = [part for part in self._parts() if part[:2] not in self.omitted]
@@ -280,7 +545,7 @@ class RunPage:
                     break
 
     def _parts(self) -> Iterator[tuple[str, str, str, int]]:
-        """Yield what can be left out, the first first: kind, name, the file that has it, and its size."""
+        """Yield parts that can be left out, in order: kind, name, file that has the part, and size."""
         numbers = [one.numbers for one in self.drawings if one.numbers and self._has("numbers", one.name)]
         rows = [table for table in self.tables if len(table) > ROWS and self._has("rows", table.name)]
         for parts in (
@@ -332,7 +597,7 @@ class RunPage:
         return document(title, page, styles=styles, scripts=[resource("report.js")], data=self.data)
 
     def _notices(self) -> str:
-        """Write what a reader must know before the scores: problems, faults, and what is not on the page."""
+        """Write notices that precede the scores: problems, unreadable files, and parts left out."""
         audit, sweep = self.source.content["audit"], self.source.record.is_sweep
         problems = [audit.get(kind) for kind in ("faults", "warnings") if sweep]
         found = {
@@ -359,7 +624,7 @@ class RunPage:
         self.data[block] = table.packed if whole else table.beginning
         return table_html(table, block, whole=whole, filled=self.filled)
 
-    def _figure(self, one: Drawing) -> str:
+    def _figure(self, one: ShownFigure) -> str:
         shown = self._has("figure", one.name)
         content = one.html if shown else f'<p class="note">Left out of this page: {escape(one.file)}</p>'
         files = [Path(one.file).with_suffix(suffix) for suffix in (".svg", ".pdf", ".png", ".html")]
@@ -373,7 +638,7 @@ class RunPage:
             f"</div>\n{self._numbers(one)}\n</figure>"
         )
 
-    def _numbers(self, one: Drawing) -> str:
+    def _numbers(self, one: ShownFigure) -> str:
         """Write the numbers of a figure, whose rows appear when they are opened."""
         if one.numbers is None:
             return '<p class="note">What is drawn was not written as numbers.</p>'
@@ -404,7 +669,7 @@ def _what_was_run(content: Mapping[str, Any]) -> str:
     return "\n".join(parts)
 
 
-def _config(source: Source) -> str:
+def _config(source: RunFolder) -> str:
     commands = "\n".join(copied(command, "Command") for command in _commands(source))
     if not source.config_text:
         return commands or "<p>The run has left no config.yaml.</p>"
@@ -415,7 +680,7 @@ def _config(source: Source) -> str:
     )
 
 
-def _commands(source: Source) -> list[str]:
+def _commands(source: RunFolder) -> list[str]:
     """Return the commands that repeat a run or a sweep."""
     place, here = source.folder.resolve(), Path.cwd().resolve()
     shown = place.relative_to(here) if place.is_relative_to(here) else place
@@ -436,7 +701,7 @@ def _commands(source: Source) -> list[str]:
     ]
 
 
-def _files(source: Source) -> str:
+def _files(source: RunFolder) -> str:
     """Write links to the files of the folder."""
     paths = sorted(path for path in source.folder.iterdir() if path.is_file() and path.name[0] != ".")
     sizes = {path.name: path.stat().st_size for path in paths if path.name != PAGE}
@@ -444,7 +709,7 @@ def _files(source: Source) -> str:
     return f'<p class="note">In the folder of the run; the links are to it.</p>{_listed(items, "files")}'
 
 
-def _link(source: Source, name: str, text: str) -> str:
+def _link(source: RunFolder, name: str, text: str) -> str:
     return f'<a href="{escape(source.address(source.folder / name))}">{escape(text)}</a>'
 
 
@@ -465,6 +730,33 @@ def _contents(name: str, below: Sequence[str]) -> str:
     items = [f'<a href="#{quote(identifier(kind, one))}">{escape(one)}</a>' for one in below]
     nested = _listed(items, name.lower()) if items else ""
     return f'<li><a href="#{identifier(name.lower())}">{name}</a>{nested}</li>'
+
+
+@cache
+def citations() -> dict[str, Any]:
+    """Read `citations.yaml`: `entries` by key, the keys of `classes`, and classes that are our `own` work."""
+    found: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("citations.yaml").read_text(encoding="utf-8"))
+    return found
+
+
+def cited(classes: Iterable[str], corpora: Iterable[str]) -> str:
+    """Return the BibTeX entries of classes and of registered corpora, by their short names, each once.
+
+    Other names have none. The last entry is that of this application.
+    """
+    known = citations()
+    keys = dict.fromkeys(key for name in classes for key in known["classes"].get(name, ()))
+    entries = [known["entries"][key].strip() for key in (*keys, APPLICATION)]
+    entries[-1:-1] = [_corpus(name) for name in dict.fromkeys(corpora) if name in CORPORA]
+    return "\n\n".join(entries) + "\n"
+
+
+def _corpus(name: str) -> str:
+    """Return the entry of a corpus, whose paper the registry names in one line."""
+    corpus = CORPORA[name]
+    title, note = name.replace("_", r"\_"), " ".join(corpus.citation.split()).replace("&", r"\&")
+    lines = [f"  title = {{{title}}},", f"  note = {{{note}}},", f"  url = {{{corpus.homepage}}}"]
+    return "\n".join([f"@misc{{{name},", *lines, "}"])
 
 
 def main(args: Sequence[str]) -> int:

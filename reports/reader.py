@@ -37,7 +37,7 @@ _MAPPINGS = (
 
 
 class RecordError(UserError):
-    """Results that cannot be read."""
+    """An error for results that cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Record:
         return [(name, said) for name, said in self.content["data"].items() if isinstance(said, Mapping)]
 
     def counts(self, score: str, *, by_id: bool = False) -> pd.DataFrame:
-        """Return columns `numerator, denominator` of a score, one row per item, indexed by what identifies the item.
+        """Return columns `numerator, denominator` of a score, one row per item, indexed by the keys of the item.
 
         `by_id` takes `id` alone where the items have one: sentence numbers differ between encoders where one of them
         leaves out a sentence.
@@ -180,7 +180,7 @@ def rows_of(folder: Path) -> dict[str, dict[str, list[Path]]]:
 
 
 def load(runs: str | Path | Iterable[str | Path], table: str | None = None) -> pd.DataFrame:
-    """Load every score of the runs that one or several patterns match, one a row; or one of their tables.
+    """Load all scores of runs, one row per score, or one table of all runs.
 
     Args:
         runs: folders of runs, folders above them, or patterns such as `runs/**`. The table of a sweep is made of its

@@ -57,7 +57,6 @@ NARROW, LINES = 16, 3  # letters that a column of words keeps where others need 
 DASH = "–"
 LEGEND = "Fractions are ×100, with 95 % intervals in brackets; docs/glossary.md explains the scores."
 SIGNS: Mapping[str, str] = {"nats": "nats", "bits": "bits"}
-_PARTS = re.compile(r"[^\s_.]+[\s_.]*|[\s_.]+")  # of a heading, between which it breaks
 
 
 def scores_table(title: str, scores: Mapping[str, Estimate], headline: Sequence[str] = ()) -> RichTable:
@@ -78,72 +77,67 @@ def score_cell(score: Estimate) -> str:
 
 
 def data_table(title: str, table: Table, file: str, width: int = 80) -> RichTable:
-    """Lay out the first rows: the columns of the answer, and of the others those that fit beside them.
+    """Lay out the first rows of a table for a terminal of `width` letters.
 
-    Where even the answer does not fit, words fold, then intervals stand below their numbers, then every row is a block
-    of lines. A caption counts what is left out, and is in `file`.
+    The table has the columns of the answer, and the other columns that fit beside them. A caption counts the rows and
+    columns that are left out and names the `file` that has them. Where the answer does not fit, headings break and
+    words fold, then intervals go below their numbers, and finally every row becomes a block of lines.
     """
-    frame, cells = table.frame, written(table, missing=DASH)
-    numeric = {name: pd.api.types.is_numeric_dtype(frame[name]) for name in cells}
-    columns = {name: _Column(str(name), column[:ROWS], numeric[name]) for name, column in cells.items()}
-    shown = [column for name, column in columns.items() if name in table.answer]
-    for name, column in columns.items():
-        if name not in table.answer and _needed(one.wide for one in (*shown, column)) <= width:
-            shown.append(column)
-    shown.sort(key=list(columns.values()).index)
-    laid_out = _beside(title, shown, width) or _stacked(title, shown)
-    more = {"row": len(frame) - ROWS, "column": len(cells) - len(shown)}
-    if left := " and ".join(
-        f"{number:,} more {kind}{'s' * (number > 1)}" for kind, number in more.items() if number > 0
-    ):
+    cells = written(table, missing=DASH)
+    needed = {name: 2 + _width([*_parts(name), *column[:ROWS]]) for name, column in cells.items()}
+    shown = [name for name in cells if name in table.answer]
+    for name in cells:
+        if name not in shown and sum(needed[one] for one in (*shown, name)) - 2 <= width:
+            shown.append(name)
+    columns = {name: column[:ROWS] for name, column in cells.items() if name in shown}
+    numeric = {name: pd.api.types.is_numeric_dtype(table.frame[name]) for name in columns}
+    ways = [_beside(title, columns, numeric, width, *way) for way in ((False, False), (True, False), (True, True))]
+    laid_out = next(filter(None, ways), None) or _stacked(title, columns)
+    more = {"row": len(table.frame) - ROWS, "column": len(cells) - len(shown)}
+    if left := " and ".join(counted(number, f"more {kind}") for kind, number in more.items() if number > 0):
         laid_out.caption = Text(f"{left} in {file}")
     return laid_out
 
 
-class _Column:
-    """A column of a printed table, and the widths at which nothing of it is lost.
-
-    Attributes:
-        name: Its name.
-        cells: Its cells, each in one line.
-        numeric: Whether it holds numbers.
-        full: Width with the name in one line.
-        wide: Width with the name broken between its parts.
-        narrow: The smallest width: intervals are below their numbers, and words fold.
-    """
-
-    def __init__(self, name: str, cells: list[str], numeric: bool) -> None:
-        self.name, self.cells, self.numeric = name, cells, numeric
-        self._parts = _PARTS.findall(name)
-        head = _width(part.rstrip() for part in self._parts)
-        self.wide = max(head, _width(cells))
-        self.full = max(cell_len(name), self.wide)
-        below = max(head, _width(line for cell in cells for line in _below(cell).split("\n")))
-        self.narrow = below if numeric else min(self.wide, NARROW)
-
-    def heading(self, width: int) -> str:
-        """Break the name into lines of a width."""
-        lines = [""]
-        for part in self._parts:
-            if lines[-1] and cell_len((lines[-1] + part).rstrip()) > width:
-                lines.append("")
-            lines[-1] += part
-        return "\n".join(line.rstrip() for line in lines)
-
-    def at(self, width: int) -> list[str]:
-        """Return the cells at a width; rich folds the words."""
-        if self.numeric:
-            return self.cells if width >= self.wide else [_below(cell) for cell in self.cells]
-        return [shortened(cell, LINES * width) for cell in self.cells]
+def _parts(name: str) -> list[str]:
+    """Split a heading after its blanks, underscores and dots."""
+    return [part.rstrip() for part in re.findall(r"[^\s_.]+[\s_.]*|[\s_.]+", name)]
 
 
 def _width(texts: Iterable[str]) -> int:
-    return max(map(cell_len, texts), default=0)
+    """Return the width of the longest line."""
+    return max((cell_len(line) for text in texts for line in text.split("\n")), default=0)
 
 
-def _below(cell: str) -> str:
-    """Put the interval of a number below it."""
-    return cell.replace(" [", "\n[", 1)
+def _beside(
+    title: str, columns: Mapping[str, list[str]], numeric: Mapping[str, bool], width: int, folded: bool, below: bool
+) -> RichTable | None:
+    """Lay out columns beside each other; None where they do not fit.
+
+    With `folded`, headings break between their parts and words fold; with `below`, intervals stand below numbers.
+    """
+    heads = {name: "\n".join(_parts(name)) if folded else name for name in columns}
+    if below:
+        columns = {
+            name: [cell.replace(" [", "\n[", 1) for cell in column] if numeric[name] else column
+            for name, column in columns.items()
+        }
+    full = {name: _width([heads[name], *column]) for name, column in columns.items()}
+    least = {name: min(size, NARROW) if folded and not numeric[name] else size for name, size in full.items()}
+    room = width - 2 * (len(columns) - 1)
+    if sum(least.values()) > room:
+        return None
+    room -= sum(size for name, size in full.items() if numeric[name])
+    letters = LINES * max(NARROW, room // max(1, len(columns) - sum(numeric.values())))
+    table = _table(title, {})
+    for name, head in heads.items():
+        side: Literal["left", "right"] = "right" if numeric[name] else "left"
+        table.add_column(Text(head), justify=side, overflow="fold", no_wrap=numeric[name], min_width=least[name])
+        if not numeric[name]:
+            columns = {**columns, name: [shortened(cell, letters) for cell in columns[name]]}
+    for row in zip(*columns.values(), strict=True):
+        table.add_row(*_cells(*row))
+    return table
 
 
 def shortened(text: str, length: int) -> str:
@@ -154,45 +148,14 @@ def shortened(text: str, length: int) -> str:
     return f"{text[: length - 1 - end]}…{text[len(text) - end :]}"
 
 
-def _needed(widths: Iterable[int]) -> int:
-    """Return the width of columns beside each other, two spaces apart."""
-    return sum(width + 2 for width in widths) - 2
-
-
-def _beside(title: str, columns: Sequence[_Column], width: int) -> RichTable | None:
-    """Lay out the columns beside each other; None where they do not fit."""
-    below = [column.narrow if column.numeric else column.wide for column in columns]
-    folded = (_folded(columns, widths, width) for widths in ([column.wide for column in columns], below))
-    ways = ([column.full for column in columns], *folded)
-    widths = next((widths for widths in ways if _needed(widths) <= width), None)
-    if widths is None:
-        return None
-    table = _table(title, {})
-    for column, room in zip(columns, widths, strict=True):
-        side: Literal["left", "right"] = "right" if column.numeric else "left"
-        table.add_column(Text(column.heading(room)), justify=side, width=room, overflow="fold")
-    for row in zip(*(column.at(room) for column, room in zip(columns, widths, strict=True)), strict=True):
-        table.add_row(*_cells(*row))
-    return table
-
-
-def _folded(columns: Sequence[_Column], widths: Sequence[int], width: int) -> list[int]:
-    """Reduce the widths of columns of words, the widest first, until the columns fit or all are at their smallest."""
-    found = list(widths)
-    words = [place for place, column in enumerate(columns) if not column.numeric]
-    while _needed(found) > width and any(found[place] > columns[place].narrow for place in words):
-        found[max(words, key=lambda place: found[place] - columns[place].narrow)] -= 1
-    return found
-
-
-def _stacked(title: str, columns: Sequence[_Column]) -> RichTable:
+def _stacked(title: str, columns: Mapping[str, list[str]]) -> RichTable:
     """Lay out a block of lines for each row, a line for each column."""
     table = _table(title, {"column": "left", "value": "left"})
-    for row in zip(*(column.cells for column in columns), strict=True):
+    for row in zip(*columns.values(), strict=True):
         if table.row_count:
             table.add_row()
-        for column, cell in zip(columns, row, strict=True):
-            table.add_row(*_cells(column.name, cell))
+        for name, cell in zip(columns, row, strict=True):
+            table.add_row(*_cells(name, cell))
     return table
 
 

@@ -42,7 +42,7 @@ TITLE = 70  # letters of a text in its title
 
 @dataclass(frozen=True)
 class Marked:
-    """A text and what is known of its words, which count from 1."""
+    """A text with the annotations of its words; words count from 1."""
 
     title: str
     words: tuple[str, ...]
@@ -111,7 +111,7 @@ def from_corpus(name: str, split: str, ids: Sequence[str] = ()) -> list[Marked]:
 
 
 def _has_documents(path: Path) -> bool:
-    """Return whether it is a file of CoNLL-2012; `.conll` is a name of two formats."""
+    """Return True for a file in CoNLL-2012 format; two formats use the suffix `.conll`."""
     if not path.is_file():
         return False  # the reader of treebanks says what is missing
     with path.open(encoding="utf-8", errors="replace") as file:
@@ -199,7 +199,7 @@ def with_saliency(text: Marked, path: Path, model: TextClassifier) -> Marked:
 
 
 def _owners(text: Marked, places: Sequence[int], forms: Sequence[str | None], path: Path) -> np.ndarray:
-    """Return the place of our word, from 0, for each token of a classifier, by the letters before it; -1: delimiter."""
+    """Return the 0-based word of the text for each token of a classifier, by counting letters; -1 for delimiters."""
     ends = np.cumsum([len(word) for word in text.words])
     owners, read, before, last = [], 0, 0, -1
     for place, form in zip(places, forms, strict=True):
@@ -284,7 +284,7 @@ def _cosines(store: Store, item: int) -> Values:
 
 
 def _antecedents(store: Store, item: int) -> Values:
-    """Return attention of head words of mentions to each other, or to and from all words; the rest, not kept, is 0."""
+    """Return the stored attention between head words of mentions, or to and from all words; other cells are 0."""
     [window] = windows_from_table(store.labels.slice(item, 1))
     kept, heads, n = store.read("antecedent", item).numpy(), np.array(window.head_words), len(window)
     values = np.zeros((*kept.shape[-4:-2], n, n), np.float32)

@@ -20,8 +20,7 @@ from rich.console import Console
 from rich.text import Text
 
 from reports.figures import DOTS, STYLE, draw, fonts_for
-from reports.page import PAGE, write_page
-from reports.parts import html_page
+from reports.page import PAGE, html_page, write_page
 from reports.tables import LEGEND, audit_table, data_table, latex_table, score_cell, scores_table
 from results import ColouredTexts, Figure, Provenance, Result, Table
 from results.errors import counted
@@ -88,7 +87,7 @@ class ResultWriter(pl.Callback):
         return self.folder or Path(trainer.log_dir or trainer.default_root_dir)
 
     def on_test_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Write the result, print it, then draw its figures; warn if the module has no result."""
+        """Write and print the result, then draw its figures; warn if the module has no result."""
         folder = self._folder(trainer)
         if not trainer.is_global_zero:
             return

@@ -12,7 +12,7 @@ from results.errors import UserError
 
 
 def print_fault(fault: BaseException) -> None:
-    """Print what is wrong, in one line."""
+    """Print an error as one line on standard error."""
     Console(stderr=True).print(Text.assemble(("Error: ", "bold red"), str(fault)), soft_wrap=True)
 
 

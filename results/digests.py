@@ -60,7 +60,7 @@ class Digests:
         return found
 
     def remember(self, path: Path, sha256: str) -> None:
-        """Keep the digest of a file that was computed while it was written."""
+        """Record the digest of a file that the caller computed while writing it."""
         self._keep({str(path.resolve()): {"stamp": _stamp(path), "sha256": sha256}})
 
     def _keep(self, fresh: dict[str, dict[str, str]]) -> None:

@@ -16,7 +16,7 @@ Made = TypeVar("Made")
 
 
 class UserError(ValueError):
-    """An error of the input: the command line prints it without a traceback."""
+    """An error of the user's input, which the command line prints without a traceback."""
 
     @classmethod
     def at(cls, path: Path | str, line: int | None, wrong: str, remedy: str) -> Self:
@@ -37,9 +37,9 @@ def check_numbers(
     most: float | None = None,
     **given: float | None,
 ) -> None:
-    """Raise UserError for a number of `given`, options of an object by their names, that lies outside the bounds.
+    """Raise UserError if an option in `given` is nan, infinite, or outside the bounds.
 
-    So do `nan` and infinity. An option that is None is not checked.
+    `of` is the object that has the options; the message names its class. An option that is None is not checked.
     """
     check_values(of, **given)
     bounds = {
@@ -65,13 +65,13 @@ def near(name: str, known: Iterable[str], prefix: str = "") -> str:
 
 
 def one_of(value: object, known: Iterable[str]) -> str:
-    """Return `one of …` with the known names, and those that are similar to the value."""
+    """Return `one of …` with the known names, and a suggestion if the value resembles one of them."""
     names = list(known)
     return f"one of {', '.join(names)}{near(str(value), names)}"
 
 
 def from_options(kind: Callable[..., Made], given: object, where: str, **defaults: object) -> Made:
-    """Return an object of a class made from a mapping of options; the constructor checks their values.
+    """Construct an object from a mapping of options; the constructor checks their values.
 
     Args:
         kind: the class.
@@ -105,12 +105,12 @@ _PLAIN: Mapping[object, Any] = {bool: bool, int: Integral, float: Real, str: str
 
 
 def check_values(of: object, **given: object) -> None:
-    """Raise UserError for a value that the annotations of an object's options do not allow, with those they do.
+    """Raise UserError if an option has a value that its type annotation does not allow.
 
-    Checked are choices (`Literal`), numbers, strings, truth values, and sequences of them; classes are not.
+    The check covers choices (`Literal`), numbers, strings, booleans and sequences of them; it skips classes.
 
     Args:
-        of: what has the options, the parameters of its `__init__`; or a function.
+        of: the object whose `__init__` has the options, or a function that has them.
         given: options by their names.
     """
     functions = [of] if isfunction(of) else [vars(kind).get("__init__") for kind in reversed(type(of).__mro__)]
@@ -127,7 +127,7 @@ def check_values(of: object, **given: object) -> None:
 
 
 def _misfit(value: object, hint: Any) -> str | None:  # noqa: ANN401 # of any kind
-    """Return how a value must be for an annotation, None if it is so."""
+    """Return a description of the values that an annotation allows; None if it allows this value."""
     kind, inside = get_origin(hint), get_args(hint)
     if kind is Literal:
         return None if value in inside else one_of(value, map(str, inside))
@@ -144,7 +144,9 @@ def _misfit(value: object, hint: Any) -> str | None:  # noqa: ANN401 # of any ki
 
 
 def new_items(what: str, given: str | Sequence[Item]) -> list[str | Item]:
-    """Return new `texts` or `sentences` as a list; each is a string or its parts, and one string may stand alone.
+    """Return new `texts` or `sentences` as a list.
+
+    Each item is a string or a sequence of strings; `given` may also be one string.
 
     Raises:
         UserError: there is none to predict, or one is empty.

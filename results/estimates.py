@@ -123,7 +123,7 @@ class Table:
                 raise ValueError(f"{name!r} has units {of_rows}: give one of {', '.join(UNITS)}, or one for each row")
 
     def _owned(self) -> dict[str, dict[str, str]]:
-        """Return the columns of the ends and of the standard deviation, by the column they belong to."""
+        """Return the columns of interval ends and standard deviation for each column that has them."""
         columns = {str(column) for column in self.frame}
         found: dict[str, dict[str, str]] = {}
         for name in columns:
@@ -135,7 +135,7 @@ class Table:
         return found
 
     def intervals(self) -> dict[str, tuple[str, str]]:
-        """Return the columns of the low and the high end, by the column they belong to."""
+        """Return the columns of the low and the high end for each column with an interval."""
         return {name: (ends["low"], ends["high"]) for name, ends in self._owned().items() if {"low", "high"} <= {*ends}}
 
     def unit_rows(self) -> dict[str, list[Unit]]:

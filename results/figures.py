@@ -21,12 +21,12 @@ _Rows = Iterable[tuple[object, ...]]
 
 @dataclass(frozen=True, eq=False)
 class Figure(ABC):
-    """A figure under its title, which is its caption too."""
+    """A figure; its title is also its caption."""
 
     title: str
 
     def data(self) -> Table | None:
-        """Return the numbers that are drawn, a row per bar, cell, point or word; None for more than `MOST` rows."""
+        """Return the drawn numbers, one row per bar, cell, point or word; None for more than `MOST` rows."""
         units, rows = self._numbers()
         found = list(islice(rows, MOST + 1))
         if len(found) > MOST:
@@ -61,10 +61,8 @@ class Bars(Figure):
     category_label: str = ""
 
     def __post_init__(self) -> None:
-        lengths = {f"series {name!r}": len(values) for name, values in self.series.items()}
-        for name, (low, high) in self.intervals.items():
-            lengths |= {f"low end of {name!r}": len(low), f"high end of {name!r}": len(high)}
-        _check_groups(f"bars {self.title!r}", self.categories, self.series, {"intervals": self.intervals}, lengths)
+        ends = {f"interval of {name!r}": one for name, pair in self.intervals.items() for one in pair}
+        _check_groups(self, self.categories, self.series, self.intervals, ends)
 
     def _numbers(self) -> tuple[Mapping[str, Unit | None], _Rows]:
         columns: dict[str, Unit | None] = {"category": None, "series": None, "value": self.unit}
@@ -114,22 +112,17 @@ class HeatMap(Figure):
     glyphs: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        labels = (len(self.row_labels), len(self.column_labels))
-        if np.shape(self.values) != labels or 0 in labels:
-            raise ValueError(
-                f"heat map {self.title!r} has values of shape {np.shape(self.values)} for {labels[0]} row labels and "
-                f"{labels[1]} column labels"
-            )
-        if self.marked is not None and self.marked not in np.ndindex(labels):
-            raise ValueError(f"heat map {self.title!r} of shape {labels} has no cell {self.marked} to mark")
-        if self.limits is not None and not (self.limits[0] <= self.limits[1] and _within(self.values, *self.limits)):
-            raise ValueError(f"heat map {self.title!r} has values that do not lie within {self.limits}")
+        shape, labels = np.shape(self.values), (len(self.row_labels), len(self.column_labels))
         glyphs, most = list(self.glyphs.values()), self.MOST_CATEGORIES
-        if len(glyphs) > most or len(set(glyphs)) < len(glyphs) or {*map(len, glyphs)} - {1, 2}:
-            raise ValueError(
-                f"heat map {self.title!r} has glyphs {glyphs}: give each of at most {most} categories its own 1–2 "
-                "letters"
-            )
+        fits = shape == labels and 0 not in shape
+        wrong = len(glyphs) > most or len({*glyphs}) < len(glyphs) or {*map(len, glyphs)} - {1, 2}
+        faults = {
+            f"values of shape {shape} for {labels[0]} row labels and {labels[1]} column labels": not fits,
+            f"no cell {self.marked} to mark in {labels}": self.marked not in (None, *np.ndindex(labels)),
+            f"values outside {self.limits}": self.limits and not _within(self.values, *self.limits),
+            f"glyphs {glyphs}: give each of at most {most} categories its own 1–2 letters": wrong,
+        }
+        _refuse(self, self.title, faults)
 
     @classmethod
     def from_categories(
@@ -148,7 +141,7 @@ class HeatMap(Figure):
             ValueError: A category has no glyph, or as above.
         """
         if strange := {cell for row in cells for cell in row if cell is not None} - glyphs.keys():
-            raise ValueError(f"heat map {title!r} has cells of categories without a glyph: {sorted(strange)}")
+            raise ValueError(f"HeatMap {title!r}: categories without a glyph: {sorted(strange)}")
         places = {name: float(place) for place, name in enumerate(glyphs)}
         values = np.array([[math.nan if cell is None else places[cell] for cell in row] for row in cells])
         labels = (row_labels, column_labels, row_label, column_label, "category")
@@ -203,21 +196,22 @@ class Maps(Figure):
     unit: Unit = field(kw_only=True)
 
     def __post_init__(self) -> None:
-        what, rows, columns = f"maps {self.title!r}", len(self.row_labels), len(self.column_labels)
-        for grid in (self.maps, *([self.names] if self.names else [])):
-            if not rows or not columns or [len(row) for row in grid] != [columns] * rows:
-                raise ValueError(
-                    f"{what} have maps or names in rows of lengths {[len(row) for row in grid]} for {rows} row labels "
-                    f"and {columns} column labels"
-                )
+        labels = len(self.row_labels), len(self.column_labels)
+        shapes = [(len(grid), *{*map(len, grid)}) for grid in (self.maps, self.names) if len(grid)]
         drawn = [one for row in self.maps for one in row if one is not None]
-        if not drawn or not (self.top is None or 0 < self.top < np.inf):
-            raise ValueError(f"{what} have no matrix, or a scale that ends at {self.top}")
-        for one in drawn:
-            if one.ndim != 2 or one.shape[0] != one.shape[1] or not one.size:
-                raise ValueError(f"{what} have a matrix of shape {one.shape}, not square")
-            if not ((one >= 0) & np.isfinite(one)).all():
-                raise ValueError(f"{what} have values from {np.min(one)} to {np.max(one)}, not from zero on")
+        _refuse(
+            self,
+            self.title,
+            {
+                f"rows and columns {shapes} for {labels} labels": shapes[:1] != [labels] or {*shapes} != {labels},
+                "no matrix": not drawn,
+                f"a scale that ends at {self.top}": self.top is not None and not 0 < self.top < np.inf,
+                "a matrix that is not square": any(one.ndim != 2 or len({*one.shape, 0}) != 2 for one in drawn),
+                "values that are not finite, or below zero": not all(
+                    _within(one, 0, np.inf, nan=False) for one in drawn
+                ),
+            },
+        )
 
     def _numbers(self) -> tuple[Mapping[str, Unit | None], _Rows]:
         rows = (
@@ -252,20 +246,18 @@ class AttentionLines(Figure):
     to_label: str = "to"
 
     def __post_init__(self) -> None:
-        size = (len(self.words), len(self.words))
-        if not self.words or np.shape(self.weights) != size:
-            raise ValueError(
-                f"attention lines {self.title!r} have weights of shape {np.shape(self.weights)} for {size[0]} words"
-            )
-        # Sums over the pieces of a word may pass one by a rounding error; nan is within nothing.
-        if not ((self.weights >= 0) & (self.weights <= 1 + 1e-3)).all():
-            raise ValueError(
-                f"attention lines {self.title!r} have weights from {np.min(self.weights)} to {np.max(self.weights)}, "
-                "not within 0–1"
-            )
-        strays = sorted(set(self.arcs) - set(np.ndindex(size)))
-        if strays:
-            raise ValueError(f"attention lines {self.title!r} of {size[0]} words have arcs outside them: {strays}")
+        shape, words = np.shape(self.weights), len(self.words)
+        strays = sorted({*self.arcs} - {*np.ndindex(words, words)})
+        # Sums over the pieces of a word may exceed one by a rounding error.
+        _refuse(
+            self,
+            self.title,
+            {
+                f"weights of shape {shape} for {words} words": shape != (words, words) or not words,
+                "weights outside 0–1": not _within(self.weights, 0, 1 + 1e-3, nan=False),
+                f"arcs outside the {words} words: {strays}": strays,
+            },
+        )
 
     def _numbers(self) -> tuple[Mapping[str, Unit | None], _Rows]:
         rows = (
@@ -299,16 +291,11 @@ class Spreads(Figure):
     unit: Unit = field(kw_only=True)
 
     def __post_init__(self) -> None:
-        what = f"spreads {self.title!r}"
-        lengths = {f"series {name!r}": len(groups) for name, groups in self.series.items()}
-        lengths |= {f"rates of {name!r}": len(shares) for name, shares in self.rates.items()}
-        _check_groups(what, self.categories, self.series, {"rates": self.rates}, lengths)
-        for name, groups in self.series.items():
-            for category, values in zip(self.categories, groups, strict=True):
-                _refuse_infinite(values, f"{what}: {category!r} of series {name!r}")
-        for name, shares in self.rates.items():
-            if not _within(shares, 0.0, 1.0):
-                raise ValueError(f"{what}: rates of {name!r} are not within 0–1: {list(shares)}")
+        rates = {f"rates of {name!r}": shares for name, shares in self.rates.items()}
+        _check_groups(self, self.categories, self.series, self.rates, rates)
+        values = [value for groups in self.series.values() for group in groups for value in group]
+        faults: dict[str, object] = {f"{name} outside 0–1": not _within(one, 0, 1) for name, one in rates.items()}
+        _refuse(self, self.title, faults | {"an infinite value": np.isinf(values).any()})
 
     def _numbers(self) -> tuple[Mapping[str, Unit | None], _Rows]:
         columns: dict[str, Unit | None] = {"category": None, "series": None, "value": self.unit}
@@ -353,19 +340,18 @@ class Curves(Figure):
     bar_label: str = ""
 
     def __post_init__(self) -> None:
-        if not self.lines and not self.points:
-            raise ValueError(f"curves {self.title!r} have no lines and no points")
         drawn = {f"line {name!r}": pair for name, pair in self.lines.items()}
         drawn |= {f"points {name!r}": pair for name, pair in self.points.items()}
+        faults: dict[str, object] = {"no lines and no points": not drawn}
         for name, (x, y) in drawn.items():
-            what = f"curves {self.title!r}: {name}"
-            if len(x) != len(y):
-                raise ValueError(f"{what} has {len(x)} values of x and {len(y)} of y")
-            _refuse_infinite((*x, *y), what)
-            if self.log_x and not _within(x, np.nextafter(0.0, 1.0), np.inf):
-                raise ValueError(f"{what} has an x of {np.nanmin(x)}, which a logarithmic scale has no place for")
-        if (ends := self.y_range) is not None and not (np.isfinite(ends).all() and ends[0] < ends[1]):
-            raise ValueError(f"curves {self.title!r}: the y axis cannot run from {ends[0]} to {ends[1]}")
+            faults |= {
+                f"{name}: {len(x)} values of x and {len(y)} of y": len(x) != len(y),
+                f"{name}: an infinite value": np.isinf([*x, *y]).any(),
+                f"{name}: a logarithmic scale has no x up to 0": self.log_x and not _within(x, 5e-324, np.inf),
+            }
+        low, high = self.y_range or (0.0, 1.0)
+        faults["a y axis without two finite ends"] = not (np.isfinite([low, high]).all() and low < high)
+        _refuse(self, self.title, faults)
 
     def _numbers(self) -> tuple[Mapping[str, Unit | None], _Rows]:
         rows = (
@@ -397,14 +383,11 @@ class ColouredText:
     rows: Mapping[str, Sequence[float]]
 
     def __post_init__(self) -> None:
-        if not self.words or not self.rows:
-            raise ValueError(f"coloured text {self.name!r} has no words or no rows")
+        faults: dict[str, object] = {"no words or no rows": not self.words or not self.rows}
         for row, values in self.rows.items():
-            if len(values) != len(self.words):
-                raise ValueError(
-                    f"coloured text {self.name!r}: row {row!r} has {len(values)} values for {len(self.words)} words"
-                )
-            _refuse_infinite(values, f"coloured text {self.name!r}: row {row!r}")
+            faults[f"row {row!r} has {len(values)} values for {len(self.words)} words"] = len(values) != len(self.words)
+            faults[f"row {row!r} has an infinite value"] = np.isinf(values).any()
+        _refuse(self, self.name, faults)
 
 
 @dataclass(frozen=True, eq=False)
@@ -414,12 +397,11 @@ class ColouredTexts(Figure):
     texts: tuple[ColouredText, ...]
 
     def __post_init__(self) -> None:
-        if not self.texts:
-            raise ValueError(f"coloured texts {self.title!r} have no texts")
+        _refuse(self, self.title, {"no texts": not self.texts})
 
     @classmethod
     def from_frame(cls, title: str, frame: pd.DataFrame) -> Self:
-        """Make the texts again from their `data`, read as strings."""
+        """Reconstruct the texts from their `data`, read from CSV as strings."""
         texts = []
         for _, text in frame.groupby("text", sort=False):
             rows = {str(row): part for row, part in text.groupby("row", sort=False)}
@@ -440,22 +422,29 @@ class ColouredTexts(Figure):
         return {**names, "value": "ratio"}, rows
 
 
+def _refuse(figure: object, title: str, faults: Mapping[str, object]) -> None:
+    """Raise ValueError for the first fault that applies."""
+    for fault, applies in faults.items():
+        if applies:
+            raise ValueError(f"{type(figure).__name__} {title!r}: {fault}")
+
+
 def _check_groups(
-    what: str,
+    figure: Figure,
     categories: Sequence[str],
-    series: Mapping[str, object],
-    additions: Mapping[str, Mapping[str, object]],
-    lengths: Mapping[str, int],
+    series: Mapping[str, Sequence[object]],
+    additions: Mapping[str, object],
+    parts: Mapping[str, Sequence[object]],
 ) -> None:
-    """Refuse a figure without data, additions to series that are not there, and lengths other than the categories'."""
-    if not categories or not series:
-        raise ValueError(f"{what} have no categories or no series")
-    for name, added in additions.items():
-        if unknown := sorted(added.keys() - series.keys()):
-            raise ValueError(f"{what} have {name} without a series: {unknown}")
-    for part, length in lengths.items():
-        if length != len(categories):
-            raise ValueError(f"{what}: {part} has length {length}, but there are {len(categories)} categories")
+    """Refuse a figure without data, additions to series that do not exist, and parts without one value per category."""
+    unknown = sorted(additions.keys() - series.keys())
+    lengths = {f"series {name!r}": len(values) for name, values in series.items()}
+    lengths |= {name: len(values) for name, values in parts.items()}
+    size = len(categories)
+    faults: dict[str, object] = {"no categories or no series": not categories or not series}
+    faults[f"additions to series that do not exist: {unknown}"] = unknown
+    faults |= {f"{name}: {length} values for {size} categories": length != size for name, length in lengths.items()}
+    _refuse(figure, figure.title, faults)
 
 
 def _axes(*labels: str) -> dict[str, Unit | None]:
@@ -465,12 +454,7 @@ def _axes(*labels: str) -> dict[str, Unit | None]:
     return dict.fromkeys(names if len(set(names)) == 2 and not taken & set(names) else ["row", "column"])
 
 
-def _within(values: ArrayLike, low: float, high: float) -> bool:
-    """Return whether all values that are not nan lie between the ends, both included."""
+def _within(values: ArrayLike, low: float, high: float, *, nan: bool = True) -> bool:
+    """Return True if all values are finite and lie between the ends; `nan` allows nan too."""
     array: NDArray[np.float64] = np.asarray(values, dtype=np.float64)
-    return bool((np.isnan(array) | ((array >= low) & (array <= high))).all())
-
-
-def _refuse_infinite(values: Iterable[float], what: str) -> None:
-    if np.isinf(np.fromiter(values, dtype=np.float64)).any():
-        raise ValueError(f"{what} has an infinite value")
+    return bool(((np.isnan(array) & nan) | ((array >= low) & (array <= high) & np.isfinite(array))).all())

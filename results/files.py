@@ -20,19 +20,19 @@ log = logging.getLogger(__name__)
 
 
 def keep(path: Path, content: bytes | memoryview) -> Path:
-    """Write atomically what `kept` reads again, with a checksum of it and of the names of file and folder."""
+    """Write a file atomically, with a checksum of its content, name and folder; `kept` reads it."""
     sha = _begun(path)
     sha.update(content)
     return write_atomically(path, content, _seal(sha))
 
 
 def kept(path: Path) -> memoryview | None:
-    """Return the content of a file that `keep` has written, mapped into memory; None where there is none.
+    """Return the content of a file written by `keep`, mapped into memory; None if the file does not exist.
 
-    A file that is damaged, or was written for another place, is named in the log and deleted: it is made again.
+    A file that is damaged or was moved is logged and deleted, so that the caller makes it again.
 
     Raises:
-        OSError: it cannot be read now, and may be whole; it names `path`.
+        OSError: the file cannot be read now, but may be undamaged; the error names `path`.
     """
     try:
         with path.open("rb") as file:
@@ -57,7 +57,7 @@ def kept(path: Path) -> memoryview | None:
 
 
 def is_whole(paths: Sequence[Path], sha256: str) -> bool:
-    """Return whether files that never change are undamaged, by the SHA-256 of all; name damaged ones in the log."""
+    """Return True if the files exist and their joint SHA-256 is right; log a wrong checksum."""
     there = all(path.is_file() for path in paths)
     if there and hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest() == sha256:
         return True
@@ -76,7 +76,7 @@ def _seal(sha: "hashlib._Hash") -> bytes:
 
 
 def write_atomically(path: Path, *content: bytes | memoryview | str) -> Path:
-    """Write bytes or UTF-8 text so that `path` holds either all of it or what it held before; return `path`.
+    """Write bytes or UTF-8 text atomically: `path` has the old or the new content, never a part; return `path`.
 
     An OSError names `path`.
     """
@@ -94,12 +94,12 @@ def write_atomically(path: Path, *content: bytes | memoryview | str) -> Path:
 
 
 def is_full(error: BaseException) -> bool:
-    """Return whether an error says that a disk, or a user's share of it, is full."""
+    """Return True if an error says that the disk or the user's quota is full."""
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def temporary(path: Path) -> Path:
-    """Return the temporary path from which this process moves its content to `path`."""
+    """Return the temporary path at which this process writes before it moves the file to `path`."""
     return path.with_name(f".{path.name}.{platform.node()}.{os.getpid()}.tmp")
 
 
@@ -118,7 +118,7 @@ def commit(partial: Path, path: Path) -> Path:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Delete the temporary files of writers on this host that no longer live."""
+    """Delete temporary files of processes on this host that no longer run."""
     for path in folder.glob(f".*.{platform.node()}.*.tmp"):
         process = path.name.split(".")[-2]
         if process.isdecimal() and int(process) != os.getpid() and not _alive(int(process)):  # else it is no writer's

@@ -64,10 +64,10 @@ class Result:
 
 
 def merged(experiment: str, results: Mapping[str, Result]) -> Result:
-    """Join several results, by name, to one without their items.
+    """Merge named results into one, without their items.
 
-    A score, table or figure keeps its name; another one of that name is called `<name>.<its name>`, as are all entries
-    of the audit. Scores that are equal are one.
+    A score, table or figure keeps its name unless an earlier result has used it; then it becomes
+    `<name of the result>.<name>`, as do all entries of the audit. Equal scores of one name are kept once.
     """
     scores, tables, figures = dict[str, Estimate](), dict[str, Table](), dict[str, Figure]()
     audit, headline = dict[str, object](), list[str]()

@@ -1,7 +1,7 @@
 import copy
 import pickle
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import fields, replace
+from dataclasses import fields
 from datetime import timedelta
 from multiprocessing import get_context
 from pathlib import Path
@@ -115,17 +115,6 @@ class TestArcRows:
             add(metric, batch, predicted)
         with pytest.raises(ValueError, match=f"1 items were added more than once.* number {NUMBERS[1]}: .*sampler"):
             metric.arcs()
-
-    def test_parts_of_different_shapes_are_refused(self, width: int | None) -> None:
-        gold, predicted = padded_batch(GOLD, random_predictions(GOLD, width), NUMBERS[:1])
-        metric = ArcRows(heads=width)
-        with pytest.raises(ValueError, match=r"must be \[1, \d+\], \[batch, n\], and some are \{'heads'"):
-            metric.add(gold, heads=predicted[:, :-1])
-        with pytest.raises(ValueError, match=r"the columns must be"):
-            metric.add(gold, heads=predicted[..., None])
-        with pytest.raises(ValueError, match=r"and some are \{'relation'"):
-            metric.add(replace(gold, relations=gold.relations[:, 1:]), heads=predicted)
-        assert len(metric.arcs()[0]) == 0
 
 
 ROUNDS: tuple[tuple[list[list[int]], list[list[int]]], ...] = (

@@ -13,7 +13,7 @@ from axe_playwright_python.sync_playwright import Axe
 from numpy.typing import NDArray
 from playwright.sync_api import Browser, Page
 
-from pages import Pieces, View, view_page
+from pages import PieceValues, View, view_page
 from results import UserError
 
 Opened = Callable[..., Page]
@@ -40,7 +40,7 @@ def make(**changes: Any) -> View:  # noqa: ANN401
         arcs=ARCS,
         clusters=([(1, 3)], [(4, 6), (5, 6)]),
         saliency={"gradient": (0.0, 0.1, 0.9, -0.4, 0.0, 0.2, 0.0, 0.0)},
-        pieces=Pieces(names, (0, 1, 2, 2, 3, 4, 5, 6, 7), attention(3, 4, len(names), seed=1)),
+        pieces=PieceValues(names, (0, 1, 2, 2, 3, 4, 5, 6, 7), attention(3, 4, len(names), seed=1)),
         notes=("Two sentences were left out.",),
     )
     return replace(view, **changes)

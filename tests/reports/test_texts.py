@@ -4,7 +4,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from reports.parts import html_page
+from reports.page import html_page
 from results import ColouredText, ColouredTexts
 
 NAN = float("nan")

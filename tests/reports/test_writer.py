@@ -23,7 +23,7 @@ from rich.console import Console
 from torch.utils.data import DataLoader
 
 from reports import draw, writer
-from reports.parts import html_page
+from reports.page import html_page
 from reports.tables import latex_table
 from reports.writer import ResultWriter, write
 from results import Bars, ColouredText, ColouredTexts, Curves, Estimate, HeatMap, Provenance, Result, Table
