@@ -111,7 +111,7 @@ def resample(statistic: Statistic, values: ArrayLike, unit: Unit, *, draws: int 
 
 def mean(values: Floats, weights: Floats) -> Floats:
     """Return the mean of one column of `values` `[units, 1]` under `weights` `[draws, units]`: `[draws]`."""
-    return ratio(weights @ check_columns(values, 1)[:, 0], weights.sum(axis=1))
+    return ratio(weights @ values[:, 0], weights.sum(axis=1))
 
 
 def median(values: Floats, weights: Floats) -> Floats:
@@ -119,7 +119,7 @@ def median(values: Floats, weights: Floats) -> Floats:
 
     For an even number of units it is the mean of the middle two, as in `numpy.median`. Weights are whole numbers.
     """
-    column = check_columns(values, 1)[:, 0]
+    column = values[:, 0]
     found = np.full(len(weights), np.nan)
     counts = weights.sum(axis=1)
     drawn = counts > 0
@@ -137,13 +137,13 @@ def pearson(values: Floats, weights: Floats) -> Floats:
 
     Weights are whole numbers `[draws, units]`; nan where a column is constant in a draw.
     """
-    x, y = check_columns(values, 2).T
+    x, y = values.T
     return _correlation(x, y, weights)
 
 
 def spearman(values: Floats, weights: Floats) -> Floats:
     """Return Spearman's ρ: `pearson` of the ranks within each draw; equal values share their mean rank."""
-    x, y = check_columns(values, 2).T
+    x, y = values.T
     return _correlation(_ranks(x, weights), _ranks(y, weights), weights)
 
 
@@ -232,12 +232,6 @@ def paired_bootstrap(
     return _difference(value, resampled, unit)
 
 
-def two_sided_p(resampled: Floats) -> float:
-    """Return the p-value of a difference being zero, given its resamples `[draws]`; see `paired_bootstrap`."""
-    rarer = min(int((resampled <= TIE).sum()), int((resampled >= -TIE).sum()))
-    return min(1.0, 2 * (1 + rarer) / (1 + resampled.size))
-
-
 def paired_permutation(
     a_numerator: ArrayLike,
     a_denominator: ArrayLike,
@@ -307,7 +301,8 @@ def _differences(sums: Floats) -> Floats:
 def _difference(value: float, resampled: Floats, unit: Unit) -> Estimate:
     """Return a difference with the interval and the p-value of its resamples `[draws]`."""
     known = resampled[~np.isnan(resampled)]
-    p = two_sided_p(known) if known.size else np.nan
+    rarer = min(np.count_nonzero(known <= TIE), np.count_nonzero(known >= -TIE))
+    p = min(1.0, 2 * (1 + rarer) / (1 + known.size)) if known.size else np.nan
     return Estimate(value, *_interval(known), unit=unit, p=p)
 
 
@@ -324,13 +319,6 @@ def _interval(resampled: Floats) -> tuple[float, float]:
         return np.nan, np.nan
     low, high = np.quantile(resampled, _TAILS)
     return float(low), float(high)
-
-
-def check_columns(values: Floats, columns: int) -> Floats:
-    """Return the values `[units, columns]`, or raise ValueError where the number of columns differs."""
-    if values.shape[1:] != (columns,):
-        raise ValueError(f"the statistic is of {columns} columns, and the values are {values.shape}")
-    return values
 
 
 def ratio(numerator: NDArray[Any], denominator: NDArray[Any]) -> Floats:

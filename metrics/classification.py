@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from metrics.bootstrap import Statistic, check_columns, mean, pearson, ratio, resample, spearman
+from metrics.bootstrap import Statistic, mean, pearson, ratio, resample, spearman
 from results import Estimate, Floats, Integers, Table
 
 CLASSIFICATION_RATIOS = {"accuracy": ("correct", "scored"), "f1": ("f1_right", "f1_found")}
@@ -92,7 +92,7 @@ def f1_score(positive: int | None, classes: int) -> Statistic:
     """Return the statistic F1 of the columns gold and predicted class: of `positive`, or macro F1 if it is None."""
 
     def statistic(values: Floats, weights: Floats) -> Floats:
-        gold, predicted = check_columns(values, 2).astype(np.int64).T
+        gold, predicted = values.astype(np.int64).T
         return f1(_confusions(weights, gold, np.eye(classes)[predicted]), positive)
 
     return statistic
@@ -102,7 +102,7 @@ def mcc_score(classes: int) -> Statistic:
     """Return the statistic Matthews correlation of the columns gold and predicted class; see `matthews`."""
 
     def statistic(values: Floats, weights: Floats) -> Floats:
-        gold, predicted = check_columns(values, 2).astype(np.int64).T
+        gold, predicted = values.astype(np.int64).T
         return matthews(_confusions(weights, gold, np.eye(classes)[predicted]))
 
     return statistic
@@ -116,7 +116,7 @@ def f1_drop(positive: int | None, classes: int) -> Statistic:
     """
 
     def statistic(values: Floats, weights: Floats) -> Floats:
-        gold, predicted = check_columns(values, 2 + classes)[:, :2].astype(np.int64).T
+        gold, predicted = values[:, :2].astype(np.int64).T
         own = f1(_confusions(weights, gold, np.eye(classes)[predicted]), positive)
         return own - f1(_confusions(weights, gold, values[:, 2:]), positive)
 

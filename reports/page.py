@@ -529,20 +529,18 @@ class RunPage:
 
     def html(self) -> str:
         """Write the page; leave out its largest parts if it exceeds `LIMIT`."""
-        while True:
+        text = self._html()
+        if len(text.encode()) > LIMIT:  # at first without what the scripts can make
+            self.filled = False
             text = self._html()
-            rest = [part for part in self._parts() if part[:2] not in self.omitted]
-            excess = len(text.encode()) - LIMIT
-            if excess <= 0 or not rest:
-                return text
-            if self.filled:  # at first without what the scripts can make
-                self.filled = False
-                continue
-            for kind, name, file, size in rest:
+        parts = [part for part in self._parts() if part[:2] not in self.omitted]
+        while parts and (excess := len(text.encode()) - LIMIT) > 0:
+            while parts and excess > 0:
+                kind, name, file, size = parts.pop(0)
                 self.omitted[kind, name] = file
                 excess -= size
-                if excess <= 0:
-                    break
+            text = self._html()
+        return text
 
     def _parts(self) -> Iterator[tuple[str, str, str, int]]:
         """Yield parts that can be left out, in order: kind, name, file that has the part, and size."""

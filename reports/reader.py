@@ -22,18 +22,7 @@ FIRST = 3  # names that a message lists
 COLUMNS = ("run", "experiment", "score", "value", *ENDS, "unit", "seed", "encoder", "weights", "epochs")
 """Columns of `load` before the options of the runs."""
 OPTIONS = ("model", "data", "trainer")
-_MAPPINGS = (
-    "tables",
-    "columns",
-    "figures",
-    "figure_data",
-    "captions",
-    "ratios",
-    "audit",
-    "encoder",
-    "data",
-    "versions",
-)
+_MAPS = ["tables", "columns", "figures", "figure_data", "captions", "ratios", "audit", "encoder", "data", "versions"]
 
 
 class RecordError(UserError):
@@ -144,7 +133,7 @@ def read_record(path: Path) -> Record:
     """Read a `results.json`; a RecordError if it was not written by a run of this application."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        if odd := [name for name in _MAPPINGS if not isinstance(content[name], Mapping)]:
+        if odd := [name for name in _MAPS if not isinstance(content[name], Mapping)]:
             raise TypeError(f"`{odd[0]}` is no mapping")
         items = None if content["items"] is None else path.parent / content["items"]
         scores = _estimates(content["scores"], content["units"])

@@ -327,25 +327,18 @@ def _parser() -> argparse.ArgumentParser:
 
 def _check(options: argparse.Namespace) -> None:
     """Raise UserError for options that do not fit each other."""
+    corpus, store, saliency = options.corpus, options.store, options.saliency
     faults = {
-        "--list: of what? Give --corpus NAME or FILE, or --store FOLDER.": options.list
-        and options.corpus is None
-        and options.store is None,
-        "Give one of --text, --corpus and --store.": sum(
-            (bool(options.text), options.corpus is not None, options.store is not None)
-        )
-        != 1,
-        "--layers, --heads, --pieces and --saliency belong to --text and --corpus, not --store.": options.store
-        is not None
-        and bool(options.layers or options.heads or options.pieces or options.saliency),
-        f"--quantity {options.quantity}: only stores hold it. Give --store FOLDER --item N.": options.store is None
+        "--list: of what? Give --corpus NAME or FILE, or --store FOLDER.": options.list and not (corpus or store),
+        "Give one of --text, --corpus and --store.": sum(map(bool, (options.text, corpus, store))) != 1,
+        "--layers, --heads, --pieces and --saliency belong to --text and --corpus, not --store.": store
+        and (options.layers or options.heads or options.pieces or saliency),
+        f"--quantity {options.quantity}: only stores hold it. Give --store FOLDER --item N.": not store
         and options.quantity != "attention",
-        "--id: of which corpus? Give --corpus NAME or FILE.": options.corpus is None and bool(options.id),
-        f"--saliency {options.saliency}: there is no such checkpoint, and no such run.": options.saliency is not None
-        and not options.saliency.exists(),
+        "--id: of which corpus? Give --corpus NAME or FILE.": options.id and not corpus,
+        f"--saliency {saliency}: there is no such checkpoint, and no such run.": saliency and not saliency.exists(),
+        "--layers and --heads count from 1.": min([1, *(options.layers or ()), *(options.heads or ())]) < 1,
         **{f"--text {text!r}: there is no word in it.": not text.split() for text in options.text},
-        **{f"--layers {number}: they are counted from 1.": number < 1 for number in options.layers or ()},
-        **{f"--heads {number}: they are counted from 1.": number < 1 for number in options.heads or ()},
     }
     for fault, found in faults.items():
         if found:

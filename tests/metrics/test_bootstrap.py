@@ -291,12 +291,3 @@ def test_pooling_takes_the_mean_of_each_resample_over_the_seeds() -> None:
     np.testing.assert_allclose(ends(found), np.quantile(expected, [0.025, 0.975]))
     alone = resample(median, seeds[0], "ratio", draws=300)
     np.testing.assert_equal(numbers(pooled([alone])), (*numbers(alone), np.nan))
-
-
-def test_values_of_another_shape_are_refused() -> None:
-    for statistic, shape, message in (
-        (median, (5, 2), r"1 columns, and the values are \(5, 2\)"),
-        (f1_drop(None, 3), (5, 4), r"5 columns, and the values are \(5, 4\)"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            resample(statistic, np.ones(shape), "ratio")
