@@ -9,16 +9,16 @@ import json
 import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from math import prod
 from pathlib import Path
 from types import EllipsisType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, get_args, get_origin, get_type_hints
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from torch.nn.functional import hardshrink, leaky_relu_
 
@@ -111,17 +111,38 @@ class Manifest:
 
     @classmethod
     def load(cls, content: bytes) -> "Manifest":
-        """Read the output of `dump`; a ValueError if it was cut short or changed, or names other files."""
-        body = json.loads(content)
-        if not isinstance(body, dict) or body.pop("digest", None) != _own(body):
-            raise ValueError("its digest does not match its content")
-        labels, *shards = (Part(**part) for part in (body["labels"], *body["shards"]))
-        for part in (labels, *shards):
-            if _PART.fullmatch(part.file) is None:
+        """Read the output of `dump`; a ValueError if it was cut short or changed, or has a field of another type."""
+        try:
+            body = json.loads(content)
+            if not isinstance(body, dict) or body.pop("digest", None) != _own(body):
+                raise ValueError("its digest does not match its content")
+            manifest = _typed(cls, body, "")
+        except RecursionError:
+            raise ValueError("it is nested too deeply") from None
+        assert isinstance(manifest, cls)
+        for part in (manifest.labels, *manifest.shards):
+            if _PART.fullmatch(part.file) is None:  # a path would lead out of the folder
                 raise ValueError(f"it names {part.file!r}, which is no file of a store")
-        hidden = HiddenLayers(tuple(body["hidden"]["layers"]), body["hidden"]["size"])
-        axes = {name: tuple(body[name]) for name in ("layers", "heads")}
-        return cls(**body | axes | {"labels": labels, "shards": tuple(shards), "hidden": hidden})
+        return manifest
+
+
+def _typed(kind: Any, value: Any, at: str) -> object:  # noqa: ANN401 # a type hint, and what JSON holds
+    """Return `value` as the type `kind`; a ValueError names the field, such as `.shards[0].bytes`, of another type."""
+    inside = get_args(kind)
+    if is_dataclass(kind) and isinstance(kind, type) and isinstance(value, dict):
+        hints = get_type_hints(kind)
+        fields = {name: _typed(hints.get(name, object), one, f"{at}.{name}") for name, one in value.items()}
+        try:
+            return kind(**fields)
+        except TypeError as error:  # a field that is missing or unknown
+            raise ValueError(f"{at.lstrip('.') or 'the manifest'}: {error}") from None
+    if get_origin(kind) is tuple and isinstance(value, list):
+        return tuple(_typed(inside[0], one, f"{at}[{place}]") for place, one in enumerate(value))
+    if get_origin(kind) is Mapping and isinstance(value, dict):
+        return {name: _typed(inside[1], one, f"{at}.{name}") for name, one in value.items()}
+    if kind is object or type(value) is kind:
+        return value
+    raise ValueError(f"{at.lstrip('.')} is of the wrong type, {type(value).__name__}")
 
 
 def store_key(identity: Mapping[str, object]) -> str:
@@ -193,7 +214,38 @@ class Store:
                 _remove(path)  # at once, before another process rebuilds it
                 log.warning("%s: missing, damaged or truncated; it is rebuilt", path)
                 whole = False
-        return cls(folder, manifest) if whole else None
+        if not whole:
+            return None
+        store = cls(folder, manifest)
+        try:
+            store._check()
+        except ValueError as error:
+            _rebuilt(folder / MANIFEST, error)
+            return None
+        return store
+
+    def _check(self) -> None:
+        """Compare the manifest with the files; raise ValueError if they disagree."""
+        manifest, encoder = self.manifest, self.manifest.identity.get("encoder")
+        if store_key(manifest.identity) != manifest.key:
+            raise ValueError("its identity is that of another store")
+        if manifest.items != len(self.labels):
+            raise ValueError(f"it counts {manifest.items} items, and there are labels of {len(self.labels)}")
+        if manifest.delimiters.keys() != {"start", "end"} or (encoder is not None and "name" not in manifest.encoder):
+            raise ValueError("it says too little of the encoder")
+        expected = {tensor_name(name, item) for item in range(manifest.items) for name in manifest.quantities}
+        try:
+            tensors = self._tensors
+        except (OSError, SafetensorError) as error:
+            raise ValueError(f"a shard cannot be read: {error}") from None
+        if missing := expected - tensors.keys():
+            raise ValueError(f"a shard is missing, that of {min(missing)}")
+        for name in expected and sorted(tensor_name(one, 0) for one in manifest.quantities):
+            shape = tensors[name].get_slice(name).get_shape()
+            hidden = (len(manifest.hidden.layers), manifest.hidden.size)
+            found = (shape[0], shape[-1]) if name.startswith("hidden") else tuple(shape[-4:-2])
+            if found != (hidden if name.startswith("hidden") else (len(manifest.layers), len(manifest.heads))):
+                raise ValueError(f"its layers and heads are not those of {name}")
 
     def __len__(self) -> int:
         return self.manifest.items

@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import torch
@@ -59,22 +60,31 @@ def test_a_manifest_comes_back_as_it_was_from_json_in_a_fixed_order(extraction: 
 
 
 @pytest.mark.parametrize(
-    "name", ["../../thesis.tex", "/etc/x", "a/labels-1.parquet", "labels-1.parquet/..", "manifest.json", ""]
+    ("forged", "message"),
+    [
+        ({"items": "2"}, r"^items is of the wrong type, str$"),
+        (
+            {"shards": (MANIFEST_OF_TWO.shards[0], Part("x", cast(int, 1.5), ""))},
+            r"^shards\[1\]\.bytes is of the wrong type, float$",
+        ),
+        ({"audit": {"words": None}}, r"^audit\.words is of the wrong type, NoneType$"),
+    ],
 )
-def test_a_manifest_that_names_other_files_is_rebuilt_and_they_are_not_touched(
-    name: str, extraction: Extraction, digests: Digests, caplog: pytest.LogCaptureFixture
-) -> None:
-    manifest, path = extraction.prepare().manifest, extraction.folder / MANIFEST
-    (outside := extraction.folder.parents[1] / "thesis.tex").write_text("years of work")
+def test_a_manifest_with_a_value_of_another_type_names_its_field(forged: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Manifest.load(replace(MANIFEST_OF_TWO, **forged).dump())
+
+
+@pytest.mark.parametrize(
+    "name", ["../../x", "/etc/x", "a/labels-1.parquet", "labels-1.parquet/..", "manifest.json", ""]
+)
+def test_a_manifest_names_nothing_but_files_of_a_store(name: str) -> None:
     for forged in (
-        replace(manifest, labels=replace(manifest.labels, file=name)),
-        replace(manifest, shards=(Part(name, 10, "1" * 64),)),
+        replace(MANIFEST_OF_TWO, labels=Part(name, 10, "1" * 64)),
+        replace(MANIFEST_OF_TWO, shards=(Part(name, 10, "1" * 64),)),
     ):
-        path.write_bytes(forged.dump())
-        assert Store.open(extraction.folder, digests) is None
-        message = f"{path}: damaged or truncated (it names {name!r}, which is no file of a store)"
-        assert caplog.records[-1].getMessage().startswith(message)
-    assert outside.read_text() == "years of work"
+        with pytest.raises(ValueError, match="which is no file of a store"):
+            Manifest.load(forged.dump())
 
 
 def write_part(folder: Path, content: bytes) -> None:
@@ -237,6 +247,71 @@ def test_a_sharp_head_chooses_as_in_single_precision(tmp_path: Path) -> None:
                 assert row[taken] > row[best] * (1 - 2**-10)
                 tiny_rows += int(row[best] < 2e-8)
     assert tiny_rows > 20
+
+
+def change(manifest: Manifest, **fields: object) -> bytes:
+    """A manifest with other fields, under a digest that matches; None takes a field away."""
+    body = json.loads(manifest.dump())
+    del body["digest"]
+    body = {name: value for name, value in {**body, **fields}.items() if value is not None}
+    return json.dumps({**body, "digest": digest(json.dumps(body, sort_keys=True).encode())}).encode()
+
+
+DEEP = b"[" * 200_000
+FORGED: dict[str, Callable[[Manifest], bytes]] = {
+    "deep": lambda _: DEEP,
+    "deep within": lambda manifest: manifest.dump().replace(b'"audit": {', b'"audit": {"x": ' + DEEP + b", "),
+    "text for layers": lambda manifest: change(manifest, layers="01"),
+    "texts for heads": lambda manifest: change(manifest, heads=["0", "1"]),
+    "true for items": lambda manifest: change(manifest, items=True),
+    "too many items": lambda manifest: change(manifest, items=manifest.items + 1),
+    "too few layers": lambda manifest: change(manifest, layers=list(manifest.layers[1:])),
+    "a list for the audit": lambda manifest: change(manifest, audit=[]),
+    "no delimiters": lambda manifest: change(manifest, delimiters={}),
+    "a nameless encoder": lambda manifest: change(manifest, encoder={}),
+    "another identity": lambda manifest: change(manifest, identity={"options": {}}),
+    "a number for the identity": lambda manifest: change(manifest, identity=4),
+    "no items": lambda manifest: change(manifest, items=None),
+    "an unknown field": lambda manifest: change(manifest, x=1),
+    "names for shards": lambda manifest: change(manifest, shards=[part.file for part in manifest.shards]),
+    "a shard without its length": lambda manifest: change(manifest, shards=[{"file": "00000-2.safetensors"}]),
+    "no last shard": lambda manifest: change(manifest, shards=json.loads(manifest.dump())["shards"][:-1]),
+    "no shards": lambda manifest: change(manifest, shards=[]),
+    "no labels": lambda manifest: change(manifest, labels=None),
+}
+
+
+@pytest.mark.parametrize("forge", FORGED.values(), ids=FORGED)
+def test_a_forged_manifest_with_a_right_digest_is_named_and_rebuilt(
+    forge: Callable[[Manifest], bytes], extraction: Extraction, caplog: pytest.LogCaptureFixture
+) -> None:
+    extraction.prepare()
+    before, path = extraction.files(), extraction.folder / MANIFEST
+    path.write_bytes(forge(Manifest.load(before[MANIFEST])))
+    store = extraction.prepare()
+    assert extraction.files() == before
+    assert all(store.read("attention", item).any() for item in range(len(LENGTHS)))
+    [record] = caplog.records
+    assert record.getMessage().startswith(f"{path}: damaged or truncated (")
+    assert record.getMessage().endswith("; it is rebuilt")
+
+
+@pytest.mark.parametrize("absolute", [True, False])
+def test_a_forged_manifest_deletes_nothing_outside(
+    absolute: bool, extraction: Extraction, digests: Digests, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    manifest = extraction.prepare().manifest
+    outside = tmp_path / "thesis.tex"
+    outside.write_text("years of work")
+    path = extraction.folder / MANIFEST
+    name = str(outside) if absolute else os.path.relpath(outside, extraction.folder)
+    path.write_bytes(replace(manifest, labels=replace(manifest.labels, file=name)).dump())
+    assert Store.open(extraction.folder, digests) is None
+    assert outside.read_text() == "years of work"
+    [record] = caplog.records
+    assert record.getMessage().startswith(
+        f"{path}: damaged or truncated (it names {name!r}, which is no file of a store)"
+    )
 
 
 def test_a_damaged_link_is_removed_and_its_target_is_not(
