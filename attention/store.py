@@ -173,6 +173,11 @@ def find_part(folder: Path, stem: str, suffix: str, digests: Digests) -> Part | 
     return None
 
 
+def _rebuilt(manifest: Path, error: ValueError) -> None:
+    _remove(manifest)
+    log.warning("%s: damaged or truncated (%s); it is rebuilt", manifest, error)
+
+
 class Store:
     """Read access to a complete store; `labels` has one row per item. Safe to share with forked or spawned workers."""
 
@@ -198,8 +203,7 @@ class Store:
         except FileNotFoundError:
             return None
         except ValueError as error:
-            _remove(path)
-            log.warning("%s: damaged or truncated (%s); it is rebuilt", path, error)
+            _rebuilt(path, error)
             return None
         if manifest.key != folder.name:
             for name in (MANIFEST, manifest.labels.file, *(part.file for part in manifest.shards)):
@@ -210,9 +214,9 @@ class Store:
             return None
         whole = True
         for part in (manifest.labels, *manifest.shards):
-            if not _sound(path := folder / part.file, part, digests):
-                _remove(path)  # at once, before another process rebuilds it
-                log.warning("%s: missing, damaged or truncated; it is rebuilt", path)
+            if not _sound(file := folder / part.file, part, digests):
+                _remove(file)  # at once, before another process rebuilds it
+                log.warning("%s: missing, damaged or truncated; it is rebuilt", file)
                 whole = False
         if not whole:
             return None
@@ -220,7 +224,7 @@ class Store:
         try:
             store._check()
         except ValueError as error:
-            _rebuilt(folder / MANIFEST, error)
+            _rebuilt(path, error)
             return None
         return store
 

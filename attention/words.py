@@ -10,7 +10,7 @@ import xarray as xr
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attention.alignment import AlignmentError, Pieces
+from attention.alignment import AlignedPieces, AlignmentError
 from attention.encoder import LoadedEncoder
 from attention.extraction import extract
 from attention.specification import Extraction, Items, Options, cut_sentences
@@ -231,7 +231,7 @@ def _over_pieces(items: Items) -> Items:
     return replace(items, inputs=tuple((_each_alone(cut),) for cut in items.inputs))
 
 
-def _each_alone(parts: tuple[Pieces, ...]) -> Pieces:
+def _each_alone(parts: tuple[AlignedPieces, ...]) -> AlignedPieces:
     if len(parts) > 1:
         raise AlignmentError("A sentence that is read in windows has no attention over pieces: give `over='words'`.")
     [pieces] = parts
