@@ -85,4 +85,4 @@ class ProgressLines(Callback):
         """Add the batch."""
         self._progress.advance()
 
-    on_predict_batch_end = on_test_batch_end
+    on_predict_batch_end = on_test_batch_end  # type: ignore[assignment]

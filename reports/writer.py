@@ -59,19 +59,26 @@ class ResultWriter(pl.Callback):
     `results.json` is written after the tables and before anything is printed, so that a closed pipe loses nothing, and
     again with the figures; `page.html` is made of all that lies there then. Predictions become `predictions.parquet`.
 
-    Attributes:
-        folder: The run folder; None takes that of the logger, or the root folder of the trainer without a logger.
-        titles: Whether drawings have titles; `results.json` has them as captions in any case.
-        draw: Whether figures are drawn.
-        quiet: Whether the scores of the headline and the folder are all that is printed.
+    Args:
+        console: Prints the tables; None makes one for the terminal.
+        folder: The run folder; None takes the folder of the logger, or the trainer's root folder without a logger.
+        titles: Draw titles on figures; `results.json` has them as captions in any case.
+        draw: Draw figures.
+        quiet: Print only the scores of the headline and the folder.
     """
 
-    def __init__(self, console: Console | None = None) -> None:
+    def __init__(
+        self,
+        console: Console | None = None,
+        *,
+        folder: Path | None = None,
+        titles: bool = True,
+        draw: bool = True,
+        quiet: bool = False,
+    ) -> None:
         # The default console is made later: it has locks, and spawned processes receive the callback pickled.
         self._console = console
-        self.folder: Path | None = None
-        self.titles = self.draw = True
-        self.quiet = False
+        self.folder, self.titles, self.draw, self.quiet = folder, titles, draw, quiet
 
     def on_predict_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Write the predictions, if the module kept any."""

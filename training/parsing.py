@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from shutil import get_terminal_size
-from typing import Any, ClassVar, NoReturn
+from typing import Any, NoReturn
 
 import yaml
 from jsonargparse import Namespace, set_parsing_settings
@@ -34,9 +34,6 @@ class Parser(LightningArgumentParser):
 
     An option that is cut short is unknown, also inside a class: --trainer.max_ep is not taken for --trainer.max_epochs.
     """
-
-    silent: ClassVar[bool] = False
-    """Whether a fault ends the parsing without a word: the same line is parsed once more, and that tells it."""
 
     def __init__(self, *, allow_abbrev: bool = False, **options: Any) -> None:  # noqa: ANN401
         super().__init__(allow_abbrev=allow_abbrev, **options)
@@ -70,7 +67,7 @@ class Parser(LightningArgumentParser):
             message += near(unknown[1] or unknown[2], names, "" if unknown[1] else "--")
         if not self.exit_on_error:
             super().error(message, ex)
-        if not self.silent and not is_told_by_the_first():
+        if not is_told_by_the_first():
             sys.stderr.write(f"error: {self._file}{explained(message)}\n")
         self.exit(2)
 
