@@ -1,4 +1,4 @@
-"""The folder of a run: its config, its log, its checkpoints, and the state from which the same command continues it."""
+"""Folder of a run: config, log, checkpoints, and the state from which the same command continues the run."""
 
 import hashlib
 import io
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 def run_digest(command: str, config: Mapping[str, object], world: int) -> str:
-    """Return a digest of the command, the options that change the numbers, and the number of devices."""
+    """Return a hash of the command, the options that change the numbers, and the number of devices."""
     options = [(name, value) for name, value in leaves(config) if not is_neutral(name)]
     text = json.dumps([command, sorted(options), world], default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -42,7 +42,7 @@ def run_digest(command: str, config: Mapping[str, object], world: int) -> str:
 
 @cache
 def source_digest() -> str:
-    """Return the SHA-256 of the program, so that a mixture of results of different versions is noticed."""
+    """Return the SHA-256 of the program's source files; results of different versions have different digests."""
     root, digest = Path(__file__).parent.parent, hashlib.sha256()
     rooms = [path.parent for path in root.glob("*/__init__.py") if path.parent.name not in ("benchmarks", "tests")]
     # Word lists and templates are YAML beside the code that reads them.
@@ -51,18 +51,14 @@ def source_digest() -> str:
     return digest.hexdigest()
 
 
-class RunInUse(Exception):
-    """Another process is at the same run."""
-
-
 class Left(NamedTuple):
-    """Undamaged remains of earlier attempts at a run.
+    """Undamaged files of an interrupted run.
 
     Attributes:
-        training: the checkpoint from which the training goes on; None where it begins anew, or has ended.
-        ended: how the training ended: `best`, a path within the run's folder, and `epochs_run`; None if it has not.
-        best: SHA-256 of the checkpoints that are best so far, by their paths.
-        log: rows of `metrics.csv`.
+        training: checkpoint from which the training continues; None if it starts anew or has ended.
+        ended: `best`, a path within the run's folder, and `epochs_run` of a training that has ended; else None.
+        best: SHA-256 of the best checkpoints so far, by path.
+        log: content of `metrics.csv`.
     """
 
     training: Path | None = None
@@ -73,10 +69,10 @@ class Left(NamedTuple):
 
 @dataclass(frozen=True)
 class OwnCheckpoints:
-    """Checkpoints that a run has written itself, and copies of the best: its callbacks remove those that are no longer.
+    """Checkpoints written by the run itself, and copies of the best: `ModelCheckpoint` deletes earlier best ones.
 
     Attributes:
-        state: the folder of the state; copies and the list of names lie there.
+        state: folder of the state, which holds the copies and the list of names.
     """
 
     state: Path
@@ -84,57 +80,51 @@ class OwnCheckpoints:
     @property
     def names(self) -> set[str]:
         """Paths of the checkpoints; see `name`."""
-        content = kept(self._list)
+        content = kept(self.state / ".written.json")
         return set() if content is None else set(json.loads(bytes(content)))
 
-    @property
-    def _list(self) -> Path:
-        return self.state / ".written.json"
-
     def name(self, path: Path) -> str:
-        """Return a path relative to the folder of the run, which may be moved, or an absolute one outside."""
+        """Return a path relative to the folder of the run, which may be moved; absolute if outside that folder."""
         whole, run = path.absolute(), self.state.parent.absolute()
         return str(whole.relative_to(run) if whole.is_relative_to(run) else whole)
 
     def note(self, path: Path, removed: bool = False) -> None:
-        """Note that a checkpoint is the run's own, before it is written, or that it was removed."""
+        """Record that the run is about to write a checkpoint, or that it has removed one."""
         own, name = self.names, self.name(path)
-        keep(self._list, json.dumps([*(own - {name} if removed else own | {name})]).encode())
+        names = sorted(own - {name} if removed else own | {name})
+        keep(self.state / ".written.json", json.dumps(names).encode())
 
     def keep_best(self, paths: Iterable[str]) -> dict[str, str]:
-        """Copy the checkpoints that are best now; return the SHA-256 of each by its name."""
+        """Copy the best checkpoints; return the SHA-256 of each by name."""
         found = {}
         for path in map(Path, paths):
             if path.is_file():
                 sha256 = found[self.name(path)] = file_digest(path)
-                _link(path, self._copy(sha256))
+                _link(path, self.copy(sha256))
         return found
 
     def drop_others(self, digests: Iterable[str]) -> None:
-        """Remove the copies of all but these digests, once the state is written that names them."""
-        names = {self._copy(sha256).name for sha256 in digests}
-        for path in self._copy("*").parent.glob("*.ckpt"):
+        """Remove all copies except the given SHA-256 digests; call it after writing the state that names them."""
+        names = {self.copy(sha256).name for sha256 in digests}
+        for path in self.copy("*").parent.glob("*.ckpt"):
             if path.name not in names:
                 path.unlink()
 
-    def are_sound(self, digests: Iterable[str]) -> bool:
-        """Return whether the copies of all these digests are undamaged."""
-        return all([_is_sound(self._copy(sha256), sha256) for sha256 in digests])
-
     def put_back(self, best: Mapping[str, str]) -> None:
-        """Replace the checkpoints of the run by the copies of the best, by their names; no other file is touched."""
+        """Replace the run's own checkpoints by the copies of the best; leave all other files alone."""
         for name in {*self.names, *best}:
             (self.state.parent / name).unlink(missing_ok=True)
         for name, sha256 in best.items():
-            _link(self._copy(sha256), self.state.parent / name)
+            _link(self.copy(sha256), self.state.parent / name)
 
-    def _copy(self, sha256: str) -> Path:
+    def copy(self, sha256: str) -> Path:
+        """Return the path of a copy."""
         return self.state / "checkpoints" / f"{sha256}.ckpt"
 
 
 @dataclass(frozen=True)
 class RunState:
-    """State of an unfinished run, kept in its folder; it is removed at the end of the run.
+    """State of an unfinished run, removed at the end of the run.
 
     Attributes:
         folder: `<folder of the run>/state-<digest>`.
@@ -144,46 +134,48 @@ class RunState:
 
     @classmethod
     def find(cls, parent: Path, digest: str) -> "RunState | None":
-        """Return the state of the latest run of this digest below a folder that is not done; None without one."""
+        """Return the state of the latest unfinished run with this digest in a folder; None without one."""
         numbers = {path: path.parent.name.removeprefix("version_") for path in parent.glob(f"version_*/state-{digest}")}
         found = {path: int(number) for path, number in numbers.items() if number.isdigit()}
         return cls(max(found, key=found.__getitem__)) if found else None
 
     @property
     def run(self) -> Path:
-        """The folder of the run."""
+        """Folder of the run."""
         return self.folder.parent
 
     @property
     def checkpoints(self) -> OwnCheckpoints:
-        """The checkpoints of the run."""
+        """Checkpoints written by the run."""
         return OwnCheckpoints(self.folder)
 
     @property
     def training(self) -> Path:
-        """The checkpoint of an unfinished training: weights, optimiser, position in the data, and everything else."""
+        """Checkpoint of an unfinished training: weights, optimiser, position in the data, random states, metrics."""
         return self.folder / "training.ckpt"
 
     @property
     def trained(self) -> Path:
-        """The file with what the test needs of a training that has ended."""
+        """File about a training that has ended: best checkpoint, number of epochs, log."""
         return self.folder / "trained.json"
 
     @property
     def holds_work(self) -> bool:
-        """Whether work would be lost with it: there is more than the lock and the signs that ranks give each other."""
+        """True if the state holds more than the lock and hidden files of the ranks."""
         return any(path.name != "lock" for path in self.folder.glob("[!.]*"))
 
     def lock(self) -> int:
-        """Hold the folder until the file descriptor that is returned is closed, or this process ends.
+        """Lock the folder until the returned file descriptor is closed or this process ends.
 
         Raises:
-            RunInUse: another process has it.
-            OSError: it is not there, or can hold no file.
+            UserError: another process has the lock.
+            OSError: the folder does not exist or cannot be written.
         """
         lock = acquire_lock(self.folder / "lock")
         if lock is None:
-            raise RunInUse(str(self.folder))
+            raise UserError(
+                f"{self.run}: another process is at this run. Wait for it, or begin a new run with --resume never."
+            )
         if not (self.folder / "lock").exists():  # the other process has removed it
             os.close(lock)
             raise FileNotFoundError(str(self.folder))
@@ -191,23 +183,20 @@ class RunState:
 
     @cached_property
     def left(self) -> Left:
-        """Undamaged remains, as this process has found them; every process of the run finds the same."""
+        """Undamaged files when this process first looks; the same on all ranks."""
         if (content := kept(self.trained)) is not None:
             ended = json.loads(bytes(content))
             if not ended["best"] or _is_sound(self.run / ended["best"], ended["sha256"]):
                 return Left(ended=ended, log=ended["log"])
         if kept(self.training) is not None:
-            # A zip file, whose reader takes no notice of the checksum behind it.
+            # The reader of zip files ignores the checksum appended to it.
             saved = torch.load(self.training, map_location="cpu", weights_only=True, mmap=True)["resume"]
-            if self.checkpoints.are_sound(saved["best"].values()):
+            if all([_is_sound(self.checkpoints.copy(sha256), sha256) for sha256 in saved["best"].values()]):
                 return Left(self.training, best=saved["best"], log=saved["log"])
         return Left()
 
     def tidy(self) -> None:
-        """Remove what is damaged, and put the checkpoints of the run back as they were in the state.
-
-        What the run has written after it comes again; nothing else in its folder is touched.
-        """
+        """Remove damaged files, and restore the run's own checkpoints to the time of the state."""
         for folder in (self.run, self.folder, self.run / "checkpoints"):
             remove_leftovers(folder)
         if self.left.ended is not None:
@@ -218,90 +207,80 @@ class RunState:
         self.checkpoints.put_back(self.left.best)
 
     def keep_trained(self, best: str, epochs: int | None) -> None:
-        """Keep the end of the training: its best checkpoint, number of epochs and log."""
+        """Write `trained`: the best checkpoint, number of epochs and log of a training that has ended."""
         path = Path(best)
         found = {"best": self.checkpoints.name(path), "sha256": file_digest(path)} if best else {"best": ""}
         keep(self.trained, json.dumps({**found, "epochs_run": epochs, "log": self.log()}).encode())
 
     def log(self) -> str:
-        """Return the rows of `metrics.csv` so far."""
+        """Return the content of `metrics.csv`."""
         path = self.run / "metrics.csv"
         return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
 
     def log_left(self) -> str:
-        """Return the rows of `metrics.csv` whose steps are not repeated."""
-        # Where a forked process has trained, and is gone, the file has more of them.
+        """Return the content of `metrics.csv` up to the state; later steps are repeated."""
+        # After a training in forked processes, which have ended, the file itself is longer.
         return max(self.left.log, self.log() if self.trained.exists() else "", key=len)
 
     def clear(self) -> None:
-        """Remove the state of a run that is done; other processes see it vanish at once."""
+        """Remove the state of a finished run, atomically for other processes."""
         removed = self.folder.with_name(f".{self.folder.name}")
         with suppress(OSError):
             self.folder.rename(removed)
         for folder in (removed, self.folder):
             shutil.rmtree(folder, ignore_errors=True)
         stop = self.folder.name.replace("state-", ".stop-")
-        for marker in self.run.parent.glob(f"{stop}.*"):  # those of earlier attempts too
+        for marker in self.run.parent.glob(f"{stop}.*"):  # of earlier attempts too
             marker.unlink(missing_ok=True)
 
 
 def open_state(parent: Path, digest: str, resume: bool) -> tuple[RunState, int]:
-    """Return the state of the unfinished run of a digest, or of a new run, with its lock; see `RunState.lock`.
+    """Return the state of the unfinished run with a digest, or of a new run, and its lock; see `RunState.lock`.
 
     Args:
-        parent: the folder of the runs of a class.
+        parent: folder of the runs of a class.
         digest: see `run_digest`.
-        resume: whether an unfinished run is continued.
+        resume: continue an unfinished run.
 
     Raises:
-        UserError: another process is at this run, or no folder can be made.
+        UserError: another process has the run, or the folder cannot be made or read.
     """
     found = RunState.find(parent, digest) if resume else None
-    state = found or RunState(new_folder(parent) / f"state-{digest}")
     try:
+        state = found or RunState(new_folder(parent) / f"state-{digest}")
         if found is None:
             state.folder.mkdir()
         lock = state.lock()
         if found is not None:
-            rank_zero_info(f"Continues the unfinished run in {state.run}; --resume never begins another one.")
+            rank_zero_info(f"Continues the unfinished run in {state.run}; --resume never begins a new one.")
             state.tidy()
-    except RunInUse:
-        raise UserError(
-            f"{state.run}: another process is at this run. Wait for it, or begin one beside it with --resume never."
-        ) from None
     except OSError as error:
-        if found is not None and isinstance(error, FileNotFoundError):  # the other process has just ended
+        if found is None:
+            raise UserError(
+                f"{parent}: no folder can be made there for the run ({error.strerror}). Give --trainer.default_root_dir a "
+                f"folder that can be written."
+            ) from error
+        if isinstance(error, FileNotFoundError):  # the other process has just ended
             return open_state(parent, digest, resume)
         raise UserError(
-            f"{state.folder}: the state of the run cannot be read or written there ({error.strerror}). What is "
-            f"kept there stays; give the same command again, once that is mended."
+            f"{found.folder}: the state of the run cannot be read or written ({error.strerror}). It stays there: repair "
+            f"the fault, then repeat the command."
         ) from error
     return state, lock
 
 
 def new_folder(parent: Path) -> Path:
-    """Make the folder `<parent>/version_<n>` of a new run.
-
-    Raises:
-        UserError: it cannot be made.
-    """
-    try:
-        parent.mkdir(parents=True, exist_ok=True)
-        for number in count():
-            with suppress(FileExistsError):
-                folder = parent / f"version_{number}"
-                folder.mkdir()
-                break
-    except OSError as error:
-        raise UserError(
-            f"{parent}: no folder can be made there for the run ({error.strerror}). Give --trainer.default_root_dir a "
-            f"folder that can be written."
-        ) from error
+    """Make the folder `<parent>/version_<n>` of a new run."""
+    parent.mkdir(parents=True, exist_ok=True)
+    for number in count():
+        with suppress(FileExistsError):
+            (folder := parent / f"version_{number}").mkdir()
+            break
     return folder
 
 
 def remove_run(folder: Path) -> None:
-    """Remove the files that a run writes before it computes anything, and its folder if nothing else is in it."""
+    """Remove the files that a run writes before it computes anything, then its folders if they are empty."""
     for pattern in ("config.yaml", "hparams.yaml", "metrics.csv", "tensorboard/*tfevents*", "tensorboard/hparams.yaml"):
         for path in folder.glob(pattern):
             path.unlink(missing_ok=True)
@@ -313,7 +292,7 @@ def remove_run(folder: Path) -> None:
 
 
 def _is_sound(path: Path, sha256: str) -> bool:
-    """Return whether a file is unchanged; name it in the log if not."""
+    """Return True if a file has this SHA-256; else log its name."""
     sound = path.is_file() and file_digest(path) == sha256
     if not sound:
         log.warning("%s is damaged or missing, and is made again.", path)
@@ -332,17 +311,17 @@ def _link(path: Path, other: Path) -> None:
 
 
 class RunCheckpoints(TorchCheckpointIO):
-    """Writes the checkpoints of a run: each appears whole or not at all, and is noted in the state.
+    """Writes the checkpoints of a run atomically, and records them in its state.
 
     Args:
-        state: of the run; its own checkpoint is one that `results.files.kept` reads.
+        state: state of the run; its own checkpoint is written with a checksum, by `results.files.keep`.
     """
 
     def __init__(self, state: RunState) -> None:
         self._state = state
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: object = None) -> None:
-        """Write a checkpoint; `storage_options` are not used."""
+        """Write a checkpoint; ignore `storage_options`."""
         content, place = io.BytesIO(), Path(path)
         torch.save(checkpoint, content)
         if place.absolute() == self._state.training.absolute():
@@ -353,18 +332,18 @@ class RunCheckpoints(TorchCheckpointIO):
         write_atomically(place, content.getbuffer())
 
     def remove_checkpoint(self, path: str | Path) -> None:
-        """Remove a checkpoint that is no longer among the best."""
+        """Remove a checkpoint."""
         super().remove_checkpoint(path)
         self._state.checkpoints.note(Path(path), removed=True)
 
 
 class RunConfig(Callback):
-    """Writes `config.yaml` into the folder of the run; removes the folder of a run that fails before it computes.
+    """Writes `config.yaml` into the folder of the run; removes the folder if the run fails before it computes.
 
     Args:
-        folder: of the run.
-        parser: of the command.
-        config: the settings of the command.
+        folder: folder of the run.
+        parser: parser of the command.
+        config: settings of the command.
     """
 
     def __init__(self, folder: Path, parser: LightningArgumentParser, config: Namespace) -> None:
@@ -373,31 +352,31 @@ class RunConfig(Callback):
         self._written = False
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Write the config, once the data are set up."""
+        """Write the config."""
         if self._written or not trainer.is_global_zero:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
         with warnings.catch_warnings():
-            # jsonargparse 4.49 deprecates what Lightning 2.6 uses as well; without it `encoder: null` would be lost.
+            # jsonargparse 4.49 deprecates `skip_none`, which Lightning 2.6 uses too; `encoder: null` must be kept.
             warnings.filterwarnings("ignore", message=r"\s*skip_none .* deprecated")
             self._parser.save(self._config, self._path, skip_none=False, overwrite=True)
         self._written = True
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Log what is trained, on what, and where the run is written."""
+        """Log the model, its number of parameters, the devices and the folder."""
         if trainer.max_epochs is not None and 0 <= trainer.max_epochs <= trainer.current_epoch:
-            return  # nothing is
+            return  # nothing is trained
         count = sum(parameter.numel() for parameter in pl_module.parameters() if parameter.requires_grad)
         on = f"on {trainer.world_size} × {trainer.strategy.root_device.type}"
         rank_zero_info(f"Training {type(pl_module).__name__}, {count:,} parameters, {on}, in {self.folder}")
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Store the text of `config.yaml` in the checkpoint, so that it can be used without its folder."""
+        """Store the text of `config.yaml` in the checkpoint, so that the checkpoint can be used alone."""
         if self._path.is_file():
             checkpoint["config"] = self._path.read_text(encoding="utf-8")
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Remove the folder of the run if nothing was computed yet."""
+        """Remove the folder of the run if nothing was computed."""
         if not trainer.is_global_zero:
             return
         begun = any(self.folder.rglob("*.ckpt")) or (self.folder / "results.json").exists()
