@@ -257,14 +257,14 @@ def open_state(parent: Path, digest: str, resume: bool) -> tuple[RunState, int]:
     except OSError as error:
         if found is None:
             raise UserError(
-                f"{parent}: no folder can be made there for the run ({error.strerror}). Give --trainer.default_root_dir a "
-                f"folder that can be written."
+                f"{parent}: no folder can be made there for the run ({error.strerror}). Give "
+                f"--trainer.default_root_dir a folder that can be written."
             ) from error
         if isinstance(error, FileNotFoundError):  # the other process has just ended
             return open_state(parent, digest, resume)
         raise UserError(
-            f"{found.folder}: the state of the run cannot be read or written ({error.strerror}). It stays there: repair "
-            f"the fault, then repeat the command."
+            f"{found.folder}: the state of the run cannot be read or written ({error.strerror}). It is kept: repair the "
+            f"fault, then repeat the command."
         ) from error
     return state, lock
 
