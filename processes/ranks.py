@@ -22,7 +22,15 @@ Found = TypeVar("Found")
 
 
 class LostRank(Exception):
-    """Another process of the run gives no sign of life."""
+    """Another process of the run has ended or does not answer.
+
+    Attributes:
+        rank: its number, if known.
+    """
+
+    def __init__(self, message: str, rank: int | None = None) -> None:
+        super().__init__(message)
+        self.rank = rank
 
 
 @dataclass(frozen=True)
@@ -90,7 +98,8 @@ class Ranks:
                 raise LostRank(
                     f"{file.parent}: rank {owner}, which was to write {file.name}, has given no sign of life for "
                     f"{self.patience:.0f} s (--data.init_args.rank_timeout). Look at its output; a new run goes on "
-                    f"with what is finished."
+                    f"with what is finished.",
+                    owner,
                 )
             if stop:
                 preemption.check()

@@ -756,7 +756,7 @@ def test_a_checkpoint_of_something_else_is_refused(checkpoint: Path, of_config: 
     ("stage", "config", "option", "message"),
     [
         ("test", HEADS, "--ckpt_path={checkpoint}", "SingleHeads trains nothing and takes no --ckpt"),
-        ("test", "demo.yaml", "--ckpt_path=best", "--ckpt_path best: a new run has none yet"),
+        ("test", "demo.yaml", "--ckpt_path=best", "--ckpt_path best: a new run has no checkpoint yet"),
         ("fit", HEADS, "--seed_everything=0", r"SingleHeads trains nothing\. Run it with `python train\.py test`"),
         ("validate", HEADS, "--seed_everything=0", r"SingleHeads cannot validate\. Run it with `python train"),
         ("test", HEADS, "--trainer.accelerator=tpu", r"Leave out --trainer\.accelerator tpu, or give"),

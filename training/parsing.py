@@ -91,17 +91,13 @@ def explained(message: str) -> str:
 
 
 def check_settings(path: str, settings: object, at: str = "") -> None:
-    """Check the form of a config, which names no option that no class has.
+    """Check that a config is a mapping, and that only arguments of a class stand beside its `class_path`.
 
     Raises:
-        SettingsError: it is no mapping, or has other entries beside a `class_path` than its arguments.
+        SettingsError: it is not.
     """
     if not at and not isinstance(settings, Mapping):
-        kind = "empty" if settings is None else "a list" if isinstance(settings, list) else "text"
-        raise SettingsError(
-            f"{path} is {kind}, and a config is a mapping: `model: …` and `data: …`, each on a line of its own. Give "
-            f"--config one of configs/."
-        )
+        raise SettingsError(f"{path} must be a mapping, `model: …` and `data: …`. Give --config one of configs/.")
     if isinstance(settings, Mapping):
         strange = [name for name in settings if name not in ("class_path", "init_args", "dict_kwargs")]
         if "class_path" in settings and strange:

@@ -1,15 +1,15 @@
-"""Checks before a run: whether it can be made, and what time and disk it will take."""
+"""Checks before a run: its inputs, its tasks on SLURM or torchrun, and the time and disk space that it needs."""
 
 import json
 import os
 import platform
 import random
 import shutil
-import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,7 @@ from attention.specification import Items
 from attention.store import Manifest, Part, Store, store_key
 from datamodules.corpus import AttentionDataModule, CorpusDataModule, parts_of
 from datamodules.vectors import ENCODER, find_vectors
-from processes import preemption
-from processes.ranks import Ranks, run_name
+from processes.ranks import LostRank, Ranks, run_name
 from results.digests import Digests
 from results.errors import UserError, counted
 from results.files import write_atomically
@@ -37,12 +36,11 @@ from training.checkpoints import read_checkpoint
 from training.lifecycle import TrainedModule
 
 ENOUGH = 2.0
-"""Seconds of forward passes from which the time of an extraction is judged."""
-_POLL_SECONDS = 0.1
+"""Seconds of forward passes from which the time of an extraction is estimated."""
 
 
 class Report:
-    """The findings of a preflight: rows of a table, and all faults."""
+    """Findings of a preflight: rows of a table, and all faults."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[str, str]] = []
@@ -50,7 +48,7 @@ class Report:
 
     @contextmanager
     def part(self, name: str) -> Iterator[list[str]]:
-        """Add a row with the lines that are put into the list; an error of the input is noted as a fault."""
+        """Add a row with the lines appended to the yielded list; record an error of the input as a fault."""
         found: list[str] = []
         before, fault = len(self.faults), ""
         try:
@@ -81,27 +79,26 @@ def inspect(
     runs: Path,
     checkpoint: Path | None = None,
 ) -> None:
-    """Add to a report what is known of a run beforehand; nothing is fetched, and no run or store is made.
+    """Check the inputs and folders of a run; fetch nothing, and make no run or store.
 
-    Where all is at hand the first task goes through the set-up as the run will, with a sample of the extraction.
+    If there are no faults, the first task sets up data and model as the run does, with a sample of the extraction.
 
     Args:
-        report: what is found is added to it.
-        module: the model of the run.
-        data: its data; neither has been set up.
-        trainer: None where none can be made.
+        report: collects rows and faults.
+        module: the model, not set up.
+        data: the datamodule, not set up.
+        trainer: the trainer; None if it cannot be made.
         stage: the command.
-        tasks: number of this process, and of all that were started for the run.
-        runs: the folder of runs.
-        checkpoint: what the run begins with, or tests.
+        tasks: rank of this process, and number of processes of the run.
+        runs: folder of all runs.
+        checkpoint: value of `--ckpt_path`.
     """
     data.trainer, before = trainer, len(report.faults)
     with offline():
         stages = look_for_sources(report, data, stage)
         ranks = Ranks(*tasks, data.rank_timeout)
         with report.part("folder of runs") as found:
-            above = _existing(runs)
-            if not (above.is_dir() and os.access(above, os.W_OK)):
+            if not (_existing(runs).is_dir() and os.access(_existing(runs), os.W_OK)):
                 remedy = "Give --trainer.default_root_dir a folder that can be written"
                 raise UserError.at(runs, None, "no folder can be made there for the run", remedy)
             found.append(str(runs))
@@ -112,7 +109,7 @@ def inspect(
 
 
 def look_for_sources(report: Report, data: CorpusDataModule[Any], stage: str) -> list[str]:
-    """Look for the files, the encoder and the word vectors on this machine; return the stages of the run."""
+    """Find the files, the encoder and the word vectors on this machine; return the stages of the run."""
     stages = [stage]
     with report.part("files") as found:
         files = data.files()
@@ -133,61 +130,43 @@ def look_for_sources(report: Report, data: CorpusDataModule[Any], stage: str) ->
 
 
 def see_folder(folder: Path, ranks: Ranks, faults: list[str]) -> str:
-    """Check that this process can write a folder, and that the first task sees what the others write; say so in words.
+    """Check that all tasks can write a folder and see each other's files there; return a line for the report.
 
-    The other tasks hand their faults to the first, which adds them to its own.
+    Adds the faults of the other tasks to the first task's `faults`, and clears them elsewhere.
 
     Raises:
-        UserError: a task sees another folder under this name, or none.
-        OSError: it cannot be written.
+        UserError: a task does not see the file of another task.
+        OSError: the folder cannot be written.
     """
     node = os.environ.get("SLURMD_NODENAME", platform.node())
-    name = run_name() or f"{platform.node()}-{os.getpid()}"  # without one this process is alone
+    name = run_name() or f"{platform.node()}-{os.getpid()}"  # without a name this process is alone
     signs = [folder / f".preflight-{name}-{rank}" for rank in range(ranks.world)]
     own = signs[ranks.rank]
-    heard: dict[int, tuple[str, list[str]]] = {}
 
-    def all_heard() -> bool:
-        for rank, sign in enumerate(signs):
-            if rank not in heard and sign.exists():
-                heard[rank] = json.loads(sign.read_text(encoding="utf-8"))
-                sign.unlink()
-        return len(heard) == len(signs)
+    def take(sign: Path) -> tuple[str, list[str]] | None:
+        said = json.loads(sign.read_text(encoding="utf-8")) if sign.exists() else None
+        sign.unlink(missing_ok=True)
+        return said
 
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(own, json.dumps([node, faults]))
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(own, json.dumps([node, faults]))
         if ranks.rank:
-            if not _until(lambda: not own.exists(), ranks.patience):
-                raise UserError(_unseen(folder, f"the first task has not seen what node {node} wrote", ranks))
+            ranks.wait_for(lambda: not own.exists() or None, 0, own)
             faults.clear()
             return ""
-        if not _until(all_heard, ranks.patience):
-            silent = nodes_of_step() - {name for name, _ in heard.values()}
-            who = f"node {' and '.join(sorted(silent))}" if silent else f"task {min(set(range(len(signs))) - {*heard})}"
-            raise UserError(_unseen(folder, f"nothing is seen of what {who} writes", ranks))
+        heard = [ranks.wait_for(partial(take, sign), rank, sign) for rank, sign in enumerate(signs)]
+    except LostRank as lost:
+        raise UserError(
+            f"{folder}: node {node} and task {lost.rank} do not see each other's files (within {ranks.patience:.0f} "
+            f"s, --data.init_args.rank_timeout). Give --data.init_args.cache a folder that all nodes share, and start "
+            f"all {ranks.world} tasks with srun."
+        ) from None
     finally:
         own.unlink(missing_ok=True)
-    faults += [f"node {name}: {fault}" for name, others in heard.values() for fault in others if fault not in faults]
-    if ranks.world == 1:
-        return str(folder)
-    return f"{folder}, seen by {ranks.world} tasks on {', '.join(sorted({name for name, _ in heard.values()}))}"
-
-
-def _until(done: Callable[[], bool], seconds: float) -> bool:
-    """Wait until something is done, at most so many seconds; return whether it was."""
-    end = time.monotonic() + seconds
-    while not (ended := done()) and time.monotonic() < end:
-        preemption.check()
-        time.sleep(_POLL_SECONDS)
-    return ended
-
-
-def _unseen(folder: Path, what: str, ranks: Ranks) -> str:
-    return (
-        f"{folder}: {what} there, within {ranks.patience:.0f} s (--data.init_args.rank_timeout). Give "
-        f"--data.init_args.cache a folder that all nodes share, and start all {ranks.world} tasks with srun."
-    )
+    faults += [f"node {name}: {fault}" for name, others in heard for fault in others if fault not in faults]
+    seen = f", seen by {ranks.world} tasks on {', '.join(sorted({name for name, _ in heard}))}"
+    return f"{folder}{seen if ranks.world > 1 else ''}"
 
 
 def rehearse(
@@ -198,7 +177,7 @@ def rehearse(
     stages: Sequence[str],
     checkpoint: Path | None,
 ) -> None:
-    """Set data and model up for some stages as a run does, except that stores are not made but measured."""
+    """Set up data and model for some stages as a run does, but measure the stores instead of making them."""
     needs = Needs()
     for part in parts_of(data, AttentionDataModule):  # type: ignore[type-abstract]
         part.make = needs
@@ -221,7 +200,7 @@ def rehearse(
         if needs.bytes > free:
             raise UserError(
                 f"{data.cache}: {decimal(needs.bytes)} are needed for the stores, and {decimal(free)} are free. Free "
-                f"{decimal(needs.bytes - free)} more, or put the stores elsewhere (--data.init_args.cache)."
+                f"{decimal(needs.bytes - free)} more, or choose another folder with --data.init_args.cache."
             )
         found.append(f"{decimal(needs.bytes)} to be written, {decimal(free)} free")
         if needs.bytes:
@@ -229,21 +208,21 @@ def rehearse(
             if needs.device == "cpu":  # processes of one machine share its cores
                 at_once = min(at_once, max((os.cpu_count() or 1) // torch.get_num_threads(), 1))
             took = timedelta(seconds=round(needs.seconds / (at_once * trainer.num_nodes)))
-            found.append(f"about {took} of extraction on {trainer.world_size} × {needs.device}, judged by a sample")
+            found.append(f"about {took} of extraction on {trainer.world_size} × {needs.device}, by a sample")
 
 
 class Needs:
-    """A stand-in for `make_store`: makes stores of labels alone, and adds up the bytes and seconds of the others.
+    """Replacement for `make_store` that returns stores of labels only, and adds up what the real stores would need.
 
     Attributes:
-        bytes: that are not on the disk yet.
-        seconds: of forward passes on one device, an estimate; writing goes on beside them.
-        device: what was timed.
+        bytes: number of bytes that are not on the disk yet.
+        seconds: estimated seconds of forward passes on one device; files are written in parallel.
+        device: type of the timed device.
     """
 
     def __init__(self) -> None:
         self.bytes, self.seconds, self.device = 0, 0.0, ""
-        self._rate = 0.0  # seconds of a piece, of the first store: the others have the same encoder
+        self._rate = 0.0  # seconds per piece, from the first store: all have the same encoder
         self._stores: dict[str, Store] = {}
 
     def __call__(
@@ -254,7 +233,7 @@ class Needs:
         encoder: LoadedEncoder | None = None,
         ranks: Ranks | None = None,
     ) -> Store:
-        """Return the store of labels for the arguments of `make_store`; nothing is written."""
+        """Return a store of labels for the arguments of `make_store`; write nothing."""
         identity = items.extraction.identity(digests)
         folder = cache / store_key(identity)
         if folder.name in self._stores:
@@ -272,14 +251,14 @@ class Needs:
 
 
 class LabelStore(Store):
-    """A store of labels, with nothing on the disk."""
+    """Store of labels without files."""
 
     def __init__(self, items: Items, manifest: Manifest) -> None:
         self.labels, self.manifest = items.labels, manifest
 
 
 def seconds_of_a_piece(items: Items, encoder: LoadedEncoder) -> float:
-    """Return the seconds of forward passes over a sample of the items, divided by its number of pieces."""
+    """Return the seconds per piece of forward passes over a sample of the items."""
     kind = encoder.device.type
     jobs = [(shard, batch) for shard in range(len(items.shards)) for batch in batches(items, shard, kind)]
     random.Random(0).shuffle(jobs)
@@ -293,12 +272,12 @@ def seconds_of_a_piece(items: Items, encoder: LoadedEncoder) -> float:
 
 
 def _existing(folder: Path) -> Path:
-    """Return the folder, or the nearest above it that is there."""
+    """Return the folder, or its nearest existing parent."""
     return next(path for path in (folder, *folder.absolute().parents) if path.exists())
 
 
 def started_tasks() -> tuple[int, int]:
-    """Return the number of this process, from 0, and of all that SLURM or torchrun has started for the run."""
+    """Return the rank of this process and the number of processes that SLURM or torchrun started for the run."""
     names = ("RANK", "WORLD_SIZE") if TorchElasticEnvironment.detect() else ("SLURM_PROCID", "SLURM_NTASKS")
     detected = TorchElasticEnvironment.detect() or (SLURMEnvironment.detect() and "SLURM_PROCID" in os.environ)
     rank, world = (int(os.environ[name]) for name in names) if detected else (0, 1)
@@ -306,37 +285,26 @@ def started_tasks() -> tuple[int, int]:
 
 
 def was_requeued() -> bool:
-    """Return whether SLURM has begun the job of this process before."""
+    """Return True if SLURM has restarted the job of this process."""
     return os.environ.get("SLURM_RESTART_COUNT", "0") != "0"
 
 
-def nodes_of_step() -> set[str]:
-    """Return the nodes of this step of SLURM; none where they are not known."""
-    listed = os.environ.get("SLURM_STEP_NODELIST", "")
-    if not listed or shutil.which("scontrol") is None:
-        return set()
-    command = ["scontrol", "show", "hostnames", listed]
-    return set(subprocess.run(command, capture_output=True, text=True, check=False).stdout.split())
-
-
 def refuse_shell() -> None:
-    """Raise a UserError in the shell of an allocation, which is no task of it."""
+    """Raise UserError in the shell of a SLURM allocation, where no task runs."""
     if SLURMEnvironment.detect() and "SLURM_PROCID" not in os.environ:
         raise UserError("This is the shell of a SLURM allocation, which has no task: start the command with srun.")
 
 
 def check_tasks(trainer: Trainer) -> None:
-    """Refuse a SLURM step with other than one task for each device.
-
-    Its tasks would each run the whole experiment, or wait for tasks that never start.
+    """Check that SLURM started one task for each device; otherwise each task would be a whole run, or wait for ever.
 
     Raises:
-        UserError: SLURM started more or fewer tasks than the trainer has devices on all its nodes.
+        UserError: the number of tasks is not the trainer's number of devices on all nodes.
     """
-    if TorchElasticEnvironment.detect():  # it goes first in Lightning as well
+    if TorchElasticEnvironment.detect():  # takes precedence in Lightning too
         return
     if not SLURMEnvironment.detect():
-        # Lightning takes no notice of SLURM in a job that is named as `salloc` names it; only srun sets this number.
+        # Lightning ignores SLURM in a job with the name that `salloc` gives; only srun sets this variable.
         if (tasks := int(os.environ.get("SLURM_STEP_NUM_TASKS", "1"))) > 1:
             raise UserError(
                 f"SLURM has {tasks} tasks, and each would be the whole run: the job is named "

@@ -263,8 +263,8 @@ def open_state(parent: Path, digest: str, resume: bool) -> tuple[RunState, int]:
         if isinstance(error, FileNotFoundError):  # the other process has just ended
             return open_state(parent, digest, resume)
         raise UserError(
-            f"{found.folder}: the state of the run cannot be read or written ({error.strerror}). It is kept: repair the "
-            f"fault, then repeat the command."
+            f"{found.folder}: the state of the run cannot be read or written ({error.strerror}). It is kept: repair "
+            f"the fault, then repeat the command."
         ) from error
     return state, lock
 
