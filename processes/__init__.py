@@ -1,1 +1,1 @@
-"""Signals, the other processes of a run, locks, threads, and a run as a job. Imported before torch."""
+"""Signals, ranks, locks, threads, progress in the log, and runs as jobs."""

@@ -1,6 +1,6 @@
-"""One command in a folder of its own as a job, on this machine or on SLURM, through submitit.
+"""Runs of a sweep as jobs, on this machine or on SLURM, through submitit; each run has its own folder.
 
-Every job loads this again: it imports little.
+Every job imports this module, so it imports little itself.
 """
 
 import hashlib
@@ -24,19 +24,19 @@ from submitit.helpers import DelayedSubmission
 from processes.ranks import acquire_lock, lock_owner
 
 STATE = "*/state-*"
-"""State of an unfinished run in its folder, from which the same command goes on."""
+"""State of an unfinished run in its folder, from which the same command continues."""
 PATIENCE = 60
-"""Seconds that a run on this machine has to end when it is told to."""
+"""Seconds between the signal that ends a run on this machine and the signal that kills it."""
 
 
 def results_of(folder: Path) -> Path | None:
-    """Return the `results.json` in the folder of a run; None while it goes on."""
+    """Return the `results.json` in the folder of a finished run; None for an unfinished run."""
     found = sorted(folder.glob("*/*/results.json"))
     return next((path for path in found if not any(path.parent.glob("state-*"))), None)
 
 
 def environment(changes: Mapping[str, str | None]) -> dict[str, str]:
-    """Return the environment of a child run, without SLURM_* and SUBMITIT_*: Lightning would take it for a task."""
+    """Return the environment of a child run, without SLURM_* and SUBMITIT_*, by which Lightning would see a task."""
     own = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SUBMITIT_"))}
     known = {**own, "PYTHONUTF8": "1", "PL_GLOBAL_SEED": None, **changes}
     return {name: value for name, value in known.items() if value is not None}
@@ -44,18 +44,18 @@ def environment(changes: Mapping[str, str | None]) -> dict[str, str]:
 
 @dataclass
 class Attempt:
-    """One call of train.py in the folder of a run; after a signal it is requeued, and goes on from its state."""
+    """One call of train.py in the folder of a run; requeued after a signal, it continues from the saved state."""
 
     folder: Path
     config: Path
-    digest: str  # of the config when the sweep was read
+    digest: str  # SHA-256 of the config when the sweep was read
     command: list[str]
     identity: dict[str, object]
     changes: dict[str, str | None]  # of the environment
-    patience: int  # seconds from the signal that ends it to the one that kills it; 0: never
+    patience: int  # seconds from the signal that ends the run to the signal that kills it; 0: never
 
     def __call__(self) -> None:
-        """Run it once no other process is at it, unless that one has done it; exit as train.py does."""
+        """Wait until no other process has the run, run it unless it is finished, and exit with its code."""
         stopped: list[int] = []
         children: list[subprocess.Popen[bytes]] = []
 
@@ -66,7 +66,7 @@ class Attempt:
                 child.send_signal(number)
 
         handlers: dict[int, Any] = dict.fromkeys((signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2), forward)
-        handlers |= dict.fromkeys((signal.SIGINT, signal.SIGHUP), lambda *_: None)  # a terminal's are for the sweep
+        handlers |= dict.fromkeys((signal.SIGINT, signal.SIGHUP), lambda *_: None)  # the sweep handles them
         handlers[signal.SIGALRM] = lambda *_: os.killpg(children[0].pid, signal.SIGKILL) if children else None
         before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
         signal.pthread_sigmask(signal.SIG_UNBLOCK, handlers)
@@ -99,7 +99,7 @@ class Attempt:
                 stdout=output,
                 stderr=errors,
                 env=environment({**self.changes, "PROBING_OWNER": lock_owner()}),
-                pass_fds=(lock,),  # train.py holds the lock, should this process be killed
+                pass_fds=(lock,),  # train.py holds the lock even if this process is killed
                 start_new_session=True,
             )
         children.append(child)
@@ -108,17 +108,17 @@ class Attempt:
         return child.wait()
 
     def checkpoint(self) -> DelayedSubmission:
-        """Return what submitit requeues."""
+        """Return the job that submitit requeues."""
         return DelayedSubmission(self)
 
     def _prepare(self) -> None:
-        """Remove what an attempt without a state has left, and say what is asked."""
+        """Remove files of an attempt without a state, and write `run.json`."""
         if hashlib.sha256(self.config.read_bytes()).hexdigest() != self.digest:
             self._end(f"{self.config} was changed after the sweep had begun; begin the sweep again", 1)
         for log in ("errors.txt", "output.txt"):
             (self.folder / log).unlink(missing_ok=True)
         for left in self.folder.iterdir():
-            if left.is_dir() and any(left.glob("version_*")) and not any(left.glob(STATE)):  # and no folder of the user
+            if left.is_dir() and any(left.glob("version_*")) and not any(left.glob(STATE)):  # not a folder of the user
                 shutil.rmtree(left)
         asked = {**self.identity, "config": str(self.config), "arguments": self.command}
         (self.folder / "run.json").write_text(json.dumps(asked, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -129,7 +129,7 @@ class Attempt:
 
 
 def _is_running_on_slurm() -> bool:
-    """Return whether this is a job that SLURM has not cancelled."""
+    """Return True in a SLURM job that is not cancelled."""
     if os.environ["SUBMITIT_EXECUTOR"] != "slurm":
         return False
     command = ["squeue", "--noheader", "--format=%T", f"--jobs={submitit.JobEnvironment().job_id}"]
@@ -138,7 +138,7 @@ def _is_running_on_slurm() -> bool:
 
 @dataclass
 class Slurm:
-    """Options of jobs on SLURM, as submitit has them; docs/cluster.md describes them."""
+    """Options of SLURM jobs, named as in submitit; see docs/cluster.md."""
 
     partition: str | None = None
     account: str | None = None
@@ -156,16 +156,16 @@ class Slurm:
 
 
 class Jobs:
-    """Jobs on this machine, at most `limit` at a time, or as one array on SLURM.
+    """Jobs on this machine, at most `limit` at a time, or one array on SLURM.
 
-    On SLURM squeue and scontrol say what becomes of them: submitit asks sacct alone, and there may be no accounting.
+    States on SLURM come from squeue and scontrol: submitit only uses sacct, which needs accounting.
     """
 
     poll = 5.0
 
     def __init__(self, folder: Path, limit: int, slurm: Slurm | None = None) -> None:
         self.folder, self.slurm, self.limit = folder, slurm, sys.maxsize if slurm else limit
-        self.interval = self.poll if slurm else 0.2  # seconds between two questions about their states
+        self.interval = self.poll if slurm else 0.2  # seconds between two queries of the states
         self._local: dict[str, submitit.Job[None]] = {}
         self._listed: dict[str, str] = {}
         options: dict[str, Any] = {"timeout_min": 365 * 24 * 60}
@@ -178,7 +178,7 @@ class Jobs:
         self._executor.update_parameters(name="sweep", **options)
 
     def submit(self, attempts: Sequence[Attempt]) -> list[str]:
-        """Submit runs; return the names of their jobs, which `job.txt` in their folders holds as well."""
+        """Submit runs; return the ids of their jobs, and write them to `job.txt` in their folders."""
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGHUP))  # jobs inherit it
         try:
             jobs = self._executor.submit_array(attempts)
@@ -190,33 +190,33 @@ class Jobs:
         return [job.job_id for job in jobs]
 
     def states(self) -> dict[str, str]:
-        """State of each job that has not ended, on SLURM of all of the user's."""
+        """Return the state of each unfinished job; on SLURM, of all jobs of the user."""
         if self.slurm is None:
             return {name: "RUNNING" for name, job in self._local.items() if not job.done()}
         command = ["squeue", "--noheader", "--array", "--me", "--format=%i %T"]
         found = subprocess.run(command, capture_output=True, text=True, check=False)
         if found.returncode:
-            return self._listed | dict.fromkeys(self._local, "UNKNOWN")  # a busy SLURM does not answer
+            return self._listed | dict.fromkeys(self._local, "UNKNOWN")  # SLURM is busy
         before, self._listed = self._listed, dict(line.split() for line in found.stdout.splitlines())
-        return before | self._listed  # files of another machine may come late: an ended job is listed once more
+        return before | self._listed  # files of other machines may arrive late: list an ended job once more
 
     def why(self, name: str) -> str:
-        """Return the final state of a job without `ended.txt`, as long as SLURM remembers it."""
+        """Return the final state of a job without `ended.txt`, from scontrol."""
         command = ["scontrol", "--oneliner", "show", "job", name]
         found = subprocess.run(command, capture_output=True, text=True, check=False).stdout if self.slurm else ""
         state = re.search(r"JobState=(\S+)", found)
         return f"job {name} ended as {state[1]}" if state else f"job {name} was killed"
 
     def cancel(self, name: str) -> None:
-        """Take a job back that SLURM has not begun."""
+        """Cancel a pending job."""
         subprocess.run(["scancel", "--state=PENDING", name], check=False)
 
     def log(self, name: str) -> Path:
-        """Return the output of submitit for a job."""
+        """Return the path of submitit's error log of a job."""
         return JobPaths(self.folder, name).stderr
 
     def stop(self) -> None:
-        """End the jobs on this machine and wait for it; those on SLURM go on."""
+        """End the jobs on this machine and wait for them; jobs on SLURM continue."""
         if self.slurm is None:
             for name in self.states():
                 os.kill(int(name), signal.SIGTERM)

@@ -1,8 +1,8 @@
-"""Signals that end a process early: they set a flag, and the program stops where its work can be continued.
+"""Signals that end a process early: they set a flag, and the program stops at a place from which it can continue.
 
-SLURM sends SIGTERM before it preempts a job or ends it at its time limit, and SIGUSR1 where `--signal=SIGUSR1@30` asks
-for it. submitit sends SIGUSR2. Ctrl-C at a terminal is SIGINT. A handler that saved at once would do so in the middle
-of a batch, and on every rank somewhere else. Imported before torch, so that no signal is missed while that loads.
+SLURM sends SIGTERM before it preempts a job or ends it at its time limit, and SIGUSR1 with `--signal=SIGUSR1@30`.
+submitit sends SIGUSR2. Ctrl-C sends SIGINT. A handler that saved at once would save within a batch, and at another
+place on each rank. Imported before torch, so that no signal is missed while torch loads.
 """
 
 import os
@@ -18,14 +18,14 @@ from types import FrameType
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 _APART = 1.0
-"""Seconds between two Ctrl-C that are two: one may arrive more than once."""
+"""Seconds between two separate Ctrl-C: one Ctrl-C may arrive more than once."""
 
 
 class Interrupted(BaseException):
-    """The program stops because of a signal. No error: like KeyboardInterrupt it passes `except Exception`.
+    """A signal stops the program; like KeyboardInterrupt, it is not caught by `except Exception`.
 
     Attributes:
-        signal: which one.
+        signal: the signal.
     """
 
     def __init__(self, number: int) -> None:
@@ -35,7 +35,7 @@ class Interrupted(BaseException):
 
 @dataclass
 class _Process:
-    """State of this process; see the functions below."""
+    """Signal state of this process."""
 
     received: signal.Signals | None = None
     at: float = 0.0
@@ -48,14 +48,14 @@ _process = _Process()
 
 
 def install() -> None:
-    """Handle the signals in this process from here on, but for those that are ignored (as under `nohup`)."""
+    """Install the handler for all signals that are not ignored, as under `nohup`."""
     for number in SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _handle)
 
 
 def ignore() -> None:
-    """Ignore the signals from here on, where all is done; Python would let one that comes at its end kill it."""
+    """Ignore the signals from here on: a signal during Python's exit must not turn success into failure."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
@@ -66,26 +66,26 @@ def _handle(number: int, frame: FrameType | None) -> None:
             raise KeyboardInterrupt
         return
     _process.received, _process.at = signal.Signals(number), time.monotonic()
-    told = f"\n{_process.received.name}: stops as soon as the run can be continued. Ctrl-C ends it at once.\n"
-    os.write(2, told.encode())  # print is not safe in a handler
-    if _process.pass_on is not None and number != signal.SIGINT:  # a terminal sends that to all of them itself
+    said = f"\n{_process.received.name}: stops as soon as the run can be continued. Ctrl-C ends it at once.\n"
+    os.write(2, said.encode())  # print is not safe in a handler
+    if _process.pass_on is not None and number != signal.SIGINT:  # a terminal sends SIGINT to all processes itself
         _process.pass_on(_process.received)
 
 
 def share(marker: Path | None, pass_on: Callable[[signal.Signals], object] | None) -> None:
-    """Stop together with the other processes of a run: a signal may reach one of them alone.
+    """Stop together with the other processes of a run, even if a signal reaches only one of them.
 
     Args:
-        marker: a file that asks all of them to stop; one that is there already was left by an earlier attempt. None for
-            a process by itself.
-        pass_on: sends a signal to the processes that this one has started; None where there are none.
+        marker: file whose modification stops all processes; an existing file is from an earlier attempt. None for a
+            single process.
+        pass_on: sends a signal to the processes started by this one; None without any.
     """
     _process.marker, _process.pass_on = marker, pass_on
     _process.stale = None if marker is None else touched(marker)
 
 
 def touched(marker: Path) -> int | None:
-    """Return when a file was last touched, in nanoseconds; None if there is none."""
+    """Return the modification time of a file in nanoseconds; None if there is no file."""
     try:
         return marker.stat().st_mtime_ns
     except OSError:
@@ -93,7 +93,7 @@ def touched(marker: Path) -> int | None:
 
 
 def requested() -> signal.Signals | None:
-    """Return the signal that asks this process, or another one of its run, to stop; None without one."""
+    """Return the signal received by this process, or SIGTERM if another process of the run was stopped; else None."""
     if _process.received is None and _process.marker is not None:
         at = touched(_process.marker)
         if at is not None and at != _process.stale:
@@ -102,23 +102,23 @@ def requested() -> signal.Signals | None:
 
 
 def check() -> None:
-    """Stop here if a signal asks for it, and let the other processes of the run know.
+    """Stop here after a signal, together with the other processes of the run.
 
     Raises:
-        Interrupted: it does.
+        Interrupted: a signal has come.
     """
     if requested() is not None:
         stop()
 
 
 def tell() -> None:
-    """Let the other processes of the run know of a signal that has come."""
+    """Ask the other processes of the run to stop if a signal has come."""
     if requested() is not None and _process.marker is not None:
         _process.marker.touch()
 
 
 def stop() -> None:
-    """Stop here, and let the other processes of the run know.
+    """Stop here, together with the other processes of the run.
 
     Raises:
         Interrupted: always.
@@ -129,10 +129,10 @@ def stop() -> None:
 
 
 def requeue() -> str | None:
-    """Put the SLURM job of this process back into the queue, and say what was done; None outside SLURM.
+    """Requeue the SLURM job of this process, and return a message; None outside SLURM.
 
-    A job that is no longer running is left alone: SLURM itself requeues what it preempts, and what the user cancels or
-    what has used up its time ends.
+    A job that is no longer running is not requeued: SLURM itself requeues jobs that it preempts, and cancelled jobs and
+    jobs at their time limit end.
     """
     job = os.environ.get("SLURM_JOB_ID")
     if job is None:

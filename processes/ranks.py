@@ -35,9 +35,10 @@ class LostRank(Exception):
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process, number `rank` of `world`; another that gives no sign of life for `patience` seconds is lost.
+    """This process, number `rank` of `world`, and how it waits for the others.
 
-    They wait for files, because a collective barrier would time out while one of them still has hours to work.
+    Ranks wait for files: a collective barrier would time out while another rank works for hours. A working rank touches
+    a file; a rank that has not touched its file for `patience` seconds is lost.
     """
 
     rank: int = 0
@@ -46,7 +47,7 @@ class Ranks:
 
     @contextmanager
     def alive(self, folder: Path) -> Iterator[None]:
-        """Give signs of life to the other ranks: a file of this one is touched while it works."""
+        """Touch the file of this rank in a folder while the block runs, as a sign of life for the other ranks."""
         if self.world == 1:
             yield
             return
@@ -56,7 +57,7 @@ class Ranks:
             while not ended.wait(min(_TOUCH_SECONDS, self.patience / 4)):
                 try:
                     sign.touch()
-                except FileNotFoundError:  # the run is done, and its folder removed
+                except FileNotFoundError:  # the run has ended and its folder is removed
                     return
 
         sign.touch()
@@ -67,8 +68,8 @@ class Ranks:
         finally:
             ended.set()
             thread.join()
-            # Signs of ranks that were killed, of other runs; who lives will touch its own again. By old signs of this
-            # run the ranks that have not left yet know who froze.
+            # Remove old files of other runs, whose ranks were killed; a living rank makes its file again. Keep those of
+            # this run: by them the remaining ranks know which rank froze.
             last = preemption.touched(sign) or 0
             for old in folder.glob(".alive-*"):
                 is_of_another = old.name.rpartition("-")[0] != sign.name.rpartition("-")[0]
@@ -77,16 +78,16 @@ class Ranks:
             sign.unlink(missing_ok=True)
 
     def wait_for(self, found: Callable[[], Found | None], owner: int, file: Path, stop: bool = True) -> Found:
-        """Wait for what another rank makes, and return it.
+        """Wait until `found` returns a result of another rank, and return the result.
 
         Args:
-            found: looks for it.
-            owner: who makes it, and gives signs of life in the folder of `file`.
-            file: what is waited for, for the message.
-            stop: whether a signal stops this rank here; else it only lets the others know.
+            found: returns the result, or None if it is not there yet.
+            owner: rank that writes the result, and touches its file in the folder of `file`.
+            file: the awaited file, for the message.
+            stop: raise `Interrupted` after a signal; if False, only inform the other ranks.
 
         Raises:
-            LostRank: the owner gives no sign of life.
+            LostRank: the owner has not touched its file for `patience` seconds.
             Interrupted: a signal has come.
         """
         seen, since, pause = None, time.monotonic(), 0.01
@@ -110,10 +111,10 @@ class Ranks:
         return one
 
     def frozen(self, folder: Path) -> list[int]:
-        """Return the ranks that stopped giving signs of life in a folder without removing them at their end.
+        """Return the ranks that no longer touch their file in a folder and have not removed it.
 
-        For the moment after a collective has waited `patience` seconds. A rank that froze while it was waited for is
-        found out somewhat later; then this waits, too.
+        Call it after a collective has waited `patience` seconds. If a rank froze during that time, this waits until its
+        file is old enough.
         """
         signs = {rank: _sign(folder, rank) for rank in range(self.world) if rank != self.rank}
         enough = 0.7 * self.patience  # more than a file system may take to show a touched file
@@ -127,23 +128,23 @@ class Ranks:
             time.sleep(_POLL_SECONDS)
 
     def come(self, place: Path) -> None:
-        """Tell the others that this rank is at a place of the program; the name of its sign begins with `place`."""
+        """Make the file `<place>-<rank>`, which shows that this rank has reached a place in the program."""
         if self.world > 1:
             _at(place, self.rank).touch()
 
     def leave(self, place: Path) -> None:
-        """Remove the sign that `come` made, once no other rank looks for it any more."""
+        """Remove the file made by `come`, after all ranks have seen it."""
         if self.world > 1:
             _at(place, self.rank).unlink(missing_ok=True)
 
     def meet(self, place: Path, left: Path) -> bool:
-        """Come to a place, and wait for all others there; false if one is at `left`, from where none comes.
+        """Wait until every rank has reached `place` or `left`; return False if any is at `left`, having stopped.
 
-        All that come get the same answer, so that what begins behind it, a collective for instance, all begin or none:
-        a signal stops nobody here.
+        All ranks get the same answer, so all or none start a collective that follows. A signal does not stop a rank
+        here.
 
         Raises:
-            LostRank: another rank gives no sign of life.
+            LostRank: another rank has not touched its file for `patience` seconds.
         """
 
         def answer(rank: int) -> bool | None:
@@ -155,15 +156,15 @@ class Ranks:
 
 
 def run_seed(seed: int | None) -> int:
-    """Return the seed, or for None the seed of the run: what `seed_everything` left behind, else 0."""
+    """Return the seed; for None, the seed of the run set by `seed_everything`, else 0."""
     return int(os.environ.get("PL_GLOBAL_SEED", 0)) if seed is None else seed
 
 
 def run_name() -> str:
-    """Return a name of this run, the same in all its processes and different from other runs at the same time."""
+    """Return a name shared by all processes of this run, and by no other run at the same time."""
     if job := os.environ.get("SLURM_JOB_ID"):
         return f"{job}.{os.environ.get('SLURM_STEP_ID', '')}"
-    if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun starts all processes: none can hand a name to the others
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun starts all processes: none can pass a name to the others
         return f"{os.environ['MASTER_ADDR']}-{os.environ['MASTER_PORT']}"
     return os.environ.get("PROBING_RUN", "")
 
@@ -177,14 +178,14 @@ def _sign(folder: Path, rank: int) -> Path:
 
 
 def acquire_lock(path: Path) -> int | None:
-    """Lock a file, in which the owner is named; None while another process has it.
+    """Lock a file, write the owner into it, and return its descriptor; None if another process has the lock.
 
-    It is held until the descriptor that is returned is closed in every process that has it, or they all have ended. On
-    a file system without locks it is held as long as the owner that is named goes on: a process of this machine, or a
-    job of SLURM; one on another machine is believed to.
+    The lock is held until every process that has the descriptor closes it or ends. On a file system without locks, it
+    is held while the owner in the file lives: a process on this machine, or a SLURM job. A process on another machine
+    is assumed to live.
 
     Raises:
-        OSError: there can be no such file.
+        OSError: the file cannot be made.
     """
     lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
@@ -203,7 +204,7 @@ def acquire_lock(path: Path) -> int | None:
 
 
 def lock_owner() -> str:
-    """Return the owner of this process's locks: its SLURM job, which keeps its name when requeued, or itself."""
+    """Return the owner of this process's locks: its SLURM job, which keeps its id when requeued, or the process."""
     job = os.environ.get("SLURM_JOB_ID")
     return os.environ.get("PROBING_OWNER") or (f"SLURM {job}" if job else f"{platform.node()} {os.getpid()}")
 

@@ -1,11 +1,10 @@
-"""Choice of how PyTorch's threads wait for each other. Imported before torch, whose OpenMP reads it when loaded.
+"""OpenMP wait policy of PyTorch's threads. Imported before torch, whose OpenMP reads the policy when loaded.
 
-By default a thread that has finished its part of a kernel spins for a while, to start the next part at once.
-That is the quickest way on idle cores. Beside another process it wastes the time that the thread it waits for needs.
-Sleeping threads are the reverse: quick beside others, slow alone, because an idle core takes long to wake up. No length
-of spinning is good at both, so the choice depends on how busy the machine is when the program starts.
+By default a thread that has finished its part of a kernel spins, to start the next part at once. Spinning is fastest on
+idle cores, but takes time from other processes on busy cores. Sleeping threads are fast on busy cores and slow on idle
+ones, because waking up takes long. So the policy depends on the load of the machine at the start of the program.
 
-Results do not depend on it. The user's own `OMP_WAIT_POLICY` or `GOMP_SPINCOUNT` is left as it is.
+Results do not depend on the policy. `OMP_WAIT_POLICY` or `GOMP_SPINCOUNT` set by the user takes precedence.
 """
 
 import os
@@ -16,10 +15,7 @@ LOAD = Path("/proc/loadavg")
 
 
 def running() -> int:
-    """Threads that run or wait for a core on this machine, this one included: the least of five counts in 20 ms.
-
-    1 where the system does not tell (no /proc).
-    """
+    """Return the number of running threads on this machine, the minimum of five counts in 20 ms; 1 without /proc."""
     counts = []
     try:
         for _ in range(5):
@@ -31,12 +27,12 @@ def running() -> int:
 
 
 def wait_policy(others: int, cores: int, threads: int) -> str | None:
-    """`PASSIVE` where `others` running threads leave fewer of the `cores` than the `threads` want, else None."""
+    """Return `PASSIVE` if `others` running threads leave fewer than `threads` of the `cores` free, else None."""
     return "PASSIVE" if threads > 1 and cores - others < threads else None
 
 
 def choose() -> None:
-    """Set `OMP_WAIT_POLICY` for the machine as it is now, unless the user has chosen."""
+    """Set `OMP_WAIT_POLICY` for the current load of the machine, unless the user has set it."""
     if "OMP_WAIT_POLICY" in os.environ or "GOMP_SPINCOUNT" in os.environ:
         return
     cores = os.cpu_count() or 1

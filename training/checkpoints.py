@@ -1,4 +1,4 @@
-"""Reading a checkpoint: a received file is data, of which nothing is imported but classes of this program."""
+"""Reading checkpoints: a received file is data and may name only classes of this program."""
 
 import inspect
 import warnings
@@ -19,11 +19,11 @@ NOT_OF_A_RUN = "this is no checkpoint of a run. `fit` leaves them in checkpoints
 
 
 class TrainingError(UserError):
-    """A module that is not trained, a training that fails, or a checkpoint that cannot be used."""
+    """An untrained module, a failed training, or a checkpoint that cannot be used."""
 
 
 def checkpoint_file(path: str | Path) -> Path:
-    """Return the file of a checkpoint that an option names; a TrainingError if there is none."""
+    """Return the path of a checkpoint; raise TrainingError if there is no such file."""
     file = Path(path).expanduser()
     if not file.is_file():
         raise TrainingError(f"{file}: there is no such checkpoint. `fit` leaves them in checkpoints/ of its run.")
@@ -31,12 +31,16 @@ def checkpoint_file(path: str | Path) -> Path:
 
 
 def read_checkpoint(path: Path) -> Mapping[str, Any]:
-    """Return the content of a checkpoint, its tensors mapped, not read; a TrainingError if it is damaged or foreign."""
+    """Return the content of a checkpoint, its tensors memory-mapped.
+
+    Raises:
+        TrainingError: the file is damaged, or no checkpoint of a run.
+    """
     try:
         with zipfile.ZipFile(path) as archive:
-            damaged = archive.testzip()  # PyTorch itself compares no checksum: a flipped weight would be loaded
+            damaged = archive.testzip()  # PyTorch compares no checksum: a flipped weight would be loaded
         content = None if damaged else torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except Exception as error:  # zipfile and the unpickler raise almost anything on bytes that are not theirs
+    except Exception as error:  # zipfile and the unpickler raise almost any exception on foreign bytes
         damaged, content = type(error).__name__, None
     if damaged:
         raise TrainingError(
@@ -49,10 +53,10 @@ def read_checkpoint(path: Path) -> Mapping[str, Any]:
 
 
 def configured_model(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `class_path` and `init_args` of the module of a checkpoint; `class_path` is empty where it has none.
+    """Return `class_path` and `init_args` of the module of a checkpoint; `class_path` is empty if it is not named.
 
     Raises:
-        TrainingError: it says so in another form than a run does.
+        TrainingError: these entries do not have the form that a run writes.
     """
     model = (config_of(content) if "config" in content else {}).get("model", {})
     parameters = content.get("hyper_parameters") or {}
@@ -66,10 +70,10 @@ def configured_model(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def data_settings(path: Path, content: Mapping[str, Any]) -> Namespace:
-    """Return the settings of the data that a checkpoint was trained on, as the command line's parser reads them.
+    """Return the settings of the datamodule that a checkpoint was trained on; `path` is for messages.
 
     Raises:
-        TrainingError: the checkpoint does not say, or names what cannot be used here; `path` is for the message.
+        TrainingError: the checkpoint has no such settings, or they cannot be used here.
     """
     data = config_of(content).get("data")
     if not isinstance(data, Mapping):
@@ -78,18 +82,22 @@ def data_settings(path: Path, content: Mapping[str, Any]) -> Namespace:
 
 
 def datamodule_from(settings: Namespace) -> LightningDataModule:
-    """Return the datamodule that settings describe, not set up."""
+    """Return the datamodule described by settings, not set up."""
     data = _made(LightningDataModule, "data", settings)
     assert isinstance(data, LightningDataModule)
     return data
 
 
 def config_of(content: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the config of the run of a checkpoint; its `model` is None where the checkpoint has another form of it."""
+    """Return the config of the run of a checkpoint; `{"model": None}` if it cannot be read."""
     config = content.get("config")
     try:
         found = yaml.safe_load(config) if isinstance(config, str) else None
-    except (yaml.YAMLError, ValueError, RecursionError):  # of an impossible date; of brackets without end
+    except (
+        yaml.YAMLError,
+        ValueError,
+        RecursionError,
+    ):  # ValueError: an impossible date; RecursionError: nested brackets
         found = None
     return found if isinstance(found, Mapping) else {"model": None}
 
@@ -100,13 +108,13 @@ Module = TypeVar("Module", bound=LightningModule)
 def instantiate(
     base: type[Module], path: Path, model: Mapping[str, Any], options: Mapping[str, Any] | None = None
 ) -> Module:
-    """Return a module made from the settings of a checkpoint, without parameters yet.
+    """Return a module made from the settings of a checkpoint, without parameters.
 
     Args:
-        base: its class, or one above it.
+        base: the class of the module, or a base class.
         path: the checkpoint, for messages.
         model: see `configured_model`.
-        options: arguments in the place of those of the checkpoint.
+        options: arguments that override the settings of the checkpoint.
 
     Raises:
         TrainingError: the checkpoint is of another class.
@@ -128,10 +136,10 @@ def instantiate(
 
 
 def _parsed(base: type, part: str, path: Path, settings: Mapping[str, Any]) -> Namespace:
-    """Return the settings of a received file, as the command line's parser reads them; they permit nothing.
+    """Parse the settings in a received file, and set all permissions to False.
 
     Raises:
-        TrainingError: they name a class of another program, or an option that no longer fits.
+        TrainingError: they name a class of another program or an invalid option.
     """
     parser = _parser(base, part)
     try:
@@ -139,13 +147,13 @@ def _parsed(base: type, part: str, path: Path, settings: Mapping[str, Any]) -> N
             parsed = parser.parse_object({part: settings})
     except ArgumentError as error:
         raise TrainingError(
-            f"{path}: what the checkpoint says of its {part} cannot be used here: {explained(str(error))}."
+            f"{path}: the settings of {part} in the checkpoint cannot be used here: {explained(str(error))}."
         ) from None
     return without_permissions(parsed[part])
 
 
 def _made(base: type, part: str, settings: Namespace) -> object:
-    """Return the object that settings describe."""
+    """Return the object described by settings."""
     with only_known_classes(imported_classes(settings.as_dict())), warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # jsonargparse 4.49 has another name for it
         return _parser(base, part).instantiate_classes(Namespace({part: settings}))[part]  # type: ignore[no-untyped-call]
@@ -158,6 +166,6 @@ def _parser(base: type, part: str) -> Parser:
 
 
 def _names_below(base: type) -> set[str]:
-    """Return the names of a class and of all imported classes derived from it: none is imported for a checkpoint."""
+    """Return the names of a class and of all its imported subclasses; import none."""
     below: list[type] = base.__subclasses__()
     return {base.__name__}.union(*map(_names_below, below))

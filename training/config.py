@@ -1,4 +1,4 @@
-"""Settings in YAML, checked; the configuration of a run, and what makes two runs the same but for their seeds."""
+"""Reading settings in YAML, and comparing the configs of runs."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -14,10 +14,10 @@ from results.errors import UserError, near
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-# Names of options that are seeds, wherever they stand.
+# Names of options that are seeds, in any class.
 SEEDS = frozenset({"seed", "seed_everything"})
 DATA_ROOT = "data.init_args.root"
-# Options that change no number: where something is written, what is printed or permitted, and how long is waited.
+# Options that change no number: output folders, printing, permissions, time limits.
 NEUTRAL = (
     "config",
     "resume",
@@ -32,7 +32,7 @@ NEUTRAL = (
 
 
 def leaves(node: object, at: str = "") -> Iterator[tuple[str, object]]:
-    """Yield the settings of a configuration by their dotted names."""
+    """Yield the dotted name and value of each setting of a config."""
     if isinstance(node, Mapping | list):
         for key, inner in node.items() if isinstance(node, Mapping) else enumerate(node):
             yield from leaves(inner, f"{at}.{key}" if at else str(key))
@@ -41,28 +41,28 @@ def leaves(node: object, at: str = "") -> Iterator[tuple[str, object]]:
 
 
 def is_neutral(name: str) -> bool:
-    """Return whether an option, or the part of the configuration it belongs to, changes no number of a run."""
+    """Return True if an option, or the section of the config that it belongs to, changes no number of a run."""
     return name.endswith(".dirpath") or any(f"{name}.".startswith(f"{one}.") for one in NEUTRAL)
 
 
 def settings(config: object) -> dict[str, object]:
-    """Return the settings that runs with other seeds have in common, by dotted names; seeds are None."""
-    # Which data were read is known by their digests.
+    """Return the settings of a config that change its numbers, by dotted names; all seeds are None."""
+    # The root of the data is left out: digests identify the files.
     changing = ((name, value) for name, value in leaves(config) if name != DATA_ROOT and not is_neutral(name))
     return {name: None if name.rpartition(".")[2] in SEEDS else value for name, value in changing}
 
 
 def seeds(config: object) -> dict[str, object]:
-    """Return the seeds of a run by dotted names."""
+    """Return the seeds of a config by dotted names."""
     return {name: value for name, value in leaves(config) if name.rpartition(".")[2] in SEEDS}
 
 
 class SettingsError(UserError):
-    """Settings in a file that cannot be read."""
+    """A file of settings that cannot be read or used."""
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]
-    """Refuses names that are no text, or that stand twice in one mapping."""
+    """Refuses mappings with duplicate names, or with names that are not text."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         names = [key.value for key, _ in node.value]
@@ -80,7 +80,7 @@ def read_yaml(path: Path) -> object:
     """Read a YAML file.
 
     Raises:
-        SettingsError: it cannot be read, is not YAML in UTF-8, or a name in a mapping is no text or stands there twice.
+        SettingsError: it cannot be read, is not YAML in UTF-8, or a mapping has a name that is a duplicate or not text.
     """
     try:
         with path.open(encoding="utf-8") as file:
@@ -99,21 +99,14 @@ def read_yaml(path: Path) -> object:
 
 
 _FRAME = (
-    *(
-        "Does not validate against",
-        "Subtypes:",
-        "Errors:",
-        "Given value type:",
-        "Given value: NestedArg",
-        "Given value: {",
-    ),
-    *("Expected a <class 'NoneType'>", "Expected a path but"),
+    *("Does not validate against", "Subtypes:", "Errors:", "Given value type:", "Given value: NestedArg"),
+    *("Given value: {", "Expected a <class 'NoneType'>", "Expected a path but"),
 )
-"""Beginnings of those lines of a message of jsonargparse that do not say what is wrong."""
+"""Beginnings of lines in jsonargparse's messages that do not describe the fault."""
 
 
 def in_a_line(message: str) -> str:
-    """Return a message of jsonargparse in one line, without the lines that only surround the fault."""
+    """Return a message of jsonargparse in one line, without the lines in `_FRAME`."""
     lines = (line.strip(" -") for line in message.splitlines())
     told = dict.fromkeys(line for line in lines if line and not line.startswith(_FRAME))
     return re.sub(r"<class '([\w.]+)'>", r"\1", "; ".join(told))
@@ -123,10 +116,10 @@ _Typed = TypeVar("_Typed", bound="DataclassInstance")
 
 
 def typed(kind: type[_Typed], content: object, where: str) -> _Typed:
-    """Return a mapping as a dataclass.
+    """Return a mapping as a dataclass; `where` begins the message of an error.
 
     Raises:
-        SettingsError: it does not fit; the message begins with its place, `where`.
+        SettingsError: it is no mapping, or an entry is unknown, empty, or of another type.
     """
     if not isinstance(content, Mapping):
         found = "empty" if content is None else "a list" if isinstance(content, list) else f"{str(content)[:40]!r}"

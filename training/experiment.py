@@ -1,4 +1,4 @@
-"""The base of every experiment: a test over the data of a run that ends in one result."""
+"""Base of every experiment: a test over the data of a run that ends in one result."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar, Generic, TypeVar
@@ -17,16 +17,16 @@ Data = TypeVar("Data", bound=CorpusDataModule[Any])
 class Experiment(LightningModule, Generic[Data]):
     """A test over the batches of one datamodule that ends in one `Result`.
 
-    Subclasses name the experiment and the class of datamodule, and fill three holes: `prepare`, `update` and `outcome`.
+    Subclasses set `experiment` and `takes`, and implement `prepare`, `update` and `outcome`.
 
     Args:
-        seed: of everything that is drawn; None for the seed of the run.
+        seed: seed of all random draws; None for the seed of the run.
 
     Attributes:
         experiment: name in `results.json`.
-        takes: class of datamodule, or of a part of a composite one, that has the items.
-        result: filled at the end of a test; None on processes that need none.
-        counts_progress: whether it logs its own progress, in steps smaller than batches.
+        takes: required class of the datamodule, or of one part of a composite datamodule.
+        result: the result after a test; None on ranks that return none.
+        counts_progress: True if the experiment logs its own progress, in steps smaller than batches.
     """
 
     experiment: ClassVar[str]
@@ -36,16 +36,16 @@ class Experiment(LightningModule, Generic[Data]):
 
     def __init__(self, seed: int | None = None) -> None:
         super().__init__()
-        if seed is not None:  # a subclass whose own option is no None passes none
+        if seed is not None:  # subclasses with their own seed pass None
             check_numbers(self, least=0, seed=seed)
         self._seed = seed
         self.result: Result | None = None
 
     def prepare(self) -> None:
-        """Build what the experiment counts; refuse data that do not fit. The datamodule is set up."""
+        """Build the state of the experiment, and refuse unsuitable data; called after the set-up of the datamodule."""
 
     def reads_batch(self, batch: object) -> bool:
-        """Return if a batch of a composite experiment is one of this experiment's."""
+        """Return True if this part of a composite experiment reads a batch."""
         return isinstance(batch, self.takes.batch)
 
     def update(self, batch: Any) -> None:  # noqa: ANN401 - the batch of the datamodule
@@ -53,12 +53,12 @@ class Experiment(LightningModule, Generic[Data]):
         raise NotImplementedError(f"{type(self).__name__}.update")
 
     def outcome(self) -> Result | None:
-        """Return the result, once all batches were seen; every process takes part, and may return None."""
+        """Return the result after all batches; every rank calls it and may return None."""
         raise NotImplementedError(f"{type(self).__name__}.outcome")
 
     @property
     def data(self) -> Data:
-        """Datamodule of the run, or the part of it that `takes` names; a UserError without."""
+        """Datamodule of the run, or its part of class `takes`; raises UserError if there is none."""
         given = self.trainer.datamodule  # type: ignore[attr-defined]
         data = part_of(given, self.takes)
         if data is None:
@@ -70,7 +70,7 @@ class Experiment(LightningModule, Generic[Data]):
 
     @property
     def seed(self) -> int:
-        """Seed of everything that is drawn."""
+        """Seed of all random draws."""
         return run_seed(self._seed)
 
     def setup(self, stage: str) -> None:
@@ -87,7 +87,7 @@ class Experiment(LightningModule, Generic[Data]):
 
 
 class CompositeExperiment(Experiment[Data]):
-    """Several experiments in one pass over the data, each with the batches that it reads.
+    """Several experiments in one pass over the data.
 
     Attributes:
         parts: the experiments.
@@ -103,27 +103,27 @@ class CompositeExperiment(Experiment[Data]):
         return list(self._parts)  # type: ignore[arg-type]
 
     def add(self, part: Experiment[Any]) -> None:
-        """Add an experiment, before `prepare` of this class."""
+        """Add an experiment; call it before `prepare`."""
         self._parts.append(part)
 
     def prepare(self) -> None:
-        """Prepare all parts, under the trainer of the run."""
+        """Prepare all parts with the trainer of the run."""
         for part in self.parts:
             part.trainer = self.trainer
             part.prepare()
 
     def update(self, batch: Any) -> None:  # noqa: ANN401
-        """Give a batch to the parts that read it."""
+        """Pass a batch to the parts that read it."""
         for part in self.parts:
             if part.reads_batch(batch):
                 part.update(batch)
 
     def results(self) -> dict[str, Result | None]:
-        """Return the results of all parts by name; every process takes part."""
+        """Return the results of all parts by experiment name; every rank calls it."""
         return {part.experiment: part.outcome() for part in self.parts}
 
 
 def check_names(option: str, names: Sequence[str]) -> None:
-    """Raise a UserError if a list of tests or analyses is empty or names one twice."""
+    """Raise UserError if a list of tests or analyses is empty or has duplicates."""
     if not names or len(set(names)) < len(names):
         raise UserError(f"--model.init_args.{option}: name one or more, each once, and not {list(names)}.")

@@ -1,4 +1,4 @@
-"""The wording of errors: one line that says what is wrong and what to do about it, in the place of a traceback."""
+"""Errors that a user reads as one line, with a remedy, instead of a traceback."""
 
 import re
 import time
@@ -13,37 +13,37 @@ from processes.ranks import LostRank
 from results.errors import UserError
 
 TOGETHER = 10.0
-"""Seconds within which all processes of a run find the same fault."""
+"""Seconds within which all processes of a run detect the same fault."""
 
 _LOST = re.compile(
     r"(?i)connection (was )?(closed|reset|refused)|broken pipe|timed out (waiting|initializing)|"
     r"(operation|wait) timeout|remote process exited"
 )
-"""Messages of gloo, NCCL and their store about a process that is gone."""
+"""Messages of gloo, NCCL and their store about a process that has ended or does not answer."""
 
 _WAITED = re.compile(r"(?i)timed out|timeout")
-"""Their messages about a process that does not answer."""
+"""Messages about a process that does not answer."""
 
 
 def fault(error: BaseException | None) -> BaseException | None:
-    """Return the error that a user reads without a traceback, None for a bug.
+    """Return the user error behind an exception, without a traceback; None for a bug.
 
-    The command line's parser wraps what constructors raise.
+    The parser of the command line wraps the exceptions of constructors.
     """
     while error is not None and not isinstance(error, UserError | LostRank):
         if is_of_another(error):
             lines = str(error).strip().splitlines()
             said = lines[-1 if isinstance(error, ProcessRaisedException) else 0]  # the last line of the traceback
             return LostRank(
-                f"Another process of the run has ended or does not answer: look at its output. The same command goes "
-                f"on from what is kept. ({said})"
+                f"Another process of the run has ended or does not answer: look at its output. The same command "
+                f"continues the run. ({said})"
             )
-        error = error.__cause__  # not __context__: a bug that shows while a fault is handled has its traceback
+        error = error.__cause__  # not __context__: a bug in the handling of a fault gets its traceback
     return error
 
 
 def is_of_another(error: BaseException) -> bool:
-    """Return whether an error says that another process of the run has ended, or does not answer."""
+    """Return True if an error says that another process of the run has ended or does not answer."""
     if isinstance(error, ProcessRaisedException):  # by a process that was spawned; the last line is the error
         return _LOST.search(str(error).rstrip().rpartition("\n")[2]) is not None
     return isinstance(error, LostRank) or (
@@ -52,14 +52,14 @@ def is_of_another(error: BaseException) -> bool:
 
 
 def has_waited(error: BaseException) -> bool:
-    """Return whether an error says that a collective has waited too long for another process."""
+    """Return True if an error says that a collective has timed out."""
     return isinstance(error, RuntimeError) and is_of_another(error) and _WAITED.search(str(error)) is not None
 
 
 def is_told_by_the_first() -> bool:
-    """Return whether the first process of the run ends within `TOGETHER` seconds, too: then it has told this fault.
+    """Return True if rank 0 ends within `TOGETHER` seconds as well, and so has printed this fault.
 
-    It kills the processes that it has started; SLURM and torchrun send a signal to the others.
+    Rank 0 kills the processes that it has started; SLURM and torchrun send a signal to the others.
     """
     if rank_zero_only.rank == 0:  # type: ignore[attr-defined]
         return False
@@ -70,7 +70,7 @@ def is_told_by_the_first() -> bool:
 
 
 def full_disk(run: Path, error: OSError) -> UserError:
-    """Return the error of a run that does not fit on the disk."""
+    """Return the error of a run for which the disk is full."""
     scored = (run / "results.json").exists()
     written = "The scores are written: only figures or the page are missing. " if scored else ""
     return UserError(
@@ -80,6 +80,6 @@ def full_disk(run: Path, error: OSError) -> UserError:
 
 
 def trainer_fault(error: Exception, accelerator: object = "auto") -> UserError:
-    """Return what Lightning says of the options of the trainer, with a remedy if an accelerator was asked for."""
+    """Return Lightning's error about an option of the trainer, with a remedy if an accelerator was requested."""
     cpu = "" if accelerator in ("auto", "cpu") else f" Leave out --trainer.accelerator {accelerator}, or give cpu."
     return UserError(f"The options of --trainer cannot be met: {' '.join(str(error).split()).rstrip('.!')}.{cpu}")

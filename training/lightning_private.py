@@ -1,4 +1,4 @@
-"""The private parts of Lightning, torch and torchmetrics that a run needs.
+"""Uses of private parts of Lightning, torch and torchmetrics.
 
 pyproject.toml bounds the minor version of Lightning for them. tests/training/test_lightning_private.py has a test of
 each, which fails when a library changes it.
@@ -27,23 +27,23 @@ from torchmetrics import Metric
 
 
 class CommandLine(LightningCLI):
-    """LightningCLI with public names for the private steps that a subclass reads or changes."""
+    """LightningCLI with public names for private steps that a subclass uses."""
 
     @property
     def settings(self) -> Namespace:
-        """Settings of the command, as parsed."""
+        """Parsed settings of the command."""
         settings: Namespace = self.config[self.config.subcommand]
         return settings
 
     @property
     def objects(self) -> Namespace:
-        """Settings of the command, with an object in the place of each class."""
+        """Settings of the command, with instances instead of classes."""
         objects: Namespace = self.config_init[self.config.subcommand]
         return objects
 
     @property
     def plain_settings(self) -> dict[str, Any]:
-        """Settings of the command in plain types, as `config.yaml` has them."""
+        """Settings of the command in plain types, as in `config.yaml`."""
         self._dump_config()
         plain: dict[str, Any] = self.config_dump
         return plain
@@ -53,22 +53,22 @@ class CommandLine(LightningCLI):
         return self._subcommand_parsers[command]
 
     def run_command(self) -> None:
-        """Run the command: the last step of Lightning's constructor."""
+        """Run the command; Lightning's constructor calls it last."""
         super()._run_subcommand(self.config.subcommand)
 
     def _run_subcommand(self, subcommand: str) -> None:
         self.run_command()
 
     def _parse_ckpt_path(self) -> None:
-        """Do nothing: Lightning would silently replace the hyperparameters of the config by those of the checkpoint."""
+        """Do nothing: Lightning would silently replace the config's hyperparameters by the checkpoint's."""
 
 
 class ContinuedCSVLogger(CSVLogger):
-    """Continues the `metrics.csv` of a run, which Lightning's own logger would remove.
+    """Continues the `metrics.csv` of a run, which Lightning's logger would remove.
 
     Args:
-        folder: of the run.
-        rows: returns the rows of the steps that are not repeated, as CSV.
+        folder: folder of the run.
+        rows: returns the earlier content of the file.
     """
 
     def __init__(self, folder: Path, rows: Callable[[], str]) -> None:
@@ -78,8 +78,8 @@ class ContinuedCSVLogger(CSVLogger):
     @property
     @rank_zero_experiment
     def experiment(self) -> ExperimentWriter:
-        """The writer of the file, which has the rows that are kept."""
-        if self._experiment is None:  # as in a forked process, whose parent knows nothing of the rows either
+        """Writer of the file, with the earlier rows."""
+        if self._experiment is None:  # also in a forked process
             rows = self._rows()
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message="Experiment logs directory .* exists and is not empty")
@@ -91,55 +91,55 @@ class ContinuedCSVLogger(CSVLogger):
 
 
 def attached_trainer(module: LightningModule) -> Trainer | None:
-    """Return the trainer that runs a module, None without one; `module.trainer` would raise."""
+    """Return the trainer of a module; None without one, where `module.trainer` raises."""
     return module._trainer
 
 
 def ignore_signals(trainer: Trainer) -> None:
-    """Keep Lightning from handling signals: it saves within a batch, and talks to other ranks wherever they are."""
+    """Disable Lightning's signal handlers, which save within a batch and call collectives at any place."""
     trainer._signal_connector.register_signal_handlers = _register_none  # type: ignore[method-assign]
 
 
 def _register_none() -> None:
-    """Register no handler; a function of this module, because strategies that spawn processes pickle the trainer."""
+    """Register no handler; a module-level function, because spawning strategies pickle the trainer."""
 
 
 def set_root(trainer: Trainer, folder: Path) -> None:
-    """Make a folder the root of a trainer: on SLURM it continues from any `hpc_ckpt_*.ckpt` that it finds there."""
+    """Set the root folder of a trainer, where it looks for `hpc_ckpt_*.ckpt` on SLURM."""
     trainer._default_root_dir = str(folder)  # type: ignore[attr-defined]
 
 
 def started_processes(trainer: Trainer) -> list[subprocess.Popen[bytes]]:
-    """Return the processes that a trainer has started by running the program once more for each."""
+    """Return the subprocesses that a trainer has started for the other ranks."""
     launcher = trainer.strategy.launcher
     return launcher.procs if isinstance(launcher, _SubprocessScriptLauncher) else []
 
 
 def signal_started(trainer: Trainer, number: signal.Signals) -> None:
-    """Send a signal to the processes that a trainer has started."""
+    """Send a signal to the subprocesses of a trainer."""
     for process in started_processes(trainer):
         process.send_signal(number)
 
 
 def steps_of(trainer: Trainer) -> int:
-    """Return the number of batches that the optimiser has stepped on, by which loggers count."""
+    """Return the number of batches after which the optimiser has stepped; loggers count by it."""
     return trainer.fit_loop.epoch_loop._batches_that_stepped
 
 
 def continue_training(trainer: Trainer, steps: int) -> None:
-    """Correct how Lightning continues from a checkpoint that `repeat_batch` has changed.
+    """Set the number of steps in a trainer that continues from a checkpoint changed by `repeat_batch`.
 
-    It counts a step more where the first batch of an epoch is next, and schedules of the learning rate that watch dev
-    would leave out the epoch that is continued.
+    Lightning counts one step too many before the first batch of an epoch, and learning-rate schedules that monitor dev
+    would skip the continued epoch.
     """
     trainer.fit_loop.epoch_loop._batches_that_stepped = steps
     trainer.fit_loop.restarting = False
 
 
 def repeat_batch(checkpoint: dict[str, Any]) -> None:
-    """Have the training continue with the batch before which the checkpoint was made.
+    """Change a checkpoint made before a batch so that training continues with this batch.
 
-    Lightning has counted it as ready, and would leave it out.
+    Lightning has counted the batch as ready and would skip it.
     """
     progress = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]
     progress["is_last_batch"] = False
@@ -148,24 +148,24 @@ def repeat_batch(checkpoint: dict[str, Any]) -> None:
 
 
 def set_update_count(metric: Metric, count: int) -> None:
-    """Set how often a metric was updated; one that was not warns when it is computed."""
+    """Set the number of updates of a metric; with 0 updates, `compute` warns."""
     metric._update_count = count
 
 
 def limit_collectives(seconds: float) -> None:
-    """Set how long a collective of all ranks waits for one of them.
+    """Set the time limit of collectives over all ranks.
 
-    torch 2.13 has no public function for it; the limit with which Lightning makes the group holds for all stages.
+    torch 2.13 has no public function for it, and Lightning sets one limit for all stages.
     """
     dist.distributed_c10d._set_pg_timeout(timedelta(seconds=seconds))
 
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Keep a trainer inside a test from the other ranks, which do something else.
+    """Hide the other ranks from a trainer inside a test: they run other trainings.
 
-    Metrics gather from all processes, and Lightning warns of values that are not reduced, wherever `torch.distributed`
-    is initialised, whatever trainer they belong to: both ask this function of torch.
+    Metrics gather from all processes, and Lightning warns about unreduced values, if `torch.distributed` is
+    initialised, even in a single-process trainer. Both call `torch.distributed.is_initialized`, replaced here.
     """
     initialised = dist.is_initialized
     dist.is_initialized = lambda: False

@@ -1,4 +1,4 @@
-"""Training inside a test, to the optimum on dev; the random numbers of the test stay as they are."""
+"""Training inside a test, up to the best dev epoch; it leaves the random number generators of the test unchanged."""
 
 import io
 import logging
@@ -30,24 +30,24 @@ from training.resume import StopBetweenBatches
 
 
 class Best(NamedTuple):
-    """The end of a training."""
+    """Result of a nested training."""
 
     state: Mapping[str, Tensor]  # the parameters of the best epoch, by name, on the CPU
-    epochs: int  # passes over the training data
-    epoch: int  # the best of them, counted from 1
-    value: float  # what was monitored, in that epoch
-    stopped: bool  # for lack of improvement, rather than at the most epochs
-    part: Mapping[str, Any] = MappingProxyType({})  # what else a checkpoint says of a `TrainedModule`
+    epochs: int  # of the training
+    epoch: int  # best epoch, from 1
+    value: float  # of the monitored score in the best epoch
+    stopped: bool  # by early stopping, not by the maximum number of epochs
+    part: Mapping[str, Any] = MappingProxyType({})  # see `TrainedModule.checkpoint_part`
 
 
 def load_best(path: Path) -> Best | None:
-    """Return a training that ended earlier and was kept; None where there is none, or its file is damaged."""
+    """Return the saved result of a training; None if there is no file, or it is damaged."""
     content = kept(path)
     return None if content is None else Best(**torch.load(io.BytesIO(content), map_location="cpu", weights_only=True))
 
 
 def save_best(path: Path, best: Best) -> None:
-    """Keep a training that has ended; the file appears whole or not at all."""
+    """Save the result of a training atomically."""
     content = io.BytesIO()
     torch.save({**best._asdict(), "part": dict(best.part)}, content)
     remove_leftovers(path.parent)
@@ -55,23 +55,23 @@ def save_best(path: Path, best: Best) -> None:
 
 
 class Training(NamedTuple):
-    """A training inside a test, independent of the others."""
+    """Independent training inside a test."""
 
     name: str  # for the log
-    file: Path | None  # keeps the outcome; None for nowhere
+    file: Path | None  # of the saved result; None saves nothing
     train: Callable[[], Best]
-    cost: float = 1.0  # about how long it takes, in proportion to the others
+    cost: float = 1.0  # expected duration, relative to the others
 
 
 def share(trainings: Sequence[Training], ranks: Ranks) -> list[Best]:
-    """Return the outcome of each training; each is made by one rank as by a single device, or was kept earlier.
+    """Return the result of each training; one rank runs it as on a single device, unless it was saved earlier.
 
-    Each training falls to the rank that has the least to do, the longest ones first. What is kept nowhere cannot be
-    shared: every rank makes it.
+    Trainings are assigned to the rank with the least work, the longest ones first. Every rank runs trainings without a
+    file, which cannot be shared.
 
     Raises:
         LostRank: another rank gives no sign of life.
-        Interrupted: a signal has come; what has ended is kept.
+        Interrupted: a signal has come; finished trainings are saved.
     """
     loads, owners = [0.0] * ranks.world, [ranks.rank] * len(trainings)
     for place in sorted(range(len(trainings)), key=lambda place: -trainings[place].cost):
@@ -100,7 +100,7 @@ def share(trainings: Sequence[Training], ranks: Ranks) -> list[Best]:
 
 
 def _made(file: Path | None, train: Callable[[], Best]) -> tuple[Best, str]:
-    """Return the outcome of a training of this rank, and where it comes from."""
+    """Return the result of a training on this rank, and words for the log."""
     if file is not None and (kept := load_best(file)) is not None:
         return kept, "found"
     began = time.perf_counter()
@@ -124,24 +124,24 @@ def train_nested(
     optimisation: Mapping[str, Any] | None = None,
     **data: Any,  # noqa: ANN401 # those of Trainer.fit
 ) -> Best:
-    """Train a module, and return its parameters at the optimum on dev; the module keeps those of its last epoch.
+    """Train a module and return its parameters at the best dev epoch; the module itself keeps its last parameters.
 
     Args:
-        module: what is trained.
-        callbacks: beside those that keep the best epoch and stop the training.
-        monitor: what the module logs on dev.
-        mode: whether the lowest or the highest is best.
-        max_epochs: validation checks after which training ends at the latest.
-        patience: validation checks without improvement after which it ends.
-        seed: of what is drawn in training, and of the parameters that are made in `setup`.
-        remedy: what helps where the optimum is not finite, for the message.
-        device: where it is trained; None for the CPU.
+        module: the module.
+        callbacks: further callbacks, beside those for the best checkpoint and early stopping.
+        monitor: name of a score that the module logs on dev.
+        mode: `min` if the lowest score is best, else `max`.
+        max_epochs: maximum number of validation checks.
+        patience: number of validation checks without improvement before the training stops.
+        seed: seed of the training, and of parameters made in `setup`.
+        remedy: advice for the message if the score is never finite.
+        device: device of the training; None for the CPU.
         every: epochs between validation checks; see `_ValidationChecks`.
-        optimisation: further settings of the trainer, for instance `gradient_clip_val`.
-        data: what `Trainer.fit` trains on.
+        optimisation: further options of the trainer, for example `gradient_clip_val`.
+        data: arguments of `Trainer.fit`.
 
     Raises:
-        TrainingError: what is monitored is never a finite number.
+        TrainingError: the score is never finite.
     """
     with isolate_rng(), recorded_gradients(), TemporaryDirectory() as folder:
         torch.manual_seed(seed)
@@ -164,11 +164,11 @@ def train_nested(
 
 
 class _ValidationChecks(EarlyStopping):
-    """Validates every so many epochs; only these checks count for patience and for schedules of the learning rate.
+    """Validates every `every` epochs; only these checks count for patience and for learning-rate schedules.
 
-    Before the first check, validation also runs after 1, 2, 4, … epochs: with a few sentences the optimum may come long
-    before it. These extra checks only let a better checkpoint be kept. The random numbers of training stay as they
-    are, though every pass over a loader draws one.
+    Before the first check, validation also runs after 1, 2, 4, … epochs: with few sentences the optimum may come early.
+    These extra checks can only save a better checkpoint. They leave the random numbers of the training unchanged,
+    although every pass over a loader draws one.
     """
 
     def __init__(self, monitor: str, *, mode: Literal["min", "max"], patience: int, every: int) -> None:
@@ -207,16 +207,16 @@ def nested_trainer(
     every: int = 1,
     **optimisation: Any,  # noqa: ANN401 # those of Trainer
 ) -> Trainer:
-    """Return a trainer that runs inside a test, on the CPU if no device is given, and prints and writes nothing.
+    """Return a silent trainer that runs inside a test, on the CPU by default.
 
-    It has these callbacks alone, runs `epochs` at most, and validates after each `every` of them.
+    It has no other callbacks, runs at most `epochs` epochs, and validates every `every` epochs.
     """
     device = device or torch.device("cpu")
     with quiet():
         trainer = Trainer(
             accelerator=device.type,
             devices=1 if device.index is None else [device.index],
-            plugins=[LightningEnvironment()],  # one process, whatever cluster the outer trainer found itself on
+            plugins=[LightningEnvironment()],  # one process, even on a cluster
             max_epochs=epochs,
             check_val_every_n_epoch=every,
             callbacks=list(callbacks),
@@ -234,14 +234,14 @@ def nested_trainer(
 
 @contextmanager
 def recorded_gradients() -> Iterator[None]:
-    """Record gradients inside a test; tensors that are made in the inference mode of its trainer have none."""
+    """Enable gradients inside a test, whose trainer runs in inference mode."""
     with torch.inference_mode(False), torch.enable_grad():
         yield
 
 
 @contextmanager
 def quiet(name: str = "pytorch_lightning.utilities.rank_zero") -> Iterator[None]:
-    """Keep back a logger's messages below warnings, by default those of every Trainer about devices and its end."""
+    """Silence a logger below warnings; by default, the messages of every Trainer about devices and its end."""
     lightning = logging.getLogger(name)
     level = lightning.level
     lightning.setLevel(logging.WARNING)

@@ -1,4 +1,4 @@
-"""The command line's parser: a fault of a command line or a config is one line with the closest valid names."""
+"""Parser of command lines and configs: one-line messages with similar names, trusted modules, permissions."""
 
 import os
 import re
@@ -20,7 +20,7 @@ from results.errors import near
 from training.config import SettingsError, in_a_line, leaves, read_yaml
 from training.faults import is_told_by_the_first
 
-# Messages of jsonargparse that are not clear as they are. tests/training/test_parsing.py provokes each of them.
+# Unclear messages of jsonargparse. tests/training/test_parsing.py provokes each of them.
 _NO_MODEL = re.compile(r"the following arguments are required: \w+\.model\b.*")
 _UNKNOWN = re.compile(r"(?:Option|does not accept option) '([^']+)'|(?<=unrecognized arguments: )--([\w.-]+)")
 _CLASS = re.compile(r"(?:Expected a dot import path string: |has no attribute ')(\w+)")
@@ -32,20 +32,20 @@ _IN_CLASS = re.compile(r"Problem with given class_path '[\w.]*?(\w+)':")
 class Parser(LightningArgumentParser):
     """Reports a fault of a command line or a config in one line.
 
-    An option that is cut short is unknown, also inside a class: --trainer.max_ep is not taken for --trainer.max_epochs.
+    Abbreviated options are unknown, also inside a class: --trainer.max_ep does not set --trainer.max_epochs.
     """
 
     def __init__(self, *, allow_abbrev: bool = False, **options: Any) -> None:  # noqa: ANN401
         super().__init__(allow_abbrev=allow_abbrev, **options)
-        self._file = ""  # that is being read
+        self._file = ""  # being read
 
     def parse_path(self, path: str, *args: Any, **options: Any) -> Namespace:  # noqa: ANN401
         """Parse a config.
 
         Raises:
-            SettingsError: it is no YAML of settings in UTF-8, or has other entries beside a `class_path`.
+            SettingsError: see `read_yaml` and `check_settings`.
         """
-        if Path(path).is_file():  # and no pipe, which can be read once
+        if Path(path).is_file():  # not a pipe, which can be read only once
             check_settings(path, read_yaml(Path(path)))
         self._file = f"{path}: "
         try:
@@ -55,12 +55,12 @@ class Parser(LightningArgumentParser):
         return found
 
     def format_help(self, *args: Any) -> str:  # noqa: ANN401 # those of argparse
-        """Describe the commands and list the configs; below a command, its options."""
+        """Return the help: commands and configs, or the options of one command."""
         with_commands = any(action.dest == "subcommand" for action in self._actions)
         return overview(get_terminal_size().columns) if with_commands else str(super().format_help(*args))
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        """Print the message and exit with code 2; the parser of a class raises instead."""
+        """Print the message and exit with code 2; with `exit_on_error` False, raise instead."""
         names = [action.dest for action in (getattr(ex, "subcommand_parser", None) or self)._actions]
         message = _NO_MODEL.sub("no model is named: give --config one of configs/, or --model", message)
         if unknown := _UNKNOWN.search(message):
@@ -73,7 +73,7 @@ class Parser(LightningArgumentParser):
 
 
 def explained(message: str) -> str:
-    """Return a message of jsonargparse in a line: option, class and fault, with what to do about a class path."""
+    """Return a message of jsonargparse in one line: option, class, fault and remedy."""
     keys = ".".join(_KEY.findall(message))
     inside = f" ({classes[-1]})" if (classes := _IN_CLASS.findall(message)) else ""
     if denied := _DENIED.search(message):
@@ -133,7 +133,7 @@ Configs, each configs/FOLDER/NAME.yaml:
 
 
 def overview(columns: int) -> str:
-    """Return the help of train.py: its commands, and the configs that it runs by their folders."""
+    """Return the help of train.py: its commands, and the configs by folder."""
     names: dict[str, list[str]] = {}
     for path in sorted(CONFIGS.rglob("*.yaml")):
         if re.search("^model:", path.read_text(encoding="utf-8"), re.MULTILINE):
@@ -152,25 +152,25 @@ ROOMS = (
     *("analysis", "attention", "corpora", "datamodules", "fidelity"),
     *("heads", "interventions", "models", "probes", "reports"),
 )
-"""Rooms with classes that settings name."""
+"""Packages of this program with classes that settings may name."""
 LIBRARIES = ("pytorch_lightning", "torch.optim")
 PERMISSIONS = frozenset({"allow_pickle"})
-"""Names of options that let a file run a program. They are taken from the command line or the caller alone."""
+"""Options that let a file run code. Only the command line or a caller in Python may set them."""
 
 
-_REMEDY = ContextVar("what a user does to trust a module", default="import {} first")
+_REMEDY = ContextVar("remedy for a module that is not trusted", default="import {} first")
 
 
 def remedy(module: str) -> str:
-    """Return how a module is trusted: in Python by its import, by train.py with an option."""
+    """Return the advice for trusting a module: import it in Python, or give an option to train.py."""
     return _REMEDY.get().format(module)
 
 
 @contextmanager
 def only_known_classes(trusted: Iterable[str] = (), *, how: str | None = None) -> Iterator[None]:
-    """Let parsers import nothing that a setting names but classes of this program and of some trusted modules.
+    """Let parsers import only classes of this program and of the `trusted` modules; importing a class runs its module.
 
-    To import the class that a text names runs its module. `how` says what a user does to trust one, within this block.
+    `how` is the advice for trusting a module, with `{}` for its name.
     """
     before = dict(parsing_settings)
     said = _REMEDY.set(how or _REMEDY.get())
@@ -187,7 +187,7 @@ def only_known_classes(trusted: Iterable[str] = (), *, how: str | None = None) -
 
 
 def typed_options(words: Sequence[str]) -> Iterator[tuple[str, object]]:
-    """Yield the options of a command line by their dotted names, with the values as YAML reads them."""
+    """Yield the dotted name and the YAML value of each option of a command line."""
     for word, following in zip(words, [*words, "--"][1:], strict=True):
         if word.startswith("--"):
             name, given, value = word[2:].partition("=")
@@ -199,10 +199,10 @@ def typed_options(words: Sequence[str]) -> Iterator[tuple[str, object]]:
 
 
 def trusted_modules(words: Sequence[str]) -> set[str]:
-    """Return the modules that a command line itself names: with `--trust`, and the packages of the classes in it.
+    """Return the modules named by a command line: the values of `--trust`, and the packages of classes.
 
-    A class is the value of --model, --data or a `class_path`, or has a capital, unlike files: `my.corpus`. Classes that
-    every file may name add nothing: `torch.optim.SGD` trusts no other module of torch.
+    A class is the value of --model, --data or a `class_path`, or begins with a capital, unlike the file `my.corpus`.
+    Classes that every file may name add nothing: `torch.optim.SGD` trusts no other module of torch.
     """
     found = set[str]()
     for option, value in typed_options(words):
@@ -226,12 +226,12 @@ def _is_known(path: str) -> bool:
 
 
 def imported_classes(settings: object) -> set[str]:
-    """Return the paths in settings whose classes the running program has imported before."""
+    """Return the class paths in settings whose classes are already imported."""
     found = set[str]()
     for value in (value for _, value in leaves(settings) if isinstance(value, str)):
         module, _, name = value.rpartition(".")
         held = sys.modules.get(module)
-        # getattr would find what no module defines, such as __class__, and run the __getattr__ of a lazy module.
+        # getattr would also find __class__, and run the __getattr__ of a lazy module.
         if isinstance(kind := vars(held).get(name) if held else None, type):
             paths = (value, f"{kind.__module__}.{kind.__qualname__}")
             found.update(path for path in paths if all(map(str.isidentifier, path.split("."))))
@@ -239,11 +239,7 @@ def imported_classes(settings: object) -> set[str]:
 
 
 def refuse_permissions(settings: Namespace, words: Sequence[str]) -> None:
-    """Refuse permissions that a file of settings gives and the command line does not.
-
-    Raises:
-        SettingsError: see above.
-    """
+    """Raise SettingsError if a file of settings grants a permission that the command line does not."""
     given = {
         _plain(name) for option, value in typed_options(words) for name, leaf in leaves(value, option) if leaf is True
     }
@@ -256,14 +252,14 @@ def refuse_permissions(settings: Namespace, words: Sequence[str]) -> None:
 
 
 def without_permissions(settings: Namespace) -> Namespace:
-    """Return the settings of a file with every permission taken back."""
+    """Set every permission in the settings of a file to False, and return them."""
     for name, held in _permissions(settings):
         held[name.rpartition(".")[2]] = False
     return settings
 
 
 def _permissions(node: object, at: str = "") -> Iterator[tuple[str, dict[str, object]]]:
-    """Yield the dotted names of the permissions that parsed settings give, each with the mapping that holds it."""
+    """Yield the dotted name of each granted permission in parsed settings, with the mapping that holds it."""
     held = vars(node) if isinstance(node, Namespace) else node
     if isinstance(held, dict | list):
         for key, inner in held.items() if isinstance(held, dict) else enumerate(held):

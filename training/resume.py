@@ -1,4 +1,4 @@
-"""An interrupted run is continued by the same command, to the same numbers."""
+"""Saves the state of a run, so that the same command continues an interrupted run to the same numbers."""
 
 import atexit
 import io
@@ -40,14 +40,14 @@ from training.lightning_private import (
 from training.run import RunState
 
 EVERY = 300.0
-"""Seconds of training after which the state is written without a signal: SIGKILL leaves no time for it."""
+"""Seconds of training between two saved states; SIGKILL leaves no time to save one."""
 
 PATIENCE = 30.0
-"""Seconds that the other processes of an interrupted run have to stop by themselves."""
+"""Seconds for the other processes of an interrupted run to stop by themselves."""
 
 
 class Wish(IntEnum):
-    """The wish of a rank before a batch; all ranks follow the greatest."""
+    """Request of a rank before a batch; all ranks follow the greatest."""
 
     GO_ON = 0
     SAVE = 1
@@ -55,33 +55,31 @@ class Wish(IntEnum):
 
 
 class StopBetweenBatches(Callback):
-    """Stops a training or a test between two batches, without keeping a state."""
+    """Stops a training or a test between two batches after a signal, without saving a state."""
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int) -> None:
-        """Stop if a signal asks for it; `Interrupted`."""
+        """Raise `Interrupted` after a signal."""
         preemption.check()
 
     def on_test_batch_start(self, *_: object) -> None:
-        """Stop if a signal asks for it; `Interrupted`."""
+        """Raise `Interrupted` after a signal."""
         preemption.check()
 
-    def on_predict_batch_start(self, *_: object) -> None:
-        """Stop if a signal asks for it; `Interrupted`."""
-        preemption.check()
+    on_predict_batch_start = on_test_batch_start
 
 
 class Resume(StopBetweenBatches):
-    """Keeps the state of a run, and stops it between two batches when a signal asks for it.
+    """Saves the state of a run, and stops the run between two batches after a signal.
 
-    All ranks agree on the batch before which a training stops. A validation is finished first. A test keeps no state
-    and begins again. Its ranks stop one by one. Before the ranks gather what they have found in a validation or a test
-    they meet: one may need an hour more than another for its share, and a collective waits for none that long.
+    All ranks agree on the batch before which a training stops; a validation is finished first. A test saves no state
+    and starts again; its ranks stop one by one. Before a validation or a test gathers its results, the ranks wait for
+    each other by files: one rank may need an hour longer than another, and a collective would time out.
 
-    While a rank works it gives signs of life. A collective of a training that waits for a frozen rank ends in an error
-    after the limit of the run, which names the rank.
+    A working rank touches a file. If a collective of a training waits too long for a frozen rank, the error names the
+    rank.
 
     Args:
-        state: where the state is kept.
+        state: state of the run.
     """
 
     def __init__(self, state: RunState) -> None:
@@ -96,7 +94,7 @@ class Resume(StopBetweenBatches):
         self._written = time.monotonic()
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Stop if a signal has come; let all ranks know the folder of the state, which the first has made.
+        """Send the folder of the state, made by rank 0, to all ranks; stop after a signal.
 
         Raises:
             Interrupted: a signal has come.
@@ -107,7 +105,7 @@ class Resume(StopBetweenBatches):
             alone = Ranks(trainer.global_rank, trainer.world_size)
             self._ranks = data.ranks if isinstance(data, CorpusDataModule) else alone
             if self._group is None:
-                # A question on the GPU would wait for all that it has to do.
+                # A collective on the GPU would wait for all queued kernels.
                 self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=self._ranks.patience))
             own = str(self.state.folder.absolute()), uuid4().hex[:8]
             folder, self._attempt = trainer.strategy.broadcast(own)
@@ -119,56 +117,54 @@ class Resume(StopBetweenBatches):
                 )
             self._alive.enter_context(self._ranks.alive(self.state.folder))
             limit = timedelta(seconds=self._ranks.patience) if stage == "fit" else default_pg_timeout
-            # A device that runs into the limit of NCCL is killed by it; the question before each batch, which waits
-            # `patience` seconds, comes to an error in words before that.
+            # NCCL kills a process at its limit; the all-reduce before each batch, which waits `patience` seconds,
+            # fails earlier with a message.
             spare = PATIENCE if dist.get_backend() != "gloo" else 0.0
             limit_collectives(limit.total_seconds() + spare)
         if self._agreed() == Wish.STOP:
             preemption.stop()
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Give no more signs of life."""
+        """Stop touching the file of this rank."""
         self._alive.close()
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Meet the other ranks, before what they have found is gathered.
-
-        Raises:
-            Interrupted: a signal has stopped another rank.
-            LostRank: another rank gives no sign of life.
-        """
+        """Wait for the other ranks before the results are gathered; see `_meet`."""
         self._validations += 1
-        if not self._ranks.meet(self._place(f"validated{self._validations}"), self._place("left")):
-            preemption.stop()
-        self._ranks.leave(self._place(f"validated{self._validations - 1}"))  # all have come to the next one
+        self._meet(f"validated{self._validations}")
+        self._ranks.leave(self._place(f"validated{self._validations - 1}"))  # all ranks have passed it
 
     def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Meet the other ranks, before what they have found is gathered.
-
-        Raises:
-            Interrupted: a signal has stopped another rank.
-            LostRank: another rank gives no sign of life.
-        """
-        if not self._ranks.meet(self._place("tested"), self._place("left")):
-            preemption.stop()
+        """Wait for the other ranks before the results are gathered; see `_meet`."""
+        self._meet("tested")
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Have the first rank wait for the others, who may still read the state that it removes."""
+        """Let rank 0 wait for the others, which may still read the state that it removes."""
         self._alive.close()
         if trainer.is_global_zero:
             self._ranks.meet(self._place("done"), self._place("left"))
         else:
             self._ranks.come(self._place("done"))
 
+    def _meet(self, name: str) -> None:
+        """Wait for the other ranks.
+
+        Raises:
+            Interrupted: a signal has stopped another rank.
+            LostRank: another rank has stopped touching its file.
+        """
+        if not self._ranks.meet(self._place(name), self._place("left")):
+            preemption.stop()
+
     def _place(self, name: str) -> Path:
         return self.state.folder / f".{name}-{self._attempt}"
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Count the time to the next state from here."""
+        """Start the time until the next saved state."""
         self._written = time.monotonic()
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int) -> None:
-        """Restore what Lightning leaves out; write the state, and stop, if any rank is asked to.
+        """Restore the parts of a state that Lightning omits; save the state or stop if any rank requests it.
 
         Raises:
             Interrupted: a signal has come.
@@ -178,7 +174,7 @@ class Resume(StopBetweenBatches):
             _set_metric_states(pl_module, self._restored["metrics"])
             continue_training(trainer, self._restored["steps"])
             self._restored = None
-        # Gradients that wait for further batches are in no checkpoint.
+        # A checkpoint does not hold accumulated gradients.
         wanted = self._agreed() if batch_idx % trainer.accumulate_grad_batches == 0 else Wish.GO_ON
         if wanted != Wish.GO_ON:
             self._save(trainer, pl_module)
@@ -191,10 +187,10 @@ class Resume(StopBetweenBatches):
             preemption.stop()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Forget the state of a run that fails before there is work in it; end processes that do not stop.
+        """Remove the state of a run that fails before any training; kill processes that do not stop.
 
         Raises:
-            LostRank: the exception says that a collective has waited too long; this names the rank.
+            LostRank: the exception says that a collective has timed out; the message names the rank.
         """
         children, lost = started_processes(trainer), self._lost(exception)
         self._alive.close()
@@ -206,13 +202,13 @@ class Resume(StopBetweenBatches):
         goes_on = is_of_another(exception) or preemption.requested() is not None or is_full(exception)
         if trainer.is_global_zero and not goes_on and not self.state.holds_work:
             self.state.clear()
-        for child in children:  # frozen, or about to tell the same fault
+        for child in children:  # frozen, or about to print the same fault
             atexit.register(child.kill)  # not before: Lightning kills this process with its first child
         if lost is not None:
             raise lost from exception
 
     def _lost(self, exception: BaseException) -> LostRank | None:
-        """Name the ranks for which a collective has waited too long, if that is what an exception says."""
+        """Return the error that names the ranks for which a collective has waited too long; None for other errors."""
         if not has_waited(exception) or not self._attempt or preemption.requested() is not None:
             return None
         frozen = self._ranks.frozen(self.state.folder)
@@ -221,7 +217,7 @@ class Resume(StopBetweenBatches):
         who = f"rank {frozen[0]} gives" if len(frozen) == 1 else f"ranks {', '.join(map(str, frozen))} give"
         return LostRank(
             f"{self.state.run}: {who} no sign of life, and the others have waited for {self._ranks.patience:.0f} s "
-            f"(--data.init_args.rank_timeout). Look at its output; the same command goes on from what is kept."
+            f"(--data.init_args.rank_timeout). Look at its output; the same command continues the run."
         )
 
     def _agreed(self) -> Wish:
@@ -253,20 +249,19 @@ class Resume(StopBetweenBatches):
             self.state.checkpoints.drop_others(best.values())
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Add what Lightning leaves out to the state, and to no other checkpoint."""
-        if self._saving is None:
-            return
-        checkpoint["resume"] = self._saving
-        repeat_batch(checkpoint)
+        """Add to a state, and to no other checkpoint, the parts that Lightning omits."""
+        if self._saving is not None:
+            checkpoint["resume"] = self._saving
+            repeat_batch(checkpoint)
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Keep the state for the first batch: until then random numbers are drawn in making everything."""
+        """Store the state until the first batch: the set-up before it still draws random numbers."""
         if trainer.training and "resume" in checkpoint:
             self._restored = checkpoint["resume"]["ranks"][trainer.global_rank]
 
 
 def _end(processes: list[subprocess.Popen[bytes]]) -> None:
-    """Give processes that were told to stop time for it, and end the others."""
+    """Wait up to `PATIENCE` seconds for processes that were asked to stop, then kill the others."""
     deadline = time.monotonic() + PATIENCE
     for process in processes:
         try:
@@ -280,7 +275,7 @@ def _metrics(module: LightningModule) -> dict[str, Metric]:
 
 
 def _metric_states(module: LightningModule) -> dict[str, dict[str, Any]]:
-    """Return the states of the metrics of a module that have counted something."""
+    """Return the states of the updated metrics of a module, by name."""
     return {
         name: {"state": dict(metric.metric_state), "updates": metric.update_count}
         for name, metric in _metrics(module).items()
@@ -297,15 +292,16 @@ def _set_metric_states(module: LightningModule, states: Mapping[str, Mapping[str
 
 
 def kept_file(trainer: Trainer, name: str) -> Path | None:
-    """Return the file of an outcome that is kept until the run is done; None where no state is kept."""
+    """Return a file in the state of the run, for partial results; None if the run saves no state."""
     states = [callback.state for callback in trainer.callbacks if isinstance(callback, Resume)]  # type: ignore[attr-defined]
     return states[0].folder / name if states else None
 
 
 def kept_tensors(file: Path | None, compute: Callable[[], dict[str, Tensor]]) -> tuple[dict[str, Tensor], bool]:
-    """Return the tensors that an earlier attempt at the run has kept, or compute and keep them; and if they were kept.
+    """Return the tensors that an interrupted run saved in `file`, else compute and save them.
 
-    Tensors that were kept are on the CPU. A file of None keeps nothing.
+    Returns:
+        The tensors, on the CPU if they were saved before, and True if they were. With a file of None nothing is saved.
     """
     content = None if file is None else kept(file)
     if content is not None:
@@ -319,7 +315,7 @@ def kept_tensors(file: Path | None, compute: Callable[[], dict[str, Tensor]]) ->
 
 
 def random_states() -> dict[str, Any]:
-    """Return the states of all generators of random numbers of this process, in plain types and tensors."""
+    """Return the states of all random number generators of this process, in plain types and tensors."""
     version, keys, gauss = random.getstate()
     kind, numbers, *rest = np.random.get_state()
     return {
@@ -331,7 +327,7 @@ def random_states() -> dict[str, Any]:
 
 
 def set_random_states(states: Mapping[str, Any]) -> None:
-    """Continue the random numbers where `random_states` found them."""
+    """Restore the random number generators; see `random_states`."""
     version, keys, gauss = states["python"]
     random.setstate((version, tuple(keys.tolist()), gauss))
     kind, numbers, *rest = states["numpy"]
