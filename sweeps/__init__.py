@@ -1,1 +1,1 @@
-"""Many runs: a plan in YAML, its runs, one table of them, and comparisons on the same items."""
+"""Many runs: a plan in YAML, its runs, their table, and comparisons on the same items."""

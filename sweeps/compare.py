@@ -1,7 +1,7 @@
 """Compare runs on the same items: `python -m sweeps.compare RUN RUN … [--score NAME] [--common] [--json FILE]`.
 
-RUN is the folder of a run, its `results.json`, or `DIR:ROW`, all seeds of a row of the sweep in DIR. Seeds are pooled,
-tests are paired; docs/sweeps.md describes them.
+RUN is the folder of a run, its `results.json`, or `DIR:ROW` for all seeds of a row of the sweep in DIR. Seeds are
+pooled and tests are paired; see docs/sweeps.md.
 """
 
 import argparse
@@ -31,40 +31,42 @@ DRAWS = 10_000  # resamples and random swaps of the tests
 
 @dataclass(frozen=True, eq=False)
 class Scored:
-    """A run, the score it is compared by, and the counts behind that score, one row per item."""
+    """A run, the name of the compared score, and the counts of the score, one row per item."""
 
     record: Record
     name: str
     counts: pd.DataFrame
-    config: object  # None where the run has none
-    label: str  # in the table; empty takes the folder
+    config: object  # None without a config.yaml
+    label: str  # in the table; the folder if empty
 
     @property
     def folder(self) -> Path:
-        """The folder of the run."""
+        """Folder of the run."""
         return self.record.path.parent
 
     @property
     def value(self) -> float:
-        """The score of the counts."""
+        """Score computed from the counts."""
         return ratio_of(self.counts)
 
     def other_data(self, other: "Scored") -> list[str]:
-        """Return the splits that both runs read from different files."""
+        """Return the splits that the two runs read from different files."""
         mine, others = ({name: said.get("sha256") for name, said in one.record.splits} for one in (self, other))
         return [name for name in mine if None not in (mine[name], others.get(name)) and mine[name] != others[name]]
 
     def alike(self, other: "Scored") -> bool:
-        """Return whether the runs differ in their seeds, and in nothing else."""
+        """Return True if the runs differ in their seeds and in nothing else."""
         known = self.config is not None and other.config is not None and not self.other_data(other)
         same = known and settings(self.config) == settings(other.config)
         return same and seeds(self.config) != seeds(other.config)
 
 
 def scored(record: Record, score: str | None, label: str = "") -> Scored:
-    """Read the counts of a score; None takes the first score that has counts.
+    """Return the run of a record with the counts of a score; None takes the first score with counts.
 
-    Raises RecordError if there are none or they do not give the score, SettingsError if the config cannot be read.
+    Raises:
+        RecordError: there are no counts, or they do not give the score.
+        SettingsError: the config cannot be read.
     """
     name = score or next(iter(record.content["ratios"]), "uas")
     counts = record.counts(name, by_id=True)
@@ -77,7 +79,7 @@ def scored(record: Record, score: str | None, label: str = "") -> Scored:
 
 
 def ratio_of(counts: pd.DataFrame) -> float:
-    """Return Σ numerator / Σ denominator; nan without a denominator."""
+    """Return Σ numerator / Σ denominator; nan if the denominators sum to 0."""
     sums = counts.sum()
     return float(sums["numerator"] / sums["denominator"]) if sums["denominator"] else float("nan")
 
@@ -88,17 +90,19 @@ def grouped(runs: Sequence[Scored]) -> list[list[Scored]]:
     for run in runs:
         group = next((group for group in groups if all(run.alike(other) for other in group)), None)
         if group is None:
-            groups.append([run])
-        else:
-            group.append(run)
+            groups.append(group := [])
+        group.append(run)
     return groups
 
 
 def on_same_items(runs: Sequence[Scored], common: bool) -> tuple[list[Scored], list[str]]:
-    """Bring the items of all runs into the order of the first; `common` leaves out items that not all runs have.
+    """Put the items of all runs into the order of the first run; with `common`, drop items that not all runs have.
 
-    Returns the runs, and a warning for each that lost items. Without `common` other items, and with it none in common,
-    raise RecordError.
+    Returns:
+        The runs, and a warning for each run with dropped items.
+
+    Raises:
+        RecordError: the runs have different items and `common` is False, or they share no item.
     """
     first = runs[0]
     order = first.counts.index
@@ -133,12 +137,12 @@ def _some(items: pd.Index) -> str:
 
 
 def compare(groups: Sequence[Sequence[Scored]]) -> Table:
-    """Compare groups of runs on the same items with the first group; counts are means over the seeds.
+    """Compare groups of runs with the first group on the same items; counts are averaged over the seeds.
 
     Returns:
-        Columns `run, seeds, <score>, <score>.low, <score>.high, sd`, and where there are several groups `difference,
-        difference.low, difference.high, permutation.p, bootstrap.p`, nan for the first; where there are several
-        comparisons `holm.p`.
+        Table with columns `run, seeds, <score>, <score>.low, <score>.high, sd`; for two or more groups also
+        `difference, difference.low, difference.high, permutation.p, bootstrap.p`, nan for the first group; for three or
+        more groups also `holm.p`.
     """
     score, unit = groups[0][0].name, groups[0][0].record.scores[groups[0][0].name].unit
     pooled = [np.mean([run.counts.to_numpy() for run in group], axis=0).T for group in groups]  # [2, items] each
@@ -167,12 +171,12 @@ def compare(groups: Sequence[Sequence[Scored]]) -> Table:
 
 
 def warnings(runs: Sequence[Scored]) -> list[str]:
-    """Warn of runs on the same items without a config, with other data, or with other denominators."""
+    """Return warnings about runs without a config, with other data, or with other denominators."""
     reference = runs[0]
     found = []
     for run in runs:
         if run.config is None:
-            found.append(f"{run.folder} has no config.yaml: no other seed can be told to belong to it")
+            found.append(f"{run.folder} has no config.yaml: it is not grouped with other seeds")
         if others := run.other_data(reference):
             found.append(f"{run.folder} and {reference.folder} read other files as {' and '.join(others)}")
         differing = int((run.counts["denominator"] != reference.counts["denominator"]).sum())
@@ -182,7 +186,7 @@ def warnings(runs: Sequence[Scored]) -> list[str]:
 
 
 def read_runs(name: str, score: str | None) -> list[Scored]:
-    """Read the run, or the runs of a row of a sweep, that a RUN of the command line names; RecordError without any."""
+    """Return the runs named by a RUN of the command line: one run, or all seeds of a row; RecordError without any."""
     folder, _, row = name.partition(":")
     if Path(name).exists() or not Path(folder).is_dir():
         if (Path(name) / "runs").is_dir():
@@ -199,7 +203,7 @@ def read_runs(name: str, score: str | None) -> list[Scored]:
 
 
 def _read(runs: Sequence[Path], score: str | None, label: str = "") -> Scored:
-    """Read the first run of a row and seed that has the score, as the table of the sweep does."""
+    """Return the first run of a row and seed that has the score, as in the table of the sweep."""
     for run in runs[:-1]:
         with suppress(RecordError):
             return scored(find_record(run), score, label)
@@ -211,7 +215,7 @@ def _read(runs: Sequence[Path], score: str | None, label: str = "") -> Scored:
 
 
 def main(args: Sequence[str], *, console: Console | None = None) -> int:
-    """Run the command line `args`; returns the exit code. Runs that cannot be compared raise UserError."""
+    """Run the command line `args` and return the exit code; raise UserError if the runs cannot be compared."""
     console = console or Console()
     parser = argparse.ArgumentParser(prog="python -m sweeps.compare", description="Compare runs on the same items.")
     parser.add_argument("runs", nargs="+", metavar="RUN", help=f"{EXPECTED} all its seeds")

@@ -1,4 +1,4 @@
-"""The plan of a sweep: its rows, their runs, and the columns of its table. docs/sweeps.md describes the YAML."""
+"""Plan of a sweep: its rows, their runs, and the columns of its table. docs/sweeps.md describes the YAML."""
 
 import hashlib
 import json
@@ -23,47 +23,45 @@ OWN = {
     "trainer.default_root_dir": "`--out` is where the runs are kept",
     "ckpt_path": "every run of a sweep begins anew",
 }
-"""Options that are the sweep's to set."""
+"""Options set by the sweep itself, with the reason."""
 
 Options = Mapping[str, object]
-
-
 STATISTICS = ("low", "high", "sd")
 RUN_COLUMNS = ("seed", "command", "config", "folder", "epochs")
-"""Columns of the table of runs between the labels and the scores."""
+"""Columns of the table of runs, between the labels and the scores."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """A call of train.py; `trained` are the runs whose checkpoints it tests."""
+    """One call of train.py; `trained` are the runs whose checkpoints it tests."""
 
     command: str
     config: Path
-    digest: str  # SHA-256 of the config's bytes when the sweep was read
+    digest: str  # SHA-256 of the config when the sweep was read
     options: tuple[tuple[str, str], ...]  # sorted, so that parents precede their parts
     seed: int
     trained: tuple["Run", ...] = ()
 
     @property
     def arguments(self) -> list[str]:
-        """The arguments of train.py without the output folder and the checkpoints."""
+        """Arguments of train.py, without the output folder and the checkpoints."""
         options = [f"--{name}={value}" for name, value in self.options]
         return [self.command, f"--config={self.config}", f"--seed_everything={self.seed}", *options]
 
     @property
     def identity(self) -> dict[str, object]:
-        """All that determines the numbers of the run; names of configs and rows do not."""
+        """Everything that determines the numbers of the run; names of configs and rows do not."""
         options = [pair for pair in self.options if not is_neutral(pair[0])]
         known = {"command": self.command, "config_sha256": self.digest, "options": options, "seed": self.seed}
         return {**known, "checkpoints": [run.key for run in self.trained]} if self.trained else known
 
     @property
     def key(self) -> str:
-        """Name of the run's folder; runs with the same identity share it."""
+        """Name of the run's folder, a hash; runs with the same identity share it."""
         return hashlib.sha256(json.dumps(self.identity, sort_keys=True).encode()).hexdigest()[:16]
 
     def needed(self) -> Iterator["Run"]:
-        """Yield the runs that must be done first, and this one."""
+        """Yield the runs that must finish first, then this run."""
         for run in self.trained:
             yield from run.needed()
         yield self
@@ -71,38 +69,38 @@ class Run:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the table: its first cells, its runs by seed, and the names of its scores in their results."""
+    """A row of the table: its labels, its runs by seed, and the names of its scores in their results."""
 
     labels: tuple[str, ...]
     runs: Mapping[int, Sequence[Run]]
-    scores: Mapping[str, str]  # by their columns; empty where the row has none
+    scores: Mapping[str, str]  # by column; an empty name for a column without a score
 
     @property
     def name(self) -> str:
-        """The row in a message."""
+        """Name of the row in messages."""
         return " × ".join(self.labels)
 
     def all_runs(self) -> list[Run]:
-        """Return its runs, seed by seed."""
+        """Return the runs of the row, seed by seed."""
         return [run for runs in self.runs.values() for run in runs]
 
     def finished(self, records: Mapping[str, Record]) -> list[Record]:
-        """Return the results of its finished runs, from all results by the keys of their runs."""
+        """Return the results of the finished runs of the row; `records` are by the key of the run."""
         return [records[run.key] for run in self.all_runs() if run.key in records]
 
     def done(self, records: Mapping[str, Record]) -> dict[int, list[Record]]:
-        """Return the results of the seeds whose runs are all finished."""
+        """Return the results by seed, for seeds whose runs are all finished."""
         whole = {seed: runs for seed, runs in self.runs.items() if all(run.key in records for run in runs)}
         return {seed: [records[run.key] for run in runs] for seed, runs in whole.items()}
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """A plan that was read.
+    """A sweep read from a plan.
 
     Attributes:
-        labels: Names of the first columns of the table.
-        columns: Full names of the columns, by their names in the table: plain `low` is `<first score>.low`.
+        labels: names of the label columns.
+        columns: full names of the columns by their names in the table; plain `low` stands for `<first score>.low`.
     """
 
     name: str
@@ -113,7 +111,7 @@ class Sweep:
 
 @dataclass
 class Entry:
-    """Settings of a row, a run, a grid, or a value of an axis."""
+    """Settings of a row, a run, a grid, or a value of an axis in the YAML."""
 
     config: str = ""
     command: Literal["fit", "test"] = "fit"
@@ -126,7 +124,7 @@ class Entry:
 
 @dataclass
 class Plan:
-    """The file."""
+    """Content of the YAML file."""
 
     scores: list[str]
     name: str = ""
@@ -138,11 +136,16 @@ class Plan:
 
 
 def read_sweep(path: Path, extra: Options | None = None, above: Sequence[Path] = ()) -> Sweep:
-    """Read a plan; `extra` are options of train.py for every run, `above` the plans whose checkpoints this one trains.
+    """Read a plan.
+
+    Args:
+        path: the YAML file.
+        extra: options of train.py for every run.
+        above: plans that test the checkpoints of this plan.
 
     Raises:
-        SettingsError: The plan is missing or not written as a plan is.
-        UserError: It asks for what is not there, or for what contradicts itself.
+        SettingsError: the file is missing or malformed.
+        UserError: the plan names missing files, or contradicts itself.
     """
     plan = typed(Plan, read_yaml(path), str(path))
     name = plan.name or path.stem
@@ -178,14 +181,18 @@ def read_sweep(path: Path, extra: Options | None = None, above: Sequence[Path] =
 
 
 def columns_of(labels: Sequence[str], scores: Sequence[str], chosen: Sequence[str], where: str) -> dict[str, str]:
-    """Return the full names of the columns of a table, by their names in it.
+    """Return the full names of the columns of a table by their names in the table.
 
-    Plain `low`, `high` and `sd` belong to the first score. The columns are the `chosen` ones, in order; if there are
-    none, `labels` and `scores` with their statistics, plain where there is one score. `where` is the place of `chosen`
-    in a message.
+    Plain `low`, `high` and `sd` belong to the first score.
+
+    Args:
+        labels: names of the label columns.
+        scores: names of the scores.
+        chosen: columns of the table; if empty, all labels, scores and statistics.
+        where: place of `chosen` in the file, for messages.
 
     Raises:
-        UserError: Two columns would have one name, or there is no such column.
+        UserError: two columns have the same name, or a chosen column does not exist.
     """
     ends = [score + end for score in scores for end in ("", *(f".{end}" for end in STATISTICS))]
     everything = [*labels, "seeds", "epochs", *ends]
@@ -202,21 +209,21 @@ def columns_of(labels: Sequence[str], scores: Sequence[str], chosen: Sequence[st
 
 
 def _over(below: dict[str, Any], above: dict[str, Any], where: str) -> dict[str, Any]:
-    """Merge two entries; the one above overrides the one below."""
+    """Return the entry `below` updated by the entry `above`."""
     typed(Entry, above, where)
     both = {name: {**below.get(name, {}), **above.get(name, {})} for name in ("set", "scores")}
     return {**below, **above, **{name: content for name, content in both.items() if content}}
 
 
 def _part(row: dict[str, Any], part: dict[str, Any], where: str) -> Entry:
-    """Read one of several runs of a row."""
+    """Return one of several runs of a row."""
     if other := sorted(part.keys() - {"config", "command", "set"}):
         raise UserError(f"{where}: `{other[0]}` is not of a single run, which has `config`, `command` and `set`")
     return typed(Entry, _over(row, part, where), where)
 
 
 def _grid(grid: dict[str, Any], where: str) -> tuple[tuple[str, ...], dict[tuple[str, ...], list[dict[str, Any]]]]:
-    """Return the layers of a row for each combination of the values of the axes."""
+    """Return the names of the axes, and for each combination of their values the entries to merge."""
     base = {name: value for name, value in grid.items() if name != "axes"}
     axes = grid.get("axes")
     if not isinstance(axes, dict) or not all(isinstance(values, dict) and values for values in axes.values()):
@@ -238,10 +245,9 @@ def _run(entry: Entry, seed: int, path: Path, where: str, extra: Options, traine
 
 
 def _check_received(own: Mapping[str, object], extra: Options, where: str) -> None:
-    """Refuse what only a command line can permit: a plan is a file, and others may have written it.
+    """Raise UserError if a plan grants a permission or names a class of another program.
 
-    Raises:
-        UserError: An option of the plan lets a file run a program, or names a class of another program.
+    Only the command line may do so, because somebody else may have written the plan.
     """
     of_plan, of_user = (
         [f"--{name}={_text(name, value, where)}" for name, value in one.items()] for one in (own, extra)
@@ -259,7 +265,7 @@ def _check_received(own: Mapping[str, object], extra: Options, where: str) -> No
 
 
 def _text(name: str, value: object, where: str) -> str:
-    """Write the value of an option for the command line of train.py."""
+    """Return the value of an option as text for the command line of train.py."""
     if name in OWN:
         raise UserError(f"{where}: `{name}` cannot be set: {OWN[name]}")
     if name.startswith("-"):
@@ -274,7 +280,7 @@ def _text(name: str, value: object, where: str) -> str:
 def _trained(
     source: str, path: Path, where: str, rows: Sequence[Row], extra: Options | None, above: Sequence[Path]
 ) -> list[Run]:
-    """Return the trainings that `PLAN`, `PLAN:ROW` or `:ROW` names."""
+    """Return the training runs named by `PLAN`, `PLAN:ROW` or `:ROW`."""
     plan, _, wanted = source.partition(":")
     rows = read_sweep(path.parent / plan, extra, [*above, path.resolve()]).rows if plan else rows
     found = [run for row in rows if wanted in ("", row.name) for run in row.all_runs() if run.command == "fit"]
@@ -285,10 +291,10 @@ def _trained(
 
 
 def options_of(words: Sequence[str]) -> dict[str, str]:
-    """Parse options on a command line, `--name=value` or `--name value`.
+    """Return the options of a command line, `--name=value` or `--name value`, by name.
 
     Raises:
-        UserError: One has no value.
+        UserError: an option has no value.
     """
     found: dict[str, str] = {}
     rest = list(words)

@@ -38,13 +38,19 @@ from sweeps.table import collect
 PROGRAM = (sys.executable, str(Path(__file__).resolve().parent.parent / "train.py"))
 
 TAIL = 20
-"""Lines of a log that are shown."""
+"""Number of lines shown of a log."""
 
 
 class Sweeper:
     """Executes the unfinished runs of a sweep and reports their progress.
 
-    `beside` are folders of other sweeps, whose runs are taken for this one's.
+    Args:
+        sweep: the sweep.
+        out: folder of the sweep.
+        jobs: executor of the runs.
+        program: command of train.py.
+        console: prints the progress.
+        beside: folders of other sweeps, whose runs are reused.
     """
 
     def __init__(
@@ -52,7 +58,7 @@ class Sweeper:
     ) -> None:
         self.jobs, self.program, self.console = jobs, program, console
         self.runs: dict[str, Run] = {}
-        self.rows: dict[str, dict[str, Row]] = defaultdict(dict)  # of each run, by their names
+        self.rows: dict[str, dict[str, Row]] = defaultdict(dict)  # of each run, by name
         for row in sweep.rows:
             for run in (needed for own in row.all_runs() for needed in own.needed()):
                 self.runs[run.key] = run
@@ -65,28 +71,28 @@ class Sweeper:
         self.failed: list[str] = []
         self.left: list[str] = []  # not begun because others failed
         self.begun = 0
-        self._going: dict[str, tuple[str, float]] = {}  # names of jobs, and when they were begun
-        self._faults: dict[str, list[set[str]]] = defaultdict(list)  # rows of the runs that ended in each fault
+        self._going: dict[str, tuple[str, float]] = {}  # ids and start times of jobs
+        self._faults: dict[str, list[set[str]]] = defaultdict(list)  # rows of the failed runs, by fault
         self._given_up: set[str] = set()  # rows
 
     @property
     def waiting(self) -> list[str]:
-        """Keys of the runs that have neither ended nor begun."""
+        """Keys of the runs that have not begun."""
         return [
             key for key in self.runs if not any(key in of for of in (self.records, self.failed, self.left, self._going))
         ]
 
     def read(self) -> None:
-        """Read the results of the runs that are done."""
+        """Read the results of finished runs."""
         for key in self.waiting:
             if results_of(self.folders[key]) is not None:
                 self._finish(key, "done before")
 
     def check(self, keys: Iterable[str]) -> dict[str, list[str]]:
-        """Return the keys of runs that cannot be run as they are written, by fault; one process checks all.
+        """Return the keys of runs with an invalid command line, by fault; one process checks all.
 
         Raises:
-            UserError: They cannot be checked.
+            UserError: the check fails.
         """
         asked: dict[object, str] = {}
         for key, run in ((key, self.runs[key]) for key in keys):
@@ -104,17 +110,17 @@ class Sweeper:
         return faults
 
     def run(self) -> None:
-        """Execute all runs; failures are reported, and stop the sweep only when two rows fail in the same way.
+        """Execute all runs and report failures; stop the sweep if two rows fail with the same message.
 
         Raises:
-            UserError: A run cannot be run as it is written; none is begun then.
+            UserError: the command line of a run is invalid; no run is begun then.
         """
-        # What tests others' checkpoints is checked when these are there.
+        # Runs that test checkpoints of other runs are checked after these.
         if faults := self.check(key for key in self.waiting if self._is_ready(key)):
             why = [f"{', '.join(row for key in keys for row in self.rows[key])}: {why}" for why, keys in faults.items()]
             raise UserError("\n".join(["no run was begun, for some cannot be run as they are written:", *why]))
         for folder in self.folders.values():
-            folder.mkdir(parents=True, exist_ok=True)  # where sweeps beside this one find them
+            folder.mkdir(parents=True, exist_ok=True)  # where other sweeps find them
         try:
             while self.waiting or self._going:
                 states = self.jobs.states()
@@ -129,7 +135,7 @@ class Sweeper:
         return all(run.key in self.records for run in self.runs[key].trained)
 
     def _begin(self, states: Mapping[str, str]) -> None:
-        """Submit what can be run now, all at once, and take over what was submitted before."""
+        """Submit all runs that can start now, and adopt jobs submitted earlier."""
         ready: list[str] = []
         for key in self.waiting:
             job = _text(self.folders[key] / "job.txt")
@@ -160,9 +166,9 @@ class Sweeper:
 
     def _attempt(self, key: str) -> Attempt:
         run, folder = self.runs[key], self.folders[key]
-        (folder / "ended.txt").unlink(missing_ok=True)  # of an attempt before
+        (folder / "ended.txt").unlink(missing_ok=True)  # of an earlier attempt
         verb, config, *options = self._arguments(key)
-        quiet = "--trainer.enable_progress_bar=false"  # the options of the run come later and override it
+        quiet = "--trainer.enable_progress_bar=false"  # options of the run come later and override it
         command = [*self.program, verb, config, quiet, *options, f"--trainer.default_root_dir={folder}"]
         changes: dict[str, str | None] = {}
         if not self.jobs.slurm:
@@ -194,7 +200,7 @@ class Sweeper:
             self._fail(key, f"no results after {took}: {ended or self.jobs.why(name)}; {log}")
             if fault and not ended.startswith("killed"):
                 rows = set(self.rows[key])
-                for others in self._faults[fault]:  # a row with two such runs is given up, or all if two rows have them
+                for others in self._faults[fault]:  # give up a row with two such runs; all rows if two rows have one
                     self._given_up |= (others & rows) or {row for of_run in self.rows.values() for row in of_run}
                 self._faults[fault].append(rows)
 
@@ -216,7 +222,7 @@ class Sweeper:
         self._say(key, why, "red")
 
     def title(self, key: str) -> str:
-        """Return the name of a run in messages."""
+        """Return the name of a run for messages."""
         place, run, total = list(self.runs).index(key) + 1, self.runs[key], len(self.runs)
         return f"[{place:{len(str(total))}}/{total}] {', '.join(self.rows[key])}, {run.config.stem}, seed {run.seed}"
 
@@ -225,7 +231,7 @@ class Sweeper:
 
 
 def _faults_of(program: Sequence[str], lines: Sequence[Sequence[str]], console: Console) -> Iterator[str | None]:
-    """Yield what is wrong with each command line, None where nothing is; one process checks all of them."""
+    """Yield the fault of each command line, None for a valid one; one process checks all."""
     rows = counted(len(lines), "command line")
     command, own = [*program, "--check"], environment({"OMP_NUM_THREADS": "1"})
     with TemporaryFile("w+", encoding="utf-8") as asked, TemporaryFile("w+", encoding="utf-8") as said:
@@ -237,7 +243,7 @@ def _faults_of(program: Sequence[str], lines: Sequence[Sequence[str]], console: 
             shown, logged = bar.add_task(f"Checking {rows}", total=len(lines)), None
             for found in process.stdout:
                 bar.advance(shown)
-                logged = logged or Progress(f"Checking {rows}", len(lines))  # not while the process begins
+                logged = logged or Progress(f"Checking {rows}", len(lines))  # not while the process starts
                 if bar.disable:
                     logged.advance()
                 yield json.loads(found)
@@ -249,14 +255,14 @@ def _faults_of(program: Sequence[str], lines: Sequence[Sequence[str]], console: 
 
 
 def end_of_log(folder: Path, job: Path) -> tuple[str, str]:
-    """Return the end of what a failed run has said, and its last error message without the name of its folder."""
+    """Return the last lines of a failed run's log, and its last error message without the name of its folder."""
     for log in (folder / "errors.txt", folder / "output.txt", job):
-        # Of an overwritten line the last text, and no empty lines.
+        # Keep the last text of overwritten lines, and drop empty lines.
         lines = [line.rpartition("\r")[2].rstrip() for line in _text(log).replace("\r\n", "\n").split("\n")]
         if lines := [line for line in lines if line]:
             last = lines[-TAIL:]
             starts = [place for place, line in enumerate(last) if line.lower().startswith("error:")]
-            shown = last[starts[-1] :] if starts else last  # before the error message stands its usage
+            shown = last[starts[-1] :] if starts else last  # the usage precedes the error message
             trace = r"Traceback \(most recent call last\):\n(?: .*\n)*(\S.*)"
             faults = re.findall(rf"(?im)^(?:{trace}|(error:.*))$", "\n".join(lines))
             fault = "".join(faults[-1]).replace(str(folder), "") if faults else ""
@@ -269,10 +275,10 @@ def _text(path: Path) -> str:
 
 
 def main(args: Sequence[str], *, program: Sequence[str] = PROGRAM, console: Console | None = None) -> int:
-    """Run the command line `args`; return the exit code, 1 when a run failed or a cell is empty.
+    """Run the command line `args`; return the exit code, 1 if a run failed or a cell is empty.
 
     Raises:
-        UserError: The sweep cannot be run.
+        UserError: the sweep cannot be run.
     """
     console = console or Console()
     place = list(args).index("--") if "--" in args else len(args)
@@ -288,7 +294,7 @@ def main(args: Sequence[str], *, program: Sequence[str] = PROGRAM, console: Cons
     parser.epilog = "Behind -- stand options for each of the runs, such as --data.init_args.cache=DIR."
     options = parser.parse_args(list(args[:place]))
     sweep = read_sweep(options.plan, options_of(args[place + 1 :]))
-    # Absolute, because the runs receive it. Sweeps in their own places share runs.
+    # Absolute, because the runs receive it. Sweeps without --out share runs.
     out = (options.out or Path("runs") / sweep.name).resolve()
     beside = [] if options.out else sorted(folder for folder in out.parent.glob("*") if folder != out)
     slurm = Slurm(**options.slurm.as_dict()) if options.executor == "slurm" else None

@@ -1,8 +1,8 @@
-"""One table of the runs of a sweep.
+"""Table of the runs of a sweep.
 
-The score of a row is the mean over its seeds, `sd` their standard deviation (n − 1). A row with one seed has the
-interval of its run. With several seeds the interval is the bootstrap over items, with the counts of all seeds added per
-item; it describes the variation over items, not over seeds. Scores without counts have no interval then.
+The score of a row is the mean over its seeds, `sd` their standard deviation (n − 1). With one seed, the interval is the
+interval of the run. With several seeds, it is a bootstrap over items, with the counts of all seeds added per item: it
+describes the variation over items, not over seeds. Scores without counts then have no interval.
 """
 
 import math
@@ -24,12 +24,16 @@ Records = Mapping[str, Record]  # of the finished runs by their keys
 
 
 def collect(sweep: Sweep, records: Records, out: Path) -> tuple[Result, Provenance]:
-    """Make the table of a sweep and one of its runs, `<name>_runs`, which lie in `runs` of the folder `out`.
+    """Return the table of a sweep and the table of its runs, `<name>_runs`; missing seeds are left out.
 
-    Missing seeds are left out.
+    Args:
+        sweep: the sweep.
+        records: results of the finished runs by key.
+        out: folder of the sweep.
 
     Returns:
-        The tables, with the reasons why cells are empty (`faults`) and `warnings` in the audit; what all runs share.
+        The tables, with reasons for empty cells (`faults`) and `warnings` in the audit; encoder and data entries that
+        all runs share.
     """
     rows, labels, columns = sweep.rows, sweep.labels, sweep.columns
     faults: list[str] = []
@@ -58,14 +62,14 @@ def collect(sweep: Sweep, records: Records, out: Path) -> tuple[Result, Provenan
 
 
 def _epochs(row: Row, done: Mapping[int, Sequence[Record]]) -> float:
-    """Return the mean number of epochs over the seeds of a row, of the runs that give its first score."""
+    """Return the mean number of epochs over the seeds of a row, from the runs that have its first score."""
     first = next(filter(None, row.scores.values()), "")
     trained = [next((one.epochs for one in runs if first in one.scores), None) for runs in done.values()]
     return mean_and_sd([epochs for epochs in trained if epochs is not None])[0]
 
 
 def _over_seeds(row: Row, score: str, done: Mapping[int, Sequence[Record]], faults: list[str]) -> Estimate:
-    """Return the mean of a score over the seeds of a row, with interval and deviation; nan if no run has it."""
+    """Return the mean of a score over the seeds of a row, with interval and standard deviation; nan without a run."""
     givers = []
     for seed, runs in done.items() if score else ():
         giver = next((one for one in runs if score in one.scores), None)
@@ -89,7 +93,7 @@ def _over_seeds(row: Row, score: str, done: Mapping[int, Sequence[Record]], faul
 
 
 def _pooled_interval(row: Row, score: str, givers: Sequence[Record], faults: list[str]) -> tuple[float, float]:
-    """Return the interval from the counts of all seeds; nan where a run has none."""
+    """Return the bootstrap interval from the counts of all seeds; nan if a run has no counts."""
     if any(score not in one.content["ratios"] or one.items is None for one in givers):
         return NAN, NAN
     try:
@@ -102,7 +106,7 @@ def _pooled_interval(row: Row, score: str, givers: Sequence[Record], faults: lis
 
 
 def _runs(labels: Sequence[str], rows: Sequence[Row], records: Records, out: Path) -> pd.DataFrame:
-    """Return one line per finished run, in the order of the rows: folder, epochs and scores."""
+    """Return one line per finished run, in the order of the rows, with folder, epochs and scores."""
     lines = []
     for row in rows:
         for seed, run in ((seed, run) for seed, runs in row.runs.items() for run in runs if run.key in records):
@@ -116,22 +120,22 @@ def _runs(labels: Sequence[str], rows: Sequence[Row], records: Records, out: Pat
 
 
 def _common(descriptions: Sequence[Mapping[str, object]]) -> dict[str, object]:
-    """Return the entries that all non-empty descriptions share."""
+    """Return the entries shared by all non-empty descriptions."""
     given = [description for description in descriptions if description]
     shared = given[0] if given else {}
     return {name: value for name, value in shared.items() if all(one.get(name) == value for one in given)}
 
 
 def _warnings(rows: Sequence[Row], records: Records) -> list[str]:
-    """Say what makes rows hard to compare: other data, other items, another program."""
+    """Return warnings about rows with other data, other items, or another version of the program."""
     found = _other_data(rows, records) + _other_items(rows, records)
     if len({record.source for record in records.values()}) > 1:
-        found.append("the program was changed between these runs: another --out runs all with what it is now")
+        found.append("the program was changed between these runs: another --out runs all of them again")
     return found
 
 
 def _other_data(rows: Sequence[Row], records: Records) -> list[str]:
-    """Warn of files that differ between rows: a corpus that changed while results were kept."""
+    """Return warnings about corpus files that differ between rows."""
     files = [
         (str(said.get("file")), str(said.get("sha256")), row.name)
         for row in rows
@@ -148,7 +152,7 @@ def _other_data(rows: Sequence[Row], records: Records) -> list[str]:
 
 
 def _other_items(rows: Sequence[Row], records: Records) -> list[str]:
-    """Warn of scores whose rows have different items: encoders leave out sentences that are too long for them."""
+    """Return warnings about scores with different items, as when encoders skip sentences that are too long."""
     scores: dict[str, list[str]] = {}
     for score in rows[0].scores:
         kinds: dict[frozenset[object], list[str]] = {}
@@ -170,7 +174,7 @@ def _other_items(rows: Sequence[Row], records: Records) -> list[str]:
 
 
 def _items(row: Row, score: str, records: Records) -> frozenset[object]:
-    """Return the items of a score of a row; none where they are unknown."""
+    """Return the items of a score of a row; empty if unknown."""
     for record in row.finished(records):
         with suppress(RecordError):
             return frozenset(record.counts(row.scores[score], by_id=True).index)

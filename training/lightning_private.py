@@ -18,6 +18,7 @@ from typing import Any
 import torch.distributed as dist
 from jsonargparse import Namespace
 from lightning_fabric.loggers.logger import rank_zero_experiment
+from lightning_fabric.utilities.seed import _collect_rng_states, _set_rng_states
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
 from pytorch_lightning.loggers import CSVLogger
@@ -145,6 +146,18 @@ def repeat_batch(checkpoint: dict[str, Any]) -> None:
     progress["is_last_batch"] = False
     for count in (progress["total"], progress["current"]):
         count["ready"] -= 1
+
+
+def random_states() -> dict[str, Any]:
+    """Return the states of all random number generators of this process, in plain types and tensors."""
+    states = _collect_rng_states()
+    kind, keys, *rest = states["numpy"]
+    return {**states, "numpy": (kind, keys.tolist(), *rest)}
+
+
+def set_random_states(states: dict[str, Any]) -> None:
+    """Restore the random number generators; see `random_states`."""
+    _set_rng_states(states)
 
 
 def set_update_count(metric: Metric, count: int) -> None:

@@ -2,7 +2,6 @@
 
 import atexit
 import io
-import random
 import subprocess
 import time
 from collections.abc import Callable, Mapping
@@ -13,7 +12,6 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from pytorch_lightning import Callback, LightningModule, Trainer
@@ -32,7 +30,9 @@ from training.faults import has_waited, is_of_another
 from training.lightning_private import (
     continue_training,
     limit_collectives,
+    random_states,
     repeat_batch,
+    set_random_states,
     set_update_count,
     started_processes,
     steps_of,
@@ -312,26 +312,3 @@ def kept_tensors(file: Path | None, compute: Callable[[], dict[str, Tensor]]) ->
         torch.save(tensors, made)
         keep(file, made.getbuffer())
     return tensors, False
-
-
-def random_states() -> dict[str, Any]:
-    """Return the states of all random number generators of this process, in plain types and tensors."""
-    version, keys, gauss = random.getstate()
-    kind, numbers, *rest = np.random.get_state()
-    return {
-        "python": [version, torch.tensor(keys), gauss],
-        "numpy": [str(kind), torch.from_numpy(np.asarray(numbers).astype(np.int64)), *rest],
-        "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
-    }
-
-
-def set_random_states(states: Mapping[str, Any]) -> None:
-    """Restore the random number generators; see `random_states`."""
-    version, keys, gauss = states["python"]
-    random.setstate((version, tuple(keys.tolist()), gauss))
-    kind, numbers, *rest = states["numpy"]
-    np.random.set_state((kind, numbers.numpy().astype(np.uint32), *rest))
-    torch.set_rng_state(states["torch"].cpu())
-    if states["cuda"]:
-        torch.cuda.set_rng_state_all([state.cpu() for state in states["cuda"]])

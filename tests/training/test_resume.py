@@ -33,8 +33,8 @@ from results.files import keep
 from tests.test_train import ROOT, arguments, classifier_arguments, pytestmark  # noqa: F401 # expected warnings
 from training import Best, nested
 from training.checkpoints import read_checkpoint
+from training.lightning_private import random_states, set_random_states
 from training.parsing import Parser
-from training.resume import random_states, set_random_states
 from training.run import Left, RunState, run_digest
 
 Command = Callable[[Path], list[str]]
