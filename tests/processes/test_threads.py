@@ -36,8 +36,7 @@ BUSY = "0.1 0.2 0.3 99/100 4242\n"
 
 
 @pytest.mark.parametrize(
-    ("own", "policy"),
-    [({}, "PASSIVE"), ({"GOMP_SPINCOUNT": "5"}, None), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE")],
+    ("own", "policy"), [({}, "PASSIVE"), ({"GOMP_SPINCOUNT": "5"}, None), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE")]
 )
 def test_the_users_own_choice_stays(
     own: dict[str, str], policy: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -179,10 +179,7 @@ def test_what_is_killed_before_there_is_a_state_begins_again_in_its_folder(
 
 
 def test_a_run_that_is_refused_leaves_nothing_but_the_users_files(
-    probe: Command,
-    signalled: Callable[[int], None],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    probe: Command, signalled: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     command = probe(tmp_path)
 
@@ -231,11 +228,7 @@ def test_a_job_that_was_requeued_is_checked_unless_its_run_had_begun(
 
 
 def test_another_run_is_not_continued(
-    probe: Command,
-    whole: Path,
-    signalled: Callable[[int], None],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    probe: Command, whole: Path, signalled: Callable[[int], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = probe(tmp_path)
     signalled(4)
