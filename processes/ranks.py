@@ -132,11 +132,6 @@ class Ranks:
         if self.world > 1:
             _at(place, self.rank).touch()
 
-    def leave(self, place: Path) -> None:
-        """Remove the file made by `come`, after all ranks have seen it."""
-        if self.world > 1:
-            _at(place, self.rank).unlink(missing_ok=True)
-
     def meet(self, place: Path, left: Path) -> bool:
         """Wait until every rank has reached `place` or `left`; return False if any is at `left`, having stopped.
 

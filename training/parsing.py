@@ -204,11 +204,11 @@ def trusted_modules(words: Sequence[str]) -> set[str]:
     A class is the value of --model, --data or a `class_path`, or begins with a capital, unlike the file `my.corpus`.
     Classes that every file may name add nothing: `torch.optim.SGD` trusts no other module of torch.
     """
-    found = set[str]()
+    found, known = set[str](), tuple(f"{module}." for module in (*ROOMS, *LIBRARIES))
     for option, value in typed_options(words):
         for name, leaf in leaves(value, option):
             # `Path.exists` raises for text that can be no path.
-            if not isinstance(leaf, str) or os.path.exists(leaf) or _is_known(leaf):
+            if not isinstance(leaf, str) or os.path.exists(leaf) or leaf.startswith(known):
                 continue
             parts = leaf.split(".")
             if not all(map(str.isidentifier, parts)):
@@ -219,10 +219,6 @@ def trusted_modules(words: Sequence[str]) -> set[str]:
             elif len(parts) > 1 and of_class:
                 found.add(parts[0])
     return found - {"jsonargparse"}  # which would let a setting change what settings may name
-
-
-def _is_known(path: str) -> bool:
-    return any(path.startswith(f"{module}.") for module in (*ROOMS, *LIBRARIES))
 
 
 def imported_classes(settings: object) -> set[str]:
@@ -240,11 +236,10 @@ def imported_classes(settings: object) -> set[str]:
 
 def refuse_permissions(settings: Namespace, words: Sequence[str]) -> None:
     """Raise SettingsError if a file of settings grants a permission that the command line does not."""
-    given = {
-        _plain(name) for option, value in typed_options(words) for name, leaf in leaves(value, option) if leaf is True
-    }
+    on = (name for option, value in typed_options(words) for name, leaf in leaves(value, option) if leaf is True)
+    given = {name.replace(".init_args", "") for name in on}
     for name, _ in _permissions(settings):
-        if _plain(name) not in given:
+        if name.replace(".init_args", "") not in given:
             raise SettingsError(
                 f"{name} is true in a file of settings, and only the command line can permit that. If you trust the "
                 f"file that it opens, add --{name} true."
@@ -267,7 +262,3 @@ def _permissions(node: object, at: str = "") -> Iterator[tuple[str, dict[str, ob
             if isinstance(held, dict) and key in PERMISSIONS and inner is True:
                 yield name, held
             yield from _permissions(inner, name)
-
-
-def _plain(name: str) -> str:
-    return name.replace(".init_args", "")
