@@ -1,6 +1,5 @@
 """Training inside a test, up to the best dev epoch; it leaves the random number generators of the test unchanged."""
 
-import io
 import logging
 import math
 import time
@@ -22,11 +21,10 @@ from torch import Tensor
 
 from processes.ranks import Ranks
 from results.errors import counted
-from results.files import keep, kept, remove_leftovers
 from training.checkpoints import TrainingError
 from training.lifecycle import TrainedModule
 from training.lightning_private import alone, ignore_signals
-from training.resume import StopBetweenBatches
+from training.resume import StopBetweenBatches, kept_tensors, load_tensors
 
 
 class Best(NamedTuple):
@@ -38,20 +36,6 @@ class Best(NamedTuple):
     value: float  # of the monitored score in the best epoch
     stopped: bool  # by early stopping, not by the maximum number of epochs
     part: Mapping[str, Any] = MappingProxyType({})  # see `TrainedModule.checkpoint_part`
-
-
-def load_best(path: Path) -> Best | None:
-    """Return the saved result of a training; None if there is no file, or it is damaged."""
-    content = kept(path)
-    return None if content is None else Best(**torch.load(io.BytesIO(content), map_location="cpu", weights_only=True))
-
-
-def save_best(path: Path, best: Best) -> None:
-    """Save the result of a training atomically."""
-    content = io.BytesIO()
-    torch.save({**best._asdict(), "part": dict(best.part)}, content)
-    remove_leftovers(path.parent)
-    keep(path, content.getbuffer())
 
 
 class Training(NamedTuple):
@@ -89,7 +73,7 @@ def share(trainings: Sequence[Training], ranks: Ranks) -> list[Best]:
                 found[place], how = _made(file, train)
             else:
                 assert file is not None
-                found[place] = ranks.wait_for(partial(load_best, file), owners[place], file)
+                found[place] = Best(**ranks.wait_for(partial(load_tensors, file), owners[place], file))
                 how = f"by rank {owners[place]}"
             best = found[place]
             cut = "" if best.stopped else ", cut off by max_epochs"
@@ -101,13 +85,9 @@ def share(trainings: Sequence[Training], ranks: Ranks) -> list[Best]:
 
 def _made(file: Path | None, train: Callable[[], Best]) -> tuple[Best, str]:
     """Return the result of a training on this rank, and words for the log."""
-    if file is not None and (kept := load_best(file)) is not None:
-        return kept, "found"
     began = time.perf_counter()
-    best = train()
-    if file is not None:
-        save_best(file, best)
-    return best, f"trained in {time.perf_counter() - began:.1f} s"
+    content, found = kept_tensors(file, lambda: {**(best := train())._asdict(), "part": dict(best.part)})
+    return Best(**content), "found" if found else f"trained in {time.perf_counter() - began:.1f} s"
 
 
 def train_nested(

@@ -24,7 +24,7 @@ from torchmetrics import Metric
 from datamodules.corpus import CorpusDataModule
 from processes import preemption
 from processes.ranks import LostRank, Ranks
-from results.files import is_full, keep, kept
+from results.files import is_full, keep, kept, remove_leftovers
 from training.checkpoints import TrainingError
 from training.faults import has_waited, is_of_another
 from training.lightning_private import (
@@ -296,18 +296,29 @@ def kept_file(trainer: Trainer, name: str) -> Path | None:
     return states[0].folder / name if states else None
 
 
-def kept_tensors(file: Path | None, compute: Callable[[], dict[str, Tensor]]) -> tuple[dict[str, Tensor], bool]:
+def kept_tensors(file: Path | None, compute: Callable[[], dict[str, Any]]) -> tuple[dict[str, Any], bool]:
     """Return the tensors that an interrupted run saved in `file`, else compute and save them.
 
     Returns:
         The tensors, on the CPU if they were saved before, and True if they were. With a file of None nothing is saved.
     """
-    content = None if file is None else kept(file)
-    if content is not None:
-        return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True), True
+    if file is not None and (saved := load_tensors(file)) is not None:
+        return saved, True
     tensors = compute()
     if file is not None:
-        made = io.BytesIO()
-        torch.save(tensors, made)
-        keep(file, made.getbuffer())
+        save_tensors(file, tensors)
     return tensors, False
+
+
+def load_tensors(file: Path) -> dict[str, Any] | None:
+    """Return the tensors in a file written by `save_tensors`; None without a file, or if it is damaged."""
+    content = kept(file)
+    return None if content is None else torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+
+
+def save_tensors(file: Path, tensors: Mapping[str, Any]) -> None:
+    """Save tensors and plain values atomically, with a checksum."""
+    content = io.BytesIO()
+    torch.save(dict(tensors), content)
+    remove_leftovers(file.parent)
+    keep(file, content.getbuffer())

@@ -31,10 +31,10 @@ from processes.ranks import LostRank
 from results.errors import UserError
 from results.files import keep
 from tests.test_train import ROOT, arguments, classifier_arguments, pytestmark  # noqa: F401 # expected warnings
-from training import Best, nested
 from training.checkpoints import read_checkpoint
 from training.lightning_private import random_states, set_random_states
 from training.parsing import Parser
+from training.resume import save_tensors
 from training.run import Left, RunState, run_digest
 
 Command = Callable[[Path], list[str]]
@@ -142,12 +142,11 @@ def test_an_experiment_stopped_within_its_trainings_keeps_those_that_have_ended(
     short = ("--model.init_args.max_epochs=3", "--model.init_args.batches=1", "--figures.draw=false")
     ended: list[Path] = []
 
-    def saved(kept: Path, best: Best) -> None:
+    def saved(kept: Path, best: dict[str, object]) -> None:
         ended.append(kept)
-        save_best(kept, best)
+        save_tensors(kept, best)
 
-    save_best = nested.save_best
-    monkeypatch.setattr(nested, "save_best", saved)
+    monkeypatch.setattr("training.resume.save_tensors", saved)
     times = interrupt_everywhere(
         lambda runs: [*arguments(path, corpus, bert, cache, runs), *short], signalled, tmp_path
     )
