@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from processes import preemption
 
-_POLL_SECONDS = 0.5  # at most; what comes soon is found sooner
+_POLL_SECONDS = 0.5  # maximum; the first polls are more frequent
 _TOUCH_SECONDS = 5.0
 
 Found = TypeVar("Found")
@@ -98,8 +98,8 @@ class Ranks:
             elif time.monotonic() - since > self.patience:
                 raise LostRank(
                     f"{file.parent}: rank {owner}, which was to write {file.name}, has given no sign of life for "
-                    f"{self.patience:.0f} s (--data.init_args.rank_timeout). Look at its output; a new run goes on "
-                    f"with what is finished.",
+                    f"{self.patience:.0f} s (--data.init_args.rank_timeout). Look at its output; a new run reuses "
+                    f"all finished work.",
                     owner,
                 )
             if stop:

@@ -111,7 +111,7 @@ def on_same_items(runs: Sequence[Scored], common: bool) -> tuple[list[Scored], l
         names = run.counts.index
         if names.names != order.names:
             both = [" and ".join(map(str, index.names)) for index in (order, names)]
-            raise RecordError(f"items of {first.folder} are named by {both[0]}, those of {run.folder} by {both[1]}")
+            raise RecordError(f"items of {first.folder} are named by {both[0]}, items of {run.folder} by {both[1]}")
         missing, added = order.difference(names), names.difference(order)
         if len(missing) + len(added) and not common:
             raise RecordError(
@@ -219,7 +219,7 @@ def main(args: Sequence[str], *, console: Console | None = None) -> int:
     console = console or Console()
     parser = argparse.ArgumentParser(prog="python -m sweeps.compare", description="Compare runs on the same items.")
     parser.add_argument("runs", nargs="+", metavar="RUN", help=f"{EXPECTED} all its seeds")
-    parser.add_argument("--score", help="what to compare them by (the first that has counts: uas, accuracy)")
+    parser.add_argument("--score", help="compared score (default: the first with counts, such as uas or accuracy)")
     parser.add_argument("--common", action="store_true", help="leave out the items that are not in all of the runs")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the table to FILE as well")
     options = parser.parse_args(args)

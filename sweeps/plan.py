@@ -21,7 +21,7 @@ OWN = {
     "config": "`config` names the one config of a run",
     "seed_everything": "`seeds` are the seeds of the runs",
     "trainer.default_root_dir": "`--out` is where the runs are kept",
-    "ckpt_path": "every run of a sweep begins anew",
+    "ckpt_path": "a sweep starts every run from the beginning",
 }
 """Options set by the sweep itself, with the reason."""
 
@@ -156,7 +156,7 @@ def read_sweep(path: Path, extra: Options | None = None, above: Sequence[Path] =
     if plan.grid and plan.label:
         raise UserError(f"{path}: `label` is for `rows`; the first columns of a `grid` are called as its axes")
     if path.resolve() in above:
-        raise UserError(f"{path}: its `checkpoints` are those of a plan that takes them from this one")
+        raise UserError(f"{path}: its `checkpoints` come from a plan that takes checkpoints from this one")
     if plan.grid:
         labels, entries = _grid(plan.grid, f"{path}: `grid`")
     else:

@@ -283,15 +283,15 @@ def main(args: Sequence[str], *, program: Sequence[str] = PROGRAM, console: Cons
     console = console or Console()
     place = list(args).index("--") if "--" in args else len(args)
     parser = ArgumentParser(prog="python -m sweeps.run", description="Run the rows of a table.")
-    parser.add_argument("plan", type=Path, help="what to run; docs/sweeps.md says how")
-    parser.add_argument("--out", type=Path | None, help="folder of the runs and the table (runs/NAME)")
-    parser.add_argument("--executor", type=Literal["local", "slurm"], default="local", help="where the runs go")
+    parser.add_argument("plan", type=Path, help="plan of the sweep; see docs/sweeps.md")
+    parser.add_argument("--out", type=Path | None, help="folder of the runs and the table (default: runs/NAME)")
+    parser.add_argument("--executor", type=Literal["local", "slurm"], default="local", help="this machine or SLURM")
     parser.add_argument(
-        "--jobs", type=PositiveInt, default=1, help="runs at a time on this machine, which share the cores"
+        "--jobs", type=PositiveInt, default=1, help="number of parallel runs on this machine, which share the cores"
     )
-    parser.add_argument("--table", action="store_true", help="begin no run: make the table of what is done")
+    parser.add_argument("--table", action="store_true", help="start no run; make the table of the finished runs")
     parser.add_class_arguments(Slurm, "slurm")
-    parser.epilog = "Behind -- stand options for each of the runs, such as --data.init_args.cache=DIR."
+    parser.epilog = "Options after -- apply to every run, for example --data.init_args.cache=DIR."
     options = parser.parse_args(list(args[:place]))
     sweep = read_sweep(options.plan, options_of(args[place + 1 :]))
     # Absolute, because the runs receive it. Sweeps without --out share runs.

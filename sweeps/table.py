@@ -78,7 +78,7 @@ def _over_seeds(row: Row, score: str, done: Mapping[int, Sequence[Record]], faul
             files = ", ".join(str(one.path) for one in runs)
             faults.append(
                 f"row `{row.name}`, seed {seed}: {files} has no score `{score}`{near(score, there)}; there are "
-                f"{', '.join(there)}. Say under the row's `scores` what it is called there, or null"
+                f"{', '.join(there)}. Give its name there under the row's `scores`, or null"
             )
         else:
             givers.append(giver)

@@ -322,7 +322,7 @@ class ProbingCLI(CommandLine):
             if self.trainer.is_global_zero:
                 os.close(self._lock)
 
-    def fit(self, **options: Any) -> None:  # noqa: ANN401 # those of Trainer.fit
+    def fit(self, **options: Any) -> None:  # noqa: ANN401 # arguments of Trainer.fit
         """Train, or continue the training of an unfinished run; skip a training that has ended."""
         if self.state.left.ended is not None:
             self.datamodule.trainer = self.trainer
@@ -523,7 +523,7 @@ def _interrupted(number: signal.Signals) -> int:
 
 
 for _message in (
-    ".*LeafSpec.*is deprecated",  # Lightning 2.6 walks through batches by what torch 2.13 deprecates
+    ".*LeafSpec.*is deprecated",  # Lightning 2.6 uses it on batches; torch 2.13 deprecates it
     "The dirpath has changed",  # a run has a folder of its own, whatever checkpoint it begins with
     "The `srun` command is available",  # on the login node of a cluster, of every run that is meant for it alone
     "The number of training batches .* logging interval",  # the only values that are logged are of whole epochs

@@ -135,7 +135,7 @@ class TrainedModule(Experiment[Data], Generic[Data, Sizes]):
         checkpoint["trained_on"] = self.trained_on
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Make the parameters of the checkpoint, or compare them with those of the run.
+        """Make the parameters for the sizes in the checkpoint, or check that they fit the run.
 
         Raises:
             TrainingError: the checkpoint is of another class, or its parameters do not fit the data of the run.
@@ -162,11 +162,11 @@ class TrainedModule(Experiment[Data], Generic[Data, Sizes]):
         """Read further entries of the module's part of a checkpoint, before its parameters are loaded."""
 
     @classmethod
-    def load_from_checkpoint(  # type: ignore[override] # of the arguments of Lightning those that are of use here
+    def load_from_checkpoint(  # type: ignore[override] # fewer arguments than in Lightning
         cls,
         checkpoint_path: str | Path,
         map_location: torch.device | str | None = None,
-        **options: Any,  # noqa: ANN401 # those of the constructor
+        **options: Any,  # noqa: ANN401 # arguments of the constructor
     ) -> Self:
         """Return the trained module of a checkpoint in evaluation mode, without a Trainer or datamodule.
 
@@ -179,7 +179,7 @@ class TrainedModule(Experiment[Data], Generic[Data, Sizes]):
         device = usable_device(map_location or "cpu")
         path = Path(checkpoint_path)
         content = read_checkpoint(path)
-        with isolate_rng():  # the numbers that parameters are drawn from are not those of the program around
+        with isolate_rng():  # initial parameters leave the random numbers of the caller unchanged
             module = instantiate(cls, path, configured_model(path, content), options)
             module.on_load_checkpoint(dict(content))
         module.load_state_dict(content["state_dict"])

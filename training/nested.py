@@ -102,13 +102,13 @@ def train_nested(
     device: torch.device | None = None,
     every: int = 1,
     optimisation: Mapping[str, Any] | None = None,
-    **data: Any,  # noqa: ANN401 # those of Trainer.fit
+    **data: Any,  # noqa: ANN401 # arguments of Trainer.fit
 ) -> Best:
     """Train a module and return its parameters at the best dev epoch; the module itself keeps its last parameters.
 
     Args:
         module: the module.
-        callbacks: further callbacks, beside those for the best checkpoint and early stopping.
+        callbacks: callbacks beside the best checkpoint and early stopping.
         monitor: name of a score that the module logs on dev.
         mode: `min` if the lowest score is best, else `max`.
         max_epochs: maximum number of validation checks.
@@ -185,7 +185,7 @@ def nested_trainer(
     *callbacks: Callback,
     epochs: int | None = None,
     every: int = 1,
-    **optimisation: Any,  # noqa: ANN401 # those of Trainer
+    **optimisation: Any,  # noqa: ANN401 # arguments of Trainer
 ) -> Trainer:
     """Return a silent trainer that runs inside a test, on the CPU by default.
 

@@ -54,7 +54,7 @@ class Parser(LightningArgumentParser):
             self._file = ""
         return found
 
-    def format_help(self, *args: Any) -> str:  # noqa: ANN401 # those of argparse
+    def format_help(self, *args: Any) -> str:  # noqa: ANN401 # arguments of argparse
         """Return the help: commands and configs, or the options of one command."""
         with_commands = any(action.dest == "subcommand" for action in self._actions)
         return overview(get_terminal_size().columns) if with_commands else str(super().format_help(*args))
@@ -94,7 +94,7 @@ def check_settings(path: str, settings: object, at: str = "") -> None:
     """Check that a config is a mapping, and that only arguments of a class stand beside its `class_path`.
 
     Raises:
-        SettingsError: it is not.
+        SettingsError: the config has another form.
     """
     if not at and not isinstance(settings, Mapping):
         raise SettingsError(f"{path} must be a mapping, `model: …` and `data: …`. Give --config one of configs/.")
@@ -116,7 +116,7 @@ usage: python train.py {fit,validate,test,predict} --config CONFIG [options]
 
   fit       train a model, keep the best checkpoint, test it on the test split
   validate  score a checkpoint on the dev split
-  test      score a checkpoint on the test split, or run what needs no training
+  test      score a checkpoint on the test split, or run an experiment without training
   predict   write the predictions of a checkpoint for the test split
 
 A config is a published experiment; options change parts of it:

@@ -212,7 +212,7 @@ def rehearse(
 
 
 class Needs:
-    """Replacement for `make_store` that returns stores of labels only, and adds up what the real stores would need.
+    """Replacement for `make_store`: returns stores of labels only, and adds up the time and bytes of the real stores.
 
     Attributes:
         bytes: number of bytes that are not on the disk yet.

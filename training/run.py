@@ -55,7 +55,7 @@ class Left(NamedTuple):
     """Undamaged files of an interrupted run.
 
     Attributes:
-        training: checkpoint from which the training continues; None if it starts anew or has ended.
+        training: checkpoint from which the training continues; None if it must start again or has ended.
         ended: `best`, a path within the run's folder, and `epochs_run` of a training that has ended; else None.
         best: SHA-256 of the best checkpoints so far, by path.
         log: content of `metrics.csv`.

@@ -207,7 +207,7 @@ def test_other_items_are_counted_in_the_error(tmp_path: Path) -> None:
     ):
         main([str(a), str(b)])
     c = make_run(tmp_path / "c", items(2).drop(columns="id"), config(decay=1))
-    with pytest.raises(UserError, match=r"items of .*a are named by id, those of .*c by sentence"):
+    with pytest.raises(UserError, match=r"items of .*a are named by id, items of .*c by sentence"):
         main([str(a), str(c)])
 
 

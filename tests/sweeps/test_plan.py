@@ -111,7 +111,7 @@ FAULTS = {
     "rows: {a: {config: a.yaml, seeds: []}}": "row `a`: `seeds` is empty: give it a value, or leave it out",
     "rows: {a: }": "`a` is empty|Expected a dict",
     "rows: {a: {config: a.yaml, checkpoints: [':b']}}": "row `a`: :b names no training; rows are",
-    "rows: {a: {config: a.yaml, checkpoints: [spec.yaml]}}": "its `checkpoints` are those of a plan that takes them",
+    "rows: {a: {config: a.yaml, checkpoints: [spec.yaml]}}": "its `checkpoints` come from a plan that takes",
     "rows: {a: {config: a.yaml, checkpoints: [no.yaml]}}": "no.yaml cannot be read",
     "rows: {a: {config: a.yaml, set: {seed_everything: 1}}}": "`seed_everything` cannot be set: `seeds` are",
     "rows: {a: {config: a.yaml, set: {--x: 1}}}": "options are named without dashes: `x`, not `--x`",
