@@ -22,7 +22,6 @@ from typing import Literal, cast
 from jsonargparse import ArgumentParser
 from jsonargparse.typing import PositiveInt
 from rich.console import Console
-from rich.progress import Progress as Bar
 from rich.text import Text
 
 from processes.jobs import PATIENCE, Attempt, Jobs, Slurm, environment, results_of
@@ -100,11 +99,8 @@ class Sweeper:
         if not asked:
             return {}
         faults: dict[str, list[str]] = defaultdict(list)
-        for key, fault in zip(
-            asked.values(),
-            _faults_of(self.program, [self._arguments(key) for key in asked.values()], self.console),
-            strict=True,
-        ):
+        lines = [self._arguments(key) for key in asked.values()]
+        for key, fault in zip(asked.values(), _faults_of(self.program, lines), strict=True):
             if fault is not None:
                 faults[fault].append(key)
         return faults
@@ -230,22 +226,19 @@ class Sweeper:
         self.console.print(Text(f"{self.title(key)}: {what}", style), soft_wrap=True)
 
 
-def _faults_of(program: Sequence[str], lines: Sequence[Sequence[str]], console: Console) -> Iterator[str | None]:
+def _faults_of(program: Sequence[str], lines: Sequence[Sequence[str]]) -> Iterator[str | None]:
     """Yield the fault of each command line, None for a valid one; one process checks all."""
-    rows = counted(len(lines), "command line")
     command, own = [*program, "--check"], environment({"OMP_NUM_THREADS": "1"})
     with TemporaryFile("w+", encoding="utf-8") as asked, TemporaryFile("w+", encoding="utf-8") as said:
         json.dump(lines, asked)
         asked.seek(0)
         process = subprocess.Popen(command, stdin=asked, stdout=PIPE, stderr=said, encoding="utf-8", env=own)
         assert process.stdout is not None
-        with process, Bar(console=console, transient=True, disable=not console.is_terminal) as bar:
-            shown, logged = bar.add_task(f"Checking {rows}", total=len(lines)), None
+        with process:
+            progress = None
             for found in process.stdout:
-                bar.advance(shown)
-                logged = logged or Progress(f"Checking {rows}", len(lines))  # not while the process starts
-                if bar.disable:
-                    logged.advance()
+                progress = progress or Progress("Checking, command lines", len(lines))  # once the process has started
+                progress.advance()
                 yield json.loads(found)
         if process.returncode:
             said.seek(0)

@@ -91,7 +91,6 @@ class Resume(StopBetweenBatches):
         self._alive = ExitStack()
         self._saving: dict[str, Any] | None = None
         self._restored: Mapping[str, Any] | None = None
-        self._written = time.monotonic()
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Send the folder of the state, made by rank 0, to all ranks; stop after a signal.
@@ -121,6 +120,7 @@ class Resume(StopBetweenBatches):
             # fails earlier with a message.
             spare = PATIENCE if dist.get_backend() != "gloo" else 0.0
             limit_collectives(limit.total_seconds() + spare)
+        self._written = time.monotonic()  # when the data are set up
         if self._agreed() == Wish.STOP:
             preemption.stop()
 
@@ -157,10 +157,6 @@ class Resume(StopBetweenBatches):
 
     def _place(self, name: str) -> Path:
         return self.state.folder / f".{name}-{self._attempt}"
-
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Start the time until the next saved state."""
-        self._written = time.monotonic()
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int) -> None:
         """Restore the parts of a state that Lightning omits; save the state or stop if any rank requests it.
