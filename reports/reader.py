@@ -14,7 +14,7 @@ import pandas as pd
 from results import Estimate, Unit
 from results.errors import UserError, near
 from results.estimates import ENDS
-from training.config import SettingsError, is_neutral, leaves, read_yaml
+from training.config import SettingsError, read_yaml, score_settings
 
 NAN = float("nan")
 KEYS = ("document", "sentence", "id")  # columns that identify an item
@@ -245,7 +245,7 @@ def _score_rows(record: Record) -> list[dict[str, object]]:
     """Return a row for each score of a run, with the options of its config that change numbers."""
     path = record.path.parent / "config.yaml"
     config = read_yaml(path) if path.is_file() else {}
-    chosen = ((name.split("."), value) for name, value in leaves(config) if not is_neutral(name))
+    chosen = ((name.split("."), value) for name, value in score_settings(config).items())
     options = {
         ".".join(part for part in name if part not in ("init_args", "class_path")): value
         for name, value in chosen

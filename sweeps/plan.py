@@ -14,7 +14,7 @@ from jsonargparse.typing import NonNegativeInt
 
 from reports.reader import Record
 from results.errors import UserError, near
-from training.config import is_neutral, leaves, read_yaml, typed
+from training.config import leaves, read_yaml, score_settings, typed
 from training.parsing import PERMISSIONS, trusted_modules, typed_options
 
 OWN = {
@@ -51,7 +51,7 @@ class Run:
     @property
     def identity(self) -> dict[str, object]:
         """Everything that determines the numbers of the run; names of configs and rows do not."""
-        options = [pair for pair in self.options if not is_neutral(pair[0])]
+        options = list(score_settings(dict(self.options)).items())
         known = {"command": self.command, "config_sha256": self.digest, "options": options, "seed": self.seed}
         return {**known, "checkpoints": [run.key for run in self.trained]} if self.trained else known
 

@@ -40,16 +40,19 @@ def leaves(node: object, at: str = "") -> Iterator[tuple[str, object]]:
         yield at, node
 
 
-def is_neutral(name: str) -> bool:
-    """Return True if an option, or the section of the config that it belongs to, changes no number of a run."""
-    return name.endswith(".dirpath") or any(f"{name}.".startswith(f"{one}.") for one in NEUTRAL)
+def score_settings(config: object) -> dict[str, object]:
+    """Return the settings of a config that change the numbers of a run, by dotted names."""
+    return {
+        name: value
+        for name, value in leaves(config)
+        if not name.endswith(".dirpath") and not any(f"{name}.".startswith(f"{one}.") for one in NEUTRAL)
+    }
 
 
 def settings(config: object) -> dict[str, object]:
-    """Return the settings of a config that change its numbers, by dotted names; all seeds are None."""
-    # The root of the data is left out: digests identify the files.
-    changing = ((name, value) for name, value in leaves(config) if name != DATA_ROOT and not is_neutral(name))
-    return {name: None if name.rpartition(".")[2] in SEEDS else value for name, value in changing}
+    """Return `score_settings` with seeds of None, and without the root of the data, whose files have digests."""
+    shared = {name: value for name, value in score_settings(config).items() if name != DATA_ROOT}
+    return shared | dict.fromkeys(shared.keys() & seeds(config).keys())
 
 
 def seeds(config: object) -> dict[str, object]:

@@ -28,15 +28,14 @@ from processes.ranks import acquire_lock
 from results.digests import file_digest
 from results.errors import UserError
 from results.files import commit, is_full, keep, kept, remove_leftovers, temporary, write_atomically
-from training.config import is_neutral, leaves
+from training.config import score_settings
 
 log = logging.getLogger(__name__)
 
 
 def run_digest(command: str, config: Mapping[str, object], world: int) -> str:
     """Return a hash of the command, the options that change the numbers, and the number of devices."""
-    options = [(name, value) for name, value in leaves(config) if not is_neutral(name)]
-    text = json.dumps([command, sorted(options), world], default=str)
+    text = json.dumps([command, sorted(score_settings(config).items()), world], default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
