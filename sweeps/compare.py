@@ -181,7 +181,7 @@ def warnings(runs: Sequence[Scored]) -> list[str]:
             found.append(f"{run.folder} and {reference.folder} read other files as {' and '.join(others)}")
         differing = int((run.counts["denominator"] != reference.counts["denominator"]).sum())
         if run.name != "f1" and differing:  # the denominator of F1 depends on the predictions
-            found.append(f"in {differing} items {run.folder} counts out of another number than {reference.folder}")
+            found.append(f"in {differing} items the denominators of {run.folder} and {reference.folder} differ")
     return found
 
 

@@ -273,7 +273,7 @@ def _text(name: str, value: object, where: str) -> str:
     try:
         return value if isinstance(value, str) else json.dumps(value, allow_nan=False)
     except (TypeError, ValueError) as error:
-        fault = f"`set`: {name} has no form on a command line ({error}): write it as text, in quotes"
+        fault = f"`set`: {name} cannot be written on a command line ({error}): write it as text, in quotes"
         raise UserError(f"{where}, {fault}") from None
 
 
@@ -301,6 +301,6 @@ def options_of(words: Sequence[str]) -> dict[str, str]:
     while rest:
         name, given, value = rest.pop(0).partition("=")
         if not name.startswith("--") or (not given and (not rest or rest[0].startswith("--"))):
-            raise UserError(f"behind `--` come options of train.py, each with its value: --name=value, not {name!r}")
+            raise UserError(f"give options of train.py with their values after `--`: --name=value, not {name!r}")
         found[name[2:]] = value if given else rest.pop(0)
     return found

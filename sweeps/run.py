@@ -114,7 +114,7 @@ class Sweeper:
         # Runs that test checkpoints of other runs are checked after these.
         if faults := self.check(key for key in self.waiting if self._is_ready(key)):
             why = [f"{', '.join(row for key in keys for row in self.rows[key])}: {why}" for why, keys in faults.items()]
-            raise UserError("\n".join(["no run was begun, for some cannot be run as they are written:", *why]))
+            raise UserError("\n".join(["no run was started, because some command lines are invalid:", *why]))
         for folder in self.folders.values():
             folder.mkdir(parents=True, exist_ok=True)  # where other sweeps find them
         try:
@@ -142,12 +142,12 @@ class Sweeper:
                 self.left.append(key)
             elif self.jobs.slurm and job in states:
                 self._going[key] = job, time.monotonic()
-                self._say(key, f"job {job} is at it")
+                self._say(key, f"job {job} is running it")
             elif self._is_ready(key) and len(self._going) + len(ready) < self.jobs.limit:
                 ready.append(key)
         for fault, keys in self.check(key for key in ready if self.runs[key].trained).items():
             for key in keys:
-                self._fail(key, f"cannot be run as it is written: {fault}")
+                self._fail(key, f"invalid command line: {fault}")
         ready = [key for key in ready if key not in self.failed]
         names = self.jobs.submit([self._attempt(key) for key in ready]) if ready else []
         for key, name in zip(ready, names, strict=True):
@@ -244,7 +244,7 @@ def _faults_of(program: Sequence[str], lines: Sequence[Sequence[str]]) -> Iterat
             said.seek(0)
             last = "\n".join(said.read().splitlines()[-TAIL:])
             code = process.returncode
-            raise UserError(f"the rows cannot be checked: {' '.join(command)} ends with {code}:\n{last}")
+            raise UserError(f"the check of the command lines failed: {' '.join(command)} ended with {code}:\n{last}")
 
 
 def end_of_log(folder: Path, job: Path) -> tuple[str, str]:
@@ -260,7 +260,7 @@ def end_of_log(folder: Path, job: Path) -> tuple[str, str]:
             faults = re.findall(rf"(?im)^(?:{trace}|(error:.*))$", "\n".join(lines))
             fault = "".join(faults[-1]).replace(str(folder), "") if faults else ""
             return "\n".join([f"the end of {log}:", *(f"    {line}" for line in shown)]), fault
-    return f"it said nothing; its folder is {folder}", ""
+    return f"its logs are empty; its folder is {folder}", ""
 
 
 def _text(path: Path) -> str:

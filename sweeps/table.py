@@ -147,7 +147,7 @@ def _other_data(rows: Sequence[Row], records: Records) -> list[str]:
     for file, kinds in frame.groupby("file", sort=False):
         if kinds["sha256"].nunique() > 1:
             names = kinds.groupby("sha256", sort=False)["row"].agg(", ".join)
-            found.append(f"{file} was not the same file to all rows: {' | '.join(names)}")
+            found.append(f"{file} differs between rows: {' | '.join(names)}")
     return found
 
 
@@ -162,15 +162,15 @@ def _other_items(rows: Sequence[Row], records: Records) -> list[str]:
         if len(kinds) > 1:
             shared = frozenset.intersection(*kinds)
             left_out = sorted(map(str, frozenset.union(*kinds) - shared))
-            counts = " | ".join(f"{len(items)} under {', '.join(names)}" for items, names in kinds.items())
-            how = f"other data for {{}}: {counts}; none under all"
+            counts = " | ".join(f"{len(items)} in {', '.join(names)}" for items, names in kinds.items())
+            how = f"{counts}; no item is shared"
             if shared:
                 how = (
-                    f"different items for {{}}: {counts}; {len(shared)} under all, without {first_of(left_out)}. What "
-                    "all of them have is compared by `python -m sweeps.compare DIR:ROW DIR:ROW --common`"
+                    f"{counts}; {len(shared)} are shared, without {first_of(left_out)}. "
+                    "`python -m sweeps.compare DIR:ROW DIR:ROW --common` compares shared items"
                 )
             scores.setdefault(how, []).append(score)
-    return [f"the rows stand on {how.replace('{}', ', '.join(names), 1)}" for how, names in scores.items()]
+    return [f"the rows have different items for {', '.join(names)}: {how}" for how, names in scores.items()]
 
 
 def _items(row: Row, score: str, records: Records) -> frozenset[object]:

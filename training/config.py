@@ -134,7 +134,7 @@ def typed(kind: type[_Typed], content: object, where: str) -> _Typed:
         if value in (None, "", []):
             raise SettingsError(f"{where}: `{name}` is empty: give it a value, or leave it out")
         if isinstance(value, list) and any(one in value[:place] for place, one in enumerate(value)):
-            raise SettingsError(f"{where}: `{name}` names something twice: {value}")
+            raise SettingsError(f"{where}: `{name}` has duplicates: {value}")
     parser = ArgumentParser(exit_on_error=False)
     parser.add_class_arguments(kind)
     try:

@@ -74,8 +74,8 @@ def full_disk(run: Path, error: OSError) -> UserError:
     scored = (run / "results.json").exists()
     written = "The scores are written: only figures or the page are missing. " if scored else ""
     return UserError(
-        f"{error.filename or run}: {error.strerror}. {written}Free some space, and give the same command again: it "
-        f"goes on in {run}, from what is kept there."
+        f"{error.filename or run}: {error.strerror}. {written}Free some space, then repeat the command: it "
+        f"continues the run in {run}."
     )
 
 

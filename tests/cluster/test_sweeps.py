@@ -118,7 +118,7 @@ def test_queued_jobs_are_found_again_and_cancelled_ones_are_failures(on_slurm: S
     thread.join()
     assert code == 1
     for job in jobs:
-        assert f"job {job} is at it" in said
+        assert f"job {job} is running it" in said
     assert f"job {jobs[2]} ended as CANCELLED" in said
     assert "3 runs: 2 done (0 begun now), 1 failed" in said
 

@@ -275,7 +275,7 @@ def test_other_denominators_are_told(tmp_path: Path) -> None:
     a = items(1)
     b = a.assign(scored=a["scored"] + (a["sentence"] < 7))
     runs = [make_run(tmp_path / "a", a, config()), make_run(tmp_path / "b", b, config(decay=1))]
-    assert f"Warning: in 7 items {runs[1]} counts out of another number than {runs[0]}" in run_main(*runs)
+    assert f"Warning: in 7 items the denominators of {runs[1]} and {runs[0]} differ" in run_main(*runs)
 
 
 EXPECTED = "the folder of a run, its results.json, or DIR:ROW"

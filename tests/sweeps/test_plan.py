@@ -107,7 +107,7 @@ FAULTS = {
     "rows: {a: {config: a.yaml, scores: {uas: 1}}}": "row `a`: `scores`: .*Expected a str",
     "rows: {a: {config: a.yaml, seeds: [-1]}}": "row `a`: `seeds`: .*-1 does not conform to restriction v>=0",
     "rows: {a: {config: a.yaml, seeds: [true]}}": "row `a`: `seeds`: .*True not a number",
-    "rows: {a: {config: a.yaml, seeds: [1, 1]}}": r"row `a`: `seeds` names something twice: \[1, 1\]",
+    "rows: {a: {config: a.yaml, seeds: [1, 1]}}": r"row `a`: `seeds` has duplicates: \[1, 1\]",
     "rows: {a: {config: a.yaml, seeds: []}}": "row `a`: `seeds` is empty: give it a value, or leave it out",
     "rows: {a: }": "`a` is empty|Expected a dict",
     "rows: {a: {config: a.yaml, checkpoints: [':b']}}": "row `a`: :b names no training; rows are",
@@ -115,7 +115,7 @@ FAULTS = {
     "rows: {a: {config: a.yaml, checkpoints: [no.yaml]}}": "no.yaml cannot be read",
     "rows: {a: {config: a.yaml, set: {seed_everything: 1}}}": "`seed_everything` cannot be set: `seeds` are",
     "rows: {a: {config: a.yaml, set: {--x: 1}}}": "options are named without dashes: `x`, not `--x`",
-    "rows: {a: {config: a.yaml, set: {x: 2026-01-01}}}": "`set`: x has no form on a command line",
+    "rows: {a: {config: a.yaml, set: {x: 2026-01-01}}}": "`set`: x cannot be written on a command line",
     "rows: {a: {runs: []}}": "row `a`: `runs` is empty",
     "rows: {a: {runs: [{config: a.yaml, seeds: [1]}]}}": "row `a`, run 1: `seeds` is not of a single run",
     "name: a/b\nrows: {a: {config: a.yaml}}": "`name` becomes a file name",
@@ -138,7 +138,7 @@ def test_faults_say_where_they_are(text: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("extra", "message"),
     [
-        (["x=1"], "behind `--` come options of train.py, each with its value: --name=value, not 'x'"),
+        (["x=1"], "give options of train.py with their values after `--`: --name=value, not 'x'"),
         (["--x"], "not '--x'"),
         (["--x", "--y=1"], "not '--x'"),
         (["--config=b.yaml"], "`config` cannot be set: `config` names the one config of a run"),

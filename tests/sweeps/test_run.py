@@ -139,7 +139,7 @@ def test_no_run_is_begun_where_one_cannot_be(tmp_path: Path) -> None:
     spec = write_spec(
         tmp_path, f"scores: [uas]\nseeds: [0, 1]\nrows: {rows}\n", a="a", b="unfit", c="unfit", d="unfit 2"
     )
-    with pytest.raises(UserError, match=r"no run was begun, .*written:\nx, y: unfit\nz: unfit 2$"):
+    with pytest.raises(UserError, match=r"no run was started, .*invalid:\nx, y: unfit\nz: unfit 2$"):
         sweep(spec)
     assert calls(tmp_path) == []
     for name in "bcd":
@@ -152,7 +152,7 @@ def test_no_run_is_begun_where_one_cannot_be(tmp_path: Path) -> None:
     assert (tmp_path / "checks.txt").read_text() == checks == "checked\nchecked\n"
     (tmp_path / "a.yaml").write_text("broken")
     with pytest.raises(
-        UserError, match=r"the rows cannot be checked: .* --check ends with 1:\nOh: the program is broken"
+        UserError, match=r"the check of the command lines failed: .* --check ended with 1:\nOh: the program is broken"
     ):
         sweep(spec)
 
@@ -329,7 +329,7 @@ def test_a_row_tests_the_checkpoints_of_others(tmp_path: Path) -> None:
     found = json.loads(call["model.init_args.checkpoints"])
     assert len(found) == 2
     assert {*map(Path, found)} < {*trained}
-    assert "unfit, unfit, seed 0: cannot be run as it is written: unfit" in told
+    assert "unfit, unfit, seed 0: invalid command line: unfit" in told
     assert "not begun, because others failed: [6/6] nothing, b, seed 0" in told
 
 

@@ -171,7 +171,7 @@ def test_other_data_and_what_all_runs_share(tmp_path: Path) -> None:
         for name, (sha, encoder) in zip("abc", kinds, strict=True)
     }
     result, provenance = made(tmp_path, rows, records)
-    assert told(result, "warnings") == ["t.conllu was not the same file to all rows: a, c | b"]
+    assert told(result, "warnings") == ["t.conllu differs between rows: a, c | b"]
     assert provenance.encoder == {}
     alike, provenance = made(tmp_path, rows[:1], {run(0, "a").key: records[run(0, "a").key]})
     assert told(alike, "warnings") == []
@@ -189,13 +189,13 @@ def test_rows_on_different_items_are_told(tmp_path: Path) -> None:
     }
     (warning,) = told(made(tmp_path, rows, records)[0], "warnings")
     assert warning.startswith(
-        "the rows stand on different items for uas, same: 9 under a, c | 8 under b; 8 under all, without s5. "
+        "the rows have different items for uas, same: 9 in a, c | 8 in b; 8 are shared, without s5. "
     )
     assert "--common" in warning
     assert told(made(tmp_path, [rows[0], *rows[2:]], records)[0], "warnings") == []
     other = record(tmp_path, "other", {"uas": 0.5}, items=numbered.assign(id="x").head(1))
     (warning,) = told(made(tmp_path, rows[:2], {**records, run(0, "b").key: other})[0], "warnings")
-    assert warning == "the rows stand on other data for uas, same: 9 under a | 1 under b; none under all"
+    assert warning == "the rows have different items for uas, same: 9 in a | 1 in b; no item is shared"
 
 
 def test_results_are_read(tmp_path: Path) -> None:

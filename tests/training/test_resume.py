@@ -412,8 +412,7 @@ def test_a_full_disk_is_told_in_one_line_and_the_same_command_goes_on(
     assert "Traceback" not in said
     assert len(errors) == 1
     assert errors[0].endswith(
-        f": No space left on device. {missing}Free some space, and give the same command again: it goes on in {run}, "
-        f"from what is kept there."
+        f": No space left on device. {missing}Free some space, then repeat the command: it continues the run in {run}."
     )
     assert drawing == (run / "results.json").exists()
     assert not list(run.rglob("*.tmp"))
