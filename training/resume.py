@@ -65,7 +65,9 @@ class StopBetweenBatches(Callback):
         """Raise `Interrupted` after a signal."""
         preemption.check()
 
-    on_predict_batch_start = on_test_batch_start
+    def on_predict_batch_start(self, *_: object) -> None:
+        """Raise `Interrupted` after a signal."""
+        preemption.check()
 
 
 class Resume(StopBetweenBatches):
