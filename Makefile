@@ -1,11 +1,11 @@
-# Every target makes the environment it needs; nothing has to be done first.
+# Every target creates the environment it needs.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-# One process for each core, of one thread each. A process that has run out of tests takes over those of another.
+# One process for each core, with one thread each. A process without tests left takes tests from another.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal
-# Warnings are errors. The variable leaves out an advertisement.
+# Warnings are errors. The variable suppresses an advertisement.
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 .PHONY: demo test check docs slurm browser cluster-test bench
@@ -32,7 +32,7 @@ check: $(INSTALLED)
 docs: $(INSTALLED)
 	$(MKDOCS)
 
-# $(call debian,program,packages): install Debian's packages where the program is not there.
+# $(call debian,program,packages): install Debian packages if the program is missing.
 debian = PATH="$$PATH:/usr/sbin"; command -v $(1) >/dev/null || { \
 	  command -v apt-get >/dev/null || { echo "There is no apt-get here: install $(2)." >&2; exit 1; }; \
 	  if [ "$$(id -u)" = 0 ]; then sudo=; else sudo=sudo; fi; \
@@ -42,11 +42,11 @@ debian = PATH="$$PATH:/usr/sbin"; command -v $(1) >/dev/null || { \
 slurm:
 	@$(call debian,slurmd,slurm-wlm slurmctld slurmd slurm-client munge)
 
-# What the pages are tested in.
+# The browser of the tests of pages.
 browser:
 	@$(call debian,chromium,chromium)
 
-# The tests start and stop a SLURM of this machine alone.
+# The tests start and stop their own SLURM on this machine.
 cluster-test: $(INSTALLED) slurm
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m cluster tests/cluster
 
