@@ -24,7 +24,6 @@ from attention.alignment import (
 from tests import tiny
 from tests.attention import reference
 
-ZERO_WIDTH_JOINER, VARIATION_SELECTOR = "\u200d", "\ufe0f"
 TOKENIZERS: dict[str, Callable[[], PreTrainedTokenizerFast]] = {
     "bert": tiny.bert_tokenizer,
     "roberta": tiny.roberta_tokenizer,
@@ -65,13 +64,9 @@ def test_a_tokenizer_that_writes_the_blank_itself_gets_no_second_one(tmp_path: P
 
 
 def test_words_with_the_unknown_token_among_their_pieces_are_counted() -> None:
-    tokenizer = tiny.bert_tokenizer()
-    sentence = ("the", "日本", "fox", "fox-日-fox", ZERO_WIDTH_JOINER)
-    pieces, known = split_words(tokenizer, [sentence, ("the", "fox", "[SEP]")])
-    slow = 0
-    for word in sentence:
-        slow += "[UNK]" in tokenizer.tokenize(word) or not tokenizer.tokenize(word)
-    assert (pieces.with_unknown, pieces.unknown, known.with_unknown) == (slow, 1, 0) == (3, 1, 0)
+    sentences = ("the", "日本", "fox", "fox-日-fox", "\u200d"), ("the", "fox", "[SEP]")
+    pieces, known = split_words(tiny.bert_tokenizer(), sentences)
+    assert (pieces.with_unknown, pieces.unknown, known.with_unknown) == (3, 1, 0)
 
 
 def test_a_word_without_a_piece_and_no_unknown_token_is_an_error() -> None:

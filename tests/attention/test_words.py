@@ -89,15 +89,11 @@ def test_bertviz_takes_batches_of_one(bert: Path) -> None:
     assert tokens[0] == "[CLS]"
 
 
-def test_one_sentence_may_be_given_by_itself(bert: Path) -> None:
+def test_one_sentence_may_be_given_by_itself_and_what_cannot_be_read_is_named(bert: Path) -> None:
     encoder = Encoder(str(bert))
     alone, listed = encoder.attention("the fox"), encoder.attention(["the fox"])
     assert alone.sentences == listed.sentences == (("the", "fox"),)
     assert alone[0].equals(listed[0])
-
-
-def test_what_cannot_be_read_is_named(bert: Path) -> None:
-    encoder = Encoder(str(bert))
     with pytest.raises(UserError, match="number 1, from 0, is empty"):
         encoder.attention(["the fox", " "])
     with pytest.raises(EncoderError, match="no such folder"):
