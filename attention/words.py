@@ -1,4 +1,4 @@
-"""`Encoder`, and the attention of a few sentences in memory: arrays with named axes, for notebooks and programs."""
+"""`Encoder`, and attention of a few sentences in memory as arrays with named axes, for notebooks and programs."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -25,14 +25,14 @@ Over = Literal["words", "pieces"]
 
 
 class WordAttention(Sequence[xr.DataArray]):
-    """The attention of sentences: one array a sentence, in the order in which they were given.
+    """The attention of sentences: one array for each sentence, in the given order.
 
-    An array is float32 `[layer, head, from, to]`: layers and heads from 1, words by their forms, the delimiters that
-    the tokenizer writes at both ends by their tokens. Every row sums to one. The coordinates `from_word` and `to_word`
-    are the numbers of the words from 1, of pieces those of their words; 0 and n + 1 are the delimiters.
+    An array is float32 `[layer, head, from, to]`, with rows that sum to one. Its coordinates are layers and heads from
+    1, and the forms of words or pieces, with the tokenizer's delimiters. `from_word` and `to_word` are the numbers of
+    the words from 1, also for pieces; delimiters have the numbers 0 and n + 1.
 
     Attributes:
-        encoder: its description: name, architecture, weights, layers, heads.
+        encoder: description of the encoder: name, architecture, weights, layers, heads.
         audit: counts of what was found, replaced, cut or left out.
         sentences: the words of each sentence.
     """
@@ -66,7 +66,7 @@ class WordAttention(Sequence[xr.DataArray]):
         return f"<WordAttention of {self.encoder['name']}: {len(self)} sentences, {shapes}>"
 
     def place(self, sentence: int | str | Sequence[str]) -> int:
-        """Return the place of a sentence given by place, text or words; an IndexError if there is none."""
+        """Return the 0-based place of a sentence, given by place, text or words; an IndexError if it is not there."""
         if isinstance(sentence, int):
             if not -len(self) <= sentence < len(self):
                 raise IndexError(f"There is no sentence {sentence}: there are {len(self)}, counted from 0.")
@@ -79,9 +79,13 @@ class WordAttention(Sequence[xr.DataArray]):
     def lines(
         self, sentence: int | str | Sequence[str], layer: int, head: int, arcs: Iterable[tuple[int, int]] = ()
     ) -> AttentionLines:
-        """Return one head in one sentence as a figure: `reports.draw(attention.lines(0, 3, 9)).savefig("a.pdf")`.
+        """Return a figure of one head in one sentence: `reports.draw(attention.lines(0, 3, 9)).savefig("a.pdf")`.
 
-        `layer` and `head` are from 1; `arcs` are pairs of 0-based places on the axes, drawn in colour.
+        Args:
+            sentence: place, text or words.
+            layer: from 1.
+            head: from 1.
+            arcs: pairs of 0-based places on the axes, drawn in colour.
         """
         array = self[self.place(sentence)]
         for name, number in (("layer", layer), ("head", head)):
@@ -104,27 +108,27 @@ class WordAttention(Sequence[xr.DataArray]):
         pieces: "WordAttention | None" = None,
         notes: Sequence[str] = (),
     ) -> View:
-        """Return a page to look at a sentence: it shows itself in a notebook, and `save` writes it.
+        """Return an interactive page for a sentence: a notebook displays it, and `save` writes it.
 
-        Words count from 1 here, as the heads of a treebank do.
+        Words are numbered from 1, as in a treebank.
 
         Args:
-            sentence: its place, text or words.
-            title: of the page; by default the sentence.
+            sentence: place, text or words.
+            title: title of the page; by default the sentence.
             arcs: (from, to, label); gold dependencies go from the dependent to its head.
-            clusters: of each its mentions as (first word, the word behind the last).
-            saliency: by its name a number for each word.
-            pieces: the attention of the same sentences over pieces, which the page shows on demand.
-            notes: sentences that stand under the figure.
+            clusters: mentions of each cluster as (first word, last word + 1).
+            saliency: a number for each word, by the name of the saliency.
+            pieces: attention of the same sentences over pieces, which the page shows on demand.
+            notes: sentences below the figure.
 
         Raises:
-            UserError: marks of words that there are not, or of words on an array over pieces.
+            UserError: arcs, clusters or saliency name a word that is not there, or are given for an array over pieces.
         """
         place = self.place(sentence)
         array, words = self[place], self.sentences[place]
         numbers = array["from_word"].to_numpy()
         if len(set(numbers.tolist())) < len(numbers) and (arcs or clusters or saliency):
-            raise UserError("These are pieces, and the marks are of words: give the view of words `pieces=` of this.")
+            raise UserError("Arcs, clusters and saliency need attention over words, with this one as its `pieces`.")
         first = int(numbers[0])  # 0 where there is a start delimiter
         last = len(numbers) - 1 + first - len(words)  # 1 where there is one at the end
         return View(
@@ -144,7 +148,7 @@ class WordAttention(Sequence[xr.DataArray]):
         )
 
     def between(self, sentence: int, first: int) -> PieceValues:
-        """Return attention between pieces for the view of words, which are numbered from `first`."""
+        """Return attention between pieces for the view of words, whose numbers start at `first`."""
         array = self[sentence]
         of = (array["from_word"].to_numpy() - first).tolist()
         return PieceValues([str(name) for name in array["from"].to_numpy()], of, array.to_numpy())
@@ -170,24 +174,23 @@ class Encoder(LoadedEncoder):
         options: Options | None = None,
         over: Over = "words",
     ) -> WordAttention:
-        """Return the attention of a few sentences, in memory; a datamodule reads the attention of a corpus.
+        """Return the attention of a few sentences in memory; for a whole corpus use a datamodule.
 
         Args:
-            sentences: each a string, which is cut at white space, or its words; or one string.
-            options: layers, heads, and what is done with long sentences; by default everything, in single precision.
-            over: attention between words, reduced as `attention.alignment` says, or between `pieces` as it is.
+            sentences: strings, which are split at white space, or sequences of words; or one string.
+            options: layers, heads and treatment of long sentences; by default all, in single precision.
+            over: `words` reduces attention to words (see `attention.alignment`), `pieces` returns it unchanged.
 
         Returns:
             An `xarray.DataArray` `[layer, head, from, to]` for each sentence.
 
         Raises:
-            UserError: there is no sentence, one is empty, or there is no such layer or head.
-            UserError: `over` is something else.
+            UserError: there is no sentence, one is empty, a layer or head does not exist, or `over` is not allowed.
             AlignmentError: a sentence is too long for the encoder.
         """
         check_values(Encoder.attention, over=over)
         given = [_words(sentence) for sentence in new_items("sentences", sentences)]
-        # Only the words of a treebank are read.
+        # Only the words of these rows are read.
         rows = tuple(
             Sentence(str(place), words, *([blank] * len(words) for blank in (0, "_", "_", "_")))  # type: ignore[arg-type]
             for place, words in enumerate(given)
@@ -202,13 +205,12 @@ class Encoder(LoadedEncoder):
         }
         kept = [given[int(name)] for name in items.labels["id"].to_pylist()]
         arrays = [
-            _labelled(blocks[place], items, place, self._tokens(items, place, words, over))
-            for place, words in enumerate(kept)
+            _labelled(blocks[place], items, self._tokens(items, place, words, over)) for place, words in enumerate(kept)
         ]
         return WordAttention(arrays, kept, self.description, items.audit)
 
     def _tokens(self, items: Items, item: int, words: Sequence[str], over: Over) -> tuple[list[str], list[int]]:
-        """Return the names of the positions that exist, and the number of each one's word."""
+        """Return the names of the positions with a token, and the number of the word of each."""
 
         def tokens_of(ids: NDArray[np.int32]) -> list[str]:
             return list(self.tokenizer.convert_ids_to_tokens(ids.tolist()))
@@ -227,7 +229,7 @@ def _words(sentence: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def _over_pieces(items: Items) -> Items:
-    """Return the same inputs with every piece as a word of its own."""
+    """Return the same inputs with every piece as a separate word."""
     return replace(items, inputs=tuple((_each_alone(cut),) for cut in items.inputs))
 
 
@@ -241,9 +243,9 @@ def _each_alone(parts: tuple[AlignedPieces, ...]) -> AlignedPieces:
     return replace(pieces, positions=np.where(inside, inside.cumsum(), ends).astype(np.int32), words=count)
 
 
-def _labelled(block: Tensor, items: Items, item: int, tokens: tuple[list[str], list[int]]) -> xr.DataArray:
+def _labelled(block: Tensor, items: Items, tokens: tuple[list[str], list[int]]) -> xr.DataArray:
     names, words = tokens
-    # The rows and columns of delimiters that the tokenizer does not write are empty.
+    # Rows and columns of delimiters that the tokenizer does not write are zero.
     there = items.delimiters
     real = slice(0 if there["start"] else 1, None if there["end"] else -1)
     weights = block.numpy()[..., real, real]
